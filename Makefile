@@ -1,0 +1,33 @@
+# make demo, make test, make test-all, make bench.  The first call makes .venv and installs; later ones install nothing.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test test-all bench lint
+
+$(READY): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $(READY)
+
+demo: $(READY)
+	@rm -rf demo
+	@$(BIN)/reverie train spiral --out demo/run
+	@$(BIN)/reverie sample demo/run -n 2000 --out demo/spiral.png
+	@$(BIN)/reverie sample demo/run -n 2000 --out demo/film.gif
+	@$(BIN)/reverie evaluate demo/run
+	@echo "look at: demo/spiral.png demo/film.gif demo/run/loss.png"
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-all: lint
+	$(BIN)/python -m pytest -m ""
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.run

@@ -1,0 +1,31 @@
+"""Reverie trains, samples, steers and measures denoising diffusion models on your own small data.
+
+    import reverie
+    run = reverie.train("spiral", "runs/spiral")
+    points = run.sample(2000)
+
+The verbs load torch when they are first used, so that importing the package is quick.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from reverie.errors import ReverieWarning, UserError
+
+if TYPE_CHECKING:
+    from reverie.verbs import evaluate, inspect, load, sample, train
+
+__version__ = version("reverie")
+__all__ = ["ReverieWarning", "UserError", "__version__", "evaluate", "inspect", "load", "sample", "train"]
+
+_VERBS = ("evaluate", "inspect", "load", "sample", "train")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _VERBS:
+        from reverie import verbs
+
+        return getattr(verbs, name)
+    raise AttributeError(f"module 'reverie' has no attribute {name!r}")

@@ -1,0 +1,5 @@
+"""`python -m reverie` is the same as `reverie`."""
+
+from reverie.cli import main
+
+main()

@@ -1,0 +1,120 @@
+"""The run folder: config.toml, model.safetensors, metrics.jsonl.  Never a pickle."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from reverie.codec import CODECS
+from reverie.config import Config
+from reverie.denoiser import NetDenoiser
+from reverie.errors import UserError, pick
+from reverie.families.diffusion import Diffusion
+from reverie.files import atomic, reason
+from reverie.loss import TIMES, WEIGHTS
+from reverie.nets.mlp import ConditionalMLP
+from reverie.pair import TARGETS
+from reverie.schedule import SCHEDULES
+from reverie.spec import build, one_line
+
+CONFIG, WEIGHTS_FILE, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
+
+NETWORKS: dict[str, type[nn.Module]] = {"mlp": ConditionalMLP}
+
+ALPHA_LIMIT = 1e-3  # below this alpha at t = 1, targets whose decoding divides by alpha are useless there
+
+
+def build_model(config: Config) -> Diffusion:
+    """Make the model that a configuration describes, with weights drawn from the training seed."""
+    schedule = build(SCHEDULES, config.schedule, "schedule")
+    for table, name, what in ((TARGETS, config.target, "target"), (WEIGHTS, config.training.weight, "weight")):
+        pick(table, name, what)
+    pick(TIMES, config.training.times, "way to draw times")
+    alpha = float(schedule(1.0)[0])
+    if config.target in ("eps", "score") and alpha < ALPHA_LIMIT:
+        raise UserError(
+            f"the target {config.target!r} divides by alpha, which this {config.schedule['name']} schedule takes down to"
+            f" {alpha:.2g} (wanted at least {ALPHA_LIMIT}); train 'v', 'flow' or 'edm', or use the linear schedule"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.training.seed)
+        net = build(NETWORKS, config.network, "network")
+    codec = build(CODECS, config.codec, "codec")
+    denoiser = NetDenoiser(net, schedule, config.target, config.sigma_data)
+    t = config.training
+    return Diffusion(denoiser, codec, config.data.shape, t.weight, t.times, t.label_dropout)
+
+
+def write_config(folder: Path, config: Config) -> None:
+    """Write config.toml."""
+    with atomic(folder / CONFIG) as path:
+        path.write_text(tomli_w.dumps(config.as_table()))
+
+
+def read_config(folder: Path) -> Config:
+    """Read and check config.toml."""
+    path = folder / CONFIG
+    if not folder.is_dir():
+        raise UserError(f"there is no run at {folder}; train one with: reverie train spiral --out {folder}")
+    try:
+        return Config.model_validate(tomllib.loads(path.read_text()))
+    except FileNotFoundError:
+        raise UserError(f"{folder} is not a run: it has no {CONFIG}") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {reason(error)}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+    except ValidationError as error:
+        raise UserError(f"{path} is not a valid configuration: {one_line(error)}") from None
+
+
+def write_weights(folder: Path, model: nn.Module) -> None:
+    """Write model.safetensors."""
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    with atomic(folder / WEIGHTS_FILE) as path:
+        save_file(state, path)
+
+
+def read_weights(folder: Path, model: nn.Module) -> None:
+    """Load model.safetensors into a model that must have exactly these tensors."""
+    path = folder / WEIGHTS_FILE
+    try:
+        state: Mapping[str, Tensor] = load_file(path)
+    except FileNotFoundError:
+        raise UserError(f"the run {folder} has no weights: {path} is missing; train it again") from None
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is truncated or damaged ({error}); restore it or train the run again") from None
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    if wrong := sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)):
+        first = wrong[0]
+        raise UserError(
+            f"{path} does not fit {CONFIG}: {len(wrong)} tensors differ, first {first}"
+            f" (wanted {wanted.get(first, 'none')}, found {found.get(first, 'none')})"
+        )
+    if bad := [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]:
+        raise UserError(f"{path} holds values that are not finite, first in {bad[0]}; restore it or train the run again")
+    model.load_state_dict(state)
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Read metrics.jsonl; a last line that was cut off by a crash is left out."""
+    path = folder / METRICS
+    rows: list[dict[str, Any]] = []
+    if path.is_file():
+        for line in path.read_text(errors="replace").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+    return rows

@@ -1,0 +1,258 @@
+"""The command line.  torch is imported only when work starts."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.exceptions import TyperException
+
+from reverie.errors import ReverieWarning, UserError
+
+if TYPE_CHECKING:
+    from reverie.screen import Screen
+
+app = typer.Typer(
+    name="reverie",
+    help="Train, sample, steer and measure denoising diffusion models on your own small data.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    epilog="Start with: reverie train spiral --out runs/spiral",
+)
+gallery = typer.Typer(name="gallery", help="Pictures that show a formula at work.", no_args_is_help=True)
+app.add_typer(gallery)
+
+USER_MISTAKE, INTERRUPTED = 2, 130
+
+
+def _completer(kind: str) -> Any:
+    def complete(incomplete: str) -> list[str]:
+        from reverie import verbs
+
+        return [name for name in verbs.names()[kind] if name.startswith(incomplete)]
+
+    return complete
+
+
+def _named(kind: str, text: str, *flags: str) -> Any:
+    return typer.Option(*flags, help=f"{text}; `reverie list {kind}` shows them.", autocompletion=_completer(kind))
+
+
+Data = Annotated[str, typer.Argument(help="Name of a data set.", metavar="DATA", autocompletion=_completer("data"))]
+RunPath = Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+SamplerOption = Annotated[str, _named("samplers", "How to sample, with options like ddim:eta=0.5", "--sampler")]
+SamplingSteps = Annotated[int, typer.Option("--steps", help="Network evaluations per sample.")]
+GridOption = Annotated[str, _named("grids", "How the times are spaced", "--grid")]
+LabelOption = Annotated[str | None, typer.Option("--label", help="Class to draw, or all for each in turn.")]
+GuidanceOption = Annotated[float, typer.Option("--guidance", help="Classifier-free guidance scale; 1 is none.")]
+
+
+def _screen(json: bool, quiet: bool) -> Screen:
+    from reverie.screen import Screen
+
+    return Screen(json, quiet)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"reverie {version('reverie')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def train(
+    data: Data,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the new run; runs/DATA if not given.")] = None,
+    minutes: Annotated[float | None, typer.Option("--minutes", help="Train for this long.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Train for this many steps.")] = None,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    size: Annotated[int, typer.Option("--size", help="How many points to generate.")] = 10_000,
+    batch: Annotated[int, typer.Option("--batch", help="Data per step.")] = 512,
+    learning_rate: Annotated[float, typer.Option("--learning-rate", help="Highest learning rate.")] = 5e-3,
+    schedule: Annotated[str, _named("schedules", "Noise schedule, with options like linear:steps=40", "--schedule")] = "cosine",
+    network: Annotated[str, _named("networks", "Network, with options like mlp:hidden=64", "--network")] = "mlp",
+    target: Annotated[str, _named("targets", "What the network predicts", "--target")] = "v",
+    weight: Annotated[str, _named("weights", "Weight of the loss over noise levels", "--weight")] = "uniform",
+    times: Annotated[str, _named("times", "How training times are drawn", "--times")] = "stratified",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")] = False,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Train a model of a data set."""
+    screen = _screen(json, quiet)
+    from reverie import verbs
+
+    training = verbs.prepare(
+        data, out, steps=steps, minutes=minutes, seed=seed, device=device, size=size, batch=batch, schedule=schedule,
+        learning_rate=learning_rate, network=network, target=target, weight=weight, times=times, overwrite=overwrite,
+    )  # fmt: skip
+    run = training.run
+    parameters = sum(p.numel() for p in run.model.parameters())
+    screen.say(f"{data}: {len(training.train):,} to train, {len(training.held_out):,} held out; {parameters:,} parameters")
+    command = f"reverie sample {run.path} -n 2000 --out {run.path.name}.png"
+    try:
+        last = screen.follow_training(training)
+    except KeyboardInterrupt:
+        screen.say(f"interrupted; the average weights so far are in {run.path}\nsample:  {command}")
+        raise
+    screen.result(
+        {"run": str(run.path), "steps": last.i, "seconds": last.seconds, "loss": last.loss, "held_out_loss": last.held_out},
+        f"trained {last.i:,} steps in {last.seconds:.0f} s; loss {last.loss:.4f}, held out {last.held_out:.4f}\n"
+        f"run:     {run.path}\nsample:  {command}\nmeasure: reverie evaluate {run.path}",
+    )
+
+
+@app.command()
+def sample(
+    run: RunPath,
+    n: Annotated[int, typer.Option("-n", help="How many.")] = 16,
+    out: Annotated[Path, typer.Option("--out", help="X.png, X.gif, X.mp4, X.npy or a folder.")] = Path("samples.png"),
+    label: LabelOption = None,
+    guidance: GuidanceOption = 1.0,
+    sampler: SamplerOption = "ddim",
+    steps: SamplingSteps = 50,
+    grid: GridOption = "uniform",
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw samples from a run as a picture, a film or an array."""
+    screen = _screen(json, quiet)
+    from reverie import verbs
+
+    with screen.counting("sampling", steps) as advance:
+        files = verbs.sample_to(
+            run, n, out, device=device, on_frame=lambda frame: advance(),
+            label=label, guidance=guidance, sampler=sampler, steps=steps, grid=grid, seed=seed,
+        )  # fmt: skip
+    screen.result({"files": [str(f) for f in files], "samples": n, "seed": seed}, f"wrote {', '.join(map(str, files))}")
+
+
+@app.command()
+def evaluate(
+    run: RunPath,
+    n: Annotated[int, typer.Option("-n", help="How many samples to measure.")] = 2000,
+    label: LabelOption = None,
+    guidance: GuidanceOption = 1.0,
+    sampler: SamplerOption = "ddim",
+    steps: SamplingSteps = 50,
+    grid: GridOption = "uniform",
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Measure how good a run's samples are."""
+    screen = _screen(json, quiet)
+    from reverie import verbs
+
+    figures = verbs.evaluate(
+        run, n, device=device, label=label, guidance=guidance, sampler=sampler, steps=steps, grid=grid, seed=seed
+    )
+    screen.table(figures)
+
+
+@app.command()
+def inspect(
+    what: Annotated[str, typer.Argument(help="Name of a data set or folder of a run.", metavar="DATA|RUN")],
+    out: Annotated[Path | None, typer.Option("--out", help="Draw it to this picture as well.")] = None,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Describe a data set or a run."""
+    screen = _screen(json, quiet)
+    from reverie import verbs
+
+    screen.table(verbs.inspect(what, out=out, seed=seed, device=device))
+
+
+@app.command(name="list")
+def list_names(
+    kind: Annotated[str | None, typer.Argument(help="One kind only, such as samplers.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """List every name the other commands take: data, schedules, samplers and so on."""
+    screen = _screen(json, quiet=False)
+    from reverie import verbs
+    from reverie.errors import pick
+
+    names = verbs.names()
+    screen.table(names if kind is None else {kind: pick(names, kind, "kind of name")})
+
+
+@gallery.command()
+def embeddings(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the pictures.")] = Path("gallery/embeddings"),
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw the sinusoidal embedding: its curves, heatmap and distances."""
+    screen = _screen(json, quiet)
+    from reverie.gallery.embeddings import draw
+
+    files = draw(out)
+    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
+
+
+@gallery.command()
+def spiral(
+    run: RunPath,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the pictures.")] = Path("gallery/spiral"),
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw the spiral's forward and reverse process and its optimal solution."""
+    screen = _screen(json, quiet)
+    from reverie.gallery.spiral import draw
+
+    files = draw(run, out, seed, device)
+    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+    if issubclass(category, ReverieWarning):
+        print(f"warning: {message}", file=sys.stderr)
+
+
+def main() -> None:
+    """Run the command line: a user's mistake is one sentence and exit code 2, never a traceback."""
+    warnings.showwarning = _show_warning
+    warnings.simplefilter("always", ReverieWarning)
+    try:
+        code = app(standalone_mode=False)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = USER_MISTAKE
+    except TyperException as error:
+        print(f"error: {_sentence(error)}", file=sys.stderr)
+        code = USER_MISTAKE
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _sentence(error: TyperException) -> str:
+    said = error.format_message() if hasattr(error, "format_message") else str(error)
+    return " ".join(str(said).split()) or "cannot read the command; see reverie --help"

@@ -1,0 +1,49 @@
+"""Between the user's units and the model's."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from reverie.errors import UserError
+
+
+class Codec(nn.Module, ABC):
+    """An invertible change of units.  x: (B, ...) in user units; z: (B, ...) in model units."""
+
+    @abstractmethod
+    def encode(self, x: Tensor) -> Tensor:
+        """Return z."""
+
+    @abstractmethod
+    def decode(self, z: Tensor) -> Tensor:
+        """Return x."""
+
+
+class Standard(Codec):
+    """Points with mean 0 and standard deviation 1 in each coordinate: z = (x - mean) / std."""
+
+    def __init__(self, mean: list[float], std: list[float]) -> None:
+        super().__init__()
+        if len(mean) != len(std) or min(std) <= 0:
+            raise UserError("the standard codec needs as many standard deviations as means, all above 0")
+        self.mean, self.std = torch.tensor(mean), torch.tensor(std)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return (x - mean) / std."""
+        return (x - self.mean.to(x)) / self.std.to(x)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Return mean + std z."""
+        return self.mean.to(z) + self.std.to(z) * z
+
+
+def standard_spec(x: Tensor) -> dict[str, object]:
+    """Return the spec of the codec that standardises these points; a constant coordinate is only shifted.  x: (N, D)."""
+    mean, std = x.double().mean(0), x.double().std(0)
+    return {"name": "standard", "mean": mean.tolist(), "std": torch.where(std > 0, std, 1.0).tolist()}
+
+
+CODECS: dict[str, type[Codec]] = {"standard": Standard}

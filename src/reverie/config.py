@@ -1,0 +1,77 @@
+"""Everything that is needed to build a model again, checked field by field."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from reverie.spec import Spec
+
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class Section(BaseModel):
+    """A part of the configuration: unknown keys, infinities and later changes are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class DataConfig(Section):
+    """Which data, and what they looked like."""
+
+    name: str
+    size: Count
+    seed: Seed = 0
+    shape: tuple[Annotated[int, Field(ge=1, le=16384)], ...] = Field(min_length=1, max_length=3)
+    labels: tuple[str, ...] = Field(default=(), max_length=100_000)
+    label_counts: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    fingerprint: str = ""
+
+    @model_validator(mode="after")
+    def _counts_match(self) -> DataConfig:
+        if len(self.labels) != len(self.label_counts):
+            raise ValueError("labels and label_counts must be of one length")
+        return self
+
+
+class TrainingConfig(Section):
+    """How long and how to train.  Either steps or minutes."""
+
+    steps: Count | None = None
+    minutes: Annotated[float, Field(gt=0, le=10**6)] | None = None
+    batch: Annotated[int, Field(ge=1, le=10**6)] = 512
+    learning_rate: Annotated[float, Field(gt=0, le=10)] = 5e-3
+    warmup: Annotated[float, Field(ge=0, le=0.5)] = 0.02
+    ema_share: Annotated[float, Field(gt=0, le=1)] = 0.05
+    gradient_limit: Annotated[float, Field(gt=0)] = 1.0
+    weight: str = "uniform"
+    times: str = "stratified"
+    label_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _one_length(self) -> TrainingConfig:
+        if (self.steps is None) == (self.minutes is None):
+            raise ValueError("give either steps or minutes")
+        return self
+
+
+class Config(Section):
+    """The whole configuration of a run, as stored in config.toml."""
+
+    format: Literal[1] = 1
+    family: Literal["diffusion"] = "diffusion"
+    versions: dict[str, str] = Field(default_factory=dict)
+    target: str = "v"
+    sigma_data: Annotated[float, Field(gt=0, le=10**6)] = 1.0
+    data: DataConfig
+    codec: Spec
+    schedule: Spec
+    network: Spec
+    training: TrainingConfig
+
+    def as_table(self) -> dict[str, Any]:
+        """Return plain values for TOML, which knows no None."""
+        return self.model_dump(mode="json", exclude_none=True)

@@ -1,0 +1,100 @@
+"""Denoisers: noised data in, clean data and noise out.  Wrappers of a denoiser are denoisers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from reverie.pair import Pair, decode, expand, pair_of, row
+from reverie.schedule import Schedule, Time
+
+NULL = -1  # the label that stands for "no condition"
+
+LEVEL_FLOOR = 1e-6
+
+
+def noise_level(log_snr: Tensor) -> Tensor:
+    """Return the log-SNR bent smoothly to stay within +-13.8, so that alpha = 0 and sigma = 0 are finite inputs.
+
+    level = log((p + f) / (1 - p + f)),  p = sigmoid(log_snr),  f = 1e-6;  the two agree to 1e-3 within +-6.
+    """
+    return ((torch.sigmoid(log_snr) + LEVEL_FLOOR) / (torch.sigmoid(-log_snr) + LEVEL_FLOOR)).log()
+
+
+class Denoiser(nn.Module, ABC):
+    """Estimates the pair (x0, eps) behind noised data.
+
+    x: (B, ...); t: () or (B,); cond: (B,) labels, -1 for none, or None for no condition at all.
+    """
+
+    schedule: Schedule
+
+    @abstractmethod
+    def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
+        """Return E[x0 | x] and the noise that belongs to it."""
+
+    def score(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Tensor:
+        """Return the gradient of the log-density of x at time t: -eps / sigma."""
+        alpha, sigma = self.schedule(t)
+        pair: Pair = self(x, t, cond)
+        return pair.mix(*row("score", alpha, sigma))
+
+    def velocity(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Tensor:
+        """Return dx/dt of the probability flow: alpha' x0 + sigma' eps."""
+        pair: Pair = self(x, t, cond)
+        return pair.mix(*self.schedule.rates(t))
+
+
+class NetDenoiser(Denoiser):
+    """A network, what it is asked for, and the schedule it is used with.
+
+    The network sees c_in x and the noise level, never t, and its target is taken at alpha and sigma normalised to
+    alpha² + sigma² = 1.  All that it knows is therefore a function of the log-SNR: another schedule put in after
+    training gives the same x0.  c_in = 1 / sqrt(alpha² k² + sigma²), k = sigma_data (arXiv:2206.00364, table 1).
+    """
+
+    def __init__(self, net: nn.Module, schedule: Schedule, target: str = "v", sigma_data: float = 1.0) -> None:
+        super().__init__()
+        self.net = net
+        self.schedule = schedule
+        self.target = target
+        self.sigma_data = sigma_data
+
+    def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
+        """Call the network and solve for x0 and eps."""
+        alpha, sigma = self.schedule(t)
+        size = (alpha**2 + sigma**2).sqrt()
+        c_in = 1 / (alpha**2 * self.sigma_data**2 + sigma**2).sqrt()
+        level = noise_level(2 * (alpha.log() - sigma.log())).to(device=x.device, dtype=x.dtype)
+        y = self.net(expand(c_in, x) * x, level.expand(len(x)), cond)
+        a, b = row(self.target, alpha / size, sigma / size, self.sigma_data)
+        return decode(x, y, alpha, sigma, a, b)
+
+
+class Given(Denoiser):
+    """A denoiser with its condition fixed.  cond: (B,) or None."""
+
+    def __init__(self, inner: Denoiser, cond: Tensor | None) -> None:
+        super().__init__()
+        self.inner, self.schedule, self.cond = inner, inner.schedule, cond
+
+    def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
+        """Return the inner estimate under the fixed condition."""
+        pair: Pair = self.inner(x, t, self.cond)
+        return pair
+
+
+class Clip(Denoiser):
+    """A denoiser whose x0 is kept within [low, high]; eps is recomputed so that x = alpha x0 + sigma eps still holds."""
+
+    def __init__(self, inner: Denoiser, low: float = -1.0, high: float = 1.0) -> None:
+        super().__init__()
+        self.inner, self.schedule, self.low, self.high = inner, inner.schedule, low, high
+
+    def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
+        """Return the inner estimate with x0 clipped."""
+        pair: Pair = self.inner(x, t, cond)
+        alpha, sigma = self.schedule(t)
+        return pair_of(x, pair.x0.clamp(self.low, self.high), alpha, sigma, "x0")

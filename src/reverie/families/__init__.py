@@ -1,0 +1,1 @@
+"""Model families: each one file with a loss and a sampler."""

@@ -1,0 +1,69 @@
+"""Denoising diffusion as a model: a loss to train with and an iterator to sample from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from reverie.codec import Codec
+from reverie.denoiser import NULL, Denoiser, Given, NetDenoiser
+from reverie.guidance import ClassifierFree
+from reverie.loss import draw_times, loss
+from reverie.noise import Noise
+from reverie.pair import Pair
+from reverie.sampler import Frame, Sampler, start, trajectory
+
+
+class Diffusion(nn.Module):
+    """A denoiser, the codec around it, and the way it is trained.
+
+    shape: that of one datum in user units.  label_dropout: how often a label is hidden in training, which is what
+    classifier-free guidance needs.
+    """
+
+    def __init__(
+        self,
+        denoiser: NetDenoiser,
+        codec: Codec,
+        shape: tuple[int, ...],
+        weight: str = "uniform",
+        times: str = "stratified",
+        label_dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.denoiser, self.codec, self.shape = denoiser, codec, shape
+        self.weight, self.times, self.label_dropout = weight, times, label_dropout
+
+    def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
+        """Return the training loss of each datum, (B,); times, noise and hidden labels are functions of the seed.
+
+        x: (B, ...) in user units; cond: (B,) or None.
+        """
+        z = self.codec.encode(x)
+        random = torch.Generator().manual_seed(seed)
+        t = draw_times(self.times, self.denoiser.schedule, len(x), random)
+        if cond is not None and self.label_dropout:
+            hidden = torch.rand(len(x), generator=random) < self.label_dropout
+            cond = cond.masked_fill(hidden.to(cond.device), NULL)
+        eps = torch.randn(z.shape, generator=torch.Generator(z.device).manual_seed(seed), device=z.device, dtype=z.dtype)
+        return self.loss_at(Pair(z, eps), t, cond)
+
+    def loss_at(self, truth: Pair, t: Tensor, cond: Tensor | None) -> Tensor:
+        """Return the loss at given times for given noise: (B,)."""
+        d = self.denoiser
+        return loss(d, truth, t, cond, d.target, self.weight, d.sigma_data)
+
+    def sample(
+        self, seeds: Tensor, cond: Tensor | None, sampler: Sampler, grid: Tensor, guidance: float = 1.0
+    ) -> Iterator[Frame]:
+        """Draw one datum per seed and yield the frames in model units; decode the last frame's x0.
+
+        seeds: (B,) int64; cond: (B,) or None; grid: (n,) descending.
+        """
+        noise = Noise(seeds)
+        device = next(self.parameters()).device
+        denoise: Denoiser = Given(ClassifierFree(self.denoiser, guidance), cond)
+        eps = noise.like(torch.empty(len(seeds), *self.shape, device=device))
+        yield from trajectory(denoise, sampler, start(denoise.schedule, grid[0], eps), grid, noise)

@@ -1,0 +1,1 @@
+"""Pictures that show a formula at work."""

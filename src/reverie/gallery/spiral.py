@@ -1,0 +1,115 @@
+"""The spiral from data to noise and back, measured against its optimal solution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+
+from reverie.data import load_data
+from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
+from reverie.errors import UserError
+from reverie.files import writable_folder
+from reverie.noise import Noise, image_seeds
+from reverie.picture import ACCENT, INK, SOFT, WARM, dots, figure, loss_curve, pixels, plane, save, write_film
+from reverie.process import jump
+from reverie.run import Run, load
+from reverie.samples import Samples
+
+LIMITS = (-2.0, 2.0)
+POINTS, LINES = 1000, 200
+
+
+def _curve(axes: Axes) -> None:
+    line = spiral_curve(np.linspace(THETA_MIN, THETA_MAX, 600))
+    axes.plot(line[:, 0], line[:, 1], color=SOFT, lw=1.5, zorder=0)
+
+
+def _ties(axes: Axes, points: np.ndarray, feet: np.ndarray) -> None:
+    axes.add_collection(LineCollection(list(np.stack([points, feet], 1)), colors=INK, linewidths=0.5, alpha=0.5))
+
+
+def forward(run: Run, seed: int) -> Figure:
+    """Draw data at five times of the forward process."""
+    made = figure(15, 3.4)
+    data = load_data("spiral", POINTS, seed).x
+    codec, schedule = run.model.codec, run.model.denoiser.schedule
+    noise = Noise(image_seeds(seed, POINTS))
+    for axes, t in zip(made.subplots(1, 5), np.linspace(0, 1, 5), strict=True):
+        x = codec.decode(jump(schedule, codec.encode(data), float(t), noise)) if t else data
+        alpha, sigma = schedule(float(t))
+        dots(plane(axes, LIMITS, f"t = {t:.2f}   alpha {float(alpha):.2f}   sigma {float(sigma):.2f}"), x.numpy())
+    return made
+
+
+def reverse(samples: Samples) -> Figure:
+    """Draw five times of the reverse process, with a line from each point to its closest point on the curve."""
+    made = figure(15, 3.4)
+    moments = [
+        *(samples.film[k][:2] for k in np.linspace(0, len(samples.film) - 1, 5).round().astype(int)[:-1]),
+        (0.0, samples.x),
+    ]
+    for axes, (t, x) in zip(made.subplots(1, 5), moments, strict=True):
+        theta, distance = closest_on_spiral(x)
+        plane(axes, LIMITS, f"t = {t:.2f}   mean distance {distance.mean():.3f}")
+        _curve(axes)
+        _ties(axes, x[:LINES], spiral_curve(theta)[:LINES])
+        dots(axes, x[:LINES])
+    return made
+
+
+def distances(samples: Samples) -> Figure:
+    """Draw the mean distance to the curve over time, for x and for the x0 estimate."""
+    made = figure(6, 4)
+    axes = made.subplots()
+    times = [t for t, _, _ in samples.film]
+    for k, (name, colour) in enumerate((("x", ACCENT), ("estimate of x0", WARM)), start=1):
+        means = [closest_on_spiral(frame[k])[1].mean() for frame in samples.film]
+        axes.plot(times, means, color=colour, label=f"{name}, ends at {means[-1]:.4f}")
+    axes.set(xlabel="t (noise to the left, data to the right)", ylabel="mean distance to the curve", yscale="log")
+    axes.invert_xaxis()
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    return made
+
+
+def optimal_frames(seed: int, steps: int = 40) -> Iterator[np.ndarray]:
+    """Yield frames in which each noisy point walks straight to its closest point on the curve."""
+    made = figure(5, 5.2)
+    axes = plane(made.subplots(), LIMITS)
+    _curve(axes)
+    begin = Noise(image_seeds(seed, LINES * 2)).like(torch.empty(LINES * 2, 2, dtype=torch.float64)).numpy() * 0.7
+    theta, _ = closest_on_spiral(begin)
+    end = spiral_curve(theta)
+    _ties(axes, begin, end)
+    cloud = dots(axes, begin, WARM)
+    for k in range(steps + 1):
+        now = begin + (end - begin) * k / steps
+        cloud.set_offsets(now)
+        mean = float(np.linalg.norm(now - end, axis=1).mean())
+        axes.set_title(f"optimal denoising, mean distance {mean:.3f}", fontsize=10, color=INK)
+        yield pixels(made)
+
+
+def draw(run_path: Path, out: Path, seed: int = 0, device: str = "auto") -> list[Path]:
+    """Draw all pictures of a run that was trained on the spiral into a folder and return the files."""
+    run = load(run_path, device)
+    if run.config.data.name != "spiral":
+        raise UserError(f"{run_path} was trained on {run.config.data.name!r}; this gallery needs a run of 'spiral'")
+    writable_folder(out)
+    samples = run.sample(POINTS, film=True, seed=seed)
+    pictures = {
+        "forward.png": forward(run, seed),
+        "reverse.png": reverse(samples),
+        "distance.png": distances(samples),
+        "history.png": loss_curve(run.metrics()),
+    }
+    for name, made in pictures.items():
+        save(made, out / name)
+    write_film(out / "optimal.gif", optimal_frames(seed))
+    return [out / name for name in (*pictures, "optimal.gif")]

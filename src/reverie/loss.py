@@ -1,0 +1,92 @@
+"""The training loss for any schedule, target and weight, and the ways to draw its times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from reverie.denoiser import Denoiser
+from reverie.errors import pick
+from reverie.pair import Pair, row
+from reverie.schedule import Schedule
+
+MIN_SNR_LIMIT = 5.0
+
+
+def _snr(schedule: Schedule, t: Tensor) -> Tensor:
+    return schedule.log_snr(t).exp()
+
+
+def _vlb(schedule: Schedule, t: Tensor) -> Tensor:
+    (alpha, sigma), (d_alpha, d_sigma) = schedule(t), schedule.rates(t)
+    return _snr(schedule, t) * (d_sigma / sigma - d_alpha / alpha)  # snr times half of -d log_snr / dt
+
+
+# Each weight multiplies the squared error of x0 at times t.  `unit` is the factor that turns the error of x0 into that
+# of the target itself.
+Weight = Callable[[Schedule, Tensor, Tensor], Tensor]
+
+WEIGHTS: dict[str, Weight] = {
+    "uniform": lambda schedule, t, unit: unit,  # the plain error of the target; with "eps" the simple loss of DDPM
+    "snr": lambda schedule, t, unit: _snr(schedule, t),  # the plain error of eps, whatever the target
+    "min-snr": lambda schedule, t, unit: _snr(schedule, t).clamp(max=MIN_SNR_LIMIT),  # arXiv:2303.09556
+    "vlb": lambda schedule, t, unit: _vlb(schedule, t),  # the variational bound in nats/dim (arXiv:2107.00630, eq. 17)
+}
+
+
+def loss(
+    denoiser: Denoiser,
+    truth: Pair,
+    t: Tensor,
+    cond: Tensor | None = None,
+    target: str = "eps",
+    weight: str = "uniform",
+    sigma_data: float = 1.0,
+) -> Tensor:
+    """Return the weighted squared error of the target, averaged over dimensions, for each sample: (B,).
+
+    w(t) |mix_hat(a, b) - mix(a, b)|² / D,  w = weight(t) (sigma / (alpha b - sigma a))², because an error of x0 shows
+    up in the target multiplied by (alpha b - sigma a) / sigma.  truth.x0, truth.eps: (B, ...); t: (B,).
+    """
+    schedule = denoiser.schedule
+    alpha, sigma = schedule(t)
+    size = (alpha**2 + sigma**2).sqrt()
+    a, b = row(target, alpha / size, sigma / size, sigma_data)
+    guess: Pair = denoiser(truth.mix(alpha, sigma), t, cond)
+    error = (guess.mix(a, b) - truth.mix(a, b)).square().flatten(1).mean(1)
+    unit = ((alpha * b - sigma * a) / sigma) ** 2
+    w = pick(WEIGHTS, weight, "weight")(schedule, t, unit) / unit
+    return error * w.to(device=error.device, dtype=error.dtype)
+
+
+def uniform(n: int, generator: torch.Generator) -> Tensor:
+    """Draw n independent times from (0, 1)."""
+    return torch.rand(n, generator=generator, dtype=torch.float64)
+
+
+def stratified(n: int, generator: torch.Generator) -> Tensor:
+    """Draw n times, one from each of n equal strata: (u + i/n) mod 1 with one u (arXiv:2107.00630, appendix I)."""
+    return (torch.rand(1, generator=generator, dtype=torch.float64) + torch.arange(n, dtype=torch.float64) / n) % 1
+
+
+def logit_normal(n: int, generator: torch.Generator) -> Tensor:
+    """Draw n times whose logit is standard normal: most effort in the middle (arXiv:2403.03206)."""
+    return torch.randn(n, generator=generator, dtype=torch.float64).sigmoid()
+
+
+TIMES: dict[str, Callable[[int, torch.Generator], Tensor]] = {
+    "uniform": uniform,
+    "stratified": stratified,
+    "logit-normal": logit_normal,
+}
+
+
+def draw_times(times: str, schedule: Schedule, n: int, generator: torch.Generator) -> Tensor:
+    """Draw n training times in [t_min, 1]: (n,) float64.
+
+    Times that are not uniform multiply the effective weight by their density.
+    """
+    u = pick(TIMES, times, "way to draw times")(n, generator)
+    return schedule.t_min + (1 - schedule.t_min) * u

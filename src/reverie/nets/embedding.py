@@ -1,0 +1,83 @@
+"""Embeddings of a position or noise level, and of a label."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class SinusoidalEmbedding(nn.Module):
+    """Positions as points on circles (arXiv:1706.03762).
+
+    SE(pos)[2i] = sin(w_i pos),  SE(pos)[2i+1] = cos(w_i pos),  w_i = base^(-2i/dim).  pos: (B,) -> (B, dim).
+    """
+
+    def __init__(self, dim: int, base: float = 10000.0) -> None:
+        super().__init__()
+        if dim < 2 or dim % 2:
+            raise ValueError(f"a sinusoidal embedding needs an even dimension of at least 2, got {dim}")
+        self.dim, self.base = dim, base
+
+    def frequencies(self, like: Tensor) -> Tensor:
+        """Return w_i, (dim/2,), in the dtype and on the device of the given tensor."""
+        i = torch.arange(self.dim // 2, device=like.device, dtype=like.dtype)
+        return torch.exp(i * (-2 * math.log(self.base) / self.dim))
+
+    def forward(self, position: Tensor) -> Tensor:
+        """Return the embedding of each position."""
+        angle = position[..., None] * self.frequencies(position)
+        return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)
+
+    def period(self, coordinate: int) -> float:
+        """Return the period of one coordinate, 2 pi base^(2i/dim) with i = coordinate // 2."""
+        return float(2 * math.pi * self.base ** (2 * (coordinate // 2) / self.dim))
+
+    def smallest_gap(self, positions: Tensor) -> float:
+        """Return the least distance between the embeddings of any two of the positions: above 0 means no two coincide."""
+        return float(torch.pdist(self(positions)).min())
+
+    def distance(self, offset: Tensor) -> Tensor:
+        """Return |SE(pos + offset) - SE(pos)|, which is the same for every pos: sqrt(sum_i 2 - 2 cos(w_i offset))."""
+        angle = offset[..., None] * self.frequencies(offset)
+        return (4 * (angle / 2).sin().square()).sum(-1).sqrt()  # 2 - 2 cos(a) = 4 sin²(a/2), without cancellation
+
+    def rotation(self, offset: Tensor) -> Tensor:
+        """Return the block-diagonal rotation M with M SE(pos) = SE(pos + offset) for every pos.  offset: () -> (dim, dim).
+
+        Block i is [[cos w_i k, sin w_i k], [-sin w_i k, cos w_i k]].
+        """
+        angle = offset * self.frequencies(offset)
+        cos, sin = angle.cos(), angle.sin()
+        blocks = torch.stack([torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], -2)
+        return torch.block_diag(*blocks)
+
+
+class LearnedEmbedding(nn.Module):
+    """A table of vectors at evenly spaced positions, linear between them.  pos: (B,) -> (B, dim)."""
+
+    def __init__(self, dim: int, low: float, high: float, rows: int = 40) -> None:
+        super().__init__()
+        self.low, self.high = low, high
+        self.table = nn.Parameter(torch.randn(rows, dim) / math.sqrt(dim))
+
+    def forward(self, position: Tensor) -> Tensor:
+        """Return the interpolated vectors; a position outside [low, high] takes the nearer end."""
+        last = len(self.table) - 1
+        place = ((position - self.low) / (self.high - self.low) * last).clamp(0, last)
+        below = place.floor().clamp(max=last - 1)
+        row = below.long()
+        return torch.lerp(self.table[row], self.table[row + 1], (place - below)[:, None])
+
+
+class LabelEmbedding(nn.Module):
+    """A vector per label, and a row of its own for "no label": -1, or None for the whole batch.  (B,) -> (B, dim)."""
+
+    def __init__(self, labels: int, dim: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(labels + 1, dim) / math.sqrt(dim))
+
+    def forward(self, cond: Tensor | None) -> Tensor:
+        """Return the vectors; row 0 is the null row, label c has row c + 1."""
+        return self.table[:1] if cond is None else self.table[cond + 1]

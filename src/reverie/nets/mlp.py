@@ -1,0 +1,54 @@
+"""The small network for points."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from reverie.nets.embedding import LabelEmbedding, LearnedEmbedding, SinusoidalEmbedding
+
+LEVEL_LIMIT = 14.0  # noise levels lie within +-this
+
+
+class ConditionalMLP(nn.Module):
+    """Dense layers, to each of which a projection of the noise-level embedding is added, with SiLU between.
+
+    h <- SiLU(W h + U e),  e = embedding(level) (+ embedding(label)).  x: (B, channels); level: (B,); cond: (B,) or None.
+    """
+
+    def __init__(
+        self,
+        channels: int = 2,
+        hidden: int = 42,
+        layers: int = 3,
+        embedding: Literal["sinusoidal", "learned"] = "sinusoidal",
+        embedding_dim: int = 16,
+        labels: int = 0,
+        level_scale: float = 20.0,
+    ) -> None:
+        super().__init__()
+        self.level_scale = level_scale
+        self.embedding = (
+            SinusoidalEmbedding(embedding_dim)
+            if embedding == "sinusoidal"
+            else LearnedEmbedding(embedding_dim, -LEVEL_LIMIT * level_scale, LEVEL_LIMIT * level_scale)
+        )
+        self.label = LabelEmbedding(labels, embedding_dim) if labels else None
+        widths = [channels] + [hidden] * layers
+        self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in zip(widths[:-1], widths[1:], strict=True))
+        self.projections = nn.ModuleList(nn.Linear(embedding_dim, hidden) for _ in range(layers))
+        self.out = nn.Linear(hidden, channels)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None) -> Tensor:
+        """Return the output, (B, channels)."""
+        e = self.embedding(level * self.level_scale)
+        if self.label is not None:
+            e = e + self.label(cond)
+        for layer, projection in zip(self.layers, self.projections, strict=True):
+            x = functional.silu(layer(x) + projection(e))
+        out: Tensor = self.out(x)
+        return out

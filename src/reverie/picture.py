@@ -1,0 +1,152 @@
+"""Pictures and films."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import imageio.v3 as iio
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
+
+from reverie.files import atomic
+
+INK, SOFT, ACCENT, WARM = "#1b2733", "#8a98a8", "#2f6fde", "#d9633a"
+CYCLE = ("#2f6fde", "#d9633a", "#2a9d72", "#a04bc0", "#c9a227", "#3aa6b9", "#b03060", "#6b7280")
+
+Film = Sequence[tuple[float, np.ndarray, np.ndarray]]  # (t, x, x0) for each frame
+
+
+def figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches, drawn without a screen."""
+    made = Figure(figsize=(width, height), dpi=100, layout="constrained", facecolor="white")
+    FigureCanvasAgg(made)
+    return made
+
+
+def pixels(made: Figure) -> np.ndarray:
+    """Return a figure as (H, W, 3) uint8."""
+    canvas = made.canvas
+    assert isinstance(canvas, FigureCanvasAgg)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+def png_bytes(made: Figure) -> bytes:
+    """Return a figure as a PNG file."""
+    buffer = io.BytesIO()
+    made.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def save(made: Figure, path: Path) -> None:
+    """Write a figure to a file, its format told by the suffix."""
+    with atomic(path) as aside:
+        made.savefig(aside)
+
+
+def window(points: np.ndarray) -> tuple[float, float]:
+    """Return limits, the same for both axes, that hold nearly all of the points with a margin.  points: (N, 2)."""
+    low, high = np.quantile(points, [0.002, 0.998])
+    margin = 0.1 * max(high - low, 1e-6)
+    return float(low - margin), float(high + margin)
+
+
+def plane(axes: Axes, limits: tuple[float, float], title: str = "") -> Axes:
+    """Make the axes a square piece of the plane without ticks."""
+    axes.set(xlim=limits, ylim=limits, aspect="equal", xticks=[], yticks=[])
+    axes.set_title(title, fontsize=10, color=INK)
+    for side in axes.spines.values():
+        side.set_color("#d5dbe1")
+    return axes
+
+
+def colours(labels: Sequence[str] | None, n: int) -> list[str]:
+    """Return one colour per point: one for all, or one per label."""
+    if labels is None:
+        return [ACCENT] * n
+    names = sorted(set(labels))
+    return [CYCLE[names.index(label) % len(CYCLE)] for label in labels]
+
+
+def dots(axes: Axes, points: np.ndarray, colour: Any = ACCENT) -> Any:
+    """Scatter points, the smaller the more there are.  Of more than two coordinates the first two are shown."""
+    size = float(np.clip(8000 / max(len(points), 1), 2, 20))
+    first = points[:, 0]
+    second = points[:, 1] if points.shape[1] > 1 else np.zeros_like(first)
+    return axes.scatter(first, second, s=size, c=colour, alpha=0.6, linewidths=0)
+
+
+def scatter(points: np.ndarray, labels: Sequence[str] | None = None, title: str = "") -> Figure:
+    """Draw points in the plane.  points: (N, D)."""
+    made = figure(5, 5)
+    axes = plane(made.subplots(), window(points[:, :2]), title)
+    dots(axes, points, colours(labels, len(points)))
+    if labels is not None:
+        for k, name in enumerate(sorted(set(labels))):
+            axes.scatter([], [], s=20, c=CYCLE[k % len(CYCLE)], label=name)
+        axes.legend(fontsize=8, loc="upper right", framealpha=0.9)
+    return made
+
+
+def point_frames(film: Film, labels: Sequence[str] | None, most: int = 60) -> Iterator[np.ndarray]:
+    """Yield (H, W, 3) frames with x on the left and the x0 estimate on the right."""
+    last = film[-1][2]
+    limits = window(np.concatenate([film[0][1][:, :2], last[:, :2]]))
+    made = figure(8, 4.3)
+    panels = [plane(axes, limits) for axes in made.subplots(1, 2)]
+    clouds = [dots(axes, film[0][1], colours(labels, len(last))) for axes in panels]
+    panels[1].set_title("estimate of x0", fontsize=10, color=INK)
+    for k in np.unique(np.linspace(0, len(film) - 1, most).round().astype(int)):
+        t, *pair = film[k]
+        panels[0].set_title(f"x at t = {t:.3f}", fontsize=10, color=INK)
+        for cloud, points in zip(clouds, pair, strict=True):
+            cloud.set_offsets(np.pad(points, ((0, 0), (0, 1)))[:, :2])
+        yield pixels(made)
+    panels[0].set_title("the sample", fontsize=10, color=INK)
+    clouds[0].set_offsets(np.pad(last, ((0, 0), (0, 1)))[:, :2])
+    yield pixels(made)
+
+
+def write_film(path: Path, frames: Iterable[np.ndarray], per_second: int = 15, hold: float = 2.0) -> None:
+    """Write frames, (H, W, 3) uint8, as .gif or .mp4; the last one is held for some seconds."""
+    shown = list(frames)
+    height, width = shown[0].shape[:2]
+    shown = [frame[: height - height % 2, : width - width % 2] for frame in shown]  # video wants even sides
+    with atomic(path) as aside:
+        if path.suffix == ".gif":
+            durations = [1000 / per_second] * (len(shown) - 1) + [1000 * hold]
+            iio.imwrite(aside, np.stack(shown), extension=".gif", duration=durations, loop=0)
+        else:
+            shown += shown[-1:] * round(hold * per_second)
+            iio.imwrite(
+                aside, np.stack(shown), extension=".mp4", plugin="FFMPEG", fps=per_second, codec="libx264",
+                quality=8, macro_block_size=2, ffmpeg_log_level="error",
+            )  # fmt: skip
+
+
+def loss_curve(rows: Sequence[dict[str, Any]]) -> Figure:
+    """Draw training and held-out loss over steps, the latter also for each range of noise."""
+    made = figure(8, 3.6)
+    left, right = made.subplots(1, 2)
+    held = [row for row in rows if "held_out" in row]
+    left.plot([r["i"] for r in rows], [r["loss"] for r in rows], color=SOFT, lw=1, label="training")
+    left.plot(
+        [r["i"] for r in held], [r["held_out"] for r in held], color=ACCENT, marker=".", label="held out (average weights)"
+    )
+    names = ("least noise", "less", "more", "most noise")
+    for k, name in enumerate(names):
+        rows_k = [r for r in held if len(r.get("held_out_levels", ())) == len(names)]
+        right.plot([r["i"] for r in rows_k], [r["held_out_levels"][k] for r in rows_k], color=CYCLE[k], marker=".", label=name)
+    for axes, title in ((left, "loss"), (right, "held-out loss by noise level")):
+        axes.set(title=title, xlabel="step", yscale="log")
+        axes.yaxis.set_major_formatter(LogFormatter())
+        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.6)))
+        axes.legend(fontsize=8, frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
+    return made

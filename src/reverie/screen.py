@@ -1,0 +1,98 @@
+"""What a person sees in the terminal: progress on standard error, results on standard output."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from reverie.training import Step
+
+EVERY = 10.0  # seconds between lines where there is no terminal to draw a bar on
+
+
+def clock(seconds: float) -> str:
+    """Say a duration: 8 s, 3:20, 1:02:03."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+def plain(value: Any) -> str:
+    """Say a value for a person."""
+    match value:
+        case float():
+            return f"{value:.4g}"
+        case dict():
+            return ", ".join(f"{k} {plain(v)}" for k, v in value.items()) or "none"
+        case list() | tuple():
+            return ", ".join(plain(v) for v in value) or "none"
+        case None:
+            return "not known"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case _:
+            return str(value)
+
+
+class Screen:
+    """Speaks as the options --json and --quiet ask."""
+
+    def __init__(self, as_json: bool, quiet: bool) -> None:
+        self.as_json, self.quiet = as_json, quiet
+        self.console = Console(stderr=True, highlight=False)
+        self.talks = not quiet and not as_json
+
+    def say(self, text: str) -> None:
+        """Print a line about the work on standard error."""
+        if self.talks:
+            print(text, file=sys.stderr)
+
+    def result(self, values: Mapping[str, Any], text: str) -> None:
+        """Print the result: the values as JSON, or the text."""
+        if self.as_json:
+            print(json.dumps(values))
+        elif not self.quiet:
+            print(text)
+
+    def table(self, values: Mapping[str, Any]) -> None:
+        """Print named values, one a line."""
+        width = max(map(len, values), default=0)
+        self.result(values, "\n".join(f"{key.replace('_', ' '):<{width}}  {plain(value)}" for key, value in values.items()))
+
+    def _bar(self) -> Progress:
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
+        return Progress(*columns, console=self.console, transient=True, disable=not (self.talks and self.console.is_terminal))
+
+    def follow_training(self, steps: Iterable[Step]) -> Step:
+        """Show reports as they come, with the time left, and return the last one."""
+        held, said = "", time.monotonic()
+        with self._bar() as bar:
+            task = bar.add_task("training", total=1.0, note="")
+            for step in steps:
+                if step.held_out is not None:
+                    held = f", held out {step.held_out:.4f}"
+                note = f"step {step.i:,}, loss {step.loss:.4f}{held}, {step.per_second:.0f} steps/s, {clock(step.seconds_left)} left"
+                bar.update(task, completed=step.fraction, note=note)
+                if bar.disable and time.monotonic() - said > EVERY:
+                    said = time.monotonic()
+                    self.say(f"{step.fraction:4.0%} {note}")
+        return step
+
+    @contextmanager
+    def counting(self, what: str, total: int) -> Iterator[Callable[[], None]]:
+        """Show a bar that moves by one at each call of what is yielded."""
+        with self._bar() as bar:
+            task = bar.add_task(what, total=total, note="")
+            yield lambda: bar.update(task, advance=1, note=f"{bar.tasks[0].completed + 1:.0f}/{total}")

@@ -1,0 +1,157 @@
+"""Training as an iterator of steps."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie.config import TrainingConfig
+from reverie.data import Dataset
+from reverie.errors import UserError
+from reverie.families.diffusion import Diffusion
+from reverie.pair import Pair
+
+LEVELS = 4  # the held-out loss is told for as many ranges of t
+REPORTS, CHECKS = 200, 20  # how often, in a whole run, a step is reported and the held-out loss taken
+CLOCK = 0.5  # seconds between reports when the length is given in minutes
+
+
+@dataclass(frozen=True)
+class Step:
+    """A report: after step i of the run, the mean training loss since the last report, and the held-out loss if taken.
+
+    held_out_levels: the held-out loss in four equal ranges of t, from little noise to much.
+    """
+
+    i: int
+    fraction: float
+    seconds: float
+    per_second: float
+    loss: float
+    learning_rate: float
+    held_out: float | None = None
+    held_out_levels: tuple[float, ...] = ()
+
+    @property
+    def seconds_left(self) -> float:
+        """The estimated time to the end."""
+        return self.seconds * (1 - self.fraction) / max(self.fraction, 1e-9)
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the report as a row of metrics.jsonl."""
+        return {key: value for key, value in asdict(self).items() if value not in (None, ())}
+
+
+def mix_seed(seed: int, i: int) -> int:
+    """Return a 63-bit seed for step i: splitmix64 (Steele, Lea and Flood 2014) of the two."""
+    z = (seed * 0x9E3779B97F4A7C15 + (i + 1) * 0xD1B54A32D192ED03) & (2**64 - 1)
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+    return (z ^ (z >> 31)) >> 1
+
+
+def batches(data: Dataset, batch: int, seed: int) -> Iterator[Dataset]:
+    """Yield batches for ever, each epoch in an order of its own that is a function of the seed."""
+    batch = min(batch, len(data))
+    epoch = 0
+    while True:
+        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(mix_seed(seed, -1 - epoch)))
+        for start in range(0, len(data) - batch + 1, batch):
+            yield data.take(order[start : start + batch])
+        epoch += 1
+
+
+def learning_rate(settings: TrainingConfig, fraction: float) -> float:
+    """Return the learning rate at a fraction of the run: linear warm-up, then half a cosine to zero."""
+    if fraction < settings.warmup:
+        return settings.learning_rate * max(fraction, 1e-3) / settings.warmup
+    return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * fraction))
+
+
+class Average:
+    """The exponential average of a model's parameters, over the last `share` of the steps so far (arXiv:2312.02696).
+
+    Because the horizon grows with the run, the average is never stuck at the first weights.
+    """
+
+    def __init__(self, model: Diffusion, share: float) -> None:
+        self.model = copy.deepcopy(model).requires_grad_(False).eval()
+        self.share = share
+        self._mine = list(self.model.parameters())
+
+    def update(self, model: nn.Module, i: int) -> None:
+        """Move towards the parameters after step i."""
+        torch._foreach_lerp_(self._mine, [p.detach() for p in model.parameters()], 1 / (1 + self.share * i))
+
+
+def held_out_loss(model: Diffusion, data: Dataset, seed: int, rounds: int = 4) -> tuple[float, tuple[float, ...]]:
+    """Return the loss on held-out data, whole and in four equal ranges of t; the same times and noise at every call."""
+    device = next(model.parameters()).device
+    schedule = model.denoiser.schedule
+    losses, places = [], []
+    with torch.no_grad():
+        for k in range(rounds):
+            random = torch.Generator().manual_seed(mix_seed(seed, k))
+            u = (torch.randperm(len(data), generator=random) + 0.5).double() / len(data)
+            z = model.codec.encode(data.x.to(device))
+            truth = Pair(z, torch.randn(z.shape, generator=random).to(device))
+            cond = data.labels.to(device) if data.labels is not None else None
+            losses.append(model.loss_at(truth, schedule.t_min + (1 - schedule.t_min) * u, cond).double().cpu())
+            places.append((u * LEVELS).long())
+    loss, place = torch.cat(losses), torch.cat(places)
+    levels = [loss[place == k] for k in range(LEVELS)]
+    return float(loss.mean()), tuple(float(part.mean()) for part in levels if len(part))
+
+
+def fit(model: Diffusion, average: Average, train: Dataset, held_out: Dataset, settings: TrainingConfig) -> Iterator[Step]:
+    """Train for the given steps or minutes and yield reports; `average` holds the weights to keep.
+
+    Everything random at step i is a function of the seed and i.  With a length in steps the result is a function of
+    the settings; with a length in minutes it depends on the machine's speed as well.
+    """
+    device = next(model.parameters()).device
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(
+        parameters, lr=settings.learning_rate, betas=(0.9, 0.99), weight_decay=0.0, fused=device.type in ("cpu", "cuda")
+    )
+    limit = settings.minutes * 60 if settings.minutes else math.inf
+    total = settings.steps or math.inf
+    begun = reported = time.monotonic()
+    loader = batches(train, settings.batch, settings.seed)
+    window: list[Tensor] = []
+    fraction, i, reported_at, checks = 0.0, 0, 0, 0
+    while fraction < 1:
+        rate = learning_rate(settings, fraction)
+        optimizer.param_groups[0]["lr"] = rate
+        batch = next(loader)
+        cond = batch.labels.to(device) if batch.labels is not None else None
+        loss = model.loss(batch.x.to(device), cond, mix_seed(settings.seed, i)).mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(parameters, settings.gradient_limit)
+        optimizer.step()
+        average.update(model, i)
+        window.append(loss.detach())
+        i += 1
+        now = time.monotonic()
+        fraction = min(1.0, max(i / total, (now - begun) / limit))
+        if fraction == 1 or (i - reported_at >= total / REPORTS and now - reported >= (CLOCK if limit < math.inf else 0)):
+            mean = float(torch.stack(window).mean())
+            if not math.isfinite(mean):
+                raise UserError(
+                    f"the loss became {mean} by step {i}; the learning rate {settings.learning_rate} is probably too high:"
+                    " try a tenth of it with --learning-rate"
+                )
+            due = fraction == 1 or fraction * CHECKS >= checks
+            held, levels = held_out_loss(average.model, held_out, settings.seed) if due else (None, ())
+            checks += due
+            speed = (i - reported_at) / max(now - reported, 1e-9)
+            yield Step(i, fraction, now - begun, speed, mean, rate, held, levels)
+            window, reported, reported_at = [], time.monotonic(), i
