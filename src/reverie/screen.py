@@ -83,7 +83,8 @@ class Screen:
             for step in steps:
                 if step.held_out is not None:
                     held = f", held out {step.held_out:.4f}"
-                note = f"step {step.i:,}, loss {step.loss:.4f}{held}, {step.per_second:.0f} steps/s, {clock(step.seconds_left)} left"
+                pace = f"{step.per_second:.0f} steps/s, {clock(step.seconds_left)} left"
+                note = f"step {step.i:,}, loss {step.loss:.4f}{held}, {pace}"
                 bar.update(task, completed=step.fraction, note=note)
                 if bar.disable and time.monotonic() - said > EVERY:
                     said = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Literal
 
 from torch import Tensor, nn
@@ -37,7 +38,7 @@ class ConditionalMLP(nn.Module):
         )
         self.label = LabelEmbedding(labels, embedding_dim) if labels else None
         widths = [channels] + [hidden] * layers
-        self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in zip(widths[:-1], widths[1:], strict=True))
+        self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(widths))
         self.projections = nn.ModuleList(nn.Linear(embedding_dim, hidden) for _ in range(layers))
         self.out = nn.Linear(hidden, channels)
         nn.init.zeros_(self.out.weight)
