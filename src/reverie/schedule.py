@@ -9,15 +9,18 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 from scipy.interpolate import PchipInterpolator
 from torch import Tensor, nn
 
 from reverie.errors import ReverieWarning, UserError
 
 Time = Tensor | float
+Steps = Annotated[int, Field(ge=2, le=1_000_000)]
 
 SIGNAL_LIMIT = 0.03  # alpha / sigma at t = 1 above which samplers start from visibly wrong noise
 BETA_CAP = 0.999  # the largest beta of schedules that are given by alpha_bar (arXiv:2102.09672)
@@ -128,7 +131,7 @@ class Linear(Table):
     arXiv:2006.11239, section 4.
     """
 
-    def __init__(self, steps: int = 1000, beta_start: float = 1e-4, beta_end: float = 0.02) -> None:
+    def __init__(self, steps: Steps = 1000, beta_start: float = 1e-4, beta_end: float = 0.02) -> None:
         scale = 1000 / _count(steps)
         betas = np.linspace(beta_start * scale, beta_end * scale, steps)
         super().__init__(betas, f"; beta_start and beta_end are scaled by 1000/steps = {scale:.4g}")
@@ -137,7 +140,7 @@ class Linear(Table):
 class ScaledLinear(Table):
     """The square root of beta grows linearly; the values are those of latent diffusion (arXiv:2112.10752)."""
 
-    def __init__(self, steps: int = 1000, beta_start: float = 0.00085, beta_end: float = 0.012) -> None:
+    def __init__(self, steps: Steps = 1000, beta_start: float = 0.00085, beta_end: float = 0.012) -> None:
         scale = 1000 / _count(steps)
         if not (beta_start > 0 and beta_end > 0):
             raise UserError(f"beta_start and beta_end must be positive, got {beta_start} and {beta_end}")
@@ -153,7 +156,7 @@ def _capped_betas(alpha_bar: Callable[[np.ndarray], np.ndarray], steps: int) -> 
 class Cosine(Table):
     """alpha_bar = cos²(pi/2 (t + shift) / (1 + shift)), normalised to 1 at t = 0 (arXiv:2102.09672)."""
 
-    def __init__(self, steps: int = 1000, shift: float = 0.008) -> None:
+    def __init__(self, steps: Steps = 1000, shift: float = 0.008) -> None:
         if not shift >= 0:
             raise UserError(f"the cosine schedule's shift must not be negative, got {shift}")
         super().__init__(_capped_betas(lambda t: np.cos((t + shift) / (1 + shift) * np.pi / 2) ** 2, steps))
@@ -162,7 +165,7 @@ class Cosine(Table):
 class Sigmoid(Table):
     """alpha_bar falls as a logistic curve over [start, end] with the given temperature (arXiv:2212.11972)."""
 
-    def __init__(self, steps: int = 1000, start: float = -3.0, end: float = 3.0, temperature: float = 1.0) -> None:
+    def __init__(self, steps: Steps = 1000, start: float = -3.0, end: float = 3.0, temperature: float = 1.0) -> None:
         if not (end > start and temperature > 0):
             raise UserError(f"a sigmoid schedule needs start < end and temperature > 0, got {start}, {end}, {temperature}")
 
@@ -192,6 +195,9 @@ class LogLinear(Schedule):
 
 class Rectified(Schedule):
     """The straight path: alpha = 1 - t, sigma = t (arXiv:2209.03003)."""
+
+    def __init__(self) -> None:
+        super().__init__()
 
     def forward(self, t: Time) -> tuple[Tensor, Tensor]:
         """Return 1 - t, t."""

@@ -20,7 +20,7 @@ from reverie.pair import Pair
 
 LEVELS = 4  # the held-out loss is told for as many ranges of t
 REPORTS, CHECKS = 200, 20  # how often, in a whole run, a step is reported and the held-out loss taken
-CLOCK = 0.5  # seconds between reports when the length is given in minutes
+CLOCK = 0.5  # the fewest seconds between reports when the length is given in minutes
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,13 @@ class Average:
     def __init__(self, model: Diffusion, share: float) -> None:
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
         self.share = share
+        self.updates = 0
         self._mine = list(self.model.parameters())
 
-    def update(self, model: nn.Module, i: int) -> None:
-        """Move towards the parameters after step i."""
-        torch._foreach_lerp_(self._mine, [p.detach() for p in model.parameters()], 1 / (1 + self.share * i))
+    def update(self, model: nn.Module) -> None:
+        """Move towards the model's parameters after one more step."""
+        torch._foreach_lerp_(self._mine, [p.detach() for p in model.parameters()], 1 / (1 + self.share * self.updates))
+        self.updates += 1
 
 
 def held_out_loss(model: Diffusion, data: Dataset, seed: int, rounds: int = 4) -> tuple[float, tuple[float, ...]]:
@@ -126,7 +128,7 @@ def fit(model: Diffusion, average: Average, train: Dataset, held_out: Dataset, s
     begun = reported = time.monotonic()
     loader = batches(train, settings.batch, settings.seed)
     window: list[Tensor] = []
-    fraction, i, reported_at, checks = 0.0, 0, 0, 0
+    fraction, i, reported_at, reports, checks = 0.0, 0, 0, 0, 0
     while fraction < 1:
         rate = learning_rate(settings, fraction)
         optimizer.param_groups[0]["lr"] = rate
@@ -137,21 +139,23 @@ def fit(model: Diffusion, average: Average, train: Dataset, held_out: Dataset, s
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(parameters, settings.gradient_limit)
         optimizer.step()
-        average.update(model, i)
+        average.update(model)
         window.append(loss.detach())
         i += 1
         now = time.monotonic()
         fraction = min(1.0, max(i / total, (now - begun) / limit))
-        if fraction == 1 or (i - reported_at >= total / REPORTS and now - reported >= (CLOCK if limit < math.inf else 0)):
+        due = fraction * REPORTS >= reports and (settings.steps is not None or now - reported >= CLOCK)
+        if due or fraction == 1:
+            reports = math.floor(fraction * REPORTS) + 1
             mean = float(torch.stack(window).mean())
             if not math.isfinite(mean):
                 raise UserError(
                     f"the loss became {mean} by step {i}; the learning rate {settings.learning_rate} is probably too high:"
                     " try a tenth of it with --learning-rate"
                 )
-            due = fraction == 1 or fraction * CHECKS >= checks
-            held, levels = held_out_loss(average.model, held_out, settings.seed) if due else (None, ())
-            checks += due
+            check = fraction == 1 or fraction * CHECKS >= checks
+            held, levels = held_out_loss(average.model, held_out, settings.seed) if check else (None, ())
+            checks = math.floor(fraction * CHECKS) + 1
             speed = (i - reported_at) / max(now - reported, 1e-9)
             yield Step(i, fraction, now - begun, speed, mean, rate, held, levels)
             window, reported, reported_at = [], time.monotonic(), i

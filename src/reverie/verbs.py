@@ -73,11 +73,9 @@ class Training:
         run, settings = self.run, self.run.config.training
         raw = run.model
         run.model = self.average.model  # what is sampled and saved
-        begun = False
         try:
             with (run.path / checkpoint.METRICS).open("w") as file:
                 for step in fit(raw, self.average, self.train, self.held_out, settings):
-                    begun = True
                     file.write(json.dumps(step.as_row()) + "\n")
                     file.flush()
                     if step.held_out is not None:
@@ -86,7 +84,7 @@ class Training:
         except OSError as error:
             raise UserError(f"cannot write to {run.path}: {reason(error)}; the weights saved last are kept") from error
         finally:
-            if begun and all(torch.isfinite(p).all() for p in run.model.parameters()):
+            if self.average.updates and all(torch.isfinite(p).all() for p in run.model.parameters()):
                 checkpoint.write_weights(run.path, run.model)
                 save(loss_curve(run.metrics()), run.path / LOSS_PICTURE)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.nets.embedding import LabelEmbedding, LearnedEmbedding, SinusoidalEmbedding
+
+Size = Annotated[int, Field(ge=1, le=8192)]
 
 LEVEL_LIMIT = 14.0  # noise levels lie within +-this
 
@@ -21,12 +24,12 @@ class ConditionalMLP(nn.Module):
 
     def __init__(
         self,
-        channels: int = 2,
-        hidden: int = 42,
-        layers: int = 3,
+        channels: Size = 2,
+        hidden: Size = 42,
+        layers: Annotated[int, Field(ge=1, le=64)] = 3,
         embedding: Literal["sinusoidal", "learned"] = "sinusoidal",
-        embedding_dim: int = 16,
-        labels: int = 0,
+        embedding_dim: Size = 16,
+        labels: Annotated[int, Field(ge=0, le=100_000)] = 0,
         level_scale: float = 20.0,
     ) -> None:
         super().__init__()

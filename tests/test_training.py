@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import math
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import reverie
+from reverie import verbs
+from reverie.config import TrainingConfig
+from reverie.data import load_data
+from reverie.errors import ReverieWarning, UserError
+from reverie.pair import Pair
+from reverie.run import Run
+from reverie.training import Average, batches, held_out_loss, learning_rate, mix_seed
+
+
+def test_one_seed_one_result(tmp_path: Path) -> None:
+    runs = [reverie.train("moons", tmp_path / str(k), steps=60, size=500, seed=k % 2) for k in range(3)]
+    first, other, again = (torch.cat([p.flatten() for p in run.model.parameters()]) for run in runs)
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_the_global_random_state_is_left_alone(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    reverie.train("moons", tmp_path / "run", steps=3, size=100)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_training_lowers_the_held_out_loss(spiral_run: Run) -> None:
+    held = [row["held_out"] for row in spiral_run.metrics() if "held_out" in row]
+    assert held[-1] < 0.97 * held[0] and len(held) >= 10
+
+
+def test_the_run_folder_is_whole(spiral_run: Run) -> None:
+    assert {p.name for p in spiral_run.path.iterdir()} == {"config.toml", "model.safetensors", "metrics.jsonl", "loss.png"}
+    last = spiral_run.metrics()[-1]
+    assert last["i"] == 300 and last["fraction"] == 1 and len(last["held_out_levels"]) == 4
+    assert last["held_out"] == pytest.approx(np.mean(last["held_out_levels"]), rel=1e-6)
+
+
+def test_minutes_are_kept(tmp_path: Path) -> None:
+    steps = list(verbs.prepare("moons", tmp_path / "run", minutes=0.05, size=500))
+    assert 3 <= len(steps) <= 8 and steps[-1].fraction == 1 and 3.0 <= steps[-1].seconds < 5
+    assert steps[0].held_out is not None  # weights are on disk from the first report on
+
+
+def test_an_iteration_broken_off_saves_the_weights(tmp_path: Path) -> None:
+    training = verbs.prepare("moons", tmp_path / "run", steps=10_000, size=500)
+    steps = iter(training)
+    for _ in islice(steps, 3):
+        pass
+    steps.close()
+    assert reverie.load(tmp_path / "run").sample(4).x.shape == (4, 2)
+
+
+def test_every_datum_is_visited_once_an_epoch() -> None:
+    data = load_data("moons", 100)
+    seen = torch.cat([b.x for b in islice(batches(data, 10, 0), 10)])
+    assert torch.equal(seen.sort(0).values, data.x.sort(0).values)
+    later = torch.cat([b.x for b in islice(batches(data, 10, 0), 10, 20)])
+    assert not torch.equal(seen, later)
+
+
+def test_learning_rate_warms_up_and_ends_at_zero() -> None:
+    settings = TrainingConfig(steps=100, learning_rate=1.0, warmup=0.1)
+    rates = [learning_rate(settings, k / 100) for k in range(101)]
+    assert 0 < rates[0] < 0.02 and max(rates) == pytest.approx(1, abs=0.03) and rates[-1] == pytest.approx(0, abs=1e-9)
+
+
+def test_the_average_is_of_the_last_share_of_steps(spiral_run: Run) -> None:
+    """Weights that grow like the step number are averaged over a horizon of `share` of the steps."""
+    model = verbs.checkpoint.build_model(spiral_run.config)
+    average = Average(model, 0.05)
+    with torch.no_grad():
+        for i in range(4000):
+            for p in model.parameters():
+                p.fill_(float(i))
+            average.update(model)
+    value = float(next(average.model.parameters()).flatten()[0])
+    assert value == pytest.approx(4000 * (1 - 0.05 / 1.05), rel=0.01)
+
+
+def test_seeds_of_steps_differ() -> None:
+    seeds = {mix_seed(s, i) for s in range(20) for i in range(-50, 500)}
+    assert len(seeds) == 20 * 550 and all(0 <= s < 2**63 for s in seeds)
+
+
+def test_held_out_loss_is_repeatable_and_right(spiral_run: Run) -> None:
+    data = load_data("spiral", 200, seed=9)
+    first = held_out_loss(spiral_run.model, data, 0)
+    assert first == held_out_loss(spiral_run.model, data, 0)
+    z = spiral_run.model.codec.encode(data.x).repeat(100, 1)
+    random = torch.Generator().manual_seed(1)
+    t = torch.rand(len(z), generator=random, dtype=torch.float64) * 0.999 + 0.001
+    with torch.no_grad():
+        many = spiral_run.model.loss_at(Pair(z, torch.randn(z.shape, generator=random)), t, None)
+    assert first[0] == pytest.approx(float(many.mean()), abs=4 * float(many.std()) / math.sqrt(800))
+
+
+def test_a_schedule_that_keeps_signal_warns_at_training_and_sampling(tmp_path: Path) -> None:
+    schedule = "linear:steps=40,beta_start=8e-6,beta_end=9e-5"
+    with pytest.warns(ReverieWarning, match=r"0\.976"):
+        run = reverie.train("spiral", tmp_path / "run", steps=2, size=100, schedule=schedule)
+    with pytest.warns(ReverieWarning, match=r"0\.976"):
+        run.sample(2, steps=2)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing(tmp_path: Path) -> None:
+    training = verbs.prepare("spiral", tmp_path / "run", steps=400, size=500)
+    with torch.no_grad():
+        next(training.run.model.parameters()).fill_(torch.inf)
+    with pytest.raises(UserError, match=r"became nan by step 1;.*--learning-rate"):
+        list(training)
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_labels_follow_the_data(patterns_run: Run) -> None:
+    names = patterns_run.config.data.labels
+    drawn = patterns_run.labels(None, 5000, 0)
+    assert drawn is not None
+    shares = torch.bincount(drawn, minlength=len(names)) / 5000
+    assert (shares - 0.2).abs().max() < 0.02
+    assert torch.equal(drawn[:10], patterns_run.labels(None, 10, 0))
+    assert patterns_run.labels("all", 7, 0).tolist() == [0, 1, 2, 3, 4, 0, 1]
+    with pytest.raises(UserError, match="did you mean 'moons'"):
+        patterns_run.sample(2, label="mons")
+
+
+def test_a_label_draws_its_pattern(patterns_run: Run) -> None:
+    """Samples under a label lie closer to that pattern than to any other."""
+    names = patterns_run.config.data.labels
+    fresh = {name: load_data(name, 500, seed=7).x.numpy() for name in names}
+    for name in names:
+        x = patterns_run.sample(500, label=name, guidance=1.5).x
+        distance = {k: verbs.score_points(k, x, np.concatenate([y, y]))["sliced_wasserstein"] for k, y in fresh.items()}
+        assert min(distance, key=distance.__getitem__) == name, distance
+
+
+def test_samples_do_not_depend_on_how_many(patterns_run: Run) -> None:
+    many, few = patterns_run.sample(64, seed=2), patterns_run.sample(5, seed=2)
+    np.testing.assert_allclose(many.x[:5], few.x, atol=2e-5)
+    assert many.labels is not None and few.labels is not None and list(many.labels[:5]) == list(few.labels)
+
+
+def test_guidance_without_labels_is_refused(spiral_run: Run) -> None:
+    with pytest.raises(UserError, match="without labels"):
+        spiral_run.sample(2, guidance=2.0)
+    with pytest.raises(UserError, match="without labels"):
+        spiral_run.sample(2, label="moons")
+
+
+def _quality(tmp_path: Path, seed: int) -> dict[str, float]:
+    return reverie.evaluate(reverie.train("spiral", tmp_path / str(seed), seed=seed), 2000, seed=seed)
+
+
+def assert_good(figures: dict[str, float]) -> None:
+    assert figures["mean_distance"] <= 0.02 and figures["coverage_ks"] <= 0.06, figures
+
+
+def test_the_spiral_is_learned(tmp_path: Path) -> None:
+    assert_good(_quality(tmp_path, 0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_the_spiral_is_learned_from_every_seed(tmp_path: Path, seed: int) -> None:
+    figures = _quality(tmp_path, seed)
+    print(figures)
+    assert_good(figures)
