@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reverie.errors import UserError
-from reverie.pair import TARGETS, Pair, expand, pair_of, row
+from reverie.pair import TARGETS, Pair, pair_of, row
+from reverie.scalar import combine, exp, expand, expm1, log, sqrt
 from reverie.schedule import Schedule
 
 SHAPES = st.lists(st.integers(1, 4), min_size=0, max_size=3)
@@ -64,9 +65,25 @@ def test_edm_target_has_unit_variance_for_its_data() -> None:
 
 def test_expand_adds_trailing_axes_only() -> None:
     x = torch.zeros(3, 2, 5)
-    assert expand(torch.ones(3, dtype=torch.float64), x).shape == (3, 1, 1)
-    assert expand(torch.ones((), dtype=torch.float64), x).shape == ()
-    assert expand(torch.ones(3, dtype=torch.float64), x).dtype == torch.float32
+    batch = expand(torch.ones(3, dtype=torch.float64), x)
+    assert isinstance(batch, torch.Tensor) and batch.shape == (3, 1, 1) and batch.dtype == torch.float32
+    assert expand(0.5, x) == 0.5
+
+
+@given(a=st.floats(1e-12, 50), b=st.floats(-5, 5))
+def test_a_float_and_a_batch_follow_the_same_formulas(a: float, b: float) -> None:
+    batch = torch.tensor([a], dtype=torch.float64)
+    for f in (log, exp, expm1, sqrt):
+        assert f(a) == pytest.approx(float(f(batch)), rel=1e-14)
+    x, y = torch.ones(1, 3, dtype=torch.float64), torch.full((1, 3), 2.0, dtype=torch.float64)
+    other = torch.tensor([b], dtype=torch.float64)
+    for p, q in ((a, b), (batch, b), (a, other), (batch, other)):
+        torch.testing.assert_close(combine(p, x, q, y), torch.full((1, 3), a + 2 * b, dtype=torch.float64))
+
+
+def test_the_edges_of_log_and_sqrt() -> None:
+    assert log(0.0) == -torch.inf == float(log(torch.zeros(1)))
+    assert sqrt(-1e-17) == 0.0 == float(sqrt(torch.tensor([-1e-17])))
 
 
 def test_an_unknown_target_names_the_close_one() -> None:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from reverie.errors import ReverieWarning, UserError
 
 if TYPE_CHECKING:
-    from reverie.verbs import evaluate, inspect, load, sample, train
+    from reverie.run import load
+    from reverie.verbs import evaluate, inspect, sample, train
 
 __version__ = version("reverie")
 __all__ = ["ReverieWarning", "UserError", "__version__", "evaluate", "inspect", "load", "sample", "train"]

@@ -231,7 +231,7 @@ def spiral(
     screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **also: Any) -> None:
     if issubclass(category, ReverieWarning):
         print(f"warning: {message}", file=sys.stderr)
 

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from reverie.pair import Pair, decode, expand, pair_of, row
-from reverie.schedule import Schedule, Time
+from reverie.pair import Pair, decode, pair_of, row
+from reverie.scalar import Coefficient, Time, expand, log, sqrt
+from reverie.schedule import Schedule
 
 NULL = -1  # the label that stands for "no condition"
 
 LEVEL_FLOOR = 1e-6
 
 
-def noise_level(log_snr: Tensor) -> Tensor:
+def noise_level(alpha: Coefficient, sigma: Coefficient) -> Coefficient:
     """Return the log-SNR bent smoothly to stay within +-13.8, so that alpha = 0 and sigma = 0 are finite inputs.
 
-    level = log((p + f) / (1 - p + f)),  p = sigmoid(log_snr),  f = 1e-6;  the two agree to 1e-3 within +-6.
+    level = log((p + f) / (1 - p + f)),  p = alpha² / (alpha² + sigma²) = sigmoid(log_snr),  f = 1e-6.
+    It agrees with the log-SNR to 1e-3 within +-6.
     """
-    return ((torch.sigmoid(log_snr) + LEVEL_FLOOR) / (torch.sigmoid(-log_snr) + LEVEL_FLOOR)).log()
+    power = alpha**2 + sigma**2
+    return log((alpha**2 / power + LEVEL_FLOOR) / (sigma**2 / power + LEVEL_FLOOR))
 
 
 class Denoiser(nn.Module, ABC):
     """Estimates the pair (x0, eps) behind noised data.
 
-    x: (B, ...); t: () or (B,); cond: (B,) labels, -1 for none, or None for no condition at all.
+    x: (B, ...); t: float or (B,); cond: (B,) labels, -1 for none, or None for no condition at all.
     """
 
     schedule: Schedule
+
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair: ...  # noqa: D102
 
     @abstractmethod
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
@@ -38,13 +46,11 @@ class Denoiser(nn.Module, ABC):
     def score(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Tensor:
         """Return the gradient of the log-density of x at time t: -eps / sigma."""
         alpha, sigma = self.schedule(t)
-        pair: Pair = self(x, t, cond)
-        return pair.mix(*row("score", alpha, sigma))
+        return self(x, t, cond).mix(*row("score", alpha, sigma))
 
     def velocity(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Tensor:
         """Return dx/dt of the probability flow: alpha' x0 + sigma' eps."""
-        pair: Pair = self(x, t, cond)
-        return pair.mix(*self.schedule.rates(t))
+        return self(x, t, cond).mix(*self.schedule.rates(t))
 
 
 class NetDenoiser(Denoiser):
@@ -65,9 +71,9 @@ class NetDenoiser(Denoiser):
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
         """Call the network and solve for x0 and eps."""
         alpha, sigma = self.schedule(t)
-        size = (alpha**2 + sigma**2).sqrt()
-        c_in = 1 / (alpha**2 * self.sigma_data**2 + sigma**2).sqrt()
-        level = noise_level(2 * (alpha.log() - sigma.log())).to(device=x.device, dtype=x.dtype)
+        size = sqrt(alpha**2 + sigma**2)
+        c_in = 1 / sqrt(alpha**2 * self.sigma_data**2 + sigma**2)
+        level = torch.as_tensor(noise_level(alpha, sigma), dtype=torch.float64).to(device=x.device, dtype=x.dtype)
         y = self.net(expand(c_in, x) * x, level.expand(len(x)), cond)
         a, b = row(self.target, alpha / size, sigma / size, self.sigma_data)
         return decode(x, y, alpha, sigma, a, b)
@@ -82,8 +88,7 @@ class Given(Denoiser):
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
         """Return the inner estimate under the fixed condition."""
-        pair: Pair = self.inner(x, t, self.cond)
-        return pair
+        return self.inner(x, t, self.cond)
 
 
 class Clip(Denoiser):
@@ -95,6 +100,5 @@ class Clip(Denoiser):
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
         """Return the inner estimate with x0 clipped."""
-        pair: Pair = self.inner(x, t, cond)
         alpha, sigma = self.schedule(t)
-        return pair_of(x, pair.x0.clamp(self.low, self.high), alpha, sigma, "x0")
+        return pair_of(x, self.inner(x, t, cond).x0.clamp(self.low, self.high), alpha, sigma, "x0")

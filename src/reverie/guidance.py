@@ -7,7 +7,7 @@ from torch import Tensor
 
 from reverie.denoiser import NULL, Denoiser
 from reverie.pair import Pair
-from reverie.schedule import Time
+from reverie.scalar import Time
 
 
 class ClassifierFree(Denoiser):
@@ -22,14 +22,12 @@ class ClassifierFree(Denoiser):
         self.inner, self.schedule, self.scale = inner, inner.schedule, scale
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
-        """Return the guided estimate.  x: (B, ...); t: () or (B,); cond: (B,)."""
+        """Return the guided estimate.  x: (B, ...); t: float or (B,); cond: (B,)."""
         if cond is None or self.scale == 0:
-            plain: Pair = self.inner(x, t, None)
-            return plain
+            return self.inner(x, t, None)
         if self.scale == 1:
-            conditional: Pair = self.inner(x, t, cond)
-            return conditional
+            return self.inner(x, t, cond)
         t2 = t.repeat(2) if isinstance(t, Tensor) and t.ndim else t
-        both: Pair = self.inner(x.repeat(2, *[1] * (x.ndim - 1)), t2, torch.cat([cond, torch.full_like(cond, NULL)]))
+        both = self.inner(x.repeat(2, *[1] * (x.ndim - 1)), t2, torch.cat([cond, torch.full_like(cond, NULL)]))
         (x0, x0_none), (eps, eps_none) = both.x0.chunk(2), both.eps.chunk(2)
         return Pair(torch.lerp(x0_none, x0, self.scale), torch.lerp(eps_none, eps, self.scale))

@@ -10,23 +10,24 @@ from torch import Tensor
 from reverie.denoiser import Denoiser
 from reverie.errors import pick
 from reverie.pair import Pair, row
+from reverie.scalar import Coefficient, exp, sqrt
 from reverie.schedule import Schedule
 
 MIN_SNR_LIMIT = 5.0
 
 
 def _snr(schedule: Schedule, t: Tensor) -> Tensor:
-    return schedule.log_snr(t).exp()
+    return torch.as_tensor(exp(schedule.log_snr(t)))
 
 
-def _vlb(schedule: Schedule, t: Tensor) -> Tensor:
+def _vlb(schedule: Schedule, t: Tensor) -> Coefficient:
     (alpha, sigma), (d_alpha, d_sigma) = schedule(t), schedule.rates(t)
     return _snr(schedule, t) * (d_sigma / sigma - d_alpha / alpha)  # snr times half of -d log_snr / dt
 
 
 # Each weight multiplies the squared error of x0 at times t.  `unit` is the factor that turns the error of x0 into that
 # of the target itself.
-Weight = Callable[[Schedule, Tensor, Tensor], Tensor]
+Weight = Callable[[Schedule, Tensor, Coefficient], Coefficient]
 
 WEIGHTS: dict[str, Weight] = {
     "uniform": lambda schedule, t, unit: unit,  # the plain error of the target; with "eps" the simple loss of DDPM
@@ -52,13 +53,13 @@ def loss(
     """
     schedule = denoiser.schedule
     alpha, sigma = schedule(t)
-    size = (alpha**2 + sigma**2).sqrt()
+    size = sqrt(alpha**2 + sigma**2)
     a, b = row(target, alpha / size, sigma / size, sigma_data)
-    guess: Pair = denoiser(truth.mix(alpha, sigma), t, cond)
+    guess = denoiser(truth.mix(alpha, sigma), t, cond)
     error = (guess.mix(a, b) - truth.mix(a, b)).square().flatten(1).mean(1)
     unit = ((alpha * b - sigma * a) / sigma) ** 2
     w = pick(WEIGHTS, weight, "weight")(schedule, t, unit) / unit
-    return error * w.to(device=error.device, dtype=error.dtype)
+    return error * torch.as_tensor(w).to(device=error.device, dtype=error.dtype)
 
 
 def uniform(n: int, generator: torch.Generator) -> Tensor:

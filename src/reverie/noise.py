@@ -9,30 +9,38 @@ from torch import Tensor
 
 from reverie.errors import UserError
 
-# Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_WEYL = (0x9E3779B9, 0xBB67AE85)
-_ROUNDS = 10
-_MASK = 0xFFFFFFFF
+# SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+_STEP = 0x9E3779B97F4A7C15
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_LOW = 2**32 - 1
 
 
-def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return four 32-bit random words for each counter and key.
+def _signed(a: int) -> int:
+    """Return the 64-bit pattern of a as the int64 that has it."""
+    return (a + 2**63) % 2**64 - 2**63
 
-    Words are held in int64: a product wraps modulo 2^64 and a shift with a mask gives its upper half.
-    All tensors broadcast; each holds values in [0, 2^32).
+
+def _fold(z: Tensor, shift: int) -> Tensor:
+    """Return z xor (z >> shift), the shift being that of an unsigned number."""
+    upper: Tensor = (z >> shift) & (2 ** (64 - shift) - 1)
+    return z ^ upper
+
+
+def split_mix(state: Tensor, count: Tensor) -> Tensor:
+    """Return the count-th output, from 1 on, of the SplitMix64 generator with this state, as 64-bit patterns in int64.
+
+    z = state + count step;  z = (z ^ z >> 30) m1;  z = (z ^ z >> 27) m2;  z ^ z >> 31, modulo 2^64.
+    It is a pure function of its arguments, so any part of a stream can be had without the rest.  The two broadcast.
     """
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for i in range(_ROUNDS):
-        p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        c0, c1, c2, c3 = (
-            ((p1 >> 32) & _MASK) ^ c1 ^ ((k0 + i * _WEYL[0]) & _MASK),
-            p1 & _MASK,
-            ((p0 >> 32) & _MASK) ^ c3 ^ ((k1 + i * _WEYL[1]) & _MASK),
-            p0 & _MASK,
-        )
-    return c0, c1, c2, c3
+    z = state + count * _signed(_STEP)
+    z = _fold(z, 30) * _signed(_FIRST)
+    z = _fold(z, 27) * _signed(_SECOND)
+    return _fold(z, 31)
+
+
+def mix_seed(seed: int, i: int) -> int:
+    """Return the i-th of a seed's own seeds, a whole number below 2^63."""
+    return int(split_mix(split_mix(torch.tensor(seed), torch.tensor(1)), torch.tensor(i))) & (2**63 - 1)
 
 
 def image_seeds(seed: int, n: int, start: int = 0) -> Tensor:
@@ -46,30 +54,28 @@ class Noise:
     """Streams of standard normal noise, one per image.
 
     Draw number d of image seed s is a pure function of (s, d): nothing is shared between images, and no state but
-    the number of draws is kept.  seeds: (B,) int64.
+    the number of draws is kept.  Each image's stream starts at the SplitMix64 image of its seed.  seeds: (B,) int64.
     """
 
     def __init__(self, seeds: Tensor, draws: int = 0) -> None:
         self.seeds = seeds
         self.draws = draws
 
-    def words(self, count: int, device: torch.device) -> Tensor:
-        """Return the next draw as random 32-bit words: (B, count) int64."""
-        blocks = -(-count // 4)
-        seeds = self.seeds.to(device)[:, None]
-        block = torch.arange(blocks, device=device)[None, :]
-        draw = torch.full_like(block[:, :1], self.draws)
-        zero = torch.zeros_like(draw)
+    def bits(self, count: int, device: torch.device) -> Tensor:
+        """Return the next draw as 64-bit patterns: (B, count) int64."""
+        seeds = self.seeds.to(device)
+        state = split_mix(seeds, torch.ones_like(seeds))[:, None]
+        first = (self.draws << 32) + 1
         self.draws += 1
-        words = philox((block, zero, draw, zero), (seeds & _MASK, (seeds >> 32) & _MASK))
-        return torch.stack(torch.broadcast_tensors(*words), dim=-1).flatten(1)[:, :count]
+        return split_mix(state, torch.arange(first, first + count, device=device))
 
-    def uniform(self, count: int, device: torch.device | None = None) -> Tensor:
-        """Return the next draw as uniforms in (0, 1): (B, count)."""
+    def uniform(self, count: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+        """Return the next draw as two independent sets of uniforms in (0, 1): (B, count) each."""
         device = device or torch.device("cpu")
         # Float64 where the device has it: rounding to float32 afterwards hides last-digit differences between devices.
         dtype = torch.float32 if device.type == "mps" else torch.float64
-        return (self.words(count, device).to(dtype) + 0.5) * 2.0**-32
+        bits = self.bits(count, device)
+        return (((bits >> 32) & _LOW).to(dtype) + 0.5) * 2.0**-32, ((bits & _LOW).to(dtype) + 0.5) * 2.0**-32
 
     def like(self, x: Tensor) -> Tensor:
         """Return the next draw as standard normals of x's shape, dtype and device (Box-Muller).  x: (B, ...)."""
@@ -77,8 +83,9 @@ class Noise:
             raise ValueError(f"{len(self.seeds)} seeds cannot give noise for a batch of {len(x)}")
         count = math.prod(x.shape[1:])
         half = -(-count // 2)
-        u = self.uniform(2 * half, x.device)
-        radius = (-2 * u[:, :half].log()).sqrt()
-        angle = 2 * math.pi * u[:, half:]
-        normal = torch.cat([radius * angle.cos(), radius * angle.sin()], dim=1)[:, :count]
-        return normal.to(x.dtype).reshape(x.shape)
+        u, v = self.uniform(half, x.device)
+        radius, angle = u.log_().mul_(-2).sqrt_(), v.mul_(2 * math.pi)
+        normal = x.new_empty(len(x), 2 * half)
+        normal[:, :half] = angle.cos().mul_(radius)
+        normal[:, half:] = angle.sin_().mul_(radius)
+        return normal[:, :count].reshape(x.shape)

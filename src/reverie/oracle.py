@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from reverie.denoiser import NULL, Denoiser
-from reverie.pair import Pair, expand, pair_of
-from reverie.schedule import Schedule, Time
+from reverie.pair import Pair, pair_of
+from reverie.scalar import Coefficient, Time, expand
+from reverie.schedule import Schedule
 
 
 class GaussianDenoiser(Denoiser):
@@ -30,7 +31,7 @@ class GaussianDenoiser(Denoiser):
         self.values = nn.Buffer(values)  # (D,)
         self.vectors = nn.Buffer(vectors)  # (D, D), in columns
 
-    def _centred(self, x: Tensor, t: Time) -> tuple[Tensor, Tensor, Tensor]:
+    def _centred(self, x: Tensor, t: Time) -> tuple[Tensor, Tensor, Coefficient]:
         """Return x - alpha mean in the eigenbasis (B, D), its variances (1 or B, D), and alpha."""
         alpha, sigma = (expand(c, x) for c in self.schedule(t))
         return (x - alpha * self.mean) @ self.vectors, alpha**2 * self.values + sigma**2, alpha
@@ -39,7 +40,8 @@ class GaussianDenoiser(Denoiser):
         """Return the posterior mean and the noise that belongs to it.  x: (B, D)."""
         centred, variances, alpha = self._centred(x, t)
         x0 = self.mean + (centred * alpha * self.values / variances) @ self.vectors.T
-        return pair_of(x, x0, *self.schedule(t), "x0")
+        alpha, sigma = self.schedule(t)
+        return pair_of(x, x0, alpha, sigma, "x0")
 
     def log_prob(self, x: Tensor, t: Time) -> Tensor:
         """Return the log-density of noised data at time t in nats: (B,)."""
@@ -78,7 +80,8 @@ class MixtureDenoiser(Denoiser):
         """Return the posterior mean and the noise that belongs to it.  x: (B, D); cond: (B,)."""
         share = self._log_joint(x, t, cond).softmax(-1)  # (B, K)
         means = torch.stack([c(x, t).x0 for c in self.components], dim=-1)  # (B, D, K)
-        return pair_of(x, (means * share[:, None]).sum(-1), *self.schedule(t), "x0")
+        alpha, sigma = self.schedule(t)
+        return pair_of(x, (means * share[:, None]).sum(-1), alpha, sigma, "x0")
 
     def log_prob(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Tensor:
         """Return the log-density of noised data at time t in nats: (B,).  With a label: jointly with that label."""
@@ -122,4 +125,5 @@ class DatasetDenoiser(Denoiser):
             total = total * rescale + weights.sum(1, keepdim=True)
             mean = mean * rescale + weights @ y
             top = new_top
-        return pair_of(x, (mean / total).to(x.dtype).reshape(x.shape), *self.schedule(t), "x0")
+        alpha, sigma = self.schedule(t)
+        return pair_of(x, (mean / total).to(x.dtype).reshape(x.shape), alpha, sigma, "x0")

@@ -1,7 +1,6 @@
 """Clean data and noise as one value, and the six things a network can be asked to output.
 
-Coefficients (alpha, sigma, a, b, ...) are float64 of shape () or (B,); data have shape (B, ...).
-They meet in `expand`, which is the only place where a coefficient is cast and reshaped.
+Coefficients (alpha, sigma, a, b, ...) are floats or float64 of shape (B,); data have shape (B, ...).
 """
 
 from __future__ import annotations
@@ -9,22 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from reverie.errors import pick
+from reverie.scalar import Coefficient, combine, sqrt
 
-Row = tuple[Tensor, Tensor]
-
-
-def expand(a: Tensor, x: Tensor) -> Tensor:
-    """Cast a coefficient to x's dtype and give it trailing axes: () -> (), (B,) -> (B, 1, ..., 1).
-
-    A 0-dimensional coefficient stays where it is: torch lets it meet a tensor on any device without a copy.
-    """
-    if a.ndim == 0:
-        return a.to(x.dtype)
-    return a.to(device=x.device, dtype=x.dtype).reshape(-1, *[1] * (x.ndim - 1))
+Row = tuple[Coefficient, Coefficient]
 
 
 @dataclass(frozen=True)
@@ -34,41 +23,41 @@ class Pair:
     x0: Tensor
     eps: Tensor
 
-    def mix(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return a x0 + b eps.  a, b: () or (B,).
+    def mix(self, a: Coefficient, b: Coefficient) -> Tensor:
+        """Return a x0 + b eps.  a, b: float or (B,).
 
         (alpha, sigma) gives noised data, a target's row gives what the network should output, (alpha_s, sigma_s)
         is the deterministic step to time s, and the schedule's rates give the probability-flow velocity.
         """
-        return expand(a, self.x0) * self.x0 + expand(b, self.eps) * self.eps
+        return combine(a, self.x0, b, self.eps)
 
 
-def _eps(alpha: Tensor, sigma: Tensor, k: float) -> Row:
-    return torch.zeros_like(alpha), torch.ones_like(alpha)
+def _eps(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
+    return 0.0, 1.0
 
 
-def _x0(alpha: Tensor, sigma: Tensor, k: float) -> Row:
-    return torch.ones_like(alpha), torch.zeros_like(alpha)
+def _x0(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
+    return 1.0, 0.0
 
 
-def _v(alpha: Tensor, sigma: Tensor, k: float) -> Row:
+def _v(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
     return -sigma, alpha
 
 
-def _flow(alpha: Tensor, sigma: Tensor, k: float) -> Row:
-    return -torch.ones_like(alpha), torch.ones_like(alpha)
+def _flow(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
+    return -1.0, 1.0
 
 
-def _score(alpha: Tensor, sigma: Tensor, k: float) -> Row:
-    return torch.zeros_like(alpha), -1 / sigma
+def _score(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
+    return 0.0, -1 / sigma
 
 
-def _edm(alpha: Tensor, sigma: Tensor, k: float) -> Row:
-    r = (alpha**2 * k**2 + sigma**2).sqrt()
+def _edm(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
+    r = sqrt(alpha**2 * k**2 + sigma**2)
     return sigma / (k * r), -alpha * k / r
 
 
-Target = Callable[[Tensor, Tensor, float], Row]
+Target = Callable[[Coefficient, Coefficient, float], Row]
 
 TARGETS: dict[str, Target] = {
     "eps": _eps,  # the noise (arXiv:2006.11239)
@@ -80,24 +69,21 @@ TARGETS: dict[str, Target] = {
 }
 
 
-def row(target: str, alpha: Tensor, sigma: Tensor, k: float = 1.0) -> Row:
+def row(target: str, alpha: Coefficient, sigma: Coefficient, k: float = 1.0) -> Row:
     """Return (a, b) such that the target is a x0 + b eps.  k: standard deviation of the data (EDM only)."""
     return pick(TARGETS, target, "target")(alpha, sigma, k)
 
 
-def decode(x: Tensor, y: Tensor, alpha: Tensor, sigma: Tensor, a: Tensor, b: Tensor) -> Pair:
+def decode(x: Tensor, y: Tensor, alpha: Coefficient, sigma: Coefficient, a: Coefficient, b: Coefficient) -> Pair:
     """Solve x = alpha x0 + sigma eps, y = a x0 + b eps for (x0, eps).
 
     x0 = (b x - sigma y) / D,  eps = (alpha y - a x) / D,  D = alpha b - sigma a.  x, y: (B, ...).
     """
     d = alpha * b - sigma * a
-    return Pair(
-        x0=expand(b / d, x) * x - expand(sigma / d, x) * y,
-        eps=expand(alpha / d, x) * y - expand(a / d, x) * x,
-    )
+    return Pair(x0=combine(b / d, x, -sigma / d, y), eps=combine(alpha / d, y, -a / d, x))
 
 
-def pair_of(x: Tensor, y: Tensor, alpha: Tensor, sigma: Tensor, target: str, k: float = 1.0) -> Pair:
+def pair_of(x: Tensor, y: Tensor, alpha: Coefficient, sigma: Coefficient, target: str, k: float = 1.0) -> Pair:
     """Recover clean data and noise from noised data x and one target value y: `pair_of(x, y, alpha, sigma, "score")`.
 
     For "score" and "eps" this is Tweedie's formula, x0 = (x + sigma² score) / alpha = (x - sigma eps) / alpha.

@@ -22,7 +22,7 @@ from reverie.samples import Samples
 from reverie.spec import build
 
 MOST_STEPS = 100_000
-LABEL_DRAW = 2**31 - 1  # the number of the draw, of each image's own stream, that decides its label
+LABEL_DRAW = 2**30  # the number of the draw, of each image's own stream, that decides its label
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -79,7 +79,7 @@ class Run:
                 raise unknown(label, (*names, "all"), "label")
             return torch.full((n,), names.index(label))
         shares = torch.tensor(self.config.data.label_counts, dtype=torch.float64).cumsum(0)
-        u = Noise(image_seeds(seed, n), draws=LABEL_DRAW).uniform(1)[:, 0]
+        u = Noise(image_seeds(seed, n), draws=LABEL_DRAW).uniform(1)[0][:, 0]
         return torch.bucketize(u * shares[-1], shares, right=True)
 
     def frames(self, n: int = 16, **options: Unpack[Options]) -> Iterator[Frame]:

@@ -14,16 +14,17 @@ from torch import Tensor
 from reverie.denoiser import Denoiser
 from reverie.errors import UserError
 from reverie.noise import Noise
-from reverie.pair import Pair, expand
+from reverie.pair import Pair
+from reverie.scalar import Coefficient, combine, sqrt
 from reverie.schedule import Schedule
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One moment of a trajectory: x at time t and the estimate made from it.  x: (B, ...); t: ()."""
+    """One moment of a trajectory: x at time t and the estimate made from it.  x: (B, ...)."""
 
     i: int
-    t: Tensor
+    t: float
     x: Tensor
     pair: Pair
 
@@ -37,18 +38,18 @@ class Sampler(ABC):
     """A rule for one step.  It owns no schedule and no loop; what it must remember it returns."""
 
     @abstractmethod
-    def step(self, denoise: Denoiser, now: Frame, s: Tensor, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
+    def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
         """Step from the current frame to time s and return x there and the memory (None at first).
 
         The frame holds the estimate at (x, t), so a sampler of one evaluation a step never calls `denoise`
-        except for its schedule.  s: ().
+        except for its schedule.
         """
 
 
-def _kept(schedule: Schedule, t: Tensor, s: Tensor) -> Tensor:
+def _renewed(schedule: Schedule, t: float, s: float) -> Coefficient:
     """Return the share of sigma_s² that the posterior q(x_s | x_t, x0) renews: 1 - (alpha_t sigma_s / (alpha_s sigma_t))²."""
     (alpha_t, sigma_t), (alpha_s, sigma_s) = schedule(t), schedule(s)
-    return (1 - (alpha_t * sigma_s / (alpha_s * sigma_t)) ** 2).clamp(min=0)
+    return max(0.0, 1 - (alpha_t * sigma_s / (alpha_s * sigma_t)) ** 2)
 
 
 class DDIM(Sampler):
@@ -63,14 +64,14 @@ class DDIM(Sampler):
             raise UserError(f"eta must lie in [0, 1], got {eta}")
         self.eta = eta
 
-    def step(self, denoise: Denoiser, now: Frame, s: Tensor, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
+    def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
         """Return x at time s."""
         alpha_s, sigma_s = denoise.schedule(s)
         if self.eta == 0:  # no noise is drawn that would be multiplied by zero
             return now.pair.mix(alpha_s, sigma_s), None
-        k = self.eta**2 * _kept(denoise.schedule, now.t, s)
-        x = now.pair.mix(alpha_s, sigma_s * (1 - k).sqrt())
-        return x + expand(sigma_s * k.sqrt(), x) * noise.like(x), None
+        k = self.eta**2 * _renewed(denoise.schedule, now.t, s)
+        x = now.pair.mix(alpha_s, sigma_s * sqrt(1 - k))
+        return combine(1.0, x, sigma_s * sqrt(k), noise.like(x)), None
 
 
 class DDPM(Sampler):
@@ -85,17 +86,17 @@ class DDPM(Sampler):
             raise UserError(f"variance must be 'posterior' or 'forward', got {variance!r}")
         self.variance = variance
 
-    def step(self, denoise: Denoiser, now: Frame, s: Tensor, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
+    def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
         """Return x at time s."""
         (alpha_t, sigma_t), (alpha_s, sigma_s) = denoise.schedule(now.t), denoise.schedule(s)
-        k = _kept(denoise.schedule, now.t, s)
+        k = _renewed(denoise.schedule, now.t, s)
         if self.variance == "posterior":
             variance = sigma_s**2 * k
         else:
             r_t, r_s = alpha_t**2 + sigma_t**2, alpha_s**2 + sigma_s**2
-            variance = r_s * (1 - (alpha_t / alpha_s) ** 2 * r_s / r_t).clamp(min=0)
-        mean = now.pair.mix(alpha_s, sigma_s * (1 - k).sqrt())
-        return mean + expand(variance.sqrt(), mean) * noise.like(mean), None
+            variance = r_s * (1 - (alpha_t / alpha_s) ** 2 * r_s / r_t)
+        mean = now.pair.mix(alpha_s, sigma_s * sqrt(1 - k))
+        return combine(1.0, mean, sqrt(variance), noise.like(mean)), None
 
 
 SAMPLERS: dict[str, type[Sampler]] = {"ddim": DDIM, "ddpm": DDPM}
@@ -111,10 +112,10 @@ Grid = Callable[[Schedule, int], Tensor]
 GRIDS: dict[str, Grid] = {"uniform": uniform}
 
 
-def start(schedule: Schedule, t: Tensor, eps: Tensor) -> Tensor:
+def start(schedule: Schedule, t: float, eps: Tensor) -> Tensor:
     """Return the noise a trajectory starts from: sqrt(alpha² + sigma²) eps, the right size for data of unit variance."""
     alpha, sigma = schedule(t)
-    return expand((alpha**2 + sigma**2).sqrt(), eps) * eps
+    return sqrt(alpha**2 + sigma**2) * eps
 
 
 @torch.no_grad()
@@ -126,9 +127,9 @@ def trajectory(denoise: Denoiser, sampler: Sampler, x: Tensor, grid: Tensor, noi
     """
     if not torch.isfinite(grid).all() or len(grid) < 1:
         raise UserError("a time grid needs at least one finite time")
-    memory: Any = None
-    for i, (t, s) in enumerate(pairwise(grid)):
+    times, memory = grid.tolist(), None
+    for i, (t, s) in enumerate(pairwise(times)):
         now = Frame(i, t, x, denoise(x, t))
         yield now
         x, memory = sampler.step(denoise, now, s, noise, memory)
-    yield Frame(len(grid) - 1, grid[-1], x, denoise(x, grid[-1]))
+    yield Frame(len(times) - 1, times[-1], x, denoise(x, times[-1]))

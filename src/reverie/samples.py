@@ -41,7 +41,7 @@ class Samples:
     def __len__(self) -> int:
         return len(self.x)
 
-    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.x, dtype=dtype)
 
     def _repr_png_(self) -> bytes:

@@ -1,6 +1,6 @@
 """How fast data turn into noise: alpha(t) and sigma(t) with x = alpha x0 + sigma eps, t = 0 data, t = 1 noise.
 
-Times and coefficients are float64 on the CPU, of shape () or (B,); `reverie.pair.expand` casts them at the edge.
+A time and its coefficients are floats, a batch of them float64 (B,) on the CPU; `reverie.scalar` casts them at the edge.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
@@ -18,54 +18,54 @@ from scipy.interpolate import PchipInterpolator
 from torch import Tensor, nn
 
 from reverie.errors import ReverieWarning, UserError
+from reverie.scalar import Coefficient, Time, as_time, exp, expm1, log, sqrt
 
-Time = Tensor | float
 Steps = Annotated[int, Field(ge=2, le=1_000_000)]
 
 SIGNAL_LIMIT = 0.03  # alpha / sigma at t = 1 above which samplers start from visibly wrong noise
 BETA_CAP = 0.999  # the largest beta of schedules that are given by alpha_bar (arXiv:2102.09672)
 
 
-def as_time(t: Time) -> Tensor:
-    """Return t as float64 on the CPU."""
-    if isinstance(t, Tensor):
-        return t.to(device="cpu", dtype=torch.float64)
-    return torch.tensor(t, dtype=torch.float64)
-
-
 class Schedule(nn.Module, ABC):
     """A curve t -> (alpha, sigma), amplitudes (never squared, never cumulative).
 
-    A subclass defines `forward`; the rest follows from it.  t: () or (B,) in [0, 1].
+    A subclass defines `forward`; the rest follows from it.  t: float or (B,) in [0, 1].
     """
 
     t_min: float = 1e-3  # the time at which sampling stops and the x0 estimate is taken
 
+    if TYPE_CHECKING:
+
+        def __call__(self, t: Time) -> tuple[Coefficient, Coefficient]: ...  # noqa: D102
+
     @abstractmethod
-    def forward(self, t: Time) -> tuple[Tensor, Tensor]:
+    def forward(self, t: Time) -> tuple[Coefficient, Coefficient]:
         """Return alpha(t), sigma(t)."""
 
-    def log_snr(self, t: Time) -> Tensor:
+    def log_snr(self, t: Time) -> Coefficient:
         """Return 2 log(alpha / sigma), which falls with t."""
         alpha, sigma = self(t)
-        return 2 * (alpha.log() - sigma.log())
+        return 2 * (log(alpha) - log(sigma))
 
-    def rates(self, t: Time) -> tuple[Tensor, Tensor]:
+    def rates(self, t: Time) -> tuple[Coefficient, Coefficient]:
         """Return d alpha / dt and d sigma / dt, by forward-mode differentiation."""
         t = as_time(t)
-        _, slope = torch.func.jvp(self, (t,), (torch.ones_like(t),))
-        return slope[0], slope[1]
+        batch = t if isinstance(t, Tensor) else torch.tensor([t], dtype=torch.float64)
+        d_alpha, d_sigma = torch.func.jvp(self, (batch,), (torch.ones_like(batch),))[1]
+        return (d_alpha, d_sigma) if isinstance(t, Tensor) else (float(d_alpha), float(d_sigma))
 
-    def invert(self, log_snr: Tensor) -> Tensor:
+    def invert(self, log_snr: Time) -> Time:
         """Return the t in [0, 1] with the given log-SNR, by bisection to float64 precision.
 
         A log-SNR outside the schedule's range gives the nearer end.
         """
         target = as_time(log_snr)
+        if not isinstance(target, Tensor):
+            return float(self.invert(torch.tensor([target], dtype=torch.float64)))
         low, high = torch.zeros_like(target), torch.ones_like(target)
         for _ in range(64):
             middle = (low + high) / 2
-            noisier = self.log_snr(middle) < target
+            noisier = torch.as_tensor(self.log_snr(middle)) < target
             low, high = torch.where(noisier, low, middle), torch.where(noisier, middle, high)
         return (low + high) / 2
 
@@ -107,16 +107,22 @@ class Table(Schedule):
         self.t_min = 1 / self.steps
         nodes = np.concatenate([[0.0], np.log1p(-betas).cumsum()])
         curve = PchipInterpolator(np.arange(self.steps + 1), nodes)
-        self.coefficients = torch.from_numpy(curve.c.T.copy())  # (T, 4), a plain attribute: never cast, never moved
+        self._cubics = torch.from_numpy(curve.c.T.copy())  # (T, 4), a plain attribute: never cast, never moved
+        self._rows: list[Any] = curve.c.T.tolist()
 
-    def forward(self, t: Time) -> tuple[Tensor, Tensor]:
+    def forward(self, t: Time) -> tuple[Coefficient, Coefficient]:
         """Return alpha, sigma from the cubic of the interval that t lies in."""
         place = as_time(t) * self.steps
-        interval = place.detach().floor().clamp(0, self.steps - 1)
-        u = place - interval
-        c3, c2, c1, c0 = self.coefficients[interval.long()].unbind(-1)
+        if isinstance(place, Tensor):
+            left = place.detach().floor().clamp(0, self.steps - 1)
+            u: Coefficient = place - left
+            c3, c2, c1, c0 = self._cubics[left.long()].unbind(-1)
+        else:
+            first = min(max(int(place), 0), self.steps - 1)
+            u = place - first
+            c3, c2, c1, c0 = self._rows[first]
         log_alpha_bar = ((c3 * u + c2) * u + c1) * u + c0
-        return (log_alpha_bar / 2).exp(), torch.expm1(log_alpha_bar).abs().sqrt()
+        return exp(log_alpha_bar / 2), sqrt(-expm1(log_alpha_bar))
 
 
 def _count(steps: int) -> int:
@@ -150,7 +156,7 @@ class ScaledLinear(Table):
 
 def _capped_betas(alpha_bar: Callable[[np.ndarray], np.ndarray], steps: int) -> np.ndarray:
     nodes = alpha_bar(np.arange(_count(steps) + 1) / steps)
-    return np.minimum(1 - nodes[1:] / nodes[:-1], BETA_CAP)
+    return np.asarray(np.minimum(1 - nodes[1:] / nodes[:-1], BETA_CAP))
 
 
 class Cosine(Table):
@@ -187,10 +193,10 @@ class LogLinear(Schedule):
             raise UserError(f"a log-linear schedule needs 0 < sigma_min < sigma_max, got {sigma_min} and {sigma_max}")
         self.sigma_min, self.sigma_max = sigma_min, sigma_max
 
-    def forward(self, t: Time) -> tuple[Tensor, Tensor]:
+    def forward(self, t: Time) -> tuple[Coefficient, Coefficient]:
         """Return 1, sigma(t)."""
         t = as_time(t)
-        return torch.ones_like(t), self.sigma_min * (self.sigma_max / self.sigma_min) ** t
+        return t * 0 + 1.0, self.sigma_min * (self.sigma_max / self.sigma_min) ** t
 
 
 class Rectified(Schedule):
@@ -199,10 +205,10 @@ class Rectified(Schedule):
     def __init__(self) -> None:
         super().__init__()
 
-    def forward(self, t: Time) -> tuple[Tensor, Tensor]:
+    def forward(self, t: Time) -> tuple[Coefficient, Coefficient]:
         """Return 1 - t, t."""
         t = as_time(t)
-        return 1 - t, t.clone()
+        return 1 - t, t * 1.0
 
 
 SCHEDULES: dict[str, type[Schedule]] = {

@@ -16,6 +16,7 @@ from reverie.config import TrainingConfig
 from reverie.data import Dataset
 from reverie.errors import UserError
 from reverie.families.diffusion import Diffusion
+from reverie.noise import mix_seed
 from reverie.pair import Pair
 
 LEVELS = 4  # the held-out loss is told for as many ranges of t
@@ -49,14 +50,6 @@ class Step:
         return {key: value for key, value in asdict(self).items() if value not in (None, ())}
 
 
-def mix_seed(seed: int, i: int) -> int:
-    """Return a 63-bit seed for step i: splitmix64 (Steele, Lea and Flood 2014) of the two."""
-    z = (seed * 0x9E3779B97F4A7C15 + (i + 1) * 0xD1B54A32D192ED03) & (2**64 - 1)
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
-    return (z ^ (z >> 31)) >> 1
-
-
 def batches(data: Dataset, batch: int, seed: int) -> Iterator[Dataset]:
     """Yield batches for ever, each epoch in an order of its own that is a function of the seed."""
     batch = min(batch, len(data))
@@ -85,11 +78,12 @@ class Average:
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
         self.share = share
         self.updates = 0
-        self._mine = list(self.model.parameters())
+        self._mine: list[Tensor] = list(self.model.parameters())
+        self._theirs = [p.detach() for p in model.parameters()]  # views: they follow the model
 
-    def update(self, model: nn.Module) -> None:
+    def update(self) -> None:
         """Move towards the model's parameters after one more step."""
-        torch._foreach_lerp_(self._mine, [p.detach() for p in model.parameters()], 1 / (1 + self.share * self.updates))
+        torch._foreach_lerp_(self._mine, self._theirs, 1 / (1 + self.share * self.updates))
         self.updates += 1
 
 
@@ -136,10 +130,10 @@ def fit(model: Diffusion, average: Average, train: Dataset, held_out: Dataset, s
         cond = batch.labels.to(device) if batch.labels is not None else None
         loss = model.loss(batch.x.to(device), cond, mix_seed(settings.seed, i)).mean()
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         nn.utils.clip_grad_norm_(parameters, settings.gradient_limit)
         optimizer.step()
-        average.update(model)
+        average.update()
         window.append(loss.detach())
         i += 1
         now = time.monotonic()

@@ -32,8 +32,8 @@ def _sklearn_seed(random: Generator) -> int:
 
 def moons(n: int, random: Generator) -> Array:
     """Two interleaving half circles with noise."""
-    x = np.asarray(make_moons(n, noise=0.05, random_state=_sklearn_seed(random))[0])
-    return (x - np.array([0.5, 0.25])) / 1.6
+    x: Array = np.asarray(make_moons(n, noise=0.05, random_state=_sklearn_seed(random))[0])
+    return np.asarray((x - np.array([0.5, 0.25])) / 1.6)
 
 
 def circles(n: int, random: Generator) -> Array:

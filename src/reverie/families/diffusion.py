@@ -66,4 +66,4 @@ class Diffusion(nn.Module):
         device = next(self.parameters()).device
         denoise: Denoiser = Given(ClassifierFree(self.denoiser, guidance), cond)
         eps = noise.like(torch.empty(len(seeds), *self.shape, device=device))
-        yield from trajectory(denoise, sampler, start(denoise.schedule, grid[0], eps), grid, noise)
+        yield from trajectory(denoise, sampler, start(denoise.schedule, float(grid[0]), eps), grid, noise)

@@ -68,8 +68,9 @@ def distances(samples: Samples) -> Figure:
     made = figure(6, 4)
     axes = made.subplots()
     times = [t for t, _, _ in samples.film]
-    for k, (name, colour) in enumerate((("x", ACCENT), ("estimate of x0", WARM)), start=1):
-        means = [closest_on_spiral(frame[k])[1].mean() for frame in samples.film]
+    clouds = (("x", ACCENT, [x for _, x, _ in samples.film]), ("estimate of x0", WARM, [x0 for _, _, x0 in samples.film]))
+    for name, colour, frames in clouds:
+        means = [closest_on_spiral(points)[1].mean() for points in frames]
         axes.plot(times, means, color=colour, label=f"{name}, ends at {means[-1]:.4f}")
     axes.set(xlabel="t (noise to the left, data to the right)", ylabel="mean distance to the curve", yscale="log")
     axes.invert_xaxis()

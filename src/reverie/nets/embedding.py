@@ -51,7 +51,8 @@ class SinusoidalEmbedding(nn.Module):
         angle = offset * self.frequencies(offset)
         cos, sin = angle.cos(), angle.sin()
         blocks = torch.stack([torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], -2)
-        return torch.block_diag(*blocks)
+        rotation: Tensor = torch.block_diag(*blocks)
+        return rotation
 
 
 class LearnedEmbedding(nn.Module):

@@ -1,0 +1,72 @@
+"""Timing two ways of doing the same thing in turn, so that both see the same machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison: seconds of ours and of the peer, and their ratio."""
+
+    what: str
+    ours: float
+    peer: float
+    note: str
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster ours is."""
+        return self.peer / self.ours
+
+
+def side_by_side(what: str, ours: Callable[[], object], peer: Callable[[], object], note: str, rounds: int = 7) -> Row:
+    """Run both in turn after one warm-up each and compare the medians."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for k in range(rounds + 1):
+        for run, kept in zip((ours, peer), times, strict=True):
+            begun = time.perf_counter()
+            run()
+            if k:
+                kept.append(time.perf_counter() - begun)
+    row = Row(what, statistics.median(times[0]), statistics.median(times[1]), note)
+    print(f"{row.what:<58} {row.ours * 1e3:9.2f} ms {row.peer * 1e3:9.2f} ms   x{row.ratio:.2f}", flush=True)
+    return row
+
+
+def machine() -> str:
+    """Describe this machine in one line."""
+    processor = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        models = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        processor = models[0] if models else processor
+    return (
+        f"{processor}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {platform.system()},"
+        f" Python {platform.python_version()}, torch {torch.__version__}"
+    )
+
+
+def report(rows: list[Row], path: Path) -> None:
+    """Write the rows as a page."""
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `make bench`: both sides of each row run in turn in one process; medians of seven rounds.",
+        "",
+        f"Machine: {machine()}.",
+        "",
+        "| what | ours | peer | ours is faster by | peer and setting |",
+        "|---|---|---|---|---|",
+        *(f"| {r.what} | {r.ours * 1e3:.2f} ms | {r.peer * 1e3:.2f} ms | {r.ratio:.2f} x | {r.note} |" for r in rows),
+        "",
+    ]
+    path.write_text("\n".join(lines))
