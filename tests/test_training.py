@@ -41,7 +41,7 @@ def test_training_lowers_the_held_out_loss(spiral_run: Run) -> None:
 def test_the_run_folder_is_whole(spiral_run: Run) -> None:
     assert {p.name for p in spiral_run.path.iterdir()} == {"config.toml", "model.safetensors", "metrics.jsonl", "loss.png"}
     last = spiral_run.metrics()[-1]
-    assert last["i"] == 300 and last["fraction"] == 1 and len(last["held_out_levels"]) == 4
+    assert last["i"] == 800 and last["fraction"] == 1 and len(last["held_out_levels"]) == 4
     assert last["held_out"] == pytest.approx(np.mean(last["held_out_levels"]), rel=1e-6)
 
 
