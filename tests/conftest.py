@@ -27,7 +27,7 @@ def schedule(request: pytest.FixtureRequest) -> Schedule:
 
 @pytest.fixture(scope="session")
 def spiral_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return reverie.train("spiral", tmp_path_factory.mktemp("runs") / "spiral", steps=800, size=2000)
+    return reverie.train("spiral", tmp_path_factory.mktemp("runs") / "spiral", steps=800, points=2000)
 
 
 @pytest.fixture(scope="session")

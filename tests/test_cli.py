@@ -39,7 +39,7 @@ def test_version_and_list(command) -> None:
 
 def test_train_sample_evaluate_inspect(command, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    code, out, err = command("train", "spiral", "--out", run, "--steps", 200, "--size", 500)
+    code, out, err = command("train", "spiral", "--out", run, "--steps", 200, "--points", 500)
     assert code == 0 and f"reverie sample {run} -n 2000" in out and "475 to train, 25 held out" in err
     assert Image.open(run / "loss.png").size[0] > 400
 
@@ -120,7 +120,7 @@ MISTAKES = [
     (("train", "spiral", "--out", "{tmp}/r", "--schedule", "cosinus"), "did you mean 'cosine'"),
     (("train", "spiral", "--out", "{tmp}/r", "--target", "eps"), "divides by alpha"),
     (("train", "spiral", "--out", "{tmp}/r", "--network", "mlp:hiden=3"), "did you mean 'hidden'"),
-    (("train", "spiral", "--out", "{tmp}/r", "--size", "1"), "at least 2"),
+    (("train", "spiral", "--out", "{tmp}/r", "--points", "1"), "at least 2"),
     (("train",), "DATA"),
     (("trian", "spiral"), "train"),
     (("train", "spiral", "--setps", "5"), "--steps"),

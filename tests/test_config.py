@@ -45,7 +45,7 @@ DATA = st.integers(0, 4).flatmap(
     lambda k: st.fixed_dictionaries(
         {
             "name": NAMES,
-            "size": st.integers(1, 10**9),
+            "count": st.integers(1, 10**9),
             "seed": st.integers(0, 2**31 - 1),
             "shape": st.lists(st.integers(1, 16384), min_size=1, max_size=3),
             "labels": st.lists(NAMES, min_size=k, max_size=k),
@@ -58,7 +58,7 @@ DATA = st.integers(0, 4).flatmap(
 
 def valid() -> dict[str, Any]:
     return {
-        "data": {"name": "spiral", "size": 100, "shape": [2]},
+        "data": {"name": "spiral", "count": 100, "shape": [2]},
         "codec": {"name": "standard", "mean": [0.0, 0.0], "std": [1.0, 1.0]},
         "schedule": {"name": "cosine"},
         "network": {"name": "mlp"},
@@ -74,7 +74,7 @@ def test_any_valid_configuration_survives_toml(training, length, data, sigma) ->
 
 def test_the_strategies_know_every_field() -> None:
     assert set(TrainingConfig.model_fields) == {*TRAINING, "steps", "minutes"}
-    assert set(DataConfig.model_fields) == {"name", "size", "seed", "shape", "labels", "label_counts", "fingerprint"}
+    assert set(DataConfig.model_fields) == {"name", "count", "seed", "shape", "labels", "label_counts", "fingerprint"}
 
 
 BAD = [
@@ -95,7 +95,7 @@ BAD = [
     ("training", "weight", 3),
     ("training", "times", None),
     ("data", "name", 7),
-    ("data", "size", 0),
+    ("data", "count", 0),
     ("data", "seed", "x"),
     ("data", "shape", []),
     ("data", "shape", [10**10]),

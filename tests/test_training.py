@@ -19,7 +19,7 @@ from reverie.training import Average, batches, held_out_loss, learning_rate
 
 
 def test_one_seed_one_result(tmp_path: Path) -> None:
-    runs = [reverie.train("moons", tmp_path / str(k), steps=60, size=500, seed=k % 2) for k in range(3)]
+    runs = [reverie.train("moons", tmp_path / str(k), steps=60, points=500, seed=k % 2) for k in range(3)]
     first, other, again = (torch.cat([p.flatten() for p in run.model.parameters()]) for run in runs)
     assert torch.equal(first, again) and not torch.equal(first, other)
 
@@ -28,7 +28,7 @@ def test_the_global_random_state_is_left_alone(tmp_path: Path) -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    reverie.train("moons", tmp_path / "run", steps=3, size=100)
+    reverie.train("moons", tmp_path / "run", steps=3, points=100)
     assert torch.equal(torch.rand(1), expected)
 
 
@@ -46,13 +46,13 @@ def test_the_run_folder_is_whole(spiral_run: Run) -> None:
 
 
 def test_minutes_are_kept(tmp_path: Path) -> None:
-    steps = list(verbs.prepare("moons", tmp_path / "run", minutes=0.05, size=500))
+    steps = list(verbs.prepare("moons", tmp_path / "run", minutes=0.05, points=500))
     assert 3 <= len(steps) <= 8 and steps[-1].fraction == 1 and 3.0 <= steps[-1].seconds < 5
     assert steps[0].held_out is not None  # weights are on disk from the first report on
 
 
 def test_an_iteration_broken_off_saves_the_weights(tmp_path: Path) -> None:
-    training = verbs.prepare("moons", tmp_path / "run", steps=10_000, size=500)
+    training = verbs.prepare("moons", tmp_path / "run", steps=10_000, points=500)
     steps = iter(training)
     for _ in islice(steps, 3):
         pass
@@ -102,13 +102,13 @@ def test_held_out_loss_is_repeatable_and_right(spiral_run: Run) -> None:
 def test_a_schedule_that_keeps_signal_warns_at_training_and_sampling(tmp_path: Path) -> None:
     schedule = "linear:steps=40,beta_start=8e-6,beta_end=9e-5"
     with pytest.warns(ReverieWarning, match=r"0\.976"):
-        run = reverie.train("spiral", tmp_path / "run", steps=2, size=100, schedule=schedule)
+        run = reverie.train("spiral", tmp_path / "run", steps=2, points=100, schedule=schedule)
     with pytest.warns(ReverieWarning, match=r"0\.976"):
         run.sample(2, steps=2)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing(tmp_path: Path) -> None:
-    training = verbs.prepare("spiral", tmp_path / "run", steps=400, size=500)
+    training = verbs.prepare("spiral", tmp_path / "run", steps=400, points=500)
     with torch.no_grad():
         next(training.run.model.parameters()).fill_(torch.inf)
     with pytest.raises(UserError, match=r"became nan by step 1;.*--learning-rate"):

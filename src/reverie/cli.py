@@ -83,7 +83,7 @@ def train(
     steps: Annotated[int | None, typer.Option("--steps", help="Train for this many steps.")] = None,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
-    size: Annotated[int, typer.Option("--size", help="How many points to generate.")] = 10_000,
+    points: Annotated[int, typer.Option("--points", help="How many points to generate.")] = 10_000,
     batch: Annotated[int, typer.Option("--batch", help="Data per step.")] = 512,
     learning_rate: Annotated[float, typer.Option("--learning-rate", help="Highest learning rate.")] = 5e-3,
     schedule: Annotated[str, _named("schedules", "Noise schedule, with options like linear:steps=40", "--schedule")] = "cosine",
@@ -100,7 +100,7 @@ def train(
     from reverie import verbs
 
     training = verbs.prepare(
-        data, out, steps=steps, minutes=minutes, seed=seed, device=device, size=size, batch=batch, schedule=schedule,
+        data, out, steps=steps, minutes=minutes, seed=seed, device=device, points=points, batch=batch, schedule=schedule,
         learning_rate=learning_rate, network=network, target=target, weight=weight, times=times, overwrite=overwrite,
     )  # fmt: skip
     run = training.run

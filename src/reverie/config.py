@@ -22,7 +22,7 @@ class DataConfig(Section):
     """Which data, and what they looked like."""
 
     name: str
-    size: Count
+    count: Count
     seed: Seed = 0
     shape: tuple[Annotated[int, Field(ge=1, le=16384)], ...] = Field(min_length=1, max_length=3)
     labels: tuple[str, ...] = Field(default=(), max_length=100_000)

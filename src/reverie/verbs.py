@@ -97,7 +97,7 @@ def prepare(
     minutes: float | None = None,
     seed: int = 0,
     device: str = "auto",
-    size: int = 10_000,
+    points: int = 10_000,
     schedule: str | Spec = "cosine",
     network: str | Spec = "mlp",
     target: str = "v",
@@ -115,7 +115,7 @@ def prepare(
     except ValidationError as error:
         raise UserError(f"cannot train like this: {one_line(error)}") from None
     where = choose_device(device)
-    dataset = load_data(data, size, seed)
+    dataset = load_data(data, points, seed)
     train_set, held_out = dataset.split(seed)
     counts = torch.bincount(dataset.labels, minlength=len(dataset.label_names)).tolist() if dataset.labels is not None else ()
     shape = {"channels": dataset.x.shape[1], "labels": len(dataset.label_names)}
@@ -123,7 +123,7 @@ def prepare(
         versions={"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()},
         target=target,
         data=DataConfig(
-            name=dataset.name, size=len(dataset), seed=seed, shape=tuple(dataset.x.shape[1:]),
+            name=dataset.name, count=len(dataset), seed=seed, shape=tuple(dataset.x.shape[1:]),
             labels=dataset.label_names, label_counts=tuple(counts), fingerprint=dataset.fingerprint(),
         ),
         codec=standard_spec(train_set.x),
@@ -181,12 +181,12 @@ def evaluate(run: str | Path | Run, n: int = 2000, *, device: str = "auto", **op
 
 
 def inspect(
-    what: str | Path, *, out: str | Path | None = None, size: int = 10_000, seed: int = 0, device: str = "auto"
+    what: str | Path, *, out: str | Path | None = None, points: int = 10_000, seed: int = 0, device: str = "auto"
 ) -> dict[str, Any]:
     """Describe a run folder or a data set; with `out`, draw it as well."""
     if str(what) not in DATASETS and Path(what).is_dir():
         return _inspect_run(load(what, device), out)
-    dataset = load_data(str(what), size, seed)
+    dataset = load_data(str(what), points, seed)
     x = dataset.x
     counts = torch.bincount(dataset.labels, minlength=len(dataset.label_names)).tolist() if dataset.labels is not None else []
     if out is not None:

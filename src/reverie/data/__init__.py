@@ -51,16 +51,16 @@ class Dataset:
 
 
 def _toy(name: str, maker: Maker) -> Callable[[int, int], Dataset]:
-    def make(size: int, seed: int) -> Dataset:
-        points = maker(size, np.random.default_rng(seed))
-        return Dataset(name, torch.from_numpy(points).float())
+    def make(points: int, seed: int) -> Dataset:
+        made = maker(points, np.random.default_rng(seed))
+        return Dataset(name, torch.from_numpy(made).float())
 
     return make
 
 
-def _patterns(size: int, seed: int) -> Dataset:
-    points, labels = patterns(size, np.random.default_rng(seed))
-    return Dataset("patterns", torch.from_numpy(points).float(), torch.from_numpy(labels), PATTERNS)
+def _patterns(points: int, seed: int) -> Dataset:
+    made, labels = patterns(points, np.random.default_rng(seed))
+    return Dataset("patterns", torch.from_numpy(made).float(), torch.from_numpy(labels), PATTERNS)
 
 
 DATASETS: dict[str, Callable[[int, int], Dataset]] = {
@@ -69,9 +69,9 @@ DATASETS: dict[str, Callable[[int, int], Dataset]] = {
 }
 
 
-def load_data(name: str, size: int = 10_000, seed: int = 0) -> Dataset:
-    """Return a data set by name; the size and the seed are those of generated data."""
+def load_data(name: str, points: int = 10_000, seed: int = 0) -> Dataset:
+    """Return a data set by name; points and seed are the number and the seed of generated data."""
     make = pick(DATASETS, name, "data")
-    if size < 2:
-        raise UserError(f"the size of a data set must be at least 2, got {size}")
-    return make(size, seed)
+    if points < 2:
+        raise UserError(f"the number of points must be at least 2, got {points}")
+    return make(points, seed)
