@@ -17,7 +17,7 @@ from reverie.schedule import SCHEDULES, Schedule
 
 settings.register_profile("steady", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("steady")
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # the tests run two at a time
 
 
 @pytest.fixture(params=list(SCHEDULES))

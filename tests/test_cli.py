@@ -108,7 +108,7 @@ MISTAKES = [
     (("train", "spiral", "--out", "{tmp}/r", "--steps", "-5"), "steps"),
     (("train", "spiral", "--out", "{tmp}/r", "--steps", "0"), "steps"),
     (("train", "spiral", "--out", "{tmp}/r", "--steps", "many"), "valid integer"),
-    (("train", "spiral", "--out", "{tmp}/r", "--steps", "5", "--minutes", "1"), "either steps or minutes"),
+    (("train", "spiral", "--out", "{tmp}/r", "--steps", "5", "--minutes", "1"), "only one of"),
     (("train", "spiral", "--out", "{tmp}/r", "--minutes", "nan"), "minutes"),
     (("train", "spiral", "--out", "{tmp}/file/r"), "cannot write to the folder"),
     (("train", "spiral", "--out", "/proc/r"), "cannot write to the folder"),

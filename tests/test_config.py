@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ TRAINING: dict[str, st.SearchStrategy[Any]] = {
     "warmup": st.floats(0, 0.5),
     "ema_share": st.floats(1e-6, 1),
     "gradient_limit": st.floats(1e-6, 1e6),
+    "accumulate": st.integers(1, 10_000),
+    "decay": st.sampled_from(["cosine", "step"]),
+    "weight_decay": st.floats(0, 10),
+    "precision": st.sampled_from(["fp32", "bf16"]),
     "weight": st.sampled_from(["uniform", "vlb"]),
     "times": st.sampled_from(["uniform", "logit-normal"]),
     "label_dropout": st.floats(0, 1),
@@ -92,6 +97,10 @@ BAD = [
     ("training", "seed", -1),
     ("training", "seed", 2**31),
     ("training", "colour", "red"),
+    ("training", "accumulate", 0),
+    ("training", "decay", "linear"),
+    ("training", "weight_decay", -1),
+    ("training", "precision", "fp16"),
     ("training", "weight", 3),
     ("training", "times", None),
     ("data", "name", 7),
@@ -185,10 +194,7 @@ def test_save_load_sample_gives_equal_numbers(spiral_run: Run) -> None:
 
 
 def _copy(run: Run, to: Path) -> Path:
-    to.mkdir()
-    for file in run.path.iterdir():
-        (to / file.name).write_bytes(file.read_bytes())
-    return to
+    return Path(shutil.copytree(run.path, to))
 
 
 def _nan(path: Path) -> None:
@@ -213,7 +219,11 @@ def _extra(path: Path) -> None:
         ("config.toml", lambda p: p.unlink(), "not a run"),
         ("config.toml", lambda p: p.write_text("= = ="), "not valid TOML"),
         ("config.toml", lambda p: p.write_bytes(b"\xff\xfe"), "not valid TOML"),
-        ("config.toml", lambda p: p.write_text(p.read_text().replace('"cosine"', '"cosnie"')), "did you mean 'cosine'"),
+        (
+            "config.toml",
+            lambda p: p.write_text(p.read_text().replace('name = "cosine"', 'name = "cosnie"')),
+            "did you mean 'cosine'",
+        ),
         ("config.toml", lambda p: p.write_text(p.read_text().replace("hidden = 42", "hidden = 43")), "does not fit"),
         ("config.toml", lambda p: p.write_text("format = 1"), "not a valid configuration"),
     ],

@@ -10,6 +10,7 @@ import torch
 
 import reverie
 from reverie import verbs
+from reverie.checkpoint import build_model
 from reverie.config import TrainingConfig
 from reverie.data import load_data
 from reverie.errors import ReverieWarning, UserError
@@ -39,7 +40,9 @@ def test_training_lowers_the_held_out_loss(spiral_run: Run) -> None:
 
 
 def test_the_run_folder_is_whole(spiral_run: Run) -> None:
-    assert {p.name for p in spiral_run.path.iterdir()} == {"config.toml", "model.safetensors", "metrics.jsonl", "loss.png"}
+    files = {"config.toml", "model.safetensors", "metrics.jsonl", "loss.png", "previews"}
+    assert {p.name for p in spiral_run.path.iterdir()} == files
+    assert "step-0000800.png" in {p.name for p in (spiral_run.path / "previews").iterdir()}
     last = spiral_run.metrics()[-1]
     assert last["i"] == 800 and last["fraction"] == 1 and len(last["held_out_levels"]) == 4
     assert last["held_out"] == pytest.approx(np.mean(last["held_out_levels"]), rel=1e-6)
@@ -62,9 +65,9 @@ def test_an_iteration_broken_off_saves_the_weights(tmp_path: Path) -> None:
 
 def test_every_datum_is_visited_once_an_epoch() -> None:
     data = load_data("moons", 100)
-    seen = torch.cat([b.x for b in islice(batches(data, 10, 0), 10)])
+    seen = torch.cat([x for x, _ in islice(batches(data, 10, 0), 10)])
     assert torch.equal(seen.sort(0).values, data.x.sort(0).values)
-    later = torch.cat([b.x for b in islice(batches(data, 10, 0), 10, 20)])
+    later = torch.cat([x for x, _ in islice(batches(data, 10, 0), 10, 20)])
     assert not torch.equal(seen, later)
 
 
@@ -76,7 +79,7 @@ def test_learning_rate_warms_up_and_ends_at_zero() -> None:
 
 def test_the_average_is_of_the_last_share_of_steps(spiral_run: Run) -> None:
     """Weights that grow like the step number are averaged over a horizon of `share` of the steps."""
-    model = verbs.checkpoint.build_model(spiral_run.config)
+    model = build_model(spiral_run.config)
     average = Average(model, 0.05)
     with torch.no_grad():
         for i in range(4000):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import warnings
 from pathlib import Path
@@ -41,7 +42,7 @@ def _named(kind: str, text: str, *flags: str) -> Any:
     return typer.Option(*flags, help=f"{text}; `reverie list {kind}` shows them.", autocompletion=_completer(kind))
 
 
-Data = Annotated[str, typer.Argument(help="Name of a data set.", metavar="DATA", autocompletion=_completer("data"))]
+Data = Annotated[str, typer.Argument(help="Name of a data set, or a path.", metavar="DATA", autocompletion=_completer("data"))]
 RunPath = Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
@@ -50,6 +51,12 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing 
 SamplerOption = Annotated[str, _named("samplers", "How to sample, with options like ddim:eta=0.5", "--sampler")]
 SamplingSteps = Annotated[int, typer.Option("--steps", help="Network evaluations per sample.")]
 GridOption = Annotated[str, _named("grids", "How the times are spaced", "--grid")]
+SizeOption = Annotated[str | None, typer.Option("--size", help="Size of images: 32, or 64x48 for height x width.")]
+FitOption = Annotated[str, typer.Option("--fit", help="How images are brought to that size: crop, pad or stretch.")]
+ChannelsOption = Annotated[int | None, typer.Option("--channels", help="1 grey, 3 colour, 4 with transparency; else inferred.")]
+LabelsOption = Annotated[str, typer.Option("--labels", help="Where labels come from: auto, folder, name, csv, jsonl, none.")]
+DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where the files of named data sets are.")]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Refuse data with broken files instead of skipping them.")]
 LabelOption = Annotated[str | None, typer.Option("--label", help="Class to draw, or all for each in turn.")]
 GuidanceOption = Annotated[float, typer.Option("--guidance", help="Classifier-free guidance scale; 1 is none.")]
 
@@ -81,16 +88,27 @@ def train(
     out: Annotated[Path | None, typer.Option("--out", help="Folder of the new run; runs/DATA if not given.")] = None,
     minutes: Annotated[float | None, typer.Option("--minutes", help="Train for this long.")] = None,
     steps: Annotated[int | None, typer.Option("--steps", help="Train for this many steps.")] = None,
+    epochs: Annotated[float | None, typer.Option("--epochs", help="Train for this many passes over the data.")] = None,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
-    points: Annotated[int, typer.Option("--points", help="How many points to generate.")] = 10_000,
-    batch: Annotated[int, typer.Option("--batch", help="Data per step.")] = 512,
-    learning_rate: Annotated[float, typer.Option("--learning-rate", help="Highest learning rate.")] = 5e-3,
-    schedule: Annotated[str, _named("schedules", "Noise schedule, with options like linear:steps=40", "--schedule")] = "cosine",
-    network: Annotated[str, _named("networks", "Network, with options like mlp:hidden=64", "--network")] = "mlp",
-    target: Annotated[str, _named("targets", "What the network predicts", "--target")] = "v",
-    weight: Annotated[str, _named("weights", "Weight of the loss over noise levels", "--weight")] = "uniform",
-    times: Annotated[str, _named("times", "How training times are drawn", "--times")] = "stratified",
+    size: SizeOption = None,
+    fit: FitOption = "crop",
+    channels: ChannelsOption = None,
+    labels: LabelsOption = "auto",
+    data_dir: DataDirOption = None,
+    strict: StrictOption = False,
+    points: Annotated[int, typer.Option("--points", help="How many points to generate, for data that are.")] = 10_000,
+    batch: Annotated[int | None, typer.Option("--batch", help="Data per step.")] = None,
+    accumulate: Annotated[int, typer.Option("--accumulate", help="Batches whose gradients are added up for a step.")] = 1,
+    learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="Highest learning rate.")] = None,
+    decay: Annotated[str, typer.Option("--decay", help="How the learning rate falls: cosine or step.")] = "cosine",
+    schedule: Annotated[
+        str | None, _named("schedules", "Noise schedule, with options like linear:steps=40", "--schedule")
+    ] = None,
+    network: Annotated[str | None, _named("networks", "Network, with options like mlp:hidden=64", "--network")] = None,
+    target: Annotated[str | None, _named("targets", "What the network predicts", "--target")] = None,
+    weight: Annotated[str | None, _named("weights", "Weight of the loss over noise levels", "--weight")] = None,
+    times: Annotated[str | None, _named("times", "How training times are drawn", "--times")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")] = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -99,14 +117,19 @@ def train(
     screen = _screen(json, quiet)
     from reverie import verbs
 
-    training = verbs.prepare(
-        data, out, steps=steps, minutes=minutes, seed=seed, device=device, points=points, batch=batch, schedule=schedule,
-        learning_rate=learning_rate, network=network, target=target, weight=weight, times=times, overwrite=overwrite,
-    )  # fmt: skip
+    settings = {"batch": batch, "learning_rate": learning_rate, "weight": weight, "times": times}
+    with screen.reading() as on_progress:
+        training = verbs.prepare(
+            data, out, steps=steps, minutes=minutes, epochs=epochs, seed=seed, device=device, schedule=schedule,
+            network=network, target=target, overwrite=overwrite, accumulate=accumulate, decay=decay,
+            points=points, size=size, fit=fit, channels=channels, labels=labels, data_dir=data_dir, strict=strict,
+            on_progress=on_progress,
+            **{key: value for key, value in settings.items() if value is not None},
+        )  # fmt: skip
     run = training.run
-    parameters = sum(p.numel() for p in run.model.parameters())
-    screen.say(f"{data}: {len(training.train):,} to train, {len(training.held_out):,} held out; {parameters:,} parameters")
-    command = f"reverie sample {run.path} -n 2000 --out {run.path.name}.png"
+    for note in training.introduction():
+        screen.say(note)
+    command = training.sample_command()
     try:
         last = screen.follow_training(training)
     except KeyboardInterrupt:
@@ -115,7 +138,7 @@ def train(
     screen.result(
         {"run": str(run.path), "steps": last.i, "seconds": last.seconds, "loss": last.loss, "held_out_loss": last.held_out},
         f"trained {last.i:,} steps in {last.seconds:.0f} s; loss {last.loss:.4f}, held out {last.held_out:.4f}\n"
-        f"run:     {run.path}\nsample:  {command}\nmeasure: reverie evaluate {run.path}",
+        f"run:     {run.path}\nsample:  {command}\nlook at: {shlex.quote(str(run.path / 'loss.png'))}",
     )
 
 
@@ -172,8 +195,14 @@ def evaluate(
 
 @app.command()
 def inspect(
-    what: Annotated[str, typer.Argument(help="Name of a data set or folder of a run.", metavar="DATA|RUN")],
+    what: Annotated[str, typer.Argument(help="Name or path of a data set, or folder of a run.", metavar="DATA|RUN")],
     out: Annotated[Path | None, typer.Option("--out", help="Draw it to this picture as well.")] = None,
+    size: SizeOption = None,
+    fit: FitOption = "crop",
+    channels: ChannelsOption = None,
+    labels: LabelsOption = "auto",
+    data_dir: DataDirOption = None,
+    strict: StrictOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -183,7 +212,13 @@ def inspect(
     screen = _screen(json, quiet)
     from reverie import verbs
 
-    screen.table(verbs.inspect(what, out=out, seed=seed, device=device))
+    with screen.reading() as on_progress:
+        reading = {
+            "size": size, "fit": fit, "channels": channels, "labels": labels, "data_dir": data_dir, "strict": strict,
+            "on_progress": on_progress,
+        }  # fmt: skip
+        found = verbs.inspect(what, out=out, seed=seed, device=device, reading=reading)
+    screen.table(found)
 
 
 @app.command(name="list")

@@ -40,10 +40,25 @@ class Standard(Codec):
         return self.mean.to(z) + self.std.to(z) * z
 
 
+class Pixels(Codec):
+    """Images: [0, 1] to [-1, 1] and back; what a sample leaves outside [0, 1] is cut off when it is drawn or written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return 2 x - 1."""
+        return 2 * x - 1
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Return (z + 1) / 2 within [0, 1]."""
+        return ((z + 1) / 2).clamp(0, 1)
+
+
 def standard_spec(x: Tensor) -> dict[str, object]:
     """Return the spec of the codec that standardises these points; a constant coordinate is only shifted.  x: (N, D)."""
     mean, std = x.double().mean(0), x.double().std(0)
     return {"name": "standard", "mean": mean.tolist(), "std": torch.where(std > 0, std, 1.0).tolist()}
 
 
-CODECS: dict[str, type[Codec]] = {"standard": Standard}
+CODECS: dict[str, type[Codec]] = {"standard": Standard, "pixels": Pixels}

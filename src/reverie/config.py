@@ -46,6 +46,10 @@ class TrainingConfig(Section):
     warmup: Annotated[float, Field(ge=0, le=0.5)] = 0.02
     ema_share: Annotated[float, Field(gt=0, le=1)] = 0.05
     gradient_limit: Annotated[float, Field(gt=0)] = 1.0
+    accumulate: Annotated[int, Field(ge=1, le=10_000)] = 1
+    decay: Literal["cosine", "step"] = "cosine"
+    weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
+    precision: Literal["fp32", "bf16"] = "fp32"
     weight: str = "uniform"
     times: str = "stratified"
     label_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1

@@ -37,6 +37,15 @@ WEIGHTS: dict[str, Weight] = {
 }
 
 
+def weight_of(weight: str, schedule: Schedule, t: Tensor, target: str, sigma_data: float = 1.0) -> Tensor:
+    """Return the factor of the squared error of x0 under a weight: (B,)."""
+    alpha, sigma = schedule(t)
+    size = sqrt(alpha**2 + sigma**2)
+    a, b = row(target, alpha / size, sigma / size, sigma_data)
+    unit = ((alpha * b - sigma * a) / sigma) ** 2
+    return torch.as_tensor(pick(WEIGHTS, weight, "weight")(schedule, t, unit), dtype=torch.float64).expand(len(t))
+
+
 def loss(
     denoiser: Denoiser,
     truth: Pair,
@@ -51,15 +60,15 @@ def loss(
     w(t) |mix_hat(a, b) - mix(a, b)|² / D,  w = weight(t) (sigma / (alpha b - sigma a))², because an error of x0 shows
     up in the target multiplied by (alpha b - sigma a) / sigma.  truth.x0, truth.eps: (B, ...); t: (B,).
     """
-    schedule = denoiser.schedule
-    alpha, sigma = schedule(t)
+    alpha, sigma = denoiser.schedule(t)
     size = sqrt(alpha**2 + sigma**2)
     a, b = row(target, alpha / size, sigma / size, sigma_data)
     guess = denoiser(truth.mix(alpha, sigma), t, cond)
     error = (guess.mix(a, b) - truth.mix(a, b)).square().flatten(1).mean(1)
-    unit = ((alpha * b - sigma * a) / sigma) ** 2
-    w = pick(WEIGHTS, weight, "weight")(schedule, t, unit) / unit
-    return error * torch.as_tensor(w).to(device=error.device, dtype=error.dtype)
+    if weight == "uniform":
+        return error
+    w = weight_of(weight, denoiser.schedule, t, target, sigma_data) * (sigma / (alpha * b - sigma * a)) ** 2
+    return error * w.to(device=error.device, dtype=error.dtype)
 
 
 def uniform(n: int, generator: torch.Generator) -> Tensor:

@@ -44,11 +44,16 @@ def mix_seed(seed: int, i: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed}/{i}".encode(), digest_size=8).digest()) >> 1
 
 
-def image_seeds(seed: int, n: int, start: int = 0) -> Tensor:
-    """Return the seeds of images start..start+n-1 of a run's seed: (n,) int64, seed in the upper, image in the lower half."""
+def check_seed(seed: int) -> int:
+    """Refuse a seed that is negative or does not fit."""
     if not 0 <= seed < 2**31:
         raise UserError(f"the seed must be a whole number from 0 to {2**31 - 1}, got {seed}")
-    return (seed << 32) + torch.arange(start, start + n, dtype=torch.int64)
+    return seed
+
+
+def image_seeds(seed: int, n: int, start: int = 0) -> Tensor:
+    """Return the seeds of images start..start+n-1 of a run's seed: (n,) int64, seed in the upper, image in the lower half."""
+    return (check_seed(seed) << 32) + torch.arange(start, start + n, dtype=torch.int64)
 
 
 class Noise:

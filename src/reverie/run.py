@@ -126,7 +126,11 @@ class Run:
         return Samples(x0, names, tuple(kept))
 
     def _decode(self, z: Tensor) -> np.ndarray:
-        return np.asarray(self.model.codec.decode(z).float().cpu().numpy())
+        """Return model units as an array in user units: (N, D), (N, H, W) or (N, H, W, C)."""
+        x = np.asarray(self.model.codec.decode(z).float().cpu().numpy())
+        if x.ndim == 2:
+            return x
+        return x[:, 0] if x.shape[1] == 1 else np.moveaxis(x, 1, -1)
 
 
 def load(path: str | Path, device: str = "auto") -> Run:

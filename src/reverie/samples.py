@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import DTypeLike
+from PIL import Image
 
 from reverie.errors import UserError
 from reverie.files import atomic, writable_folder
-from reverie.picture import Film, png_bytes, point_frames, save, scatter, write_film
+from reverie.picture import Film, image_frames, image_grid, png_bytes, point_frames, save, scatter, to_bytes, write_film
 
 SUFFIXES = (".npy", ".png", ".gif", ".mp4")
 
@@ -32,7 +33,10 @@ def wants_film(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples in user units, their labels, and the frames on the way where they were kept.  x: (N, D) float32."""
+    """Samples in user units, their labels, and the frames on the way where they were kept.
+
+    x: float32, (N, D) points, or (N, H, W) or (N, H, W, C) images in [0, 1].
+    """
 
     x: np.ndarray
     labels: Sequence[str] | None = None
@@ -44,35 +48,62 @@ class Samples:
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.x, dtype=dtype)
 
+    @property
+    def are_images(self) -> bool:
+        """Tell images from points."""
+        return self.x.ndim > 2
+
+    def picture(self) -> bytes:
+        """Return a PNG: a grid of the images, or a scatter of the points."""
+        if not self.are_images:
+            return png_bytes(scatter(self.x, self.labels))
+        buffer = io.BytesIO()
+        Image.fromarray(image_grid(self.x)).save(buffer, format="png")
+        return buffer.getvalue()
+
     def _repr_png_(self) -> bytes:
-        return png_bytes(scatter(self.x, self.labels))
+        return self.picture()
 
     def save(self, path: str | Path) -> list[Path]:
-        """Write .npy, .png, .gif or .mp4, or a folder with points and picture; return the files written."""
+        """Write .npy, .png, .gif or .mp4, or a folder with an image file each; return the files written."""
         path = Path(path)
         check_output(path)
         match path.suffix.lower():
             case ".npy":
                 return self._save_array(path)
             case ".png":
-                save(scatter(self.x, self.labels), path)
+                with atomic(path) as aside:
+                    aside.write_bytes(self.picture())
             case ".gif" | ".mp4":
                 if not self.film:
                     raise UserError(f"cannot write the film {path}: sample with film=True to keep the frames")
-                write_film(path, point_frames(self.film, self.labels))
+                frames = image_frames(self.film, self.x) if self.are_images else point_frames(self.film, self.labels)
+                write_film(path, frames)
+            case _ if self.are_images:
+                return [*self._save_images(path), *self._save_labels(path / "labels.csv")]
             case _:
                 save(scatter(self.x, self.labels), path / "picture.png")
                 return [*self._save_array(path / "points.npy"), path / "picture.png"]
         return [path]
 
+    def _save_images(self, folder: Path) -> Iterator[Path]:
+        digits = len(str(len(self) - 1))
+        for k, image in enumerate(self.x):
+            name = f"{k:0{digits}d}.png"
+            with atomic(folder / name) as aside:
+                Image.fromarray(to_bytes(image)).save(aside)
+            yield folder / name
+
     def _save_array(self, path: Path) -> list[Path]:
         with atomic(path) as aside, aside.open("wb") as file:
             np.save(file, self.x.astype(np.float32))
+        return [path, *self._save_labels(path.with_suffix(".labels.csv"))]
+
+    def _save_labels(self, path: Path) -> list[Path]:
         if self.labels is None:
-            return [path]
+            return []
         text = io.StringIO()
         csv.writer(text).writerows([("index", "label"), *enumerate(self.labels)])
-        beside = path.with_suffix(".labels.csv")
-        with atomic(beside) as aside:
+        with atomic(path) as aside:
             aside.write_text(text.getvalue())
-        return [path, beside]
+        return [path]

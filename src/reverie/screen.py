@@ -92,6 +92,19 @@ class Screen:
         return step
 
     @contextmanager
+    def reading(self) -> Iterator[Callable[[str, int, int], None]]:
+        """Show a bar for work whose parts announce themselves: call what is yielded with (what, done, of)."""
+        with self._bar() as bar:
+            tasks: dict[str, Any] = {}
+
+            def update(what: str, done: int, of: int) -> None:
+                if what not in tasks:
+                    tasks[what] = bar.add_task(what, total=of, note="")
+                bar.update(tasks[what], completed=done, note=f"{done:,}/{of:,}")
+
+            yield update
+
+    @contextmanager
     def counting(self, what: str, total: int) -> Iterator[Callable[[], None]]:
         """Show a bar that moves by one at each call of what is yielded."""
         with self._bar() as bar:

@@ -24,6 +24,7 @@ class Dataset:
     x: Tensor
     labels: Tensor | None = None
     label_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.x)
@@ -35,6 +36,25 @@ class Dataset:
         if self.labels is not None:
             digest.update(self.labels.contiguous().numpy().tobytes())
         return digest.hexdigest()[:16]
+
+    @property
+    def is_images(self) -> bool:
+        """Tell images, (C, H, W) each, from points, (D,) each."""
+        return self.x.ndim == 4
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one datum."""
+        return tuple(self.x.shape[1:])
+
+    def label_counts(self) -> list[int]:
+        """Return how often each label occurs."""
+        return [] if self.labels is None else torch.bincount(self.labels, minlength=len(self.label_names)).tolist()
+
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the chosen members in user units, images in [0, 1], and their labels."""
+        x = self.x[index]
+        return x.float() / 255 if x.dtype == torch.uint8 else x, self.labels[index] if self.labels is not None else None
 
     def take(self, index: Tensor) -> Dataset:
         """Return the chosen members."""
@@ -69,7 +89,7 @@ DATASETS: dict[str, Callable[[int, int], Dataset]] = {
 }
 
 
-def load_data(name: str, points: int = 10_000, seed: int = 0) -> Dataset:
+def load_data(name: str, points: int = 10_000, seed: int = 0, **reading: object) -> Dataset:
     """Return a data set by name; points and seed are the number and the seed of generated data."""
     make = pick(DATASETS, name, "data")
     if points < 2:

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+LEVEL_SCALE = 20.0  # positions per unit of noise level: the quickest coordinate then turns about three times a unit
+
 
 class SinusoidalEmbedding(nn.Module):
     """Positions as points on circles (arXiv:1706.03762).

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from reverie.nets.embedding import LabelEmbedding, LearnedEmbedding, SinusoidalEmbedding
+from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, LearnedEmbedding, SinusoidalEmbedding
 
 Size = Annotated[int, Field(ge=1, le=8192)]
 
@@ -30,14 +30,12 @@ class ConditionalMLP(nn.Module):
         embedding: Literal["sinusoidal", "learned"] = "sinusoidal",
         embedding_dim: Size = 16,
         labels: Annotated[int, Field(ge=0, le=100_000)] = 0,
-        level_scale: float = 20.0,
     ) -> None:
         super().__init__()
-        self.level_scale = level_scale
         self.embedding = (
             SinusoidalEmbedding(embedding_dim)
             if embedding == "sinusoidal"
-            else LearnedEmbedding(embedding_dim, -LEVEL_LIMIT * level_scale, LEVEL_LIMIT * level_scale)
+            else LearnedEmbedding(embedding_dim, -LEVEL_LIMIT * LEVEL_SCALE, LEVEL_LIMIT * LEVEL_SCALE)
         )
         self.label = LabelEmbedding(labels, embedding_dim) if labels else None
         widths = [channels] + [hidden] * layers
@@ -49,7 +47,7 @@ class ConditionalMLP(nn.Module):
 
     def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None) -> Tensor:
         """Return the output, (B, channels)."""
-        e = self.embedding(level * self.level_scale)
+        e = self.embedding(level * LEVEL_SCALE)
         if self.label is not None:
             e = e + self.label(cond)
         for layer, projection in zip(self.layers, self.projections, strict=True):

@@ -1,0 +1,104 @@
+"""Looking at a data set or a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.flop_counter import FlopCounterMode
+
+from reverie.checkpoint import CONFIG
+from reverie.data import DATASETS, Dataset, load_data
+from reverie.families.diffusion import Diffusion
+from reverie.files import atomic
+from reverie.noise import check_seed
+from reverie.picture import image_grid, loss_curve, save, scatter
+from reverie.run import Run, load
+
+SHEET = 64  # images on a contact sheet
+
+
+def flops(model: Diffusion) -> int:
+    """Return the floating-point operations of one evaluation of the network for one datum."""
+    device = next(model.parameters()).device
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.denoiser(torch.zeros(1, *model.shape, device=device), 0.5)
+    return int(counter.get_total_flops())
+
+
+def draw_data(dataset: Dataset, out: Path) -> None:
+    """Draw a contact sheet of images, or a scatter of points."""
+    count = SHEET if dataset.is_images else 10_000
+    x, labels = dataset.batch(torch.linspace(0, len(dataset) - 1, min(count, len(dataset))).long())
+    names = [dataset.label_names[int(k)] for k in labels] if labels is not None else None
+    if not dataset.is_images:
+        save(scatter(x.numpy(), names, dataset.name), out)
+        return
+    with atomic(out) as aside:
+        Image.fromarray(image_grid(np.moveaxis(x.numpy(), 1, -1))).save(aside)
+
+
+def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:
+    """Describe a data set; with `out`, draw it as well."""
+    if out is not None:
+        draw_data(dataset, Path(out))
+    x, _ = dataset.batch(torch.linspace(0, len(dataset) - 1, min(len(dataset), 2000)).long())
+    axes = (0, 2, 3) if dataset.is_images else (0,)
+    return {
+        "data": dataset.name,
+        "count": len(dataset),
+        "shape": list(dataset.shape),
+        "range": [float(x.min()), float(x.max())],
+        "mean": x.mean(axes).tolist(),
+        "std": x.std(axes).tolist(),
+        "labels": dict(zip(dataset.label_names, dataset.label_counts(), strict=True)),
+        "fingerprint": dataset.fingerprint(),
+    }
+
+
+def inspect_run(run: Run, out: str | Path | None) -> dict[str, Any]:
+    """Describe a run; with `out`, draw its losses."""
+    rows = run.metrics()
+    schedule = run.model.denoiser.schedule
+    alpha, sigma = schedule(1.0)
+    schedule.warn_if_signal_remains()
+    if out is not None and rows:
+        save(loss_curve(rows), Path(out))
+    held: Mapping[str, Any] = next((row for row in reversed(rows) if "held_out" in row), {})
+    return {
+        "run": str(run.path),
+        "data": run.config.data.name,
+        "shape": list(run.config.data.shape),
+        "labels": list(run.config.data.labels),
+        "parameters": sum(p.numel() for p in run.model.parameters()),
+        "operations": flops(run.model),
+        "network": run.config.network,
+        "target": run.config.target,
+        "schedule": run.config.schedule,
+        "schedule_end": {"alpha": alpha, "sigma": sigma},
+        "steps": rows[-1]["i"] if rows else 0,
+        "seconds": rows[-1]["seconds"] if rows else 0.0,
+        "finished": bool(rows) and rows[-1]["fraction"] == 1,
+        "training_loss": rows[-1]["loss"] if rows else None,
+        "held_out_loss": held.get("held_out"),
+        "held_out_loss_by_noise": held.get("held_out_levels", []),
+        "held_out_noise_error_by_noise": held.get("noise_error_levels", []),
+    }
+
+
+def inspect(
+    what: str | Path,
+    *,
+    out: str | Path | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    reading: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Describe a run folder or a data set; with `out`, draw it as well.  reading: options of `load_data`."""
+    if str(what) not in DATASETS and (Path(what) / CONFIG).exists():
+        return inspect_run(load(what, device), out)
+    return inspect_data(load_data(str(what), seed=check_seed(seed), **(reading or {})), out)

@@ -1,0 +1,162 @@
+"""The U-Net for images."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from reverie.errors import UserError
+from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, SinusoidalEmbedding
+
+Width = Annotated[int, Field(ge=4, le=1024)]
+
+
+def norm(channels: int, groups: int, affine: bool = True) -> nn.GroupNorm:
+    """Return a group normalisation with about as many groups as wished for, a divisor of the channels."""
+    return nn.GroupNorm(next(g for g in range(min(groups, channels), 0, -1) if channels % g == 0), channels, affine=affine)
+
+
+def silent(layer: nn.Conv2d) -> nn.Conv2d:
+    """Set a layer's weights to zero, so that what it feeds starts as if the layer were not there."""
+    nn.init.zeros_(layer.weight)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class Block(nn.Module):
+    """Two convolutions around a shortcut, told of the noise level.
+
+    scale-shift: h = conv(silu(norm(x))), then x + conv(silu(norm(h) (1 + scale) + shift)), scale and shift from e.
+    add: the projection of e is added to the block's input, as in the teaching U-Net.  x: (B, in, H, W); e: (B, E).
+    """
+
+    def __init__(self, inputs: int, outputs: int, embedding: int, groups: int, conditioning: str) -> None:
+        super().__init__()
+        self.scales = conditioning == "scale-shift"
+        self.first_norm, self.first = norm(inputs, groups), nn.Conv2d(inputs, outputs, 3, padding=1)
+        self.second_norm = norm(outputs, groups, affine=not self.scales)
+        self.second = silent(nn.Conv2d(outputs, outputs, 3, padding=1))
+        self.tell = nn.Linear(embedding, 2 * outputs if self.scales else inputs)
+        self.shortcut = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
+
+    def forward(self, x: Tensor, e: Tensor) -> Tensor:
+        """Return (B, out, H, W)."""
+        told = self.tell(e)[..., None, None]
+        if self.scales:
+            scale, shift = told.chunk(2, dim=1)
+            h = self.first(functional.silu(self.first_norm(x)))
+            h = torch.addcmul(shift, self.second_norm(h), 1 + scale)
+        else:
+            x = x + told
+            h = self.second_norm(self.first(functional.silu(self.first_norm(x))))
+        out: Tensor = self.shortcut(x) + self.second(functional.silu(h))
+        return out
+
+
+class Attention(nn.Module):
+    """Self-attention over all places of a small map, around a shortcut.  x: (B, C, H, W)."""
+
+    def __init__(self, channels: int, groups: int, head: int = 32) -> None:
+        super().__init__()
+        self.heads = max(1, channels // head)
+        while channels % self.heads:
+            self.heads -= 1
+        self.norm = norm(channels, groups)
+        self.qkv = nn.Conv2d(channels, 3 * channels, 1)
+        self.out = silent(nn.Conv2d(channels, channels, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x plus what each place has gathered from all others."""
+        b, c, h, w = x.shape
+        qkv = self.qkv(self.norm(x)).reshape(b, 3, self.heads, c // self.heads, h * w).transpose(-1, -2)
+        q, k, v = qkv.unbind(1)
+        gathered = functional.scaled_dot_product_attention(q, k, v)
+        out: Tensor = x + self.out(gathered.transpose(-1, -2).reshape(b, c, h, w))
+        return out
+
+
+class UNet(nn.Module):
+    """Residual blocks on maps that shrink and grow again, with shortcuts between equal sizes (arXiv:1505.04597, 2006.11239).
+
+    stem: side of the squares of pixels folded into channels before anything else (1 is none).  widths: channels at each
+    resolution, each half as fine as the one before.  x: (B, C, H, W); level: (B,); cond: (B,) or None.
+    """
+
+    def __init__(
+        self,
+        channels: Annotated[int, Field(ge=1, le=4)] = 1,
+        height: Annotated[int, Field(ge=1, le=1024)] = 28,
+        width: Annotated[int, Field(ge=1, le=1024)] = 28,
+        widths: Annotated[tuple[Width, ...], Field(min_length=1, max_length=8)] = (48, 96),
+        blocks: Annotated[int, Field(ge=1, le=16)] = 1,
+        stem: Annotated[int, Field(ge=1, le=8)] = 2,
+        attention: bool = True,
+        groups: Annotated[int, Field(ge=1, le=64)] = 8,
+        embedding_dim: Width = 96,
+        conditioning: Literal["scale-shift", "add"] = "scale-shift",
+        labels: Annotated[int, Field(ge=0, le=100_000)] = 0,
+    ) -> None:
+        super().__init__()
+        unit = stem * 2 ** (len(widths) - 1)
+        if height % unit or width % unit:
+            legal = "x".join(str(max(1, round(side / unit)) * unit) for side in (height, width))
+            raise UserError(
+                f"this U-Net needs a height and width divisible by {unit}, got {height}x{width};"
+                f" the nearest legal size is {legal}"
+            )
+        self.stem = stem
+        self.embed = SinusoidalEmbedding(64)
+        self.tell = nn.Sequential(nn.Linear(64, embedding_dim), nn.SiLU(), nn.Linear(embedding_dim, embedding_dim))
+        self.label = LabelEmbedding(labels, embedding_dim) if labels else None
+
+        def block(inputs: int, outputs: int) -> Block:
+            return Block(inputs, outputs, embedding_dim, groups, conditioning)
+
+        folded = channels * stem**2
+        self.enter = nn.Conv2d(folded, widths[0], 3, padding=1)
+        self.down, self.shrink = nn.ModuleList(), nn.ModuleList()
+        for k, wide in enumerate(widths[:-1]):
+            self.down.append(nn.ModuleList(block(wide, wide) for _ in range(blocks)))
+            self.shrink.append(nn.Conv2d(wide, widths[k + 1], 2, stride=2))
+        low = widths[-1]
+        self.middle = nn.ModuleList(block(low, low) for _ in range(2 * blocks))
+        self.attention = Attention(low, groups) if attention else None
+        self.grow, self.up = nn.ModuleList(), nn.ModuleList()
+        for k in range(len(widths) - 2, -1, -1):
+            wide = widths[k]
+            self.grow.append(nn.ConvTranspose2d(widths[k + 1], wide, 2, stride=2))
+            self.up.append(nn.ModuleList(block(2 * wide if i == 0 else wide, wide) for i in range(blocks)))
+        self.leave_norm = norm(widths[0], groups)
+        self.leave = silent(nn.Conv2d(widths[0], folded, 3, padding=1))
+
+    def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None) -> Tensor:
+        """Return the output, (B, C, H, W)."""
+        e = self.tell(self.embed(level * LEVEL_SCALE))
+        if self.label is not None:
+            e = e + self.label(cond)
+        e = functional.silu(e)
+        h = self.enter(functional.pixel_unshuffle(x, self.stem))
+        kept: list[Tensor] = []
+        for stage, shrink in zip(self.down, self.shrink, strict=True):
+            assert isinstance(stage, nn.ModuleList)
+            for block in stage:
+                h = block(h, e)
+            kept.append(h)
+            h = shrink(h)
+        half = len(self.middle) // 2
+        for k, block in enumerate(self.middle):
+            h = block(h, e)
+            if self.attention is not None and k + 1 == half:
+                h = self.attention(h)
+        for stage, grow in zip(self.up, self.grow, strict=True):
+            assert isinstance(stage, nn.ModuleList)
+            h = torch.cat([grow(h), kept.pop()], dim=1)
+            for block in stage:
+                h = block(h, e)
+        h = self.leave(functional.silu(self.leave_norm(h)))
+        return functional.pixel_shuffle(h, self.stem)
