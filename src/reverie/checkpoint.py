@@ -23,6 +23,7 @@ from reverie.families.diffusion import Diffusion
 from reverie.files import atomic, reason
 from reverie.loss import TIMES, WEIGHTS
 from reverie.nets.mlp import ConditionalMLP
+from reverie.nets.transformer import Transformer
 from reverie.nets.unet import UNet
 from reverie.pair import TARGETS
 from reverie.schedule import SCHEDULES
@@ -30,7 +31,7 @@ from reverie.spec import build, one_line
 
 CONFIG, WEIGHTS_FILE, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
 
-NETWORKS: dict[str, type[nn.Module]] = {"mlp": ConditionalMLP, "unet": UNet}
+NETWORKS: dict[str, type[nn.Module]] = {"mlp": ConditionalMLP, "unet": UNet, "transformer": Transformer}
 
 ALPHA_LIMIT = 1e-3  # below this alpha at t = 1, targets whose decoding divides by alpha are useless there
 

@@ -15,7 +15,7 @@ IMAGE_MINUTES = 10.0
 PRESETS: dict[str, Spec] = {
     "unet-tiny": {"name": "unet", "widths": (48, 96), "blocks": 1},
     "unet-small": {"name": "unet", "widths": (64, 128), "blocks": 2},
-    "unet-base": {"name": "unet", "widths": (96, 192, 192), "blocks": 2},
+    "unet-base": {"name": "unet", "widths": (128, 256), "blocks": 2},
     "unet-teaching": {
         "name": "unet", "widths": (10, 20, 40), "blocks": 3, "stem": 1, "attention": False, "groups": 1, "conditioning": "add",
     },

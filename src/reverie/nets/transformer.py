@@ -1,0 +1,102 @@
+"""The diffusion transformer for images."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from reverie.errors import UserError
+from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, SinusoidalEmbedding
+
+
+def places(height: int, width: int, dim: int) -> Tensor:
+    """Return sinusoidal 2-D positions: half of the coordinates tell the row, half the column.  (height width, dim)."""
+    embed = SinusoidalEmbedding(dim // 2)
+    rows, columns = embed(torch.arange(height).float()), embed(torch.arange(width).float())
+    grid = torch.cat([rows[:, None].expand(-1, width, -1), columns[None].expand(height, -1, -1)], dim=-1)
+    return grid.reshape(height * width, dim)
+
+
+class Layer(nn.Module):
+    """Attention and a dense part, each between a scale and shift and a gate that starts at zero (adaLN-zero).
+
+    x: (B, L, D); e: (B, D).
+    """
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.tell = nn.Linear(dim, 6 * dim)
+        nn.init.zeros_(self.tell.weight)
+        nn.init.zeros_(self.tell.bias)
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.dense = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(approximate="tanh"), nn.Linear(4 * dim, dim))
+
+    def forward(self, x: Tensor, e: Tensor) -> Tensor:
+        """Return (B, L, D)."""
+        shift1, scale1, gate1, shift2, scale2, gate2 = self.tell(e)[:, None].chunk(6, dim=-1)
+        b, length, dim = x.shape
+        h = torch.addcmul(shift1, functional.layer_norm(x, (dim,)), 1 + scale1)
+        q, k, v = self.qkv(h).reshape(b, length, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
+        gathered = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, length, dim)
+        x = torch.addcmul(x, gate1, self.out(gathered))
+        h = torch.addcmul(shift2, functional.layer_norm(x, (dim,)), 1 + scale2)
+        return torch.addcmul(x, gate2, self.dense(h))
+
+
+class Transformer(nn.Module):
+    """Patches of an image as tokens, told of the noise level in every layer (DiT, arXiv:2212.09748).
+
+    x: (B, C, H, W); level: (B,); cond: (B,) or None.
+    """
+
+    def __init__(
+        self,
+        channels: Annotated[int, Field(ge=1, le=4)] = 1,
+        height: Annotated[int, Field(ge=1, le=1024)] = 28,
+        width: Annotated[int, Field(ge=1, le=1024)] = 28,
+        patch: Annotated[int, Field(ge=1, le=64)] = 4,
+        dim: Annotated[int, Field(ge=8, le=2048)] = 128,
+        layers: Annotated[int, Field(ge=1, le=64)] = 4,
+        heads: Annotated[int, Field(ge=1, le=64)] = 4,
+        labels: Annotated[int, Field(ge=0, le=100_000)] = 0,
+    ) -> None:
+        super().__init__()
+        if height % patch or width % patch:
+            legal = "x".join(str(max(1, round(side / patch)) * patch) for side in (height, width))
+            raise UserError(
+                f"this transformer needs a height and width divisible by its patch of {patch}, got {height}x{width};"
+                f" the nearest legal size is {legal}"
+            )
+        if dim % (4 * heads):
+            raise UserError(f"the transformer's dim must be divisible by 4 times its heads, got {dim} and {heads} heads")
+        self.patch, self.rows, self.columns = patch, height // patch, width // patch
+        self.places = places(self.rows, self.columns, dim)
+        self.embed = SinusoidalEmbedding(64)
+        self.tell = nn.Sequential(nn.Linear(64, dim), nn.SiLU(), nn.Linear(dim, dim))
+        self.label = LabelEmbedding(labels, dim) if labels else None
+        self.enter = nn.Linear(channels * patch**2, dim)
+        self.layers = nn.ModuleList(Layer(dim, heads) for _ in range(layers))
+        self.leave_tell = nn.Linear(dim, 2 * dim)
+        self.leave = nn.Linear(dim, channels * patch**2)
+        for layer in (self.leave_tell, self.leave):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None) -> Tensor:
+        """Return the output, (B, C, H, W)."""
+        e = self.tell(self.embed(level * LEVEL_SCALE))
+        if self.label is not None:
+            e = e + self.label(cond)
+        e = functional.silu(e)
+        tokens = functional.pixel_unshuffle(x, self.patch).flatten(2).transpose(1, 2)
+        h = self.enter(tokens) + self.places.to(x)
+        for layer in self.layers:
+            h = layer(h, e)
+        shift, scale = self.leave_tell(e)[:, None].chunk(2, dim=-1)
+        h = self.leave(torch.addcmul(shift, functional.layer_norm(h, h.shape[-1:]), 1 + scale))
+        return functional.pixel_shuffle(h.transpose(1, 2).unflatten(2, (self.rows, self.columns)), self.patch)
