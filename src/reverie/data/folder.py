@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,21 +47,27 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         broken.extend((file, found.missing) for file in without)
         kept = [k for k, value in enumerate(values) if value is not None]
         entries, headers, values = [entries[k] for k in kept], [headers[k] for k in kept], [values[k] for k in kept]
-    sizes = Counter((header.height, header.width) for header in headers)
-    size, size_note = (options.size, None) if options.size else choose_size(sizes)
-    channels = options.channels or (1 if all(header.kind in GREY for header in headers) else 3)
-    recipe = Recipe(*size, channels, options.fit)
-    lazy = len(entries) * channels * size[0] * size[1] > MEMORY_LIMIT
-    pixels = None if lazy else np.empty((len(entries), channels, *size), np.uint8)
-    good, digests, low, high, grey = _decode_all(entries, recipe, pixels, broken, options)
-    if not good:
-        raise _nothing(path, broken, hint)
-    stored_in_colour = channels == 3 and grey and options.channels is None
+    recipe, size_note = _choose(headers, options)
+    while True:
+        room = len(entries) * recipe.channels * recipe.height * recipe.width
+        pixels = (
+            np.empty((len(entries), recipe.channels, recipe.height, recipe.width), np.uint8) if room <= MEMORY_LIMIT else None
+        )
+        good, digests, low, high, grey = _decode_all(entries, recipe, pixels, broken, options)
+        if not good:
+            raise _nothing(path, broken, hint)
+        entries, headers = [entries[k] for k in good], [headers[k] for k in good]
+        values = [values[k] for k in good] if values is not None else None
+        used = recipe
+        recipe, size_note = _choose(headers, options)
+        if recipe == used:
+            break  # otherwise broken files had a say in the form: once more, with the good ones alone
+    stored_in_colour = recipe.channels == 3 and grey and options.channels is None
     if stored_in_colour:
-        recipe = Recipe(*size, 1, options.fit)
+        recipe = replace(recipe, channels=1)
         pixels = pixels[:, :1].copy() if pixels is not None else None
-    entries, headers = [entries[k] for k in good], [headers[k] for k in good]
-    labels, label_names = encode_labels([str(values[k]) for k in good]) if values is not None else (None, ())
+    labels, label_names = encode_labels([str(value) for value in values]) if values is not None else (None, ())
+    lazy = pixels is None
     x = LazyImages(tuple(entries), digests, recipe) if pixels is None else torch.from_numpy(pixels[: len(good)])
     copies = len(digests) - len(set(digests))
     notes = [
@@ -82,6 +89,14 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         "broken": [{"file": file, "reason": why} for file, why in broken],
     }  # fmt: skip
     return Dataset(name, x, labels, label_names, tuple(notes), report)
+
+
+def _choose(headers: Sequence[Header], options: Options) -> tuple[Recipe, str | None]:
+    """Return the form for images with these headers, and a note where the size is a choice."""
+    sizes = Counter((header.height, header.width) for header in headers)
+    size, note = (options.size, None) if options.size else choose_size(sizes)
+    channels = options.channels or (1 if all(header.kind in GREY for header in headers) else 3)
+    return Recipe(*size, channels, options.fit), note
 
 
 def _headers(listing: Listing, options: Options) -> tuple[list[Entry], list[Header]]:

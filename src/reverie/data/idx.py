@@ -15,6 +15,7 @@ from reverie.files import reason
 UBYTE = 0x08
 SIZE_LIMIT = 4 * 2**30
 GZIP_MOST = 1032  # gzip cannot shrink further than this
+PIECE = 2**22
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 
@@ -57,7 +58,9 @@ def read_idx(path: Path) -> np.ndarray:
                 raise UserError(
                     f"{path} states {' x '.join(map(str, shape))} values, more than it can hold; get the file again"
                 )
-            values = stream.read(needed + 1)
+            values = bytearray()  # grows with what is really there
+            while len(values) <= needed and (piece := stream.read(min(PIECE, needed + 1 - len(values)))):
+                values += piece
     except OSError as error:
         raise UserError(f"{path} cannot be read: {reason(error)}; get the file again") from None
     except (EOFError, zlib.error):

@@ -27,6 +27,7 @@ class Found:
     values: list[str | None] | None
     notes: list[str]
     missing: str = ""
+    free_text: bool = False
 
 
 def find_labels(names: Sequence[str], metadata: Mapping[str, Entry], how: str, where: str) -> Found:
@@ -44,9 +45,11 @@ def _auto(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Fo
             notes.append(f"{file} is not used: {error}")
             continue
         values = [v for v in found.values or () if v is not None]
-        if len(set(values)) >= 2 and len(set(values)) <= len(values) / 2:
+        different = len(set(values))
+        if different >= 2 and len(values) >= len(names) / 2 and not (found.free_text and different > len(values) / 2):
             return Found(found.values, notes + found.notes, found.missing)
-        notes.append(f"{file} is not used for labels: {len(set(values))} different values for {len(values)} images")
+        said = f"it has {different} different values for {len(values)} of {len(names)} images"
+        notes.append(f"{file} is not used for labels: {said}")
     folders = [_folder(name) for name in names]
     if len(set(folders)) >= 2:
         loose = folders.count(".")
@@ -124,7 +127,7 @@ def _tells_a_class(prefix: str | None) -> bool:
 def _metadata(names: Sequence[str], metadata: Mapping[str, Entry], where: str, file: str) -> Found:
     if file not in metadata:
         raise UserError(f"there is no {file} in {where}; put it there, with a file_name and a label column")
-    table = _read(metadata[file], file)
+    table, column = _read(metadata[file], file)
     values = [table.get(name) for name in names]
     known = set(names)
     absent = [name for name in table if name not in known]
@@ -133,11 +136,11 @@ def _metadata(names: Sequence[str], metadata: Mapping[str, Entry], where: str, f
     notes = [_said([v for v in values if v is not None], file)]
     if absent:
         notes.append(f"{len(absent)} rows of {file} name images that are not there or not usable (first: {absent[0]})")
-    return Found(values, notes, f"no row in {file}")
+    return Found(values, notes, f"no row in {file}", column == "text")
 
 
-def _read(entry: Entry, file: str) -> dict[str, str]:
-    """Return file name -> label, with forward slashes."""
+def _read(entry: Entry, file: str) -> tuple[dict[str, str], str]:
+    """Return file name -> label, with forward slashes, and the column that the labels are from."""
     try:
         if entry.size > METADATA_LIMIT:
             raise UserError(f"{file} is over {METADATA_LIMIT >> 20} MiB; make it smaller")
@@ -157,7 +160,7 @@ def _read(entry: Entry, file: str) -> dict[str, str]:
         name, value = row.get("file_name"), row.get(column)
         if name and value is not None and str(value).strip():
             out[str(name).replace("\\", "/").removeprefix("./")] = str(value).strip()
-    return out
+    return out, column
 
 
 def _csv_rows(text: str) -> list[dict[str, Any]]:
