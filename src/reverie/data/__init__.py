@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -100,15 +101,12 @@ def _hint(path: Path) -> str:
 def _not_there(source: str) -> UserError:
     """Return the error for what is neither a name nor a path, with close names and close paths."""
     path = Path(source)
-    names = get_close_matches(source.lower(), list(DATASETS), n=1, cutoff=0.6)
-    paths: list[str] = []
-    try:
-        inside = [p.name for p in path.parent.iterdir() if not p.name.startswith(".")] if path.name else []
-        paths = [str(path.parent / name) for name in get_close_matches(path.name, inside, n=2, cutoff=0.6)]
-    except (OSError, ValueError):
-        pass
-    if not paths and len(path.parts) < 2 and not path.suffix:
+    beside: dict[str, str] = {}
+    with suppress(OSError, ValueError):
+        beside = {p.name: str(path.parent / p.name) for p in path.parent.iterdir() if path.name and p.name[0] != "."}
+    if not get_close_matches(path.name, beside, n=1, cutoff=0.6) and len(path.parts) < 2 and not path.suffix:
         return unknown(source, DATASETS, "data")
-    close = [repr(guess) for guess in (*names, *paths)]
+    meant = {**beside, **({} if len(path.parts) > 1 else {name: name for name in DATASETS})}
+    close = [repr(meant[guess]) for guess in get_close_matches(path.name, meant, n=2, cutoff=0.6)]
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     return UserError(f"there is no file or folder {source!r}; {hint}give a path, or one of: {', '.join(DATASETS)}")
