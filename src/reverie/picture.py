@@ -13,11 +13,14 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
+from PIL import Image, ImageDraw, ImageFont
 
 from reverie.files import atomic
 
 INK, SOFT, ACCENT, WARM = "#1b2733", "#8a98a8", "#2f6fde", "#d9633a"
 CYCLE = ("#2f6fde", "#d9633a", "#2a9d72", "#a04bc0", "#c9a227", "#3aa6b9", "#b03060", "#6b7280")
+
+SHEET_SIDE, SHEET_GAP = 64, 2  # pixels: images of a contact sheet are enlarged up to this side
 
 Film = Sequence[tuple[float, np.ndarray, np.ndarray]]  # (t, x, x0) for each frame
 
@@ -128,6 +131,38 @@ def write_film(path: Path, frames: Iterable[np.ndarray], per_second: int = 15, h
                 aside, np.stack(shown), extension=".mp4", plugin="FFMPEG", fps=per_second, codec="libx264",
                 quality=8, macro_block_size=2, ffmpeg_log_level="error",
             )  # fmt: skip
+
+
+def contact_sheet(images: np.ndarray, titles: Sequence[str] | None = None, columns: int | None = None) -> np.ndarray:
+    """Lay images out on white, small ones enlarged by a whole factor, with gaps of 2 pixels and titles below.
+
+    images: (N, H, W) or (N, H, W, C) uint8 with C = 1, 3 or 4; returns (H', W', 3) uint8.
+    """
+    pixels = images[..., None] if images.ndim == 3 else images
+    if pixels.shape[-1] == 4:  # transparency over white, as when such images are trained on
+        alpha = pixels[..., 3:].astype(np.float64) / 255
+        pixels = (pixels[..., :3] * alpha + 255 * (1 - alpha)).round().astype(np.uint8)
+    pixels = np.broadcast_to(pixels, (*pixels.shape[:3], 3))
+    count, height, width = pixels.shape[:3]
+    factor = max(1, SHEET_SIDE // max(height, width, 1))
+    line = 12 if titles is not None else 0
+    across = min(columns or int(np.ceil(np.sqrt(count))), max(count, 1))
+    down = -(-count // across)
+    tall, wide = height * factor + line + SHEET_GAP, width * factor + SHEET_GAP
+    sheet = np.full((down * tall + SHEET_GAP, across * wide + SHEET_GAP, 3), 255, np.uint8)
+    corners = [(SHEET_GAP + k // across * tall, SHEET_GAP + k % across * wide) for k in range(count)]
+    for (top, left), image in zip(corners, pixels, strict=True):
+        big = image.repeat(factor, 0).repeat(factor, 1)
+        sheet[top : top + big.shape[0], left : left + big.shape[1]] = big
+    if titles is None:
+        return sheet
+    page = Image.fromarray(sheet)
+    font = ImageFont.load_default(size=10)
+    for (top, left), title in zip(corners, titles, strict=True):
+        strip = Image.new("RGB", (width * factor, line), "white")  # a strip of its own cuts long titles off
+        ImageDraw.Draw(strip).text((0, 0), " ".join(title.split()), fill=INK, font=font)
+        page.paste(strip, (left, top + height * factor))
+    return np.asarray(page)
 
 
 def loss_curve(rows: Sequence[dict[str, Any]]) -> Figure:

@@ -1,97 +1,112 @@
-"""Data sets by name: one function and one line in DATASETS each."""
+"""Data sets by name or by path."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
 
-import numpy as np
-import torch
-from torch import Tensor
+from reverie.data.arrays import from_array, read_array_file
+from reverie.data.dataset import Dataset, LazyImages
+from reverie.data.folder import read_images
+from reverie.data.form import Options
+from reverie.data.idx import find_pair, labels_beside, looks_like_idx, read_pair
+from reverie.data.labels import LABELS
+from reverie.data.names import DATASETS, cdb_dataset, cdb_files
+from reverie.data.pixels import FITS, check_channels, check_fit, parse_size
+from reverie.data.sources import is_image
+from reverie.data.table import read_csv, read_parquet
+from reverie.errors import UserError, pick, unknown
 
-from reverie.data.toy import PATTERNS, TOYS, Maker, patterns
-from reverie.errors import UserError, pick
+__all__ = ["DATASETS", "FITS", "LABELS", "Dataset", "LazyImages", "load_data"]
 
-HELD_OUT = 0.05
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """Data in user units, with labels where there are any.  x: (N, ...) float32; labels: (N,) int64."""
-
-    name: str
-    x: Tensor
-    labels: Tensor | None = None
-    label_names: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def fingerprint(self) -> str:
-        """Return a hash of shape, values and labels: equal data have equal fingerprints."""
-        digest = hashlib.sha256(repr((tuple(self.x.shape), self.label_names)).encode())
-        digest.update(self.x.contiguous().numpy().tobytes())
-        if self.labels is not None:
-            digest.update(self.labels.contiguous().numpy().tobytes())
-        return digest.hexdigest()[:16]
-
-    @property
-    def is_images(self) -> bool:
-        """Tell images, (C, H, W) each, from points, (D,) each."""
-        return self.x.ndim == 4
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one datum."""
-        return tuple(self.x.shape[1:])
-
-    def label_counts(self) -> list[int]:
-        """Return how often each label occurs."""
-        return [] if self.labels is None else torch.bincount(self.labels, minlength=len(self.label_names)).tolist()
-
-    def batch(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the chosen members in user units, images in [0, 1], and their labels."""
-        x = self.x[index]
-        return x.float() / 255 if x.dtype == torch.uint8 else x, self.labels[index] if self.labels is not None else None
-
-    def take(self, index: Tensor) -> Dataset:
-        """Return the chosen members."""
-        labels = self.labels[index] if self.labels is not None else None
-        return Dataset(self.name, self.x[index], labels, self.label_names)
-
-    def split(self, seed: int) -> tuple[Dataset, Dataset]:
-        """Return 95 % for training and 5 % held out, a function of the seed and the size alone."""
-        if len(self) < 2:
-            raise UserError(f"{self.name} has {len(self)} members; at least 2 are needed, one of them to be held out")
-        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
-        held = max(1, round(HELD_OUT * len(self)))
-        return self.take(order[held:]), self.take(order[:held])
-
-
-def _toy(name: str, maker: Maker) -> Callable[[int, int], Dataset]:
-    def make(points: int, seed: int) -> Dataset:
-        made = maker(points, np.random.default_rng(seed))
-        return Dataset(name, torch.from_numpy(made).float())
-
-    return make
-
-
-def _patterns(points: int, seed: int) -> Dataset:
-    made, labels = patterns(points, np.random.default_rng(seed))
-    return Dataset("patterns", torch.from_numpy(made).float(), torch.from_numpy(labels), PATTERNS)
-
-
-DATASETS: dict[str, Callable[[int, int], Dataset]] = {
-    **{name: _toy(name, maker) for name, maker in TOYS.items()},
-    "patterns": _patterns,
+READERS: dict[str, Callable[[Path, str, Options], Dataset]] = {
+    ".npy": read_array_file,
+    ".npz": read_array_file,
+    ".csv": read_csv,
+    ".parquet": read_parquet,
+    ".zip": read_images,
+    ".cdb": lambda path, name, options: cdb_dataset([path], name, str(path), options),
 }
 
 
-def load_data(name: str, points: int = 10_000, seed: int = 0, **reading: object) -> Dataset:
-    """Return a data set by name; points and seed are the number and the seed of generated data."""
-    make = pick(DATASETS, name, "data")
-    if points < 2:
-        raise UserError(f"the number of points must be at least 2, got {points}")
-    return make(points, seed)
+def load_data(
+    source: str, points: int = 10_000, seed: int = 0, *, size: str | None = None, fit: str = "crop",
+    channels: int | None = None, labels: str = "auto", data_dir: str | Path | None = None, strict: bool = False,
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> Dataset:  # fmt: skip
+    """Return a data set by name (names win) or by path; points and seed are the number and the seed of generated data.
+
+    size: "32" or "64x48" (height x width); fit: crop, pad or stretch; channels: 1, 3 or 4, by default told by the images;
+    labels: auto, folder, name, csv, jsonl or none; data_dir: where files of named sets are looked for first;
+    strict: refuse where a broken file would be skipped; on_progress: called with what is done, how much, of how much.
+    """
+    source = str(source)
+    check_fit(fit)
+    check_channels(channels)
+    pick(LABELS, labels, "kind of labels")
+    folder = Path(data_dir).expanduser() if data_dir is not None else None
+    options = Options(parse_size(size) if size is not None else None, fit, channels, labels, strict, folder, on_progress)
+    if source in DATASETS:
+        return DATASETS[source](points, seed, options)
+    try:
+        path = Path(source).expanduser()
+        there = source != "" and path.exists()
+    except (OSError, ValueError, RuntimeError):  # too long, a null byte, no such user
+        there = False
+    if not there:
+        raise _not_there(source)
+    return _read_path(path, options)
+
+
+def _read_path(path: Path, options: Options) -> Dataset:
+    name = path.resolve().name or "data"
+    if path.is_dir():
+        digits, pair = cdb_files(path), find_pair(path)
+        if digits:
+            return cdb_dataset(digits, name, str(path), options)
+        if pair is not None:
+            return _idx_dataset(*pair, name, options, ("only the training files are read",))
+        return read_images(path, name, options, _hint(path))
+    if not path.is_file():
+        raise UserError(f"{path} is neither a file nor a folder; give a folder of images or a data file")
+    stem = path.name.removesuffix(path.suffix) or name
+    if path.suffix.lower() in READERS:
+        return READERS[path.suffix.lower()](path, stem, options)
+    if looks_like_idx(path):
+        return _idx_dataset(path, labels_beside(path), stem, options)
+    if is_image(path.name):
+        raise UserError(f"{path} is a single image; give the folder it lies in")
+    kinds = " ".join(READERS)
+    raise UserError(f"{path} is of no kind that is read; give a folder of images, an idx file, or one of {kinds}")
+
+
+def _idx_dataset(images: Path, labels: Path | None, name: str, options: Options, notes: tuple[str, ...] = ()) -> Dataset:
+    x, y = read_pair(images, labels)
+    made = from_array(x, y, name, str(images), options)
+    return Dataset(name, made.x, made.labels, made.label_names, (*notes, *made.notes), made.report)
+
+
+def _hint(path: Path) -> str:
+    """Return a guess at the folder that was meant: one with a like name beside it."""
+    try:
+        beside = [p.name for p in path.resolve().parent.iterdir() if p.is_dir() and p.name != path.resolve().name]
+    except OSError:
+        return ""
+    close = get_close_matches(path.resolve().name, beside, n=1, cutoff=0.6)
+    return f"; did you mean {path.parent / close[0]}?" if close else ""
+
+
+def _not_there(source: str) -> UserError:
+    """Return the error for what is neither a name nor a path, with close names and close paths."""
+    path = Path(source)
+    beside: dict[str, str] = {}
+    with suppress(OSError, ValueError):
+        beside = {p.name: str(path.parent / p.name) for p in path.parent.iterdir() if path.name and p.name[0] != "."}
+    if not get_close_matches(path.name, beside, n=1, cutoff=0.6) and len(path.parts) < 2 and not path.suffix:
+        return unknown(source, DATASETS, "data")
+    meant = {**beside, **({} if len(path.parts) > 1 else {name: name for name in DATASETS})}
+    close = [repr(meant[guess]) for guess in get_close_matches(path.name, meant, n=2, cutoff=0.6)]
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    return UserError(f"there is no file or folder {source!r}; {hint}give a path, or one of: {', '.join(DATASETS)}")

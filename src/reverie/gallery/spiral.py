@@ -37,7 +37,7 @@ def _ties(axes: Axes, points: np.ndarray, feet: np.ndarray) -> None:
 def forward(run: Run, seed: int) -> Figure:
     """Draw data at five times of the forward process."""
     made = figure(15, 3.4)
-    data = load_data("spiral", POINTS, seed).x
+    data, _ = load_data("spiral", POINTS, seed).batch(torch.arange(POINTS))
     codec, schedule = run.model.codec, run.model.denoiser.schedule
     noise = Noise(image_seeds(seed, POINTS))
     for axes, t in zip(made.subplots(1, 5), np.linspace(0, 1, 5), strict=True):

@@ -1,0 +1,149 @@
+"""The .cdb format of the Hoda digits: a header of 1,024 bytes, then records of a label and a small image."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from reverie.data.form import Options, fit_all
+from reverie.data.pixels import DEFAULT_SIDE, Recipe
+from reverie.errors import UserError
+from reverie.files import reason
+
+HEADER = 1024
+MARGIN = 2  # pixels left free around the largest image
+PIXELS_MOST = 2**30
+FILE_MOST = 2**30
+BATCH = 2048
+
+
+@dataclass(frozen=True)
+class Records:
+    """The images of one file, one after another.  pixels: (P,) uint8, row by row; heights, widths, labels: (N,)."""
+
+    pixels: np.ndarray
+    heights: np.ndarray
+    widths: np.ndarray
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def read_cdb(path: Path) -> Records:
+    """Read one file; foreground is 255 on 0.  Every length is checked against the file before anything is made of it."""
+    try:
+        if path.stat().st_size > FILE_MOST:
+            raise UserError(f"{path} is over {FILE_MOST >> 30} GiB, too large for a .cdb file")
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {reason(error)}") from None
+    if len(data) < HEADER:
+        raise UserError(f"{path} is no .cdb file: it has {len(data)} bytes and the header alone has {HEADER}; get it again")
+    height, width, count = struct.unpack_from("<BBI", data, 4)
+    grey = data[522]
+    if grey > 1:
+        raise UserError(f"{path} is no .cdb file of a known kind: its image type is {grey}, expected 0 (binary) or 1 (grey)")
+    fixed = height > 0 and width > 0
+    head = 4 if fixed else 6
+    if count == 0 or count > (len(data) - HEADER) // head:
+        raise UserError(f"{path} states {count} records, which its {len(data)} bytes cannot hold; get the file again")
+    rows = np.empty((count, 4), np.int64)  # label, height, width, first byte
+    sizes = np.empty(count, np.int64)
+    at = HEADER
+    for k in range(count):
+        if at + head > len(data) or data[at] != 0xFF:
+            raise UserError(f"{path} is damaged: record {k + 1} of {count} does not begin with its mark; get the file again")
+        w, h = (width, height) if fixed else (data[at + 2], data[at + 3])
+        size = data[at + head - 2] | data[at + head - 1] << 8
+        start = at + head
+        if h == 0 or w == 0 or start + size > len(data):
+            raise UserError(f"{path} is damaged: record {k + 1} of {count} is empty or ends after the file; get the file again")
+        rows[k] = data[at + 1], h, w, start
+        sizes[k] = size
+        at = start + size
+    labels, heights, widths, starts = rows.T
+    if int((heights * widths).sum()) > PIXELS_MOST:
+        raise UserError(f"{path} states more pixels than any real .cdb file has; get the file again")
+    whole = np.frombuffer(data, np.uint8)
+    read = _read_grey if grey else _read_runs
+    return Records(read(path, whole, heights, widths, starts, sizes), heights, widths, labels)
+
+
+def _bad_record(path: Path, k: int) -> UserError:
+    return UserError(f"{path} is damaged: the pixels of record {k + 1} do not fill its image; get the file again")
+
+
+def _read_grey(
+    path: Path, data: np.ndarray, heights: np.ndarray, widths: np.ndarray, starts: np.ndarray, sizes: np.ndarray
+) -> np.ndarray:
+    """Turn columns into rows."""
+    wrong = np.flatnonzero(sizes != heights * widths)
+    if len(wrong):
+        raise _bad_record(path, int(wrong[0]))
+    parts = [
+        data[start : start + h * w].reshape(w, h).T.reshape(-1) for start, h, w in zip(starts, heights, widths, strict=True)
+    ]
+    return np.concatenate(parts)
+
+
+def _read_runs(
+    path: Path, data: np.ndarray, heights: np.ndarray, widths: np.ndarray, starts: np.ndarray, sizes: np.ndarray
+) -> np.ndarray:
+    """Unroll the runs of all images at once: a row ends at the first run that brings the sum to its width."""
+    short = np.flatnonzero(sizes < heights)  # every row needs a run
+    if len(short):
+        raise _bad_record(path, int(short[0]))
+    keep = np.repeat(starts - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes) + np.arange(int(sizes.sum()))
+    runs = data[keep].astype(np.int64)
+    covered = np.cumsum(runs)
+    wanted = np.cumsum(np.repeat(widths, heights))  # pixels covered at the end of each row
+    ends = np.searchsorted(covered, wanted, "left")
+    inside = ends < len(covered)
+    exact = inside & (covered[np.minimum(ends, len(covered) - 1)] == wanted)
+    owner = np.repeat(np.arange(len(heights)), heights)
+    last = np.cumsum(heights) - 1  # the last row of each image must use its record up
+    exact[last] &= ends[last] == np.cumsum(sizes) - 1
+    wrong = np.flatnonzero(~exact)
+    if len(wrong):
+        raise _bad_record(path, int(owner[wrong[0]]))
+    first = np.concatenate([[0], ends[:-1] + 1])
+    place = np.arange(len(runs)) - np.repeat(first, np.diff(np.concatenate([first, [len(runs)]])))
+    return np.repeat(np.where(place % 2 == 1, 255, 0).astype(np.uint8), runs)
+
+
+def read_cdb_files(
+    paths: Sequence[Path], options: Options
+) -> tuple[np.ndarray, np.ndarray, dict[tuple[int, int], int], list[str]]:
+    """Read files together, each image centred on one common square, resized.
+
+    Returns (N, 1, H, W) uint8, labels (N,), the counts of (height, width) and notes.
+    """
+    files = [read_cdb(path) for path in paths]
+    largest = max(int(max(f.heights.max(), f.widths.max())) for f in files)
+    side = largest + 2 * MARGIN
+    height, width = options.size or (min(side, DEFAULT_SIDE),) * 2
+    recipe = Recipe(height, width, 1, options.fit)
+    total = sum(len(f) for f in files)
+    out = np.empty((total, 1, height, width), np.uint8)
+    done = 0
+    sizes: dict[tuple[int, int], int] = {}
+    for f in files:
+        starts = np.concatenate([[0], np.cumsum(f.heights * f.widths)])
+        for begin in range(0, len(f), BATCH):
+            members = range(begin, min(begin + BATCH, len(f)))
+            canvas = np.zeros((len(members), 1, side, side), np.uint8)
+            for j, k in enumerate(members):
+                h, w = int(f.heights[k]), int(f.widths[k])
+                sizes[h, w] = sizes.get((h, w), 0) + 1
+                top, left = (side - h) // 2, (side - w) // 2
+                canvas[j, 0, top : top + h, left : left + w] = f.pixels[starts[k] : starts[k + 1]].reshape(h, w)
+            out[done : done + len(members)] = fit_all(canvas, recipe, Options())
+            done += len(members)
+            options.tell("placing digits", done, total)
+    note = f"each image centred on a {side}x{side} square, then resized to {height}x{width}"
+    return out, np.concatenate([f.labels for f in files]), sizes, [note]

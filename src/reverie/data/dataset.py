@@ -1,0 +1,137 @@
+"""A data set: points or images, with labels where there are any."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.data.pixels import Broken, Recipe, decode, workers
+from reverie.data.sources import Entry
+from reverie.errors import UserError
+
+HELD_OUT = 0.05
+
+
+@dataclass(frozen=True)
+class LazyImages:
+    """Images too many for memory, decoded on demand by a few threads.  Like a uint8 tensor of shape (N, C, H, W)."""
+
+    entries: tuple[Entry, ...]
+    digests: tuple[bytes, ...]
+    recipe: Recipe
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, C, H, W)."""
+        return (len(self.entries), self.recipe.channels, self.recipe.height, self.recipe.width)
+
+    def take(self, index: Tensor) -> Tensor:
+        """Read the chosen images.  index: (B,) int64 or (N,) bool; returns (B, C, H, W) uint8."""
+        chosen = _positions(index, len(self))
+        out = np.empty((len(chosen), *self.shape[1:]), np.uint8)
+        for k, image in enumerate(workers().map(self._read, chosen)):
+            out[k] = image
+        return torch.from_numpy(out)
+
+    def subset(self, index: Tensor) -> LazyImages:
+        """Return the chosen images, still unread.  index: (B,) int64 or (N,) bool."""
+        chosen = _positions(index, len(self))
+        return replace(self, entries=tuple(self.entries[k] for k in chosen), digests=tuple(self.digests[k] for k in chosen))
+
+    def content(self) -> bytes:
+        """Return what tells these images from others: names, sizes and content hashes, and the form they are given."""
+        rows = [(entry.name, entry.size, digest.hex()) for entry, digest in zip(self.entries, self.digests, strict=True)]
+        return repr((self.recipe, rows)).encode()
+
+    def _read(self, k: int) -> np.ndarray:
+        entry = self.entries[k]
+        try:
+            return decode(entry.read(), self.recipe)
+        except (Broken, OSError) as error:
+            raise UserError(f"{entry.name} was readable when the data were scanned and no longer is: {error}") from None
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Data with labels where there are any.
+
+    x: points (N, D) float32 in data units, or images (N, C, H, W) uint8, in memory or lazy; labels: (N,) int64.
+    notes are lines for a person, report is the same scan for a machine; both are about the whole set, so parts have none.
+    """
+
+    name: str
+    x: Tensor | LazyImages
+    labels: Tensor | None = None
+    label_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def is_images(self) -> bool:
+        """Whether these are images and not points."""
+        return isinstance(self.x, LazyImages) or self.x.dtype == torch.uint8
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one datum: (D,) or (C, H, W)."""
+        return tuple(self.x.shape[1:])
+
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the chosen members as float32, images in [0, 1], and their labels.  index: (B,) int64."""
+        chosen = self.x.take(index) if isinstance(self.x, LazyImages) else self.x[index]
+        labels = self.labels[index] if self.labels is not None else None
+        return (chosen.float().div_(255) if self.is_images else chosen), labels
+
+    def label_counts(self) -> list[int]:
+        """Return how many members each label has, in the order of label_names; without labels, an empty list."""
+        if self.labels is None:
+            return []
+        return [int(n) for n in torch.bincount(self.labels, minlength=len(self.label_names))]
+
+    def fingerprint(self) -> str:
+        """Return a hash of shape, values and labels: equal data have equal fingerprints."""
+        digest = hashlib.sha256(repr((tuple(self.x.shape), self.label_names)).encode())
+        if isinstance(self.x, LazyImages):
+            digest.update(self.x.content())
+        else:
+            digest.update(_bytes(self.x))
+        if self.labels is not None:
+            digest.update(_bytes(self.labels))
+        return digest.hexdigest()[:16]
+
+    def take(self, index: Tensor) -> Dataset:
+        """Return the chosen members."""
+        x = self.x.subset(index) if isinstance(self.x, LazyImages) else self.x[index]
+        labels = self.labels[index] if self.labels is not None else None
+        return Dataset(self.name, x, labels, self.label_names)
+
+    def split(self, seed: int) -> tuple[Dataset, Dataset]:
+        """Return 95 % for training and 5 % held out, a function of the seed and the size alone."""
+        if len(self) < 2:
+            raise UserError(f"{self.name} has {len(self)} members; at least 2 are needed, one of them to be held out")
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
+        held = max(1, round(HELD_OUT * len(self)))
+        return self.take(order[held:]), self.take(order[:held])
+
+
+def _bytes(x: Tensor) -> memoryview:
+    """Return a tensor's memory, without a copy, as hashlib takes it."""
+    return x.contiguous().numpy().data
+
+
+def _positions(index: Tensor, count: int) -> list[int]:
+    """Turn an index of either kind into positions, checked as a tensor's would be."""
+    chosen = torch.arange(count)[index]
+    return [int(k) for k in chosen.reshape(-1)]

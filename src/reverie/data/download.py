@@ -1,0 +1,118 @@
+"""Fetching files: with progress, resumed where it broke off, checked, and renamed only when whole."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from reverie.data.form import Options
+from reverie.errors import UserError
+from reverie.files import reason
+
+PIECE = 256 * 1024
+TIMEOUT = 20.0
+SIZE_MOST = 2**30
+
+
+class Unreachable(Exception):
+    """Why a file could not be fetched; another place may have it."""
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file by name and md5 sum (which tells damage, not malice), to be had under any of some addresses."""
+
+    name: str
+    md5: str
+
+
+def cache_folder() -> Path:
+    """Return where fetched files are kept: $XDG_CACHE_HOME/reverie or ~/.cache/reverie."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "reverie"
+
+
+def fetch(remote: Remote, addresses: Sequence[str], folder: Path, options: Options) -> Path:
+    """Return the file in the folder, fetched from the first address that gives it whole."""
+    path = folder / remote.name
+    if path.is_file():
+        return path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {folder} for downloads: {reason(error)}; set XDG_CACHE_HOME") from None
+    why = "no address is known"
+    part = path.with_name(path.name + ".part")
+    for address in addresses:
+        try:
+            _receive(address.rstrip("/") + "/" + remote.name, part, options)
+            if _md5(part) != remote.md5:
+                part.unlink(missing_ok=True)  # nothing to resume from
+                raise Unreachable(f"what {address} sent for {remote.name} has a wrong checksum")
+            part.replace(path)
+            return path
+        except Unreachable as error:
+            why = str(error)
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {reason(error)}; make room, or set XDG_CACHE_HOME") from None
+    raise Unreachable(why)
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _receive(url: str, part: Path, options: Options) -> None:
+    """Fetch into part, going on from what it holds if the server can do that."""
+    have = part.stat().st_size if part.is_file() else 0
+    request = urllib.request.Request(url, headers={"User-Agent": "reverie", "Accept-Encoding": "identity"})
+    if have:
+        request.add_header("Range", f"bytes={have}-")
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            length = int(answer.headers.get("Content-Length") or 0)
+            stated = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range") or "")
+            goes_on = answer.status == 206 and stated is not None and int(stated[1]) == have
+            if answer.status == 206 and not goes_on:
+                part.unlink(missing_ok=True)
+                raise Unreachable(f"{url} sent another part than asked for")
+            have = have if goes_on else 0
+            total = have + length
+            with part.open("ab" if goes_on else "wb") as file:
+                while piece := _piece(answer, url):
+                    file.write(piece)
+                    have += len(piece)
+                    if have > SIZE_MOST:
+                        raise Unreachable(f"{url} sends without end")
+                    options.tell(f"downloading {part.name.removesuffix('.part')}", have, max(total, have))
+            if have < total:
+                raise Unreachable(f"{url} broke off after {have} of {total} bytes; the next try goes on from there")
+    except urllib.error.HTTPError as error:
+        if error.code == 416:  # all there already, or a stale part: the checksum tells
+            return
+        raise Unreachable(f"{url} answered {error.code} {error.reason}") from None
+    except (urllib.error.URLError, http.client.HTTPException, ValueError) as error:
+        cause = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise Unreachable(f"{url} cannot be reached: {_words(cause)}") from None
+    except TimeoutError:
+        raise Unreachable(f"{url} did not answer in {TIMEOUT:.0f} seconds") from None
+
+
+def _piece(answer: http.client.HTTPResponse, url: str) -> bytes:
+    """Read on, telling a broken connection from a full disk."""
+    try:
+        return answer.read(PIECE)
+    except (OSError, http.client.HTTPException) as error:
+        raise Unreachable(f"{url} broke off ({_words(error)}); the next try goes on from there") from None
+
+
+def _words(cause: object) -> str:
+    return reason(cause) if isinstance(cause, OSError) else " ".join(str(cause).split()).lower()

@@ -1,0 +1,226 @@
+"""A folder or a zip file of images: scanned by headers first, then decoded, fitted and hashed by a few threads."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from reverie.data.dataset import Dataset, LazyImages
+from reverie.data.form import Options, choose_size, classes, duplicate_note, encode_labels, shown_sizes
+from reverie.data.labels import find_labels
+from reverie.data.pixels import GREY, Broken, Header, Recipe, decode, quiet, read_header, workers
+from reverie.data.sources import IMAGE_SUFFIXES, Entry, Listing, list_folder, list_zip
+from reverie.errors import UserError
+from reverie.files import reason
+
+MEMORY_LIMIT = 2**30  # bytes of fitted pixels that are kept; more are read again when needed
+BLOCK = 512  # files handed to the threads at a time, so that a huge folder does not become a huge queue
+REASONS_SHOWN = 3
+
+
+def read_images(path: Path, name: str, options: Options, hint: str = "") -> Dataset:
+    """Scan a folder or a .zip and return its images.  hint is added where nothing usable is found."""
+    with quiet():
+        return _scan(path, name, options, hint)
+
+
+def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
+    listing = list_folder(path) if path.is_dir() else list_zip(path)
+    broken = listing.broken
+    if options.strict and broken:
+        _refuse(*broken[0])
+    entries, headers = _headers(listing, options)
+    if not entries:
+        raise _nothing(path, broken, hint)
+    found = find_labels([entry.name for entry in entries], listing.metadata, options.labels, str(path))
+    values = found.values
+    if values is not None and None in values:
+        without = [entry.name for entry, value in zip(entries, values, strict=True) if value is None]
+        if options.strict:
+            _refuse(without[0], found.missing)
+        broken.extend((file, found.missing) for file in without)
+        kept = [k for k, value in enumerate(values) if value is not None]
+        entries, headers, values = [entries[k] for k in kept], [headers[k] for k in kept], [values[k] for k in kept]
+    recipe, size_note = _choose(headers, options)
+    while True:
+        room = len(entries) * recipe.channels * recipe.height * recipe.width
+        pixels = (
+            np.empty((len(entries), recipe.channels, recipe.height, recipe.width), np.uint8) if room <= MEMORY_LIMIT else None
+        )
+        good, digests, low, high, grey = _decode_all(entries, recipe, pixels, broken, options)
+        if not good:
+            raise _nothing(path, broken, hint)
+        entries, headers = [entries[k] for k in good], [headers[k] for k in good]
+        values = [values[k] for k in good] if values is not None else None
+        used = recipe
+        recipe, size_note = _choose(headers, options)
+        if recipe == used:
+            break  # otherwise broken files had a say in the form: once more, with the good ones alone
+    stored_in_colour = recipe.channels == 3 and grey and options.channels is None
+    if stored_in_colour:
+        recipe = replace(recipe, channels=1)
+        pixels = pixels[:, :1].copy() if pixels is not None else None
+    labels, label_names = encode_labels([str(value) for value in values]) if values is not None else (None, ())
+    lazy = pixels is None
+    x = LazyImages(tuple(entries), digests, recipe) if pixels is None else torch.from_numpy(pixels[: len(good)])
+    copies = len(digests) - len(set(digests))
+    notes = [
+        *found.notes,
+        *([size_note] if size_note else []),
+        *_conversions(headers, recipe.channels, options.channels),
+        *(["every image is grey though stored in colour: 1 channel is used"] if stored_in_colour else []),
+        *([f"pixel values reach only from {low} to {high} of 255; are the images meant to be this dark?"] if high < 32 else []),
+        *duplicate_note(copies, "images"),
+        *([f"{len(good)} images are too many for memory and are read when needed"] if lazy else []),
+        *_others(listing),
+        *_skipped(broken),
+    ]
+    report = {
+        "source": str(path), "kind": "images", "count": len(good), "shape": list(x.shape[1:]), "lazy": lazy,
+        "sizes": shown_sizes(Counter((h.height, h.width) for h in headers)),
+        "modes": dict(Counter(h.mode for h in headers).most_common()),
+        "classes": classes(labels, label_names), "range": [low, high], "duplicates": copies,
+        "broken": [{"file": file, "reason": why} for file, why in broken],
+    }  # fmt: skip
+    return Dataset(name, x, labels, label_names, tuple(notes), report)
+
+
+def _choose(headers: Sequence[Header], options: Options) -> tuple[Recipe, str | None]:
+    """Return the form for images with these headers, and a note where the size is a choice."""
+    sizes = Counter((header.height, header.width) for header in headers)
+    size, note = (options.size, None) if options.size else choose_size(sizes)
+    channels = options.channels or (1 if all(header.kind in GREY for header in headers) else 3)
+    return Recipe(*size, channels, options.fit), note
+
+
+def _headers(listing: Listing, options: Options) -> tuple[list[Entry], list[Header]]:
+    """Read the first bytes of every file; what is no image moves to the broken ones."""
+    entries: list[Entry] = []
+    headers: list[Header] = []
+    for k, entry in enumerate(listing.images):
+        try:
+            headers.append(_header(entry))
+            entries.append(entry)
+        except Broken as error:
+            if options.strict:
+                _refuse(entry.name, str(error))
+            listing.broken.append((entry.name, str(error)))
+        if (k + 1) % BLOCK == 0 or k + 1 == len(listing.images):
+            options.tell("reading headers", k + 1, len(listing.images))
+    return entries, headers
+
+
+def _header(entry: Entry) -> Header:
+    if not isinstance(entry.place, Path):
+        return read_header(_content(entry))
+    try:
+        with entry.place.open("rb") as file:
+            return read_header(file)
+    except OSError as error:
+        raise Broken(f"cannot be read: {reason(error)}") from None
+
+
+def _content(entry: Entry) -> bytes:
+    try:
+        return entry.read()
+    except OSError as error:
+        raise Broken(f"cannot be read: {reason(error)}") from None
+    except Exception as error:  # zip entries fail in many ways: checksum, lengths, methods
+        raise Broken(f"cannot be unpacked ({' '.join(str(error).split())[:100]})") from None
+
+
+def _decode_all(
+    entries: Sequence[Entry], recipe: Recipe, out: np.ndarray | None, broken: list[tuple[str, str]], options: Options
+) -> tuple[list[int], tuple[bytes, ...], int, int, bool]:
+    """Decode and hash every file, keeping pixels in out, (N, C, H, W), one after another, if it is given.
+
+    Returns the indices of usable files, their hashes, the least and greatest value, and whether all are grey.
+    """
+
+    def one(entry: Entry) -> tuple[bytes, np.ndarray] | str:
+        try:
+            data = _content(entry)
+            return hashlib.blake2b(data, digest_size=16).digest(), decode(data, recipe)
+        except Broken as error:
+            return str(error)
+
+    good: list[int] = []
+    digests: list[bytes] = []
+    low, high, grey = 255, 0, True
+    for begin in range(0, len(entries), BLOCK):
+        for k, result in enumerate(workers().map(one, entries[begin : begin + BLOCK]), begin):
+            if isinstance(result, str):
+                if options.strict:
+                    _refuse(entries[k].name, result)
+                broken.append((entries[k].name, result))
+                continue
+            digest, image = result
+            if out is not None:
+                out[len(good)] = image
+            good.append(k)
+            digests.append(digest)
+            low, high = min(low, int(image.min())), max(high, int(image.max()))
+            grey = grey and len(image) == 3 and bool((image[0] == image[1]).all() and (image[1] == image[2]).all())
+        options.tell("reading images", min(begin + BLOCK, len(entries)), len(entries))
+    return good, tuple(digests), low, high, grey
+
+
+def _refuse(file: str, why: str) -> None:
+    raise UserError(f"{file}: {why}; mend or remove it, or leave out --strict to skip such files")
+
+
+def _nothing(path: Path, broken: Sequence[tuple[str, str]], hint: str) -> UserError:
+    looked = f"0 images found in {path}; looked for {' '.join(IMAGE_SUFFIXES)}"
+    if broken:
+        looked = (
+            f"0 usable images found in {path}: {len(broken)} cannot be used, the first ({broken[0][0]}) because: {broken[0][1]}"
+        )
+    return UserError(looked + hint)
+
+
+def _plural(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _conversions(headers: Sequence[Header], channels: int, wanted: int | None) -> list[str]:
+    """Return one line for each thing that was changed about the images."""
+    target = {1: "grey", 3: "RGB", 4: "RGBA"}[channels]
+    kinds = Counter(h.kind for h in headers if h.kind != ("grey" if channels == 1 else "RGB"))
+    lines = []
+    if kinds:
+        parts = [f"{n} {kind}" for kind, n in kinds.most_common()]
+        lines.append(f"{_listed(parts)} {'image' if sum(kinds.values()) == 1 else 'images'} converted to {target}")
+    clear = sum(h.transparent for h in headers)
+    if clear and channels != 4:
+        lines.append(f"{_plural(clear, 'image', 'images')} with transparency laid over white")
+    turned = sum(h.turned for h in headers)
+    if turned:
+        lines.append(f"{_plural(turned, 'image', 'images')} turned upright as the EXIF data say")
+    moving = sum(h.animated for h in headers)
+    if moving:
+        lines.append(f"{_plural(moving, 'animated image', 'animated images')}: only the first frame is used")
+    return lines
+
+
+def _others(listing: Listing) -> list[str]:
+    total = sum(listing.others.values())
+    common = ", ".join(suffix for suffix, _ in listing.others.most_common(4))
+    return [f"{_plural(total, 'file is', 'files are')} no image and left alone ({common})"] if total else []
+
+
+def _skipped(broken: Sequence[tuple[str, str]]) -> list[str]:
+    if not broken:
+        return []
+    shown = "; ".join(f"{file}: {why}" for file, why in broken[:REASONS_SHOWN])
+    more = f"; and {len(broken) - REASONS_SHOWN} more" if len(broken) > REASONS_SHOWN else ""
+    return [f"{_plural(len(broken), 'file', 'files')} skipped ({shown}{more})"]

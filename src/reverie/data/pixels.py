@@ -1,0 +1,231 @@
+"""One image: from the bytes of a file, of any mode and size, to 8-bit pixels of one shape."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+from typing import BinaryIO
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from reverie.errors import UserError, pick
+
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # told by content, never by name; nothing that runs a program
+PIXEL_LIMIT = 64_000_000
+SIDE_LIMIT = 1024
+DEFAULT_SIDE = 64
+KINDS = {
+    "1": "black-and-white", "L": "grey", "LA": "grey", "P": "palette", "PA": "palette",
+    "RGB": "RGB", "RGBA": "RGB", "RGBX": "RGB", "I": "32-bit", "F": "floating-point",
+}  # fmt: skip
+GREY = ("black-and-white", "grey", "16-bit", "32-bit", "floating-point")
+ORIENTATION = 0x0112
+
+
+class Broken(Exception):
+    """Why an image cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the first bytes of an image tell: size as it is seen (upright), mode, and what will be lost."""
+
+    height: int
+    width: int
+    mode: str
+    transparent: bool
+    turned: bool
+    animated: bool
+
+    @property
+    def kind(self) -> str:
+        """The mode in words."""
+        return "16-bit" if self.mode.startswith("I;16") else KINDS.get(self.mode, self.mode)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The form that every image of a set is given."""
+
+    height: int
+    width: int
+    channels: int
+    fit: str = "crop"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence Pillow's own warnings, about sizes and odd metadata: what matters is in the report."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\b")
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        yield
+
+
+@cache
+def workers() -> ThreadPoolExecutor:
+    """Return the few threads that decode images; Pillow lets them run side by side."""
+    return ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="reverie-images")
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Read "32" or "64x48" (height x width)."""
+    match = re.fullmatch(r"\s*(\d{1,5})(?:\s*[xX]\s*(\d{1,5}))?\s*", text)
+    if match is None:
+        raise UserError(f"the size {text!r} is not understood; write 32, or 64x48 for height x width")
+    height, width = int(match[1]), int(match[2] or match[1])
+    if not (1 <= height <= SIDE_LIMIT and 1 <= width <= SIDE_LIMIT):
+        raise UserError(f"the size {text!r} is out of range; each side must be from 1 to {SIDE_LIMIT} pixels")
+    return height, width
+
+
+def check_fit(fit: str) -> None:
+    """Refuse an unknown way of fitting."""
+    pick(FITS, fit, "fit")
+
+
+def check_channels(channels: int | None) -> None:
+    """Refuse a number of channels that no image has."""
+    if channels not in (None, 1, 3, 4):
+        raise UserError(f"channels must be 1 (grey), 3 (colour) or 4 (colour with transparency), got {channels}")
+
+
+def read_header(file: BinaryIO | bytes) -> Header:
+    """Return what is known before decoding; raise Broken for what is no image, or for one of too many pixels."""
+    try:
+        with Image.open(BytesIO(file) if isinstance(file, bytes) else file, formats=FORMATS) as image:
+            _check_pixels(image)
+            width, height = image.size
+            turn = _turn(image)
+            if turn in (5, 6, 7, 8) and image.format != "TIFF":  # TIFF sizes are upright already
+                width, height = height, width
+            animated = bool(getattr(image, "is_animated", False))
+            return Header(height, width, image.mode, _transparent(image), turn != 1, animated)
+    except Exception as error:  # decoders answer a hostile file with nearly any exception
+        raise Broken(_why(error)) from None
+
+
+def decode(data: bytes, recipe: Recipe) -> np.ndarray:
+    """Return the first frame, upright, in the form asked for.  Returns (C, H, W) uint8."""
+    try:
+        with Image.open(BytesIO(data), formats=FORMATS) as image:
+            _check_pixels(image)
+            if image.format == "JPEG":  # photos are many times larger than needed: decode them at a fraction
+                image.draft(None, (3 * max(recipe.height, recipe.width),) * 2)
+            image.load()
+            return shape(plain(_upright(image), recipe.channels), recipe)
+    except Exception as error:  # decoders answer a hostile file with nearly any exception
+        raise Broken(_why(error)) from None
+
+
+def plain(image: Image.Image, channels: int) -> Image.Image:
+    """Return the image as L, RGB or RGBA; transparency is laid over white unless it is kept (4 channels)."""
+    if image.mode[0] == "I" or image.mode == "F":
+        image = Image.fromarray(_eight_bits(np.asarray(image), image))
+    if channels == 4:
+        return image.convert("RGBA")
+    if _transparent(image):
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image)
+    return image.convert("L" if channels == 1 else "RGB")
+
+
+def shape(image: Image.Image, recipe: Recipe) -> np.ndarray:
+    """Fit an L, RGB or RGBA image to the size.  Returns (C, H, W) uint8."""
+    size = (recipe.width, recipe.height)
+    fitted = image if image.size == size else FITS[recipe.fit](image, size)
+    pixels = np.asarray(fitted)
+    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _crop(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """Cover the whole size and cut off what is over, evenly on both sides."""
+    return ImageOps.fit(image, size, Image.Resampling.LANCZOS)
+
+
+def _stretch(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """Change height and width each as needed."""
+    return image.resize(size, Image.Resampling.LANCZOS)
+
+
+def _pad(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """Show the whole image, centred; the rest has the mean colour of the image's edge."""
+    scale = min(size[0] / image.width, size[1] / image.height)
+    inner = (max(1, min(size[0], round(image.width * scale))), max(1, min(size[1], round(image.height * scale))))
+    small = image.resize(inner, Image.Resampling.LANCZOS)
+    pixels = np.asarray(small).reshape(inner[1], inner[0], -1)
+    edge = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+    colour = tuple(int(v) for v in edge.mean(0).round())
+    canvas = Image.new(image.mode, size, colour if len(colour) > 1 else colour[0])
+    canvas.paste(small, ((size[0] - inner[0]) // 2, (size[1] - inner[1]) // 2))
+    return canvas
+
+
+FITS = {"crop": _crop, "pad": _pad, "stretch": _stretch}
+
+
+def _check_pixels(image: Image.Image) -> None:
+    if image.width * image.height > PIXEL_LIMIT:
+        raise Broken(f"too large ({image.width} x {image.height} pixels; the limit is {PIXEL_LIMIT // 10**6} megapixels)")
+
+
+def _turn(image: Image.Image) -> int:
+    """Return the orientation that the header states, 1 (upright) to 8."""
+    if "exif" not in image.info and image.format != "TIFF":
+        return 1  # asking a PNG would decode it
+    try:
+        turn = image.getexif().get(ORIENTATION, 1)
+    except Exception:  # damaged EXIF data are no reason to lose an image that can be decoded
+        return 1
+    return turn if turn in range(1, 9) else 1
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # damaged EXIF data are no reason to lose an image that can be decoded
+        return image
+
+
+def _transparent(image: Image.Image) -> bool:
+    palette = image.palette.mode if image.mode == "P" and image.palette is not None else ""
+    return image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info or palette.endswith("A")
+
+
+def _eight_bits(values: np.ndarray, image: Image.Image) -> np.ndarray:
+    """Bring deep pixels to 8 bits: 16-bit by 257, others by the range they are meant in as far as it can be told."""
+    deep = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = float(deep.min()), float(deep.max())
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        top = 65535.0
+    elif image.mode == "F" and low >= 0 and high <= 1:
+        top = 1.0
+    elif low >= 0 and high <= 65535:
+        top = 255.0 if high <= 255 else 65535.0
+    else:  # no known range: the image's own
+        deep, top = deep - low, max(high - low, 1e-12)
+    return np.asarray((deep * (255.0 / top)).round().clip(0, 255).astype(np.uint8))
+
+
+def _why(error: Exception) -> str:
+    """Say in a few words why an image was not read."""
+    if isinstance(error, Broken):
+        return str(error)
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image, whatever its name says"
+    if isinstance(error, Image.DecompressionBombError):
+        found = re.search(r"\d+", str(error))
+        much = f"{int(found[0]) / 1e6:.0f} megapixels" if found else "too many pixels"
+        return f"too large ({much}; the limit is {PIXEL_LIMIT // 10**6} megapixels)"
+    words = " ".join(str(error).split()) or type(error).__name__
+    if "truncated" in words.lower() or isinstance(error, EOFError):
+        return "truncated: the file ends before the image does"
+    return f"cannot be decoded ({words[:100]})"

@@ -1,0 +1,166 @@
+"""Files to read images from: a folder or a zip file, listed without reading anything but names and sizes."""
+
+from __future__ import annotations
+
+import os
+import stat
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from reverie.errors import UserError
+from reverie.files import reason
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+METADATA = ("metadata.csv", "metadata.jsonl")
+FILE_LIMIT = 256 * 2**20  # bytes of one file
+ZIP_LIMIT = 64 * 2**30  # bytes of all files of one archive together, unpacked
+ZIP_RATIO = 200  # unpacked to packed; images hardly shrink, bombs shrink a thousandfold
+ZIP_SMALL = 2**20  # below this many bytes the ratio does not matter
+ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)  # lzma lets a file ask for gigabytes of memory
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file of a folder or of a zip file; name is relative to it, with forward slashes."""
+
+    name: str
+    size: int
+    place: Path | zipfile.ZipInfo
+    archive: zipfile.ZipFile | None = None
+
+    def read(self) -> bytes:
+        """Return the content, as many bytes as were listed and never more than FILE_LIMIT."""
+        most = min(self.size, FILE_LIMIT)  # Python sets aside as much as it is asked to read
+        if isinstance(self.place, Path):
+            with self.place.open("rb") as file:
+                return file.read(most)
+        assert self.archive is not None
+        with self.archive.open(self.place) as inner:
+            return inner.read(most)
+
+
+@dataclass
+class Listing:
+    """What a folder or a zip file holds.  broken: (file, reason); others: suffixes of files that are no images."""
+
+    images: list[Entry] = field(default_factory=list)
+    metadata: dict[str, Entry] = field(default_factory=dict)
+    broken: list[tuple[str, str]] = field(default_factory=list)
+    others: Counter[str] = field(default_factory=Counter)
+
+    def add(self, entry: Entry) -> None:
+        """Sort one file in by its name and size."""
+        if entry.name in METADATA:
+            self.metadata[entry.name] = entry
+        elif not is_image(entry.name):
+            self.others[PurePosixPath(entry.name).suffix.lower() or "no suffix"] += 1
+        elif entry.size == 0:
+            self.broken.append((entry.name, "empty (0 bytes)"))
+        elif entry.size > FILE_LIMIT:
+            self.broken.append((entry.name, f"too large ({entry.size / 2**20:.0f} MiB; the limit is {FILE_LIMIT >> 20} MiB)"))
+        else:
+            self.images.append(entry)
+
+
+def is_image(name: str) -> bool:
+    """Tell an image by its suffix."""
+    return name.lower().endswith(IMAGE_SUFFIXES)
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def list_folder(root: Path) -> Listing:
+    """List a folder and all below it; links are followed, but no folder is entered twice, so loops end."""
+    found = Listing()
+    for entry in sorted(_walk(root, found), key=lambda e: e.name):
+        found.add(entry)
+    return found
+
+
+def _walk(root: Path, found: Listing) -> Iterator[Entry]:
+    seen: set[tuple[int, int]] = set()
+    todo = [(root, "")]
+    linked: list[tuple[Path, str]] = []  # entered last, so that a file is known by its real place where it has one
+    while todo or linked:
+        folder, prefix = todo.pop() if todo else linked.pop(0)
+        try:
+            status = folder.stat()
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            with os.scandir(folder) as listing:
+                inside = sorted(listing, key=lambda e: e.name)
+        except OSError as error:
+            found.broken.append((prefix or str(root), f"folder cannot be read: {reason(error)}"))
+            continue
+        for item in inside:
+            if _hidden(item.name):
+                continue
+            name = prefix + item.name
+            try:
+                status = item.stat()
+            except OSError as error:
+                if is_image(name):
+                    found.broken.append((name, f"cannot be read: {reason(error)}"))
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                (linked if item.is_symlink() else todo).append((Path(item.path), name + "/"))
+            elif stat.S_ISREG(status.st_mode):
+                yield Entry(name, status.st_size, Path(item.path))
+            elif is_image(name):
+                found.broken.append((name, "not a regular file"))
+
+
+def list_zip(path: Path) -> Listing:
+    """List a zip file; nothing is ever unpacked to disk, and entries that try a trick are left out with their reason."""
+    try:
+        # a handle of our own: zipfile's count of readers, which closes a file it opened itself, is not safe with threads
+        archive = zipfile.ZipFile(path.open("rb"))
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        words = reason(error) if isinstance(error, OSError) else str(error).lower()
+        raise UserError(f"{path} cannot be read as a zip file: {words}; pack it again, or give the folder itself") from None
+    found = Listing()
+    infos = [info for info in archive.infolist() if not info.is_dir()]
+    total = sum(info.file_size for info in infos)
+    if total > ZIP_LIMIT:
+        raise UserError(
+            f"{path} would unpack to {total / 2**30:.0f} GiB, over the limit of {ZIP_LIMIT >> 30} GiB; unpack it yourself "
+            "if you trust it, and give the folder"
+        )
+    visible = [info for info in infos if not any(_hidden(part) for part in info.filename.split("/") if part not in ("..", "."))]
+    top = _common_top([info.filename for info in visible])
+    for info in sorted(visible, key=lambda i: i.filename):
+        why = _trick(info)
+        if why is None:
+            found.add(Entry(info.filename.removeprefix(top), info.file_size, info, archive))
+        else:
+            found.broken.append((info.filename, why))
+    return found
+
+
+def _common_top(names: Iterable[str]) -> str:
+    """Return the one folder, with its slash, that everything in an archive lies in, or nothing."""
+    tops = {name.split("/", 1)[0] if "/" in name else "" for name in names}
+    top = tops.pop() if len(tops) == 1 else ""
+    return f"{top}/" if top not in ("", "..", ".") else ""
+
+
+def _trick(info: zipfile.ZipInfo) -> str | None:
+    """Return why a zip entry is not trusted, or None."""
+    parts = info.filename.replace("\\", "/").split("/")
+    if ".." in parts or parts[0] == "" or ":" in parts[0]:
+        return "unsafe name: it points out of the zip file"
+    if stat.S_ISLNK(info.external_attr >> 16):
+        return "a link, which is not followed inside a zip file"
+    if info.flag_bits & 1:
+        return "encrypted"
+    if info.compress_type not in ZIP_METHODS:
+        return "packed by a method that is not read (only stored, deflate and bzip2 are)"
+    if info.file_size > ZIP_SMALL and info.file_size > ZIP_RATIO * max(info.compress_size, 1):
+        return f"unpacks to more than {ZIP_RATIO} times its size, like a zip bomb"
+    return None
