@@ -16,7 +16,7 @@ from reverie.data import DATASETS, Dataset, load_data
 from reverie.families.diffusion import Diffusion
 from reverie.files import atomic
 from reverie.noise import check_seed
-from reverie.picture import image_grid, loss_curve, save, scatter
+from reverie.picture import contact_sheet, loss_curve, save, scatter, to_bytes
 from reverie.run import Run, load
 
 SHEET = 64  # images on a contact sheet
@@ -25,7 +25,7 @@ SHEET = 64  # images on a contact sheet
 def flops(model: Diffusion) -> int:
     """Return the floating-point operations of one evaluation of the network for one datum."""
     device = next(model.parameters()).device
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with FlopCounterMode(display=False) as counter:
         model.denoiser(torch.zeros(1, *model.shape, device=device), 0.5)
     return int(counter.get_total_flops())
 
@@ -39,7 +39,7 @@ def draw_data(dataset: Dataset, out: Path) -> None:
         save(scatter(x.numpy(), names, dataset.name), out)
         return
     with atomic(out) as aside:
-        Image.fromarray(image_grid(np.moveaxis(x.numpy(), 1, -1))).save(aside)
+        Image.fromarray(contact_sheet(to_bytes(np.moveaxis(x.numpy(), 1, -1)), names)).save(aside)
 
 
 def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:

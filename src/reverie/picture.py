@@ -192,30 +192,9 @@ def to_bytes(image: np.ndarray) -> np.ndarray:
     return np.asarray((np.clip(image, 0, 1) * 255).round(), dtype=np.uint8)
 
 
-def image_grid(images: np.ndarray, gap: int = 2, least: int = 320) -> np.ndarray:
-    """Return images side by side, about as many across as down, enlarged by a whole factor to be seen.
-
-    images: (N, H, W) or (N, H, W, C) in [0, 1], C = 1, 3 or 4 (shown over white) -> (H', W', 3) uint8.
-    """
-    shown = to_bytes(images if images.ndim == 4 else images[..., None])
-    if shown.shape[-1] == 4:
-        cover = shown[..., 3:] / 255.0
-        shown = (shown[..., :3] * cover + 255 * (1 - cover)).round().astype(np.uint8)
-    shown = np.broadcast_to(shown[..., :3] if shown.shape[-1] >= 3 else shown[..., :1], (*shown.shape[:3], 3))
-    count, height, width = shown.shape[:3]
-    columns = int(np.ceil(np.sqrt(count)))
-    rows = -(-count // columns)
-    sheet = np.full((rows * (height + gap) + gap, columns * (width + gap) + gap, 3), 255, np.uint8)
-    for k, image in enumerate(shown):
-        top, left = gap + k // columns * (height + gap), gap + k % columns * (width + gap)
-        sheet[top : top + height, left : left + width] = image
-    factor = max(1, -(-least // max(sheet.shape[:2])))
-    return sheet.repeat(factor, 0).repeat(factor, 1)
-
-
 def image_frames(film: Film, last: np.ndarray, most: int = 60) -> Iterator[np.ndarray]:
     """Yield (H, W, 3) frames with the grid of x on the left and that of the x0 estimate on the right."""
     for k in np.unique(np.linspace(0, len(film) - 1, most).round().astype(int)):
         _, x, x0 = film[k]
-        yield np.concatenate([image_grid(x), image_grid(x0)], axis=1)
-    yield np.concatenate([image_grid(last)] * 2, axis=1)
+        yield np.concatenate([contact_sheet(to_bytes(x)), contact_sheet(to_bytes(x0))], axis=1)
+    yield np.concatenate([contact_sheet(to_bytes(last))] * 2, axis=1)

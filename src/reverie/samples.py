@@ -14,7 +14,7 @@ from PIL import Image
 
 from reverie.errors import UserError
 from reverie.files import atomic, writable_folder
-from reverie.picture import Film, image_frames, image_grid, png_bytes, point_frames, save, scatter, to_bytes, write_film
+from reverie.picture import Film, contact_sheet, image_frames, png_bytes, point_frames, save, scatter, to_bytes, write_film
 
 SUFFIXES = (".npy", ".png", ".gif", ".mp4")
 
@@ -58,7 +58,7 @@ class Samples:
         if not self.are_images:
             return png_bytes(scatter(self.x, self.labels))
         buffer = io.BytesIO()
-        Image.fromarray(image_grid(self.x)).save(buffer, format="png")
+        Image.fromarray(contact_sheet(to_bytes(self.x))).save(buffer, format="png")
         return buffer.getvalue()
 
     def _repr_png_(self) -> bytes:
