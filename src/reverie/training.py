@@ -24,6 +24,7 @@ from reverie.pair import Pair
 
 LEVELS = 4  # the held-out loss is told for as many ranges of t
 REPORTS, CHECKS = 200, 20  # how often, in a whole run, a step is reported and the held-out loss taken
+CHECK_SHARE = 0.03  # of the training time, at most, goes into the held-out loss
 CLOCK = 0.5  # the fewest seconds between reports when the length is given in minutes
 HELD_OUT_DRAWS = {False: 2000, True: 512}  # noised points, noised images of which the held-out loss is the mean
 STEP_DECAYS = 10  # "step" halves the learning rate as often in a run
@@ -175,7 +176,7 @@ def fit(model: Diffusion, average: Average, train: Dataset, held_out: Dataset, s
     loader = loader if isinstance(train.x, Tensor) else ahead(loader)
     begun = reported = time.monotonic()
     window: list[Tensor] = []
-    fraction, i, reported_at, reports, checks = 0.0, 0, 0, 0, 0
+    fraction, i, reported_at, reports, checks, checking = 0.0, 0, 0, 0, 0, 0.0
     while fraction < 1:
         rate = learning_rate(settings, fraction)
         optimizer.param_groups[0]["lr"] = rate
@@ -202,9 +203,10 @@ def fit(model: Diffusion, average: Average, train: Dataset, held_out: Dataset, s
                     f"the loss became {mean} by step {i}; the learning rate {settings.learning_rate} is probably too high:"
                     " try a tenth of it with --learning-rate"
                 )
-            check = fraction == 1 or fraction * CHECKS >= checks
+            check = fraction == 1 or (fraction * CHECKS >= checks and checking <= CHECK_SHARE * (now - begun))
             held, levels, noise = held_out_loss(average.model, held_out, settings.seed) if check else (None, (), ())
-            checks = math.floor(fraction * CHECKS) + 1
+            checks += check
+            checking += time.monotonic() - now
             speed = (i - reported_at) / max(now - reported, 1e-9)
             yield Step(i, fraction, now - begun, speed, mean, rate, held, levels, noise)
             window, reported, reported_at = [], time.monotonic(), i
