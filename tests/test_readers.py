@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import struct
 import zipfile
 from pathlib import Path
@@ -20,8 +21,7 @@ from reverie.data.cdb import read_cdb
 from reverie.data.idx import read_idx
 from reverie.errors import UserError
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-SHARED = SHARED if SHARED.is_dir() else Path("/work/shared/data")
+SHARED = Path(os.environ.get("REVERIE_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 needs_mnist = pytest.mark.skipif(not (SHARED / "mnist").is_dir(), reason="the MNIST files are not on this machine")
 needs_hoda = pytest.mark.skipif(not (SHARED / "hoda").is_dir(), reason="the Hoda files are not on this machine")
 MNIST_PIXELS = "741c988805d008ac"  # the first 16 digits of the sha256 sum of all training pixels

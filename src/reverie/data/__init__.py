@@ -109,4 +109,4 @@ def _not_there(source: str) -> UserError:
     meant = {**beside, **({} if len(path.parts) > 1 else {name: name for name in DATASETS})}
     close = [repr(meant[guess]) for guess in get_close_matches(path.name, meant, n=2, cutoff=0.6)]
     hint = f"did you mean {' or '.join(close)}? " if close else ""
-    return UserError(f"there is no file or folder {source!r}; {hint}give a path, or one of: {', '.join(DATASETS)}")
+    return UserError(f"unknown data {source!r}: no such file or folder; {hint}give a path, or one of: {', '.join(DATASETS)}")
