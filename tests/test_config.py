@@ -50,6 +50,7 @@ DATA = st.integers(0, 4).flatmap(
     lambda k: st.fixed_dictionaries(
         {
             "name": NAMES,
+            "source": NAMES,
             "count": st.integers(1, 10**9),
             "seed": st.integers(0, 2**31 - 1),
             "shape": st.lists(st.integers(1, 16384), min_size=1, max_size=3),
@@ -79,7 +80,7 @@ def test_any_valid_configuration_survives_toml(training, length, data, sigma) ->
 
 def test_the_strategies_know_every_field() -> None:
     assert set(TrainingConfig.model_fields) == {*TRAINING, "steps", "minutes"}
-    assert set(DataConfig.model_fields) == {"name", "count", "seed", "shape", "labels", "label_counts", "fingerprint"}
+    assert set(DataConfig.model_fields) == {"name", "source", "count", "seed", "shape", "labels", "label_counts", "fingerprint"}
 
 
 BAD = [
@@ -104,6 +105,7 @@ BAD = [
     ("training", "weight", 3),
     ("training", "times", None),
     ("data", "name", 7),
+    ("data", "source", 7),
     ("data", "count", 0),
     ("data", "seed", "x"),
     ("data", "shape", []),

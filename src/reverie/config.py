@@ -19,9 +19,10 @@ class Section(BaseModel):
 
 
 class DataConfig(Section):
-    """Which data, and what they looked like."""
+    """Which data, and what they looked like.  source: the name or the whole path they were read from."""
 
     name: str
+    source: str = ""
     count: Count
     seed: Seed = 0
     shape: tuple[Annotated[int, Field(ge=1, le=16384)], ...] = Field(min_length=1, max_length=3)

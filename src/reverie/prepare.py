@@ -22,7 +22,7 @@ from reverie import checkpoint
 from reverie.checkpoint import NETWORKS
 from reverie.codec import standard_spec
 from reverie.config import Config, DataConfig, TrainingConfig
-from reverie.data import Dataset, load_data
+from reverie.data import DATASETS, Dataset, load_data
 from reverie.errors import ReverieWarning, UserError
 from reverie.files import reason, writable_folder
 from reverie.inspection import flops
@@ -178,7 +178,7 @@ def prepare(
         target=target or chosen.target,
         sigma_data=spread(train_set),
         data=DataConfig(
-            name=dataset.name, count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,
+            name=dataset.name, source=data if data in DATASETS else str(Path(data).expanduser().resolve()), count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,
             label_counts=tuple(dataset.label_counts()), fingerprint=dataset.fingerprint(),
         ),
         codec={"name": "pixels"} if dataset.is_images else standard_spec(train_set.batch(torch.arange(len(train_set)))[0]),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
+import torch
 
 from reverie.checkpoint import NETWORKS
 from reverie.data import DATASETS, load_data
@@ -50,6 +51,19 @@ def sample(run: str | Path | Run, n: int = 16, *, device: str = "auto", **option
     return run.sample(n, **options)
 
 
+def _fresh_points(run: Run, n: int) -> np.ndarray:
+    """Return 2n points the model has not seen: newly generated ones, or as many held-out ones as there are."""
+    data = run.config.data
+    if n < 1:
+        raise UserError(f"the number of samples must be at least 1, got {n}")
+    if data.source in DATASETS:
+        fresh = load_data(data.source, max(2 * n, 2), data.seed + 1)
+    else:
+        fresh = load_data(data.source).split(data.seed)[1]
+        fresh = fresh.take(torch.arange(min(2 * n, len(fresh) // 2 * 2)))
+    return fresh.batch(torch.arange(len(fresh)))[0].numpy()
+
+
 def evaluate(run: str | Path | Run, n: int = 2000, *, device: str = "auto", **options: Unpack[Options]) -> dict[str, Any]:
     """Measure n samples of a run against fresh data and return the figures, with counts and seeds beside them."""
     run = run if isinstance(run, Run) else load(run, device)
@@ -59,16 +73,16 @@ def evaluate(run: str | Path | Run, n: int = 2000, *, device: str = "auto", **op
             f"{run.path} is a model of images, which evaluate cannot measure yet;"
             f" `reverie inspect {run.path}` shows its held-out error at every noise level"
         )
-    samples = run.sample(n, **options)
+    fresh = _fresh_points(run, n)
+    samples = run.sample(len(fresh) // 2, **options)
     rows = [row for row in run.metrics() if "held_out" in row]
-    fresh = load_data(data.name, 2 * max(n, 2), data.seed + 1).x
     return {
         "run": str(run.path),
         "data": data.name,
-        "samples": n,
+        "samples": len(samples),
         "seed": options.get("seed", 0),
         "held_out_loss": rows[-1]["held_out"] if rows else None,
-        **score_points(data.name, samples.x, np.asarray(fresh)),
+        **score_points(data.source, samples.x, fresh),
     }
 
 
