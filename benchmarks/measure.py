@@ -55,8 +55,8 @@ def machine() -> str:
     )
 
 
-def report(rows: list[Row], path: Path) -> None:
-    """Write the rows as a page."""
+def report(rows: list[Row], sections: dict[str, list[str]], path: Path) -> None:
+    """Write the rows and further sections as a page."""
     lines = [
         "# Benchmarks",
         "",
@@ -69,4 +69,6 @@ def report(rows: list[Row], path: Path) -> None:
         *(f"| {r.what} | {r.ours * 1e3:.2f} ms | {r.peer * 1e3:.2f} ms | {r.ratio:.2f} x | {r.note} |" for r in rows),
         "",
     ]
+    for title, text in sections.items():
+        lines += [f"## {title}", "", *text, ""]
     path.write_text("\n".join(lines))

@@ -158,6 +158,7 @@ def test_what_cannot_be_built_is_refused_with_the_reason(change: dict[str, Any],
 
 def test_specs_are_read_from_text() -> None:
     assert parse("ddim:eta=0.5, x=1") == {"name": "ddim", "eta": "0.5", "x": "1"}
+    assert parse("unet:widths=[8, 12],stem=1") == {"name": "unet", "widths": ["8", "12"], "stem": "1"}
     made = build(SAMPLERS, "ddim:eta=0.5", "sampler")
     assert isinstance(made, DDIM) and made.eta == 0.5
     assert complete(SCHEDULES, "linear:steps=40", "schedule") == {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,31 @@ def draw_data(dataset: Dataset, out: Path) -> None:
         Image.fromarray(contact_sheet(to_bytes(np.moveaxis(x.numpy(), 1, -1)), names)).save(aside)
 
 
+def _counts(counts: Mapping[str, int], most: int = 6) -> str:
+    """Say how often each thing occurs, the commonest first."""
+    ordered = sorted(counts.items(), key=lambda pair: -pair[1])
+    rest = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return ", ".join(f"{name} {count:,}" for name, count in ordered[:most]) + rest
+
+
+def describe(dataset: Dataset, most: int = 10) -> Iterator[str]:
+    """Say what a scan has found, a line each: sizes, modes, classes, range, duplicates, broken files, conversions."""
+    found = dataset.report
+    if dataset.is_images:
+        low, high = found["range"]
+        yield f"{len(dataset):,} images; sizes {_counts(found['sizes'])}; modes {_counts(found['modes'])}"
+        yield f"values {low} to {high}; {found['duplicates']:,} duplicates"
+    if dataset.label_names:
+        counts = dict(zip(dataset.label_names, dataset.label_counts(), strict=True))
+        yield f"{len(counts)} classes: {_counts(counts, 12)}"
+    broken = found.get("broken", [])
+    for item in broken[:most]:
+        yield f"skipped {item['file']}: {item['reason']}"
+    if len(broken) > most:
+        yield f"skipped {len(broken) - most:,} more; reverie inspect --json lists them all"
+    yield from dataset.notes
+
+
 def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:
     """Describe a data set; with `out`, draw it as well."""
     if out is not None:
@@ -50,6 +75,7 @@ def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:
     axes = (0, 2, 3) if dataset.is_images else (0,)
     return {
         "data": dataset.name,
+        **{key: value for key, value in dataset.report.items() if key != "classes"},
         "count": len(dataset),
         "shape": list(dataset.shape),
         "range": [float(x.min()), float(x.max())],
@@ -57,6 +83,7 @@ def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:
         "std": x.std(axes).tolist(),
         "labels": dict(zip(dataset.label_names, dataset.label_counts(), strict=True)),
         "fingerprint": dataset.fingerprint(),
+        "notes": list(dataset.notes),
     }
 
 

@@ -25,7 +25,7 @@ from reverie.config import Config, DataConfig, TrainingConfig
 from reverie.data import DATASETS, Dataset, load_data
 from reverie.errors import ReverieWarning, UserError
 from reverie.files import reason, writable_folder
-from reverie.inspection import flops
+from reverie.inspection import describe, flops
 from reverie.noise import check_seed
 from reverie.picture import loss_curve, save
 from reverie.plan import PRESETS, network_for, plan
@@ -83,11 +83,12 @@ class Training:
     average: Average
     train: Dataset
     held_out: Dataset
+    about: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
 
     def introduction(self) -> Iterator[str]:
         """Say what will be trained on what, and why, a line each."""
-        yield from self.train.notes
+        yield from self.about
         config = self.run.config
         yield f"{config.data.name}: {len(self.train):,} to train, {len(self.held_out):,} held out"
         yield from self.reasons
@@ -178,7 +179,8 @@ def prepare(
         target=target or chosen.target,
         sigma_data=spread(train_set),
         data=DataConfig(
-            name=dataset.name, source=data if data in DATASETS else str(Path(data).expanduser().resolve()), count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,
+            name=dataset.name, source=data if data in DATASETS else str(Path(data).expanduser().resolve()),
+            count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,
             label_counts=tuple(dataset.label_counts()), fingerprint=dataset.fingerprint(),
         ),
         codec={"name": "pixels"} if dataset.is_images else standard_spec(train_set.batch(torch.arange(len(train_set)))[0]),
@@ -187,7 +189,8 @@ def prepare(
         training=training,
     )  # fmt: skip
     model = checkpoint.build_model(config).to(where)
+    about = tuple(describe(dataset))
     model.denoiser.schedule.warn_if_signal_remains()
     path = _claim(out, dataset.name, overwrite)
     checkpoint.write_config(path, config)
-    return Training(Run(config, model, path), Average(model, training.ema_share), train_set, held_out, chosen.reasons)
+    return Training(Run(config, model, path), Average(model, training.ema_share), train_set, held_out, about, chosen.reasons)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -15,16 +16,18 @@ Spec = dict[str, Any]
 
 
 def parse(spec: str | Mapping[str, Any]) -> Spec:
-    """Read `name` or `name:key=value,key=value` into {"name": name, key: value}."""
+    """Read `name` or `name:key=value,key=[value,value]` into {"name": name, key: value}."""
     if not isinstance(spec, str):
         return dict(spec)
     name, _, options = spec.partition(":")
     parsed: Spec = {"name": name.strip()}
-    for option in filter(None, (o.strip() for o in options.split(","))):
+    for option in filter(None, (o.strip() for o in re.split(r",(?![^\[]*\])", options))):
         key, equals, value = option.partition("=")
         if not equals:
             raise UserError(f"cannot read {option!r} in {spec!r}; write options as name:key=value,key=value")
-        parsed[key.strip()] = value.strip()
+        value = value.strip()
+        is_list = value.startswith("[") and value.endswith("]")
+        parsed[key.strip()] = [v.strip() for v in value[1:-1].split(",")] if is_list else value
     return parsed
 
 

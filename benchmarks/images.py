@@ -1,0 +1,130 @@
+"""Training speed of the image networks against a peer and against the machine's matrix product, and quality on MNIST."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import reverie
+from benchmarks.lenet import accuracy, features, train_lenet
+from reverie.checkpoint import NETWORKS
+from reverie.data import load_data
+from reverie.data.idx import read_pair
+from reverie.metrics.frechet import frechet_distance
+from reverie.plan import PRESETS
+from reverie.spec import build
+
+BATCH = 64
+
+
+def seconds(run: Callable[[], object], rounds: int = 12) -> float:
+    """Return the median time of a call, after three to warm up."""
+    times = []
+    for k in range(rounds + 3):
+        begun = time.perf_counter()
+        run()
+        if k >= 3:
+            times.append(time.perf_counter() - begun)
+    return statistics.median(times)
+
+
+def sgemm() -> float:
+    """Return the machine's rate of float32 2048 x 2048 products, in operations a second."""
+    a = torch.randn(2048, 2048)
+    return 2 * 2048**3 / seconds(lambda: a @ a, 9)
+
+
+def trainer(net: Callable[[Tensor, Tensor], Tensor], parameters: Any, x: Tensor) -> Callable[[], None]:
+    """Return a function that does one training step: forward, backward, fused AdamW."""
+    optimizer = torch.optim.AdamW(parameters, fused=True)
+    level = torch.randn(len(x))
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        (net(x, level) - x).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def network(name: str) -> tuple[nn.Module, int]:
+    """Return one of our networks for 28 x 28 grey images with labels, and its operations for one image."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    net = build(NETWORKS, {**PRESETS[name], "labels": 10}, "network")
+    with FlopCounterMode(display=False) as counter:
+        net(torch.zeros(1, 1, 28, 28), torch.zeros(1), None)
+    return net, int(counter.get_total_flops())
+
+
+def throughput() -> list[str]:
+    """Compare images a second of a training step, and the share of the machine's arithmetic, side by side."""
+    import diffusers
+
+    make: Any = diffusers.UNet2DModel
+    peer = make(
+        sample_size=32, in_channels=1, out_channels=1, layers_per_block=1, block_out_channels=(32, 64, 128),
+        down_block_types=("DownBlock2D", "DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D", "UpBlock2D"),
+    )  # fmt: skip
+    step = trainer(lambda x, level: peer(x, level).sample, peer.parameters(), torch.randn(BATCH, 1, 32, 32))
+    theirs = BATCH / seconds(step, 4)
+    rate = sgemm()
+    lines = [
+        "| network | images/s in training | against the peer | of the sgemm rate |",
+        "|---|---|---|---|",
+        f"| diffusers UNet2DModel (32, 64, 128), 32 x 32 | {theirs:.0f} | 1 | |",
+    ]
+    for name in ("unet-tiny", "unet-small", "unet-base"):
+        net, operations = network(name)
+        step = trainer(partial(net, cond=None), net.parameters(), torch.randn(BATCH, 1, 28, 28))
+        ours = BATCH / seconds(step)
+        lines.append(f"| {name}, 28 x 28 | {ours:.0f} | {ours / theirs:.1f} x | {3 * operations * ours / rate:.0%} |")
+    print("\n".join(lines), flush=True)
+    return [f"Batch {BATCH}, fused AdamW, sgemm {rate / 1e9:.0f} GFLOP/s.", "", *lines]
+
+
+def mnist_folder() -> Path | None:
+    """Return where the MNIST files are, if anywhere."""
+    places = (os.environ.get("REVERIE_DATA", ""), str(Path(__file__).parents[2] / "shared" / "data"))
+    return next((Path(p) / "mnist" for p in places if p and (Path(p) / "mnist").is_dir()), None)
+
+
+def quality(minutes: float = 5.0, count: int = 2000) -> list[str]:
+    """Train on MNIST for five minutes and measure the Fréchet distance of 2,000 samples on LeNet's features."""
+    folder = mnist_folder()
+    if folder is None:
+        return ["MNIST was not found, so quality was not measured; set REVERIE_DATA."]
+    data = load_data(str(folder))
+    images, labels = data.batch(torch.arange(len(data)))
+    assert labels is not None
+    net = train_lenet(images, labels)
+    pixels, answers = read_pair(folder / "t10k-images-idx3-ubyte.gz", folder / "t10k-labels-idx1-ubyte.gz")
+    test, truth = torch.from_numpy(pixels)[:, None].float() / 255, torch.from_numpy(answers).long()
+    real = features(net, images).numpy()
+    with tempfile.TemporaryDirectory() as place:
+        run = reverie.train(str(folder), Path(place) / "run", minutes=minutes)
+        begun = time.perf_counter()
+        samples = torch.cat([torch.from_numpy(run.sample(500, label="all", seed=k).x)[:, None] for k in range(count // 500)])
+        per_image = (time.perf_counter() - begun) / count
+        steps = run.metrics()[-1]["i"]
+    distance = frechet_distance(features(net, samples).numpy(), real)
+    floor = frechet_distance(features(net, images[:count]).numpy(), real)
+    lines = [
+        f"`reverie train mnist --minutes {minutes:g}` with labels: {steps:,} steps; {count:,} samples with the default sampler"
+        f" ({per_image * 1e3:.1f} ms an image, seeds 0 to {count // 500 - 1}).",
+        f"Fréchet distance on 84 LeNet features (test accuracy {accuracy(net, test, truth):.2%}) to the 60,000 training images:"
+        f" **{distance:.2f}**; {count:,} training images themselves: {floor:.2f}; noise:"
+        f" {frechet_distance(features(net, torch.rand(count, 1, 28, 28)).numpy(), real):.0f}.",
+    ]
+    print("\n".join(lines), flush=True)
+    return lines
