@@ -189,7 +189,7 @@ def test_one_step_equals_diffusers(
     denoise: Denoiser = NetDenoiser(Constant(y), schedule, target)
     denoise = Clip(denoise) if clip else denoise
     t, s = (torch.tensor(k / 1000, dtype=torch.float64) for k in (index + 1, index))
-    ours, _ = sampler.step(denoise, Frame(0, t, x, denoise(x, t)), s, Drawn(image_seeds(0, 4)), None)
+    ours, _ = sampler.step(denoise, Frame(0, 2, t, x, denoise(x, t)), s, Drawn(image_seeds(0, 4)), None)
     # Where x0 is x / alpha with a small alpha, float32 data have only 1e-5 of that in common.
     scale = max(1.0, float(theirs.pred_original_sample.abs().max()))
     torch.testing.assert_close(ours, theirs.prev_sample, rtol=1e-5, atol=1e-5 * scale)

@@ -48,8 +48,8 @@ SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything rand
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-SamplerOption = Annotated[str, _named("samplers", "How to sample, with options like ddim:eta=0.5", "--sampler")]
-SamplingSteps = Annotated[int, typer.Option("--steps", help="Network evaluations per sample.")]
+SamplerOption = Annotated[str | None, _named("samplers", "How to sample, with options like ddim:eta=0.5", "--sampler")]
+SamplingSteps = Annotated[int | None, typer.Option("--steps", help="Network evaluations per sample.")]
 GridOption = Annotated[str, _named("grids", "How the times are spaced", "--grid")]
 SizeOption = Annotated[str | None, typer.Option("--size", help="Size of images: 32, or 64x48 for height x width.")]
 FitOption = Annotated[str, typer.Option("--fit", help="How images are brought to that size: crop, pad or stretch.")]
@@ -149,8 +149,8 @@ def sample(
     out: Annotated[Path, typer.Option("--out", help="X.png, X.gif, X.mp4, X.npy or a folder.")] = Path("samples.png"),
     label: LabelOption = None,
     guidance: GuidanceOption = 1.0,
-    sampler: SamplerOption = "ddim",
-    steps: SamplingSteps = 50,
+    sampler: SamplerOption = None,
+    steps: SamplingSteps = None,
     grid: GridOption = "uniform",
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
@@ -161,9 +161,9 @@ def sample(
     screen = _screen(json, quiet)
     from reverie import verbs
 
-    with screen.counting("sampling", steps) as advance:
+    with screen.counting("sampling") as advance:
         files = verbs.sample_to(
-            run, n, out, device=device, on_frame=lambda frame: advance(),
+            run, n, out, device=device, on_frame=lambda frame: advance(frame.i + 1, frame.of),
             label=label, guidance=guidance, sampler=sampler, steps=steps, grid=grid, seed=seed,
         )  # fmt: skip
     screen.result({"files": [str(f) for f in files], "samples": n, "seed": seed}, f"wrote {', '.join(map(str, files))}")
@@ -175,8 +175,8 @@ def evaluate(
     n: Annotated[int, typer.Option("-n", help="How many samples to measure.")] = 2000,
     label: LabelOption = None,
     guidance: GuidanceOption = 1.0,
-    sampler: SamplerOption = "ddim",
-    steps: SamplingSteps = 50,
+    sampler: SamplerOption = None,
+    steps: SamplingSteps = None,
     grid: GridOption = "uniform",
     seed: SeedOption = 0,
     device: DeviceOption = "auto",

@@ -22,6 +22,9 @@ from reverie.samples import Samples
 from reverie.spec import build
 
 MOST_STEPS = 100_000
+# Sampler and steps when nothing is said, for points and for images.  On MNIST after five minutes, 20 evaluations of
+# ddpm gave a Fréchet distance of 5.7 where ddim gave 14.8: fresh noise corrects what a young network gets wrong.
+USUAL = {False: ("ddim", 50), True: ("ddpm", 40)}
 LABEL_DRAW = 2**30  # the number of the draw, of each image's own stream, that decides its label
 
 
@@ -48,8 +51,8 @@ class Options(TypedDict, total=False):
     label: str | None
     guidance: float
     seed: int
-    sampler: str
-    steps: int
+    sampler: str | None
+    steps: int | None
     grid: str
 
 
@@ -86,7 +89,9 @@ class Run:
         """Draw n data at once and yield every frame, in model units."""
         if n < 1:
             raise UserError(f"the number of samples must be at least 1, got {n}")
-        steps, guidance = options.get("steps", 50), options.get("guidance", 1.0)
+        usual_sampler, usual_steps = USUAL[len(self.config.data.shape) > 1]
+        steps, guidance = options.get("steps"), options.get("guidance", 1.0)
+        steps = usual_steps if steps is None else steps
         if not 1 <= steps <= MOST_STEPS:
             raise UserError(f"the number of sampling steps must lie between 1 and {MOST_STEPS:,}, got {steps}")
         if not math.isfinite(guidance):
@@ -94,7 +99,7 @@ class Run:
         seed = options.get("seed", 0)
         schedule = self.model.denoiser.schedule
         grid = pick(GRIDS, options.get("grid", "uniform"), "grid")(schedule, steps)
-        sampler = build(SAMPLERS, options.get("sampler", "ddim"), "sampler")
+        sampler = build(SAMPLERS, usual_sampler if (named := options.get("sampler")) is None else named, "sampler")
         seeds, cond = image_seeds(seed, n), self.labels(options.get("label"), n, seed)
         if cond is None and guidance != 1:
             raise UserError(f"the run {self.path} was trained without labels, so guidance has nothing to steer by")

@@ -21,9 +21,10 @@ from reverie.schedule import Schedule
 
 @dataclass(frozen=True)
 class Frame:
-    """One moment of a trajectory: x at time t and the estimate made from it.  x: (B, ...)."""
+    """One moment of a trajectory, number i of as many: x at time t and the estimate made from it.  x: (B, ...)."""
 
     i: int
+    of: int
     t: float
     x: Tensor
     pair: Pair
@@ -129,7 +130,7 @@ def trajectory(denoise: Denoiser, sampler: Sampler, x: Tensor, grid: Tensor, noi
         raise UserError("a time grid needs at least one finite time")
     times, memory = grid.tolist(), None
     for i, (t, s) in enumerate(pairwise(times)):
-        now = Frame(i, t, x, denoise(x, t))
+        now = Frame(i, len(times), t, x, denoise(x, t))
         yield now
         x, memory = sampler.step(denoise, now, s, noise, memory)
-    yield Frame(len(times) - 1, times[-1], x, denoise(x, times[-1]))
+    yield Frame(len(times) - 1, len(times), times[-1], x, denoise(x, times[-1]))

@@ -105,8 +105,7 @@ class Screen:
             yield update
 
     @contextmanager
-    def counting(self, what: str, total: int) -> Iterator[Callable[[], None]]:
-        """Show a bar that moves by one at each call of what is yielded."""
-        with self._bar() as bar:
-            task = bar.add_task(what, total=total, note="")
-            yield lambda: bar.update(task, advance=1, note=f"{bar.tasks[0].completed + 1:.0f}/{total}")
+    def counting(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Show a bar that follows what is yielded, called with (done, of)."""
+        with self.reading() as update:
+            yield lambda done, of: update(what, done, of)
