@@ -158,7 +158,7 @@ WHOLE = {
     "a.cdb": cdb_bytes(DIGITS, [1, 2]),
     "b.cdb": cdb_bytes([np.zeros((3, 4), np.uint8)] * 2, [1, 2], grey=True, fixed=(3, 4)),
     "a-idx3-ubyte": idx_bytes(np.zeros((3, 5, 4))),
-    "a-idx3-ubyte.gz": gzip.compress(idx_bytes(np.zeros((3, 5, 4)))),
+    "a-idx3-ubyte.gz": gzip.compress(idx_bytes(np.zeros((3, 5, 4))), mtime=0),
 }
 
 
@@ -208,6 +208,7 @@ def data_start(name: str) -> bytes:
         ("a.cdb", struct.pack("<HBBBBI", 2005, 1, 1, 0, 0, 2**32 - 1).ljust(1100, b"\0"), "cannot hold"),
         ("a.cdb", cdb_bytes(DIGITS, [1, 2])[:-1], "record 2 of 2"),
     ],
+    ids=range(8),
 )
 def test_lengths_are_checked_before_anything_is_allocated(tmp_path: Path, name: str, content: bytes, match: str) -> None:
     (tmp_path / name).write_bytes(content)
