@@ -35,7 +35,7 @@ def test_the_global_random_state_is_left_alone(tmp_path: Path) -> None:
 
 def test_training_lowers_the_held_out_loss(spiral_run: Run) -> None:
     held = [row for row in spiral_run.metrics() if "held_out" in row]
-    assert len(held) >= 10 and held[-1]["held_out"] < held[0]["held_out"]
+    assert len(held) >= 2 and held[-1]["held_out"] < held[0]["held_out"]
     assert held[-1]["held_out_levels"][0] < 0.9 * held[0]["held_out_levels"][0]  # little noise is where there is most to learn
 
 
