@@ -12,11 +12,10 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	@rm -rf demo
-	@$(BIN)/reverie train spiral --out demo/run
-	@$(BIN)/reverie sample demo/run -n 2000 --out demo/spiral.png
-	@$(BIN)/reverie sample demo/run -n 2000 --out demo/film.gif
-	@$(BIN)/reverie evaluate demo/run
-	@echo "look at: demo/spiral.png demo/film.gif demo/run/loss.png"
+	@$(BIN)/reverie train digits --out demo/run --minutes 3
+	@$(BIN)/reverie sample demo/run -n 100 --label all --guidance 1.5 --out demo/digits.png
+	@$(BIN)/reverie sample demo/run -n 25 --guidance 1.5 --out demo/film.gif
+	@echo "look at: demo/digits.png demo/film.gif demo/run/loss.png"
 
 lint: $(READY)
 	$(BIN)/ruff check .
