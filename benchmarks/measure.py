@@ -64,7 +64,7 @@ def report(rows: list[Row], sections: dict[str, list[str]], path: Path) -> None:
         "",
         f"Machine: {machine()}.",
         "",
-        "| what | ours | peer | ours is faster by | peer and setting |",
+        "| what | ours | peer | peer's time / ours | peer and setting |",
         "|---|---|---|---|---|",
         *(f"| {r.what} | {r.ours * 1e3:.2f} ms | {r.peer * 1e3:.2f} ms | {r.ratio:.2f} x | {r.note} |" for r in rows),
         "",

@@ -67,7 +67,7 @@ def valid() -> dict[str, Any]:
         "data": {"name": "spiral", "count": 100, "shape": [2]},
         "codec": {"name": "standard", "mean": [0.0, 0.0], "std": [1.0, 1.0]},
         "schedule": {"name": "cosine"},
-        "network": {"name": "mlp"},
+        "network": {"name": "mlp", "channels": 2, "labels": 0},
         "training": {"steps": 10},
     }
 
@@ -140,11 +140,17 @@ def test_a_bad_top_field_is_refused(field: str, value: Any) -> None:
         ({"schedule": {"name": "linear", "steps": 10}}, "strictly between 0 and 1"),
         ({"schedule": {"name": "rectified", "steps": 10}}, "takes no options"),
         ({"schedule": {}}, "needs a name"),
-        ({"network": {"name": "os.system"}}, "unknown network"),
-        ({"network": {"name": "mlp", "hidden": 10**10}}, "hidden"),
-        ({"network": {"name": "mlp", "layers": 10**9}}, "layers"),
+        ({"network": {"name": "os.system", "channels": 2}}, "unknown network"),
+        ({"network": {"name": "mlp", "channels": 2, "hidden": 10**10}}, "hidden"),
+        ({"network": {"name": "mlp", "channels": 2, "layers": 10**9}}, "layers"),
+        ({"network": {"name": "mlp", "channels": 2, "layers": 64, "hidden": 8192}}, "at most 500,000,000"),
+        ({"network": {"name": "mlp", "channels": 2, "embedding_dim": 15}}, "even dimension"),
+        ({"network": {"name": "mlp", "channels": 3}}, "the network is for"),
+        ({"network": {"name": "mlp", "channels": 2, "labels": 4}}, "0 labels but the network has 4"),
+        ({"data": {"name": "x", "count": 3, "shape": [2, 2]}}, "the network is for"),
         ({"codec": {"name": "standard"}}, "needs a value for 'mean'"),
-        ({"codec": {"name": "standard", "mean": [0.0], "std": [0.0]}}, "all above 0"),
+        ({"codec": {"name": "standard", "mean": [0.0, 1.0], "std": [0.0, 1.0]}}, "all above 0"),
+        ({"codec": {"name": "standard", "mean": [0.0], "std": [1.0]}}, "2 coordinates but the codec has 1"),
         ({"training": {"steps": 1, "weight": "heavy"}}, "unknown weight"),
         ({"training": {"steps": 1, "times": "never"}}, "unknown way to draw times"),
         ({"target": "eps", "schedule": {"name": "rectified"}}, "divides by alpha"),
@@ -245,8 +251,9 @@ def test_no_run_at_all(tmp_path: Path) -> None:
 
 
 def test_metrics_survive_a_line_cut_off(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"i": 1}\n{"i": 2}\n{"i": ')
-    assert read_metrics(tmp_path) == [{"i": 1}, {"i": 2}]
+    row = '{"i": 1, "loss": 1.0, "fraction": 0.5, "seconds": 2.0}'
+    (tmp_path / "metrics.jsonl").write_text(f'{row}\n3\n[]\n{{"i": 1}}\n{row}\n{{"i": ')
+    assert [r["i"] for r in read_metrics(tmp_path)] == [1, 1]
 
 
 def test_atomic_writes_leave_the_old_file_on_failure(tmp_path: Path) -> None:

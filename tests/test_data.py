@@ -28,6 +28,7 @@ HARD = np.array(
         spiral_curve(np.array(THETA_MAX)) + [-0.4, 0.02],  # beyond the outer end
         [50.0, -30.0],
         [0.0, 1.0],  # the end itself is (-1/8, 1)
+        [0.52831359, 0.33548026],  # as good as half way between two turns
     ]
 )
 
@@ -52,6 +53,16 @@ def test_the_closest_point_where_newton_divides_by_nothing() -> None:
     evolute = spiral_curve(theta) + normal / curvature[:, None]
     _, distance = closest_on_spiral(evolute)
     _, expected = brute(evolute, 20_001)
+    assert (distance <= expected + 1e-12).all()
+
+
+def test_the_closest_point_on_the_ridge_between_two_turns() -> None:
+    """Half way between a point and the one a turn further out, a coarse search does not know which is closer."""
+    theta = np.linspace(THETA_MIN, THETA_MAX - 2 * np.pi, 200)
+    ridge = (spiral_curve(theta) + spiral_curve(theta + 2 * np.pi)) / 2
+    points = (ridge[:, None] + np.random.default_rng(2).normal(0, 0.004, (200, 5, 2))).reshape(-1, 2)
+    _, distance = closest_on_spiral(points)
+    _, expected = brute(points, 20_001)
     assert (distance <= expected + 1e-12).all()
 
 

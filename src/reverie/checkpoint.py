@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +34,24 @@ CONFIG, WEIGHTS_FILE, METRICS = "config.toml", "model.safetensors", "metrics.jso
 
 NETWORKS: dict[str, type[nn.Module]] = {"mlp": ConditionalMLP, "unet": UNet, "transformer": Transformer}
 
+MOST_PARAMETERS = 500_000_000
 ALPHA_LIMIT = 1e-3  # below this alpha at t = 1, targets whose decoding divides by alpha are useless there
+
+
+def _check_parts(config: Config) -> None:
+    """Refuse a configuration whose parts do not fit each other."""
+    data, network = config.data, config.network
+    shape = (
+        (network.get("channels"),) if "height" not in network else tuple(network[k] for k in ("channels", "height", "width"))
+    )
+    if tuple(data.shape) != shape:
+        raise UserError(f"the data have the shape {data.shape} but the network is for {shape}")
+    if len(data.labels) != network.get("labels", 0):
+        raise UserError(f"the data have {len(data.labels)} labels but the network has {network.get('labels', 0)}")
+    if data.labels and not sum(data.label_counts):
+        raise UserError("the data have labels, but none of them is ever used")
+    if len(data.shape) == 1 and "mean" in config.codec and len(config.codec["mean"]) != data.shape[0]:
+        raise UserError(f"the data have {data.shape[0]} coordinates but the codec has {len(config.codec['mean'])}")
 
 
 def build_model(config: Config) -> Diffusion:
@@ -48,6 +66,11 @@ def build_model(config: Config) -> Diffusion:
             f"the target {config.target!r} divides by alpha, which this {config.schedule['name']} schedule takes down to"
             f" {alpha:.2g} (wanted at least {ALPHA_LIMIT}); train 'v', 'flow' or 'edm', or use the linear schedule"
         )
+    _check_parts(config)
+    with torch.device("meta"):  # a plan of the network without its memory
+        parameters = sum(p.numel() for p in build(NETWORKS, config.network, "network").parameters())
+    if parameters > MOST_PARAMETERS:
+        raise UserError(f"this network has {parameters:,} parameters; at most {MOST_PARAMETERS:,} are allowed")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.training.seed)
         net = build(NETWORKS, config.network, "network")
@@ -67,7 +90,7 @@ def read_config(folder: Path) -> Config:
     """Read and check config.toml."""
     path = folder / CONFIG
     if not folder.is_dir():
-        raise UserError(f"there is no run at {folder}; train one with: reverie train spiral --out {folder}")
+        raise UserError(f"there is no run at {folder}; train one with: reverie train spiral --out {shlex.quote(str(folder))}")
     try:
         return Config.model_validate(tomllib.loads(path.read_text()))
     except FileNotFoundError:
@@ -83,8 +106,11 @@ def read_config(folder: Path) -> Config:
 def write_weights(folder: Path, model: nn.Module) -> None:
     """Write model.safetensors."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    with atomic(folder / WEIGHTS_FILE) as path:
-        save_file(state, path)
+    try:
+        with atomic(folder / WEIGHTS_FILE) as path:
+            save_file(state, path)
+    except SafetensorError as error:
+        raise UserError(f"cannot write {folder / WEIGHTS_FILE}: {error}; the disk may be full") from None
 
 
 def read_weights(folder: Path, model: nn.Module) -> None:
@@ -110,13 +136,15 @@ def read_weights(folder: Path, model: nn.Module) -> None:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Read metrics.jsonl; a last line that was cut off by a crash is left out."""
+    """Read metrics.jsonl; lines that are not reports, such as one cut off by a crash, are left out."""
     path = folder / METRICS
     rows: list[dict[str, Any]] = []
     if path.is_file():
         for line in path.read_text(errors="replace").splitlines():
             try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
+                row = json.loads(line)
+            except ValueError:
                 continue
+            if isinstance(row, dict) and {"i", "loss", "fraction", "seconds"} <= row.keys():
+                rows.append(row)
     return rows

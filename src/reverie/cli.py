@@ -47,7 +47,7 @@ RunPath = Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")]
 SamplerOption = Annotated[str | None, _named("samplers", "How to sample, with options like ddim:eta=0.5", "--sampler")]
 SamplingSteps = Annotated[int | None, typer.Option("--steps", help="Network evaluations per sample.")]
 GridOption = Annotated[str, _named("grids", "How the times are spaced", "--grid")]
@@ -133,7 +133,8 @@ def train(
     try:
         last = screen.follow_training(training)
     except KeyboardInterrupt:
-        screen.say(f"interrupted; the average weights so far are in {run.path}\nsample:  {command}")
+        learned = f"the average weights so far are in {run.path}\nsample:  {command}"
+        screen.say(f"interrupted; {learned if run.path.exists() else 'nothing was learned yet, so nothing was kept'}")
         raise
     screen.result(
         {"run": str(run.path), "steps": last.i, "seconds": last.seconds, "loss": last.loss, "held_out_loss": last.held_out},
@@ -146,7 +147,7 @@ def train(
 def sample(
     run: RunPath,
     n: Annotated[int, typer.Option("-n", help="How many.")] = 16,
-    out: Annotated[Path, typer.Option("--out", help="X.png, X.gif, X.mp4, X.npy or a folder.")] = Path("samples.png"),
+    out: Annotated[str, typer.Option("--out", help="X.png, X.gif, X.mp4, X.npy or a folder.")] = "samples.png",
     label: LabelOption = None,
     guidance: GuidanceOption = 1.0,
     sampler: SamplerOption = None,
@@ -218,7 +219,7 @@ def inspect(
             "on_progress": on_progress,
         }  # fmt: skip
         found = verbs.inspect(what, out=out, seed=seed, device=device, reading=reading)
-    screen.table(found)
+    screen.table({**found, "picture": str(out)} if out is not None else found)
 
 
 @app.command(name="list")
@@ -281,7 +282,14 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         code = USER_MISTAKE
     except TyperException as error:
-        print(f"error: {_sentence(error)}", file=sys.stderr)
+        if said := _sentence(error):  # nothing to say where the help was printed instead
+            print(f"error: {said}", file=sys.stderr)
+        code = USER_MISTAKE
+    except MemoryError:
+        print("error: there is not enough memory for this; ask for fewer or smaller things", file=sys.stderr)
+        code = USER_MISTAKE
+    except OSError as error:
+        print(f"error: {error.filename or 'the output'}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
         code = USER_MISTAKE
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
@@ -290,4 +298,4 @@ def main() -> None:
 
 def _sentence(error: TyperException) -> str:
     said = error.format_message() if hasattr(error, "format_message") else str(error)
-    return " ".join(str(said).split()) or "cannot read the command; see reverie --help"
+    return " ".join(str(said).split())

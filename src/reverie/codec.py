@@ -27,7 +27,7 @@ class Standard(Codec):
 
     def __init__(self, mean: list[float], std: list[float]) -> None:
         super().__init__()
-        if len(mean) != len(std) or min(std) <= 0:
+        if not mean or len(mean) != len(std) or min(std) <= 0:
             raise UserError("the standard codec needs as many standard deviations as means, all above 0")
         self.mean, self.std = torch.tensor(mean), torch.tensor(std)
 

@@ -16,9 +16,16 @@ def reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """Yield a path aside to write to; on success it is flushed and renamed to the wanted one, on failure removed."""
+    path = path.resolve()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
@@ -30,7 +37,7 @@ def atomic(path: Path) -> Iterator[Path]:
         yield aside
         with aside.open("rb+") as file:
             os.fsync(file.fileno())
-        aside.chmod(0o644)
+        aside.chmod(0o666 & ~_umask())
         aside.replace(path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {reason(error)}; choose another place with --out") from error

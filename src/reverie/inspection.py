@@ -16,7 +16,7 @@ from reverie.data import DATASETS, Dataset, load_data
 from reverie.families.diffusion import Diffusion
 from reverie.files import atomic
 from reverie.noise import check_seed
-from reverie.picture import contact_sheet, loss_curve, save, scatter, to_bytes
+from reverie.picture import check_picture, contact_sheet, loss_curve, save, scatter, to_bytes
 from reverie.run import Run, load
 
 SHEET = 64  # images on a contact sheet
@@ -126,6 +126,8 @@ def inspect(
     reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Describe a run folder or a data set; with `out`, draw it as well.  reading: options of `load_data`."""
+    if out is not None:
+        check_picture(Path(out))
     if str(what) not in DATASETS and (Path(what) / CONFIG).exists():
         return inspect_run(load(what, device), out)
     return inspect_data(load_data(str(what), seed=check_seed(seed), **(reading or {})), out)

@@ -22,7 +22,8 @@ def _snr(schedule: Schedule, t: Tensor) -> Tensor:
 
 def _vlb(schedule: Schedule, t: Tensor) -> Coefficient:
     (alpha, sigma), (d_alpha, d_sigma) = schedule(t), schedule.rates(t)
-    return _snr(schedule, t) * (d_sigma / sigma - d_alpha / alpha)  # snr times half of -d log_snr / dt
+    # snr times half of -d log_snr / dt, written so that alpha = 0 is no exception
+    return alpha**2 * d_sigma / sigma**3 - alpha * d_alpha / sigma**2
 
 
 # Each weight multiplies the squared error of x0 at times t.  `unit` is the factor that turns the error of x0 into that

@@ -125,5 +125,7 @@ class DatasetDenoiser(Denoiser):
             total = total * rescale + weights.sum(1, keepdim=True)
             mean = mean * rescale + weights @ y
             top = new_top
+        if not (total > 0).all():
+            raise ValueError("a label was asked for that no member of the data set has")
         alpha, sigma = self.schedule(t)
         return pair_of(x, (mean / total).to(x.dtype).reshape(x.shape), alpha, sigma, "x0")

@@ -15,12 +15,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 from PIL import Image, ImageDraw, ImageFont
 
-from reverie.files import atomic
+from reverie.errors import UserError
+from reverie.files import atomic, writable_folder
 
 INK, SOFT, ACCENT, WARM = "#1b2733", "#8a98a8", "#2f6fde", "#d9633a"
 CYCLE = ("#2f6fde", "#d9633a", "#2a9d72", "#a04bc0", "#c9a227", "#3aa6b9", "#b03060", "#6b7280")
 
 SHEET_SIDE, SHEET_GAP = 64, 2  # pixels: images of a contact sheet are enlarged up to this side
+
+PICTURE_SUFFIXES = (".png", ".jpg", ".pdf", ".svg")
 
 Film = Sequence[tuple[float, np.ndarray, np.ndarray]]  # (t, x, x0) for each frame
 
@@ -47,10 +50,18 @@ def png_bytes(made: Figure) -> bytes:
     return buffer.getvalue()
 
 
+def check_picture(path: Path) -> Path:
+    """Refuse a picture whose name does not tell a known format, or that cannot be written there."""
+    if path.suffix.lower() not in PICTURE_SUFFIXES or path.is_dir():
+        raise UserError(f"cannot draw {path}: choose a file name that ends in {', '.join(PICTURE_SUFFIXES)}")
+    writable_folder(path.parent)
+    return path
+
+
 def save(made: Figure, path: Path) -> None:
     """Write a figure to a file, its format told by the suffix."""
     with atomic(path) as aside:
-        made.savefig(aside)
+        made.savefig(aside, format=path.suffix[1:].lower())
 
 
 def window(points: np.ndarray) -> tuple[float, float]:
@@ -122,7 +133,7 @@ def write_film(path: Path, frames: Iterable[np.ndarray], per_second: int = 15, h
     height, width = shown[0].shape[:2]
     shown = [frame[: height - height % 2, : width - width % 2] for frame in shown]  # video wants even sides
     with atomic(path) as aside:
-        if path.suffix == ".gif":
+        if path.suffix.lower() == ".gif":
             durations = [1000 / per_second] * (len(shown) - 1) + [1000 * hold]
             iio.imwrite(aside, np.stack(shown), extension=".gif", duration=durations, loop=0)
         else:

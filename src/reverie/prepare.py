@@ -10,6 +10,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -39,6 +40,7 @@ RUN_FILES = (checkpoint.CONFIG, checkpoint.WEIGHTS_FILE, checkpoint.METRICS, LOS
 SPREAD_SAMPLE = 2000  # images enough to know their standard deviation
 READING = ("points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress")
 PREVIEW_COUNT, PREVIEW_STEPS = 16, 12
+SMALL_NETWORK = 100_000  # parameters below which one thread is as quick as several
 PREVIEW_SHARE = 0.03  # of the training time, at most
 
 
@@ -55,13 +57,19 @@ def _claim(out: str | Path | None, name: str, overwrite: bool) -> Path:
     path = Path(out) if out is not None else _free_folder(name)
     if (path / checkpoint.CONFIG).exists() and not overwrite:
         raise UserError(f"{path} already holds a run; choose another --out, or give --overwrite to replace it")
-    if path.is_dir() and (others := sorted(p.name for p in path.iterdir() if p.name not in (*RUN_FILES, PREVIEWS))):
+    known = (*RUN_FILES, PREVIEWS) if (path / checkpoint.CONFIG).exists() else ()
+    if path.is_dir() and (others := sorted(p.name for p in path.iterdir() if p.name not in known)):
         raise UserError(f"{path} holds other files ({others[0]} ...); choose a new or empty folder with --out")
     writable_folder(path)
+    _clear(path)
+    return path
+
+
+def _clear(path: Path) -> None:
+    """Remove the files of a run, and nothing else, from a folder."""
     for file in RUN_FILES:
         (path / file).unlink(missing_ok=True)
     shutil.rmtree(path / PREVIEWS, ignore_errors=True)
-    return path
 
 
 def spread(dataset: Dataset) -> float:
@@ -111,6 +119,11 @@ class Training:
     def __iter__(self) -> Iterator[Step]:
         run, settings = self.run, self.run.config.training
         raw = run.model
+        if raw is self.average.model:
+            raise UserError(f"the training of {run.path} has been run already; prepare a new one")
+        threads = torch.get_num_threads()
+        if sum(p.numel() for p in raw.parameters()) < SMALL_NETWORK:
+            torch.set_num_threads(1)  # two threads gain nothing here, and stall each other when the machine is busy
         run.model = self.average.model  # what is sampled and saved
         previewing = 0.0
         try:
@@ -128,7 +141,12 @@ class Training:
         except OSError as error:
             raise UserError(f"cannot write to {run.path}: {reason(error)}; the weights saved last are kept") from error
         finally:
-            if self.average.updates and all(torch.isfinite(p).all() for p in run.model.parameters()):
+            torch.set_num_threads(threads)
+            if not self.average.updates:
+                _clear(run.path)  # nothing was learned: leave no folder that looks like a run
+                with suppress(OSError):
+                    run.path.rmdir()
+            elif all(torch.isfinite(p).all() for p in run.model.parameters()):
                 checkpoint.write_weights(run.path, run.model)
                 save(loss_curve(run.metrics()), run.path / LOSS_PICTURE)
 
@@ -167,6 +185,8 @@ def prepare(
         steps = max(1, round(epochs * len(train_set) / options.get("batch", 64)))
     chosen = plan(dataset, minutes, steps)
     wished = parse(network) if network is not None else chosen.network
+    if taken := [key for key in ("channels", "height", "width", "labels") if key in wished]:
+        raise UserError(f"the network's {taken[0]} are told by the data and cannot be given with --network")
     if (preset := PRESETS.get(str(wished.get("name")))) is not None:
         wished = {**preset, **wished, "name": preset["name"]}
     precision = "bf16" if where.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"

@@ -31,10 +31,12 @@ def transition(schedule: Schedule, s: Time, t: Time) -> tuple[Coefficient, Coeff
 def chain(schedule: Schedule, x0: Tensor, grid: Tensor, noise: Noise) -> Iterator[Tensor]:
     """Walk the Markov chain q(x_t | x_s) upwards along a grid and yield x at each of its times.
 
-    x0: (B, ...); grid: (n,), ascending; the walk starts from clean data at t = 0.
+    x0: (B, ...); grid: (n,), ascending; the first time is reached from clean data in one jump.
     """
-    x, s = x0, 0.0
-    for t in grid.tolist():
+    times = grid.tolist()
+    x, s = jump(schedule, x0, times[0], noise), times[0]
+    yield x
+    for t in times[1:]:
         scale, std = transition(schedule, s, t)
         x, s = Pair(x, noise.like(x)).mix(scale, std), t
         yield x

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,8 @@ from reverie.sampler import GRIDS, SAMPLERS, Frame
 from reverie.samples import Samples
 from reverie.spec import build
 
-MOST_STEPS = 100_000
+MOST_STEPS, MOST_SAMPLES, MOST_GUIDANCE = 100_000, 10_000_000, 1000
+FILM_FRAMES = 60  # of a trajectory, at most, are kept for a film
 # Sampler and steps when nothing is said, for points and for images.  On MNIST after five minutes, 20 evaluations of
 # ddpm gave a Fréchet distance of 5.7 where ddim gave 14.8: fresh noise corrects what a young network gets wrong.
 USUAL = {False: ("ddim", 50), True: ("ddpm", 40)}
@@ -87,15 +87,17 @@ class Run:
 
     def frames(self, n: int = 16, **options: Unpack[Options]) -> Iterator[Frame]:
         """Draw n data at once and yield every frame, in model units."""
-        if n < 1:
-            raise UserError(f"the number of samples must be at least 1, got {n}")
+        if not isinstance(n, int) or not 1 <= n <= MOST_SAMPLES:
+            raise UserError(f"the number of samples must be a whole number, at least 1 and at most {MOST_SAMPLES:,}, got {n}")
+        if wrong := sorted(set(options) - set(Options.__annotations__)):
+            raise unknown(wrong[0], Options.__annotations__, "option of sampling")
         usual_sampler, usual_steps = USUAL[len(self.config.data.shape) > 1]
         steps, guidance = options.get("steps"), options.get("guidance", 1.0)
         steps = usual_steps if steps is None else steps
         if not 1 <= steps <= MOST_STEPS:
             raise UserError(f"the number of sampling steps must lie between 1 and {MOST_STEPS:,}, got {steps}")
-        if not math.isfinite(guidance):
-            raise UserError(f"the guidance scale must be a finite number, got {guidance}")
+        if not abs(guidance) <= MOST_GUIDANCE:
+            raise UserError(f"the guidance scale must lie within +-{MOST_GUIDANCE}, got {guidance}")
         seed = options.get("seed", 0)
         schedule = self.model.denoiser.schedule
         grid = pick(GRIDS, options.get("grid", "uniform"), "grid")(schedule, steps)
@@ -118,7 +120,7 @@ class Run:
         """Draw n data in user units; with `film`, keep every frame.  on_frame is told of each frame as it comes."""
         kept: list[tuple[float, np.ndarray, np.ndarray]] = []
         for frame in self.frames(n, **options):
-            if film:
+            if film and (frame.i * FILM_FRAMES >= len(kept) * frame.of or frame.i == frame.of - 1):
                 kept.append((float(frame.t), self._decode(frame.x), self._decode(frame.x0)))
             if on_frame:
                 on_frame(frame)

@@ -126,9 +126,9 @@ def trajectory(denoise: Denoiser, sampler: Sampler, x: Tensor, grid: Tensor, noi
     The grid ends above sigma = 0, and the last act is always one more estimate: no case for the end is needed.
     x: (B, ...) at time grid[0]; grid: (n,) float64, so first-order samplers cost n evaluations.
     """
-    if not torch.isfinite(grid).all() or len(grid) < 1:
-        raise UserError("a time grid needs at least one finite time")
     times, memory = grid.tolist(), None
+    if not times or not all(0 <= t <= 1 and denoise.schedule(t)[1] > 0 for t in times):
+        raise UserError("a time grid needs at least one time, each in [0, 1] and with some noise left (sigma > 0)")
     for i, (t, s) in enumerate(pairwise(times)):
         now = Frame(i, len(times), t, x, denoise(x, t))
         yield now

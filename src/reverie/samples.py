@@ -19,16 +19,22 @@ from reverie.picture import Film, contact_sheet, image_frames, png_bytes, point_
 SUFFIXES = (".npy", ".png", ".gif", ".mp4")
 
 
-def check_output(path: Path) -> None:
+def is_folder(out: str | Path) -> bool:
+    """Tell whether an output is a folder: it ends in a slash, exists as one, or has no suffix."""
+    return str(out).endswith("/") or Path(out).is_dir() or not Path(out).suffix
+
+
+def check_output(out: str | Path) -> None:
     """Refuse an output that cannot be written, before any work is done for it."""
-    if path.suffix and path.suffix.lower() not in SUFFIXES:
+    path = Path(out)
+    if not is_folder(out) and path.suffix.lower() not in SUFFIXES:
         raise UserError(f"cannot write {path}: choose a name that ends in {', '.join(SUFFIXES)}, or a folder")
-    writable_folder(path if not path.suffix else path.parent)
+    writable_folder(path if is_folder(out) else path.parent)
 
 
-def wants_film(path: Path) -> bool:
+def wants_film(out: str | Path) -> bool:
     """Tell whether this output shows the way and not only the end."""
-    return path.suffix.lower() in (".gif", ".mp4")
+    return not is_folder(out) and Path(out).suffix.lower() in (".gif", ".mp4")
 
 
 @dataclass(frozen=True)
@@ -66,9 +72,10 @@ class Samples:
 
     def save(self, path: str | Path) -> list[Path]:
         """Write .npy, .png, .gif or .mp4, or a folder with an image file each; return the files written."""
-        path = Path(path)
         check_output(path)
-        match path.suffix.lower():
+        kind = "" if is_folder(path) else Path(path).suffix.lower()
+        path = Path(path)
+        match kind:
             case ".npy":
                 return self._save_array(path)
             case ".png":
@@ -101,6 +108,7 @@ class Samples:
 
     def _save_labels(self, path: Path) -> list[Path]:
         if self.labels is None:
+            path.unlink(missing_ok=True)  # labels of other samples that were here before would be wrong
             return []
         text = io.StringIO()
         csv.writer(text).writerows([("index", "label"), *enumerate(self.labels)])

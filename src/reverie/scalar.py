@@ -41,7 +41,7 @@ def expm1(a: C) -> C:
 
 def sqrt(a: C) -> C:
     """Return the square root; a value that rounding took just below 0 counts as 0."""
-    return a.clamp(min=0).sqrt() if isinstance(a, Tensor) else math.sqrt(max(a, 0.0))
+    return (a.clamp(min=0) + 0.0).sqrt() if isinstance(a, Tensor) else math.sqrt(max(0.0, a))
 
 
 def expand(a: Coefficient, x: Tensor) -> Coefficient:

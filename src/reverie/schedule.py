@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from reverie.errors import ReverieWarning, UserError
 from reverie.scalar import Coefficient, Time, as_time, exp, expm1, log, sqrt
 
-Steps = Annotated[int, Field(ge=2, le=1_000_000)]
+Steps = Annotated[int, Field(ge=2, le=100_000)]
 
 SIGNAL_LIMIT = 0.03  # alpha / sigma at t = 1 above which samplers start from visibly wrong noise
 BETA_CAP = 0.999  # the largest beta of schedules that are given by alpha_bar (arXiv:2102.09672)
@@ -81,7 +81,7 @@ class Schedule(nn.Module, ABC):
             warnings.warn(
                 f"the schedule ends at alpha = {float(alpha):.3g}, sigma = {float(sigma):.3g} (ratio {left:.2g}, wanted at"
                 f" most {SIGNAL_LIMIT}): signal is left at t = 1, so sampling starts from noise the model never saw;"
-                " raise beta_end, the steps or sigma_max",
+                " raise beta_end or sigma_max",
                 ReverieWarning,
                 stacklevel=3,
             )

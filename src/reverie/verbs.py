@@ -18,7 +18,7 @@ from reverie.metrics.points import score_points
 from reverie.pair import TARGETS
 from reverie.plan import PRESETS
 from reverie.prepare import Training, prepare
-from reverie.run import Options, Run, load
+from reverie.run import USUAL, Options, Run, load
 from reverie.sampler import GRIDS, SAMPLERS, Frame
 from reverie.samples import Samples, check_output, wants_film
 from reverie.schedule import SCHEDULES
@@ -39,10 +39,9 @@ def sample_to(
     **options: Unpack[Options],
 ) -> list[Path]:  # fmt: skip
     """Draw n samples and write them as `out` says; return the files written."""
-    path = Path(out)
     run = run if isinstance(run, Run) else load(run, device)
-    check_output(path)
-    return run.sample(n, film=wants_film(path), on_frame=on_frame, **options).save(path)
+    check_output(out)
+    return run.sample(n, film=wants_film(out), on_frame=on_frame, **options).save(out)
 
 
 def sample(run: str | Path | Run, n: int = 16, *, device: str = "auto", **options: Unpack[Options]) -> Samples:
@@ -51,17 +50,18 @@ def sample(run: str | Path | Run, n: int = 16, *, device: str = "auto", **option
     return run.sample(n, **options)
 
 
-def _fresh_points(run: Run, n: int) -> np.ndarray:
-    """Return 2n points the model has not seen: newly generated ones, or as many held-out ones as there are."""
+def _fresh_points(run: Run, n: int, label: str | None) -> np.ndarray:
+    """Return 2n points the model has not seen, of one label if so asked: newly made, or as many held out as there are."""
     data = run.config.data
     if n < 1:
         raise UserError(f"the number of samples must be at least 1, got {n}")
     if data.source in DATASETS:
-        fresh = load_data(data.source, max(2 * n, 2), data.seed + 1)
+        fresh = load_data(data.source, max(2 * n, 2) * max(1, len(data.labels)), data.seed + 1)
     else:
         fresh = load_data(data.source).split(data.seed)[1]
-        fresh = fresh.take(torch.arange(min(2 * n, len(fresh) // 2 * 2)))
-    return fresh.batch(torch.arange(len(fresh)))[0].numpy()
+    if label in data.labels and fresh.labels is not None:
+        fresh = fresh.take(torch.nonzero(fresh.labels == data.labels.index(label))[:, 0])
+    return fresh.batch(torch.arange(min(2 * n, len(fresh) // 2 * 2)))[0].numpy()
 
 
 def evaluate(run: str | Path | Run, n: int = 2000, *, device: str = "auto", **options: Unpack[Options]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def evaluate(run: str | Path | Run, n: int = 2000, *, device: str = "auto", **op
             f"{run.path} is a model of images, which evaluate cannot measure yet;"
             f" `reverie inspect {run.path}` shows its held-out error at every noise level"
         )
-    fresh = _fresh_points(run, n)
+    fresh = _fresh_points(run, n, options.get("label"))
     samples = run.sample(len(fresh) // 2, **options)
     rows = [row for row in run.metrics() if "held_out" in row]
     return {
@@ -81,6 +81,11 @@ def evaluate(run: str | Path | Run, n: int = 2000, *, device: str = "auto", **op
         "data": data.name,
         "samples": len(samples),
         "seed": options.get("seed", 0),
+        "label": options.get("label"),
+        "guidance": options.get("guidance", 1.0),
+        "sampler": options.get("sampler") or USUAL[False][0],
+        "steps": options.get("steps") or USUAL[False][1],
+        "grid": options.get("grid", "uniform"),
         "held_out_loss": rows[-1]["held_out"] if rows else None,
         **score_points(data.source, samples.x, fresh),
     }

@@ -1,10 +1,12 @@
 """The spiral as a curve, and the closest point on it.
 
 c(theta) = scale theta (cos theta, sin theta) + shift,  theta in [1.5 pi, 4.5 pi], scale = 1/(4 pi), shift = -1/8,
-which puts the first coordinate exactly into [-1, 1].
+which puts both coordinates into about [-1, 1].
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +16,8 @@ Array = NDArray[np.float64]
 THETA_MIN, THETA_MAX = 1.5 * np.pi, 4.5 * np.pi
 SCALE, SHIFT = 1 / (4 * np.pi), -1 / 8
 
-_COARSE = 400  # grid cells; each turn of the spiral has over 250, so the best cell and its neighbours hold the minimum
+_HALF_TURNS = 3
+_COARSE = 402  # grid cells, over 250 a turn
 _ITERATIONS = 60  # bisection alone narrows a bracket by 2^60
 
 
@@ -35,19 +38,21 @@ def _slopes(theta: Array, points: Array) -> tuple[Array, Array]:
 def closest_on_spiral(points: Array) -> tuple[Array, Array]:
     """Return theta of the closest point of the curve and the distance to it, for each point.  (N, 2) -> (N,), (N,).
 
-    A coarse search brackets the minimum; Newton's method on the derivative of the squared distance narrows it, and
-    where a Newton step leaves the bracket (flat gradient, wrong curvature) the bracket is halved instead.  An end of
-    the curve is the answer where the distance still falls towards it.
+    A coarse search brackets the best candidate of each half turn, because between two turns the coarse grid alone cannot
+    tell which is closer.  Newton's method on the derivative of the squared distance narrows each bracket, and where a
+    Newton step leaves it (flat gradient, wrong curvature) the bracket is halved instead.  The ends of the curve are
+    candidates too.
     """
     points = np.asarray(points, dtype=np.float64).reshape(-1, 2)
     grid = np.linspace(THETA_MIN, THETA_MAX, _COARSE + 1)
     curve = spiral_curve(grid)
     coarse = (curve**2).sum(-1) - 2 * points @ curve.T  # squared distance less |point|²
-    best = coarse.argmin(1)
+    edges = np.linspace(0, _COARSE, _HALF_TURNS + 1).round().astype(int)
+    best = np.stack([a + coarse[:, a : b + 1].argmin(1) for a, b in pairwise(edges)], -1)  # (N, 3)
     low, high = grid[np.maximum(best - 1, 0)], grid[np.minimum(best + 1, _COARSE)]
-    theta = grid[best]
+    theta, target = grid[best], points[:, None]
     for _ in range(_ITERATIONS):
-        slope, bend = _slopes(theta, points)
+        slope, bend = _slopes(theta, target)
         low, high = np.where(slope < 0, theta, low), np.where(slope < 0, high, theta)
         with np.errstate(divide="ignore", invalid="ignore"):
             newton = theta - slope / bend
@@ -57,7 +62,8 @@ def closest_on_spiral(points: Array) -> tuple[Array, Array]:
         theta = moved
         if done.all():
             break
-    ends = np.stack([np.full_like(theta, THETA_MIN), theta, np.full_like(theta, THETA_MAX)], -1)
-    distances = np.linalg.norm(spiral_curve(ends) - points[:, None], axis=-1)
+    ends = np.broadcast_to([THETA_MIN, THETA_MAX], (len(points), 2))
+    candidates = np.concatenate([theta, ends], -1)
+    distances = np.linalg.norm(spiral_curve(candidates) - target, axis=-1)
     choice = distances.argmin(1)[:, None]
-    return np.take_along_axis(ends, choice, 1)[:, 0], np.take_along_axis(distances, choice, 1)[:, 0]
+    return np.take_along_axis(candidates, choice, 1)[:, 0], np.take_along_axis(distances, choice, 1)[:, 0]

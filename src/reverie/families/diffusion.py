@@ -11,7 +11,7 @@ from reverie.codec import Codec
 from reverie.denoiser import NULL, Denoiser, Given, NetDenoiser
 from reverie.guidance import ClassifierFree
 from reverie.loss import draw_times, loss
-from reverie.noise import Noise
+from reverie.noise import Noise, mix_seed
 from reverie.pair import Pair
 from reverie.sampler import Frame, Sampler, start, trajectory
 
@@ -47,7 +47,8 @@ class Diffusion(nn.Module):
         if cond is not None and self.label_dropout:
             hidden = torch.rand(len(x), generator=random) < self.label_dropout
             cond = cond.masked_fill(hidden.to(cond.device), NULL)
-        eps = torch.randn(z.shape, generator=torch.Generator(z.device).manual_seed(seed), device=z.device, dtype=z.dtype)
+        other = torch.Generator(z.device).manual_seed(mix_seed(seed, 1))  # a stream of its own, independent of the times
+        eps = torch.randn(z.shape, generator=other, device=z.device, dtype=z.dtype)
         return self.loss_at(Pair(z, eps), t, cond)
 
     def loss_at(self, truth: Pair, t: Tensor, cond: Tensor | None) -> Tensor:

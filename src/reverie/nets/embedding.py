@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from reverie.errors import UserError
+
 LEVEL_SCALE = 20.0  # positions per unit of noise level: the quickest coordinate then turns about three times a unit
 
 
@@ -19,7 +21,7 @@ class SinusoidalEmbedding(nn.Module):
     def __init__(self, dim: int, base: float = 10000.0) -> None:
         super().__init__()
         if dim < 2 or dim % 2:
-            raise ValueError(f"a sinusoidal embedding needs an even dimension of at least 2, got {dim}")
+            raise UserError(f"a sinusoidal embedding needs an even dimension of at least 2, got {dim}")
         self.dim, self.base = dim, base
 
     def frequencies(self, like: Tensor) -> Tensor:
