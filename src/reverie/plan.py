@@ -22,7 +22,7 @@ PRESETS: dict[str, Spec] = {
 }  # fmt: skip
 
 FINEST_MAP = 16  # the stem folds pixels until the first map is at most about this wide
-SMALL_WORTH_MINUTES = 30  # from here on the larger network overtakes the tiny one
+SMALL_WORTH_MINUTES = 30  # budgets from which a larger network is chosen: judged by its cost, not measured
 BASE_WORTH_MINUTES = 240
 
 

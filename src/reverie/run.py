@@ -22,8 +22,9 @@ from reverie.spec import build
 
 MOST_STEPS, MOST_SAMPLES, MOST_GUIDANCE = 100_000, 10_000_000, 1000
 FILM_FRAMES = 60  # of a trajectory, at most, are kept for a film
-# Sampler and steps when nothing is said, for points and for images.  On MNIST after five minutes, 20 evaluations of
-# ddpm gave a Fréchet distance of 5.7 where ddim gave 14.8: fresh noise corrects what a young network gets wrong.
+# Sampler and steps when nothing is said, for points and for images.  The choice for images rests on one model of MNIST
+# after five minutes of training, seed 0, 2,000 samples: at 20 evaluations the Fréchet distance was 5.7 with ddpm and 14.8
+# with ddim.  Why is not known.
 USUAL = {False: ("ddim", 50), True: ("ddpm", 40)}
 LABEL_DRAW = 2**30  # the number of the draw, of each image's own stream, that decides its label
 
