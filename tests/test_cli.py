@@ -75,6 +75,15 @@ def test_the_film_shows_both_panels_and_holds_its_end(command, spiral_run: Run, 
     assert len(durations) == 13 and durations[-1] >= 1500 and film.width > 1.6 * film.height
     frames = iio.imread(tmp_path / "film.mp4", plugin="FFMPEG")
     assert len(frames) == 13 + 30 and frames.shape[2] > 1.6 * frames.shape[1]
+
+    def spread(panel: np.ndarray) -> float:
+        """How far apart the dots of a panel lie, below its title and inside its frame."""
+        inner = panel[45:-15, 15:-15].min(-1) < 200
+        return float(np.nonzero(inner)[1].std())
+
+    middle = frames.shape[2] // 2
+    assert spread(frames[0][:, :middle]) > 1.5 * spread(frames[0][:, middle:])  # noise on the left, the mean on the right
+    assert spread(frames[-1][:, :middle]) == pytest.approx(spread(frames[-1][:, middle:]), rel=0.05)
     assert np.abs(frames[-1].astype(int) - frames[-20]).mean() < 1 < np.abs(frames[-1].astype(int) - frames[0]).mean()
 
 

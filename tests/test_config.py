@@ -133,7 +133,7 @@ def test_a_bad_top_field_is_refused(field: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"target": "epsilon"}, "unknown target 'epsilon'.*did you mean|unknown target"),
+        ({"target": "epsilon"}, "did you mean 'eps'"),
         ({"schedule": {"name": "lienar"}}, "did you mean 'linear'"),
         ({"schedule": {"name": "linear", "beta_strat": 1}}, "did you mean 'beta_start'"),
         ({"schedule": {"name": "linear", "steps": "many"}}, "steps"),

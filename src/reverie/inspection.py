@@ -49,8 +49,8 @@ def _counts(counts: Mapping[str, int], most: int = 6) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in ordered[:most]) + rest
 
 
-def describe(dataset: Dataset, most: int = 10) -> Iterator[str]:
-    """Say what a scan has found, a line each: sizes, modes, classes, range, duplicates, broken files, conversions."""
+def describe(dataset: Dataset) -> Iterator[str]:
+    """Say what a scan has found, a line each: sizes, modes, classes, range, duplicates, then its notes."""
     found = dataset.report
     if dataset.is_images:
         low, high = found["range"]
@@ -59,11 +59,6 @@ def describe(dataset: Dataset, most: int = 10) -> Iterator[str]:
     if dataset.label_names:
         counts = dict(zip(dataset.label_names, dataset.label_counts(), strict=True))
         yield f"{len(counts)} classes: {_counts(counts, 12)}"
-    broken = found.get("broken", [])
-    for item in broken[:most]:
-        yield f"skipped {item['file']}: {item['reason']}"
-    if len(broken) > most:
-        yield f"skipped {len(broken) - most:,} more; reverie inspect --json lists them all"
     yield from dataset.notes
 
 

@@ -35,7 +35,8 @@ def plain(value: Any) -> str:
         case dict():
             return ", ".join(f"{k} {plain(v)}" for k, v in value.items()) or "none"
         case list() | tuple():
-            return ", ".join(plain(v) for v in value) or "none"
+            joint = "; " if any(isinstance(v, dict) for v in value) else ", "
+            return joint.join(plain(v) for v in value) or "none"
         case None:
             return "not known"
         case bool():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Unpack
@@ -71,7 +72,7 @@ def evaluate(run: str | Path | Run, n: int = 2000, *, device: str = "auto", **op
     if len(data.shape) != 1:
         raise UserError(
             f"{run.path} is a model of images, which evaluate cannot measure yet;"
-            f" `reverie inspect {run.path}` shows its held-out error at every noise level"
+            f" `reverie inspect {shlex.quote(str(run.path))}` shows its held-out error at every noise level"
         )
     fresh = _fresh_points(run, n, options.get("label"))
     samples = run.sample(len(fresh) // 2, **options)
