@@ -36,6 +36,8 @@ TRAINING: dict[str, st.SearchStrategy[Any]] = {
     "gradient_limit": st.floats(1e-6, 1e6),
     "accumulate": st.integers(1, 10_000),
     "decay": st.sampled_from(["cosine", "step"]),
+    "until": st.sampled_from(["end", "good"]),
+    "optimizer": st.sampled_from(["adamw", "muon"]),
     "weight_decay": st.floats(0, 10),
     "precision": st.sampled_from(["fp32", "bf16"]),
     "weight": st.sampled_from(["uniform", "vlb"]),
@@ -57,6 +59,7 @@ DATA = st.integers(0, 4).flatmap(
             "labels": st.lists(NAMES, min_size=k, max_size=k),
             "label_counts": st.lists(st.integers(0, 100), min_size=k, max_size=k),
             "fingerprint": NAMES,
+            "reading": st.dictionaries(NAMES, st.one_of(NAMES, st.integers(0, 2**31)), max_size=3),
         }
     )
 )
@@ -80,7 +83,8 @@ def test_any_valid_configuration_survives_toml(training, length, data, sigma) ->
 
 def test_the_strategies_know_every_field() -> None:
     assert set(TrainingConfig.model_fields) == {*TRAINING, "steps", "minutes"}
-    assert set(DataConfig.model_fields) == {"name", "source", "count", "seed", "shape", "labels", "label_counts", "fingerprint"}
+    fields = {"name", "source", "count", "seed", "shape", "labels", "label_counts", "fingerprint", "reading"}
+    assert set(DataConfig.model_fields) == fields
 
 
 BAD = [

@@ -14,9 +14,11 @@ from reverie.checkpoint import build_model
 from reverie.config import TrainingConfig
 from reverie.data import load_data
 from reverie.errors import ReverieWarning, UserError
+from reverie.learner import Average
+from reverie.loader import batches
 from reverie.pair import Pair
 from reverie.run import Run
-from reverie.training import Average, batches, held_out_loss, learning_rate
+from reverie.training import held_out_loss, learning_rate
 
 
 def test_one_seed_one_result(tmp_path: Path) -> None:
@@ -40,7 +42,7 @@ def test_training_lowers_the_held_out_loss(spiral_run: Run) -> None:
 
 
 def test_the_run_folder_is_whole(spiral_run: Run) -> None:
-    files = {"config.toml", "model.safetensors", "metrics.jsonl", "loss.png", "previews"}
+    files = {"config.toml", "model.safetensors", "metrics.jsonl", "loss.png", "previews", "checkpoints", ".lock"}
     assert {p.name for p in spiral_run.path.iterdir()} == files
     assert "step-0000800.png" in {p.name for p in (spiral_run.path / "previews").iterdir()}
     last = spiral_run.metrics()[-1]
@@ -85,7 +87,7 @@ def test_the_average_is_of_the_last_share_of_steps(spiral_run: Run) -> None:
         for i in range(4000):
             for p in model.parameters():
                 p.fill_(float(i))
-            average.update()
+            average.update(i)
     value = float(next(average.model.parameters()).flatten()[0])
     assert value == pytest.approx(4000 * (1 - 0.05 / 1.05), rel=0.01)
 
@@ -127,10 +129,11 @@ def test_a_schedule_that_keeps_signal_warns_at_training_and_sampling(tmp_path: P
 def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing(tmp_path: Path) -> None:
     training = verbs.prepare("spiral", tmp_path / "run", steps=400, points=500)
     with torch.no_grad():
-        next(training.run.model.parameters()).fill_(torch.inf)
-    with pytest.raises(UserError, match=r"became nan by step 1;.*--learning-rate"):
+        next(training.learner.model.parameters()).fill_(torch.inf)
+        training.learner.good = training.learner.snapshot()  # there is nothing good to go back to
+    with pytest.raises(UserError, match=r"stopped at step 1: the loss became nan, for the third time.*--learning-rate"):
         list(training)
-    assert not (tmp_path / "run" / "model.safetensors").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_labels_follow_the_data(patterns_run: Run) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from reverie.codec import CODECS
 from reverie.config import Config
 from reverie.denoiser import NetDenoiser
+from reverie.doctor import RESCUE, Finding
 from reverie.errors import UserError, pick
 from reverie.families.diffusion import Diffusion
 from reverie.files import atomic, reason
@@ -135,16 +137,39 @@ def read_weights(folder: Path, model: nn.Module) -> None:
     model.load_state_dict(state)
 
 
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Read metrics.jsonl; lines that are not reports, such as one cut off by a crash, are left out."""
+def _rows(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield what metrics.jsonl says; lines that are not whole, such as one cut off by a crash, are left out."""
     path = folder / METRICS
-    rows: list[dict[str, Any]] = []
-    if path.is_file():
-        for line in path.read_text(errors="replace").splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict) and {"i", "loss", "fraction", "seconds"} <= row.keys():
-                rows.append(row)
-    return rows
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("i"), int):
+            yield row
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Read the reports of metrics.jsonl."""
+    return [row for row in _rows(folder) if {"loss", "fraction", "seconds"} <= row.keys()]
+
+
+def read_findings(folder: Path) -> list[Finding]:
+    """Read what the doctor found and was still so at the last check; rescues are always told."""
+    found: dict[str, Finding] = {}
+    for row in _rows(folder):
+        if "held_out" in row:
+            still = row.get("active", ())
+            found = {name: finding for name, finding in found.items() if name in still or finding.check == RESCUE}
+        if "finding" in row:
+            with suppress(TypeError):
+                finding = Finding(**row["finding"])
+                found[f"{RESCUE} {finding.since}" if finding.check == RESCUE else finding.check] = finding
+    return list(found.values())
+
+
+def keep_rows(folder: Path, last: int) -> None:
+    """Drop what metrics.jsonl says of steps after the last one that was kept."""
+    lines = [json.dumps(row) + "\n" for row in _rows(folder) if row["i"] <= last]
+    with atomic(folder / METRICS) as path:
+        path.write_text("".join(lines))

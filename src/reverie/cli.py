@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,7 +43,6 @@ def _named(kind: str, text: str, *flags: str) -> Any:
     return typer.Option(*flags, help=f"{text}; `reverie list {kind}` shows them.", autocompletion=_completer(kind))
 
 
-Data = Annotated[str, typer.Argument(help="Name of a data set, or a path.", metavar="DATA", autocompletion=_completer("data"))]
 RunPath = Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
@@ -84,24 +84,32 @@ def _root(
 
 @app.command()
 def train(
-    data: Data,
+    data: Annotated[
+        str | None, typer.Argument(help="Name of a data set, or a path.", metavar="DATA", autocompletion=_completer("data"))
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder of the new run; runs/DATA if not given.")] = None,
     minutes: Annotated[float | None, typer.Option("--minutes", help="Train for this long.")] = None,
     steps: Annotated[int | None, typer.Option("--steps", help="Train for this many steps.")] = None,
     epochs: Annotated[float | None, typer.Option("--epochs", help="Train for this many passes over the data.")] = None,
-    seed: SeedOption = 0,
+    until: Annotated[str | None, typer.Option("--until", help="good: stop when nothing improves, within --minutes.")] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run instead.", metavar="RUN")] = None,
+    extend: Annotated[bool, typer.Option("--extend", help="With --resume: for more --minutes or --steps.")] = False,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of everything random; 0 if not given.")] = None,
     device: DeviceOption = "auto",
     size: SizeOption = None,
-    fit: FitOption = "crop",
+    fit: Annotated[str | None, typer.Option("--fit", help="How images are brought to that size: crop, pad or stretch.")] = None,
     channels: ChannelsOption = None,
-    labels: LabelsOption = "auto",
+    labels: Annotated[
+        str | None, typer.Option("--labels", help="Where labels come from: auto, folder, name, csv, jsonl, none.")
+    ] = None,
     data_dir: DataDirOption = None,
     strict: StrictOption = False,
-    points: Annotated[int, typer.Option("--points", help="How many points to generate, for data that are.")] = 10_000,
+    points: Annotated[int | None, typer.Option("--points", help="How many points to generate, for data that are.")] = None,
     batch: Annotated[int | None, typer.Option("--batch", help="Data per step.")] = None,
-    accumulate: Annotated[int, typer.Option("--accumulate", help="Batches whose gradients are added up for a step.")] = 1,
+    accumulate: Annotated[int | None, typer.Option("--accumulate", help="Batches whose gradients make one step.")] = None,
+    optimizer: Annotated[str | None, typer.Option("--optimizer", help="adamw or muon.")] = None,
     learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="Highest learning rate.")] = None,
-    decay: Annotated[str, typer.Option("--decay", help="How the learning rate falls: cosine or step.")] = "cosine",
+    decay: Annotated[str | None, typer.Option("--decay", help="How the learning rate falls: cosine or step.")] = None,
     schedule: Annotated[
         str | None, _named("schedules", "Noise schedule, with options like linear:steps=40", "--schedule")
     ] = None,
@@ -110,37 +118,51 @@ def train(
     weight: Annotated[str | None, _named("weights", "Weight of the loss over noise levels", "--weight")] = None,
     times: Annotated[str | None, _named("times", "How training times are drawn", "--times")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events as well.")] = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Train a model of a data set."""
+    """Train a model of a data set, or go on with a run."""
     screen = _screen(json, quiet)
     from reverie import verbs
+    from reverie.signals import Stopped
 
-    settings = {"batch": batch, "learning_rate": learning_rate, "weight": weight, "times": times}
+    given: dict[str, Any] = {
+        "minutes": minutes, "steps": steps, "epochs": epochs, "until": until, "seed": seed, "size": size, "fit": fit,
+        "channels": channels, "labels": labels, "points": points, "batch": batch, "accumulate": accumulate,
+        "optimizer": optimizer, "learning_rate": learning_rate, "decay": decay, "schedule": schedule, "network": network,
+        "target": target, "weight": weight, "times": times, "data_dir": data_dir, "overwrite": overwrite or None,
+        "extend": extend or None, "strict": strict or None, "tensorboard": tensorboard or None,
+    }  # fmt: skip
     with screen.reading() as on_progress:
-        training = verbs.prepare(
-            data, out, steps=steps, minutes=minutes, epochs=epochs, seed=seed, device=device, schedule=schedule,
-            network=network, target=target, overwrite=overwrite, accumulate=accumulate, decay=decay,
-            points=points, size=size, fit=fit, channels=channels, labels=labels, data_dir=data_dir, strict=strict,
-            on_progress=on_progress,
-            **{key: value for key, value in settings.items() if value is not None},
+        training = verbs.begin(
+            data, out, resume=resume, device=device, on_progress=on_progress,
+            **{key: value for key, value in given.items() if value is not None},
         )  # fmt: skip
     run = training.run
     for note in training.introduction():
         screen.say(note)
-    command = training.sample_command()
     try:
         last = screen.follow_training(training)
-    except KeyboardInterrupt:
-        learned = f"the average weights so far are in {run.path}\nsample:  {command}"
-        screen.say(f"interrupted; {learned if run.path.exists() else 'nothing was learned yet, so nothing was kept'}")
+    except Stopped:
+        screen.say(f"stopped at step {training.learner.i:,}, and kept\ngo on:   {training.resume_command()}")
         raise
+    except KeyboardInterrupt:
+        screen.say(f"interrupted; {training.kept()}")
+        raise
+    verdict = verbs.verdict(run)
+    commands = {"sample": training.sample_command(), **verdict.commands}
     screen.result(
-        {"run": str(run.path), "steps": last.i, "seconds": last.seconds, "loss": last.loss, "held_out_loss": last.held_out},
-        f"trained {last.i:,} steps in {last.seconds:.0f} s; loss {last.loss:.4f}, held out {last.held_out:.4f}\n"
-        f"run:     {run.path}\nsample:  {command}\nlook at: {shlex.quote(str(run.path / 'loss.png'))}",
-    )
+        {
+            "run": str(run.path), "steps": last.i, "seconds": last.seconds, "loss": last.loss, "held_out_loss": last.held_out,
+            "verdict": list(verdict.lines), "findings": [asdict(f) for f in verdict.findings], "commands": commands,
+        },
+        "\n".join([
+            f"trained {last.i:,} steps in {last.seconds:.0f} s", *verdict.lines, f"run:     {run.path}",
+            *(f"{name + ':':<8} {command}" for name, command in commands.items()),
+            f"look at: {shlex.quote(str(run.path / 'loss.png'))} {shlex.quote(str(run.path / 'previews'))}",
+        ]),
+    )  # fmt: skip
 
 
 @app.command()
@@ -291,8 +313,8 @@ def main() -> None:
     except OSError as error:
         print(f"error: {error.filename or 'the output'}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
         code = USER_MISTAKE
-    except (KeyboardInterrupt, typer.Abort):
-        code = INTERRUPTED
+    except (KeyboardInterrupt, typer.Abort) as error:
+        code = getattr(error, "code", INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -19,7 +19,10 @@ class Section(BaseModel):
 
 
 class DataConfig(Section):
-    """Which data, and what they looked like.  source: the name or the whole path they were read from."""
+    """Which data, and what they looked like.
+
+    source: the name or the whole path they were read from; reading: the options they were read with, as in `load_data`.
+    """
 
     name: str
     source: str = ""
@@ -29,6 +32,7 @@ class DataConfig(Section):
     labels: tuple[str, ...] = Field(default=(), max_length=100_000)
     label_counts: tuple[Annotated[int, Field(ge=0)], ...] = ()
     fingerprint: str = ""
+    reading: dict[str, str | int] = Field(default_factory=dict, max_length=16)
 
     @model_validator(mode="after")
     def _counts_match(self) -> DataConfig:
@@ -43,12 +47,14 @@ class TrainingConfig(Section):
     steps: Count | None = None
     minutes: Annotated[float, Field(gt=0, le=10**6)] | None = None
     batch: Annotated[int, Field(ge=1, le=10**6)] = 512
+    optimizer: Literal["adamw", "muon"] = "adamw"
     learning_rate: Annotated[float, Field(gt=0, le=10)] = 5e-3
     warmup: Annotated[float, Field(ge=0, le=0.5)] = 0.02
     ema_share: Annotated[float, Field(gt=0, le=1)] = 0.05
     gradient_limit: Annotated[float, Field(gt=0)] = 1.0
     accumulate: Annotated[int, Field(ge=1, le=10_000)] = 1
     decay: Literal["cosine", "step"] = "cosine"
+    until: Literal["end", "good"] = "end"
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
     precision: Literal["fp32", "bf16"] = "fp32"
     weight: str = "uniform"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from reverie.files import atomic
 from reverie.noise import check_seed
 from reverie.picture import check_picture, contact_sheet, loss_curve, save, scatter, to_bytes
 from reverie.run import Run, load
+from reverie.verdict import verdict
 
 SHEET = 64  # images on a contact sheet
 
@@ -90,6 +92,7 @@ def inspect_run(run: Run, out: str | Path | None) -> dict[str, Any]:
     schedule.warn_if_signal_remains()
     if out is not None and rows:
         save(loss_curve(rows), Path(out))
+    judged = verdict(run)
     held: Mapping[str, Any] = next((row for row in reversed(rows) if "held_out" in row), {})
     return {
         "run": str(run.path),
@@ -109,6 +112,9 @@ def inspect_run(run: Run, out: str | Path | None) -> dict[str, Any]:
         "held_out_loss": held.get("held_out"),
         "held_out_loss_by_noise": held.get("held_out_levels", []),
         "held_out_noise_error_by_noise": held.get("noise_error_levels", []),
+        "verdict": list(judged.lines),
+        "findings": [asdict(finding) for finding in judged.findings],
+        "commands": judged.commands,
     }
 
 

@@ -13,7 +13,7 @@ IMAGE_MINUTES = 10.0
 
 # The networks by name: what `--network` takes.  A preset is a spec whose options can be overridden one by one.
 PRESETS: dict[str, Spec] = {
-    "unet-tiny": {"name": "unet", "widths": (40, 80), "blocks": 1},
+    "unet-tiny": {"name": "unet", "widths": (32, 64), "blocks": 1},
     "unet-small": {"name": "unet", "widths": (64, 128), "blocks": 2},
     "unet-base": {"name": "unet", "widths": (128, 256), "blocks": 2},
     "unet-teaching": {
@@ -54,7 +54,7 @@ def network_for(dataset: Dataset, spec: Spec) -> Spec:
     channels, height, width = dataset.shape
     full = {**spec, "channels": channels, "height": height, "width": width, "labels": len(dataset.label_names)}
     if spec["name"] == "unet" and "stem" not in spec:
-        full["stem"] = stem_for(height, width, len(spec.get("widths", (40, 80))))
+        full["stem"] = stem_for(height, width, len(spec.get("widths", (32, 64))))
     return full
 
 
@@ -71,7 +71,7 @@ def plan(dataset: Dataset, minutes: float | None, steps: int | None) -> Plan:
     budget = length["minutes"] or 0.0
     size = "base" if budget >= BASE_WORTH_MINUTES else "small" if budget >= SMALL_WORTH_MINUTES else "tiny"
     channels, height, width = dataset.shape
-    settings = {"batch": 64, "learning_rate": 4e-3, "times": "logit-normal", **length}
+    settings = {"batch": 64, "optimizer": "muon", "learning_rate": 1e-2, "times": "logit-normal", **length}
     given = f"{budget:g} minutes" if budget else f"{steps} steps"
     reason = f"images {height}x{width}x{channels}, {len(dataset):,} of them, {given}: unet-{size}"
     return Plan(dict(PRESETS[f"unet-{size}"]), {"name": "rectified"}, "flow", settings, (reason,))

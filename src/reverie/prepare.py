@@ -5,13 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
-import shlex
-import shutil
-import time
-import warnings
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,29 +13,26 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from reverie import checkpoint
+from reverie import checkpoint, snapshots
+from reverie import tensorboard as events
 from reverie.checkpoint import NETWORKS
 from reverie.codec import standard_spec
 from reverie.config import Config, DataConfig, TrainingConfig
 from reverie.data import DATASETS, Dataset, load_data
-from reverie.errors import ReverieWarning, UserError
-from reverie.files import reason, writable_folder
-from reverie.inspection import describe, flops
+from reverie.errors import UserError
+from reverie.files import writable_folder
+from reverie.inspection import describe
+from reverie.learner import Learner
 from reverie.noise import check_seed
-from reverie.picture import loss_curve, save
 from reverie.plan import PRESETS, network_for, plan
 from reverie.run import Run, choose_device
 from reverie.schedule import SCHEDULES
 from reverie.spec import Spec, complete, one_line, parse
-from reverie.training import Average, Step, fit
+from reverie.trainer import RUN_FILES, RUN_FOLDERS, Training, clear
 
-LOSS_PICTURE, PREVIEWS = "loss.png", "previews"
-RUN_FILES = (checkpoint.CONFIG, checkpoint.WEIGHTS_FILE, checkpoint.METRICS, LOSS_PICTURE)
 SPREAD_SAMPLE = 2000  # images enough to know their standard deviation
 READING = ("points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress")
-PREVIEW_COUNT, PREVIEW_STEPS = 16, 12
-SMALL_NETWORK = 100_000  # parameters below which one thread is as quick as several
-PREVIEW_SHARE = 0.03  # of the training time, at most
+KEPT_READING = ("points", "size", "fit", "channels", "labels")  # of these, what a run must remember to read its data again
 
 
 def _free_folder(name: str) -> Path:
@@ -57,19 +48,13 @@ def _claim(out: str | Path | None, name: str, overwrite: bool) -> Path:
     path = Path(out) if out is not None else _free_folder(name)
     if (path / checkpoint.CONFIG).exists() and not overwrite:
         raise UserError(f"{path} already holds a run; choose another --out, or give --overwrite to replace it")
-    known = (*RUN_FILES, PREVIEWS) if (path / checkpoint.CONFIG).exists() else ()
+    known = (*RUN_FILES, *RUN_FOLDERS) if (path / checkpoint.CONFIG).exists() else ()
     if path.is_dir() and (others := sorted(p.name for p in path.iterdir() if p.name not in known)):
         raise UserError(f"{path} holds other files ({others[0]} ...); choose a new or empty folder with --out")
     writable_folder(path)
-    _clear(path)
+    with snapshots.locked(path):  # not while another training is at work there
+        clear(path)
     return path
-
-
-def _clear(path: Path) -> None:
-    """Remove the files of a run, and nothing else, from a folder."""
-    for file in RUN_FILES:
-        (path / file).unlink(missing_ok=True)
-    shutil.rmtree(path / PREVIEWS, ignore_errors=True)
 
 
 def spread(dataset: Dataset) -> float:
@@ -80,75 +65,11 @@ def spread(dataset: Dataset) -> float:
     return max(float(2 * dataset.batch(index)[0].std()), 1e-3)
 
 
-@dataclass
-class Training:
-    """A training that is ready to start: iterate over it for its reports.
-
-    Weights are saved at every held-out check, at the end, and when the iteration is broken off.
-    """
-
-    run: Run
-    average: Average
-    train: Dataset
-    held_out: Dataset
-    about: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()
-
-    def introduction(self) -> Iterator[str]:
-        """Say what will be trained on what, and why, a line each."""
-        yield from self.about
-        config = self.run.config
-        yield f"{config.data.name}: {len(self.train):,} to train, {len(self.held_out):,} held out"
-        yield from self.reasons
-        model = self.run.model
-        parameters = sum(p.numel() for p in model.parameters())
-        yield f"network: {config.network['name']}, {parameters:,} parameters, {flops(model) / 1e6:,.1f} million operations"
-
-    def sample_command(self) -> str:
-        """Return the command that samples from the run."""
-        count = 64 if self.train.is_images else 2000
-        return f"reverie sample {shlex.quote(str(self.run.path))} -n {count} --out {shlex.quote(self.run.path.name + '.png')}"
-
-    def preview(self, i: int) -> None:
-        """Draw the same seeds as ever with the average weights into previews/."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ReverieWarning)  # it was said when the training was prepared
-            samples = self.run.sample(PREVIEW_COUNT if self.train.is_images else 1000, steps=PREVIEW_STEPS)
-        samples.save(self.run.path / PREVIEWS / f"step-{i:07d}.png")
-
-    def __iter__(self) -> Iterator[Step]:
-        run, settings = self.run, self.run.config.training
-        raw = run.model
-        if raw is self.average.model:
-            raise UserError(f"the training of {run.path} has been run already; prepare a new one")
-        threads = torch.get_num_threads()
-        if sum(p.numel() for p in raw.parameters()) < SMALL_NETWORK:
-            torch.set_num_threads(1)  # two threads gain nothing here, and stall each other when the machine is busy
-        run.model = self.average.model  # what is sampled and saved
-        previewing = 0.0
-        try:
-            with (run.path / checkpoint.METRICS).open("w") as file:
-                for step in fit(raw, self.average, self.train, self.held_out, settings):
-                    file.write(json.dumps(step.as_row()) + "\n")
-                    file.flush()
-                    if step.held_out is not None:
-                        checkpoint.write_weights(run.path, run.model)
-                        if previewing <= PREVIEW_SHARE * step.seconds or step.fraction == 1:
-                            began = time.monotonic()
-                            self.preview(step.i)
-                            previewing += time.monotonic() - began
-                    yield step
-        except OSError as error:
-            raise UserError(f"cannot write to {run.path}: {reason(error)}; the weights saved last are kept") from error
-        finally:
-            torch.set_num_threads(threads)
-            if not self.average.updates:
-                _clear(run.path)  # nothing was learned: leave no folder that looks like a run
-                with suppress(OSError):
-                    run.path.rmdir()
-            elif all(torch.isfinite(p).all() for p in run.model.parameters()):
-                checkpoint.write_weights(run.path, run.model)
-                save(loss_curve(run.metrics()), run.path / LOSS_PICTURE)
+def _preset(network: str | Spec) -> Spec:
+    """Return the spec of a network, with the name of a preset replaced by what it stands for."""
+    wished = parse(network)
+    preset = PRESETS.get(str(wished.get("name")))
+    return wished if preset is None else {**preset, **wished, "name": preset["name"]}
 
 
 def prepare(
@@ -164,6 +85,7 @@ def prepare(
     network: str | Spec | None = None,
     target: str | None = None,
     overwrite: bool = False,
+    tensorboard: bool = False,
     **options: Any,
 ) -> Training:
     """Check everything, make the run folder and return the training; nothing is written if anything is wrong.
@@ -172,6 +94,7 @@ def prepare(
     labels, ...), and further fields of TrainingConfig (batch, learning_rate, weight, times, ...).
     """
     reading = {key: options.pop(key) for key in READING if key in options}
+    events.check(tensorboard)
     where = choose_device(device)
     check_seed(seed)
     if sum(length is not None for length in (steps, minutes, epochs)) > 1:
@@ -184,11 +107,10 @@ def prepare(
     if epochs is not None:
         steps = max(1, round(epochs * len(train_set) / options.get("batch", 64)))
     chosen = plan(dataset, minutes, steps)
-    wished = parse(network) if network is not None else chosen.network
+    reasons = chosen.reasons if network is None else ()
+    wished = _preset(network) if network is not None else chosen.network
     if taken := [key for key in ("channels", "height", "width", "labels") if key in wished]:
         raise UserError(f"the network's {taken[0]} are told by the data and cannot be given with --network")
-    if (preset := PRESETS.get(str(wished.get("name")))) is not None:
-        wished = {**preset, **wished, "name": preset["name"]}
     precision = "bf16" if where.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
     try:
         training = TrainingConfig(**{"seed": seed, "precision": precision, **chosen.settings, **options})
@@ -202,6 +124,7 @@ def prepare(
             name=dataset.name, source=data if data in DATASETS else str(Path(data).expanduser().resolve()),
             count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,
             label_counts=tuple(dataset.label_counts()), fingerprint=dataset.fingerprint(),
+            reading={key: reading[key] for key in KEPT_READING if reading.get(key) is not None},
         ),
         codec={"name": "pixels"} if dataset.is_images else standard_spec(train_set.batch(torch.arange(len(train_set)))[0]),
         schedule=complete(SCHEDULES, schedule or chosen.schedule, "schedule"),
@@ -213,4 +136,94 @@ def prepare(
     model.denoiser.schedule.warn_if_signal_remains()
     path = _claim(out, dataset.name, overwrite)
     checkpoint.write_config(path, config)
-    return Training(Run(config, model, path), Average(model, training.ema_share), train_set, held_out, about, chosen.reasons)
+    learner = Learner(model, training)
+    return Training(Run(config, learner.average.model, path), learner, train_set, held_out, about, reasons, tensorboard)
+
+
+def _longer(run: Run, minutes: float | None, steps: int | None) -> Config:
+    """Return the configuration of a run that goes on for more minutes or steps; the other unit is converted by its speed."""
+    rows, now = run.metrics(), run.config.training
+    if minutes is None and steps is None:
+        raise UserError("say for how long to go on with --minutes or --steps beside --extend")
+    if not rows:
+        raise UserError(f"{run.path} has no reports in {checkpoint.METRICS}, so its speed is not known")
+    per_minute = 60 * rows[-1]["i"] / max(rows[-1]["seconds"], 1e-3)
+    if now.minutes is not None:
+        length = {"minutes": rows[-1]["seconds"] / 60 + (minutes if minutes is not None else (steps or 0) / per_minute)}
+    else:
+        length = {"steps": rows[-1]["i"] + (steps if steps is not None else max(1, round((minutes or 0) * per_minute)))}
+    return run.config.model_copy(update={"training": now.model_copy(update=length)})
+
+
+def _differences(config: Config, given: Mapping[str, Any]) -> list[str]:
+    """Return how settings that were given differ from those of a run, a phrase each."""
+    kept: dict[str, Any] = {
+        **config.training.model_dump(), **config.data.reading, "schedule": config.schedule, "network": config.network,
+        "target": config.target, "data": config.data.source,
+    }  # fmt: skip
+    differing = []
+    for key, value in given.items():
+        if key == "schedule":
+            same = json.dumps(complete(SCHEDULES, value, "schedule")) == json.dumps(kept[key])
+        elif key == "network":
+            told = {k: kept[key][k] for k in ("channels", "height", "width", "labels", "stem") if k in kept[key]}
+            same = json.dumps(complete(NETWORKS, {**told, **_preset(value)}, "network")) == json.dumps(kept[key])
+        elif key == "data":
+            same = value in (kept[key], config.data.name) or str(Path(value).expanduser().resolve()) == kept[key]
+        else:
+            same = kept.get(key) == value
+        if not same:
+            differing.append(f"{key} was {_said(kept.get(key))} and is now {_said(value)}")
+    return differing
+
+
+def _said(setting: Any) -> str:
+    return " ".join(f"{k}={v}" for k, v in setting.items()) if isinstance(setting, dict) else str(setting)
+
+
+def resume(
+    path: str | Path,
+    *,
+    extend: bool = False,
+    minutes: float | None = None,
+    steps: int | None = None,
+    device: str = "auto",
+    tensorboard: bool = False,
+    data_dir: str | None = None,
+    strict: bool = False,
+    on_progress: Callable[[str, int, int], None] | None = None,
+    **given: Any,
+) -> Training:
+    """Go on with a run where its last whole checkpoint left it; `extend` goes on with a finished one for longer.
+
+    given: settings as for `prepare`; those that differ from the run's are refused.
+    """
+    path, where = Path(path), choose_device(device)
+    events.check(tensorboard)
+    config = checkpoint.read_config(path)
+    if not extend:
+        given |= {key: value for key, value in (("minutes", minutes), ("steps", steps)) if value is not None}
+    if changed := _differences(config, given):
+        raise UserError(f"{path} was begun with other settings: {'; '.join(changed)}; leave them out, or train a new run")
+    learner = Learner(checkpoint.build_model(config).to(where), config.training)
+    with snapshots.locked(path):
+        complaints = snapshots.restore(path, learner)
+    run = Run(config, learner.average.model, path)
+    if extend:
+        run.config = config = _longer(run, minutes, steps)
+    t = config.training
+    if max(learner.i / (t.steps or math.inf), learner.seconds / 60 / (t.minutes or math.inf)) >= 1:
+        raise UserError(f"{path} is finished; go on for longer with --extend --minutes 10, say")
+    dataset = load_data(
+        config.data.source, seed=config.data.seed, data_dir=data_dir, strict=strict, on_progress=on_progress,
+        **config.data.reading,  # type: ignore[arg-type]
+    )  # fmt: skip
+    if dataset.fingerprint() != config.data.fingerprint:
+        counts = f"{config.data.count:,} and are now {len(dataset):,}" if len(dataset) != config.data.count else "as many"
+        raise UserError(f"the data of {path} have changed since it was begun: they were {counts}; train a new run")
+    with snapshots.locked(path):
+        checkpoint.keep_rows(path, learner.i)
+        checkpoint.write_config(path, config)
+    train_set, held_out = dataset.split(config.data.seed)
+    about = (*complaints, f"continuing at step {learner.i:,}")
+    return Training(run, learner, train_set, held_out, about, (), tensorboard)

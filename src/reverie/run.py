@@ -122,18 +122,18 @@ class Run:
         kept: list[tuple[float, np.ndarray, np.ndarray]] = []
         for frame in self.frames(n, **options):
             if film and (frame.i * FILM_FRAMES >= len(kept) * frame.of or frame.i == frame.of - 1):
-                kept.append((float(frame.t), self._decode(frame.x), self._decode(frame.x0)))
+                kept.append((float(frame.t), self.decode(frame.x), self.decode(frame.x0)))
             if on_frame:
                 on_frame(frame)
             last = frame
-        x0 = self._decode(last.x0)
+        x0 = self.decode(last.x0)
         if not np.isfinite(x0).all():
             raise UserError(f"the model of {self.path} drew values that are not finite; train it again")
         cond = self.labels(options.get("label"), n, options.get("seed", 0))
         names = [self.config.data.labels[int(c)] for c in cond] if cond is not None else None
         return Samples(x0, names, tuple(kept))
 
-    def _decode(self, z: Tensor) -> np.ndarray:
+    def decode(self, z: Tensor) -> np.ndarray:
         """Return model units as an array in user units: (N, D), (N, H, W) or (N, H, W, C)."""
         x = np.asarray(self.model.codec.decode(z).float().cpu().numpy())
         if x.ndim == 2:

@@ -85,6 +85,10 @@ class Screen:
                 if step.held_out is not None:
                     held = f", held out {step.held_out:.4f}"
                 pace = f"{step.per_second:.0f} steps/s, {clock(step.seconds_left)} left"
+                for finding in step.findings:
+                    bar.console.print(f"doctor: {finding}", markup=False) if self.talks else None
+                if step.loss is None:
+                    continue
                 note = f"step {step.i:,}, loss {step.loss:.4f}{held}, {pace}"
                 bar.update(task, completed=step.fraction, note=note)
                 if bar.disable and time.monotonic() - said > EVERY:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import queue
-import threading
+import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,10 +14,14 @@ from torch import Tensor, nn
 
 from reverie.config import TrainingConfig
 from reverie.data import Dataset
+from reverie.doctor import RESCUE, Finding
 from reverie.errors import UserError
 from reverie.families.diffusion import Diffusion
-from reverie.loss import weight_of
+from reverie.learner import Learner
+from reverie.loader import batches, reader
+from reverie.loss import loss, weight_of
 from reverie.noise import mix_seed
+from reverie.oracle import DatasetDenoiser
 from reverie.pair import Pair
 
 LEVELS = 4  # the held-out loss is told for as many ranges of t
@@ -27,186 +29,236 @@ REPORTS, CHECKS = 200, 20  # how often, in a whole run, a step is reported and t
 CHECK_SHARE = 0.03  # of the training time, at most, goes into the held-out loss
 CLOCK = 0.5  # the fewest seconds between reports when the length is given in minutes
 HELD_OUT_DRAWS = {False: 2000, True: 512}  # noised points, noised images of which the held-out loss is the mean
+OPTIMUM_MOST = 10**8  # numbers in a training set, above which its optimum is not worked out
 STEP_DECAYS = 10  # "step" halves the learning rate as often in a run
-
-Batch = tuple[Tensor, Tensor | None]
+END_SHARE = 0.25  # of the time so far, a training until good takes to end
+LATEST_END = 1 / (1 + END_SHARE)  # of the longest time allowed, when it begins to end anyway
+EXPLODED = 10.0  # times the first loss: then something is wrong
+RESCUES = 2  # a third time the training gives up
 
 
 @dataclass(frozen=True)
 class Step:
     """A report: after step i of the run, the mean training loss since the last report, and the held-out loss if taken.
 
-    held_out_levels: the held-out loss in four equal ranges of t, from little noise to much; noise_error_levels: the
-    mean squared error of the predicted noise in the same ranges.
+    held_out: of the average weights; held_out_levels: the same in four equal ranges of t, from little noise to much;
+    noise_error_levels: the mean squared error of the predicted noise in these ranges; seen_levels: the loss on training
+    data; raw_held_out: the held-out loss of the raw weights; preview_score: see `reverie.previews`; optimum_levels: the
+    least loss on training data that any model can have; findings: what is newly wrong; active: the checks that find something.
     """
 
     i: int
     fraction: float
     seconds: float
     per_second: float
-    loss: float
+    loss: float | None
     learning_rate: float
     held_out: float | None = None
     held_out_levels: tuple[float, ...] = ()
     noise_error_levels: tuple[float, ...] = ()
+    seen_levels: tuple[float, ...] = ()
+    raw_held_out: float | None = None
+    preview_score: float | None = None
+    optimum_levels: tuple[float, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    active: tuple[str, ...] = ()
 
     @property
     def seconds_left(self) -> float:
         """The estimated time to the end."""
         return self.seconds * (1 - self.fraction) / max(self.fraction, 1e-9)
 
-    def as_row(self) -> dict[str, Any]:
-        """Return the report as a row of metrics.jsonl."""
-        return {key: value for key, value in asdict(self).items() if value not in (None, ())}
+    def as_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the report, and each finding, as rows of metrics.jsonl."""
+        if self.loss is not None:
+            yield {key: value for key, value in asdict(self).items() if value not in (None, ()) and key != "findings"}
+        for finding in self.findings:
+            yield finding.as_row(self.i)
 
 
-def batches(data: Dataset, batch: int, seed: int) -> Iterator[Batch]:
-    """Yield batches for ever, each epoch in an order of its own that is a function of the seed."""
-    batch = min(batch, len(data))
-    epoch = 0
-    while True:
-        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(mix_seed(seed, -1 - epoch)))
-        for start in range(0, len(data) - batch + 1, batch):
-            yield data.batch(order[start : start + batch])
-        epoch += 1
+def learning_rate(settings: TrainingConfig, fraction: float, ending: float | None = None) -> float:
+    """Return the learning rate at a fraction of the run: linear warm-up, then half a cosine to zero or ten halvings.
 
-
-def ahead(source: Iterator[Batch], depth: int = 4) -> Iterator[Batch]:
-    """Yield from a source that a thread of its own reads a few batches ahead of us."""
-    ready: queue.Queue[Batch | BaseException] = queue.Queue(depth)
-    stop = threading.Event()
-
-    def put(item: Batch | BaseException) -> None:
-        while not stop.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-                return
-            except queue.Full:
-                continue
-
-    def work() -> None:
-        try:
-            for item in source:
-                put(item)
-                if stop.is_set():
-                    return
-        except BaseException as error:  # carried over to the thread that waits
-            put(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    try:
-        while True:
-            item = ready.get()
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stop.set()
-
-
-def learning_rate(settings: TrainingConfig, fraction: float) -> float:
-    """Return the learning rate at a fraction of the run: linear warm-up, then half a cosine to zero or ten halvings."""
+    A training until good keeps the rate until it begins to end, then takes it linearly to zero.
+    """
     if fraction < settings.warmup:
         return settings.learning_rate * max(fraction, 1e-3) / settings.warmup
+    if settings.until == "good":
+        begun = LATEST_END if ending is None else ending
+        return settings.learning_rate * max(0.0, min(1.0, 1 - (fraction - begun) / (end_of(begun) - begun)))
     if settings.decay == "step":
         return settings.learning_rate * 0.5 ** math.floor(fraction * STEP_DECAYS)
     return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * fraction))
 
 
-class Average:
-    """The exponential average of a model's parameters, over the last `share` of the steps so far (arXiv:2312.02696).
-
-    Because the horizon grows with the run, the average is never stuck at the first weights.
-    """
-
-    def __init__(self, model: Diffusion, share: float) -> None:
-        self.model = copy.deepcopy(model).requires_grad_(False).eval()
-        self.share = share
-        self.updates = 0
-        self._mine: list[Tensor] = list(self.model.parameters())
-        self._theirs = [p.detach() for p in model.parameters()]  # views: they follow the model
-
-    def update(self) -> None:
-        """Move towards the model's parameters after one more step."""
-        torch._foreach_lerp_(self._mine, self._theirs, 1 / (1 + self.share * self.updates))
-        self.updates += 1
+def end_of(ending: float) -> float:
+    """Return the fraction at which a training until good ends that began to end at this one."""
+    return min(1.0, ending * (1 + END_SHARE))
 
 
-def held_out_loss(model: Diffusion, data: Dataset, seed: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
-    """Return the loss on held-out data, whole and in four ranges of t, and the error of the noise in these ranges.
-
-    The same times and noise are used at every call.
-    """
-    device = next(model.parameters()).device
-    schedule = model.denoiser.schedule
+def _draws(model: Diffusion, data: Dataset, seed: int) -> Iterator[tuple[Tensor, Pair, Tensor | None]]:
+    """Yield times (b,), data with noise, and labels: the same at every call, with as many times from each range of t."""
+    schedule, device = model.denoiser.schedule, next(model.parameters()).device
     draws = HELD_OUT_DRAWS[data.is_images]
     random = torch.Generator().manual_seed(mix_seed(seed, -(2**40)))
-    u = (torch.randperm(draws, generator=random) + 0.5).double() / draws
-    t = schedule.t_min + (1 - schedule.t_min) * u
-    losses = []
-    with torch.no_grad():
-        for part in torch.arange(draws).split(256):
-            x, labels = data.batch(part % len(data))
-            z = model.codec.encode(x.to(device))
-            truth = Pair(z, torch.randn(z.shape, generator=random).to(device))
-            cond = labels.to(device) if labels is not None else None
-            losses.append(model.loss_at(truth, t[part], cond).double().cpu())
-    loss, place = torch.cat(losses), (u * LEVELS).long()
-    target, k = model.denoiser.target, model.denoiser.sigma_data
-    noise = loss * weight_of("snr", schedule, t, target, k) / weight_of(model.weight, schedule, t, target, k)
-    levels = [place == level for level in range(LEVELS)]
-    return float(loss.mean()), tuple(float(loss[k].mean()) for k in levels), tuple(float(noise[k].mean()) for k in levels)
+    t = schedule.t_min + (1 - schedule.t_min) * (torch.randperm(draws, generator=random) + 0.5).double() / draws
+    for part in torch.arange(draws).split(256):
+        x, labels = data.batch(part % len(data))
+        z = model.codec.encode(x.to(device))
+        truth = Pair(z, torch.randn(z.shape, generator=random).to(device))
+        yield t[part], truth, labels.to(device) if labels is not None else None
 
 
-def fit(model: Diffusion, average: Average, train: Dataset, held_out: Dataset, settings: TrainingConfig) -> Iterator[Step]:
-    """Train for the given steps or minutes and yield reports; `average` holds the weights to keep.
+def _levels(model: Diffusion, t: Tensor, loss: Tensor) -> tuple[float, ...]:
+    """Return the mean loss in each of the ranges of t.  t, loss: (n,)."""
+    low = model.denoiser.schedule.t_min
+    place = ((t - low) / (1 - low) * LEVELS).long()
+    return tuple(float(loss[place == level].mean()) for level in range(LEVELS))
 
-    Everything random at step i is a function of the seed and i.  With a length in steps the result is a function of
-    the settings; with a length in minutes it depends on the machine's speed as well.
+
+@torch.no_grad()
+def held_out_loss(model: Diffusion, data: Dataset, seed: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
+    """Return the loss on held-out data, whole and in four ranges of t, and the error of the noise in these ranges."""
+    times, losses = [], []
+    for t, truth, cond in _draws(model, data, seed):
+        times.append(t)
+        losses.append(model.loss_at(truth, t, cond).double().cpu())
+    d, t, loss = model.denoiser, torch.cat(times), torch.cat(losses)
+    shares = [weight_of(weight, d.schedule, t, d.target, d.sigma_data) for weight in ("snr", model.weight)]
+    return float(loss.mean()), _levels(model, t, loss), _levels(model, t, loss * shares[0] / shares[1])
+
+
+@torch.no_grad()
+def optimum_levels(model: Diffusion, data: Dataset, seed: int) -> tuple[float, ...]:
+    """Return the loss, in four ranges of t, of the best possible model of a finite set on the set itself.
+
+    Empty where the set is too large to say.
     """
-    device = next(model.parameters()).device
+    if not isinstance(data.x, Tensor) or data.x.numel() > OPTIMUM_MOST:
+        return ()
+    d, device = model.denoiser, next(model.parameters()).device
+    z = model.codec.encode(data.batch(torch.arange(len(data)))[0].to(device))
+    best = DatasetDenoiser(d.schedule, z, data.labels.to(device) if data.labels is not None else None)
+    times, losses = [], []
+    for t, truth, cond in _draws(model, data, seed):
+        times.append(t)
+        losses.append(loss(best, truth, t, cond, d.target, model.weight, d.sigma_data).double().cpu())
+    return _levels(model, torch.cat(times), torch.cat(losses))
+
+
+def check_up(learner: Learner, train: Dataset, held_out: Dataset, seed: int) -> dict[str, Any]:
+    """Return the figures of a check: held-out loss of average and raw weights, and the average's loss on training data."""
+    whole, levels, noise = held_out_loss(learner.average.model, held_out, seed)
+    return {
+        "held_out": whole,
+        "held_out_levels": levels,
+        "noise_error_levels": noise,
+        "seen_levels": held_out_loss(learner.average.model, train, seed)[1],
+        "raw_held_out": held_out_loss(learner.model, held_out, seed)[0],
+    }
+
+
+def _wrong(learner: Learner) -> tuple[int, str] | None:
+    """Return the first step since the last report that went wrong, and how, or None."""
+    first = learner.i - len(learner.window)
+    for k, (lost, norm) in enumerate(learner.window):
+        if not math.isfinite(lost):
+            return first + k + 1, f"the loss became {float(lost)}"
+        if not math.isfinite(norm):
+            return first + k + 1, f"a gradient became {float(norm)} while the loss was still {float(lost):.4g}"
+    if not learner.is_finite():
+        return learner.i, "a weight is no longer finite"
+    mean = statistics.fmean(float(lost) for lost, _ in learner.window)
+    if learner.first_loss is not None and mean > EXPLODED * learner.first_loss:
+        return first + 1, f"the loss grew to {mean:.3g}, from {learner.first_loss:.3g} at the first step"
+    return None
+
+
+def rescue(learner: Learner, wrong: tuple[int, str], train: Dataset, settings: TrainingConfig) -> Finding:
+    """Go back to a good state with half the learning rate; a third time, give up and say why."""
+    step, what = wrong
+    x, _ = next(batches(train, settings.batch, settings.seed, (step - 1) * settings.accumulate))
+    bad_data = not bool(torch.isfinite(x).all())
+    cause = "the batch of that step holds values that are not finite" if bad_data else "the learning rate is too high"
+    advice = "look for NaN in the data" if bad_data else f"train with --learning-rate {settings.learning_rate / 10:g}"
+    if learner.rescues == RESCUES:
+        raise UserError(f"stopped at step {step}: {what}, for the third time; probably {cause}: {advice}")
+    rescues, seconds = learner.rescues + 1, learner.seconds
+    learner.restore(learner.good)
+    learner.rescues, learner.seconds = rescues, seconds
+    what = f"{what}; back to step {learner.i} with the learning rate times {0.5**rescues:g}"
+    return Finding(RESCUE, what, step, cause, advice)
+
+
+def fit(
+    learner: Learner, train: Dataset, held_out: Dataset, settings: TrainingConfig, stop: Callable[[], bool] = lambda: False
+) -> Iterator[Step]:
+    """Train to the given number of steps or minutes and yield reports; learner.average holds the weights to keep.
+
+    Everything random at step i is a function of the seed, i, and how often the training was rescued, so a learner put
+    back to an earlier state goes the same way again.  With a length in steps the result is a function of the settings;
+    with a length in minutes it depends on the machine's speed as well.  When stop() is true, it ends after the step.
+    """
+    device, model = learner.device, learner.model
     parameters = list(model.parameters())
-    optimizer = torch.optim.AdamW(
-        parameters, lr=settings.learning_rate, betas=(0.9, 0.99), weight_decay=settings.weight_decay,
-        fused=device.type in ("cpu", "cuda"),
-    )  # fmt: skip
     limit = settings.minutes * 60 if settings.minutes else math.inf
     total = settings.steps or math.inf
-    loader = batches(train, settings.batch, settings.seed)
-    loader = loader if isinstance(train.x, Tensor) else ahead(loader)
-    begun = reported = time.monotonic()
-    window: list[Tensor] = []
-    fraction, i, reported_at, reports, checks, checking = 0.0, 0, 0, 0, 0, 0.0
-    while fraction < 1:
-        rate = learning_rate(settings, fraction)
-        optimizer.param_groups[0]["lr"] = rate
-        optimizer.zero_grad(set_to_none=True)
+
+    def whole() -> float:
+        """Return how much of the longest time allowed will be used."""
+        return 1.0 if learner.ending is None else end_of(learner.ending)
+
+    def fraction_now() -> float:
+        return min(1.0, max(learner.i / total, learner.seconds / limit) / whole())
+
+    loader = reader(train, settings.batch, settings.seed, learner.i * settings.accumulate)
+    begun, reported, reported_at = time.monotonic() - learner.seconds, time.monotonic(), learner.i
+    fraction, checking = fraction_now(), CHECK_SHARE * learner.seconds
+    reports, checks = (math.floor(fraction * REPORTS) + 1, math.ceil(fraction * CHECKS)) if learner.i else (0, 0)
+    while fraction < 1 and not stop():
+        seed = settings.seed if not learner.rescues else mix_seed(settings.seed, -(2**41) - learner.rescues)
+        rate = 0.5**learner.rescues * learning_rate(settings, fraction * whole(), learner.ending)
+        for optimizer in learner.optimizers:
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.zero_grad(set_to_none=True)
+        losses = []
         for part in range(settings.accumulate):
             x, labels = next(loader)
             cond = labels.to(device) if labels is not None else None
             with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-                loss = model.loss(x.to(device), cond, mix_seed(settings.seed, i * settings.accumulate + part)).mean()
-            (loss / settings.accumulate).backward()
-            window.append(loss.detach())
-        nn.utils.clip_grad_norm_(parameters, settings.gradient_limit)
-        optimizer.step()
-        average.update()
-        i += 1
+                lost = model.loss(x.to(device), cond, mix_seed(seed, learner.i * settings.accumulate + part)).mean()
+            (lost / settings.accumulate).backward()
+            losses.append(lost.detach())
+        norm = nn.utils.clip_grad_norm_(parameters, settings.gradient_limit)
+        for optimizer in learner.optimizers:
+            optimizer.step()
+        learner.average.update(learner.i)
+        learner.i += 1
+        learner.window.append((torch.stack(losses).mean(), norm.detach()))
+        if learner.first_loss is None and math.isfinite(losses[0]):
+            learner.first_loss = float(losses[0])
+        learner.seconds = time.monotonic() - begun
+        fraction = fraction_now()
         now = time.monotonic()
-        fraction = min(1.0, max(i / total, (now - begun) / limit))
-        due = fraction * REPORTS >= reports and (settings.steps is not None or now - reported >= CLOCK)
-        if due or fraction == 1:
-            reports = math.floor(fraction * REPORTS) + 1
-            mean = float(torch.stack(window).mean())
-            if not math.isfinite(mean):
-                raise UserError(
-                    f"the loss became {mean} by step {i}; the learning rate {settings.learning_rate} is probably too high:"
-                    " try a tenth of it with --learning-rate"
-                )
-            check = fraction == 1 or (fraction * CHECKS >= checks and checking <= CHECK_SHARE * (now - begun))
-            held, levels, noise = held_out_loss(average.model, held_out, settings.seed) if check else (None, (), ())
-            checks += check
-            checking += time.monotonic() - now
-            speed = (i - reported_at) / max(now - reported, 1e-9)
-            yield Step(i, fraction, now - begun, speed, mean, rate, held, levels, noise)
-            window, reported, reported_at = [], time.monotonic(), i
+        if not (fraction * REPORTS >= reports and (settings.steps is not None or now - reported >= CLOCK)) and fraction < 1:
+            continue
+        if wrong := _wrong(learner):
+            finding = rescue(learner, wrong, train, settings)
+            loader = reader(train, settings.batch, settings.seed, learner.i * settings.accumulate)
+            fraction = fraction_now()
+            yield Step(learner.i, fraction, learner.seconds, 0.0, None, rate, findings=(finding,))
+            reported, reported_at = time.monotonic(), learner.i
+            continue
+        reports = math.floor(fraction * REPORTS) + 1
+        mean = float(torch.stack([lost for lost, _ in learner.window]).mean())
+        learner.window = []
+        learner.good = learner.snapshot()
+        check = fraction == 1 or (fraction * CHECKS >= checks and checking <= CHECK_SHARE * learner.seconds)
+        figures = check_up(learner, train, held_out, settings.seed) if check else {}
+        if fraction == 1:
+            figures["optimum_levels"] = optimum_levels(learner.average.model, train, settings.seed)
+        checks += check
+        checking += time.monotonic() - now
+        speed = (learner.i - reported_at) / max(now - reported, 1e-9)
+        yield Step(learner.i, fraction, learner.seconds, speed, mean, rate, **figures)
+        reported, reported_at = time.monotonic(), learner.i

@@ -18,21 +18,51 @@ from reverie.loss import TIMES, WEIGHTS
 from reverie.metrics.points import score_points
 from reverie.pair import TARGETS
 from reverie.plan import PRESETS
-from reverie.prepare import Training, prepare
+from reverie.prepare import prepare
+from reverie.prepare import resume as go_on
 from reverie.run import USUAL, Options, Run, load
 from reverie.sampler import GRIDS, SAMPLERS, Frame
 from reverie.samples import Samples, check_output, wants_film
 from reverie.schedule import SCHEDULES
+from reverie.trainer import Training
 from reverie.training import Step
+from reverie.verdict import verdict
 
 
-def train(data: str, out: str | Path | None = None, *, on_step: Callable[[Step], None] | None = None, **options: Any) -> Run:
-    """Train a model of a data set and return the run: `reverie.train("spiral", "runs/spiral", steps=2000)`."""
-    training = prepare(data, out, **options)
+def train(
+    data: str | None = None,
+    out: str | Path | None = None,
+    *,
+    resume: str | Path | None = None,
+    on_step: Callable[[Step], None] | None = None,
+    **options: Any,
+) -> Run:
+    """Train a model of a data set and return the run: `reverie.train("spiral", "runs/spiral", steps=2000)`.
+
+    Or go on with one that was interrupted: `reverie.train(resume="runs/spiral")`.
+    """
+    training = begin(data, out, resume=resume, **options)
     for step in training:
         if on_step:
             on_step(step)
     return training.run
+
+
+def begin(
+    data: str | None = None, out: str | Path | None = None, *, resume: str | Path | None = None, **options: Any
+) -> Training:
+    """Return a training that is ready to start, or to go on."""
+    if resume is not None:
+        if out is not None:
+            raise UserError("give either --out for a new run or --resume for one that is there")
+        if data is not None:
+            options["data"] = data
+        return go_on(resume, **options)
+    if data is None:
+        raise UserError("DATA is missing: give a name such as digits, or a path, or go on with a run by --resume RUN")
+    if options.pop("extend", False):
+        raise UserError("--extend goes with --resume RUN")
+    return prepare(data, out, **options)
 
 
 def sample_to(
@@ -101,4 +131,4 @@ def names() -> dict[str, list[str]]:
     return {kind: list(table) for kind, table in tables.items()}
 
 
-__all__ = ["Training", "evaluate", "inspect", "load", "names", "prepare", "sample", "sample_to", "train"]
+__all__ = ["Training", "begin", "evaluate", "inspect", "load", "names", "prepare", "sample", "sample_to", "train", "verdict"]

@@ -92,7 +92,7 @@ class UNet(nn.Module):
         channels: Annotated[int, Field(ge=1, le=4)] = 1,
         height: Annotated[int, Field(ge=1, le=1024)] = 28,
         width: Annotated[int, Field(ge=1, le=1024)] = 28,
-        widths: Annotated[tuple[Width, ...], Field(min_length=1, max_length=8)] = (40, 80),
+        widths: Annotated[tuple[Width, ...], Field(min_length=1, max_length=8)] = (32, 64),
         blocks: Annotated[int, Field(ge=1, le=16)] = 1,
         stem: Annotated[int, Field(ge=1, le=8)] = 2,
         attention: bool = True,
