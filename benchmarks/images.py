@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from reverie.checkpoint import NETWORKS
 from reverie.data import load_data
 from reverie.data.idx import read_pair
 from reverie.metrics.frechet import frechet_distance
+from reverie.optimizer import muon
 from reverie.plan import PRESETS
 from reverie.spec import build
 
@@ -43,15 +45,16 @@ def sgemm() -> float:
     return 2 * 2048**3 / seconds(lambda: a @ a, 9)
 
 
-def trainer(net: Callable[[Tensor, Tensor], Tensor], parameters: Any, x: Tensor) -> Callable[[], None]:
-    """Return a function that does one training step: forward, backward, fused AdamW."""
-    optimizer = torch.optim.AdamW(parameters, fused=True)
+def trainer(net: Callable[[Tensor, Tensor], Tensor], optimizers: list[Any], x: Tensor) -> Callable[[], None]:
+    """Return a function that does one training step: forward, backward, and what the optimizers do."""
     level = torch.randn(len(x))
 
     def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
         (net(x, level) - x).square().mean().backward()
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
 
     return step
 
@@ -76,7 +79,8 @@ def throughput() -> list[str]:
         down_block_types=("DownBlock2D", "DownBlock2D", "AttnDownBlock2D"),
         up_block_types=("AttnUpBlock2D", "UpBlock2D", "UpBlock2D"),
     )  # fmt: skip
-    step = trainer(lambda x, level: peer(x, level).sample, peer.parameters(), torch.randn(BATCH, 1, 32, 32))
+    adamw = torch.optim.AdamW(peer.parameters(), fused=True)
+    step = trainer(lambda x, level: peer(x, level).sample, [adamw], torch.randn(BATCH, 1, 32, 32))
     theirs = BATCH / seconds(step, 4)
     rate = sgemm()
     lines = [
@@ -86,11 +90,44 @@ def throughput() -> list[str]:
     ]
     for name in ("unet-tiny", "unet-small", "unet-base"):
         net, operations = network(name)
-        step = trainer(partial(net, cond=None), net.parameters(), torch.randn(BATCH, 1, 28, 28))
+        step = trainer(partial(net, cond=None), muon(net, 1e-4, 0.0), torch.randn(BATCH, 1, 28, 28))
         ours = BATCH / seconds(step)
         lines.append(f"| {name}, 28 x 28 | {ours:.0f} | {ours / theirs:.1f} x | {3 * operations * ours / rate:.0%} |")
     print("\n".join(lines), flush=True)
-    return [f"Batch {BATCH}, fused AdamW, sgemm {rate / 1e9:.0f} GFLOP/s.", "", *lines]
+    return [f"Batch {BATCH}; ours with Muon, the peer with fused AdamW; sgemm {rate / 1e9:.0f} GFLOP/s.", "", *lines]
+
+
+def costs() -> list[str]:
+    """Change one thing at a time of the default training step and tell its speed."""
+
+    def speed(batch: int = BATCH, optimizer: str = "muon", change: Callable[[nn.Module], None] = lambda net: None) -> float:
+        net, _ = network("unet-tiny")
+        change(net)
+        kinds: dict[str, Callable[[], list[Any]]] = {
+            "muon": lambda: muon(net, 1e-4, 0.0),
+            "fused": lambda: [torch.optim.AdamW(net.parameters(), fused=True)],
+            "plain": lambda: [torch.optim.AdamW(net.parameters(), foreach=False)],
+            "foreach": lambda: [torch.optim.AdamW(net.parameters(), foreach=True)],
+        }
+        return batch / seconds(trainer(partial(net, cond=None), kinds[optimizer](), torch.randn(batch, 1, 28, 28)), 20)
+
+    def without_norms(net: nn.Module) -> None:
+        for module in list(net.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, nn.GroupNorm):
+                    setattr(module, name, nn.Identity())
+
+    usual = speed()
+    rows = [("as it is: batch 64, GroupNorm, SiLU, Muon", usual)]
+    rows += [(f"batch {size}", speed(size)) for size in (16, 32, 128, 256)]
+    rows += [(f"AdamW, {kind}", speed(optimizer=kind)) for kind in ("fused", "foreach", "plain")]
+    rows += [("no normalisation", speed(change=without_norms))]
+    with patch("torch.nn.functional.silu", torch.relu):
+        rows += [("ReLU for SiLU", speed())]
+    lines = ["| unet-tiny, one thing changed | images/s | ratio |", "|---|---|---|"]
+    lines += [f"| {what} | {rate:.0f} | {rate / usual:.2f} |" for what, rate in rows]
+    print("\n".join(lines), flush=True)
+    return ["", "What each part of a training step costs:", "", *lines]
 
 
 def mnist_folder() -> Path | None:

@@ -164,7 +164,7 @@ def read_findings(folder: Path) -> list[Finding]:
         if "finding" in row:
             with suppress(TypeError):
                 finding = Finding(**row["finding"])
-                found[f"{RESCUE} {finding.since}" if finding.check == RESCUE else finding.check] = finding
+                found[f"{RESCUE} {len(found)}" if finding.check == RESCUE else finding.check] = finding
     return list(found.values())
 
 

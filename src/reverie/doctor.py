@@ -16,9 +16,9 @@ Row = Mapping[str, Any]
 
 RESCUE = "rescue"  # what a finding is called that tells of a rollback
 SETTLED = 0.25  # the share of a run after which previews should show something
-STUCK, MOVED = 0.95, 1e-3  # of the first loss; relative movement of the weights by which learning shows
+STUCK, MOVED = 0.99, 1e-3  # of the first held-out loss; relative movement of the weights by which learning shows
 BLANK, COLLAPSED, SATURATED = 0.1, 0.05, 0.3
-LAG = 1.1  # how much worse than the raw weights their average may be
+LAG = 0.1  # the share of what was learned by which the average may be worse than the raw weights
 RISE = 1.05  # how far above its lowest value a held-out loss may lie
 COPY = 0.5  # samples this much closer to the training data than held-out data are copies
 FLAT = 0.005  # improvement of the held-out loss below which it has stopped
@@ -68,7 +68,6 @@ class Patient:
     codec: Codec
     data: Tensor
     is_images: bool
-    first_loss: float
     movement: Mapping[str, float] = field(default_factory=dict)
     preview: Look | None = None
     truth: Look | None = None
@@ -124,18 +123,20 @@ def signal_left(p: Patient) -> Finding | None:
 
 
 def not_learning(p: Patient) -> Finding | None:
-    """A loss that is still that of a network that gives nothing."""
-    late = [row for row in p.rows if row["fraction"] >= 0.1]
-    if len(late) < 3:
+    """A held-out loss that is still that of a network that gives nothing."""
+    rows = p.checked()
+    late = [row for row in rows if row["fraction"] >= 0.1]
+    if not late or late[0] is rows[0] or not p.movement:
         return None
-    losses = sorted(float(row["loss"]) for row in late[-9:])
-    loss = losses[len(losses) // 2]
-    if loss < STUCK * p.first_loss or not p.movement:
+    first, best = float(rows[0]["held_out"]), min(float(row["held_out"]) for row in late)
+    if best < STUCK * first:
         return None
-    what = f"the loss is {loss:.3g} and was {p.first_loss:.3g} before anything was learned"
-    rate = float(p.now["learning_rate"])
+    what = f"the held-out loss is {float(late[-1]['held_out']):.4g} and was {first:.4g} before anything was learned"
+    rate = max(float(row["learning_rate"]) for row in p.rows)
     if max(p.movement.values()) < MOVED:
         cause, advice = "a learning rate that is too small to move the weights", f"try --learning-rate {100 * rate:.2g}"
+    elif p.now["fraction"] < 2 * SETTLED:
+        return None  # it may still begin
     else:
         cause = "a learning rate that is too high, or data that hold nothing but noise"
         advice = "leave --learning-rate out, or give a tenth of it"
@@ -145,7 +146,7 @@ def not_learning(p: Patient) -> Finding | None:
 def dead_parameter(p: Patient) -> Finding | None:
     """A parameter that no step has changed."""
     still = [name for name, moved in p.movement.items() if moved == 0]
-    if p.now["fraction"] < 0.05 or not still or len(still) == len(p.movement):
+    if p.now["fraction"] < 0.05 or not still or max(p.movement.values()) < MOVED:
         return None
     what = f"{len(still)} of {len(p.movement)} parameters never changed, first {still[0]}"
     cause = "a frozen layer, or one that the output does not depend on"
@@ -174,7 +175,10 @@ def empty_previews(p: Patient) -> Finding | None:
 def lagging_average(p: Patient) -> Finding | None:
     """Average weights that are worse than the raw ones."""
     rows = [row for row in p.checked() if row["fraction"] >= SETTLED and "raw_held_out" in row]
-    if len(rows) < 2 or any(row["held_out"] <= LAG * row["raw_held_out"] for row in rows[-2:]):
+    if len(rows) < 2:
+        return None
+    first = float(p.checked()[0]["held_out"])
+    if any(row["held_out"] - row["raw_held_out"] <= LAG * abs(first - row["raw_held_out"]) for row in rows[-2:]):
         return None
     what = f"the average weights are worse than the raw ones: held-out loss {rows[-1]['held_out']:.3g} against"
     what += f" {rows[-1]['raw_held_out']:.3g}"

@@ -72,7 +72,8 @@ class Learner:
         self.first_loss: float | None = None
         self.ending: float | None = None
         self.window: list[tuple[Tensor, Tensor]] = []
-        self.good = self.snapshot()  # where a rescue goes back to: the state at the last report, or the first one
+        # A state is known to be good when the steps after it went well, so a rescue goes back to the report before the last.
+        self.good = self.last = self.snapshot()
 
     def facts(self) -> Facts:
         """Return how far it has come, as plain numbers."""
@@ -114,6 +115,11 @@ class Learner:
     def snapshot(self) -> Snapshot:
         """Return a copy to go back to."""
         return Snapshot({name: t.clone() for name, t in self.tensors().items()}, self.facts())
+
+    def report(self) -> None:
+        """Note that all went well since the last report, and begin another."""
+        self.window = []
+        self.good, self.last = self.last, self.snapshot()
 
     def restore(self, kept: Snapshot) -> None:
         """Put tensors and facts back, bit for bit."""

@@ -24,7 +24,7 @@ FOLDER, FILM, LABELS = "previews", "film.gif", "labels.png"
 DRAWN = {False: 1000, True: 32}  # points, images of a preview
 SHOWN, STEPS = 12, 12  # images on the sheet, and sampling steps
 BLOCK, MOST_LAZY = 4096, 4096  # data looked through at a time; and in all where they must be read from files
-REFERENCE = 256  # held-out data that previews are compared with
+REFERENCE = 256  # data that previews are compared with: held-out ones, and training data where those are fewer
 LABEL_ROWS, LABEL_COLUMNS = 20, 8
 
 
@@ -54,6 +54,8 @@ class Previews:
         self.run, self.raw, self.train = run, raw, train
         self.is_images = train.is_images
         self.held = self._encode(held_out, torch.arange(min(REFERENCE, len(held_out))))
+        few = min(REFERENCE - len(self.held), len(train))
+        self.reference = torch.cat([self.held, self._encode(train, torch.arange(few))]) if few > 0 else self.held
         self.low, self.high = float(self.held.min()), float(self.held.max())
         self.truth = look_at(self.held, nearest(self.held, self._blocks())[0], self.low, self.high)
 
@@ -67,7 +69,7 @@ class Previews:
             yield self._encode(self.train, part)
 
     def take(self, i: int) -> tuple[Look, float]:
-        """Draw the sheet of step i; return what it looks like and its energy distance to held-out data."""
+        """Draw the sheet of step i; return what it looks like and its energy distance to data."""
         z = draw(self.run, DRAWN[self.is_images])
         raw = draw(self.raw, SHOWN if self.is_images else len(z))
         distance, index = nearest(z, self._blocks())
@@ -76,7 +78,7 @@ class Previews:
             self._sheet(path, z[:SHOWN], raw, index[:SHOWN], distance[:SHOWN])
         else:
             self._clouds(path, z, raw)
-        return look_at(z, distance, self.low, self.high), energy_distance(z, self.held)
+        return look_at(z, distance, self.low, self.high), energy_distance(z, self.reference)
 
     def _sheet(self, path: Path, z: Tensor, raw: Tensor, index: Tensor, distance: Tensor) -> None:
         closest = self._encode(self.train, index.cpu())
@@ -89,6 +91,7 @@ class Previews:
     def _clouds(self, path: Path, z: Tensor, raw: Tensor) -> None:
         count = min(len(self.train), len(z))
         data = self.train.batch(torch.arange(count))[0].numpy()
+        data = data[np.isfinite(data).all(1)]
         made = figure(9, 3.3)
         limits = window(data[:, :2])
         panels = zip(made.subplots(1, 3), (self.run.decode(z), self.run.decode(raw), data), strict=True)

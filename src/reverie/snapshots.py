@@ -21,7 +21,7 @@ from reverie.spec import one_line
 
 FOLDER, BEST, LOCK = "checkpoints", "best.safetensors", ".lock"
 KEPT = 2  # the newest of them, besides the best
-GOOD = "good."  # the prefix of the state to roll back to, where that is another one
+PARTS = ("good", "last")  # states a rescue may go back to, kept beside the newest where they are others; see Learner
 
 
 def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
@@ -32,69 +32,59 @@ def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
     return digest.hexdigest()
 
 
-def _path(run: Path, i: int) -> Path:
-    return run / FOLDER / f"{i:09d}.safetensors"
-
-
 def existing(run: Path) -> list[Path]:
     """Return the checkpoints of a run, newest first, without the best one."""
     return sorted((p for p in (run / FOLDER).glob("*.safetensors") if p.stem.isdigit()), reverse=True)
 
 
-def write(run: Path, now: Snapshot, good: Snapshot | None = None, best: bool = False) -> None:
-    """Write a checkpoint and remove those that are no longer wanted; best: keep it under that name as well."""
+def write(run: Path, now: Snapshot, others: Mapping[str, Snapshot] | None = None, name: str | None = None) -> None:
+    """Write a checkpoint, named by its step if not otherwise, and remove those that are no longer wanted."""
     if not run.is_dir():
         raise UserError(f"the run folder {run} has been removed, so the training stopped at step {now.facts.i:,}")
-    tensors = {name: t.cpu().contiguous() for name, t in now.tensors.items()}
-    facts = {"now": now.facts.model_dump(), "good": None}
-    if good is not None:
-        tensors |= {GOOD + name: t.cpu().contiguous() for name, t in good.tensors.items()}
-        facts["good"] = good.facts.model_dump()
-    said = json.dumps(facts)
-    metadata = {"facts": said, "checksum": _checksum(tensors, said)}
-    names = [_path(run, now.facts.i), *([run / FOLDER / BEST] if best else [])]
-    for name in names:
-        try:
-            with atomic(name) as aside:
-                save_file(tensors, aside, metadata)
-        except SafetensorError as error:
-            raise UserError(f"cannot write {name}: {error}; the disk may be full; earlier checkpoints are kept") from None
+    states = {"now": now, **(others or {})}
+    said = json.dumps({part: state.facts.model_dump() for part, state in states.items()})
+    tensors = {f"{part}.{n}": t.cpu().clone() for part, state in states.items() for n, t in state.tensors.items()}
+    path = run / FOLDER / (name or f"{now.facts.i:09d}.safetensors")
+    try:
+        with atomic(path) as aside:
+            save_file(tensors, aside, {"facts": said, "checksum": _checksum(tensors, said)})
+    except SafetensorError as error:
+        raise UserError(f"cannot write {path}: {error}; the disk may be full; earlier checkpoints are kept") from None
     for old in existing(run)[KEPT:]:
         old.unlink(missing_ok=True)
 
 
-def read(path: Path, learner: Learner) -> tuple[Snapshot, Snapshot | None]:
-    """Read a checkpoint of a learner like this one: the state, and the one to roll back to where that is another.
+def read(path: Path, learner: Learner) -> dict[str, Snapshot]:
+    """Read a checkpoint of a learner like this one: the state "now", and those of PARTS that are there.
 
     Names and shapes are checked before anything is loaded, values before anything is used.
     """
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            names = list(file.keys())
-            for prefix in ("", GOOD):
-                part = [n for n in names if n.startswith(GOOD) == bool(prefix)]
-                if part or not prefix:
-                    learner.check({n.removeprefix(prefix): file.get_slice(n) for n in part}, path)
-            tensors = {name: file.get_tensor(name) for name in names}
+            names: dict[str, list[str]] = {"now": []}
+            for name in file.keys():  # noqa: SIM118, not a dict
+                part, _, rest = name.partition(".")
+                names.setdefault(part, []).append(rest)
+            if unknown := sorted(names.keys() - {"now", *PARTS}):
+                raise UserError(f"{path} holds tensors of no known kind, first {unknown[0]}")
+            for part, found in names.items():
+                learner.check({name: file.get_slice(f"{part}.{name}") for name in found}, path)
+            tensors = {f"{part}.{name}": file.get_tensor(f"{part}.{name}") for part, found in names.items() for name in found}
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is truncated or damaged: {error}") from None
     said = metadata.get("facts", "")
     if metadata.get("checksum") != _checksum(tensors, said):
         raise UserError(f"{path} is torn: its checksum is wrong")
     try:
-        facts = json.loads(said)
-        now = Facts.model_validate(facts["now"])
-        good = Facts.model_validate(facts["good"]) if facts["good"] is not None else None
+        told = json.loads(said)
+        facts = {part: Facts.model_validate(told[part]) for part in names}
     except (ValueError, KeyError, TypeError) as error:
         why = one_line(error) if isinstance(error, ValidationError) else error
         raise UserError(f"{path} does not say how far the training was: {why}") from None
     if bad := [name for name, t in tensors.items() if not t.isfinite().all()]:
         raise UserError(f"{path} holds values that are not finite, first in {bad[0]}")
-    state = Snapshot({n: t for n, t in tensors.items() if not n.startswith(GOOD)}, now)
-    if good is None:
-        return state, None
-    return state, Snapshot({n.removeprefix(GOOD): t for n, t in tensors.items() if n.startswith(GOOD)}, good)
+    return {part: Snapshot({n: tensors[f"{part}.{n}"] for n in found}, facts[part]) for part, found in names.items()}
 
 
 def restore(run: Path, learner: Learner) -> list[str]:
@@ -102,12 +92,12 @@ def restore(run: Path, learner: Learner) -> list[str]:
     complaints: list[str] = []
     for path in existing(run):
         try:
-            now, good = read(path, learner)
+            states = read(path, learner)
         except UserError as error:
             complaints.append(str(error))
             continue
-        learner.restore(now)
-        learner.good = good or now
+        learner.restore(states["now"])
+        learner.good, learner.last = (states.get(part, states["now"]) for part in PARTS)
         return [f"{complaint}; the checkpoint before it is used" for complaint in complaints]
     if complaints:
         raise UserError(f"no checkpoint of {run} can be used: {complaints[0]}")

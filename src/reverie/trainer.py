@@ -17,7 +17,7 @@ from torch import Tensor
 
 from reverie import checkpoint, snapshots
 from reverie.data import Dataset
-from reverie.doctor import Finding, Look, Patient, examine, has_stopped_improving
+from reverie.doctor import PATIENCE, Finding, Look, Patient, examine, has_stopped_improving
 from reverie.errors import UserError
 from reverie.files import reason
 from reverie.inspection import flops
@@ -29,7 +29,7 @@ from reverie.run import Run
 from reverie.signals import Stopped, stop_requests
 from reverie.tensorboard import FOLDER as EVENTS
 from reverie.tensorboard import recorder
-from reverie.training import Step, fit
+from reverie.training import FREE, Step, fit
 
 LOSS_PICTURE = "loss.png"
 RUN_FILES = (checkpoint.CONFIG, checkpoint.WEIGHTS_FILE, checkpoint.METRICS, LOSS_PICTURE, snapshots.LOCK)
@@ -38,6 +38,7 @@ SMALL_NETWORK = 100_000  # parameters below which one thread is as quick as seve
 PREVIEW_SHARE = 0.03  # of the training time, at most
 WRITE_SHARE = 0.02  # of the training time, at most, goes into checkpoints
 DATA_LOOKED_AT = 512
+LEAST_SIZE = 0.01  # the size that a weight which begins at zero is taken to have
 
 
 def clear(path: Path) -> None:
@@ -127,7 +128,8 @@ class Training:
             with suppress(OSError):
                 path.rmdir()
         elif whole and path.is_dir() and learner.is_finite():
-            snapshots.write(path, learner.snapshot(), learner.good if learner.window else None)
+            between = {"last": learner.last} if learner.window else {}
+            snapshots.write(path, learner.snapshot(), {"good": learner.good, **between})
             checkpoint.write_weights(path, learner.average.model)
             save(loss_curve(self.run.metrics()), path / LOSS_PICTURE)
 
@@ -146,12 +148,13 @@ class Training:
                     file.write(json.dumps(row) + "\n")
                 file.flush()
                 began = time.monotonic()
-                better = step.held_out is not None and step.held_out < best
-                if step.loss is not None and (better or writing <= WRITE_SHARE * step.seconds):
-                    snapshots.write(run.path, learner.good, best=better)
+                if step.held_out is not None and step.held_out < best:
+                    best = step.held_out
+                    snapshots.write(run.path, learner.last, name=snapshots.BEST)
+                if step.loss is not None and writing <= WRITE_SHARE * step.seconds:
+                    snapshots.write(run.path, learner.good if learner.good.facts.i else learner.last)
                     checkpoint.write_weights(run.path, run.model)
-                    best = min(best, step.held_out) if step.held_out is not None else best
-                    writing += time.monotonic() - began
+                writing += time.monotonic() - began
                 yield step
         if not stop():
             previews.finish()
@@ -174,7 +177,8 @@ class Doctor:
         """Return how far each parameter is from where it began, relative to its size there."""
 
         def moved(p: Tensor, first: Tensor) -> float:
-            return float((p.detach().cpu() - first).norm() / first.norm().clamp_min(1e-6))
+            root = p.numel() ** 0.5
+            return float((p.detach().cpu() - first).norm() / first.norm().clamp_min(LEAST_SIZE * root))
 
         return {name: moved(p, self.first[name]) for name, p in self.training.learner.model.named_parameters()}
 
@@ -186,7 +190,7 @@ class Doctor:
                 self.rows.extend(step.as_rows())
             return step
         began = time.monotonic()
-        if self.previewing <= PREVIEW_SHARE * step.seconds or step.fraction == 1:
+        if self.previewing <= max(FREE, PREVIEW_SHARE * step.seconds) or step.fraction == 1:
             self.look, score = self.previews.take(step.i)
             step = replace(step, preview_score=score)
             self.previewing += time.monotonic() - began
@@ -194,7 +198,7 @@ class Doctor:
         model = self.training.run.model
         patient = Patient(
             self.rows, model.denoiser.schedule, model.codec, self.data, self.training.train.is_images,
-            learner.first_loss or 0.0, self._movement(), self.look, self.previews.truth,
+            self._movement(), self.look, self.previews.truth,
         )  # fmt: skip
         found = {finding.check: finding for finding in examine(patient)}
         new = tuple(finding for name, finding in found.items() if name not in self.active)
@@ -204,4 +208,7 @@ class Doctor:
         return replace(step, findings=new, active=tuple(found))
 
     def _is_good(self) -> bool:
-        return has_stopped_improving(self.rows) and has_stopped_improving(self.rows, "preview_score")
+        """Tell whether held-out loss and, where there are enough of them, previews have stopped improving."""
+        scored = [row for row in self.rows if "preview_score" in row]
+        seen = len(scored) <= 2 * PATIENCE or has_stopped_improving(scored, "preview_score")
+        return seen and has_stopped_improving(self.rows)

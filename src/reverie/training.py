@@ -26,7 +26,7 @@ from reverie.pair import Pair
 
 LEVELS = 4  # the held-out loss is told for as many ranges of t
 REPORTS, CHECKS = 200, 20  # how often, in a whole run, a step is reported and the held-out loss taken
-CHECK_SHARE = 0.03  # of the training time, at most, goes into the held-out loss
+CHECK_SHARE, FREE = 0.03, 0.5  # of the training time, at most, goes into the held-out loss; but so many seconds always may
 CLOCK = 0.5  # the fewest seconds between reports when the length is given in minutes
 HELD_OUT_DRAWS = {False: 2000, True: 512}  # noised points, noised images of which the held-out loss is the mean
 OPTIMUM_MOST = 10**8  # numbers in a training set, above which its optimum is not worked out
@@ -185,7 +185,7 @@ def rescue(learner: Learner, wrong: tuple[int, str], train: Dataset, settings: T
         raise UserError(f"stopped at step {step}: {what}, for the third time; probably {cause}: {advice}")
     rescues, seconds = learner.rescues + 1, learner.seconds
     learner.restore(learner.good)
-    learner.rescues, learner.seconds = rescues, seconds
+    learner.rescues, learner.seconds, learner.last = rescues, seconds, learner.good
     what = f"{what}; back to step {learner.i} with the learning rate times {0.5**rescues:g}"
     return Finding(RESCUE, what, step, cause, advice)
 
@@ -251,9 +251,8 @@ def fit(
             continue
         reports = math.floor(fraction * REPORTS) + 1
         mean = float(torch.stack([lost for lost, _ in learner.window]).mean())
-        learner.window = []
-        learner.good = learner.snapshot()
-        check = fraction == 1 or (fraction * CHECKS >= checks and checking <= CHECK_SHARE * learner.seconds)
+        learner.report()
+        check = fraction == 1 or (fraction * CHECKS >= checks and checking <= max(FREE, CHECK_SHARE * learner.seconds))
         figures = check_up(learner, train, held_out, settings.seed) if check else {}
         if fraction == 1:
             figures["optimum_levels"] = optimum_levels(learner.average.model, train, settings.seed)
