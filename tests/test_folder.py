@@ -446,6 +446,7 @@ def test_lazy_equals_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     write(tmp_path, content | {"a/bad.png": b"no"})
     near = load_data(str(tmp_path), size="8x10")
     monkeypatch.setattr(folder, "MEMORY_LIMIT", 1000)
+    monkeypatch.setattr(folder, "DISK_SHARE", 0)
     far = load_data(str(tmp_path), size="8x10")
     assert isinstance(far.x, LazyImages) and far.is_images and far.shape == near.shape == (3, 8, 10) and len(far) == 40
     assert far.report["broken"] == near.report["broken"] and far.x.shape == near.x.shape
@@ -465,10 +466,25 @@ def test_lazy_equals_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         far.batch(torch.tensor([0]))
 
 
+def test_a_set_too_large_for_memory_is_read_from_a_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {f"{'ab'[k % 2]}/{k}.png": png(k, 9 + k % 3, 12) for k in range(40)} | {"a/bad.png": b"no"})
+    near = load_data(str(tmp_path), size="8x10")
+    monkeypatch.setattr(folder, "MEMORY_LIMIT", 1000)
+    far = load_data(str(tmp_path), size="8x10")
+    assert isinstance(far.x, LazyImages) and far.x.store is not None and "temporary file" in " ".join(far.notes)
+    monkeypatch.setattr(LazyImages, "_read", None)  # nothing is decoded again
+    for one, other in zip(far.split(3), near.split(3), strict=True):
+        whole = torch.arange(len(one))
+        assert torch.equal(one.batch(whole)[0], other.batch(whole)[0]) and one.label_counts() == other.label_counts()
+    chosen = far.take(torch.tensor([7, 3])).take(torch.tensor([1]))
+    assert torch.equal(chosen.batch(torch.tensor([0]))[0], near.batch(torch.tensor([3]))[0])
+
+
 def test_a_lazy_grey_set_stored_in_colour_is_grey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {f"im{k}.png": packed(Image.fromarray(noise(8, 8, 1, k)).convert("RGB")) for k in range(5)})
     near = load_data(str(tmp_path))
     monkeypatch.setattr(folder, "MEMORY_LIMIT", 10)
+    monkeypatch.setattr(folder, "DISK_SHARE", 0)
     far = load_data(str(zipped(tmp_path / "a.zip", {p.name: p.read_bytes() for p in sorted(tmp_path.glob("*.png"))})))
     assert isinstance(far.x, LazyImages) and far.shape == near.shape == (1, 8, 8)
     assert torch.equal(far.x.take(torch.arange(5)), pixels(near)) and any("stored in colour" in note for note in far.notes)
@@ -480,6 +496,7 @@ def test_scanning_many_files_holds_only_what_is_fitted(tmp_path: Path, monkeypat
     for k in range(3000):
         (tmp_path / f"im{k}.bmp").write_bytes(content[k % 4])
     monkeypatch.setattr(folder, "MEMORY_LIMIT", 0)
+    monkeypatch.setattr(folder, "DISK_SHARE", 0)
     tracemalloc.start()
     data = load_data(str(tmp_path), size="16")
     peak = tracemalloc.get_traced_memory()[1]

@@ -20,11 +20,17 @@ HELD_OUT = 0.05
 
 @dataclass(frozen=True)
 class LazyImages:
-    """Images too many for memory, decoded on demand by a few threads.  Like a uint8 tensor of shape (N, C, H, W)."""
+    """Images too many for memory.  Like a uint8 tensor of shape (N, C, H, W).
+
+    They are read from a file of fitted pixels where the disk has room for one (store: rows of (C, H, W), of which image k
+    has row places[k]), and otherwise decoded on demand by a few threads.
+    """
 
     entries: tuple[Entry, ...]
     digests: tuple[bytes, ...]
     recipe: Recipe
+    store: np.ndarray | None = field(default=None, compare=False, repr=False)
+    places: np.ndarray | None = field(default=None, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -37,6 +43,8 @@ class LazyImages:
     def take(self, index: Tensor) -> Tensor:
         """Read the chosen images.  index: (B,) int64 or (N,) bool; returns (B, C, H, W) uint8."""
         chosen = _positions(index, len(self))
+        if self.store is not None and self.places is not None:
+            return torch.from_numpy(self.store[self.places[chosen]])
         out = np.empty((len(chosen), *self.shape[1:]), np.uint8)
         for k, image in enumerate(workers().map(self._read, chosen)):
             out[k] = image
@@ -45,7 +53,10 @@ class LazyImages:
     def subset(self, index: Tensor) -> LazyImages:
         """Return the chosen images, still unread.  index: (B,) int64 or (N,) bool."""
         chosen = _positions(index, len(self))
-        return replace(self, entries=tuple(self.entries[k] for k in chosen), digests=tuple(self.digests[k] for k in chosen))
+        return replace(
+            self, entries=tuple(self.entries[k] for k in chosen), digests=tuple(self.digests[k] for k in chosen),
+            places=self.places[chosen] if self.places is not None else None,
+        )  # fmt: skip
 
     def content(self) -> bytes:
         """Return what tells these images from others: names, sizes and content hashes, and the form they are given."""

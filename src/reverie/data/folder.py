@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +22,8 @@ from reverie.data.sources import IMAGE_SUFFIXES, Entry, Listing, list_folder, li
 from reverie.errors import UserError
 from reverie.files import reason
 
-MEMORY_LIMIT = 2**30  # bytes of fitted pixels that are kept; more are read again when needed
+MEMORY_LIMIT = 2**30  # bytes of fitted pixels that are kept in memory; more go to a file that is gone when the program ends
+DISK_SHARE = 0.5  # of the free space for temporary files, at most; beyond it images are decoded again when needed
 BLOCK = 512  # files handed to the threads at a time, so that a huge folder does not become a huge queue
 REASONS_SHOWN = 3
 
@@ -49,10 +53,7 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         entries, headers, values = [entries[k] for k in kept], [headers[k] for k in kept], [values[k] for k in kept]
     recipe, size_note = _choose(headers, options)
     while True:
-        room = len(entries) * recipe.channels * recipe.height * recipe.width
-        pixels = (
-            np.empty((len(entries), recipe.channels, recipe.height, recipe.width), np.uint8) if room <= MEMORY_LIMIT else None
-        )
+        pixels = _room((len(entries), recipe.channels, recipe.height, recipe.width))
         good, digests, low, high, grey = _decode_all(entries, recipe, pixels, broken, options)
         if not good:
             raise _nothing(path, broken, hint)
@@ -65,11 +66,14 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
     stored_in_colour = recipe.channels == 3 and grey and options.channels is None
     if stored_in_colour:
         recipe = replace(recipe, channels=1)
-        pixels = pixels[:, :1].copy() if pixels is not None else None
+        pixels = pixels[:, :1] if pixels is not None else None
     labels, label_names = encode_labels([str(value) for value in values]) if values is not None else (None, ())
-    lazy = pixels is None
-    x = LazyImages(tuple(entries), digests, recipe) if pixels is None else torch.from_numpy(pixels[: len(good)])
+    lazy = not isinstance(pixels, np.ndarray) or isinstance(pixels, np.memmap)
+    stored = None if pixels is None else np.arange(len(good))
+    whole = LazyImages(tuple(entries), digests, recipe, pixels, stored)
+    x = whole if lazy or pixels is None else torch.from_numpy(np.ascontiguousarray(pixels[: len(good)]))
     copies = len(digests) - len(set(digests))
+    source = "decoded" if stored is None else "read from a temporary file"
     notes = [
         *found.notes,
         *([size_note] if size_note else []),
@@ -77,7 +81,7 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         *(["every image is grey though stored in colour: 1 channel is used"] if stored_in_colour else []),
         *([f"pixel values reach only from {low} to {high} of 255; are the images meant to be this dark?"] if high < 32 else []),
         *duplicate_note(copies, "images"),
-        *([f"{len(good)} images are too many for memory and are read when needed"] if lazy else []),
+        *([f"{len(good)} images are too many for memory and are {source} when needed"] if lazy else []),
         *_others(listing),
         *_skipped(broken),
     ]
@@ -89,6 +93,20 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         "broken": [{"file": file, "reason": why} for file, why in broken],
     }  # fmt: skip
     return Dataset(name, x, labels, label_names, tuple(notes), report)
+
+
+def _room(shape: tuple[int, int, int, int]) -> np.ndarray | None:
+    """Return where fitted pixels go: memory, a temporary file without a name, or None if there is room for neither."""
+    size = math.prod(shape)
+    if size <= MEMORY_LIMIT:
+        return np.empty(shape, np.uint8)
+    try:
+        if size > DISK_SHARE * shutil.disk_usage(tempfile.gettempdir()).free:
+            return None
+        with tempfile.TemporaryFile() as file:
+            return np.memmap(file, np.uint8, "w+", shape=shape)
+    except OSError:
+        return None
 
 
 def _choose(headers: Sequence[Header], options: Options) -> tuple[Recipe, str | None]:
