@@ -60,6 +60,6 @@ def ahead(source: Iterator[Batch], depth: int = 4) -> Iterator[Batch]:
 
 
 def reader(data: Dataset, batch: int, seed: int, first: int = 0) -> Iterator[Batch]:
-    """Yield batches from number `first` on, read ahead where they come from files."""
+    """Yield batches from number `first` on, read ahead where images must be decoded."""
     source = batches(data, batch, seed, first)
-    return source if isinstance(data.x, Tensor) else ahead(source)
+    return source if isinstance(data.x, Tensor) or data.x.store is not None else ahead(source)
