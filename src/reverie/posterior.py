@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from reverie.autodiff.sparse import Coloring, diagonal, divergence
+from reverie.autodiff.sparse import Coloring, color, detect, diagonal, divergence
 from reverie.denoiser import Denoiser
 from reverie.scalar import Time, expand
 
@@ -41,9 +41,12 @@ def posterior_variance(
 ) -> Tensor:
     """Return the variance of each number of x0 given x, in the shape of x: the diagonal of the covariance.
 
-    plan: a colouring of the denoiser's Jacobian by "diagonal"; it makes networks of local reach cheap.
+    plan: a colouring of one image's Jacobian by "diagonal", to be used again; it makes networks of local reach cheap.
     """
     alpha, sigma = denoiser.schedule(t)
+    if plan is None:
+        first = t[:1] if isinstance(t, Tensor) and t.ndim else t
+        plan = color(detect(_mean(denoiser, first, cond[:1] if cond is not None else None), x[:1]), "diagonal")
     return expand(sigma**2 / alpha, x) * diagonal(_mean(denoiser, t, cond), x, plan)
 
 

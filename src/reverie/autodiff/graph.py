@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -72,6 +72,7 @@ class _Recorder(TorchDispatchMode):
         super().__init__()
         self.nodes = [Node(f"x{k + 1}" if len(x) > 1 else "x", "input", value, (), ()) for k, value in enumerate(x)]
         self.place = {id(value): k for k, value in enumerate(x)}
+        self.local: dict[int, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {}  # differentiated when all is recorded
         self.alive: list[Any] = list(x)  # an id stays that of its tensor while the tensor lives
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -101,9 +102,9 @@ class _Recorder(TorchDispatchMode):
         if name in SAME and result.shape == flat[used[0]].shape:  # the same number under another handle
             self.place[id(result)] = places[0]
             return result
-        slopes = torch.func.jacrev(local, argnums=tuple(range(len(used))))(*(flat[k] for k in used))
         self.place[id(result)] = len(self.nodes)
-        self.nodes.append(Node(f"s{len(self.nodes)}", SHOWN.get(name, name), result, tuple(places), tuple(slopes)))
+        self.nodes.append(Node(f"s{len(self.nodes)}", SHOWN.get(name, name), result, tuple(places), ()))
+        self.local[len(self.nodes) - 1] = (local, tuple(flat[k] for k in used))
         return result
 
 
@@ -117,4 +118,7 @@ def record(f: Callable[..., Tensor], x: Tensors) -> Graph:
         y = f(*values)
     if id(y) not in recorder.place:
         raise UserError("the result of this function does not depend on x, so there is no graph between them")
-    return Graph(tuple(recorder.nodes), len(values), recorder.place[id(y)])
+    nodes = list(recorder.nodes)
+    for k, (local, at) in recorder.local.items():
+        nodes[k] = replace(nodes[k], locals=torch.func.jacrev(local, argnums=tuple(range(len(at))))(*at))
+    return Graph(tuple(nodes), len(values), recorder.place[id(y)])

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.utils._pytree import tree_leaves
+from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_leaves, tree_map
 
 from reverie.autodiff.profile import measure
 from reverie.errors import UserError, pick
@@ -59,7 +59,30 @@ def chunk_for(f: Callable[..., Any], x: Tensors, memory: int) -> int:
     return max(1, memory // max(1, 2 * allocated))
 
 
-MODES: dict[str, Callable[..., Any]] = {"forward": torch.func.jacfwd, "reverse": torch.func.jacrev}
+def _forward(f: Callable[..., Any], x: Tensors, chunk: int) -> Any:
+    """Push unit vectors through, a chunk at a time, which torch.func.jacfwd cannot."""
+    values = as_tuple(x)
+
+    def columns(k: int) -> Any:
+        def push(unit: Tensor) -> Any:
+            along = tuple(unit if i == k else torch.zeros_like(v) for i, v in enumerate(values))
+            return torch.func.jvp(f, values, along)[1]
+
+        at = values[k]
+        units = torch.eye(at.numel(), dtype=at.dtype, device=at.device).reshape(-1, *at.shape)
+        pushed = vmap(push, out_dims=-1, chunk_size=chunk)(units)
+        return tree_map(lambda y: y.reshape(*y.shape[:-1], *at.shape), pushed)
+
+    parts = [columns(k) for k in range(len(values))]
+    return tree_map(lambda *each: each, *parts) if isinstance(x, tuple) else parts[0]
+
+
+def _reverse(f: Callable[..., Any], x: Tensors, chunk: int) -> Any:
+    several = tuple(range(len(x))) if isinstance(x, tuple) else 0
+    return torch.func.jacrev(f, argnums=several, chunk_size=chunk)(*as_tuple(x))
+
+
+MODES: dict[str, Callable[[Callable[..., Any], Tensors, int], Any]] = {"forward": _forward, "reverse": _reverse}
 
 
 def jacobian(f: Callable[..., Any], x: Tensors, mode: str = "auto", memory: int = MEMORY) -> Any:
@@ -73,8 +96,7 @@ def jacobian(f: Callable[..., Any], x: Tensors, mode: str = "auto", memory: int 
         with torch.no_grad():
             outputs = sum(y.numel() for y in tree_leaves(f(*values)))
         mode = "forward" if sum(v.numel() for v in values) <= outputs else "reverse"
-    several = tuple(range(len(values))) if isinstance(x, tuple) else 0
-    return pick(MODES, mode, "mode")(f, argnums=several, chunk_size=chunk_for(f, x, memory))(*values)
+    return pick(MODES, mode, "mode")(f, x, chunk_for(f, x, memory))
 
 
 def of_parameters(module: nn.Module, *inputs: Any) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:

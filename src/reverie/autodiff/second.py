@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import grad, jacfwd, jacrev, vmap
+from torch.func import grad, vmap
 
-from reverie.autodiff.modes import MEMORY, Tensors, as_tuple, chunk_for, jvp, vjp
+from reverie.autodiff.modes import MEMORY, MODES, Tensors, as_tuple, chunk_for, jvp, vjp
 from reverie.errors import UserError, pick
 
 Scalar = Callable[..., Tensor]
@@ -94,10 +94,11 @@ def hvp(f: Scalar, x: Tensors, v: Tensors, mode: str = "forward-on-reverse") -> 
 
 def hessian(f: Scalar, x: Tensors, mode: str = "forward-on-reverse", memory: int = MEMORY) -> Any:
     """Return the Hessian, (*x.shape, *x.shape); for several x a tuple of tuples of blocks.  mode: as for hvp."""
-    values = _checked(f, x)
+    _checked(f, x)
     pick(PRODUCTS, mode, "combination of modes")
-    outer, inner = (jacfwd if part == "forward" else jacrev for part in mode.split("-on-"))
-    several: Any = tuple(range(len(values))) if isinstance(x, tuple) else 0
+    outer, inner = mode.split("-on-")
     chunk = max(1, chunk_for(f, x, memory) // 4)
-    first = grad(f, argnums=several) if inner is jacrev else jacfwd(f, argnums=several)
-    return outer(first, argnums=several, chunk_size=chunk)(*values)
+    slopes = _gradient(f, x)
+    if inner == "forward":
+        slopes = lambda *at: MODES["forward"](f, at if isinstance(x, tuple) else at[0], chunk)  # noqa: E731
+    return MODES[outer](slopes, x, chunk)
