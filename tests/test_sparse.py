@@ -286,9 +286,12 @@ def test_detection_never_misses_an_entry_of_a_random_network(names: list[str], s
         return x
 
     x = draw(2, 4, 6, seed=seed)
-    pattern = detect(f, x).toarray()
-    assert (numeric(f, x) <= pattern).all()
-    assert (detect(f, x, method="local").toarray() <= pattern).all()
+    found = detect(f, x)
+    assert (numeric(f, x) <= found.toarray()).all()
+    assert (detect(f, x, method="local").toarray() <= found.toarray()).all()
+    dense = torch.func.jacrev(f)(x).reshape(-1, 48)
+    for problem in ("columns", "rows", "both"):
+        torch.testing.assert_close(sparse_jacobian(f, x, color(found, problem)).to_dense(), dense)
 
 
 def test_an_unknown_operation_is_dense_and_named() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from reverie.errors import UserError
 
 Number = Union[Tensor, "Dual", float]
-_levels = itertools.count(1)
+_levels = itertools.count(1000, 1000)  # of derivatives, far from those of numbers nested by hand
 
 
 def _as_number(a: Number) -> Tensor | Dual:
@@ -165,10 +165,9 @@ def derivative(f: Callable[[Any], Any], x: Number, order: int = 1) -> Any:
     """Return the derivative of f at x, of any order, by nesting dual numbers; f acts on each number of x by itself."""
     if order == 0:
         return f(x)
-    level = next(_levels) * 1_000  # apart from every other derivative, and above those that are under way
 
     def slope(at: Number) -> Any:
-        number = _as_number(at)
+        number, level = _as_number(at), next(_levels)  # above the derivatives that are under way
         result = f(Dual(number, torch.ones_like(_plain(number)), level))
         carries = isinstance(result, Dual) and result.level == level
         return result.tangent if carries else torch.zeros_like(_plain(number))

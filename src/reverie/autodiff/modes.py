@@ -55,7 +55,7 @@ def vjp(f: Callable[..., Any], x: Tensors, u: Any) -> tuple[Any, Any]:
 
 def chunk_for(f: Callable[..., Any], x: Tensors, memory: int) -> int:
     """Return how many products fit in this many bytes, judged by all that one evaluation allocates, values and tangents."""
-    allocated = measure(lambda: f(*as_tuple(x))).allocated_bytes
+    allocated = measure(lambda: f(*as_tuple(x)), rounds=0).allocated_bytes
     return max(1, memory // max(1, 2 * allocated))
 
 

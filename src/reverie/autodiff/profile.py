@@ -35,6 +35,11 @@ class Cost:
         return max(self.memory, default=0)
 
 
+def _strided(tree: Any) -> list[Tensor]:
+    """Return the tensors that own a storage; sparse ones do not."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.layout == torch.strided]
+
+
 class _Meter(TorchDispatchMode):
     """Counts operations and follows the storages they make until they are freed."""
 
@@ -49,14 +54,14 @@ class _Meter(TorchDispatchMode):
         self.live -= size
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        given = {t.untyped_storage()._cdata for t in _strided((args, kwargs))}
         result = func(*args, **(kwargs or {}))
-        fresh = [t for t in tree_leaves(result) if isinstance(t, Tensor) and t.untyped_storage()._cdata not in given]
+        fresh = [t for t in _strided(result) if t.untyped_storage()._cdata not in given]
         count = flop_registry.get(func.overloadpacket)
         if count is not None:
             self.flops += count(*args, **(kwargs or {}), out_val=result)
         elif fresh or func._schema.is_mutable:
-            self.flops += sum(t.numel() for t in tree_leaves(result) if isinstance(t, Tensor) and t.is_floating_point())
+            self.flops += sum(t.numel() for t in _strided(result) if t.is_floating_point())
         for t in fresh:
             storage = t.untyped_storage()
             key, size = storage._cdata, storage.nbytes()
@@ -71,7 +76,10 @@ class _Meter(TorchDispatchMode):
 
 
 def measure(call: Callable[[], Any], rounds: int = 1) -> Cost:
-    """Run a computation and return its cost; time is taken in rounds of their own, without the bookkeeping."""
+    """Run a computation and return its cost; time is taken in rounds of their own, without the bookkeeping.
+
+    With no rounds the computation runs once and has no time (infinity).
+    """
     with _Meter() as meter:
         kept = call()
         del kept

@@ -168,7 +168,7 @@ def uncertainty(seed: int = 3) -> Figure:
     noise = Noise(image_seeds(seed, 1))
     eps = noise.like(truth)
     x, times = noise.like(truth), np.linspace(0.95, 0.05, 46)
-    shown = {10: "", 25: "", 35: "", 45: ""}
+    shown = (10, 25, 35, 45)
     made = figure(9.5, 4.4)
     axes = made.subplots(2, 5)
     _picture(axes[0, 0], truth[0, 0], "the digit", "gray")
