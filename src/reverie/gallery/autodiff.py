@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
 from torch import Tensor
 
 from reverie.autodiff import Graph, measure, profile, record
@@ -22,7 +23,8 @@ from reverie.posterior import posterior_variance
 from reverie.schedule import Cosine
 
 GREEN = CYCLE[2]
-DEPTH = 40
+DEPTH = 40  # layers of the chain whose memory is drawn
+WIDE, HIGH, GAP = 1.5, 1.3, (2.6, 1.7)  # boxes of the graph, and their distances
 
 
 def _number(a: Tensor) -> str:
@@ -35,7 +37,7 @@ def _places(graph: Graph) -> list[tuple[float, float]]:
     for node in graph.nodes:
         depth.append(1 + max((depth[k] for k in node.inputs), default=-1))
     rows = {d: [k for k, at in enumerate(depth) if at == d] for d in set(depth)}
-    return [(2.6 * depth[k], 1.5 * (rows[depth[k]].index(k) - (len(rows[depth[k]]) - 1) / 2)) for k in range(len(depth))]
+    return [(GAP[0] * depth[k], GAP[1] * (rows[depth[k]].index(k) - (len(rows[depth[k]]) - 1) / 2)) for k in range(len(depth))]
 
 
 def _draw_graph(axes: Axes, graph: Graph, title: str) -> None:
@@ -43,28 +45,36 @@ def _draw_graph(axes: Axes, graph: Graph, title: str) -> None:
     adjoints = graph.adjoints()
     places = _places(graph)
     for k, node in enumerate(graph.nodes):
-        for place, (start, local) in enumerate(zip(node.inputs, node.locals, strict=True)):
-            (x0, y0), (x1, y1) = places[start], places[k]
-            far = x1 - x0 > 3 or node.inputs.count(start) > 1
-            bend = (-0.45 if place == 0 else 0.45) if far else 0.0
-            style = {"arrowstyle": "-|>", "color": SOFT, "lw": 1.4, "connectionstyle": f"arc3,rad={bend}"}
-            axes.annotate("", (x1 - 0.62, y1), (x0 + 0.62, y0), arrowprops=style, zorder=0)
-            middle = ((x0 + x1) / 2, (y0 + y1) / 2 - bend * (x1 - x0 - 1.24) / 2)
-            box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none"}
-            axes.text(*middle, _number(local), fontsize=9, color=INK, ha="center", va="center", bbox=box)
         x, y = places[k]
-        box = {"boxstyle": "round,pad=0.5", "fc": "#f4f7fb", "ec": SOFT}
-        shown = node.name if node.op == "input" else f"{node.name}: {node.op}"
-        axes.text(x, y, f"{shown}\n\n\n", fontsize=10, color=INK, ha="center", va="center", bbox=box, linespacing=1.35)
+        for start, local in zip(node.inputs, node.locals, strict=True):
+            left, right = places[start][0] + WIDE / 2, x - WIDE / 2
+            bend = -0.35 if x - places[start][0] > GAP[0] else 0.0  # over the boxes between
+            style = {
+                "arrowstyle": "-|>",
+                "color": SOFT,
+                "lw": 1.4,
+                "connectionstyle": f"arc3,rad={bend}",
+                "shrinkA": 0,
+                "shrinkB": 0,
+            }
+            axes.annotate("", (right, y), (left, places[start][1]), arrowprops=style, zorder=0)
+            middle = ((left + right) / 2, (y + places[start][1]) / 2 - bend * (right - left) / 2)
+            plain = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none"}
+            axes.text(*middle, _number(local), fontsize=9, color=INK, ha="center", va="center", bbox=plain)
+        box = FancyBboxPatch(
+            (x - WIDE / 2, y - HIGH / 2), WIDE, HIGH, boxstyle="round,pad=0,rounding_size=0.12", fc="#f4f7fb", ec=SOFT
+        )
+        axes.add_patch(box)
         lines = (
+            (node.name if node.op == "input" else f"{node.name}: {node.op}", INK),
             (f"s = {_number(node.value)}", ACCENT),
             (f"t = {_number(tangents[k])}", GREEN),
             (f"r = {_number(adjoints[k])}", WARM),
         )
         for line, (text, colour) in enumerate(lines):
-            axes.text(x, y + 0.1 - 0.2 * line, text, fontsize=9, color=colour, ha="center", va="center")
+            axes.text(x, y + HIGH * (0.36 - 0.24 * line), text, fontsize=9, color=colour, ha="center", va="center")
     xs, ys = zip(*places, strict=True)
-    axes.set(xlim=(min(xs) - 1, max(xs) + 1), ylim=(min(ys) - 1.3, max(ys) + 1.3))
+    axes.set(xlim=(min(xs) - WIDE, max(xs) + WIDE), ylim=(min(ys) - HIGH, max(ys) + 1.4 * HIGH), aspect="equal")
     axes.set_title(title, fontsize=10, color=INK)
     axes.axis("off")
 
@@ -76,7 +86,7 @@ def graphs() -> Figure:
     three = torch.tensor(3.0, dtype=torch.float64)
     _draw_graph(left, record(lambda x: x + x**2, three), "x + x² at x = 3: the derivative is 7 both ways")
     pair = (torch.tensor(0.5, dtype=torch.float64), torch.tensor(2.0, dtype=torch.float64))
-    _draw_graph(right, record(lambda a, b: torch.sin(a * b) + a.exp(), pair), "sin(x1 x2) + exp(x1) at (0.5, 2), along (1, 1)")
+    _draw_graph(right, record(lambda a, b: torch.sin(a * b) + b.exp(), pair), "sin(x1 x2) + exp(x2) at (0.5, 2), along (1, 1)")
     legend = (
         "blue s: value,  green t: tangent, carried forward,  orange r: adjoint, carried backward,  on arrows: local derivatives"
     )
@@ -168,7 +178,7 @@ def uncertainty(seed: int = 3) -> Figure:
     noise = Noise(image_seeds(seed, 1))
     eps = noise.like(truth)
     x, times = noise.like(truth), np.linspace(0.95, 0.05, 46)
-    shown = (10, 25, 35, 45)
+    shown = (5, 12, 20, 30)
     made = figure(9.5, 4.4)
     axes = made.subplots(2, 5)
     _picture(axes[0, 0], truth[0, 0], "the digit", "gray")

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from scipy import sparse
 
 from reverie.autodiff.sparse import Coloring, color
@@ -109,6 +110,7 @@ def _compressed(axes: Axes, coloring: Coloring, names: np.ndarray) -> None:
     axes.set(xticks=np.arange(-0.5, grid.shape[1]), yticks=np.arange(-0.5, grid.shape[0]), xticklabels=[], yticklabels=[])
     axes.grid(color="white", lw=1)
     axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
 
 
 def _example(pattern: np.ndarray, problems: tuple[str, ...], symmetric: bool) -> Figure:
@@ -153,16 +155,12 @@ def arrow() -> Figure:
     made = figure(11, 4.2)
     for axes, problem in zip(made.subplots(1, 3), ("columns", "rows", "both"), strict=True):
         coloring = color(pattern, problem)
-        shown = coloring.colors.copy()
-        draw_pattern(axes, pattern, coloring.row_colors, shown)
+        draw_pattern(axes, pattern, coloring.row_colors, coloring.colors)
         if problem == "both":  # the entries that are read from products with rows, in colours of their own
-            first = coloring.numbers[0]
             for i in np.flatnonzero(coloring.row_colors >= 0):
+                shade = _colour(coloring.numbers[0] + int(coloring.row_colors[i]))
                 for j in np.flatnonzero(pattern[i]):
-                    patch = axes.patch.__class__(
-                        (j - 0.5, i - 0.5), 1, 1, fc=_colour(first + int(coloring.row_colors[i])), ec="#e3e8ee", lw=0.8
-                    )
-                    axes.add_patch(patch)
+                    axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fc=shade, ec="#e3e8ee", lw=0.8))
         axes.set_title(f"{problem}: {coloring.number} colours", fontsize=10, color=INK)
     return made
 
