@@ -52,10 +52,10 @@ class Dual:
     def __pow__(self, other: Number) -> Dual:
         if isinstance(other, int | float):  # also where the base is not positive
             return Dual(self.value**other, self.tangent * (other * self.value ** (other - 1)), self.level)
-        return torch.exp(other * torch.log(self))  # type: ignore[call-overload,no-any-return]
+        return METHODS["exp"](METHODS["log"](self) * other)
 
     def __rpow__(self, other: Number) -> Dual:
-        return torch.exp(self * torch.log(_as_number(other)))  # type: ignore[call-overload,arg-type,no-any-return]
+        return METHODS["exp"](self * _plain(_as_number(other)).log())
 
     def __radd__(self, other: Number) -> Dual:
         return self + other

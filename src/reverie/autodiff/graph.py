@@ -33,7 +33,8 @@ class Node:
 
 
 def _contract(local: Tensor, t: Tensor) -> Tensor:
-    return torch.tensordot(local, t, dims=t.ndim)
+    product: Tensor = torch.tensordot(local, t, dims=t.ndim)
+    return product
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,7 @@ class Graph:
 
 class _Recorder(TorchDispatchMode):
     def __init__(self, x: tuple[Tensor, ...]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.nodes = [Node(f"x{k + 1}" if len(x) > 1 else "x", "input", value, (), ()) for k, value in enumerate(x)]
         self.place = {id(value): k for k, value in enumerate(x)}
         self.local: dict[int, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {}  # differentiated when all is recorded

@@ -15,10 +15,12 @@ import torch
 from scipy.linalg import lapack
 from scipy.sparse import linalg
 from torch import Tensor
-from torch.func import jacrev, jvp, vjp, vmap
+from torch.func import jacrev, jvp, vmap
 
 from reverie.autodiff.modes import as_tuple
 from reverie.errors import ReverieWarning, UserError, pick
+
+_pulled: Any = torch.func.vjp  # (f(x), u -> u^T J)
 
 WARN_AT = 0.5  # share of the digits of the dtype that may be lost without a warning
 NO_THEOREM = "so the implicit function theorem does not hold and the solution has no derivative at this point"
@@ -60,7 +62,7 @@ def _krylov(method: str) -> Callable[..., Callable[[Tensor, bool], Tensor]]:
             return system.F(z.reshape(w.shape), *given).reshape(-1)
 
         flat, tolerance = w.reshape(-1), 10 * torch.finfo(w.dtype).eps
-        _, pull = vjp(at, flat)
+        _, pull = _pulled(at, flat)
 
         def solve_one(r: Tensor, adjoint: bool) -> Tensor:
             def product(v: np.ndarray) -> np.ndarray:
@@ -73,7 +75,7 @@ def _krylov(method: str) -> Callable[..., Callable[[Tensor, bool], Tensor]]:
             solver: Any = linalg.cg if method == "cg" else linalg.gmres
             options = {} if method == "cg" else {"restart": min(len(flat), 100)}
             found, _ = solver(operator, right, rtol=tolerance, atol=0.0, maxiter=10 * len(flat), **options)
-            missed = float(np.linalg.norm(product(found) - right) / max(np.linalg.norm(right), 1e-300))
+            missed = float(np.linalg.norm(product(found) - right)) / max(float(np.linalg.norm(right)), 1e-300)
             if not missed < torch.finfo(w.dtype).eps ** WARN_AT:
                 raise UserError(
                     f"{method} did not solve with dF/dw (relative residual {missed:.1e}): it is singular or ill-conditioned,"
@@ -115,7 +117,7 @@ def _times(system: System, adjoint: bool, u: Tensor) -> Callable[..., Tensor]:
     def product(w: Tensor, *given: Tensor) -> Tensor:
         def one(v: Tensor) -> Tensor:
             if adjoint:
-                pulled: Tensor = vjp(lambda z: system.F(z, *given), w)[1](v)[0]
+                pulled: Tensor = _pulled(lambda z: system.F(z, *given), w)[1](v)[0]
                 return pulled
             pushed: Tensor = jvp(lambda z: system.F(z, *given), (w,), (v,))[1]
             return pushed
@@ -123,6 +125,16 @@ def _times(system: System, adjoint: bool, u: Tensor) -> Callable[..., Tensor]:
         return vmap(one)(u.reshape(-1, *w.shape)).reshape(u.shape)
 
     return product
+
+
+def _solved(*args: Any) -> Tensor:
+    found: Tensor = _Solve.apply(*args)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _rooted(*args: Any) -> Tensor:
+    found: Tensor = _Root.apply(*args)  # type: ignore[no-untyped-call]
+    return found
 
 
 def _split(batched: tuple[int | None, ...], values: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
@@ -146,8 +158,8 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
         u, w, *given = ctx.saved_tensors
-        s = _Solve.apply(ctx.system, not ctx.adjoint, g, w, *given)
-        rest = vjp(_times(ctx.system, ctx.adjoint, u), w, *given)[1](-s)
+        s = _solved(ctx.system, not ctx.adjoint, g, w, *given)
+        rest = _pulled(_times(ctx.system, ctx.adjoint, u), w, *given)[1](-s)
         return None, None, s, *rest
 
     @staticmethod
@@ -155,22 +167,21 @@ class _Solve(torch.autograd.Function):
         u, w, *given = ctx.saved_tensors
         moved = _push(_times(ctx.system, ctx.adjoint, u), (w, *given), tangents)
         right = -moved if dr is None else dr - moved
-        result: Tensor = _Solve.apply(ctx.system, ctx.adjoint, right, w, *given)
-        return result
+        return _solved(ctx.system, ctx.adjoint, right, w, *given)
 
     @staticmethod
     def vmap(info: Any, dims: Any, system: System, adjoint: bool, r: Tensor, *values: Tensor) -> tuple[Tensor, int]:
         if all(d is None for d in dims[3:]):  # many right sides, one matrix
-            return _Solve.apply(system, adjoint, r.movedim(dims[2], 0), *values), 0
+            return _solved(system, adjoint, r.movedim(dims[2], 0), *values), 0
         members = _split(dims[2:], (r, *values), info.batch_size)
-        return torch.stack([_Solve.apply(replace(system, prepared=None), adjoint, *one) for one in members]), 0
+        return torch.stack([_solved(replace(system, prepared=None), adjoint, *one) for one in members]), 0
 
 
 def _push(f: Callable[..., Tensor], x: tuple[Tensor, ...], v: tuple[Tensor | None, ...]) -> Tensor:
     """Return J v as the derivative of u -> u^T J, so that it may stand inside another forward mode."""
     filled = tuple(torch.zeros_like(a) if b is None else b for a, b in zip(x, v, strict=True))
-    y, pull = vjp(f, *x)
-    _, again = vjp(lambda u: pull(u), torch.zeros_like(y))
+    y, pull = _pulled(f, *x)
+    _, again = _pulled(lambda u: pull(u), torch.zeros_like(y))
     product: Tensor = again(filled)[0]
     return product
 
@@ -191,20 +202,19 @@ class _Root(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
         w, *given = ctx.saved_tensors
-        s = _Solve.apply(ctx.system, True, g, w, *given)
-        return None, *vjp(lambda *p: ctx.system.F(w, *p), *given)[1](-s)
+        s = _solved(ctx.system, True, g, w, *given)
+        return None, *_pulled(lambda *p: ctx.system.F(w, *p), *given)[1](-s)
 
     @staticmethod
     def jvp(ctx: Any, _system: None, *tangents: Tensor | None) -> Tensor:
         w, *given = ctx.saved_tensors
         moved = _push(lambda *p: ctx.system.F(w, *p), tuple(given), tangents)
-        result: Tensor = _Solve.apply(ctx.system, False, -moved, w, *given)
-        return result
+        return _solved(ctx.system, False, -moved, w, *given)
 
     @staticmethod
     def vmap(info: Any, dims: Any, system: System, *given: Tensor) -> tuple[Tensor, int]:
         members = _split(dims[1:], given, info.batch_size)
-        return torch.stack([_Root.apply(replace(system, prepared=None), *one) for one in members]), 0
+        return torch.stack([_rooted(replace(system, prepared=None), *one) for one in members]), 0
 
 
 def implicit(F: Callable[..., Tensor], solve: Callable[..., Tensor], linear: str = "lu") -> Callable[..., Tensor]:
@@ -218,7 +228,6 @@ def implicit(F: Callable[..., Tensor], solve: Callable[..., Tensor], linear: str
 
     def solution(*given: Tensor) -> Tensor:
         as_tuple(given, "a parameter of an implicit function")
-        found: Tensor = _Root.apply(System(F, solve, linear), *given)
-        return found
+        return _rooted(System(F, solve, linear), *given)
 
     return solution

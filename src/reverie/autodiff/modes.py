@@ -40,13 +40,14 @@ def _alike(x: Tensors, v: Tensors, what: str) -> tuple[Tensor, ...]:
 
 def jvp(f: Callable[..., Any], x: Tensors, v: Tensors) -> tuple[Any, Any]:
     """Return f(x) and J v, the derivative of f along v, by forward mode.  v: in the form of x."""
-    value, product = torch.func.jvp(f, as_tuple(x), _alike(x, v, "v"))
-    return value, product
+    found: Any = torch.func.jvp(f, as_tuple(x), _alike(x, v, "v"))
+    return found[0], found[1]
 
 
 def vjp(f: Callable[..., Any], x: Tensors, u: Any) -> tuple[Any, Any]:
     """Return f(x) and u^T J in the form of x, by reverse mode.  u: in the form of f(x)."""
-    value, pull = torch.func.vjp(f, *as_tuple(x))
+    found: Any = torch.func.vjp(f, *as_tuple(x))
+    value, pull = found[0], found[1]
     if isinstance(value, Tensor):
         _alike(value, u, "u")
     product = pull(u)

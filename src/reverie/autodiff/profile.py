@@ -44,7 +44,7 @@ class _Meter(TorchDispatchMode):
     """Counts operations and follows the storages they make until they are freed."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.flops, self.live, self.allocated = 0, 0, 0
         self.memory: list[int] = []
         self._known: set[int] = set()

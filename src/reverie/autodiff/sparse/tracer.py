@@ -87,7 +87,7 @@ class Tracer(TorchDispatchMode):
     """
 
     def __init__(self, inputs: int, rules: Callable[[Any], Rule | None]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.inputs = inputs
         self.rules = rules
         self.unknown: list[str] = []
