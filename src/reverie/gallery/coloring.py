@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from scipy import sparse
 
 from reverie.autodiff.sparse import Coloring, color
 from reverie.files import writable_folder
@@ -19,7 +18,7 @@ RECTANGLE = np.zeros((4, 5), bool)
 RECTANGLE[[0, 0, 1, 1, 2, 2, 3, 3], [1, 3, 3, 4, 1, 2, 0, 2]] = True
 SQUARE = np.eye(4, dtype=bool)
 SQUARE[[0, 1, 0, 2, 1, 3], [1, 0, 2, 0, 3, 1]] = True
-BANDS = sparse.diags_array([np.ones(24)] * 11, offsets=range(-5, 6), shape=(24, 24)).toarray().astype(bool)
+BANDS = np.abs(np.subtract.outer(np.arange(24), np.arange(24))) <= 5
 
 
 def _colour(c: int) -> tuple[float, float, float]:
@@ -106,7 +105,7 @@ def _compressed(axes: Axes, coloring: Coloring, names: np.ndarray) -> None:
     picture = np.broadcast_to(shades[:, None] if by_rows else shades[None], (*grid.shape, 3))
     axes.imshow(picture, interpolation="nearest", alpha=0.9)
     for i, j in np.ndindex(grid.shape):
-        axes.text(j, i, grid[i, j] or "0", ha="center", va="center", color="white", fontsize=8)
+        axes.text(j, i, str(grid[i, j] or 0), ha="center", va="center", color="white", fontsize=8)
     axes.set(xticks=np.arange(-0.5, grid.shape[1]), yticks=np.arange(-0.5, grid.shape[0]), xticklabels=[], yticklabels=[])
     axes.grid(color="white", lw=1)
     axes.tick_params(length=0)

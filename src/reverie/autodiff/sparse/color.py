@@ -96,7 +96,7 @@ def _both(pattern: sparse.csr_array, order: Ordering, seed: int) -> Colors:
 def _cuts(counts: np.ndarray, most: int = 12) -> np.ndarray:
     """Return up to `most` numbers of entries to cut at, the fewest first, always with the highest."""
     levels = np.unique(np.append(counts, 0))
-    return levels[np.unique(np.linspace(0, len(levels) - 1, most).round().astype(int))]
+    return np.asarray(levels[np.unique(np.linspace(0, len(levels) - 1, most).round().astype(int))])
 
 
 def _total(colors: Colors) -> int:
@@ -112,7 +112,8 @@ def _with_rows(pattern: sparse.csr_array, chosen: np.ndarray) -> sparse.csr_arra
 def _symmetric(method: Callable[[sparse.csr_array, np.ndarray], np.ndarray], what: str) -> Any:
     def solve(pattern: sparse.csr_array, order: Ordering, seed: int) -> Colors:
         rows, columns = pattern.shape
-        if rows != columns or (pattern != pattern.T.tocsr()).nnz:
+        mirrored: Any = pattern.T.tocsr()
+        if rows != columns or (pattern != mirrored).nnz:
             raise UserError(f"a {what} colouring is for symmetric patterns, and this one is not; use problem='columns'")
         graph = without_diagonal(pattern)
         return method(graph, order(lambda: graph, rows, seed)), _nothing(rows)
@@ -140,7 +141,8 @@ PROBLEMS: dict[str, Callable[[sparse.csr_array, Ordering, int], Colors]] = {
 
 def as_pattern(matrix: Any) -> sparse.csr_array:
     """Return the pattern of a matrix, sparse or dense: boolean, sorted, without explicit zeros or duplicates."""
-    csr = sparse.csr_array(matrix != 0 if not sparse.issparse(matrix) else matrix).astype(bool)
+    given: Any = matrix if sparse.issparse(matrix) else np.asarray(matrix) != 0
+    csr = sparse.csr_array(given).astype(bool)
     csr.sum_duplicates()
     csr.eliminate_zeros()
     return csr

@@ -36,7 +36,8 @@ def _mapped(push: Callable[[Tensor], Tensor], vectors: Tensor, chunk: int) -> Te
 
 def _back_products(f: Function, x: Tensor, vectors: Tensor, chunk: int) -> Tensor:
     """Return u^T J for each vector: (colours, n)."""
-    y, pull = torch.func.vjp(f, x)
+    found: Any = torch.func.vjp(f, x)
+    y, pull = found
     return _mapped(lambda u: pull(u.reshape(y.shape))[0].reshape(-1), vectors, chunk)
 
 
@@ -56,7 +57,7 @@ def _matrix(f: Function, x: Tensor, plan: Coloring, format: str, chunk: int) -> 
     row_compressed = _back_products(f, x, rows, chunk) if len(rows) else None
     if compressed.shape[0] != m:
         raise UserError(f"the plan is for {m:,} outputs and f gives {compressed.shape[0]:,}; make one with color(detect(f, x))")
-    return pick(FORMATS, format, "format")(plan, decompress(plan, compressed, row_compressed))  # type: ignore[operator]
+    return pick(FORMATS, format, "format")(plan, decompress(plan, compressed, row_compressed))
 
 
 def sparse_jacobian(f: Function, x: Tensor, plan: Coloring | None = None, format: str = "torch", chunk: int = CHUNK) -> Any:

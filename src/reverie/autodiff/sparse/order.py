@@ -54,7 +54,8 @@ def _buckets(graph: Graph, n: int, start: np.ndarray, step: int) -> np.ndarray:
     heaps: list[list[int]] = [[] for _ in range(high - low + 1)]
     for v in range(n - 1, -1, -1):
         heaps[key[v] - low].append(v)
-    taken, order, top = bytearray(n), [], high - low
+    order: list[int] = []
+    taken, top = bytearray(n), high - low
     while len(order) < n:
         while not heaps[top]:
             top -= 1

@@ -106,7 +106,8 @@ def _dims(value: Any, ndim: int) -> list[int]:
 
 def _merged(rows: Pattern, groups: Tensor) -> Pattern:
     flat = groups.reshape(-1).numpy()
-    return links(flat, np.arange(len(flat)), (int(flat.max()) + 1 if len(flat) else 0, len(flat))) @ rows
+    merged: Pattern = links(flat, np.arange(len(flat)), (int(flat.max()) + 1 if len(flat) else 0, len(flat))) @ rows
+    return merged
 
 
 def reduced(call: Call) -> list[Pattern | None]:

@@ -62,7 +62,8 @@ def _spread(rows: Pattern | None, out: Tensor) -> Pattern | None:
     if rows is None:
         return None
     together = links(np.zeros(rows.shape[0], int), np.arange(rows.shape[0]), (1, rows.shape[0])) @ rows
-    return together[np.zeros(out.numel(), int)]
+    everywhere: Pattern = together[np.zeros(out.numel(), int)]
+    return everywhere
 
 
 def convolution(call: Call) -> list[Pattern | None]:
@@ -145,8 +146,8 @@ def _interpolation(name: str, sides: int) -> Callable[[Call, Tensor, int, int], 
 
 
 def _adaptive(sides: int) -> Callable[[Call, Tensor, int, int], Tensor]:
-    pool = {2: torch.nn.functional.adaptive_avg_pool2d, 3: torch.nn.functional.adaptive_avg_pool3d}[sides]
-    return lambda call, eye, side, outputs: pool(eye, (outputs, *[1] * (sides - 1)))  # type: ignore[operator]
+    pool: Any = {2: torch.nn.functional.adaptive_avg_pool2d, 3: torch.nn.functional.adaptive_avg_pool3d}[sides]
+    return lambda call, eye, side, outputs: pool(eye, (outputs, *[1] * (sides - 1)))
 
 
 def _padding(name: str) -> Rule:
