@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -40,6 +40,7 @@ def network(n: int, m: int, seed: int):
     return lambda x: b @ torch.tanh(a @ x + 0.3) + (x * x).sum()
 
 
+@settings(max_examples=20)
 @given(n=st.integers(1, 5), m=st.integers(1, 5), seed=st.integers(0, 1000))
 def test_products_are_those_of_the_dense_jacobian_and_of_differences(n: int, m: int, seed: int) -> None:
     f, x, v, u = network(n, m, seed), draw(n, seed=seed), draw(n, seed=seed + 2), draw(m, seed=seed + 3)

@@ -278,7 +278,7 @@ BLOCKS = ("elementwise", "broadcast", "index", "write to a view", "scatter", "tr
           "layer norm", "activations", "index add", "index put")  # fmt: skip
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(names=st.lists(st.sampled_from(BLOCKS), min_size=1, max_size=5), seed=st.integers(0, 100))
 def test_detection_never_misses_an_entry_of_a_random_network(names: list[str], seed: int) -> None:
     def f(x: Tensor) -> Tensor:
