@@ -48,7 +48,7 @@ def _draw_graph(axes: Axes, graph: Graph, title: str) -> None:
         x, y = places[k]
         for start, local in zip(node.inputs, node.locals, strict=True):
             left, right = places[start][0] + WIDE / 2, x - WIDE / 2
-            bend = -0.35 if x - places[start][0] > GAP[0] else 0.0  # over the boxes between
+            bend = -0.6 if x - places[start][0] > 1.5 * GAP[0] else 0.0  # over the boxes between
             style = {
                 "arrowstyle": "-|>",
                 "color": SOFT,
