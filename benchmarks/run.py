@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.derivatives import derivatives
 from benchmarks.images import costs, quality, throughput
 from benchmarks.measure import Row, machine, report, side_by_side
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
@@ -143,7 +144,11 @@ def main() -> None:
     torch.set_num_threads(2)
     print(machine())
     rows = [sampling("DDIM"), sampling("DDPM"), seeded_noise(), training_step(), closest_point(), optimum()]
-    sections = {"Training speed of image networks": throughput() + costs(), "Quality on MNIST": quality()}
+    sections = {
+        "Training speed of image networks": throughput() + costs(),
+        "Quality on MNIST": quality(),
+        "Derivatives": derivatives(),
+    }
     report(rows, sections, PAGE)
     print(f"wrote {PAGE}")
 

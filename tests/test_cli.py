@@ -16,7 +16,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 from reverie import verbs
-from reverie.gallery.embeddings import PICTURES
+from reverie.gallery import autodiff, coloring, embeddings
 from reverie.run import Run
 
 
@@ -100,8 +100,13 @@ def test_a_folder_gets_points_picture_and_labels(command, patterns_run: Run, tmp
 
 
 def test_galleries(command, spiral_run: Run, patterns_run: Run, tmp_path: Path) -> None:
-    assert command("gallery", "embeddings", "--out", tmp_path / "e")[0] == 0
-    assert sorted(p.stem for p in (tmp_path / "e").iterdir()) == sorted(PICTURES)
+    for name, pictures in (
+        ("embeddings", embeddings.PICTURES),
+        ("coloring", coloring.PICTURES),
+        ("autodiff", autodiff.PICTURES),
+    ):
+        assert command("gallery", name, "--out", tmp_path / name)[0] == 0
+        assert sorted(p.stem for p in (tmp_path / name).iterdir()) == sorted(pictures)
     assert command("gallery", "spiral", spiral_run.path, "--out", tmp_path / "s")[0] == 0
     wanted = {"forward.png", "reverse.png", "distance.png", "history.png", "optimal.gif"}
     assert {p.name for p in (tmp_path / "s").iterdir()} == wanted

@@ -259,6 +259,34 @@ def list_names(
 
 
 @gallery.command()
+def autodiff(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the pictures.")] = Path("gallery/autodiff"),
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw derivatives at work: a graph with both sweeps, memory, costs, second order, uncertainty."""
+    screen = _screen(json, quiet)
+    from reverie.gallery.autodiff import draw
+
+    files = draw(out)
+    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
+
+
+@gallery.command()
+def coloring(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the pictures.")] = Path("gallery/coloring"),
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw sparse matrices with their graphs, colourings and compressed forms."""
+    screen = _screen(json, quiet)
+    from reverie.gallery.coloring import draw
+
+    files = draw(out)
+    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
+
+
+@gallery.command()
 def embeddings(
     out: Annotated[Path, typer.Option("--out", help="Folder for the pictures.")] = Path("gallery/embeddings"),
     json: JsonOption = False,

@@ -1,0 +1,131 @@
+"""What derivatives cost: floating-point operations, time, and memory over the course of a computation."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of a computation.
+
+    flops: floating-point operations, products and sums of matrix products and convolutions, and one for each number that
+    any other operation makes; seconds: the fastest of the rounds; memory: bytes alive after each operation, beyond what
+    was there before; allocated_bytes: all that was ever allocated.
+    """
+
+    flops: int
+    seconds: float
+    memory: tuple[int, ...]
+    allocated_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes alive at once."""
+        return max(self.memory, default=0)
+
+
+def _strided(tree: Any) -> list[Tensor]:
+    """Return the tensors that own a storage; sparse ones do not."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.layout == torch.strided]
+
+
+class _Meter(TorchDispatchMode):
+    """Counts operations and follows the storages they make until they are freed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops, self.live, self.allocated = 0, 0, 0
+        self.memory: list[int] = []
+        self._known: set[int] = set()
+
+    def _free(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.live -= size
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {t.untyped_storage()._cdata for t in _strided((args, kwargs))}
+        result = func(*args, **(kwargs or {}))
+        fresh = [t for t in _strided(result) if t.untyped_storage()._cdata not in given]
+        count = flop_registry.get(func.overloadpacket)
+        if count is not None:
+            self.flops += count(*args, **(kwargs or {}), out_val=result)
+        elif fresh or func._schema.is_mutable:
+            self.flops += sum(t.numel() for t in _strided(result) if t.is_floating_point())
+        for t in fresh:
+            storage = t.untyped_storage()
+            key, size = storage._cdata, storage.nbytes()
+            if key not in self._known:
+                self._known.add(key)
+                self.live += size
+                self.allocated += size
+                weakref.finalize(storage, self._free, key, size)
+        if fresh:
+            self.memory.append(self.live)
+        return result
+
+
+def measure(call: Callable[[], Any], rounds: int = 1) -> Cost:
+    """Run a computation and return its cost; time is taken in rounds of their own, without the bookkeeping.
+
+    With no rounds the computation runs once and has no time (infinity).
+    """
+    with _Meter() as meter:
+        kept = call()
+        del kept
+    best = float("inf")
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - begun)
+    return Cost(meter.flops, best, tuple(meter.memory), meter.allocated)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The cost of f itself, of one product in each mode, and how many products a Jacobian takes in each."""
+
+    inputs: int
+    outputs: int
+    value: Cost
+    forward: Cost
+    reverse: Cost
+
+    @property
+    def forward_seconds(self) -> float:
+        """Time of a whole Jacobian by forward mode, one product after the other."""
+        return self.inputs * self.forward.seconds
+
+    @property
+    def reverse_seconds(self) -> float:
+        """Time of a whole Jacobian by reverse mode, one product after the other."""
+        return self.outputs * self.reverse.seconds
+
+
+def profile(f: Callable[[Tensor], Tensor], x: Tensor, rounds: int = 3) -> Profile:
+    """Measure f at x, one J v and one u^T J.  A Jacobian takes n of the former or m of the latter."""
+    with torch.no_grad():
+        y = f(x)
+    v, u = torch.ones_like(x), torch.ones_like(y)
+
+    def backward() -> Any:  # torch.func.vjp keeps what it saved for another call; this frees it on the way
+        start = x.detach().requires_grad_()
+        return torch.autograd.grad(f(start), start, u)
+
+    return Profile(
+        x.numel(),
+        y.numel(),
+        measure(lambda: f(x), rounds),
+        measure(lambda: torch.func.jvp(f, (x,), (v,)), rounds),
+        measure(backward, rounds),
+    )

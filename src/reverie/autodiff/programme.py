@@ -1,0 +1,71 @@
+"""Linear programmes whose solutions have derivatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.optimize import linprog
+from torch import Tensor
+
+from reverie.autodiff.implicit import implicit
+from reverie.errors import UserError
+
+TOLERANCE = 1e-9  # what counts as zero, relative to the largest number of its kind
+
+
+@dataclass(frozen=True, eq=False)
+class Programme:
+    """The solution of min c.x with A x = b, x >= 0: x (n,), the multipliers y (m,) of the dual, and the value c.x = b.y."""
+
+    x: Tensor
+    y: Tensor
+    value: Tensor
+
+
+def _solve(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Solve by HiGHS' dual simplex and refuse a vertex at which the solution is not differentiable."""
+    m, n = a.shape
+    numbers = [t.double().cpu().numpy() for t in (a, b, c)]
+    found = linprog(numbers[2], A_eq=numbers[0], b_eq=numbers[1], bounds=(0, None), method="highs-ds")
+    if found.status == 2:
+        raise UserError("this linear programme has no feasible point: no x >= 0 satisfies A x = b")
+    if found.status == 3:
+        raise UserError("this linear programme has no solution: c.x falls without bound")
+    if not found.success:
+        raise UserError(f"this linear programme could not be solved: {found.message}")
+    x, y = np.asarray(found.x), np.asarray(found.eqlin.marginals)
+    slack = numbers[2] - numbers[0].T @ y
+    positive = x > TOLERANCE * max(1.0, np.abs(x).max())
+    tight = slack <= TOLERANCE * max(1.0, np.abs(numbers[2]).max())
+    if positive.sum() != m:
+        raise UserError(
+            f"the solution is a degenerate vertex: {positive.sum()} of its {n} numbers are positive and {m} are needed, one"
+            " for each row of A, so it has no derivative; change b a little or remove redundant rows"
+        )
+    if (tight & ~positive).any():
+        raise UserError(
+            f"the solution is not the only one: the reduced cost of x[{int(np.flatnonzero(tight & ~positive)[0])}] is zero, so"
+            " it has no derivative; change c a little"
+        )
+    return torch.as_tensor(np.concatenate([x, y])).to(a)
+
+
+def _conditions(w: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Return A x - b and x (A^T y - c), which are zero at the solution."""
+    x, y = w[: len(c)], w[len(c) :]
+    return torch.cat([a @ x - b, x * (a.T @ y - c)])
+
+
+def linear_programme(a: Tensor, b: Tensor, c: Tensor) -> Programme:
+    """Solve min c.x with A x = b, x >= 0, with exact derivatives of x, y and the value in A, b and c.
+
+    The derivatives come from the optimality conditions by the implicit function theorem.  a: (m, n); b: (m,); c: (n,).
+    Degenerate vertices and solutions that are not unique are errors: the theorem does not hold there.
+    """
+    if a.ndim != 2 or b.shape != (a.shape[0],) or c.shape != (a.shape[1],):
+        raise UserError(f"A must be (m, n), b (m,) and c (n,), got {tuple(a.shape)}, {tuple(b.shape)} and {tuple(c.shape)}")
+    w = implicit(_conditions, _solve)(a, b, c)
+    x, y = w[: len(c)], w[len(c) :]
+    return Programme(x, y, c @ x)

@@ -1,0 +1,37 @@
+"""Sparse derivatives: detect a pattern, colour it, multiply few times, decompress."""
+
+from reverie.autodiff.sparse.check import (
+    check,
+    check_acyclic,
+    check_both,
+    check_columns,
+    check_diagonal,
+    check_rows,
+    check_star,
+)
+from reverie.autodiff.sparse.color import PROBLEMS, Coloring, color
+from reverie.autodiff.sparse.decompress import decompress
+from reverie.autodiff.sparse.detect import detect
+from reverie.autodiff.sparse.evaluate import diagonal, divergence, hutchinson, sparse_hessian, sparse_jacobian
+from reverie.autodiff.sparse.order import ORDERS
+
+__all__ = [
+    "ORDERS",
+    "PROBLEMS",
+    "Coloring",
+    "check",
+    "check_acyclic",
+    "check_both",
+    "check_columns",
+    "check_diagonal",
+    "check_rows",
+    "check_star",
+    "color",
+    "decompress",
+    "detect",
+    "diagonal",
+    "divergence",
+    "hutchinson",
+    "sparse_hessian",
+    "sparse_jacobian",
+]

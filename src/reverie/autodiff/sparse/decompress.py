@@ -1,0 +1,68 @@
+"""From compressed products back to the entries of the matrix."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from reverie.autodiff.sparse.color import Coloring
+
+
+@lru_cache(maxsize=64)
+def _indices(coloring: Coloring, device: torch.device) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor, Tensor, Tensor]]]:
+    """Return the sources, the rows and columns, and the levels of substitution as tensors, made once for each colouring."""
+    plan = coloring.recovery
+
+    def put(array: object) -> Tensor:
+        return torch.as_tensor(array).to(device)
+
+    levels = []
+    for pairs, fresh in plan.levels:
+        assert plan.mirror is not None
+        levels.append((put(pairs[0]), put(pairs[1]), put(fresh), put(plan.mirror[fresh])))
+    places = torch.stack([put(plan.rows).long(), put(plan.columns).long()])
+    return put(plan.source), places, levels
+
+
+@lru_cache(maxsize=64)
+def seeds(coloring: Coloring, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the seed vectors of columns, (colours, n), and of rows, (colours, m), made once for each colouring."""
+    columns, rows = (torch.from_numpy(s.T.copy()).to(device=device, dtype=dtype) for s in coloring.seeds)
+    return columns, rows
+
+
+def decompress(coloring: Coloring, compressed: Tensor, row_compressed: Tensor | None = None) -> Tensor:
+    """Return the values of the entries, in the order of `coloring.recovery`.
+
+    compressed: (m, colours) = J S; row_compressed: (row colours, n) = R^T J, for problems that have row colours.
+    """
+    source, _, levels = _indices(coloring, compressed.device)
+    flat = compressed.reshape(-1)
+    if row_compressed is not None:
+        flat = torch.cat([flat, row_compressed.reshape(-1)])
+    values = flat[source]
+    for to, minus, fresh, twins in levels:
+        if len(to):
+            values.index_add_(0, to, values[minus], alpha=-1)
+        values[twins] = values[fresh]
+    return values
+
+
+def as_torch(coloring: Coloring, values: Tensor) -> Tensor:
+    """Return the matrix as a torch sparse COO tensor, its entries sorted by rows."""
+    _, places, _ = _indices(coloring, values.device)
+    return torch.sparse_coo_tensor(places, values, coloring.pattern.shape, is_coalesced=True, check_invariants=False)
+
+
+def as_scipy(coloring: Coloring, values: Tensor) -> sparse.csr_array:
+    """Return the matrix as a scipy.sparse.csr_array."""
+    plan, data = coloring.recovery, values.detach().cpu().numpy()
+    if len(data) == coloring.pattern.nnz:
+        return sparse.csr_array((data, coloring.pattern.indices, coloring.pattern.indptr), shape=coloring.pattern.shape)
+    return sparse.csr_array((data, (plan.rows, plan.columns)), shape=coloring.pattern.shape)
+
+
+FORMATS = {"torch": as_torch, "scipy": as_scipy}

@@ -1,0 +1,119 @@
+"""Sparse Jacobians, Hessians and traces from few products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from reverie.autodiff.sparse.color import Coloring, color
+from reverie.autodiff.sparse.decompress import FORMATS, decompress, seeds
+from reverie.autodiff.sparse.detect import Function, detect
+from reverie.errors import UserError, pick
+
+CHUNK = 64  # products that run at once
+
+
+def _products(f: Function, x: Tensor, vectors: Tensor, chunk: int) -> Tensor:
+    """Return J v for each vector: (colours, m)."""
+
+    def push(v: Tensor) -> Tensor:
+        product: Tensor = torch.func.jvp(f, (x,), (v.reshape(x.shape),))[1]
+        return product.reshape(-1)
+
+    return _mapped(push, vectors, chunk)
+
+
+def _mapped(push: Callable[[Tensor], Tensor], vectors: Tensor, chunk: int) -> Tensor:
+    if len(vectors) == 1:
+        return push(vectors[0])[None]
+    mapped: Tensor = vmap(push, chunk_size=chunk if len(vectors) > chunk else None)(vectors)
+    return mapped
+
+
+def _back_products(f: Function, x: Tensor, vectors: Tensor, chunk: int) -> Tensor:
+    """Return u^T J for each vector: (colours, n)."""
+    found: Any = torch.func.vjp(f, x)
+    y, pull = found
+    return _mapped(lambda u: pull(u.reshape(y.shape))[0].reshape(-1), vectors, chunk)
+
+
+def _fits(coloring: Coloring, x: Tensor, symmetric: bool) -> None:
+    if coloring.pattern.shape[1] != x.numel():
+        raise UserError(
+            f"the plan is for {coloring.pattern.shape[1]:,} inputs and x has {x.numel():,}; make one with color(detect(f, x))"
+        )
+    if coloring.problem in ("star", "acyclic") and not symmetric:
+        raise UserError(f"a {coloring.problem} colouring is for symmetric matrices; colour a Jacobian by 'columns' or 'rows'")
+
+
+def _matrix(f: Function, x: Tensor, plan: Coloring, format: str, chunk: int) -> Any:
+    columns, rows = seeds(plan, x.device, x.dtype)
+    m = plan.pattern.shape[0]
+    compressed = _products(f, x, columns, chunk).T if len(columns) else x.new_zeros(m, 0)
+    row_compressed = _back_products(f, x, rows, chunk) if len(rows) else None
+    if compressed.shape[0] != m:
+        raise UserError(f"the plan is for {m:,} outputs and f gives {compressed.shape[0]:,}; make one with color(detect(f, x))")
+    return pick(FORMATS, format, "format")(plan, decompress(plan, compressed, row_compressed))
+
+
+def sparse_jacobian(f: Function, x: Tensor, plan: Coloring | None = None, format: str = "torch", chunk: int = CHUNK) -> Any:
+    """Return the Jacobian of f at x as a sparse matrix, (numel of f(x), numel of x), from one product for each colour.
+
+    plan: a colouring to be used again and again, color(detect(f, x)) if not given; format: "torch" (COO, differentiable)
+    or "scipy"; chunk: how many products run at once.
+    """
+    plan = color(detect(f, x)) if plan is None else plan
+    _fits(plan, x, symmetric=False)
+    return _matrix(f, x, plan, format, chunk)
+
+
+def sparse_hessian(f: Function, x: Tensor, plan: Coloring | None = None, format: str = "torch", chunk: int = CHUNK) -> Any:
+    """Return the Hessian of a scalar f at x as a sparse matrix, (numel of x, numel of x), by forward on reverse.
+
+    plan: color(detect(f, x, "hessian"), "star") if not given; otherwise as in sparse_jacobian.
+    """
+    plan = color(detect(f, x, "hessian"), "star") if plan is None else plan
+    _fits(plan, x, symmetric=True)
+    return _matrix(grad(f), x, plan, format, chunk)
+
+
+def diagonal(f: Function, x: Tensor, plan: Coloring | None = None, chunk: int = CHUNK) -> Tensor:
+    """Return the diagonals of the Jacobians of a batch, in the shape of x, from one product for each colour.
+
+    f acts on each member of the batch by itself: (B, ...) -> (B, ...).  plan: of one member, color(detect(f, x[:1]),
+    "diagonal") if not given; columns whose diagonal entries do not meet in a row share a product.
+    """
+    plan = color(detect(f, x[:1]), "diagonal") if plan is None else plan
+    _fits(plan, x[:1], symmetric=True)
+    columns, _ = seeds(plan, x.device, x.dtype)
+    members = max(1, chunk // max(1, len(x)))
+
+    def push(v: Tensor) -> Tensor:
+        v = v.reshape(x.shape[1:]).expand(x.shape)
+        product: Tensor = torch.func.jvp(f, (x,), (v,))[1]
+        return product * v
+
+    parts = [_mapped(push, part, members).sum(0) for part in columns.split(members)]
+    return torch.stack(parts).sum(0)
+
+
+def divergence(f: Function, x: Tensor, plan: Coloring | None = None, chunk: int = CHUNK) -> Tensor:
+    """Return the exact traces of the Jacobians of a batch: (B,).  Arguments as for `diagonal`."""
+    return diagonal(f, x, plan, chunk).flatten(1).sum(1)
+
+
+def hutchinson(f: Function, x: Tensor, probes: Tensor) -> Tensor:
+    """Return unbiased estimates of the traces of a batch, the means of v^T J v: (B,).
+
+    For Jacobians too dense to colour.  probes: (P, B, ...) of independent entries with mean 0 and variance 1, best +-1.
+    """
+
+    def push(v: Tensor) -> Tensor:
+        product: Tensor = torch.func.jvp(f, (x,), (v,))[1]
+        return (product * v).flatten(1).sum(1)
+
+    return _mapped(push, probes, CHUNK).mean(0)

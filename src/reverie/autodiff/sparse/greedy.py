@@ -1,0 +1,150 @@
+"""Greedy colourings: each vertex in turn takes the first colour that breaks no rule."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from scipy import sparse
+
+Lists = list[list[int]]
+
+
+def lists(matrix: sparse.csr_array) -> Lists:
+    """Return the column numbers of each row as Python lists, over which loops are quickest."""
+    flat, ends = matrix.indices.tolist(), matrix.indptr.tolist()
+    return [flat[a:b] for a, b in pairwise(ends)]
+
+
+def _first_free(used: int) -> int:
+    """Return the lowest bit that is not set."""
+    return (~used & (used + 1)).bit_length() - 1
+
+
+def distance_two(pattern: sparse.csr_array, order: np.ndarray) -> np.ndarray:
+    """Colour columns so that no row has two entries of one colour.
+
+    The colours met so far in each row are the bits of one whole number, so a column costs as much as it has entries.
+    """
+    rows_of = lists(sparse.csr_array(pattern.T.tocsr()))
+    met = [0] * pattern.shape[0]
+    colors = [0] * pattern.shape[1]
+    for v in order.tolist():
+        used = 0
+        for r in rows_of[v]:
+            used |= met[r]
+        colors[v] = c = _first_free(used)
+        bit = 1 << c
+        for r in rows_of[v]:
+            met[r] |= bit
+    return np.array(colors, np.int64)
+
+
+def distance_one(graph: sparse.csr_array, order: np.ndarray) -> np.ndarray:
+    """Colour vertices so that neighbours differ."""
+    neighbours = lists(graph)
+    bits = [0] * graph.shape[0]
+    colors = [0] * graph.shape[0]
+    for v in order.tolist():
+        used = 0
+        for w in neighbours[v]:
+            used |= bits[w]
+        colors[v] = c = _first_free(used)
+        bits[v] = 1 << c
+    return np.array(colors, np.int64)
+
+
+def star(graph: sparse.csr_array, order: np.ndarray) -> np.ndarray:
+    """Colour vertices so that neighbours differ and no path of four vertices has only two colours.
+
+    Edges of two colours then form stars; each is kept with its hub (Gebremedhin, Tarafdar, Manne and Pothen,
+    "New acyclic and star coloring algorithms with application to computing Hessians", SISC 29, 2007, algorithm 4.1).
+    """
+    neighbours = lists(graph)
+    n = graph.shape[0]
+    color = [-1] * n
+    star_of: dict[int, int] = {}  # edge -> number of its star
+    hub: list[int] = []  # -1 while a star is a single edge
+
+    def edge(a: int, b: int) -> int:
+        return a * n + b if a < b else b * n + a
+
+    for v in order.tolist():
+        used = 0
+        first: dict[int, int] = {}  # colour -> the first neighbour that has it
+        treated: set[int] = set()
+        colored = [w for w in neighbours[v] if color[w] >= 0]
+        for w in colored:
+            c = color[w]
+            used |= 1 << c
+            q = first.get(c)
+            if q is None:
+                first[c] = w
+                for x in neighbours[w]:
+                    if color[x] >= 0 and hub[star_of[edge(w, x)]] == x:
+                        used |= 1 << color[x]
+            else:  # v is the hub of its neighbours of colour c: none of theirs may have v's colour
+                for u in (q, w):
+                    if u not in treated:
+                        treated.add(u)
+                        for x in neighbours[u]:
+                            if color[x] >= 0:
+                                used |= 1 << color[x]
+        color[v] = mine = _first_free(used)
+        for w in colored:
+            joined = next((x for x in neighbours[w] if x != v and color[x] == mine), None)
+            q = first[color[w]]
+            if joined is not None:
+                star_of[edge(v, w)] = s = star_of[edge(w, joined)]
+                hub[s] = w
+            elif q != w:
+                star_of[edge(v, w)] = s = star_of[edge(v, q)]
+                hub[s] = v
+            else:
+                star_of[edge(v, w)] = len(hub)
+                hub.append(-1)
+    return np.array(color, np.int64)
+
+
+def acyclic(graph: sparse.csr_array, order: np.ndarray) -> np.ndarray:
+    """Colour vertices so that neighbours differ and every cycle has three colours.
+
+    Edges of two colours then form trees, kept as disjoint sets (Gebremedhin et al. 2007, algorithm 3.1).
+    """
+    neighbours = lists(graph)
+    n = graph.shape[0]
+    color = [-1] * n
+    number: dict[int, int] = {}  # edge -> its place in the forest of sets
+    parent: list[int] = []
+
+    def find(a: int, b: int) -> int:
+        e = number[a * n + b if a < b else b * n + a]
+        while parent[e] != e:
+            parent[e] = e = parent[parent[e]]
+        return e
+
+    for v in order.tolist():
+        used = 0
+        colored = [w for w in neighbours[v] if color[w] >= 0]
+        for w in colored:
+            used |= 1 << color[w]
+        visited: dict[int, int] = {}  # tree -> the neighbour of v through which it was met
+        for w in colored:
+            for x in neighbours[w]:
+                if color[x] >= 0 and not used >> color[x] & 1:
+                    tree = find(w, x)
+                    if visited.setdefault(tree, w) != w:
+                        used |= 1 << color[x]  # v would close a cycle
+        color[v] = mine = _first_free(used)
+        first: dict[int, int] = {}
+        for w in colored:
+            e = len(parent)
+            number[v * n + w if v < w else w * n + v] = e
+            q = first.setdefault(color[w], w)
+            parent.append(e if q == w else find(v, q))
+        for w in colored:
+            for x in neighbours[w]:
+                if x != v and color[x] == mine:
+                    a, b = find(v, w), find(w, x)
+                    parent[a] = b
+    return np.array(color, np.int64)

@@ -1,0 +1,215 @@
+"""Derivatives at work: a graph with both sweeps, memory, the cost of the modes, second order, uncertainty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+from torch import Tensor
+
+from reverie.autodiff import Graph, measure, profile, record
+from reverie.autodiff.second import PASSES, PRODUCTS
+from reverie.data import load_data
+from reverie.files import writable_folder
+from reverie.noise import Noise, image_seeds
+from reverie.oracle import DatasetDenoiser
+from reverie.picture import ACCENT, CYCLE, INK, SOFT, WARM, figure, save
+from reverie.posterior import posterior_variance
+from reverie.schedule import Cosine
+
+GREEN = CYCLE[2]
+DEPTH = 40  # layers of the chain whose memory is drawn
+WIDE, HIGH, GAP = 1.5, 1.3, (2.6, 1.7)  # boxes of the graph, and their distances
+
+
+def _number(a: Tensor) -> str:
+    return f"{a.item():.4g}" if a.numel() == 1 else f"{tuple(a.shape)}"
+
+
+def _places(graph: Graph) -> list[tuple[float, float]]:
+    """Put each node at its depth, and the nodes of one depth above each other."""
+    depth: list[int] = []
+    for node in graph.nodes:
+        depth.append(1 + max((depth[k] for k in node.inputs), default=-1))
+    rows = {d: [k for k, at in enumerate(depth) if at == d] for d in set(depth)}
+    return [(GAP[0] * depth[k], GAP[1] * (rows[depth[k]].index(k) - (len(rows[depth[k]]) - 1) / 2)) for k in range(len(depth))]
+
+
+def _draw_graph(axes: Axes, graph: Graph, title: str) -> None:
+    tangents = graph.tangents(tuple(torch.ones_like(node.value) for node in graph.nodes[: graph.inputs]))
+    adjoints = graph.adjoints()
+    places = _places(graph)
+    for k, node in enumerate(graph.nodes):
+        x, y = places[k]
+        for start, local in zip(node.inputs, node.locals, strict=True):
+            left, right = places[start][0] + WIDE / 2, x - WIDE / 2
+            bend = -0.6 if x - places[start][0] > 1.5 * GAP[0] else 0.0  # over the boxes between
+            style = {
+                "arrowstyle": "-|>",
+                "color": SOFT,
+                "lw": 1.4,
+                "connectionstyle": f"arc3,rad={bend}",
+                "shrinkA": 0,
+                "shrinkB": 0,
+            }
+            axes.annotate("", (right, y), (left, places[start][1]), arrowprops=style, zorder=0)
+            middle = ((left + right) / 2, (y + places[start][1]) / 2 - bend * (right - left) / 2)
+            plain = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none"}
+            axes.text(*middle, _number(local), fontsize=9, color=INK, ha="center", va="center", bbox=plain)
+        box = FancyBboxPatch(
+            (x - WIDE / 2, y - HIGH / 2), WIDE, HIGH, boxstyle="round,pad=0,rounding_size=0.12", fc="#f4f7fb", ec=SOFT
+        )
+        axes.add_patch(box)
+        lines = (
+            (node.name if node.op == "input" else f"{node.name}: {node.op}", INK),
+            (f"s = {_number(node.value)}", ACCENT),
+            (f"t = {_number(tangents[k])}", GREEN),
+            (f"r = {_number(adjoints[k])}", WARM),
+        )
+        for line, (text, colour) in enumerate(lines):
+            axes.text(x, y + HIGH * (0.36 - 0.24 * line), text, fontsize=9, color=colour, ha="center", va="center")
+    xs, ys = zip(*places, strict=True)
+    axes.set(xlim=(min(xs) - WIDE, max(xs) + WIDE), ylim=(min(ys) - HIGH, max(ys) + 1.4 * HIGH), aspect="equal")
+    axes.set_title(title, fontsize=10, color=INK)
+    axes.axis("off")
+
+
+def graphs() -> Figure:
+    """Draw two computations with values, tangents, adjoints and local derivatives."""
+    made = figure(13, 4.2)
+    left, right = made.subplots(1, 2, width_ratios=(1, 1.5))
+    three = torch.tensor(3.0, dtype=torch.float64)
+    _draw_graph(left, record(lambda x: x + x**2, three), "x + x² at x = 3: the derivative is 7 both ways")
+    pair = (torch.tensor(0.5, dtype=torch.float64), torch.tensor(2.0, dtype=torch.float64))
+    _draw_graph(right, record(lambda a, b: torch.sin(a * b) + b.exp(), pair), "sin(x1 x2) + exp(x2) at (0.5, 2), along (1, 1)")
+    legend = (
+        "blue s: value,  green t: tangent, carried forward,  orange r: adjoint, carried backward,  on arrows: local derivatives"
+    )
+    made.supxlabel(legend, fontsize=9, color=INK)
+    return made
+
+
+def _chain(x: Tensor) -> Tensor:
+    for _ in range(DEPTH):
+        x = torch.tanh(x)
+    return x
+
+
+def memory() -> Figure:
+    """Draw the bytes alive after each operation of a chain, in both modes."""
+    made = figure(8, 3.8)
+    axes = made.subplots()
+    x = torch.linspace(-1, 1, 100_000)
+    found = profile(_chain, x, rounds=1)
+    for name, cost, colour in (("reverse: u^T J", found.reverse, WARM), ("forward: J v", found.forward, GREEN)):
+        megabytes = np.array(cost.memory) / 2**20
+        label = f"{name}, at most {megabytes.max():.1f} MB"
+        axes.plot(np.linspace(0, 1, len(megabytes)), megabytes, color=colour, label=label)
+        axes.fill_between(np.linspace(0, 1, len(megabytes)), megabytes, color=colour, alpha=0.12, lw=0)
+    axes.set(xlabel="share of the operations done", ylabel="alive, MB", xlim=(0, 1), ylim=(0, None))
+    axes.set_title(f"memory of one product through {DEPTH} layers of 100,000 numbers", fontsize=10, color=INK)
+    axes.legend(frameon=False, fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    return made
+
+
+def _dense(n: int, m: int) -> Callable[[Tensor], Tensor]:
+    random = torch.Generator().manual_seed(0)
+    first, last = torch.randn(64, n, generator=random), torch.randn(m, 64, generator=random)
+    return lambda x: last @ torch.tanh(first @ x)
+
+
+def modes() -> Figure:
+    """Draw operations and time of a whole Jacobian in each mode against n and m."""
+    made = figure(11, 3.9)
+    sizes = [1, 4, 16, 64, 256]
+    shapes: tuple[Callable[[int], tuple[int, int]], ...] = (lambda k: (k, 16), lambda k: (16, k))
+    titles = ("n inputs, 16 outputs", "16 inputs, m outputs")
+    for axes, title, shape, size in zip(made.subplots(1, 2, sharey=True), titles, shapes, "nm", strict=True):
+        found = [profile(_dense(*shape(k)), torch.ones(shape(k)[0])) for k in sizes]
+        flops = ([p.inputs * p.forward.flops for p in found], [p.outputs * p.reverse.flops for p in found])
+        times = ([p.forward_seconds for p in found], [p.reverse_seconds for p in found])
+        for k, (name, colour) in enumerate((("forward", GREEN), ("reverse", WARM))):
+            axes.plot(sizes, flops[k], color=colour, marker="o", label=f"{name}, operations")
+            axes.plot(sizes, np.array(times[k]) * 1e9, color=colour, ls=":", marker=".", label=f"{name}, nanoseconds")
+        axes.axvline(16, color=SOFT, lw=0.8)
+        axes.set(xscale="log", yscale="log", xlabel=size)
+        axes.set_title(f"whole Jacobian: {title}", fontsize=10, color=INK)
+        axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
+    return made
+
+
+def second_order() -> Figure:
+    """Draw time and memory of a Hessian product in the four combinations for growing n."""
+    made = figure(11, 3.9)
+    sizes = [16, 64, 256, 1024]
+    left, right = made.subplots(1, 2)
+    for (mode, product), colour in zip(PRODUCTS.items(), CYCLE, strict=False):
+        costs = []
+        for n in sizes:
+            f = _dense(n, 1)
+            x = torch.ones(n) / n
+            costs.append(measure(lambda f=f, x=x, product=product: product(lambda y: f(y).sum(), x, x), 3))  # type: ignore[misc]
+        label = f"{mode.replace('-', ' ')} ({PASSES[mode]})"
+        left.plot(sizes, [c.seconds * 1e3 for c in costs], color=colour, marker="o", label=label)
+        right.plot(sizes, [c.peak_bytes / 1024 for c in costs], color=colour, marker="o", label=label)
+    for axes, what in ((left, "time, ms"), (right, "peak memory, kB")):
+        axes.set(xscale="log", yscale="log", xlabel="n", ylabel=what)
+        axes.set_title(f"one product H v: {what}", fontsize=10, color=INK)
+        axes.spines[["top", "right"]].set_visible(False)
+    left.legend(frameon=False, fontsize=8)
+    return made
+
+
+def uncertainty(seed: int = 3) -> Figure:
+    """Draw how sure the optimal denoiser is of each pixel while it fills in the lower half of a digit."""
+    images, _ = load_data("digits8").batch(torch.arange(1500))
+    data = images.double() * 2 - 1
+    schedule = Cosine()
+    truth, denoiser = data[:1], DatasetDenoiser(schedule, data[1:])
+    known = torch.zeros(8, 8, dtype=torch.bool)
+    known[:4] = True
+    noise = Noise(image_seeds(seed, 1))
+    eps = noise.like(truth)
+    x, times = noise.like(truth), np.linspace(0.95, 0.05, 46)
+    shown = (5, 12, 20, 30)
+    made = figure(9.5, 4.4)
+    axes = made.subplots(2, 5)
+    _picture(axes[0, 0], truth[0, 0], "the digit", "gray")
+    _picture(axes[1, 0], torch.where(known, truth[0, 0], torch.zeros(())), "what is known", "gray")
+    column = 1
+    for k, t in enumerate(times.tolist()):
+        alpha, sigma = schedule(t)
+        x = torch.where(known, alpha * truth + sigma * eps, x)
+        pair = denoiser(x, t)
+        if k in shown:
+            deviation = posterior_variance(denoiser, x, t).clamp(min=0).sqrt()
+            _picture(axes[0, column], pair.x0[0, 0], f"E[x0 | x], t = {t:.2f}", "gray")
+            _picture(axes[1, column], deviation[0, 0], f"deviation, at most {float(deviation.max()):.2f}", "magma", (0, 1))
+            column += 1
+        x = pair.mix(*schedule(times[min(k + 1, len(times) - 1)]))
+    return made
+
+
+def _picture(axes: Axes, image: Tensor, title: str, colours: str, limits: tuple[float, float] = (-1, 1)) -> None:
+    axes.imshow(image.numpy(), cmap=colours, vmin=limits[0], vmax=limits[1], interpolation="nearest")
+    axes.set(xticks=[], yticks=[])
+    axes.set_title(title, fontsize=9, color=INK)
+
+
+PICTURES = {"graph": graphs, "memory": memory, "modes": modes, "second-order": second_order, "uncertainty": uncertainty}
+
+
+def draw(out: Path) -> list[Path]:
+    """Draw all pictures into a folder and return the files."""
+    writable_folder(out)
+    files = [out / f"{name}.png" for name in PICTURES]
+    for path, make in zip(files, PICTURES.values(), strict=True):
+        save(make(), path)
+    return files

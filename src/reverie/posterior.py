@@ -1,0 +1,60 @@
+"""What a denoiser's Jacobian knows: how uncertain x0 is given x, and training by the exact divergence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from reverie.autodiff.sparse import Coloring, color, detect, diagonal, divergence
+from reverie.denoiser import Denoiser
+from reverie.scalar import Time, expand
+
+
+def _mean(denoiser: Denoiser, t: Time, cond: Tensor | None) -> Callable[[Tensor], Tensor]:
+    return lambda x: denoiser(x, t, cond).x0
+
+
+def posterior_covariance(denoiser: Denoiser, x: Tensor, t: Time, cond: Tensor | None = None) -> Tensor:
+    """Return the covariance of x0 given x, (B, D, D), from the denoiser's Jacobian.
+
+    Cov[x0 | x] = sigma² / alpha dE[x0 | x]/dx, Tweedie's formula of second order (arXiv:2205.15127, eq. 11 for alpha = 1).
+    It is exact for an optimal denoiser; that of a trained one need not be symmetric.
+    """
+    alpha, sigma = denoiser.schedule(t)
+    size = x[0].numel()
+    units = torch.eye(size, dtype=x.dtype, device=x.device).reshape(size, 1, *x.shape[1:])
+    mean = _mean(denoiser, t, cond)
+
+    def push(unit: Tensor) -> Tensor:
+        product: Tensor = torch.func.jvp(mean, (x,), (unit.expand(x.shape),))[1]
+        return product.flatten(1)
+
+    columns = torch.func.vmap(push, chunk_size=64)(units)  # (D, B, D): [j, b, i] = d x0_i / d x_j
+    jacobian = columns.permute(1, 2, 0)
+    return expand(sigma**2 / alpha, jacobian) * jacobian
+
+
+def posterior_variance(
+    denoiser: Denoiser, x: Tensor, t: Time, cond: Tensor | None = None, plan: Coloring | None = None
+) -> Tensor:
+    """Return the variance of each number of x0 given x, in the shape of x: the diagonal of the covariance.
+
+    plan: a colouring of one image's Jacobian by "diagonal", to be used again; it makes networks of local reach cheap.
+    """
+    alpha, sigma = denoiser.schedule(t)
+    if plan is None:
+        first = t[:1] if isinstance(t, Tensor) and t.ndim else t
+        plan = color(detect(_mean(denoiser, first, cond[:1] if cond is not None else None), x[:1]), "diagonal")
+    return expand(sigma**2 / alpha, x) * diagonal(_mean(denoiser, t, cond), x, plan)
+
+
+def implicit_score_loss(score: Callable[[Tensor], Tensor], x: Tensor, plan: Coloring | None = None) -> Tensor:
+    """Return |s(x)|² / 2 + div s(x) for each of the data: (B,).
+
+    Its mean is smallest for the score of the density that x was drawn from, without knowing that score (Hyvärinen,
+    "Estimation of non-normalized statistical models by score matching", JMLR 6, 2005, theorem 1).  On noised data it has
+    the minimum of denoising score matching.  x: (B, ...).
+    """
+    return score(x).square().flatten(1).sum(1) / 2 + divergence(score, x, plan)
