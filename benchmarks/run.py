@@ -19,7 +19,9 @@ from reverie.nets.mlp import ConditionalMLP
 from reverie.noise import Noise, image_seeds
 from reverie.oracle import DatasetDenoiser
 from reverie.pair import Pair
-from reverie.sampler import DDIM, DDPM, start, trajectory, uniform
+from reverie.samplers import start, trajectory
+from reverie.samplers.grids import Uniform
+from reverie.samplers.onestep import DDIM, DDPM
 from reverie.schedule import Linear
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -39,7 +41,7 @@ def sampling(name: str) -> Row:
 
     shape = (64, 1, 28, 28)
     denoise = NetDenoiser(Still(), Linear(), "eps")
-    grid = uniform(denoise.schedule, 50)
+    grid = Uniform()(denoise.schedule, 50)
     sampler = DDIM() if name == "DDIM" else DDPM()
     peer: Any = (DDIMScheduler if name == "DDIM" else DDPMScheduler)(num_train_timesteps=1000, clip_sample=False)
     peer.set_timesteps(50)

@@ -49,8 +49,10 @@ DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")]
 SamplerOption = Annotated[str | None, _named("samplers", "How to sample, with options like ddim:eta=0.5", "--sampler")]
-SamplingSteps = Annotated[int | None, typer.Option("--steps", help="Network evaluations per sample.")]
-GridOption = Annotated[str, _named("grids", "How the times are spaced", "--grid")]
+SamplingSteps = Annotated[
+    int | None, typer.Option("--steps", help="Times on the grid; most samplers evaluate once at each.")
+]
+GridOption = Annotated[str | None, _named("grids", "How the times are spaced, with options like karras:rho=7", "--grid")]
 SizeOption = Annotated[str | None, typer.Option("--size", help="Size of images: 32, or 64x48 for height x width.")]
 FitOption = Annotated[str, typer.Option("--fit", help="How images are brought to that size: crop, pad or stretch.")]
 ChannelsOption = Annotated[int | None, typer.Option("--channels", help="1 grey, 3 colour, 4 with transparency; else inferred.")]
@@ -152,7 +154,7 @@ def sample(
     guidance: GuidanceOption = 1.0,
     sampler: SamplerOption = None,
     steps: SamplingSteps = None,
-    grid: GridOption = "uniform",
+    grid: GridOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -164,7 +166,7 @@ def sample(
 
     with screen.counting("sampling") as advance:
         files = verbs.sample_to(
-            run, n, out, device=device, on_frame=lambda frame: advance(frame.i + 1, frame.of),
+            run, n, out, device=device, on_progress=advance,
             label=label, guidance=guidance, sampler=sampler, steps=steps, grid=grid, seed=seed,
         )  # fmt: skip
     screen.result({"files": [str(f) for f in files], "samples": n, "seed": seed}, f"wrote {', '.join(map(str, files))}")
@@ -178,7 +180,7 @@ def evaluate(
     guidance: GuidanceOption = 1.0,
     sampler: SamplerOption = None,
     steps: SamplingSteps = None,
-    grid: GridOption = "uniform",
+    grid: GridOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
