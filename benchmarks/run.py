@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from benchmarks.images import quality, throughput
 from benchmarks.measure import Row, machine, report, side_by_side
+from benchmarks.sampling import against_diffusers, evaluations
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
 from reverie.denoiser import NetDenoiser
 from reverie.loss import draw_times, loss
@@ -145,7 +146,12 @@ def main() -> None:
     torch.set_num_threads(2)
     print(machine())
     rows = [sampling("DDIM"), sampling("DDPM"), seeded_noise(), training_step(), closest_point(), optimum()]
-    sections = {"Training speed of image networks": throughput(), "Quality on MNIST": quality()}
+    sections = {
+        "Training speed of image networks": throughput(),
+        "Quality on MNIST": quality(),
+        "Quality against network evaluations": evaluations(),
+        "Sampling speed at equal quality": against_diffusers(),
+    }
     report(rows, sections, PAGE)
     print(f"wrote {PAGE}")
 

@@ -49,9 +49,7 @@ DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")]
 SamplerOption = Annotated[str | None, _named("samplers", "How to sample, with options like ddim:eta=0.5", "--sampler")]
-SamplingSteps = Annotated[
-    int | None, typer.Option("--steps", help="Times on the grid; most samplers evaluate once at each.")
-]
+SamplingSteps = Annotated[int | None, typer.Option("--steps", help="Times on the grid; most samplers evaluate once at each.")]
 GridOption = Annotated[str | None, _named("grids", "How the times are spaced, with options like karras:rho=7", "--grid")]
 SizeOption = Annotated[str | None, typer.Option("--size", help="Size of images: 32, or 64x48 for height x width.")]
 FitOption = Annotated[str, typer.Option("--fit", help="How images are brought to that size: crop, pad or stretch.")]
@@ -266,6 +264,24 @@ def spiral(
     from reverie.gallery.spiral import draw
 
     files = draw(run, out, seed, device)
+    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
+
+
+@gallery.command()
+def samplers(
+    run: RunPath,
+    out: Annotated[Path, typer.Option("--out", help="Picture to draw.")] = Path("gallery/samplers.png"),
+    grid: GridOption = None,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw the same seeds under every sampler at 5, 10, 20 and 50 network evaluations, with the time each takes."""
+    screen = _screen(json, quiet)
+    from reverie.gallery.samplers import draw
+
+    files = draw(run, out, seed, device, grid)
     screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
 
 

@@ -126,9 +126,13 @@ class Run:
         device = next(self.model.parameters()).device
         return self.model.sample(seeds, cond.to(device) if cond is not None else None, sampler, grid, guidance)
 
+    def batch_size(self) -> int:
+        """Return how many data are sampled at once."""
+        return max(1, BATCH_VALUES // math.prod(self.config.data.shape))
+
     def batches(self, n: int = 16, *, on_progress: Progress | None = None, **options: Unpack[Options]) -> Iterator[Samples]:
         """Draw n data in batches of a size that suits the machine and yield each; on_progress is told (done, of)."""
-        size = max(1, BATCH_VALUES // math.prod(self.config.data.shape))
+        size = self.batch_size()
         firsts = range(0, n, size)
         for k, first in enumerate(firsts or [0]):  # no data at all is refused by `frames`
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reverie.samplers.grids import GRIDS, Grid
 from reverie.samplers.langevin import PREDICTORS, Langevin, PredictorCorrector
-from reverie.samplers.loop import Frame, Sampler, start, trajectory
+from reverie.samplers.loop import Frame, Sampler, affordable, start, trajectory
 
 SAMPLERS: dict[str, type[Sampler]] = {
     **PREDICTORS,
@@ -12,4 +12,4 @@ SAMPLERS: dict[str, type[Sampler]] = {
     "predictor-corrector": PredictorCorrector,
 }
 
-__all__ = ["GRIDS", "SAMPLERS", "Frame", "Grid", "Sampler", "start", "trajectory"]
+__all__ = ["GRIDS", "SAMPLERS", "Frame", "Grid", "Sampler", "affordable", "start", "trajectory"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -86,6 +86,20 @@ class Sampler(ABC):
             )
         if not self.rests and any(t == s for t, s in pairwise(times)):
             raise UserError("this grid stays at one noise level, which only the langevin sampler can use")
+
+
+def affordable(sampler: Sampler, grid: Callable[[Schedule, int], Tensor], schedule: Schedule, budget: int) -> int | None:
+    """Return the most steps on a grid that cost no more than a budget of network evaluations.
+
+    None if the cost depends on x; one step if even two cost more.
+    """
+    for steps in range(budget, 1, -1):
+        cost = sampler.evaluations(grid(schedule, steps))
+        if cost is None:
+            return None
+        if cost <= budget:
+            return steps
+    return 1
 
 
 def start(schedule: Schedule, t: float, eps: Tensor) -> Tensor:
