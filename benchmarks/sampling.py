@@ -103,9 +103,10 @@ class Scaled(nn.Module):
 @torch.no_grad()
 def their_ddim(run: Run, n: int, steps: int = 50) -> np.ndarray:
     """Sample our network with diffusers' DDIMScheduler as it comes: linear betas, leading times, clipped estimates."""
-    from diffusers import DDIMScheduler
+    import diffusers
 
-    peer: Any = DDIMScheduler(num_train_timesteps=1000)
+    make: Any = diffusers.DDIMScheduler
+    peer = make(num_train_timesteps=1000)
     peer.set_timesteps(steps)
     random, parts = torch.Generator().manual_seed(0), []
     for first in range(0, n, run.batch_size()):
@@ -130,16 +131,11 @@ def against_diffusers() -> list[str]:
         distance = known.distance(run.sample(COUNT, label="all", steps=steps).x)
         if distance <= wanted:
             break
-    seconds: tuple[list[float], list[float]] = ([], [])
     n = 2 * run.batch_size()
-    for _ in range(3):
-        for kept, draw in zip(
-            seconds, (lambda: run.sample(n, label="all", steps=steps), lambda: their_ddim(run, n)), strict=True
-        ):
-            begun = time.perf_counter()
-            draw()
-            kept.append(time.perf_counter() - begun)
-    ours, theirs = (n / min(kept) for kept in seconds)
+    row = side_by_side(
+        "images at equal distance", lambda: run.sample(n, label="all", steps=steps), lambda: their_ddim(run, n), "", rounds=3
+    )
+    ours, theirs = n / row.ours, n / row.peer
     with Counter(run.model.denoiser) as counter:
         begun = time.perf_counter()
         run.sample(n, label="all")

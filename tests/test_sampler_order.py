@@ -18,6 +18,7 @@ from reverie.samplers.multistep import DPM2M, DPM3M, AdamsBashforth, UniPC
 from reverie.samplers.rungekutta import RK45, Heun
 from reverie.schedule import Cosine, Linear, LogLinear, Rectified, Schedule
 from tests.test_oracle import COVARIANCE, MEAN
+from tests.test_samplers import named
 
 FOUR = [Linear(), Cosine(), LogLinear(0.01, 60.0), Rectified()]
 BEGIN, END = 0.9, 0.1
@@ -82,7 +83,7 @@ def claims(sampler: Sampler, order: float) -> bool:
 
 @pytest.mark.parametrize("kind", ["gaussian", "mixture"])
 @pytest.mark.parametrize("schedule", FOUR, ids=lambda s: type(s).__name__)
-@pytest.mark.parametrize("sampler", SOLVERS, ids=lambda s: f"{type(s).__name__}-{s.order}-{len(vars(s))}")
+@pytest.mark.parametrize("sampler", SOLVERS, ids=named)
 def test_the_order_is_as_claimed(sampler: Sampler, schedule: Schedule, kind: str) -> None:
     oracle = GaussianDenoiser(schedule, MEAN, COVARIANCE) if kind == "gaussian" else line(schedule)
     order = measured_order(oracle, sampler, 2 if kind == "gaussian" else 1)

@@ -81,6 +81,10 @@ def test_the_mixture_is_drawn_with_its_weights_and_moments(sampler: Sampler, ste
         assert_moments(x[nearest == k], means[k], small)
 
 
+def test_every_sampler_without_an_order_is_among_them() -> None:
+    assert {make for make in SAMPLERS.values() if make().order is None} <= {type(sampler) for sampler, _ in STOCHASTIC}
+
+
 def test_a_wrong_variance_is_noticed() -> None:
     """The moment test has two sides: ten per cent too much noise makes it fail."""
 

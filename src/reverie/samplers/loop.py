@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,12 +39,8 @@ class Frame:
 class Sampler(ABC):
     """A rule for one step.  It owns no schedule and no loop; what it must remember it returns."""
 
-    rests: ClassVar[bool] = False  # whether a step may end at the time it began
-
-    @property
-    def order(self) -> int | None:
-        """The order at which x converges to the probability flow as steps shrink; None where noise is drawn."""
-        return None
+    order: int | None = None  # at which x converges to the probability flow as steps shrink; None where noise is drawn
+    rests: bool = False  # whether a step may end at the time it began
 
     @abstractmethod
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:

@@ -78,12 +78,8 @@ class DPM2M(Sampler):
     x_s = keep x + gain (x0 + (x0 - x0_before) h / (2 h_before)).  eta > 0 adds noise: see `dpm++sde`.
     """
 
+    order: int | None = 2
     eta = 0.0
-
-    @property
-    def order(self) -> int | None:
-        """Two, without noise."""
-        return None if self.eta else 2
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Past | None) -> tuple[Tensor, Past]:
         """Return x at time s and the estimates to remember."""
@@ -108,7 +104,7 @@ class DPMSDE(DPM2M):
     def __init__(self, eta: float = 1.0) -> None:
         if not 0 <= eta <= 1:
             raise UserError(f"eta must lie in [0, 1], got {eta}")
-        self.eta = eta
+        self.eta, self.order = eta, None if eta else 2
 
 
 class DPM3M(Sampler):
@@ -118,10 +114,7 @@ class DPM3M(Sampler):
     the first and half the second derivative of the parabola at l_t.  The first step is the trapezoid's.
     """
 
-    @property
-    def order(self) -> int:
-        """Three."""
-        return 3
+    order = 3
 
     def extra(self, first: bool) -> int:
         """Return one for the first step."""
@@ -165,12 +158,7 @@ class UniPC(Sampler):
     def __init__(self, order: Annotated[int, Field(ge=1, le=3)] = 2) -> None:
         if order not in (1, 2, 3):
             raise UserError(f"the order of unipc's predictor must be 1, 2 or 3, got {order}")
-        self.predictor = order
-
-    @property
-    def order(self) -> int:
-        """One more than the predictor's, but three at most."""
-        return min(self.predictor + 1, 3)
+        self.predictor, self.order = order, min(order + 1, 3)
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
         """Return x at time s, and what the correction of it will need: where it came from and the estimates before."""
@@ -221,12 +209,7 @@ class AdamsBashforth(Sampler):
     def __init__(self, order: Annotated[int, Field(ge=1, le=3)] = 3) -> None:
         if order not in (1, 2, 3):
             raise UserError(f"the order of adams-bashforth must be 1, 2 or 3, got {order}")
-        self.terms = order
-
-    @property
-    def order(self) -> int:
-        """The number of estimates it goes by."""
-        return self.terms
+        self.terms = self.order = order
 
     def extra(self, first: bool) -> int:
         """Return one for the first step of a third-order walk."""

@@ -30,12 +30,7 @@ class DDIM(Sampler):
     def __init__(self, eta: float = 0.0) -> None:
         if not 0 <= eta <= 1:
             raise UserError(f"eta must lie in [0, 1], got {eta}")
-        self.eta = eta
-
-    @property
-    def order(self) -> int | None:
-        """One, without noise."""
-        return None if self.eta else 1
+        self.eta, self.order = eta, None if eta else 1
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
         """Return x at time s."""
@@ -84,12 +79,7 @@ class SigmaSpace(Sampler):
             raise UserError(f"mu must lie in [0, 1), got {mu}")
         if not gamma >= 1:
             raise UserError(f"gamma must be at least 1, got {gamma}")
-        self.mu, self.gamma = mu, gamma
-
-    @property
-    def order(self) -> int | None:
-        """One, without noise."""
-        return None if self.mu else 1
+        self.mu, self.gamma, self.order = mu, gamma, None if mu else 1
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
         """Return x at time s and the noise estimate to remember."""
@@ -108,10 +98,7 @@ class SigmaSpace(Sampler):
 class Euler(Sampler):
     """Step along the probability-flow velocity: x_s = x + (s - t) v,  v = alpha' x0 + sigma' eps (arXiv:2011.13456)."""
 
-    @property
-    def order(self) -> int:
-        """One."""
-        return 1
+    order = 1
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
         """Return x at time s."""

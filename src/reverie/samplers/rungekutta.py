@@ -34,11 +34,7 @@ class Heun(Sampler):
         if not (0 <= low < high and noise > 0):
             raise UserError(f"churn needs 0 <= low < high and noise > 0, got {low}, {high} and {noise}")
         self.churn, self.low, self.high, self.noise = churn, low, high, noise
-
-    @property
-    def order(self) -> int | None:
-        """Two, without churn."""
-        return None if self.churn else 2
+        self.order = None if churn else 2
 
     def extra(self, first: bool) -> int:
         """Return one."""
@@ -89,15 +85,12 @@ class RK45(Sampler):
     if the root mean square of error / (1 + |y|) is within the tolerance.
     """
 
+    order = 5
+
     def __init__(self, tolerance: float = 1e-3) -> None:
         if not tolerance > 0:
             raise UserError(f"the tolerance must be above 0, got {tolerance}")
         self.tolerance = tolerance
-
-    @property
-    def order(self) -> int:
-        """Five."""
-        return 5
 
     def extra(self, first: bool) -> None:
         """Return None: as many as the tolerance takes."""
