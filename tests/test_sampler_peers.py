@@ -103,7 +103,8 @@ class Listed(Noise):
 
 STEPS = 12
 COMMON: dict[str, Any] = {
-    "num_train_timesteps": 1000, "beta_schedule": "linear", "beta_start": 1e-4, "beta_end": 0.02, "timestep_spacing": "trailing",
+    "num_train_timesteps": 1000, "beta_schedule": "linear", "beta_start": 1e-4, "beta_end": 0.02,
+    "timestep_spacing": "trailing",
 }  # fmt: skip
 
 
