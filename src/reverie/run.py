@@ -60,6 +60,11 @@ class Options(TypedDict, total=False):
     grid: str | None
 
 
+def _check_count(n: int) -> None:
+    if not isinstance(n, int) or not 1 <= n <= MOST_SAMPLES:
+        raise UserError(f"the number of samples must be a whole number, at least 1 and at most {MOST_SAMPLES:,}, got {n}")
+
+
 @dataclass
 class Run:
     """A trained model and where it lives."""
@@ -113,8 +118,7 @@ class Run:
 
     def frames(self, n: int = 16, first: int = 0, **options: Unpack[Options]) -> Iterator[Frame]:
         """Draw images first .. first + n - 1 of the seed at once and yield every frame, in model units."""
-        if not isinstance(n, int) or not 1 <= n <= MOST_SAMPLES:
-            raise UserError(f"the number of samples must be a whole number, at least 1 and at most {MOST_SAMPLES:,}, got {n}")
+        _check_count(n)
         sampler, grid = self.sampling(options)
         seed, guidance = options.get("seed", 0), options.get("guidance", 1.0)
         if not abs(guidance) <= MOST_GUIDANCE:
@@ -122,7 +126,8 @@ class Run:
         seeds, cond = image_seeds(seed, n, first), self.labels(options.get("label"), n, seed, first)
         if cond is None and guidance != 1:
             raise UserError(f"the run {self.path} was trained without labels, so guidance has nothing to steer by")
-        self.model.denoiser.schedule.warn_if_signal_remains()
+        if first == 0:  # once for all batches
+            self.model.denoiser.schedule.warn_if_signal_remains()
         device = next(self.model.parameters()).device
         return self.model.sample(seeds, cond.to(device) if cond is not None else None, sampler, grid, guidance)
 
@@ -132,9 +137,10 @@ class Run:
 
     def batches(self, n: int = 16, *, on_progress: Progress | None = None, **options: Unpack[Options]) -> Iterator[Samples]:
         """Draw n data in batches of a size that suits the machine and yield each; on_progress is told (done, of)."""
+        _check_count(n)
         size = self.batch_size()
         firsts = range(0, n, size)
-        for k, first in enumerate(firsts or [0]):  # no data at all is refused by `frames`
+        for k, first in enumerate(firsts):
 
             def tell(done: int, of: int, k: int = k) -> None:
                 if on_progress:
