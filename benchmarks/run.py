@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from benchmarks.images import quality, throughput
 from benchmarks.measure import Row, machine, report, side_by_side
-from benchmarks.sampling import against_diffusers, evaluations
+from benchmarks.sampling import against_diffusers, evaluations, streaming
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
 from reverie.denoiser import NetDenoiser
 from reverie.loss import draw_times, loss
@@ -151,6 +151,7 @@ def main() -> None:
         "Quality on MNIST": quality(),
         "Quality against network evaluations": evaluations(),
         "Sampling speed at equal quality": against_diffusers(),
+        "Streaming to disk": streaming(),
     }
     report(rows, sections, PAGE)
     print(f"wrote {PAGE}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tempfile
 import time
 from typing import Any
 
@@ -117,6 +120,32 @@ def their_ddim(run: Run, n: int, steps: int = 50) -> np.ndarray:
             x = peer.step(net(x, int(index)), index, x).prev_sample
         parts.append(run.model.codec.decode(x)[:, 0].numpy())
     return np.concatenate(parts)
+
+
+CHILD = """
+import resource, sys, time
+from reverie import verbs
+run, count, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+begun = time.perf_counter()
+verbs.sample_to(run, count, out, device="cpu", steps=5)
+print(time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def streaming() -> list[str]:
+    """Write 1,000 and 10,000 images to an array on disk, each in a process of its own, and compare time and memory."""
+    known = mnist()
+    if known is None:
+        return MISSING
+    lines = ["| images, 5 steps, to .npy | seconds | most memory of the process |", "|---|---|---|"]
+    with tempfile.TemporaryDirectory() as place:
+        for count in (1000, 10_000):
+            words = [sys.executable, "-c", CHILD, str(known.run.path), str(count), f"{place}/x.npy"]
+            done = subprocess.run(words, capture_output=True, text=True, check=True)
+            seconds, memory = map(float, done.stdout.split())
+            lines.append(f"| {count:,} | {seconds:.1f} | {memory:.0f} MiB |")
+    print("\n".join(lines), flush=True)
+    return lines
 
 
 def against_diffusers() -> list[str]:
