@@ -17,6 +17,7 @@ from reverie.samplers.multistep import trapezoid
 from reverie.scalar import combine, expand
 from reverie.schedule import Schedule
 
+FAR = 1000.0  # sigma / alpha
 MOST_CHURN = math.sqrt(2) - 1  # above it more noise would be added than there is (arXiv:2206.00364)
 
 
@@ -24,8 +25,8 @@ class Heun(Sampler):
     """Step in y = x / alpha, u = sigma / alpha by the mean of eps at both ends, with EDM's churn (arXiv:2206.00364).
 
     y_s = y + (u_s - u_t) (eps_t + eps_s) / 2.  churn: before each step, while low <= u <= high, u is raised to (1 + churn) u
-    by fresh noise, `noise` times as strong as is exact; EDM's S_churn is churn times the number of steps.  Where alpha = 0
-    the first step is the trapezoid's in x / sigma.
+    by fresh noise, `noise` times as strong as is exact; EDM's S_churn is churn times the number of steps.  Where u is
+    above 1,000 or infinite a small error of eps would be multiplied by it, and the step is the trapezoid's in x / sigma.
     """
 
     def __init__(self, churn: float = 0.0, low: float = 0.0, high: float = 1e6, noise: float = 1.0) -> None:
@@ -54,7 +55,7 @@ class Heun(Sampler):
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: None) -> tuple[Tensor, None]:
         """Return x at time s."""
         (alpha_t, sigma_t), (alpha_s, sigma_s) = denoise.schedule(now.t), denoise.schedule(s)
-        if not alpha_t > 0:
+        if sigma_t > FAR * alpha_t:
             return trapezoid(denoise, now, s), None
         x = now.pair.mix(alpha_s, sigma_s)
         half = (sigma_s - alpha_s * sigma_t / alpha_t) / 2
