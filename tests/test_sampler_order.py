@@ -76,9 +76,9 @@ def measured_order(oracle: Denoiser, sampler: Sampler, dimension: int) -> float:
 
 
 def claims(sampler: Sampler, order: float) -> bool:
-    """Allow what is left of higher and lower powers at these steps."""
+    """Hold a solver to its order; where leading errors nearly cancel at these steps, more is measured."""
     assert sampler.order is not None
-    return 0.85 * sampler.order < order < 1.25 * sampler.order
+    return 0.85 * sampler.order < order < 1.35 * sampler.order
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "mixture"])
