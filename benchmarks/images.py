@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 import reverie
-from benchmarks.lenet import accuracy, features, train_lenet
+from benchmarks.lenet import LeNet, accuracy, features, train_lenet
 from reverie.checkpoint import NETWORKS
 from reverie.data import load_data
 from reverie.data.idx import read_pair
 from reverie.metrics.frechet import frechet_distance
 from reverie.optimizer import muon
 from reverie.plan import PRESETS
+from reverie.run import Run
 from reverie.spec import build
 
 BATCH = 64
@@ -136,32 +141,55 @@ def mnist_folder() -> Path | None:
     return next((Path(p) / "mnist" for p in places if p and (Path(p) / "mnist").is_dir()), None)
 
 
-def quality(minutes: float = 5.0, count: int = 2000) -> list[str]:
-    """Train on MNIST for five minutes and measure the Fréchet distance of 2,000 samples on LeNet's features."""
+@dataclass(frozen=True)
+class Mnist:
+    """A run trained on MNIST for some minutes, and what its samples are measured with."""
+
+    run: Run
+    net: LeNet
+    images: Tensor
+    real: np.ndarray
+    accuracy: float
+
+    def distance(self, images: np.ndarray) -> float:
+        """Return the Fréchet distance of images, (N, 28, 28) in [0, 1], to the 60,000 training images."""
+        return frechet_distance(features(self.net, torch.from_numpy(images)[:, None]).numpy(), self.real)
+
+
+@cache
+def mnist(minutes: float = 5.0) -> Mnist | None:
+    """Train LeNet and a model with labels on MNIST, once for all benchmarks; None if the files are not there."""
     folder = mnist_folder()
     if folder is None:
-        return ["MNIST was not found, so quality was not measured; set REVERIE_DATA."]
+        return None
     data = load_data(str(folder))
     images, labels = data.batch(torch.arange(len(data)))
     assert labels is not None
     net = train_lenet(images, labels)
     pixels, answers = read_pair(folder / "t10k-images-idx3-ubyte.gz", folder / "t10k-labels-idx1-ubyte.gz")
     test, truth = torch.from_numpy(pixels)[:, None].float() / 255, torch.from_numpy(answers).long()
-    real = features(net, images).numpy()
-    with tempfile.TemporaryDirectory() as place:
-        run = reverie.train(str(folder), Path(place) / "run", minutes=minutes)
-        begun = time.perf_counter()
-        samples = torch.cat([torch.from_numpy(run.sample(500, label="all", seed=k).x)[:, None] for k in range(count // 500)])
-        per_image = (time.perf_counter() - begun) / count
-        steps = run.metrics()[-1]["i"]
-    distance = frechet_distance(features(net, samples).numpy(), real)
-    floor = frechet_distance(features(net, images[:count]).numpy(), real)
+    place = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, place)
+    run = reverie.train(str(folder), Path(place) / "run", minutes=minutes)
+    return Mnist(run, net, images, features(net, images).numpy(), accuracy(net, test, truth))
+
+
+def quality(minutes: float = 5.0, count: int = 2000) -> list[str]:
+    """Measure the Fréchet distance of 2,000 samples on LeNet's features, after five minutes of training on MNIST."""
+    known = mnist(minutes)
+    if known is None:
+        return ["MNIST was not found, so quality was not measured; set REVERIE_DATA."]
+    begun = time.perf_counter()
+    samples = known.run.sample(count, label="all").x
+    per_image = (time.perf_counter() - begun) / count
+    steps = known.run.metrics()[-1]["i"]
+    noise = torch.rand(count, 28, 28, generator=torch.Generator().manual_seed(0)).numpy()
     lines = [
         f"`reverie train mnist --minutes {minutes:g}` with labels: {steps:,} steps; {count:,} samples with the default sampler"
-        f" ({per_image * 1e3:.1f} ms an image, seeds 0 to {count // 500 - 1}).",
-        f"Fréchet distance on 84 LeNet features (test accuracy {accuracy(net, test, truth):.2%}) to the 60,000 training images:"
-        f" **{distance:.2f}**; {count:,} training images themselves: {floor:.2f}; noise:"
-        f" {frechet_distance(features(net, torch.rand(count, 1, 28, 28)).numpy(), real):.0f}.",
+        f" ({', '.join(map(str, known.run.usual({})))}; {per_image * 1e3:.1f} ms an image, seed 0).",
+        f"Fréchet distance on 84 LeNet features (test accuracy {known.accuracy:.2%}) to the 60,000 training images:"
+        f" **{known.distance(samples):.2f}**; {count:,} training images themselves:"
+        f" {known.distance(known.images[:count, 0].numpy()):.2f}; noise: {known.distance(noise):.0f}.",
     ]
     print("\n".join(lines), flush=True)
     return lines

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from benchmarks.derivatives import derivatives
 from benchmarks.images import costs, quality, throughput
 from benchmarks.measure import Row, machine, report, side_by_side
+from benchmarks.sampling import against_diffusers, evaluations, streaming
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
 from reverie.denoiser import NetDenoiser
 from reverie.loss import draw_times, loss
@@ -20,7 +21,9 @@ from reverie.nets.mlp import ConditionalMLP
 from reverie.noise import Noise, image_seeds
 from reverie.oracle import DatasetDenoiser
 from reverie.pair import Pair
-from reverie.sampler import DDIM, DDPM, start, trajectory, uniform
+from reverie.samplers import start, trajectory
+from reverie.samplers.grids import Uniform
+from reverie.samplers.onestep import DDIM, DDPM
 from reverie.schedule import Linear
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -40,7 +43,7 @@ def sampling(name: str) -> Row:
 
     shape = (64, 1, 28, 28)
     denoise = NetDenoiser(Still(), Linear(), "eps")
-    grid = uniform(denoise.schedule, 50)
+    grid = Uniform()(denoise.schedule, 50)
     sampler = DDIM() if name == "DDIM" else DDPM()
     peer: Any = (DDIMScheduler if name == "DDIM" else DDPMScheduler)(num_train_timesteps=1000, clip_sample=False)
     peer.set_timesteps(50)
@@ -147,6 +150,9 @@ def main() -> None:
     sections = {
         "Training speed of image networks": throughput() + costs(),
         "Quality on MNIST": quality(),
+        "Quality against network evaluations": evaluations(),
+        "Sampling speed at equal quality": against_diffusers(),
+        "Streaming to disk": streaming(),
         "Derivatives": derivatives(),
     }
     report(rows, sections, PAGE)

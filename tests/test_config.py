@@ -22,7 +22,8 @@ from reverie.config import Config, DataConfig, TrainingConfig
 from reverie.errors import UserError
 from reverie.files import atomic
 from reverie.run import Run
-from reverie.sampler import DDIM, SAMPLERS
+from reverie.samplers import SAMPLERS
+from reverie.samplers.onestep import DDIM
 from reverie.schedule import SCHEDULES, Linear
 from reverie.spec import build, complete, parse
 

@@ -49,8 +49,8 @@ DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")]
 SamplerOption = Annotated[str | None, _named("samplers", "How to sample, with options like ddim:eta=0.5", "--sampler")]
-SamplingSteps = Annotated[int | None, typer.Option("--steps", help="Network evaluations per sample.")]
-GridOption = Annotated[str, _named("grids", "How the times are spaced", "--grid")]
+SamplingSteps = Annotated[int | None, typer.Option("--steps", help="Times on the grid; most samplers evaluate once at each.")]
+GridOption = Annotated[str | None, _named("grids", "How the times are spaced, with options like karras:rho=7", "--grid")]
 SizeOption = Annotated[str | None, typer.Option("--size", help="Size of images: 32, or 64x48 for height x width.")]
 FitOption = Annotated[str, typer.Option("--fit", help="How images are brought to that size: crop, pad or stretch.")]
 ChannelsOption = Annotated[int | None, typer.Option("--channels", help="1 grey, 3 colour, 4 with transparency; else inferred.")]
@@ -174,7 +174,7 @@ def sample(
     guidance: GuidanceOption = 1.0,
     sampler: SamplerOption = None,
     steps: SamplingSteps = None,
-    grid: GridOption = "uniform",
+    grid: GridOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -186,7 +186,7 @@ def sample(
 
     with screen.counting("sampling") as advance:
         files = verbs.sample_to(
-            run, n, out, device=device, on_frame=lambda frame: advance(frame.i + 1, frame.of),
+            run, n, out, device=device, on_progress=advance,
             label=label, guidance=guidance, sampler=sampler, steps=steps, grid=grid, seed=seed,
         )  # fmt: skip
     screen.result({"files": [str(f) for f in files], "samples": n, "seed": seed}, f"wrote {', '.join(map(str, files))}")
@@ -200,7 +200,7 @@ def evaluate(
     guidance: GuidanceOption = 1.0,
     sampler: SamplerOption = None,
     steps: SamplingSteps = None,
-    grid: GridOption = "uniform",
+    grid: GridOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -314,6 +314,24 @@ def spiral(
     from reverie.gallery.spiral import draw
 
     files = draw(run, out, seed, device)
+    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
+
+
+@gallery.command()
+def samplers(
+    run: RunPath,
+    out: Annotated[Path, typer.Option("--out", help="Picture to draw.")] = Path("gallery/samplers.png"),
+    grid: GridOption = None,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw the same seeds under every sampler at 5, 10, 20 and 50 network evaluations, with the time each takes."""
+    screen = _screen(json, quiet)
+    from reverie.gallery.samplers import draw
+
+    files = draw(run, out, seed, device, grid)
     screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
 
 

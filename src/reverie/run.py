@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,20 +14,22 @@ from torch import Tensor
 
 from reverie import checkpoint
 from reverie.config import Config
-from reverie.errors import UserError, pick, unknown
+from reverie.errors import UserError, unknown
 from reverie.families.diffusion import Diffusion
 from reverie.noise import Noise, image_seeds
-from reverie.sampler import GRIDS, SAMPLERS, Frame
+from reverie.samplers import GRIDS, SAMPLERS, Frame, Sampler
 from reverie.samples import Samples
 from reverie.spec import build
 
 MOST_STEPS, MOST_SAMPLES, MOST_GUIDANCE = 100_000, 10_000_000, 1000
 FILM_FRAMES = 60  # of a trajectory, at most, are kept for a film
-# Sampler and steps when nothing is said, for points and for images.  The choice for images rests on one model of MNIST
-# after five minutes of training, seed 0, 2,000 samples: at 20 evaluations the Fréchet distance was 5.7 with ddpm and 14.8
-# with ddim.  Why is not known.
-USUAL = {False: ("ddim", 50), True: ("ddpm", 40)}
+BATCH_VALUES = 2**17  # pixels or coordinates that are sampled at once, about as many as a core's cache can follow
+# Sampler, steps and grid when nothing is said, for points and for images; docs/benchmarks.md has the measurement.
+USUAL = {False: ("ddim", 50, "uniform"), True: ("ddpm", 40, "uniform")}
 LABEL_DRAW = 2**30  # the number of the draw, of each image's own stream, that decides its label
+
+
+Progress = Callable[[int, int], None]  # told how much is done, of how much
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -54,7 +57,12 @@ class Options(TypedDict, total=False):
     seed: int
     sampler: str | None
     steps: int | None
-    grid: str
+    grid: str | None
+
+
+def _check_count(n: int) -> None:
+    if not isinstance(n, int) or not 1 <= n <= MOST_SAMPLES:
+        raise UserError(f"the number of samples must be a whole number, at least 1 and at most {MOST_SAMPLES:,}, got {n}")
 
 
 @dataclass
@@ -69,67 +77,100 @@ class Run:
         """Return the rows of metrics.jsonl."""
         return checkpoint.read_metrics(self.path)
 
-    def labels(self, label: str | None, n: int, seed: int) -> Tensor | None:
-        """Return n labels, (n,): one name, "all" in turn, or (None) as often as the data have them."""
+    def labels(self, label: str | None, n: int, seed: int, first: int = 0) -> Tensor | None:
+        """Return the labels of n images from number `first` on, (n,): one name, "all" in turn, or as often as in the data."""
         names = self.config.data.labels
         if not names:
             if label is not None:
                 raise UserError(f"the run {self.path} was trained without labels, so it cannot draw {label!r}")
             return None
         if label == "all":
-            return torch.arange(n) % len(names)
+            return torch.arange(first, first + n) % len(names)
         if label is not None:
             if label not in names:
                 raise unknown(label, (*names, "all"), "label")
             return torch.full((n,), names.index(label))
         shares = torch.tensor(self.config.data.label_counts, dtype=torch.float64).cumsum(0)
-        u = Noise(image_seeds(seed, n), draws=LABEL_DRAW).uniform(1)[0][:, 0]
+        u = Noise(image_seeds(seed, n, first), draws=LABEL_DRAW).uniform(1)[0][:, 0]
         return torch.bucketize(u * shares[-1], shares, right=True)
 
-    def frames(self, n: int = 16, **options: Unpack[Options]) -> Iterator[Frame]:
-        """Draw n data at once and yield every frame, in model units."""
-        if not isinstance(n, int) or not 1 <= n <= MOST_SAMPLES:
-            raise UserError(f"the number of samples must be a whole number, at least 1 and at most {MOST_SAMPLES:,}, got {n}")
+    def usual(self, options: Options) -> tuple[str, int, str]:
+        """Return sampler, steps and grid: those asked for, and the usual ones where nothing is said."""
+        sampler, steps, grid = USUAL[len(self.config.data.shape) > 1]
+        named, counted, spaced = options.get("sampler"), options.get("steps"), options.get("grid")
+        return (
+            sampler if named is None else named,
+            steps if counted is None else counted,
+            grid if spaced is None else spaced,
+        )
+
+    def sampling(self, options: Options) -> tuple[Sampler, Tensor]:
+        """Build the sampler and the times that the options ask for, and refuse what does not go together."""
         if wrong := sorted(set(options) - set(Options.__annotations__)):
             raise unknown(wrong[0], Options.__annotations__, "option of sampling")
-        usual_sampler, usual_steps = USUAL[len(self.config.data.shape) > 1]
-        steps, guidance = options.get("steps"), options.get("guidance", 1.0)
-        steps = usual_steps if steps is None else steps
+        named, steps, spaced = self.usual(options)
         if not 1 <= steps <= MOST_STEPS:
             raise UserError(f"the number of sampling steps must lie between 1 and {MOST_STEPS:,}, got {steps}")
+        schedule = self.model.denoiser.schedule
+        sampler, grid = build(SAMPLERS, named, "sampler"), build(GRIDS, spaced, "grid")(schedule, steps)
+        sampler.check(schedule, grid)
+        return sampler, grid
+
+    def frames(self, n: int = 16, first: int = 0, **options: Unpack[Options]) -> Iterator[Frame]:
+        """Draw images first .. first + n - 1 of the seed at once and yield every frame, in model units."""
+        _check_count(n)
+        sampler, grid = self.sampling(options)
+        seed, guidance = options.get("seed", 0), options.get("guidance", 1.0)
         if not abs(guidance) <= MOST_GUIDANCE:
             raise UserError(f"the guidance scale must lie within +-{MOST_GUIDANCE}, got {guidance}")
-        seed = options.get("seed", 0)
-        schedule = self.model.denoiser.schedule
-        grid = pick(GRIDS, options.get("grid", "uniform"), "grid")(schedule, steps)
-        sampler = build(SAMPLERS, usual_sampler if (named := options.get("sampler")) is None else named, "sampler")
-        seeds, cond = image_seeds(seed, n), self.labels(options.get("label"), n, seed)
+        seeds, cond = image_seeds(seed, n, first), self.labels(options.get("label"), n, seed, first)
         if cond is None and guidance != 1:
             raise UserError(f"the run {self.path} was trained without labels, so guidance has nothing to steer by")
-        schedule.warn_if_signal_remains()
+        if first == 0:  # once for all batches
+            self.model.denoiser.schedule.warn_if_signal_remains()
         device = next(self.model.parameters()).device
         return self.model.sample(seeds, cond.to(device) if cond is not None else None, sampler, grid, guidance)
 
+    def batch_size(self) -> int:
+        """Return how many data are sampled at once."""
+        return max(1, BATCH_VALUES // math.prod(self.config.data.shape))
+
+    def batches(self, n: int = 16, *, on_progress: Progress | None = None, **options: Unpack[Options]) -> Iterator[Samples]:
+        """Draw n data in batches of a size that suits the machine and yield each; on_progress is told (done, of)."""
+        _check_count(n)
+        size = self.batch_size()
+        firsts = range(0, n, size)
+        for k, first in enumerate(firsts):
+
+            def tell(done: int, of: int, k: int = k) -> None:
+                if on_progress:
+                    on_progress(k * of + done, len(firsts) * of)
+
+            yield self._draw(min(size, n - first), first, False, tell, options)
+
     def sample(
-        self,
-        n: int = 16,
-        *,
-        film: bool = False,
-        on_frame: Callable[[Frame], None] | None = None,
-        **options: Unpack[Options],
+        self, n: int = 16, *, film: bool = False, on_progress: Progress | None = None, **options: Unpack[Options]
     ) -> Samples:
-        """Draw n data in user units; with `film`, keep every frame.  on_frame is told of each frame as it comes."""
+        """Draw n data in user units; with `film`, all at once and with the frames kept.  on_progress is told (done, of)."""
+        if film:
+            return self._draw(n, 0, True, on_progress, options)
+        parts = list(self.batches(n, on_progress=on_progress, **options))
+        labels = [name for part in parts for name in part.labels or ()]
+        return Samples(np.concatenate([part.x for part in parts]), labels or None)
+
+    def _draw(self, n: int, first: int, film: bool, on_progress: Progress | None, options: Options) -> Samples:
+        """Draw images first .. first + n - 1 at once."""
         kept: list[tuple[float, np.ndarray, np.ndarray]] = []
-        for frame in self.frames(n, **options):
+        for frame in self.frames(n, first, **options):
             if film and (frame.i * FILM_FRAMES >= len(kept) * frame.of or frame.i == frame.of - 1):
                 kept.append((float(frame.t), self.decode(frame.x), self.decode(frame.x0)))
-            if on_frame:
-                on_frame(frame)
+            if on_progress:
+                on_progress(frame.i + 1, frame.of)
             last = frame
         x0 = self.decode(last.x0)
         if not np.isfinite(x0).all():
             raise UserError(f"the model of {self.path} drew values that are not finite; train it again")
-        cond = self.labels(options.get("label"), n, options.get("seed", 0))
+        cond = self.labels(options.get("label"), n, options.get("seed", 0), first)
         names = [self.config.data.labels[int(c)] for c in cond] if cond is not None else None
         return Samples(x0, names, tuple(kept))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,11 @@ def check_output(out: str | Path) -> None:
 def wants_film(out: str | Path) -> bool:
     """Tell whether this output shows the way and not only the end."""
     return not is_folder(out) and Path(out).suffix.lower() in (".gif", ".mp4")
+
+
+def streams(out: str | Path, shape: tuple[int, ...]) -> bool:
+    """Tell whether this output of data of this shape is written batch by batch: an array, or a folder of images."""
+    return len(shape) > 1 if is_folder(out) else Path(out).suffix.lower() == ".npy"
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class Samples:
         path = Path(path)
         match kind:
             case ".npy":
-                return self._save_array(path)
+                return write([self], len(self), path)
             case ".png":
                 with atomic(path) as aside:
                     aside.write_bytes(self.picture())
@@ -87,31 +93,51 @@ class Samples:
                 frames = image_frames(self.film, self.x) if self.are_images else point_frames(self.film, self.labels)
                 write_film(path, frames)
             case _ if self.are_images:
-                return [*self._save_images(path), *self._save_labels(path / "labels.csv")]
+                return write([self], len(self), path)
             case _:
                 save(scatter(self.x, self.labels), path / "picture.png")
-                return [*self._save_array(path / "points.npy"), path / "picture.png"]
+                return [*write([self], len(self), path / "points.npy"), path / "picture.png"]
         return [path]
 
-    def _save_images(self, folder: Path) -> Iterator[Path]:
-        digits = len(str(len(self) - 1))
-        for k, image in enumerate(self.x):
-            name = f"{k:0{digits}d}.png"
-            with atomic(folder / name) as aside:
-                Image.fromarray(to_bytes(image)).save(aside)
-            yield folder / name
 
-    def _save_array(self, path: Path) -> list[Path]:
-        with atomic(path) as aside, aside.open("wb") as file:
-            np.save(file, self.x.astype(np.float32))
-        return [path, *self._save_labels(path.with_suffix(".labels.csv"))]
+def write(batches: Iterable[Samples], n: int, out: str | Path) -> list[Path]:
+    """Write n samples that come in batches as an array, or as a folder of images; no more than one batch is held.
 
-    def _save_labels(self, path: Path) -> list[Path]:
-        if self.labels is None:
-            path.unlink(missing_ok=True)  # labels of other samples that were here before would be wrong
-            return []
-        text = io.StringIO()
-        csv.writer(text).writerows([("index", "label"), *enumerate(self.labels)])
+    The array and the labels beside it appear when all is written, and so does each image.
+    """
+    path, folder = Path(out), is_folder(out)
+    labels = path / "labels.csv" if folder else path.with_suffix(".labels.csv")
+    files: list[Path] = []
+    done = 0
+    with ExitStack() as stack:
+        array = None if folder else stack.enter_context(stack.enter_context(atomic(path)).open("wb"))
+        rows = None
+        for batch in batches:
+            if array is not None:
+                if not done:
+                    files.append(path)
+                    header = {"descr": "<f4", "fortran_order": False, "shape": (n, *batch.x.shape[1:])}
+                    np.lib.format.write_array_header_1_0(array, header)
+                array.write(batch.x.astype("<f4").tobytes())
+            else:
+                files += _write_images(batch.x, path, done, len(str(n - 1)))
+            if batch.labels is not None:
+                if rows is None:
+                    rows = csv.writer(stack.enter_context(stack.enter_context(atomic(labels)).open("w", newline="")))
+                    rows.writerow(("index", "label"))
+                rows.writerows(enumerate(batch.labels, done))
+            done += len(batch)
+        if done != n:
+            raise ValueError(f"{n} samples were announced and {done} came")
+    if rows is None:
+        labels.unlink(missing_ok=True)  # labels of other samples that were here before would be wrong
+        return files
+    return [*files, labels]
+
+
+def _write_images(images: np.ndarray, folder: Path, first: int, digits: int) -> Iterator[Path]:
+    for k, image in enumerate(images, first):
+        path = folder / f"{k:0{digits}d}.png"
         with atomic(path) as aside:
-            aside.write_text(text.getvalue())
-        return [path]
+            Image.fromarray(to_bytes(image)).save(aside)
+        yield path

@@ -20,9 +20,9 @@ from reverie.pair import TARGETS
 from reverie.plan import PRESETS
 from reverie.prepare import prepare
 from reverie.prepare import resume as go_on
-from reverie.run import USUAL, Options, Run, load
-from reverie.sampler import GRIDS, SAMPLERS, Frame
-from reverie.samples import Samples, check_output, wants_film
+from reverie.run import Options, Progress, Run, load
+from reverie.samplers import GRIDS, SAMPLERS
+from reverie.samples import Samples, check_output, streams, wants_film, write
 from reverie.schedule import SCHEDULES
 from reverie.trainer import Training
 from reverie.training import Step
@@ -66,13 +66,15 @@ def begin(
 
 
 def sample_to(
-    run: str | Path | Run, n: int, out: str | Path, *, device: str = "auto", on_frame: Callable[[Frame], None] | None = None,
+    run: str | Path | Run, n: int, out: str | Path, *, device: str = "auto", on_progress: Progress | None = None,
     **options: Unpack[Options],
 ) -> list[Path]:  # fmt: skip
-    """Draw n samples and write them as `out` says; return the files written."""
+    """Draw n samples and write them as `out` says, arrays and folders batch by batch; return the files written."""
     run = run if isinstance(run, Run) else load(run, device)
     check_output(out)
-    return run.sample(n, film=wants_film(out), on_frame=on_frame, **options).save(out)
+    if streams(out, run.config.data.shape):
+        return write(run.batches(n, on_progress=on_progress, **options), n, out)
+    return run.sample(n, film=wants_film(out), on_progress=on_progress, **options).save(out)
 
 
 def sample(run: str | Path | Run, n: int = 16, *, device: str = "auto", **options: Unpack[Options]) -> Samples:
@@ -114,9 +116,7 @@ def evaluate(run: str | Path | Run, n: int = 2000, *, device: str = "auto", **op
         "seed": options.get("seed", 0),
         "label": options.get("label"),
         "guidance": options.get("guidance", 1.0),
-        "sampler": options.get("sampler") or USUAL[False][0],
-        "steps": options.get("steps") or USUAL[False][1],
-        "grid": options.get("grid", "uniform"),
+        **dict(zip(("sampler", "steps", "grid"), run.usual(options), strict=True)),
         "held_out_loss": rows[-1]["held_out"] if rows else None,
         **score_points(data.source, samples.x, fresh),
     }

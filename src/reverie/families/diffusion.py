@@ -13,7 +13,7 @@ from reverie.guidance import ClassifierFree
 from reverie.loss import draw_times, loss
 from reverie.noise import Noise, mix_seed
 from reverie.pair import Pair
-from reverie.sampler import Frame, Sampler, start, trajectory
+from reverie.samplers import Frame, Sampler, start, trajectory
 
 
 class Diffusion(nn.Module):

@@ -1,0 +1,93 @@
+"""The same seeds under every sampler at the same numbers of network evaluations."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from reverie.picture import INK, SOFT, check_picture, contact_sheet, dots, figure, save, to_bytes, window
+from reverie.run import Run, load
+from reverie.samplers import GRIDS, SAMPLERS, affordable
+from reverie.spec import build
+
+BUDGETS = (5, 10, 20, 50)  # network evaluations
+TOLERANCES = (1e-1, 3e-2, 1e-2, 1e-3)  # of rk45, which cannot be told how many to make
+IMAGES, POINTS = 6, 400
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one sampler drew with one budget.  x: (N, ...) in user units; seconds: for all of them."""
+
+    sampler: str
+    evaluations: int
+    x: np.ndarray
+    seconds: float
+
+
+def draw_cell(run: Run, name: str, column: int, n: int, seed: int, grid: str | None) -> Cell:
+    """Sample n data with what a budget affords, counting evaluations and time."""
+    spec, calls = name, 0
+    spacing = build(GRIDS, run.usual({"grid": grid})[2], "grid")
+    steps = affordable(build(SAMPLERS, name, "sampler"), spacing, run.model.denoiser.schedule, BUDGETS[column])
+    if steps is None:
+        spec, steps = f"{name}:tolerance={TOLERANCES[column]}", 2
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    hook = run.model.denoiser.register_forward_hook(count)
+    begun = time.perf_counter()
+    try:
+        label = "all" if run.config.data.labels else None
+        samples = run.sample(n, sampler=spec, steps=steps, grid=grid, seed=seed, label=label)
+    finally:
+        hook.remove()
+    return Cell(spec, calls, samples.x, time.perf_counter() - begun)
+
+
+def _show(axes: Axes, cell: Cell, budget: int, limits: tuple[float, float] | None) -> None:
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+    if limits is None:
+        axes.imshow(contact_sheet(to_bytes(cell.x), columns=len(cell.x)), interpolation="nearest", aspect="equal")
+    else:
+        dots(axes, cell.x)
+        axes.set(xlim=limits, ylim=limits, aspect="equal")
+    spent = "" if cell.evaluations == budget else f"{cell.evaluations} evaluations, "
+    axes.set_xlabel(f"{spent}{1e3 * cell.seconds / len(cell.x):.3g} ms each", fontsize=7, color=SOFT, labelpad=2)
+
+
+def sheet(run: Run, cells: dict[str, list[Cell]], grid: str) -> Figure:
+    """Lay the cells out: a row for each sampler, a column for each budget."""
+    images = len(run.config.data.shape) > 1
+    limits = None if images else window(np.concatenate([row[-1].x[:, :2] for row in cells.values()]))
+    height = 0.62 if images else 1.9
+    made = figure(3.0 * len(BUDGETS) + 1.6 if images else 2.0 * len(BUDGETS) + 1.6, height * len(cells) + 0.7)
+    for k, (name, row) in enumerate(cells.items()):
+        for column, cell in enumerate(row):
+            axes = made.add_subplot(len(cells), len(BUDGETS), k * len(BUDGETS) + column + 1)
+            _show(axes, cell, BUDGETS[column], limits)
+            if column == 0:
+                axes.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9, color=INK, labelpad=8)
+            if k == 0:
+                axes.set_title(f"{BUDGETS[column]} evaluations", fontsize=10, color=INK)
+    made.suptitle(f"{run.config.data.name}: the same seeds under every sampler, grid {grid}", fontsize=10, color=INK)
+    return made
+
+
+def draw(run_path: Path, out: Path, seed: int = 0, device: str = "auto", grid: str | None = None) -> list[Path]:
+    """Sample a run with every sampler and budget, draw the sheet, and return its file."""
+    check_picture(out)
+    run = load(run_path, device)
+    n = IMAGES if len(run.config.data.shape) > 1 else POINTS
+    draw_cell(run, "ddim", 0, n, seed, grid)  # the first call of a network is slower than the others
+    cells = {name: [draw_cell(run, name, k, n, seed, grid) for k in range(len(BUDGETS))] for name in SAMPLERS}
+    save(sheet(run, cells, run.usual({"grid": grid})[2]), out)
+    return [out]
