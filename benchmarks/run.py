@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from benchmarks.images import quality, throughput
 from benchmarks.measure import Row, machine, report, side_by_side
+from benchmarks.transport import large, mmd_row, sinkhorn_rows
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
 from reverie.denoiser import NetDenoiser
 from reverie.loss import draw_times, loss
@@ -143,7 +144,12 @@ def main() -> None:
     torch.set_num_threads(2)
     print(machine())
     rows = [sampling("DDIM"), sampling("DDPM"), seeded_noise(), training_step(), closest_point(), optimum()]
-    sections = {"Training speed of image networks": throughput(), "Quality on MNIST": quality()}
+    rows += [*sinkhorn_rows(), mmd_row()]
+    sections = {
+        "Transport and kernels at large": large(),
+        "Training speed of image networks": throughput(),
+        "Quality on MNIST": quality(),
+    }
     report(rows, sections, PAGE)
     print(f"wrote {PAGE}")
 
