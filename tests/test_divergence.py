@@ -20,13 +20,9 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from reverie.divergence import DIVERGENCES, discrete, gaussian, samples
 from reverie.errors import ReverieWarning, UserError
 from reverie.transport import gaussian_wasserstein, wasserstein_1d
+from tests.points import weights
 
 SEEDS = st.integers(0, 2**31 - 1)
-
-
-def weights(n: int, seed: int) -> Tensor:
-    w = torch.rand(n, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) + 0.01
-    return w / w.sum()
 
 
 def normal(d: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -22,11 +22,16 @@ def row_blocks(rows: int, width: int, size: int = TILE) -> Iterator[slice]:
         yield slice(start, min(rows, start + step))
 
 
-def squared(x: Tensor, y: Tensor) -> Tensor:
-    """Return |x_i - y_j|², in one product [-2x, |x|², 1] · [y, 1, |y|²]: (..., n, m).  x: (..., n, d); y: (..., m, d)."""
+def squared_factors(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return [-2x, |x|², 1] and [y, 1, |y|²], whose products are |x_i - y_j|².  x: (..., n, d); y: (..., m, d)."""
     xx, yy = (x * x).sum(-1, keepdim=True), (y * y).sum(-1, keepdim=True)
-    left = torch.cat([-2 * x, xx, torch.ones_like(xx)], -1)
-    return left @ torch.cat([y, torch.ones_like(yy), yy], -1).mT
+    return torch.cat([-2 * x, xx, torch.ones_like(xx)], -1), torch.cat([y, torch.ones_like(yy), yy], -1)
+
+
+def squared(x: Tensor, y: Tensor) -> Tensor:
+    """Return |x_i - y_j|² in one matrix product: (..., n, m).  x: (..., n, d); y: (..., m, d)."""
+    left, right = squared_factors(x, y)
+    return left @ right.mT
 
 
 def euclidean(x: Tensor, y: Tensor) -> Tensor:

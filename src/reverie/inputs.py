@@ -34,7 +34,8 @@ def check_weights(weights: Weights, shape: tuple[int, ...], name: str, like: Ten
     if weights is None:
         return like.new_full(shape, 1 / shape[-1])
     weights = tensor(weights).to(like)
-    if weights.shape[-1:] != shape[-1:] or weights.ndim > len(shape):
+    fits = all(w in (1, s) for w, s in zip(reversed(weights.shape), reversed(shape), strict=False))
+    if weights.shape[-1:] != shape[-1:] or weights.ndim > len(shape) or not fits:
         raise UserError(f"the weights {name} have the shape {tuple(weights.shape)}; one is needed for each of {tuple(shape)}")
     if not weights.isfinite().all() or (weights < 0).any():
         raise UserError(f"the weights {name} hold negative numbers or NaN; weights are 0 or more")

@@ -32,15 +32,28 @@ class Divergence:
     gaussian: Callable[[normal.Normal, normal.Normal, float], Tensor]
     samples: Callable[[np.ndarray, np.ndarray, int, float], float]
     apart: float | None
+    usual: Callable[[int, int], int]  # neighbours for so many samples in so many dimensions
+
+
+def _few(n: int, d: int) -> int:
+    return 5
+
+
+def _root(n: int, d: int) -> int:
+    return math.isqrt(n)
+
+
+def _many(n: int, d: int) -> int:
+    return round(n ** (4 / (d + 4)))
 
 
 DIVERGENCES: dict[str, Divergence] = {
-    "kl": Divergence(states.kl, normal.kl, neighbours.kl, math.inf),
-    "reverse-kl": Divergence(states.reverse_kl, normal.reverse_kl, neighbours.reverse_kl, math.inf),
-    "jensen-shannon": Divergence(states.jensen_shannon, normal.jensen_shannon, neighbours.jensen_shannon, math.log(2)),
-    "total-variation": Divergence(states.total_variation, normal.total_variation, neighbours.total_variation, 1.0),
-    "renyi": Divergence(states.renyi, normal.renyi, neighbours.renyi, math.inf),
-    "fisher": Divergence(states.fisher, normal.fisher, neighbours.fisher, None),
+    "kl": Divergence(states.kl, normal.kl, neighbours.kl, math.inf, _few),
+    "reverse-kl": Divergence(states.reverse_kl, normal.reverse_kl, neighbours.reverse_kl, math.inf, _few),
+    "jensen-shannon": Divergence(states.jensen_shannon, normal.jensen_shannon, neighbours.jensen_shannon, math.log(2), _root),
+    "total-variation": Divergence(states.total_variation, normal.total_variation, neighbours.total_variation, 1.0, _root),
+    "renyi": Divergence(states.renyi, normal.renyi, neighbours.renyi, math.inf, _few),
+    "fisher": Divergence(states.fisher, normal.fisher, neighbours.fisher, None, _many),
 }
 
 
@@ -80,8 +93,8 @@ def gaussian(mean_p: Any, covariance_p: Any, mean_q: Any, covariance_q: Any, kin
 def samples(x: Any, y: Any, kind: str = "kl", *, k: int | None = None, order: float = 0.5) -> float:
     """Estimate a divergence from samples of two continuous distributions by k nearest neighbours.  x: (n, d); y: (m, d).
 
-    Without k: 5 for those of distances (KL, Rényi), and the root of the smaller number for the others, which average over a
-    neighbourhood.  An estimate is finite even where the truth is not.
+    Without k: 5 for those of distances (KL, Rényi), the root of the smaller number for those of votes (Jensen-Shannon, total
+    variation), and n^(4/(d+4)) for Fisher's.  An estimate is finite even where the truth is not.
     """
     found = pick(DIVERGENCES, kind, "divergence")
     sets = []
@@ -95,7 +108,7 @@ def samples(x: Any, y: Any, kind: str = "kl", *, k: int | None = None, order: fl
         raise UserError(f"the samples differ in dimension: {sets[0].shape[1]} and {sets[1].shape[1]}")
     fewest = min(map(len, sets))
     if k is None:
-        k = 5 if kind in ("kl", "reverse-kl", "renyi") else max(2, math.isqrt(fewest))
+        k = max(2, found.usual(fewest, sets[0].shape[1]))
     if not 1 <= k < fewest - 1:
         raise UserError(f"k = {k} neighbours need at least {k + 2} samples of each set, got {len(sets[0])} and {len(sets[1])}")
     return found.samples(sets[0], sets[1], k, _order(order))

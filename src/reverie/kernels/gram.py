@@ -94,6 +94,5 @@ def embed(matrix: Tensor) -> Tensor:
         )
     values, vectors = torch.linalg.eigh(matrix)
     kept = values > len(matrix) * torch.finfo(matrix.dtype).eps * values[-1]
-    if kept.all():
-        return torch.linalg.cholesky(matrix)
-    return (vectors[:, kept] * values[kept].sqrt()).flip(-1)
+    points: Tensor = torch.linalg.cholesky(matrix) if kept.all() else (vectors[:, kept] * values[kept].sqrt()).flip(-1)
+    return points

@@ -213,24 +213,26 @@ class Spectrum(Kernel):
 
     def __call__(self, x: Sequence[str], y: Sequence[str]) -> Tensor:
         """Return the inner products of the counts: (n, m) float64."""
-        names: dict[str, int] = {}
-        left, right = self._counts(x, names), self._counts(y, names)
-        left.resize((len(x), max(1, len(names))))
-        right.resize((len(y), max(1, len(names))))
-        return torch.from_numpy((left @ right.T).toarray())
+        left, right = self._counts(x), self._counts(y)
+        names = {part: k for k, part in enumerate(sorted(set().union(*left, *right)))}
+        return torch.from_numpy((_table(left, names) @ _table(right, names).T).toarray())
 
     def pairs(self, x: Sequence[str], y: Sequence[str]) -> Tensor:
         """Return the inner products of the counts of pairs: (n,)."""
         return torch.cat([self([s], [t])[0] for s, t in zip(x, y, strict=True)])
 
-    def _counts(self, strings: Sequence[str], names: dict[str, int]) -> csr_array:
+    def _counts(self, strings: Sequence[str]) -> list[Counter[str]]:
         if isinstance(strings, str) or not all(isinstance(s, str) for s in strings):
             raise UserError("the spectrum kernel compares lists of strings")
-        counts = [Counter(s[i : i + self.length] for i in range(len(s) - self.length + 1)) for s in strings]
-        columns = [names.setdefault(part, len(names)) for c in counts for part in c]
-        rows = np.repeat(np.arange(len(counts)), [len(c) for c in counts])
-        values = np.array([number for c in counts for number in c.values()], dtype=np.float64)
-        return csr_array((values, (rows, np.array(columns, dtype=np.int64))), shape=(len(counts), max(1, len(names))))
+        return [Counter(s[i : i + self.length] for i in range(len(s) - self.length + 1)) for s in strings]
+
+
+def _table(counts: list[Counter[str]], names: dict[str, int]) -> csr_array:
+    """Return counts as a sparse matrix: (strings, names)."""
+    rows = [i for i, count in enumerate(counts) for _ in count]
+    columns = [names[part] for count in counts for part in count]
+    values = [float(number) for count in counts for number in count.values()]
+    return csr_array((np.array(values), (np.array(rows, int), np.array(columns, int))), shape=(len(counts), max(1, len(names))))
 
 
 KERNELS: dict[str, Callable[..., Kernel]] = {

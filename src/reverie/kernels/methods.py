@@ -47,7 +47,7 @@ class Function:
         coefficients = torch.cat([self.coefficients, other.coefficients])
         if isinstance(self.points, Tensor) and isinstance(other.points, Tensor):
             return Function(self.kernel, torch.cat([self.points, other.points]), coefficients)
-        return Function(self.kernel, [*self.points, *other.points], coefficients)  # type: ignore[list-item]
+        return Function(self.kernel, [*self.points, *other.points], coefficients)
 
     def __mul__(self, number: float) -> Function:
         return Function(self.kernel, self.points, self.coefficients * number)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from reverie.distances import row_blocks
@@ -16,6 +15,8 @@ from reverie.errors import UserError, pick
 from reverie.kernels.gram import Points, check_inputs, median_width
 from reverie.kernels.kernel import Gaussian, Kernel
 from reverie.noise import check_seed
+
+SIDE = 1024  # of the square blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,64 +88,57 @@ def _prepare(x: Any, y: Any, kernel: Kernel | None) -> tuple[Any, Any, Kernel]:
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """What is needed of a Gram matrix: the sums of rows (n,) and columns (m,), and of all squares."""
+    """What is needed of a Gram matrix: its sum, with a gradient, the sums of its rows (n,) and columns (m,), and of squares."""
 
+    total: Tensor
     rows: Tensor
     columns: Tensor
-    squares: Tensor
+    squares: float
 
 
-def _table(kernel: Kernel, x: Points, y: Points) -> _Table:
-    """Add up the Gram matrix of two sets in blocks of rows."""
+def _table(kernel: Kernel, x: Points, y: Points | None = None) -> _Table:
+    """Add up the Gram matrix of two sets, or of one set without its diagonal, in square blocks.
 
-    def tile(rows: slice) -> tuple[Tensor, Tensor, Tensor]:
-        k = kernel(x[rows], y).double()
-        return k.sum(1), k.sum(0), k.square().sum()
+    Of one set only the blocks on and above the diagonal are computed.
+    """
+    own = y is None
+    other = x if y is None else y
+    device = x.device if isinstance(x, Tensor) else None
+    total, squares = torch.zeros((), dtype=torch.float64, device=device), 0.0
+    rows, columns = (torch.zeros(len(points), dtype=torch.float64, device=device) for points in (x, other))
 
-    parts = [_cheaply(tile, rows, x, y) for rows in row_blocks(len(x), len(y))]
-    rows, columns, squares = zip(*parts, strict=True)
-    return _Table(torch.cat(rows), sum(columns[1:], columns[0]), sum(squares[1:], squares[0]))
+    def block(i: slice, j: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        k = kernel(x[i], other[j]).double()
+        if own and i == j:
+            k = k - k.diagonal().diag()
+        return k.sum(), k.detach().sum(1), k.detach().sum(0), k.detach().square().sum()
 
-
-def _own_table(kernel: Kernel, x: Points) -> _Table:
-    """Add up the Gram matrix of one set without its diagonal, from the half on and above it."""
-
-    def tile(rows: slice) -> tuple[Tensor, Tensor]:
-        k = kernel(x[rows], x[rows.start :]).double()
-        size = len(k)
-        k = k - pad(torch.diag(k[:, :size].diagonal()), (0, k.shape[1] - size))
-        square, beside = k[:, :size], k[:, size:]
-        sums = torch.cat([k.sum(1), beside.sum(0)])
-        return pad(sums, (rows.start, 0)), square.square().sum() + 2 * beside.square().sum()
-
-    sums, squares = None, torch.zeros(())
-    for rows in row_blocks(len(x), len(x)):
-        part, square = _cheaply(tile, rows, x)
-        sums, squares = part if sums is None else sums + part, squares.to(square) + square
-    assert sums is not None
-    return _Table(sums, sums, squares)
-
-
-def _cheaply(tile: Callable[[slice], Any], rows: slice, *inputs: Points) -> Any:
-    """Compute a block so that its backward pass computes it anew instead of keeping it."""
-    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
-        return checkpoint(tile, rows, use_reentrant=False, preserve_rng_state=False)
-    return tile(rows)
+    keep = not any(isinstance(points, Tensor) and points.requires_grad for points in (x, other))
+    for i in row_blocks(len(x), SIDE):
+        for j in row_blocks(len(other), SIDE):
+            if own and j.start < i.start:
+                continue
+            # the backward pass computes a block anew, so that none is kept
+            part, right, down, square = block(i, j) if keep else checkpoint(block, i, j, use_reentrant=False)
+            twice = 2 if own and i != j else 1
+            total, squares = total + twice * part, squares + twice * float(square)
+            rows[i] += right
+            columns[j] += down
+            if twice == 2:
+                rows[j] += down
+    return _Table(total, rows, columns, squares)
 
 
 def _quadratic(kernel: Kernel, x: Points, y: Points, biased: bool) -> MMD:
     n, m = len(x), len(y)
-    xx, yy, xy = _own_table(kernel, x), _own_table(kernel, y), _table(kernel, x, y)
-    cross = xy.rows.sum() / (n * m)
+    xx, yy, xy = _table(kernel, x), _table(kernel, y), _table(kernel, x, y)
     if biased:
-        own_x = (xx.rows.sum() + kernel.pairs(x, x).double().sum()) / n**2
-        own_y = (yy.rows.sum() + kernel.pairs(y, y).double().sum()) / m**2
+        own_x = (xx.total + kernel.pairs(x, x).double().sum()) / n**2
+        own_y = (yy.total + kernel.pairs(y, y).double().sum()) / m**2
     else:
-        own_x, own_y = xx.rows.sum() / (n * (n - 1)), yy.rows.sum() / (m * (m - 1))
-    value = own_x + own_y - 2 * cross
-    with torch.no_grad():
-        error = _standard_error(xx, yy, xy, n, m)
-    return MMD(value.to(x.dtype) if isinstance(x, Tensor) else value, error, n, m)
+        own_x, own_y = xx.total / (n * (n - 1)), yy.total / (m * (m - 1))
+    value = own_x + own_y - 2 * xy.total / (n * m)
+    return MMD(value.to(x.dtype) if isinstance(x, Tensor) else value, _standard_error(xx, yy, xy, n, m), n, m)
 
 
 def _standard_error(xx: _Table, yy: _Table, xy: _Table, n: int, m: int) -> float:

@@ -20,15 +20,16 @@ def gaussian_wasserstein(mean_x: Any, covariance_x: Any, mean_y: Any, covariance
     (mx, cx), (my, cy) = check_gaussian(mean_x, covariance_x), check_gaussian(mean_y, covariance_y)
     if len(mx) != len(my):
         raise UserError(f"the Gaussians differ in dimension: {len(mx)} and {len(my)}")
-    cross = torch.linalg.svdvals(_factor(cx).T @ _factor(cy)).sum()
+    cross: Tensor = torch.linalg.svdvals(_factor(cx).T @ _factor(cy)).sum()
     power = ((mx - my) ** 2).sum() + cx.trace() + cy.trace() - 2 * cross
     return power.clamp(min=0).sqrt()
 
 
 def _factor(covariance: Tensor) -> Tensor:
     """Return F with F F^T = C: by Cholesky, whose gradient always exists, or by eigenvectors where C is singular."""
+    factor: Tensor
     factor, failed = torch.linalg.cholesky_ex(covariance)
-    if not failed:
-        return factor
-    values, vectors = torch.linalg.eigh(covariance)
-    return vectors * values.clamp(min=0).sqrt()
+    if failed:
+        values, vectors = torch.linalg.eigh(covariance)
+        factor = vectors * values.clamp(min=0).sqrt()
+    return factor

@@ -50,8 +50,8 @@ def sliced_wasserstein(
     x, y = x.to(precise(x)), y.to(precise(y))
     u = Noise(image_seeds(seed, directions)).like(x.new_empty(directions, x.shape[1]))
     u = u / u.norm(dim=1, keepdim=True)
-    weights = check_weights(a, x.shape[:1], "a", x), check_weights(b, y.shape[:1], "b", y)
-    power = _power((x @ u.T).T, (y @ u.T).T, *(w.expand(directions, -1) for w in weights), p)
+    a, b = check_weights(a, x.shape[:1], "a", x), check_weights(b, y.shape[:1], "b", y)
+    power = _power((x @ u.T).T, (y @ u.T).T, a.expand(directions, -1), b.expand(directions, -1), p)
     return _root(power.amax() if math.isinf(p) else power.mean(), p).to(dtype)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from reverie.distances import euclidean, manhattan, precise, row_blocks, squared
+from reverie.distances import euclidean, manhattan, precise, row_blocks, squared, squared_factors
 from reverie.errors import UserError, pick
 from reverie.inputs import Weights, check_points, check_weights, tensor
 
@@ -41,7 +42,7 @@ class Problem:
     def blocks(self) -> list[slice]:
         """Return the blocks of rows that the costs are computed in."""
         *batch, n, m = self.shape
-        return list(row_blocks(n, m * int(torch.Size(batch).numel())))
+        return list(row_blocks(n, m * prod(batch)))
 
     def matrix(self) -> Tensor:
         """Return all costs: (..., n, m)."""
@@ -54,12 +55,13 @@ class Problem:
 
     @torch.no_grad()
     def mean_cost(self) -> Tensor:
-        """Return the mean finite cost under independent choice of both ends: (...)."""
-        joint = self.total(lambda rows, c: self._independent(rows, c) * finite(c))
-        return joint / self.total(self._independent)
-
-    def _independent(self, rows: slice, c: Tensor) -> Tensor:
-        return self.a[..., rows, None] * self.b[..., None, :] * c.isfinite()
+        """Return the mean of the finite costs under independent choice of both ends: (...)."""
+        total = mass = torch.zeros((), device=self.a.device)
+        for rows in self.blocks():
+            c = self.tile(rows)
+            chosen = self.a[..., rows, None] * self.b[..., None, :] * c.isfinite()
+            total, mass = total + (chosen * finite(c)).sum((-2, -1)), mass + chosen.sum((-2, -1))
+        return total / mass
 
     @property
     def requires_grad(self) -> bool:
@@ -87,8 +89,12 @@ def between(x: Any, y: Any, a: Weights = None, b: Weights = None, cost: str | Co
     dtype = torch.promote_types(x.dtype, y.dtype)
     x, y = x.to(precise(x)), y.to(precise(y))
 
+    factors = squared_factors(x, y) if function is squared else None
+
     def tile(rows: slice) -> Tensor:
-        return function(x[..., rows, :], y)
+        if factors is None:
+            return function(x[..., rows, :], y)
+        return factors[0][..., rows, :] @ factors[1].mT  # with the work on single points done once
 
     made = tile(slice(0, 1))
     if made.shape != (*x.shape[:-2], 1, y.shape[-2]):

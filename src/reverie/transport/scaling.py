@@ -84,12 +84,14 @@ class Sums:
 
     def _ratio(self, p: Tensor) -> tuple[Tensor, Tensor]:
         sums = p.sum(self.over, keepdim=True)
+        if self.to.numel() != sums.numel():
+            raise UserError(f"sums over the axes {self.over} of {tuple(p.shape)} are {sums.numel()}, got {self.to.numel()}")
         return sums, self.to.to(p).reshape(sums.shape)
 
     def project(self, p: Tensor) -> Tensor:
         """Return p x (sums asked) / (sums of p)."""
         sums, asked = self._ratio(p)
-        return p * torch.where(asked > 0, asked / sums, 0.0)
+        return p * torch.where(sums > 0, asked / sums, 0.0)
 
     def error(self, p: Tensor) -> float:
         """Return the sum of the differences to the sums asked."""
