@@ -22,4 +22,4 @@ def weights(n: int, seed: int) -> Tensor:
 
 
 def same(a: Any, b: Any, tolerance: float = 1e-8) -> None:
-    torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=tolerance, atol=tolerance, check_dtype=False)

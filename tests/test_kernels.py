@@ -226,7 +226,9 @@ def direct(kernel: Kernel, x: Tensor, y: Tensor, biased: bool) -> Tensor:
 def test_mmd_in_any_blocks_is_the_formula(n: int, m: int, seed: int, size: int) -> None:
     x, y, kernel = cloud(n, 2, seed), cloud(m, 2, seed + 1, 2.0), Gaussian(0.9) + Polynomial(3, 1.0, 0.5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("reverie.kernels.mmd.row_blocks", lambda n, _: [slice(k, min(n, k + size)) for k in range(0, n, size)])
+        patch.setattr(
+            "reverie.kernels.discrepancy.row_blocks", lambda n, _: [slice(k, min(n, k + size)) for k in range(0, n, size)]
+        )
         for estimator in ("biased", "unbiased"):
             same(mmd(x, y, kernel, estimator=estimator).value, direct(kernel, x, y, estimator == "biased"), 1e-9)
     assert mmd(x, y, kernel, estimator="biased").value > -1e-9

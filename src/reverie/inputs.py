@@ -15,8 +15,8 @@ Weights = Tensor | None
 
 
 def tensor(values: Any) -> Tensor:
-    """Return numbers as a tensor, arrays of any strides included."""
-    return torch.as_tensor(np.ascontiguousarray(values) if isinstance(values, np.ndarray) else values)
+    """Return numbers as a tensor: arrays of any strides, and lists in float64."""
+    return values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
 
 
 def check_points(points: Tensor, name: str) -> None:

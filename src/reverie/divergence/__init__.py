@@ -44,7 +44,7 @@ def _root(n: int, d: int) -> int:
 
 
 def _many(n: int, d: int) -> int:
-    return round(n ** (4 / (d + 4)))
+    return int(float(n) ** (4 / (d + 4)))
 
 
 DIVERGENCES: dict[str, Divergence] = {

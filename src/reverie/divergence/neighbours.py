@@ -87,7 +87,8 @@ def fisher(x: np.ndarray, y: np.ndarray, k: int, order: float) -> float:
     """Return mean |s_p - s_q|² over x, with the scores by mean shift, s = (d + 2)/r² mean(neighbours - x).
 
     (Fukunaga and Hostetler, doi:10.1109/TIT.1975.1055330.)  The square is the product of two estimates from neighbours of odd
-    and of even rank, whose noise is independent, so that it does not add.  Good scores want many neighbours.
+    and of even rank, whose noise is independent, so that it does not add.  It is rough:
+    averaging over a ball takes some of the tails off.
     """
     scores = []
     for points, skip in ((x, 1), (y, 0)):  # a point of x is its own first neighbour

@@ -101,7 +101,7 @@ def feature_map(seed: int) -> Figure:
     solid.plot_surface(first, BETWEEN**2 - first, height, color=SOFT, alpha=0.35, linewidth=0)
     solid.set(xlabel="x1²", ylabel="x2²", zlabel="√2 x1 x2")
     solid.set_title("after the feature map a plane does", fontsize=10, color=INK)
-    solid.view_init(elev=22, azim=25)
+    solid.view_init(elev=18, azim=-32)
     for axis in (solid.xaxis, solid.yaxis, solid.zaxis):
         axis.pane.fill = False
         axis.set_major_locator(MaxNLocator(4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,7 +58,8 @@ def line() -> Figure:
     grid, a, b, problem = _line()
     made = figure(15, 4.6)
     plans = _plans(problem)
-    for part, (title, plan) in zip(made.subfigures(1, len(plans)), plans.items(), strict=True):
+    sides: Any = made.subfigures(1, len(plans))
+    for part, (title, plan) in zip(sides, plans.items(), strict=True):
         corner = part.subplots(2, 2, width_ratios=(1, 5), height_ratios=(1, 5))
         _quiet(corner[0, 0])
         top, side, middle = corner[0, 1], corner[1, 0], corner[1, 1]
@@ -148,13 +150,14 @@ def supports() -> Figure:
         return (1 - (grid - at) ** 2).clamp(min=0)
 
     first, shifts = bump(1.0), np.arange(0, 401, 5) / 100
-    rows: dict[str, list[float]] = {"kl": [], "jensen-shannon": [], "total-variation": [], "Wasserstein-1": []}
+    kinds = {"Kullback-Leibler": "kl", "Jensen-Shannon": "jensen-shannon", "total variation": "total-variation"}
+    rows: dict[str, list[float]] = {name: [] for name in (*kinds, "Wasserstein-1")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ReverieWarning)  # infinite is what is to be shown
         for shift in shifts:
             second = bump(1.0 + float(shift))
-            for kind in ("kl", "jensen-shannon", "total-variation"):
-                rows[kind].append(float(discrete(first, second, kind)))
+            for name, kind in kinds.items():
+                rows[name].append(float(discrete(first, second, kind)))
             rows["Wasserstein-1"].append(float(wasserstein_1d(grid, grid, first, second)))
     made = figure(12, 4.2)
     left, right = made.subplots(1, 2, width_ratios=(2, 3))
@@ -163,23 +166,16 @@ def supports() -> Figure:
     left.set(title="one bump, moved", xlabel="place", yticks=[])
     left.legend(frameon=False, fontsize=9)
     ceiling = 4.4
-    for k, (kind, values) in enumerate(rows.items()):
+    for k, (name, values) in enumerate(rows.items()):
         capped = [value if np.isfinite(value) else ceiling for value in values]
-        right.plot(
-            shifts,
-            capped,
-            color=CYCLE[k],
-            lw=1.8,
-            ls=":" if kind == "kl" else "-",
-            label={"kl": "Kullback-Leibler"}.get(kind, kind),
-        )
+        right.plot(shifts, capped, color=CYCLE[k], lw=1.8, ls="-" if capped == values else ":", label=name)
     right.annotate("infinite", (2.0, ceiling), (2.0, ceiling + 0.08), color=CYCLE[0], ha="center", va="bottom", fontsize=9)
     right.axvline(2.0, color=SOFT, lw=1, ls="--")
     right.annotate("nothing in common from here", (2.05, 0.1), color=SOFT, fontsize=9)
     right.set(
         title="only transport still tells how far", xlabel="shift", ylabel="divergence or distance", ylim=(0, ceiling + 0.5)
     )
-    right.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(0.02, 0.66))
+    right.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(0.06, 0.66))
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     return made

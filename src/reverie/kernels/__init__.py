@@ -7,7 +7,7 @@ mmd(x, y, k).value, mmd_test(x, y, k).p_value
 
 from __future__ import annotations
 
-from reverie.kernels.gram import embed, gram, gram_times, is_positive, median_width, smallest_eigenvalue
+from reverie.kernels.discrepancy import ESTIMATORS, MMD, MMDTest, mmd, mmd_test
 from reverie.kernels.kernel import (
     KERNELS,
     Gaussian,
@@ -19,8 +19,8 @@ from reverie.kernels.kernel import (
     RationalQuadratic,
     Spectrum,
 )
+from reverie.kernels.matrices import embed, gram, gram_times, is_positive, median_width, smallest_eigenvalue
 from reverie.kernels.methods import Function, KernelPCA, kernel_pca, kernel_ridge, nadaraya_watson, section
-from reverie.kernels.mmd import ESTIMATORS, MMD, MMDTest, mmd, mmd_test
 
 __all__ = [
     "ESTIMATORS", "KERNELS", "MMD", "Function", "Gaussian", "InverseMultiquadric", "Kernel", "KernelPCA", "Laplace", "Linear",

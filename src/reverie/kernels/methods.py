@@ -11,8 +11,8 @@ from torch import Tensor
 from reverie.distances import precise, row_blocks
 from reverie.errors import UserError
 from reverie.inputs import tensor
-from reverie.kernels.gram import Points, check_inputs, gram, gram_times
 from reverie.kernels.kernel import Kernel
+from reverie.kernels.matrices import Points, check_inputs, gram, gram_times
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,12 +7,12 @@ sinkhorn_divergence(x, y)                      the same made into a distance
 
 from __future__ import annotations
 
-from reverie.transport.exact import Exact, exact
+from reverie.transport.entropic import Sinkhorn, sinkhorn, sinkhorn_divergence
 from reverie.transport.gaussian import gaussian_wasserstein
 from reverie.transport.line import sliced_wasserstein, wasserstein_1d
 from reverie.transport.problem import COSTS, Problem, between, costing
 from reverie.transport.scaling import Moments, Projection, Scaling, Sums, doubly_stochastic, kl_project, scale_matrix
-from reverie.transport.sinkhorn import Sinkhorn, sinkhorn, sinkhorn_divergence
+from reverie.transport.simplex import Exact, exact
 
 __all__ = [
     "COSTS", "Exact", "Moments", "Problem", "Projection", "Scaling", "Sinkhorn", "Sums", "between", "costing",

@@ -94,7 +94,7 @@ def between(x: Any, y: Any, a: Weights = None, b: Weights = None, cost: str | Co
     def tile(rows: slice) -> Tensor:
         if factors is None:
             return function(x[..., rows, :], y)
-        return factors[0][..., rows, :] @ factors[1].mT  # with the work on single points done once
+        return (factors[0][..., rows, :] @ factors[1].mT).clamp_(min=0)  # with the work on single points done once
 
     made = tile(slice(0, 1))
     if made.shape != (*x.shape[:-2], 1, y.shape[-2]):

@@ -13,8 +13,8 @@ from torch import Tensor
 from reverie.distances import precise
 from reverie.errors import ReverieWarning, UserError
 from reverie.inputs import tensor
+from reverie.transport.entropic import sinkhorn
 from reverie.transport.problem import costing
-from reverie.transport.sinkhorn import sinkhorn
 
 NEWTON_STEPS = 100
 
@@ -46,13 +46,14 @@ def scale_matrix(matrix: Any, rows: Tensor, columns: Tensor, *, tolerance: float
     total, other = rows.sum(-1, keepdim=True), columns.sum(-1, keepdim=True)
     if not torch.allclose(total.double(), other.double()):
         raise UserError("the sums asked of rows and columns have different totals, so no matrix has both")
+    dtype = matrix.dtype if matrix.is_floating_point() else torch.get_default_dtype()
     k = matrix.to(precise(matrix))
     problem = costing(-k.log(), rows, columns)
     found = sinkhorn(
         problem, 1.0, scale=1.0, tolerance=tolerance, max_iterations=max_iterations, start=torch.zeros_like(problem.b)
     )
     u, v = total.to(k) * problem.a * found.f.exp(), problem.b * found.g.exp()
-    scaled = (u[..., None] * k * v[..., None, :]).to(problem.dtype)
+    scaled = (u[..., None] * k * v[..., None, :]).to(dtype)
     return Scaling(scaled, u, v, found.iterations, found.marginal_error, found.converged)
 
 

@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from reverie.distances import row_blocks
 from reverie.errors import UserError, pick
-from reverie.kernels.gram import Points, check_inputs, median_width
 from reverie.kernels.kernel import Gaussian, Kernel
+from reverie.kernels.matrices import Points, check_inputs, median_width
 from reverie.noise import check_seed
 
 SIDE = 1024  # of the square blocks
@@ -154,10 +154,11 @@ def _standard_error(xx: _Table, yy: _Table, xy: _Table, n: int, m: int) -> float
     s_yy = (yy.squares / (m * (m - 1)) - 2 * row_y.square().mean() + row_y.mean() ** 2).clamp(min=0)
     s_xy = xy.squares / (n * m) - across_x.square().mean() - across_y.square().mean() + across_x.mean() ** 2
     s_xy = s_xy.clamp(min=0)
-    first_x = ((row_x - across_x).var() - s_xx / n - s_xy / m).clamp(min=0)
-    first_y = ((row_y - across_y).var() - s_yy / m - s_xy / n).clamp(min=0)
-    variance = 4 * first_x / n + 4 * first_y / m + 2 * s_xx / n**2 + 2 * s_yy / m**2 + 4 * s_xy / (n * m)
-    return float(variance.sqrt())
+    first_x = (row_x - across_x).var() - s_xx / n - s_xy / m
+    first_y = (row_y - across_y).var() - s_yy / m - s_xy / n
+    second = 2 * s_xx / n**2 + 2 * s_yy / m**2 + 4 * s_xy / (n * m)
+    variance = 4 * first_x / n + 4 * first_y / m + second
+    return float(torch.maximum(variance, second / 4).sqrt())  # what was taken off is itself an estimate, so there is a floor
 
 
 def _linear(kernel: Kernel, x: Points, y: Points) -> MMD:
