@@ -33,8 +33,8 @@ SIZES = st.integers(1, 12)
 SEEDS = st.integers(0, 2**31 - 1)
 
 
-@settings(max_examples=15)
-@given(n=SIZES, m=SIZES, seed=SEEDS, epsilon=st.sampled_from([1.0, 0.1, 0.05]))
+@settings(max_examples=6)
+@given(n=SIZES, m=SIZES, seed=SEEDS, epsilon=st.sampled_from([1.0, 0.1]))
 def test_sinkhorn_agrees_with_pot_and_its_marginals_hold(n: int, m: int, seed: int, epsilon: float) -> None:
     x, y, a, b = cloud(n, 3, seed), cloud(m, 3, seed + 1, 1.5), weights(n, seed + 2), weights(m, seed + 3)
     found = sinkhorn(between(x, y, a, b), epsilon, tolerance=1e-10)
@@ -42,7 +42,7 @@ def test_sinkhorn_agrees_with_pot_and_its_marginals_hold(n: int, m: int, seed: i
     same(plan.sum(1), a, 1e-12)
     assert (plan.sum(0) - b).abs().sum() == pytest.approx(found.marginal_error, abs=1e-12)
     peer = ot.sinkhorn(
-        a.numpy(), b.numpy(), found.problem.matrix().numpy(), float(found.epsilon), "sinkhorn_log", 20_000, 1e-11
+        a.numpy(), b.numpy(), found.problem.matrix().numpy(), float(found.epsilon), "sinkhorn_log", 5_000, 1e-10
     )
     same(plan, torch.from_numpy(peer), 1e-6)
     same(found.cost(), (plan * found.problem.matrix()).sum(), 1e-9)
