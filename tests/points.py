@@ -22,4 +22,5 @@ def weights(n: int, seed: int) -> Tensor:
 
 
 def same(a: Any, b: Any, tolerance: float = 1e-8) -> None:
-    torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=tolerance, atol=tolerance, check_dtype=False)
+    a, b = (torch.as_tensor(value, dtype=torch.float64) for value in (a, b))  # a Python number would become float32
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)

@@ -41,9 +41,7 @@ def test_sinkhorn_agrees_with_pot_and_its_marginals_hold(n: int, m: int, seed: i
     plan = found.plan()
     same(plan.sum(1), a, 1e-12)
     assert (plan.sum(0) - b).abs().sum() == pytest.approx(found.marginal_error, abs=1e-12)
-    peer = ot.sinkhorn(
-        a.numpy(), b.numpy(), found.problem.matrix().numpy(), float(found.epsilon), "sinkhorn_log", 5_000, 1e-10
-    )
+    peer = ot.sinkhorn(a.numpy(), b.numpy(), found.problem.matrix().numpy(), float(found.epsilon), "sinkhorn_log", 5_000, 1e-10)
     same(plan, torch.from_numpy(peer), 1e-6)
     same(found.cost(), (plan * found.problem.matrix()).sum(), 1e-9)
     information = (plan * (plan / (a[:, None] * b)).log()).sum()
