@@ -14,6 +14,7 @@ from benchmarks.derivatives import derivatives
 from benchmarks.images import costs, quality, throughput
 from benchmarks.measure import Row, machine, report, side_by_side
 from benchmarks.sampling import against_diffusers, evaluations, streaming
+from benchmarks.transport import large, mmd_row, sinkhorn_rows
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
 from reverie.denoiser import NetDenoiser
 from reverie.loss import draw_times, loss
@@ -147,12 +148,14 @@ def main() -> None:
     torch.set_num_threads(2)
     print(machine())
     rows = [sampling("DDIM"), sampling("DDPM"), seeded_noise(), training_step(), closest_point(), optimum()]
+    rows += [*sinkhorn_rows(), mmd_row()]
     sections = {
         "Training speed of image networks": throughput() + costs(),
         "Quality on MNIST": quality(),
         "Quality against network evaluations": evaluations(),
         "Sampling speed at equal quality": against_diffusers(),
         "Streaming to disk": streaming(),
+        "Transport and kernels at large": large(),
         "Derivatives": derivatives(),
     }
     report(rows, sections, PAGE)

@@ -99,6 +99,20 @@ def test_a_folder_gets_points_picture_and_labels(command, patterns_run: Run, tmp
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("name", "pictures"),
+    [
+        ("transport", {"line", "clouds", "potentials", "convergence", "supports"}),
+        ("kernels", {"gram", "components", "features"}),
+    ],
+)
+def test_galleries_without_a_run(command, name: str, pictures: set[str], tmp_path: Path) -> None:
+    assert command("gallery", name, "--out", tmp_path / "g")[0] == 0
+    assert {p.stem for p in (tmp_path / "g").iterdir()} == pictures
+    code, _, err = command("gallery", name, "--seed", -1, "--out", tmp_path / "h")
+    assert code == 2 and "seed" in err
+
+
 def test_galleries(command, spiral_run: Run, patterns_run: Run, tmp_path: Path) -> None:
     for name, pictures in (
         ("embeddings", embeddings.PICTURES),

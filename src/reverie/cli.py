@@ -335,6 +335,36 @@ def samplers(
     screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
 
 
+@gallery.command()
+def transport(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the pictures.")] = Path("gallery/transport"),
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw optimal transport: plans, potentials, convergence, and divergences as supports part."""
+    screen = _screen(json, quiet)
+    from reverie.gallery.transport import draw
+
+    files = draw(out, seed)
+    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
+
+
+@gallery.command()
+def kernels(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the pictures.")] = Path("gallery/kernels"),
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw kernels: Gram matrices, kernel principal components, and the polynomial feature map."""
+    screen = _screen(json, quiet)
+    from reverie.gallery.kernels import draw
+
+    files = draw(out, seed)
+    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
+
+
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **also: Any) -> None:
     if issubclass(category, ReverieWarning):
         print(f"warning: {message}", file=sys.stderr)

@@ -1,0 +1,44 @@
+"""Distances between all pairs of two sets of points, and how such tables are visited when they are large."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+TILE = 2**20  # numbers in a block: 8 MB in float64, so that a block stays near the processor
+
+
+def precise(x: Tensor) -> torch.dtype:
+    """Return the finest dtype of x's device: float64 where there is one."""
+    return torch.float32 if x.device.type == "mps" else torch.float64
+
+
+def row_blocks(rows: int, width: int, size: int = TILE) -> Iterator[slice]:
+    """Cut a table, so many rows of `width` numbers, into blocks of rows with at most `size` numbers, or of one row."""
+    step = max(1, size // max(1, width))
+    for start in range(0, rows, step):
+        yield slice(start, min(rows, start + step))
+
+
+def squared_factors(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return [-2x, |x|², 1] and [y, 1, |y|²], whose products are |x_i - y_j|².  x: (..., n, d); y: (..., m, d)."""
+    xx, yy = (x * x).sum(-1, keepdim=True), (y * y).sum(-1, keepdim=True)
+    return torch.cat([-2 * x, xx, torch.ones_like(xx)], -1), torch.cat([y, torch.ones_like(yy), yy], -1)
+
+
+def squared(x: Tensor, y: Tensor) -> Tensor:
+    """Return |x_i - y_j|² in one matrix product: (..., n, m).  x: (..., n, d); y: (..., m, d)."""
+    left, right = squared_factors(x, y)
+    return left @ right.mT
+
+
+def euclidean(x: Tensor, y: Tensor) -> Tensor:
+    """Return |x_i - y_j|, exact for close points too: (..., n, m).  x: (..., n, d); y: (..., m, d)."""
+    return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def manhattan(x: Tensor, y: Tensor) -> Tensor:
+    """Return the sums over coordinates of |x_i - y_j|: (..., n, m).  x: (..., n, d); y: (..., m, d)."""
+    return torch.cdist(x, y, p=1.0)

@@ -1,0 +1,102 @@
+"""Divergences of continuous distributions from samples, by nearest neighbours, in nats.  x: (n, d) of p; y: (m, d) of q."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.spatial import cKDTree
+from scipy.special import gammaln
+
+from reverie.errors import UserError
+
+
+def _nearest(points: np.ndarray, around: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return distances and indices of the k nearest points around each of some places: (n, k) each."""
+    distance, index = cKDTree(points).query(around, np.arange(1, k + 1))
+    return np.asarray(distance), np.asarray(index)
+
+
+def _radii(x: np.ndarray, y: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distance from each x to its k-th neighbour among the other x, and among y: (n,) each."""
+    own, across = _nearest(x, x, k + 1)[0][:, -1], _nearest(y, x, k)[0][:, -1]
+    if (own == 0).any() or (across == 0).any():
+        raise UserError(
+            f"more than {k} samples are equal, so the distribution is not continuous; count them and use the discrete form"
+        )
+    return own, across
+
+
+def kl(x: np.ndarray, y: np.ndarray, k: int, order: float) -> float:
+    """Return d mean log(r_y / r_x) + log(m / (n - 1)) (Wang, Kulkarni and Verdú, doi:10.1109/TIT.2009.2016060)."""
+    own, across = _radii(x, y, k)
+    return float(x.shape[1] * np.log(across / own).mean() + np.log(len(y) / (len(x) - 1)))
+
+
+def reverse_kl(x: np.ndarray, y: np.ndarray, k: int, order: float) -> float:
+    """Return the estimate with the sets exchanged."""
+    return kl(y, x, k, order)
+
+
+def renyi(x: np.ndarray, y: np.ndarray, k: int, order: float) -> float:
+    """Return log(B mean(((n-1) r_x^d / (m r_y^d))^(1-order))) / (order - 1) (Póczos and Schneider, AISTATS 2011).
+
+    B = Gamma(k)² / (Gamma(k - order + 1) Gamma(k + order - 1)) takes off the bias; it needs |order - 1| < k.
+    """
+    if order == 1:
+        return kl(x, y, k, order)
+    if abs(order - 1) >= k:
+        raise UserError(f"the estimate at order {order:g} needs more than {abs(order - 1):g} neighbours, got k = {k}")
+    own, across = _radii(x, y, k)
+    logs = (1 - order) * (np.log((len(x) - 1) / len(y)) + x.shape[1] * np.log(own / across))
+    bias = 2 * gammaln(k) - gammaln(k - order + 1) - gammaln(k + order - 1)
+    return float((np.logaddexp.reduce(logs) - np.log(len(logs)) + bias) / (order - 1))
+
+
+def _shares(x: np.ndarray, y: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return how much x there is among the k nearest of both sets around each point of x, and of y, itself left out: 0 to 1."""
+    both = np.concatenate([x, y])
+    first = np.arange(len(both)) < len(x)
+    near = _nearest(both, both, k + 1)[1]
+    itself = near == np.arange(len(both))[:, None]
+    itself[~itself.any(1), -1] = True  # hidden behind equal points: the farthest goes instead
+    others = near[~itself].reshape(len(both), k)
+    of_x = first[others].sum(1) + 0.5  # half a neighbour more of each, so that no share is 0
+    of_y = k + 1 - of_x
+    weight_x = of_x / (len(x) - first)
+    weight_y = of_y / (len(y) - ~first)
+    share = weight_x / (weight_x + weight_y)
+    return share[first], share[~first]
+
+
+def jensen_shannon(x: np.ndarray, y: np.ndarray, k: int, order: float) -> float:
+    """Return log 2 minus the cross-entropy of the k-nearest-neighbour rule that tells x from y: a bound from below."""
+    in_x, in_y = _shares(x, y, k)
+    return float(np.log(2) + (np.log(in_x).mean() + np.log(1 - in_y).mean()) / 2)
+
+
+def total_variation(x: np.ndarray, y: np.ndarray, k: int, order: float) -> float:
+    """Return 1 minus twice the error of the k-nearest-neighbour rule that tells x from y: a bound from below."""
+    in_x, in_y = _shares(x, y, k)
+
+    def right(share: np.ndarray) -> float:
+        return float(((share > 0.5) + 0.5 * (share == 0.5)).mean())
+
+    return right(in_x) + right(1 - in_y) - 1
+
+
+def fisher(x: np.ndarray, y: np.ndarray, k: int, order: float) -> float:
+    """Return mean |s_p - s_q|² over x, with the scores by mean shift, s = (d + 2)/r² mean(neighbours - x).
+
+    (Fukunaga and Hostetler, doi:10.1109/TIT.1975.1055330.)  The square is the product of two estimates from neighbours of odd
+    and of even rank, whose noise is independent, so that it does not add.  It is rough:
+    averaging over a ball takes some of the tails off.
+    """
+    scores = []
+    for points, skip in ((x, 1), (y, 0)):  # a point of x is its own first neighbour
+        distance, near = _nearest(points, x, k + skip + 1)
+        radius = distance[:, -1:]  # the farthest neighbour only bounds the ball
+        if (radius == 0).any():
+            raise UserError(f"more than {k} samples are equal, so the distribution has no score")
+        shift = points[near[:, skip:-1]] - x[:, None]
+        scores.append([(x.shape[1] + 2) / radius**2 * shift[:, part::2].mean(1) for part in (0, 1)])
+    halves = [scores[0][part] - scores[1][part] for part in (0, 1)]
+    return float((halves[0] * halves[1]).sum(1).mean())

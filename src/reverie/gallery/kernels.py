@@ -1,0 +1,118 @@
+"""Kernels to look at: Gram matrices, kernel principal components, and the feature map that makes circles separable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from reverie.data import load_data
+from reverie.files import writable_folder
+from reverie.kernels import (
+    Gaussian,
+    InverseMultiquadric,
+    Kernel,
+    Laplace,
+    Linear,
+    Polynomial,
+    RationalQuadratic,
+    gram,
+    kernel_pca,
+)
+from reverie.noise import check_seed
+from reverie.picture import ACCENT, INK, SOFT, WARM, figure, plane, save, window
+
+POINTS = 300
+BETWEEN = 0.68  # the radius that parts the two circles
+
+
+def _circles(seed: int) -> tuple[Tensor, Tensor]:
+    """Return points of both circles, the inner first and each by its angle, and which are inner."""
+    x, _ = load_data("circles", POINTS, seed).batch(torch.arange(POINTS))
+    inner, angle = x.norm(dim=1) < BETWEEN, torch.atan2(x[:, 1], x[:, 0])
+    order = torch.argsort(angle + torch.where(inner, -10.0, 0.0))
+    return x[order].double(), inner[order]
+
+
+def _colours(inner: Tensor) -> list[str]:
+    return [WARM if inside else ACCENT for inside in inner.tolist()]
+
+
+def gram_matrices(seed: int) -> Figure:
+    """Draw the Gram matrices of six kernels on the circles: the inner circle's block first, each circle by its angle."""
+    x, inner = _circles(seed)
+    kernels: dict[str, Kernel] = {
+        "linear": Linear(), "polynomial, degree 2": Polynomial(2), "Gaussian, width 0.25": Gaussian(0.25),
+        "Laplace, width 0.25": Laplace(0.25), "rational quadratic": RationalQuadratic(0.25),
+        "inverse multiquadric": InverseMultiquadric(0.25),
+    }  # fmt: skip
+    made = figure(12, 7.6)
+    for axes, (name, kernel) in zip(made.subplots(2, 3).flat, kernels.items(), strict=True):
+        k = gram(kernel, x)
+        top = float(k.abs().max())
+        low, colours = (-top, "RdBu_r") if float(k.min()) < -1e-9 else (0.0, "magma_r")
+        shown = axes.imshow(k.numpy(), cmap=colours, vmin=low, vmax=top)
+        made.colorbar(shown, ax=axes, shrink=0.8)
+        edge = int(inner.sum()) - 0.5
+        axes.axhline(edge, color=INK, lw=0.6)
+        axes.axvline(edge, color=INK, lw=0.6)
+        axes.set(xticks=[edge / 2, (edge + POINTS) / 2], yticks=[edge / 2, (edge + POINTS) / 2])
+        axes.set_xticklabels(["inner", "outer"])
+        axes.set_yticklabels(["inner", "outer"], rotation=90, va="center")
+        axes.tick_params(length=0)
+        axes.set_title(name, fontsize=10, color=INK)
+    return made
+
+
+def components(seed: int) -> Figure:
+    """Draw the circles, their linear principal components and those under a Gaussian kernel."""
+    x, inner = _circles(seed)
+    made = figure(13, 4.4)
+    panels: dict[str, Tensor] = {
+        "the data": x,
+        "linear principal components": kernel_pca(Linear(), x).coordinates,
+        "kernel principal components, Gaussian, width 0.25": kernel_pca(Gaussian(0.25), x).coordinates,
+    }
+    for k, (axes, (title, points)) in enumerate(zip(made.subplots(1, 3), panels.items(), strict=True)):
+        plane(axes, window(points.numpy()), title)
+        axes.scatter(points[:, 0], points[:, 1], c=_colours(inner), s=12, alpha=0.8, linewidths=0)
+        axes.set(xlabel="first" if k else "", ylabel="second" if k else "")
+    return made
+
+
+def feature_map(seed: int) -> Figure:
+    """Draw the circles and their image under the polynomial feature map, where a plane parts them."""
+    x, inner = _circles(seed)
+    features = Polynomial(2).features(x)  # x1², sqrt(2) x1 x2, x2²
+    made = figure(11, 5)
+    flat = plane(made.add_subplot(1, 2, 1), window(x.numpy()), "no line parts them")
+    flat.scatter(x[:, 0], x[:, 1], c=_colours(inner), s=14, alpha=0.8, linewidths=0)
+    turn = np.linspace(0, 2 * np.pi, 200)
+    flat.plot(BETWEEN * np.cos(turn), BETWEEN * np.sin(turn), color=SOFT, lw=1, ls="--")
+    solid: Any = made.add_subplot(1, 2, 2, projection="3d")
+    solid.scatter(features[:, 0], features[:, 2], features[:, 1], c=_colours(inner), s=14, alpha=0.9, linewidths=0)
+    side = np.linspace(0, BETWEEN**2, 2)
+    first, height = np.meshgrid(side, np.array([-0.75, 0.75]))
+    solid.plot_surface(first, BETWEEN**2 - first, height, color=SOFT, alpha=0.35, linewidth=0)
+    solid.set(xlabel="x1²", ylabel="x2²", zlabel="√2 x1 x2")
+    solid.set_title("after the feature map a plane does", fontsize=10, color=INK)
+    solid.view_init(elev=18, azim=-32)
+    for axis in (solid.xaxis, solid.yaxis, solid.zaxis):
+        axis.pane.fill = False
+        axis.set_major_locator(MaxNLocator(4))
+    return made
+
+
+def draw(out: Path, seed: int = 0) -> list[Path]:
+    """Draw all pictures into a folder and return the files."""
+    check_seed(seed)
+    writable_folder(out)
+    pictures = {"gram": gram_matrices(seed), "components": components(seed), "features": feature_map(seed)}
+    for name, made in pictures.items():
+        save(made, out / f"{name}.png")
+    return [out / f"{name}.png" for name in pictures]

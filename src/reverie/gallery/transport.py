@@ -1,0 +1,194 @@
+"""Transport to look at: plans, potentials, convergence, and what divergences see when supports part."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from reverie.data import load_data
+from reverie.divergence import discrete
+from reverie.errors import ReverieWarning
+from reverie.files import writable_folder
+from reverie.noise import check_seed
+from reverie.picture import ACCENT, CYCLE, INK, SOFT, WARM, figure, plane, save, window
+from reverie.transport import Problem, between, exact, sinkhorn, wasserstein_1d
+
+EPSILONS = (0.1, 0.01, 0.001)
+GRID = 160
+POINTS = 60
+
+
+def _bumps(grid: Tensor, *parts: tuple[float, float, float]) -> Tensor:
+    """Return a mixture of Gaussians, (weight, mean, deviation) each, on a grid with sum 1."""
+    density = torch.stack([w / s * (-((grid - m) ** 2) / (2 * s**2)).exp() for w, m, s in parts]).sum(0)
+    return density / density.sum()
+
+
+def _line() -> tuple[Tensor, Tensor, Tensor, Problem]:
+    grid = torch.linspace(0, 1, GRID, dtype=torch.float64)
+    a, b = _bumps(grid, (0.6, 0.25, 0.07), (0.4, 0.55, 0.05)), _bumps(grid, (1.0, 0.7, 0.12))
+    return grid, a, b, between(grid[:, None], grid[:, None], a, b)
+
+
+def _plans(problem: Problem) -> dict[str, Tensor]:
+    """Return the exact plan and those at several epsilon, by the title of their panel."""
+    solved = exact(problem)
+    plans = {f"exact\ncost {float(solved.cost):.4f}": solved.plan}
+    for epsilon in reversed(EPSILONS):
+        found = sinkhorn(problem, epsilon, max_iterations=20_000)
+        plans[f"epsilon {epsilon:.1%} of the mean cost\ncost {float(found.cost()):.4f}"] = found.plan()
+    return plans
+
+
+def _quiet(axes: Axes) -> None:
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+
+
+def line() -> Figure:
+    """Draw the plans between two distributions on a line, with the distributions along their sides."""
+    grid, a, b, problem = _line()
+    made = figure(15, 4.6)
+    plans = _plans(problem)
+    sides: Any = made.subfigures(1, len(plans))
+    for part, (title, plan) in zip(sides, plans.items(), strict=True):
+        corner = part.subplots(2, 2, width_ratios=(1, 5), height_ratios=(1, 5))
+        _quiet(corner[0, 0])
+        top, side, middle = corner[0, 1], corner[1, 0], corner[1, 1]
+        top.fill_between(grid, b, color=WARM, alpha=0.8, lw=0)
+        side.fill_betweenx(grid, -a, color=ACCENT, alpha=0.8, lw=0)
+        for axes in (top, side):
+            _quiet(axes)
+            axes.margins(0)
+        shown = (plan / plan.max()).sqrt()  # the root makes what is faint visible
+        middle.imshow(shown.numpy(), origin="lower", extent=(0, 1, 0, 1), cmap="magma_r", aspect="auto")
+        middle.set(xticks=[], yticks=[], xlabel="to", ylabel="from")
+        top.set_title(title, fontsize=10, color=INK)
+    return made
+
+
+def clouds(seed: int) -> Figure:
+    """Draw the plans between two sets of points: a line for each move, the darker the more is moved."""
+    x, _ = load_data("eight-gaussians", POINTS, seed).batch(torch.arange(POINTS))
+    y, _ = load_data("moons", POINTS, seed + 1).batch(torch.arange(POINTS))
+    made = figure(15, 4.3)
+    plans = _plans(between(x.double(), y.double()))
+    limits = window(torch.cat([x, y]).numpy())
+    for axes, (title, plan) in zip(made.subplots(1, len(plans)), plans.items(), strict=True):
+        plane(axes, limits, title)
+        i, j = torch.nonzero(plan > 0.01 / POINTS, as_tuple=True)
+        share = (plan[i, j] * POINTS).clamp(max=1).numpy()
+        axes.add_collection(
+            LineCollection(list(torch.stack([x[i], y[j]], 1).numpy()), colors=INK, alpha=share**0.7, linewidths=0.8)
+        )
+        axes.scatter(x[:, 0], x[:, 1], s=22, c=ACCENT, linewidths=0, zorder=2, label="from")
+        axes.scatter(y[:, 0], y[:, 1], s=22, c=WARM, linewidths=0, zorder=2, label="to")
+    made.axes[0].legend(fontsize=8, loc="upper right", framealpha=0.9)
+    return made
+
+
+def potentials() -> Figure:
+    """Draw both potentials over the line, exact and at several epsilon, where there is something to move."""
+    grid, a, b, problem = _line()
+    made = figure(11, 4)
+    solved = exact(problem)
+    pairs = {"exact": (solved.f, solved.g)}
+    for epsilon in reversed(EPSILONS):
+        found = sinkhorn(problem, epsilon, max_iterations=20_000)
+        pairs[f"epsilon {epsilon:.1%}"] = (found.f, found.g)
+    for axes, side, weights in zip(made.subplots(1, 2), (0, 1), (a, b), strict=True):
+        there = weights > 1e-4 * weights.max()
+        ground = axes.twinx()
+        ground.fill_between(grid, weights, color=SOFT, alpha=0.25, lw=0)
+        ground.set(yticks=[], ylim=(0, 3 * float(weights.max())))
+        for k, (name, pair) in enumerate(pairs.items()):
+            level = (pair[0] * a).sum()  # potentials are known up to a constant that goes from one to the other
+            values = pair[side] + (level if side else -level)
+            colour, style = (INK, "--") if k == 0 else (CYCLE[k - 1], "-")
+            axes.plot(grid[there], values[there], color=colour, ls=style, lw=1.6, label=name)
+        axes.set(xlabel="place", title=("f, of the first distribution", "g, of the second")[side])
+        axes.set_ylabel("potential, in units of cost")
+        axes.spines[["top", "right"]].set_visible(False)
+        ground.spines[:].set_visible(False)
+    made.axes[0].legend(frameon=False, fontsize=9)
+    return made
+
+
+def convergence() -> Figure:
+    """Draw the marginal error over the iterations at several epsilon; it jumps where epsilon is lowered to the next stage."""
+    _, _, _, problem = _line()
+    made = figure(8, 4.2)
+    axes = made.subplots()
+    for k, epsilon in enumerate(EPSILONS):
+        found = sinkhorn(problem, epsilon, tolerance=1e-9, max_iterations=20_000)
+        axes.plot(np.arange(1, found.iterations + 1), found.errors, color=CYCLE[k], lw=1.4, label=f"epsilon {epsilon:.1%}")
+    axes.set(
+        xlabel="iterations",
+        ylabel="marginal error",
+        xscale="log",
+        yscale="log",
+        title="Sinkhorn's convergence, with stages of epsilon",
+    )
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    return made
+
+
+def supports() -> Figure:
+    """Draw KL, Jensen-Shannon, total variation and Wasserstein distance of two bumps with edges as one moves away."""
+    grid = torch.linspace(0, 6, 601, dtype=torch.float64)
+
+    def bump(at: float) -> Tensor:
+        return (1 - (grid - at) ** 2).clamp(min=0)
+
+    first, shifts = bump(1.0), np.arange(0, 401, 5) / 100
+    kinds = {"Kullback-Leibler": "kl", "Jensen-Shannon": "jensen-shannon", "total variation": "total-variation"}
+    rows: dict[str, list[float]] = {name: [] for name in (*kinds, "Wasserstein-1")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReverieWarning)  # infinite is what is to be shown
+        for shift in shifts:
+            second = bump(1.0 + float(shift))
+            for name, kind in kinds.items():
+                rows[name].append(float(discrete(first, second, kind)))
+            rows["Wasserstein-1"].append(float(wasserstein_1d(grid, grid, first, second)))
+    made = figure(12, 4.2)
+    left, right = made.subplots(1, 2, width_ratios=(2, 3))
+    for shift, colour in ((0.0, ACCENT), (0.8, CYCLE[2]), (3.0, WARM)):
+        left.fill_between(grid, bump(1.0 + shift), color=colour, alpha=0.45, lw=0, label=f"shift {shift:g}")
+    left.set(title="one bump, moved", xlabel="place", yticks=[])
+    left.legend(frameon=False, fontsize=9)
+    ceiling = 4.4
+    for k, (name, values) in enumerate(rows.items()):
+        capped = [value if np.isfinite(value) else ceiling for value in values]
+        right.plot(shifts, capped, color=CYCLE[k], lw=1.8, ls="-" if capped == values else ":", label=name)
+    right.annotate("infinite", (2.0, ceiling), (2.0, ceiling + 0.08), color=CYCLE[0], ha="center", va="bottom", fontsize=9)
+    right.axvline(2.0, color=SOFT, lw=1, ls="--")
+    right.annotate("nothing in common from here", (2.05, 0.1), color=SOFT, fontsize=9)
+    right.set(
+        title="only transport still tells how far", xlabel="shift", ylabel="divergence or distance", ylim=(0, ceiling + 0.5)
+    )
+    right.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(0.06, 0.66))
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    return made
+
+
+def draw(out: Path, seed: int = 0) -> list[Path]:
+    """Draw all pictures into a folder and return the files."""
+    check_seed(seed)
+    writable_folder(out)
+    pictures = {
+        "line": line(), "clouds": clouds(seed), "potentials": potentials(), "convergence": convergence(),
+        "supports": supports(),
+    }  # fmt: skip
+    for name, made in pictures.items():
+        save(made, out / f"{name}.png")
+    return [out / f"{name}.png" for name in pictures]

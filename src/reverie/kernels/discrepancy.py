@@ -1,0 +1,178 @@
+"""The maximum mean discrepancy: how far apart the means of two sets are in a kernel's space of features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from reverie.distances import row_blocks
+from reverie.errors import UserError, pick
+from reverie.kernels.kernel import Gaussian, Kernel
+from reverie.kernels.matrices import Points, check_inputs, median_width
+from reverie.noise import check_seed
+
+SIDE = 1024  # of the square blocks
+
+
+@dataclass(frozen=True, eq=False)
+class MMD:
+    """An estimate of the squared discrepancy from n and m points, differentiable in them, and its standard error."""
+
+    value: Tensor
+    standard_error: float
+    n: int
+    m: int
+
+
+@dataclass(frozen=True, eq=False)
+class MMDTest:
+    """The unbiased estimate, and the share of random relabellings, itself included, in which it is as large."""
+
+    value: float
+    p_value: float
+    permutations: int
+
+
+def mmd(x: Any, y: Any, kernel: Kernel | None = None, *, estimator: str = "unbiased") -> MMD:
+    """Estimate MMD² = E k(x, x') + E k(y, y') - 2 E k(x, y) (Gretton et al., JMLR 13, 2012).  x: (n, d); y: (m, d).
+
+    Estimators: unbiased (pairs of different points; may be negative), biased (all pairs; never negative), linear (disjoint
+    pairs; O(n) time).  Without a kernel: Gaussian, its width the median distance.  Gram matrices exist in blocks only.
+    """
+    x, y, kernel = _prepare(x, y, kernel)
+    return pick(ESTIMATORS, estimator, "estimator")(kernel, x, y)
+
+
+def mmd_test(x: Any, y: Any, kernel: Kernel | None = None, *, permutations: int = 500, seed: int = 0) -> MMDTest:
+    """Test whether two sets come from one distribution: compare the unbiased estimate with those of random relabellings.
+
+    One pass over the blocks of the joint Gram matrix serves all relabellings; memory is O((n + m) permutations).
+    """
+    if permutations < 1:
+        raise UserError(f"a permutation test needs at least one permutation, got {permutations}")
+    x, y, kernel = _prepare(x, y, kernel)
+    n, m = len(x), len(y)
+    both = torch.cat([x, y]) if isinstance(x, Tensor) else [*x, *y]
+    random = torch.Generator().manual_seed(check_seed(seed))
+    orders = [torch.arange(n + m), *(torch.randperm(n + m, generator=random) for _ in range(permutations))]
+    first = torch.zeros(n + m, permutations + 1, dtype=torch.float64)
+    for k, order in enumerate(orders):
+        first[order[:n], k] = 1.0
+    with torch.no_grad():
+        xx, x_all, total = torch.zeros(permutations + 1, dtype=torch.float64), torch.zeros(permutations + 1), 0.0
+        for rows in row_blocks(n + m, n + m):
+            tile = kernel(both[rows], both).double().cpu()
+            tile[torch.arange(len(tile)), torch.arange(rows.start, rows.stop)] = 0.0
+            xx += (first[rows] * (tile @ first)).sum(0)
+            sums = tile.sum(1)
+            x_all = x_all + sums @ first[rows]
+            total += float(sums.sum())
+    xy = x_all - xx
+    yy = total - xx - 2 * xy
+    values = xx / (n * (n - 1)) + yy / (m * (m - 1)) - 2 * xy / (n * m)
+    as_large = int((values[1:] >= values[0] - 1e-12 * values.abs().max()).sum())
+    return MMDTest(float(values[0]), (1 + as_large) / (1 + permutations), permutations)
+
+
+def _prepare(x: Any, y: Any, kernel: Kernel | None) -> tuple[Any, Any, Kernel]:
+    x, y = check_inputs(x, y)
+    if len(x) < 2 or len(y) < 2:
+        raise UserError(f"a discrepancy needs at least two points of each set, got {len(x)} and {len(y)}")
+    return x, y, kernel if kernel is not None else Gaussian(median_width(x, y))
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """What is needed of a Gram matrix: its sum, with a gradient, the sums of its rows (n,) and columns (m,), and of squares."""
+
+    total: Tensor
+    rows: Tensor
+    columns: Tensor
+    squares: float
+
+
+def _table(kernel: Kernel, x: Points, y: Points | None = None) -> _Table:
+    """Add up the Gram matrix of two sets, or of one set without its diagonal, in square blocks.
+
+    Of one set only the blocks on and above the diagonal are computed.
+    """
+    own = y is None
+    other = x if y is None else y
+    device = x.device if isinstance(x, Tensor) else None
+    total, squares = torch.zeros((), dtype=torch.float64, device=device), 0.0
+    rows, columns = (torch.zeros(len(points), dtype=torch.float64, device=device) for points in (x, other))
+
+    def block(i: slice, j: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        k = kernel(x[i], other[j]).double()
+        if own and i == j:
+            k = k - k.diagonal().diag()
+        return k.sum(), k.detach().sum(1), k.detach().sum(0), k.detach().square().sum()
+
+    keep = not any(isinstance(points, Tensor) and points.requires_grad for points in (x, other))
+    for i in row_blocks(len(x), SIDE):
+        for j in row_blocks(len(other), SIDE):
+            if own and j.start < i.start:
+                continue
+            # the backward pass computes a block anew, so that none is kept
+            part, right, down, square = block(i, j) if keep else checkpoint(block, i, j, use_reentrant=False)
+            twice = 2 if own and i != j else 1
+            total, squares = total + twice * part, squares + twice * float(square)
+            rows[i] += right
+            columns[j] += down
+            if twice == 2:
+                rows[j] += down
+    return _Table(total, rows, columns, squares)
+
+
+def _quadratic(kernel: Kernel, x: Points, y: Points, biased: bool) -> MMD:
+    n, m = len(x), len(y)
+    xx, yy, xy = _table(kernel, x), _table(kernel, y), _table(kernel, x, y)
+    if biased:
+        own_x = (xx.total + kernel.pairs(x, x).double().sum()) / n**2
+        own_y = (yy.total + kernel.pairs(y, y).double().sum()) / m**2
+    else:
+        own_x, own_y = xx.total / (n * (n - 1)), yy.total / (m * (m - 1))
+    value = own_x + own_y - 2 * xy.total / (n * m)
+    return MMD(value.to(x.dtype) if isinstance(x, Tensor) else value, _standard_error(xx, yy, xy, n, m), n, m)
+
+
+def _standard_error(xx: _Table, yy: _Table, xy: _Table, n: int, m: int) -> float:
+    """Return the deviation of the unbiased estimate from Hoeffding's two orders, of which the second rules for equal sets.
+
+    With h_i = mean k(x_i, x) - mean k(x_i, y), the first order is 4 var(h)/n and the like for y.  var(h) as measured also holds
+    the noise of the means, which is taken off.  s is the mean square of a Gram matrix centred in rows and columns:
+    the second order is 2 s_xx/n² + 2 s_yy/m² + 4 s_xy/(nm).
+    """
+    row_x, row_y = xx.rows / (n - 1), yy.rows / (m - 1)
+    across_x, across_y = xy.rows / m, xy.columns / n
+    s_xx = (xx.squares / (n * (n - 1)) - 2 * row_x.square().mean() + row_x.mean() ** 2).clamp(min=0)
+    s_yy = (yy.squares / (m * (m - 1)) - 2 * row_y.square().mean() + row_y.mean() ** 2).clamp(min=0)
+    s_xy = xy.squares / (n * m) - across_x.square().mean() - across_y.square().mean() + across_x.mean() ** 2
+    s_xy = s_xy.clamp(min=0)
+    first_x = (row_x - across_x).var() - s_xx / n - s_xy / m
+    first_y = (row_y - across_y).var() - s_yy / m - s_xy / n
+    second = 2 * s_xx / n**2 + 2 * s_yy / m**2 + 4 * s_xy / (n * m)
+    variance = 4 * first_x / n + 4 * first_y / m + second
+    return float(torch.maximum(variance, second / 4).sqrt())  # what was taken off is itself an estimate, so there is a floor
+
+
+def _linear(kernel: Kernel, x: Points, y: Points) -> MMD:
+    """Average h = k(x, x') + k(y, y') - k(x, y') - k(x', y) over disjoint pairs of pairs."""
+    many = min(len(x), len(y)) // 2
+    if many < 2:
+        raise UserError(f"the linear estimator needs at least four points of each set, got {len(x)} and {len(y)}")
+    x1, x2, y1, y2 = x[0 : 2 * many : 2], x[1 : 2 * many : 2], y[0 : 2 * many : 2], y[1 : 2 * many : 2]
+    h = kernel.pairs(x1, x2) + kernel.pairs(y1, y2) - kernel.pairs(x1, y2) - kernel.pairs(x2, y1)
+    return MMD(h.mean(), float(h.detach().double().std() / many**0.5), 2 * many, 2 * many)
+
+
+ESTIMATORS: dict[str, Callable[[Kernel, Any, Any], MMD]] = {
+    "unbiased": lambda kernel, x, y: _quadratic(kernel, x, y, False),
+    "biased": lambda kernel, x, y: _quadratic(kernel, x, y, True),
+    "linear": _linear,
+}

@@ -1,0 +1,128 @@
+"""What kernels are for: functions of the space they span, principal components, regression and smoothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reverie.distances import precise, row_blocks
+from reverie.errors import UserError
+from reverie.inputs import tensor
+from reverie.kernels.kernel import Kernel
+from reverie.kernels.matrices import Points, check_inputs, gram, gram_times
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """f = sum_i c_i k(x_i, .), a function of the kernel's Hilbert space.  points: n of them; coefficients: (n,) or (n, t).
+
+    <f, g> = c^T K(x, y) d, and f(z) = <f, k(z, .)>, the reproducing property.
+    """
+
+    kernel: Kernel
+    points: Points
+    coefficients: Tensor
+
+    def __call__(self, z: Any) -> Tensor:
+        """Return f at some points: (m,) or (m, t)."""
+        z, points = check_inputs(z, self.points)
+        return gram_times(self.kernel, z, points, self.coefficients)
+
+    def inner(self, other: Function) -> Tensor:
+        """Return <f, g>: (), or (t,) for functions of t outputs."""
+        if self.kernel != other.kernel:
+            raise UserError("only functions of one kernel have an inner product")
+        return (self.coefficients * other(self.points)).sum(0)
+
+    def norm(self) -> Tensor:
+        """Return sqrt(<f, f>)."""
+        return self.inner(self).clamp(min=0).sqrt()
+
+    def __add__(self, other: Function) -> Function:
+        if self.kernel != other.kernel:
+            raise UserError("only functions of one kernel can be added")
+        coefficients = torch.cat([self.coefficients, other.coefficients])
+        if isinstance(self.points, Tensor) and isinstance(other.points, Tensor):
+            return Function(self.kernel, torch.cat([self.points, other.points]), coefficients)
+        return Function(self.kernel, [*self.points, *other.points], coefficients)
+
+    def __mul__(self, number: float) -> Function:
+        return Function(self.kernel, self.points, self.coefficients * number)
+
+    __rmul__ = __mul__
+
+
+def section(kernel: Kernel, x: Any) -> Function:
+    """Return k(x, .), the function that stands for evaluation at x.  x: (1, d), or one string in a list."""
+    (x,) = check_inputs(x)
+    if len(x) != 1:
+        raise UserError(f"k(x, .) belongs to one point, got {len(x)}")
+    return Function(kernel, x, torch.ones(1, dtype=x.dtype if isinstance(x, Tensor) else torch.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class KernelPCA:
+    """Principal components in the space of features.  values: (c,), the variances times n; coordinates: (n, c)."""
+
+    kernel: Kernel
+    points: Points
+    values: Tensor
+    coordinates: Tensor
+    means: Tensor  # (n,), of the columns of the Gram matrix
+
+    def __call__(self, z: Any) -> Tensor:
+        """Return the coordinates of other points: (m, c)."""
+        k = gram(self.kernel, z, self.points)
+        centred = k - k.mean(1, keepdim=True) - self.means + self.means.mean()
+        return centred @ (self.coordinates / self.values)
+
+
+def kernel_pca(kernel: Kernel, x: Any, components: int = 2) -> KernelPCA:
+    """Return the largest principal components of phi(x) from the centred Gram matrix (Schölkopf et al. 1998)."""
+    (x,) = check_inputs(x)
+    if not 1 <= components < len(x):
+        raise UserError(f"{len(x)} points have from 1 to {len(x) - 1} principal components, got {components}")
+    k = gram(kernel, x)
+    means = k.mean(0)
+    values, vectors = torch.linalg.eigh(k - means - means[:, None] + means.mean())
+    values, vectors = values.flip(0)[:components], vectors.flip(1)[:, :components]
+    if values[-1] <= len(x) * torch.finfo(values.dtype).eps * values[0]:
+        rank = int((values > len(x) * torch.finfo(values.dtype).eps * values[0]).sum())
+        raise UserError(f"the features of the points span only {rank} dimensions; ask for at most that many components")
+    largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))  # its sign is made positive, so that signs are settled
+    return KernelPCA(kernel, x, values, vectors * largest.sign() * values.sqrt(), means)
+
+
+def kernel_ridge(kernel: Kernel, x: Any, y: Any, penalty: float = 1e-3) -> Function:
+    """Return the f with least sum_i |f(x_i) - y_i|² + penalty |f|²: (K + penalty I) c = y.  y: (n,) or (n, t)."""
+    (x,) = check_inputs(x)
+    k = gram(kernel, x)
+    y = tensor(y).to(k)
+    if y.ndim not in (1, 2) or len(y) != len(x):
+        raise UserError(f"one answer for each of {len(x)} points is needed, got the shape {tuple(y.shape)}")
+    if not penalty >= 0:
+        raise UserError(f"the penalty must be 0 or more, got {penalty}")
+    factor, failed = torch.linalg.cholesky_ex(k + penalty * torch.eye(len(k), dtype=k.dtype, device=k.device))
+    if failed:
+        raise UserError("the Gram matrix is singular at this penalty; raise it")
+    solved = torch.cholesky_solve(y.reshape(len(y), -1), factor)
+    return Function(kernel, x, solved.reshape(y.shape))
+
+
+def nadaraya_watson(kernel: Kernel, x: Any, y: Any, at: Any) -> Tensor:
+    """Return the kernel-weighted means sum_i k(z, x_i) y_i / sum_i k(z, x_i) at points z: (m, ...).  y: (n, ...).
+
+    The weights are a softmax of log k, so that far from all x the closest ones decide, instead of 0/0.
+    """
+    x, at = check_inputs(x, at)
+    y = tensor(y)
+    if len(y) != len(x):
+        raise UserError(f"one answer for each of {len(x)} points is needed, got {len(y)}")
+    if isinstance(x, Tensor):
+        x, at = x.to(precise(x)), at.to(precise(at))
+    answers = y.to(precise(y))
+    blocks = row_blocks(len(at), len(x))
+    return torch.cat([torch.tensordot(kernel.log(at[rows], x).softmax(1), answers, 1) for rows in blocks]).to(y.dtype)

@@ -1,0 +1,62 @@
+"""Exact transport: the linear programme, solved by POT's network simplex."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.errors import UserError
+from reverie.transport.problem import Problem, finite
+
+MOVES = 10_000_000  # of the simplex, far more than it needs for thousands of points
+
+
+@dataclass(frozen=True, eq=False)
+class Exact:
+    """The solution of a transport problem.
+
+    cost: (...), min_P <P, C>, differentiable in points, weights and costs.  plan: (..., n, m), with at most n + m - 1 entries.
+    f: (..., n) and g: (..., m), the potentials: f_i + g_j <= C_ij, with equality where the plan moves something.
+    """
+
+    problem: Problem
+    cost: Tensor
+    plan: Tensor
+    f: Tensor
+    g: Tensor
+
+
+def exact(problem: Problem) -> Exact:
+    """Solve min_P <P, C> over plans P with row sums a and column sums b.
+
+    The whole matrix of costs is needed.  At a degenerate problem, where the optimum has a kink, the gradient is one of several.
+    """
+    costs = problem.matrix()
+    *batch, n, m = problem.shape
+    flat = costs.detach().reshape(-1, n, m).cpu().numpy()
+    weights = zip(*(w.detach().reshape(-1, w.shape[-1]).cpu().numpy() for w in (problem.a, problem.b)), strict=True)
+    solved = [_simplex(c, a, b) for c, (a, b) in zip(flat, weights, strict=True)]
+    plan, f, g = (
+        torch.from_numpy(np.stack(part)).to(costs).reshape(*batch, *part[0].shape) for part in zip(*solved, strict=True)
+    )
+    cost = (plan * finite(costs)).sum((-2, -1))
+    pull = (f * (problem.a - problem.a.detach())).sum(-1) + (g * (problem.b - problem.b.detach())).sum(-1)  # of value 0
+    return Exact(problem, (cost + pull).to(problem.dtype), plan.to(problem.dtype), f, g)
+
+
+def _simplex(costs: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return plan and potentials of one problem in float64."""
+    from ot.lp import emd
+
+    allowed = np.isfinite(costs)
+    most = np.abs(costs[allowed]).max()
+    wall = costs if allowed.all() else np.where(allowed, costs, (2 * most + 1) * sum(costs.shape))  # dearer than any way round
+    plan, log = emd(a, b * (a.sum() / b.sum()), np.ascontiguousarray(wall, dtype=np.float64), numItermax=MOVES, log=True)
+    if log["warning"] is not None:
+        raise UserError(f"the exact plan was not found: {log['warning']}")
+    if plan[~allowed].any():
+        raise UserError("no plan avoids all forbidden moves; allow more of them")
+    return plan, log["u"], log["v"]
