@@ -7,15 +7,34 @@ import sys
 import warnings
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
 
+from reverie.cli_gallery import gallery
+from reverie.cli_options import (
+    ChannelsOption,
+    DataDirOption,
+    DeviceOption,
+    FitOption,
+    GridOption,
+    GuidanceOption,
+    JsonOption,
+    LabelOption,
+    LabelsOption,
+    QuietOption,
+    RunPath,
+    SamplerOption,
+    SamplingSteps,
+    SeedOption,
+    SizeOption,
+    StrictOption,
+    completer,
+    named,
+    screen_for,
+)
 from reverie.errors import ReverieWarning, UserError
-
-if TYPE_CHECKING:
-    from reverie.screen import Screen
 
 app = typer.Typer(
     name="reverie",
@@ -24,47 +43,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Start with: reverie train spiral --out runs/spiral",
 )
-gallery = typer.Typer(name="gallery", help="Pictures that show a formula at work.", no_args_is_help=True)
 app.add_typer(gallery)
 
 USER_MISTAKE, INTERRUPTED = 2, 130
-
-
-def _completer(kind: str) -> Any:
-    def complete(incomplete: str) -> list[str]:
-        from reverie import verbs
-
-        return [name for name in verbs.names()[kind] if name.startswith(incomplete)]
-
-    return complete
-
-
-def _named(kind: str, text: str, *flags: str) -> Any:
-    return typer.Option(*flags, help=f"{text}; `reverie list {kind}` shows them.", autocompletion=_completer(kind))
-
-
-RunPath = Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")]
-SamplerOption = Annotated[str | None, _named("samplers", "How to sample, with options like ddim:eta=0.5", "--sampler")]
-SamplingSteps = Annotated[int | None, typer.Option("--steps", help="Times on the grid; most samplers evaluate once at each.")]
-GridOption = Annotated[str | None, _named("grids", "How the times are spaced, with options like karras:rho=7", "--grid")]
-SizeOption = Annotated[str | None, typer.Option("--size", help="Size of images: 32, or 64x48 for height x width.")]
-FitOption = Annotated[str, typer.Option("--fit", help="How images are brought to that size: crop, pad or stretch.")]
-ChannelsOption = Annotated[int | None, typer.Option("--channels", help="1 grey, 3 colour, 4 with transparency; else inferred.")]
-LabelsOption = Annotated[str, typer.Option("--labels", help="Where labels come from: auto, folder, name, csv, jsonl, none.")]
-DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where the files of named data sets are.")]
-StrictOption = Annotated[bool, typer.Option("--strict", help="Refuse data with broken files instead of skipping them.")]
-LabelOption = Annotated[str | None, typer.Option("--label", help="Class to draw, or all for each in turn.")]
-GuidanceOption = Annotated[float, typer.Option("--guidance", help="Classifier-free guidance scale; 1 is none.")]
-
-
-def _screen(json: bool, quiet: bool) -> Screen:
-    from reverie.screen import Screen
-
-    return Screen(json, quiet)
 
 
 def _version(asked: bool) -> None:
@@ -85,7 +66,7 @@ def _root(
 @app.command()
 def train(
     data: Annotated[
-        str | None, typer.Argument(help="Name of a data set, or a path.", metavar="DATA", autocompletion=_completer("data"))
+        str | None, typer.Argument(help="Name of a data set, or a path.", metavar="DATA", autocompletion=completer("data"))
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder of the new run; runs/DATA if not given.")] = None,
     minutes: Annotated[float | None, typer.Option("--minutes", help="Train for this long.")] = None,
@@ -111,19 +92,19 @@ def train(
     learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="Highest learning rate.")] = None,
     decay: Annotated[str | None, typer.Option("--decay", help="How the learning rate falls: cosine or step.")] = None,
     schedule: Annotated[
-        str | None, _named("schedules", "Noise schedule, with options like linear:steps=40", "--schedule")
+        str | None, named("schedules", "Noise schedule, with options like linear:steps=40", "--schedule")
     ] = None,
-    network: Annotated[str | None, _named("networks", "Network, with options like mlp:hidden=64", "--network")] = None,
-    target: Annotated[str | None, _named("targets", "What the network predicts", "--target")] = None,
-    weight: Annotated[str | None, _named("weights", "Weight of the loss over noise levels", "--weight")] = None,
-    times: Annotated[str | None, _named("times", "How training times are drawn", "--times")] = None,
+    network: Annotated[str | None, named("networks", "Network, with options like mlp:hidden=64", "--network")] = None,
+    target: Annotated[str | None, named("targets", "What the network predicts", "--target")] = None,
+    weight: Annotated[str | None, named("weights", "Weight of the loss over noise levels", "--weight")] = None,
+    times: Annotated[str | None, named("times", "How training times are drawn", "--times")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events as well.")] = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Train a model of a data set, or go on with a run."""
-    screen = _screen(json, quiet)
+    screen = screen_for(json, quiet)
     from reverie import verbs
     from reverie.signals import Stopped
 
@@ -181,7 +162,7 @@ def sample(
     quiet: QuietOption = False,
 ) -> None:
     """Draw samples from a run as a picture, a film or an array."""
-    screen = _screen(json, quiet)
+    screen = screen_for(json, quiet)
     from reverie import verbs
 
     with screen.counting("sampling") as advance:
@@ -207,7 +188,7 @@ def evaluate(
     quiet: QuietOption = False,
 ) -> None:
     """Measure how good a run's samples are."""
-    screen = _screen(json, quiet)
+    screen = screen_for(json, quiet)
     from reverie import verbs
 
     figures = verbs.evaluate(
@@ -232,7 +213,7 @@ def inspect(
     quiet: QuietOption = False,
 ) -> None:
     """Describe a data set or a run."""
-    screen = _screen(json, quiet)
+    screen = screen_for(json, quiet)
     from reverie import verbs
 
     with screen.reading() as on_progress:
@@ -250,119 +231,12 @@ def list_names(
     json: JsonOption = False,
 ) -> None:
     """List every name the other commands take: data, schedules, samplers and so on."""
-    screen = _screen(json, quiet=False)
+    screen = screen_for(json, quiet=False)
     from reverie import verbs
     from reverie.errors import pick
 
     names = verbs.names()
     screen.table(names if kind is None else {kind: pick(names, kind, "kind of name")})
-
-
-@gallery.command()
-def autodiff(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the pictures.")] = Path("gallery/autodiff"),
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-) -> None:
-    """Draw derivatives at work: a graph with both sweeps, memory, costs, second order, uncertainty."""
-    screen = _screen(json, quiet)
-    from reverie.gallery.autodiff import draw
-
-    files = draw(out)
-    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
-
-
-@gallery.command()
-def coloring(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the pictures.")] = Path("gallery/coloring"),
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-) -> None:
-    """Draw sparse matrices with their graphs, colourings and compressed forms."""
-    screen = _screen(json, quiet)
-    from reverie.gallery.coloring import draw
-
-    files = draw(out)
-    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
-
-
-@gallery.command()
-def embeddings(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the pictures.")] = Path("gallery/embeddings"),
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-) -> None:
-    """Draw the sinusoidal embedding: its curves, heatmap and distances."""
-    screen = _screen(json, quiet)
-    from reverie.gallery.embeddings import draw
-
-    files = draw(out)
-    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
-
-
-@gallery.command()
-def spiral(
-    run: RunPath,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the pictures.")] = Path("gallery/spiral"),
-    seed: SeedOption = 0,
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-) -> None:
-    """Draw the spiral's forward and reverse process and its optimal solution."""
-    screen = _screen(json, quiet)
-    from reverie.gallery.spiral import draw
-
-    files = draw(run, out, seed, device)
-    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
-
-
-@gallery.command()
-def samplers(
-    run: RunPath,
-    out: Annotated[Path, typer.Option("--out", help="Picture to draw.")] = Path("gallery/samplers.png"),
-    grid: GridOption = None,
-    seed: SeedOption = 0,
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-) -> None:
-    """Draw the same seeds under every sampler at 5, 10, 20 and 50 network evaluations, with the time each takes."""
-    screen = _screen(json, quiet)
-    from reverie.gallery.samplers import draw
-
-    files = draw(run, out, seed, device, grid)
-    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
-
-
-@gallery.command()
-def transport(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the pictures.")] = Path("gallery/transport"),
-    seed: SeedOption = 0,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-) -> None:
-    """Draw optimal transport: plans, potentials, convergence, and divergences as supports part."""
-    screen = _screen(json, quiet)
-    from reverie.gallery.transport import draw
-
-    files = draw(out, seed)
-    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
-
-
-@gallery.command()
-def kernels(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the pictures.")] = Path("gallery/kernels"),
-    seed: SeedOption = 0,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-) -> None:
-    """Draw kernels: Gram matrices, kernel principal components, and the polynomial feature map."""
-    screen = _screen(json, quiet)
-    from reverie.gallery.kernels import draw
-
-    files = draw(out, seed)
-    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **also: Any) -> None:

@@ -1,0 +1,52 @@
+"""The options that commands share, each with one meaning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from reverie.screen import Screen
+
+
+def completer(kind: str) -> Any:
+    """Return a function that completes the names of a kind."""
+
+    def complete(incomplete: str) -> list[str]:
+        from reverie import verbs
+
+        return [name for name in verbs.names()[kind] if name.startswith(incomplete)]
+
+    return complete
+
+
+def named(kind: str, text: str, *flags: str) -> Any:
+    """Return an option that takes a name from one of the tables."""
+    return typer.Option(*flags, help=f"{text}; `reverie list {kind}` shows them.", autocompletion=completer(kind))
+
+
+RunPath = Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")]
+SamplerOption = Annotated[str | None, named("samplers", "How to sample, with options like ddim:eta=0.5", "--sampler")]
+SamplingSteps = Annotated[int | None, typer.Option("--steps", help="Times on the grid; most samplers evaluate once at each.")]
+GridOption = Annotated[str | None, named("grids", "How the times are spaced, with options like karras:rho=7", "--grid")]
+SizeOption = Annotated[str | None, typer.Option("--size", help="Size of images: 32, or 64x48 for height x width.")]
+FitOption = Annotated[str, typer.Option("--fit", help="How images are brought to that size: crop, pad or stretch.")]
+ChannelsOption = Annotated[int | None, typer.Option("--channels", help="1 grey, 3 colour, 4 with transparency; else inferred.")]
+LabelsOption = Annotated[str, typer.Option("--labels", help="Where labels come from: auto, folder, name, csv, jsonl, none.")]
+DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where the files of named data sets are.")]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Refuse data with broken files instead of skipping them.")]
+LabelOption = Annotated[str | None, typer.Option("--label", help="Class to draw, or all for each in turn.")]
+GuidanceOption = Annotated[float, typer.Option("--guidance", help="Classifier-free guidance scale; 1 is none.")]
+
+
+def screen_for(json: bool, quiet: bool) -> Screen:
+    """Return what speaks to the user, as the two options ask."""
+    from reverie.screen import Screen
+
+    return Screen(json, quiet)
