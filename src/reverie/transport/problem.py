@@ -50,8 +50,10 @@ class Problem:
 
     def total(self, of: Callable[[slice, Tensor], Tensor]) -> Tensor:
         """Return the sum over all pairs of of(rows, costs), a block at a time: (...)."""
-        parts = [of(rows, self.tile(rows)).sum((-2, -1)) for rows in self.blocks()]
-        return torch.stack(parts).sum(0)
+        total = self.a.new_zeros(self.a.shape[:-1])
+        for rows in self.blocks():
+            total = total + of(rows, self.tile(rows)).sum((-2, -1))
+        return total
 
     @torch.no_grad()
     def mean_cost(self) -> Tensor:

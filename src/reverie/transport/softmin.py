@@ -38,8 +38,10 @@ class SoftMin:
             if _near(moved):
                 return self.f - self.epsilon * moved
         logs = self.problem.b.log()[..., None, :]
-        sums = [self._exponents(rows, None, g).add_(logs).logsumexp(-1) for rows in self.blocks]
-        self.f, self.g, self.kernel = -self.epsilon * torch.cat(sums, -1), g, None
+        sums = torch.empty_like(self.problem.a)
+        for rows in self.blocks:
+            sums[..., rows] = self._exponents(rows, None, g).add_(logs).logsumexp(-1)
+        self.f, self.g, self.kernel = -self.epsilon * sums, g, None
         return self.f
 
     def columns(self, f: Tensor) -> Tensor:
@@ -76,7 +78,10 @@ class SoftMin:
     def _row_sums(self, weights: Tensor) -> Tensor:
         if self.keep:
             return _times(self._whole(), weights)
-        return torch.cat([_times(self._exponents(rows, self.f, self.g).exp_(), weights) for rows in self.blocks], -1)
+        sums = torch.empty_like(self.problem.a)  # small results kept one by one would pin the freed blocks between them
+        for rows in self.blocks:
+            sums[..., rows] = _times(self._exponents(rows, self.f, self.g).exp_(), weights)
+        return sums
 
     def _column_sums(self, weights: Tensor) -> Tensor:
         if self.keep:
