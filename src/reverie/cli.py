@@ -126,7 +126,8 @@ def train(
     try:
         last = screen.follow_training(training)
     except Stopped:
-        screen.say(f"stopped at step {training.learner.i:,}, and kept\ngo on:   {training.resume_command()}")
+        kept = f"at step {training.learner.i:,}, and kept\ngo on:   {training.resume_command()}"
+        screen.say(f"stopped {kept if training.learner.i else 'before anything was learned, so nothing was kept'}")
         raise
     except KeyboardInterrupt:
         screen.say(f"interrupted; {training.kept()}")

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reverie.cli_options import DeviceOption, GridOption, JsonOption, QuietOption, RunPath, SeedOption, screen_for
 
+if TYPE_CHECKING:
+    from reverie.screen import Screen
+
 gallery = typer.Typer(name="gallery", help="Pictures that show a formula at work.", no_args_is_help=True)
+
+
+def _tell(screen: Screen, files: list[Path]) -> None:
+    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
 
 
 @gallery.command()
@@ -23,7 +30,7 @@ def autodiff(
     from reverie.gallery.autodiff import draw
 
     files = draw(out)
-    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
+    _tell(screen, files)
 
 
 @gallery.command()
@@ -37,7 +44,7 @@ def coloring(
     from reverie.gallery.coloring import draw
 
     files = draw(out)
-    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
+    _tell(screen, files)
 
 
 @gallery.command()
@@ -51,7 +58,7 @@ def embeddings(
     from reverie.gallery.embeddings import draw
 
     files = draw(out)
-    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
+    _tell(screen, files)
 
 
 @gallery.command()
@@ -68,7 +75,7 @@ def spiral(
     from reverie.gallery.spiral import draw
 
     files = draw(run, out, seed, device)
-    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
+    _tell(screen, files)
 
 
 @gallery.command()
@@ -86,7 +93,7 @@ def samplers(
     from reverie.gallery.samplers import draw
 
     files = draw(run, out, seed, device, grid)
-    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
+    _tell(screen, files)
 
 
 @gallery.command()
@@ -101,7 +108,7 @@ def transport(
     from reverie.gallery.transport import draw
 
     files = draw(out, seed)
-    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
+    _tell(screen, files)
 
 
 @gallery.command()
@@ -116,4 +123,4 @@ def kernels(
     from reverie.gallery.kernels import draw
 
     files = draw(out, seed)
-    screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
+    _tell(screen, files)

@@ -42,7 +42,7 @@ class Muon(Optimizer):
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.95) -> None:
         super().__init__(parameters, {"lr": lr, "momentum": momentum})
 
-    @torch.no_grad()
+    @torch.no_grad()  # torch's own signature is overloaded for closures, which the trainer never gives
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient."""
         for group in self.param_groups:

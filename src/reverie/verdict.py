@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reverie import checkpoint
-from reverie.doctor import Finding
+from reverie.doctor import RESCUE, Finding
 from reverie.run import Run
 
 STILL_FALLING = 0.03  # by which the held-out loss must have fallen in the second half of a run for more time to be worth it
@@ -64,10 +64,14 @@ def verdict(run: Run) -> Verdict:
     longer = f" --extend --minutes {training.minutes or 5:g}" if finished else ""
     commands = {"go on": f"reverie train --resume {path}{longer}"}
     if findings:
-        again = f"reverie train {shlex.quote(run.config.data.source)} --out {path} --overwrite"
-        commands["mend"] = f"{again} --learning-rate {training.learning_rate / 10:g}" if _by_rate(findings) else again
+        lower = any(finding.check == RESCUE for finding in findings)  # otherwise the usual rate is the best guess
+        commands["mend"] = _again(run) + (f" --learning-rate {training.learning_rate / 10:g}" if lower else "")
     return Verdict((health, _progress(rows), _next(rows, findings)), findings, commands)
 
 
-def _by_rate(findings: Sequence[Finding]) -> bool:
-    return any("learning-rate" in finding.advice for finding in findings)
+def _again(run: Run) -> str:
+    """Return the command that trains a new run beside this one on the same data for as long."""
+    training, data = run.config.training, run.config.data
+    length = f"--minutes {training.minutes:g}" if training.minutes else f"--steps {training.steps}"
+    read = "".join(f" --{key} {shlex.quote(str(value))}" for key, value in data.reading.items())
+    return f"reverie train {shlex.quote(data.source)} --out {shlex.quote(f'{run.path}-mended')} {length}{read}"

@@ -100,5 +100,8 @@ def hessian(f: Scalar, x: Tensors, mode: str = "forward-on-reverse", memory: int
     chunk = max(1, chunk_for(f, x, memory) // 4)
     slopes = _gradient(f, x)
     if inner == "forward":
-        slopes = lambda *at: MODES["forward"](f, at if isinstance(x, tuple) else at[0], chunk)  # noqa: E731
+
+        def slopes(*at: Tensor) -> Any:
+            return MODES["forward"](f, at if isinstance(x, tuple) else at[0], chunk)
+
     return MODES[outer](slopes, x, chunk)
