@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -51,6 +52,9 @@ class Denoiser(nn.Module, ABC):
     def velocity(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Tensor:
         """Return dx/dt of the probability flow: alpha' x0 + sigma' eps."""
         return self(x, t, cond).mix(*self.schedule.rates(t))
+
+
+Steer = Callable[[Denoiser], Denoiser]  # a wrapper to be put around a denoiser
 
 
 class NetDenoiser(Denoiser):

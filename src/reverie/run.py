@@ -14,6 +14,7 @@ from torch import Tensor
 
 from reverie import checkpoint
 from reverie.config import Config
+from reverie.denoiser import Steer
 from reverie.errors import UserError, unknown
 from reverie.families.diffusion import Diffusion
 from reverie.noise import Noise, image_seeds
@@ -118,10 +119,23 @@ class Run:
         sampler.check(schedule, grid)
         return sampler, grid
 
-    def frames(self, n: int = 16, first: int = 0, **options: Unpack[Options]) -> Iterator[Frame]:
-        """Draw images first .. first + n - 1 of the seed at once and yield every frame, in model units."""
+    def frames(
+        self,
+        n: int = 16,
+        first: int = 0,
+        *,
+        steer: Steer | None = None,
+        origin: Tensor | None = None,
+        times: Tensor | None = None,
+        **options: Unpack[Options],
+    ) -> Iterator[Frame]:
+        """Draw images first .. first + n - 1 of the seed at once and yield every frame, in model units.
+
+        steer and origin: as in `Diffusion.sample`; times: a grid to be used instead of the one that the options ask for.
+        """
         _check_count(n)
         sampler, grid = self.sampling(options)
+        grid = grid if times is None else times
         seed, guidance = options.get("seed", 0), options.get("guidance", 1.0)
         if not abs(guidance) <= MOST_GUIDANCE:
             raise UserError(f"the guidance scale must lie within +-{MOST_GUIDANCE}, got {guidance}")
@@ -131,7 +145,8 @@ class Run:
         if first == 0:  # once for all batches
             self.model.denoiser.schedule.warn_if_signal_remains()
         device = next(self.model.parameters()).device
-        return self.model.sample(seeds, cond.to(device) if cond is not None else None, sampler, grid, guidance)
+        cond = cond.to(device) if cond is not None else None
+        return self.model.sample(seeds, cond, sampler, grid, guidance, steer, origin)
 
     def batch_size(self) -> int:
         """Return how many data are sampled at once."""

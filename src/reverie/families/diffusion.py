@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.codec import Codec
-from reverie.denoiser import NULL, Denoiser, Given, NetDenoiser
+from reverie.denoiser import NULL, Denoiser, Given, NetDenoiser, Steer
 from reverie.guidance import ClassifierFree
 from reverie.loss import draw_times, loss
 from reverie.noise import Noise, mix_seed
@@ -57,14 +57,26 @@ class Diffusion(nn.Module):
         return loss(d, truth, t, cond, d.target, self.weight, d.sigma_data)
 
     def sample(
-        self, seeds: Tensor, cond: Tensor | None, sampler: Sampler, grid: Tensor, guidance: float = 1.0
+        self,
+        seeds: Tensor,
+        cond: Tensor | None,
+        sampler: Sampler,
+        grid: Tensor,
+        guidance: float = 1.0,
+        steer: Steer | None = None,
+        origin: Tensor | None = None,
     ) -> Iterator[Frame]:
         """Draw one datum per seed and yield the frames in model units; decode the last frame's x0.
 
-        seeds: (B,) int64; cond: (B,) or None; grid: (n,) descending.
+        seeds: (B,) int64; cond: (B,) or None; grid: (n,) descending; steer: wraps the guided denoiser; origin: (B or 1,
+        ...) data that are noised to the grid's first time, to start from instead of noise alone.
         """
         noise = Noise(seeds)
         device = next(self.parameters()).device
         denoise: Denoiser = Given(ClassifierFree(self.denoiser, guidance), cond)
+        if steer is not None:
+            denoise = steer(denoise)
         eps = noise.like(torch.empty(len(seeds), *self.shape, device=device))
-        yield from trajectory(denoise, sampler, start(denoise.schedule, float(grid[0]), eps), grid, noise)
+        t = float(grid[0])
+        x = start(denoise.schedule, t, eps) if origin is None else Pair(origin, eps).mix(*denoise.schedule(t))
+        yield from trajectory(denoise, sampler, x, grid, noise)

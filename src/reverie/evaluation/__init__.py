@@ -1,0 +1,1 @@
+"""Honest measurement: what `reverie evaluate` measures, says and draws."""
