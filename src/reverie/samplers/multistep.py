@@ -27,6 +27,11 @@ from reverie.schedule import Schedule
 
 Past = list[tuple[float, Tensor]]  # (place, estimate) of earlier frames, the latest first
 
+# A polynomial is followed ahead no further than this many times the stretch that its estimates lie on.  Longer steps, such
+# as the last of few uniform ones, where l runs away, are left to one of lower degree: without this, 20 uniform steps of
+# dpm++3m miss the exact flow of a Gaussian by over thirty times as much, and ten of dpm++2m by twenty times.
+REACH = 2.0
+
 
 def half_log_snr(schedule: Schedule, t: float) -> float:
     """Return l = log(alpha / sigma), which rises as noise falls; -inf where alpha = 0."""
@@ -36,6 +41,14 @@ def half_log_snr(schedule: Schedule, t: float) -> float:
 def remember(place: float, estimate: Tensor, past: Past, length: int) -> Past:
     """Put the newest estimate in front and keep as many as are needed, none of them infinitely far away."""
     return [(p, e) for p, e in [(place, estimate), *past][:length] if math.isfinite(p)]
+
+
+def within_reach(place: float, h: float, past: Past) -> Past:
+    """Return the estimates that the polynomial of a step of length h passes through besides the one at its start.
+
+    They are the latest, as many as lie h / REACH or farther back.
+    """
+    return past[: sum(h <= REACH * (place - p) for p, _ in past)]
 
 
 def trapezoid(denoise: Denoiser, now: Frame, s: float) -> Tensor:
@@ -85,8 +98,8 @@ class DPM2M(Sampler):
         """Return x at time s and the estimates to remember."""
         go, place, past = stride(denoise.schedule, now.t, s, self.eta), half_log_snr(denoise.schedule, now.t), memory or []
         x = combine(go.keep, now.x, go.gain, now.x0)
-        if past:
-            before, x0_before = past[0]
+        if near := within_reach(place, go.h, past):
+            before, x0_before = near[0]
             lead = go.gain * go.h / (2 * (place - before))
             x = x.add_(now.x0, alpha=lead).sub_(x0_before, alpha=lead)
         if self.eta:
@@ -128,8 +141,8 @@ class DPM3M(Sampler):
             return trapezoid(denoise, now, s), kept
         go = stride(denoise.schedule, now.t, s)
         x = combine(go.keep, now.x, go.gain, now.x0)
-        if past:
-            slope, bend = _derivatives(place, now.x0, past)
+        if near := within_reach(place, go.h, past):
+            slope, bend = _derivatives(place, now.x0, near)
             m1 = go.h + math.expm1(-go.h)
             x = x.add_(slope, alpha=go.alpha * m1)
             if bend is not None:
@@ -173,7 +186,7 @@ class UniPC(Sampler):
     def _move(self, schedule: Schedule, t: float, s: float, x: Tensor, x0: Tensor, past: Past, ahead: Tensor | None) -> Tensor:
         """Go from t to s by the estimates at t and before, and for a correction the one at s as well."""
         go, place = stride(schedule, t, s), half_log_snr(schedule, t)
-        others = [((p - place) / go.h, e) for p, e in past]
+        others = [((p - place) / go.h, e) for p, e in within_reach(place, go.h, past)]
         others += [(1.0, ahead)] if ahead is not None else []
         x = combine(go.keep, x, go.gain, x0)
         for (r, estimate), weight in zip(others, _weights(go.h, [r for r, _ in others]), strict=True):
