@@ -14,7 +14,9 @@ from reverie.noise import Noise, image_seeds
 from reverie.oracle import GaussianDenoiser, MixtureDenoiser
 from reverie.run import Run
 from reverie.samplers import SAMPLERS, Frame, Sampler, start, trajectory
+from reverie.samplers.grids import Uniform
 from reverie.samplers.multistep import DPM2M, DPM3M, AdamsBashforth, UniPC
+from reverie.samplers.onestep import DDIM
 from reverie.samplers.rungekutta import RK45, Heun
 from reverie.schedule import Cosine, Linear, LogLinear, Rectified, Schedule
 from tests.test_oracle import COVARIANCE, MEAN
@@ -130,6 +132,23 @@ def test_a_wrong_coefficient_costs_the_order(wrong: type[Sampler]) -> None:
 def test_a_third_order_predictor_makes_unipc_no_worse(schedule: Schedule) -> None:
     """Its steps are of fourth order and only the first is not, so more than the third order it claims is measured."""
     assert measured_order(line(schedule), UniPC(3), 1) > 3
+
+
+@pytest.mark.parametrize(
+    "sampler", [DPM2M(), DPM3M(), UniPC(), UniPC(3), AdamsBashforth()], ids=lambda s: f"{type(s).__name__}{s.order}"
+)
+@pytest.mark.parametrize("schedule", FOUR, ids=named)
+def test_few_uneven_steps_of_higher_order_are_no_worse_than_ddim(sampler: Sampler, schedule: Schedule) -> None:
+    """Uniform steps are uneven in l, and the last is by far the longest: a polynomial carried that far goes astray."""
+    oracle = GaussianDenoiser(schedule, normal(0.3), normal(0.25)[None])
+    x = start(schedule, 1.0, torch.linspace(-2, 2, 41, dtype=torch.float64)[:, None])
+
+    def error(walker: Sampler, steps: int) -> float:
+        grid = Uniform()(schedule, steps)
+        *_, last = trajectory(oracle, walker, x, grid, Noise(image_seeds(0, len(x))))
+        return float((last.x - oracle.flow(x, 1.0, float(grid[-1]))).norm())
+
+    assert all(error(sampler, steps) < error(DDIM(), steps) for steps in (10, 20))
 
 
 def test_the_flow_of_the_line_solves_its_equation() -> None:

@@ -14,7 +14,7 @@ from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional
 
-from reverie.autodiff import color, detect, diagonal, divergence, hutchinson, sparse_hessian, sparse_jacobian
+from reverie.autodiff import color, detect, diagonal, divergence, hutchinson, recorded_jacobian, sparse_hessian, sparse_jacobian
 from reverie.autodiff.sparse import ORDERS, PROBLEMS, check, check_acyclic, check_diagonal, check_star, decompress
 from reverie.errors import ReverieWarning, UserError
 
@@ -352,6 +352,21 @@ def test_sparse_hessian_is_the_dense_one(problem: str) -> None:
     torch.testing.assert_close(sparse_hessian(laplacian_energy, x, plan).to_dense(), dense)
     np.testing.assert_allclose(sparse_hessian(laplacian_energy, x, plan, "scipy").toarray(), dense.numpy(), atol=1e-12)
     assert sparse_hessian(laplacian_energy, x).to_dense().shape == (42, 42)
+
+
+@pytest.mark.parametrize("problem", ["columns", "rows", "both"])
+def test_a_recorded_jacobian_holds_for_other_x(problem: str) -> None:
+    weight = draw(6)
+
+    def f(x: Tensor) -> Tensor:
+        return (x[1:] * x[:-1]).sin() * weight
+
+    plan = color(detect(f, draw(7)), problem)
+    jacobian = recorded_jacobian(f, draw(7), plan)
+    for x in (draw(7) - 1, 3 * draw(7)):
+        torch.testing.assert_close(jacobian(x).to_dense(), torch.func.jacrev(f)(x))
+    with pytest.raises(UserError, match="record it anew"):
+        jacobian(draw(8))
 
 
 def test_sparse_jacobians_are_differentiable_and_keep_the_dtype() -> None:

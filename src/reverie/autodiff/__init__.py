@@ -14,6 +14,7 @@ from reverie.autodiff.sparse import (
     diagonal,
     divergence,
     hutchinson,
+    recorded_jacobian,
     sparse_hessian,
     sparse_jacobian,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "of_parameters",
     "profile",
     "record",
+    "recorded_jacobian",
     "sparse_hessian",
     "sparse_jacobian",
     "vjp",

@@ -27,10 +27,10 @@ from reverie.schedule import Schedule
 
 Past = list[tuple[float, Tensor]]  # (place, estimate) of earlier frames, the latest first
 
-# A polynomial is followed ahead no further than this many times the stretch that its estimates lie on.  Longer steps, such
-# as the last of few uniform ones, where l runs away, are left to one of lower degree: without this, 20 uniform steps of
-# dpm++3m miss the exact flow of a Gaussian by over thirty times as much, and ten of dpm++2m by twenty times.
-REACH = 2.0
+# A step may be this many times as long as the one before for a straight line and for a parabola to be followed.  Longer
+# steps, such as the last of few uniform ones, where l runs away, are left to lower degrees.  Against the exact flow of a
+# Gaussian and a mixture (four schedules, 5 to 50 uniform steps) this makes errors 3 to 10 times smaller in the mean.
+GROWTH = (3.0, 1.5)
 
 
 def half_log_snr(schedule: Schedule, t: float) -> float:
@@ -44,11 +44,8 @@ def remember(place: float, estimate: Tensor, past: Past, length: int) -> Past:
 
 
 def within_reach(place: float, h: float, past: Past) -> Past:
-    """Return the estimates that the polynomial of a step of length h passes through besides the one at its start.
-
-    They are the latest, as many as lie h / REACH or farther back.
-    """
-    return past[: sum(h <= REACH * (place - p) for p, _ in past)]
+    """Return the estimates that the polynomial of a step of length h passes through besides the one at its start."""
+    return past[: sum(h <= most * (place - past[0][0]) for most in GROWTH)] if past else past
 
 
 def trapezoid(denoise: Denoiser, now: Frame, s: float) -> Tensor:

@@ -43,7 +43,7 @@ def decompress(coloring: Coloring, compressed: Tensor, row_compressed: Tensor | 
     flat = compressed.reshape(-1)
     if row_compressed is not None:
         flat = torch.cat([flat, row_compressed.reshape(-1)])
-    values = flat[source]
+    values = flat.index_select(0, source)
     for to, minus, fresh, twins in levels:
         if len(to):
             values.index_add_(0, to, values[minus], alpha=-1)

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from reverie.autodiff.sparse.color import Coloring, color
-from reverie.autodiff.sparse.decompress import FORMATS, decompress, seeds
+from reverie.autodiff.sparse.decompress import FORMATS, as_torch, decompress, seeds
 from reverie.autodiff.sparse.detect import Function, detect
 from reverie.errors import UserError, pick
 
@@ -50,14 +51,15 @@ def _fits(coloring: Coloring, x: Tensor, symmetric: bool) -> None:
         raise UserError(f"a {coloring.problem} colouring is for symmetric matrices; colour a Jacobian by 'columns' or 'rows'")
 
 
-def _matrix(f: Function, x: Tensor, plan: Coloring, format: str, chunk: int) -> Any:
+def _values(f: Function, x: Tensor, plan: Coloring, chunk: int) -> Tensor:
+    """Return the entries of the matrix, in the order of the plan's recovery."""
     columns, rows = seeds(plan, x.device, x.dtype)
     m = plan.pattern.shape[0]
     compressed = _products(f, x, columns, chunk).T if len(columns) else x.new_zeros(m, 0)
     row_compressed = _back_products(f, x, rows, chunk) if len(rows) else None
     if compressed.shape[0] != m:
         raise UserError(f"the plan is for {m:,} outputs and f gives {compressed.shape[0]:,}; make one with color(detect(f, x))")
-    return pick(FORMATS, format, "format")(plan, decompress(plan, compressed, row_compressed))
+    return decompress(plan, compressed, row_compressed)
 
 
 def sparse_jacobian(f: Function, x: Tensor, plan: Coloring | None = None, format: str = "torch", chunk: int = CHUNK) -> Any:
@@ -68,7 +70,31 @@ def sparse_jacobian(f: Function, x: Tensor, plan: Coloring | None = None, format
     """
     plan = color(detect(f, x)) if plan is None else plan
     _fits(plan, x, symmetric=False)
-    return _matrix(f, x, plan, format, chunk)
+    return pick(FORMATS, format, "format")(plan, _values(f, x, plan, chunk))
+
+
+def recorded_jacobian(f: Function, x: Tensor, plan: Coloring | None = None) -> Callable[[Tensor], Tensor]:
+    """Return a function of x, of this shape, that gives the sparse Jacobian of f by replaying operations recorded once.
+
+    For a small f most of the time goes into reaching its operations through the layers of torch.func, and this leaves
+    them out.  f must do the same operations for every x: no branch on values, and the tensors it closes over are taken
+    as they are now.
+    """
+    plan = color(detect(f, x)) if plan is None else plan
+    _fits(plan, x, symmetric=False)
+    graph = make_fx(lambda x: _values(f, x, plan, CHUNK))(x)
+    graph.graph.eliminate_dead_code()  # the products carry the value of f along, which nobody asks for
+    graph.recompile()
+
+    def jacobian(x_new: Tensor) -> Tensor:
+        if (x_new.shape, x_new.dtype, x_new.device) != (x.shape, x.dtype, x.device):
+            raise UserError(
+                f"this Jacobian was recorded for {tuple(x.shape)} {x.dtype} on {x.device}, and x is {tuple(x_new.shape)}"
+                f" {x_new.dtype} on {x_new.device}; record it anew"
+            )
+        return as_torch(plan, graph(x_new))
+
+    return jacobian
 
 
 def sparse_hessian(f: Function, x: Tensor, plan: Coloring | None = None, format: str = "torch", chunk: int = CHUNK) -> Any:
@@ -78,7 +104,7 @@ def sparse_hessian(f: Function, x: Tensor, plan: Coloring | None = None, format:
     """
     plan = color(detect(f, x, "hessian"), "star") if plan is None else plan
     _fits(plan, x, symmetric=True)
-    return _matrix(grad(f), x, plan, format, chunk)
+    return pick(FORMATS, format, "format")(plan, _values(grad(f), x, plan, chunk))
 
 
 def diagonal(f: Function, x: Tensor, plan: Coloring | None = None, chunk: int = CHUNK) -> Tensor:
