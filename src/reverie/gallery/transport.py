@@ -169,7 +169,7 @@ def supports() -> Figure:
     for k, (name, values) in enumerate(rows.items()):
         capped = [value if np.isfinite(value) else ceiling for value in values]
         right.plot(shifts, capped, color=CYCLE[k], lw=1.8, ls="-" if capped == values else ":", label=name)
-    right.annotate("infinite", (2.0, ceiling), (2.0, ceiling + 0.08), color=CYCLE[0], ha="center", va="bottom", fontsize=9)
+    right.annotate("infinite", (1.0, ceiling), (1.0, ceiling + 0.08), color=CYCLE[0], ha="center", va="bottom", fontsize=9)
     right.axvline(2.0, color=SOFT, lw=1, ls="--")
     right.annotate("nothing in common from here", (2.05, 0.1), color=SOFT, fontsize=9)
     right.set(
