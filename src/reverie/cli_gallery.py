@@ -97,6 +97,24 @@ def samplers(
 
 
 @gallery.command()
+def guidance(
+    run: RunPath,
+    out: Annotated[Path, typer.Option("--out", help="Picture to draw.")] = Path("gallery/guidance.png"),
+    scales: Annotated[str, typer.Option("--scales", help="Guidance scales, with commas between.")] = "0,1,2,4,8",
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw the same seeds under growing guidance: labels down, scales across."""
+    screen = screen_for(json, quiet)
+    from reverie.gallery.guidance import draw
+
+    files = draw(run, out, scales, seed, device)
+    _tell(screen, files)
+
+
+@gallery.command()
 def transport(
     out: Annotated[Path, typer.Option("--out", help="Folder for the pictures.")] = Path("gallery/transport"),
     seed: SeedOption = 0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -253,9 +254,8 @@ def _end(run: Run, end: str | int | Path | np.ndarray, options: Options) -> tupl
     x0, note = own_image(run, end)
     sampler, grid = inversion(run, options)
     denoise = guided(run, options, 1)
-    for frame in encode(denoise, sampler, x0, grid.flip(0)):
-        pass
-    return unit_noise(denoise.schedule, frame.x, frame.t)[0], note
+    (last,) = deque(encode(denoise, sampler, x0, grid.flip(0)), maxlen=1)
+    return unit_noise(denoise.schedule, last.x, last.t)[0], note
 
 
 @torch.no_grad()

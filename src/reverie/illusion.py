@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Unpack
 
@@ -64,7 +65,7 @@ class Illusions:
         factor = max(1, WIDE // (across * max(self.x.shape[1:3])))
         x = self.x[:count] if self.x.ndim == 4 else self.x[:count, ..., None]
         order = [*range(len(self.views)), 0]
-        for a, b in zip(order[:-1], order[1:], strict=True):
+        for a, b in pairwise(order):
             for _ in range(STILL):
                 yield _page(between(x, self.views[a], self.views[a], 0.0, factor), across, self.titles[a])
             for k in range(1, MOVING + 1):

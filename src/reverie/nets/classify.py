@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -53,7 +55,7 @@ class Layers(nn.Module):
         super().__init__()
         self.embed = SinusoidalEmbedding(EMBEDDING)
         sizes = (shape[0], width, width, width)
-        self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in zip(sizes[:-1], sizes[1:], strict=True))
+        self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(sizes))
         self.tell = nn.ModuleList(nn.Linear(EMBEDDING, width) for _ in self.layers)
         self.out = nn.Linear(width, classes)
 
