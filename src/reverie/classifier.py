@@ -60,12 +60,13 @@ class Classifier(nn.Module):
         alpha, sigma = self.schedule(t)
         c_in = 1 / sqrt(alpha**2 * self.sigma_data**2 + sigma**2)
         level = torch.as_tensor(noise_level(alpha, sigma), dtype=torch.float64).to(device=x.device, dtype=x.dtype)
-        scores = self.net(expand(c_in, x) * x, level.expand(len(x)))
+        scores: Tensor = self.net(expand(c_in, x) * x, level.expand(len(x)))
         return self.prior + expand(alpha * self.sigma_data * c_in, scores) * scores
 
     def log_prob(self, x: Tensor, t: Time, label: Tensor) -> Tensor:
         """Return log p(label | x), (B,).  label: (B,)."""
-        return self(x, t).log_softmax(-1).gather(1, label[:, None])[:, 0]
+        scores: Tensor = self(x, t)
+        return scores.log_softmax(-1).gather(1, label[:, None])[:, 0]
 
 
 def classifier_for(config: Config, seed: int = 0) -> Classifier:

@@ -89,7 +89,7 @@ class ClassifierTraining:
 
     def _fit(self, classifier: Classifier, average: Classifier, stop: Callable[[], bool]) -> Iterator[Step]:
         (optimizer,) = adamw(classifier, RATE, DECAY)
-        mine, theirs = list(average.parameters()), [p.detach() for p in classifier.parameters()]
+        mine, theirs = ([p.detach() for p in net.parameters()] for net in (average, classifier))
         loader = reader(self.train, BATCH, self.seed)
         device = theirs[0].device
         begun = reported = time.monotonic()

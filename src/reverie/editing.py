@@ -28,7 +28,7 @@ from reverie.spec import build, parse
 
 INVERTIBLE = ("ddim", "heun")
 USUAL_INVERSION = ("heun", 50, "uniform")
-MOST_STRENGTHS, MOST_FRAMES = 32, 1000
+MOST_STRENGTHS, MOST_ROWS, MOST_FRAMES = 32, 64, 1000
 
 
 def own_image(run: Run, image: str | Path | np.ndarray | Tensor) -> tuple[Tensor, str | None]:
@@ -86,6 +86,8 @@ def edit(
     """
     origin, note = own_image(run, image)
     strengths = check_strengths(strength, run.model.denoiser.schedule.t_min)
+    if n > MOST_ROWS:
+        raise UserError(f"an edit is drawn at most {MOST_ROWS} times at once, got {n}; other seeds give others")
     asked = _conditional(run, options)
     _, steps, spaced = run.usual(asked)
     rows = []
@@ -152,11 +154,14 @@ def unit_noise(schedule: Schedule, x: Tensor, t: float) -> Tensor:
 
 def inversion(run: Run, options: Options) -> tuple[Sampler, Tensor]:
     """Return the sampler and the falling times to invert with: Heun and 50 uniform ones if nothing is said."""
-    usual = dict(zip(("sampler", "steps", "grid"), USUAL_INVERSION, strict=True))
-    asked: Options = {**options}
-    for key in ("sampler", "steps", "grid"):
-        if asked.get(key) is None:
-            asked[key] = usual[key]  # type: ignore[literal-required]
+    named, counted, spaced = options.get("sampler"), options.get("steps"), options.get("grid")
+    sampler_name, steps, grid_name = USUAL_INVERSION
+    asked: Options = {
+        **options,
+        "sampler": sampler_name if named is None else named,
+        "steps": steps if counted is None else counted,
+        "grid": grid_name if spaced is None else spaced,
+    }
     name = parse(str(asked["sampler"]))["name"]
     if name not in SAMPLERS:
         raise unknown(name, INVERTIBLE, "sampler")
@@ -243,7 +248,8 @@ def slerp(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
         raise UserError("the two ends are opposite to each other, so there is no one way between them")
     else:
         direction = (((1 - w) * angle).sin() * one + (w * angle).sin() * two) / angle.sin()
-    return (((1 - w) * size_a + w * size_b) * direction).to(a.dtype).reshape(len(share), *a.shape)
+    way: Tensor = ((1 - w) * size_a + w * size_b) * direction
+    return way.to(a.dtype).reshape(len(share), *a.shape)
 
 
 def _end(run: Run, end: str | int | Path | np.ndarray, options: Options) -> tuple[Tensor, str | None]:

@@ -75,7 +75,7 @@ class ClassifierFree(Denoiser):
             raise ValueError(f"{len(labels) - 1} conditions were given for {len(self.weights)} weights")
         scale = self.scale_at(t)
         guided, plain = self.coefficients(scale), self.coefficients(1.0)
-        rescaled = self.rescale > 0 and guided != plain
+        rescaled = self.rescale > 0 and any(_counts(g - p) for g, p in zip(guided, plain, strict=True))
         used = [k for k in range(len(labels)) if _counts(guided[k]) or (rescaled and _counts(plain[k]))]
         if len(used) == 1:
             return self.inner(x, t, labels[used[0]])
@@ -91,8 +91,9 @@ class ClassifierFree(Denoiser):
 
 
 def _counts(coefficient: Coefficient) -> bool:
-    size = abs(coefficient)
-    return bool((size > NOTHING).any()) if isinstance(size, Tensor) else size > NOTHING
+    if isinstance(coefficient, Tensor):
+        return bool((coefficient.abs() > NOTHING).any())
+    return abs(coefficient) > NOTHING
 
 
 def _sum(coefficients: Sequence[Coefficient], parts: Sequence[Tensor]) -> Tensor:

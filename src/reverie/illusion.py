@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,7 +19,7 @@ from reverie.errors import UserError
 from reverie.files import atomic, writable_folder
 from reverie.motion import between
 from reverie.picture import INK, to_bytes, write_film
-from reverie.run import Options, Progress, Run
+from reverie.run import Options, Progress, Run, check_count
 from reverie.views import Illusion, Placed, read_views
 
 SUFFIXES = (".png", ".gif", ".mp4", ".npy")
@@ -52,7 +53,8 @@ class Illusions:
         seen = [_enlarged(to_bytes(self.seen(k)), factor) for k in range(len(self.views))]
         strips = [np.concatenate([_framed(part[i], GAP // 2) for part in seen], axis=1) for i in range(len(self))]
         strips = [_framed(strip, GAP) for strip in strips]
-        across = max(1, round((len(self) * strips[0].shape[0] / strips[0].shape[1]) ** 0.5))
+        square = (len(self) * strips[0].shape[0] / strips[0].shape[1]) ** 0.5  # as many across would make a square sheet
+        across = min(range(1, len(self) + 1), key=lambda k: abs(math.log(k / square)) + 0.3 * (len(self) % k > 0))
         rows = [np.concatenate(strips[k : k + across], axis=1) for k in range(0, len(strips), across)]
         wide = rows[0].shape[1]
         rows = [np.pad(row, ((0, 0), (0, wide - row.shape[1]), (0, 0)), constant_values=255) for row in rows]
@@ -136,6 +138,7 @@ def illusion(
     Without labels every view shows anything that the run can draw.  Guidance is 3 if nothing is said: each view has to
     give way to the others, and needs to insist.
     """
+    check_count(n)
     placed = read_views(views, run.config.data.shape)
     names = run.config.data.labels
     if labels is not None and not names:
@@ -161,5 +164,5 @@ def illusion(
                 on_progress(first * frame.of + (frame.i + 1) * count, n * frame.of)
             last = frame
         parts.append(run.decode(last.x0))
-    titles = [f"{name}: {names[c]}" if numbers is not None else name for name, c in zip(placed, numbers or placed, strict=True)]
+    titles = list(placed) if numbers is None else [f"{v}: {names[c]}" for v, c in zip(placed, numbers, strict=True)]
     return Illusions(np.concatenate(parts), list(placed.values()), titles)

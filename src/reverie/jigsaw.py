@@ -39,8 +39,9 @@ def _disc(y: Tensor, x: Tensor, middle_y: float, middle_x: float, piece: int) ->
     return (y - middle_y) ** 2 + (x - middle_x) ** 2 <= (KNOB * piece) ** 2
 
 
-def _sides(row: int, column: int, count: int) -> tuple[bool, bool, bool, bool]:
+def _sides(place: tuple[int, int], count: int) -> tuple[bool, ...]:
     """Return which sides are straight: top, right, bottom, left."""
+    row, column = place
     return row == 0, column == count - 1, row == count - 1, column == 0
 
 
@@ -56,13 +57,13 @@ def jigsaw(side: int, count: int, seed: int) -> Tensor:
     kinds: dict[int, list[tuple[int, int]]] = {}
     for row in range(count):
         for column in range(count):
-            kinds.setdefault(sum(_sides(row, column, count)), []).append((row, column))
+            kinds.setdefault(sum(_sides((row, column), count)), []).append((row, column))
     source = torch.arange(side * side)
     for slots in kinds.values():
         pieces = [slots[k] for k in torch.randperm(len(slots), generator=random).tolist()]
         for slot, taken in zip(slots, pieces, strict=True):
             first = int(torch.randint(4, (1,), generator=random))
-            fits = [q % 4 for q in range(first, first + 4) if _turned(_sides(*taken, count), q) == _sides(*slot, count)]
+            fits = [q % 4 for q in range(first, first + 4) if _turned(_sides(taken, count), q) == _sides(slot, count)]
             y, x = torch.nonzero(owner == slot[0] * count + slot[1]).unbind(1)
             # from the middle of the slot, in half pixels, turned back by as many quarters, to the middle of the piece
             dy, dx = 2 * y + 1 - piece * (2 * slot[0] + 1), 2 * x + 1 - piece * (2 * slot[1] + 1)

@@ -74,7 +74,8 @@ class Options(TypedDict, total=False):
     grid: str | None
 
 
-def _check_count(n: int) -> None:
+def check_count(n: int) -> None:
+    """Refuse a number of samples that cannot be drawn."""
     if not isinstance(n, int) or not 1 <= n <= MOST_SAMPLES:
         raise UserError(f"the number of samples must be a whole number, at least 1 and at most {MOST_SAMPLES:,}, got {n}")
 
@@ -147,7 +148,7 @@ class Run:
 
         steer and origin: as in `Diffusion.sample`; times: a grid to be used instead of the one that the options ask for.
         """
-        _check_count(n)
+        check_count(n)
         sampler, grid = self.sampling(options)
         grid = grid if times is None else times
         seed, guidance = options.get("seed", 0), self.guidance(options)
@@ -193,7 +194,7 @@ class Run:
 
     def batches(self, n: int = 16, *, on_progress: Progress | None = None, **options: Unpack[Options]) -> Iterator[Samples]:
         """Draw n data in batches of a size that suits the machine and yield each; on_progress is told (done, of)."""
-        _check_count(n)
+        check_count(n)
         size = self.batch_size()
         firsts = range(0, n, size)
         for k, first in enumerate(firsts):

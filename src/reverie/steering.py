@@ -10,6 +10,7 @@ import numpy as np
 
 from reverie import editing
 from reverie.classifier_training import ClassifierTraining
+from reverie.files import atomic
 from reverie.gallery.editing import edit_sheet, inversion_sheet, save_way
 from reverie.illusion import Illusions, check_output
 from reverie.illusion import illusion as draw_illusion
@@ -100,7 +101,8 @@ def interpolate(
         if on_note:
             on_note(note)
     if out is not None and Path(out).suffix.lower() == ".npy":
-        np.save(Path(out), x)
+        with atomic(Path(out)) as aside, aside.open("wb") as file:
+            np.save(file, x)
     elif out is not None:
         save_way(x, Path(out))
     return x

@@ -26,7 +26,7 @@ def read_image(path: str | Path, shape: tuple[int, ...], fit: str = "crop") -> t
             raise UserError(f"{path} is too large for an image ({path.stat().st_size / 2**20:.0f} MiB)")
         data = path.read_bytes()
         header = read_header(data)
-        pixels = torch.from_numpy(decode(data, Recipe(height, width, channels, fit)))
+        pixels = torch.tensor(decode(data, Recipe(height, width, channels, fit)))
     except Broken as error:
         raise UserError(f"{path} cannot be used as an image: {error}") from None
     except (OSError, ValueError) as error:
