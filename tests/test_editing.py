@@ -46,7 +46,7 @@ def test_encoding_follows_the_flow_at_its_order(name: str, order: int, make: typ
         there.append(float((top - exact).norm()))
         back.append(float((again - first).norm()))
     assert slope(there) > order - 0.25 and slope(back) > order - 0.25
-    assert back[-1] < (0.02 if order == 1 else 1e-3)
+    assert back[-1] < (0.03 if order == 1 else 1e-3)
 
 
 def test_encoding_begins_at_the_data() -> None:

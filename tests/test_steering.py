@@ -173,7 +173,7 @@ def test_interpolation_between_seeds_and_images(command, run: Run, image: Path, 
 
 def test_the_guidance_sheet(command, run: Run, tmp_path: Path) -> None:
     sheet = tmp_path / "g.png"
-    assert command("gallery", "guidance", run.path, "--scales", "1,3", "--out", sheet)[0] == 0
+    assert command("gallery", "guidance", run.path, "--scales", "1,3", "--steps", 2, "--out", sheet)[0] == 0
     assert Image.open(sheet).height > Image.open(sheet).width
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from reverie.errors import UserError
-from reverie.illusion import Illusions
+from reverie.illusions import Illusions
 from reverie.jigsaw import owners
 from reverie.motion import between
 from reverie.spec import build

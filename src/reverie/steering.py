@@ -12,8 +12,8 @@ from reverie import editing
 from reverie.classifier_training import ClassifierTraining
 from reverie.files import atomic
 from reverie.gallery.editing import edit_sheet, inversion_sheet, save_way
-from reverie.illusion import Illusions, check_output
-from reverie.illusion import illusion as draw_illusion
+from reverie.illusions import Illusions, check_output
+from reverie.illusions import illusion as draw_illusion
 from reverie.picture import check_picture, save
 from reverie.run import Options, Progress, Run, load
 from reverie.training import Step

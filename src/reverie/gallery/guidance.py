@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 
@@ -18,9 +19,13 @@ MOST_LABELS, MOST_SCALES = 12, 12
 
 
 def draw(
-    run_path: str | Path | Run, out: Path, scales: str | Sequence[float] = SCALES, seed: int = 0, device: str = "auto"
+    run_path: str | Path | Run,
+    out: Path,
+    scales: str | Sequence[float] = SCALES,
+    device: str = "auto",
+    **options: Unpack[Options],
 ) -> list[Path]:
-    """Draw the sheet and return its file."""
+    """Draw the sheet and return its file; options: seed, sampler, steps, grid and such."""
     check_picture(out)
     run = run_path if isinstance(run_path, Run) else load(run_path, device)
     names = run.config.data.labels[:MOST_LABELS]
@@ -31,7 +36,7 @@ def draw(
         raise UserError(f"at most {MOST_SCALES} scales within +-{MOST_GUIDANCE} can be shown, got {scales}")
     images = len(run.config.data.shape) > 1
     n = IMAGES if images else POINTS
-    cells = [[_cell(run, name, scale, n, seed) for scale in values] for name in names]
+    cells = [[run.sample(n, **_option(options, name, scale)).x for scale in values] for name in names]
     limits = None if images else window(np.concatenate([x[:, :2] for x in cells[0]] + [row[0][:, :2] for row in cells]))
     wide, tall = (0.62 * n, 0.7) if images else (1.7, 1.7)
     made = figure(wide * len(values) + 1.2, tall * len(names) + 0.7)
@@ -52,11 +57,12 @@ def draw(
                 axes.set_title(words, fontsize=10, color=INK)
             if column == 0:
                 axes.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=10, color=INK, labelpad=8)
-    made.suptitle(f"{run.config.data.name}: guidance scale across, seed {seed} in every cell", fontsize=10, color=SOFT)
+    made.suptitle(
+        f"{run.config.data.name}: guidance scale across, seed {options.get('seed', 0)} in every cell", fontsize=10, color=SOFT
+    )
     save(made, out)
     return [out]
 
 
-def _cell(run: Run, name: str, scale: float, n: int, seed: int) -> np.ndarray:
-    options: Options = {"label": name, "guidance": scale, "seed": seed}
-    return run.sample(n, **options).x
+def _option(options: Options, name: str, scale: float) -> Options:
+    return {**options, "label": name, "guidance": scale}
