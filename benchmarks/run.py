@@ -14,6 +14,7 @@ from benchmarks.derivatives import derivatives
 from benchmarks.images import costs, quality, throughput
 from benchmarks.measure import Row, machine, report, side_by_side
 from benchmarks.sampling import against_diffusers, evaluations, streaming
+from benchmarks.steering import steering
 from benchmarks.transport import large, mmd_row, sinkhorn_rows
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
 from reverie.denoiser import NetDenoiser
@@ -155,6 +156,7 @@ def main() -> None:
         "Quality against network evaluations": evaluations(),
         "Sampling speed at equal quality": against_diffusers(),
         "Streaming to disk": streaming(),
+        "Steering": steering(),
         "Transport and kernels at large": large(),
         "Derivatives": derivatives(),
     }

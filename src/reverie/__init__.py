@@ -16,12 +16,25 @@ from reverie.errors import ReverieWarning, UserError
 
 if TYPE_CHECKING:
     from reverie.run import load
-    from reverie.verbs import evaluate, inspect, sample, train
+    from reverie.verbs import (
+        edit,
+        evaluate,
+        illusion,
+        inspect,
+        interpolate,
+        invert,
+        sample,
+        train,
+        train_classifier,
+    )
 
 __version__ = version("reverie")
-__all__ = ["ReverieWarning", "UserError", "__version__", "evaluate", "inspect", "load", "sample", "train"]
+__all__ = [
+    "ReverieWarning", "UserError", "__version__", "edit", "evaluate", "illusion", "inspect", "interpolate", "invert", "load",
+    "sample", "train", "train_classifier",
+]  # fmt: skip
 
-_VERBS = ("evaluate", "inspect", "load", "sample", "train")
+_VERBS = frozenset(__all__) - {"ReverieWarning", "UserError", "__version__"}
 
 
 def __getattr__(name: str) -> Any:

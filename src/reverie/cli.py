@@ -15,15 +15,18 @@ from typer.exceptions import TyperException
 from reverie.cli_gallery import gallery
 from reverie.cli_options import (
     ChannelsOption,
+    ClassifierGuidanceOption,
     DataDirOption,
     DeviceOption,
     FitOption,
     GridOption,
     GuidanceOption,
+    IntervalOption,
     JsonOption,
     LabelOption,
     LabelsOption,
     QuietOption,
+    RescaleOption,
     RunPath,
     SamplerOption,
     SamplingSteps,
@@ -34,6 +37,7 @@ from reverie.cli_options import (
     named,
     screen_for,
 )
+from reverie.cli_steering import steering
 from reverie.errors import ReverieWarning, UserError
 
 app = typer.Typer(
@@ -44,6 +48,7 @@ app = typer.Typer(
     epilog="Start with: reverie train spiral --out runs/spiral",
 )
 app.add_typer(gallery)
+app.add_typer(steering)
 
 USER_MISTAKE, INTERRUPTED = 2, 130
 
@@ -154,6 +159,9 @@ def sample(
     out: Annotated[str, typer.Option("--out", help="X.png, X.gif, X.mp4, X.npy or a folder.")] = "samples.png",
     label: LabelOption = None,
     guidance: GuidanceOption = 1.0,
+    guidance_interval: IntervalOption = None,
+    guidance_rescale: RescaleOption = 0.0,
+    classifier_guidance: ClassifierGuidanceOption = 0.0,
     sampler: SamplerOption = None,
     steps: SamplingSteps = None,
     grid: GridOption = None,
@@ -169,7 +177,8 @@ def sample(
     with screen.counting("sampling") as advance:
         files = verbs.sample_to(
             run, n, out, device=device, on_progress=advance,
-            label=label, guidance=guidance, sampler=sampler, steps=steps, grid=grid, seed=seed,
+            label=label, guidance=guidance, guidance_interval=guidance_interval, guidance_rescale=guidance_rescale,
+            classifier_guidance=classifier_guidance, sampler=sampler, steps=steps, grid=grid, seed=seed,
         )  # fmt: skip
     screen.result({"files": [str(f) for f in files], "samples": n, "seed": seed}, f"wrote {', '.join(map(str, files))}")
 
@@ -180,6 +189,9 @@ def evaluate(
     n: Annotated[int, typer.Option("-n", help="How many samples to measure.")] = 2000,
     label: LabelOption = None,
     guidance: GuidanceOption = 1.0,
+    guidance_interval: IntervalOption = None,
+    guidance_rescale: RescaleOption = 0.0,
+    classifier_guidance: ClassifierGuidanceOption = 0.0,
     sampler: SamplerOption = None,
     steps: SamplingSteps = None,
     grid: GridOption = None,
@@ -193,8 +205,10 @@ def evaluate(
     from reverie import verbs
 
     figures = verbs.evaluate(
-        run, n, device=device, label=label, guidance=guidance, sampler=sampler, steps=steps, grid=grid, seed=seed
-    )
+        run, n, device=device, label=label, guidance=guidance, guidance_interval=guidance_interval,
+        guidance_rescale=guidance_rescale, classifier_guidance=classifier_guidance, sampler=sampler, steps=steps, grid=grid,
+        seed=seed,
+    )  # fmt: skip
     screen.table(figures)
 
 

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reverie.cli_options import DeviceOption, GridOption, JsonOption, QuietOption, RunPath, SeedOption, screen_for
+from reverie.cli_options import (
+    DeviceOption,
+    GridOption,
+    JsonOption,
+    QuietOption,
+    RunPath,
+    SamplerOption,
+    SamplingSteps,
+    SeedOption,
+    screen_for,
+)
 
 if TYPE_CHECKING:
     from reverie.screen import Screen
@@ -93,6 +103,27 @@ def samplers(
     from reverie.gallery.samplers import draw
 
     files = draw(run, out, seed, device, grid)
+    _tell(screen, files)
+
+
+@gallery.command()
+def guidance(
+    run: RunPath,
+    out: Annotated[Path, typer.Option("--out", help="Picture to draw.")] = Path("gallery/guidance.png"),
+    scales: Annotated[str, typer.Option("--scales", help="Guidance scales, with commas between.")] = "0,1,2,4,8",
+    sampler: SamplerOption = None,
+    steps: SamplingSteps = None,
+    grid: GridOption = None,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw the same seeds under growing guidance: labels down, scales across."""
+    screen = screen_for(json, quiet)
+    from reverie.gallery.guidance import draw
+
+    files = draw(run, out, scales, device, seed=seed, sampler=sampler, steps=steps, grid=grid)
     _tell(screen, files)
 
 

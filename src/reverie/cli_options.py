@@ -41,8 +41,19 @@ ChannelsOption = Annotated[int | None, typer.Option("--channels", help="1 grey, 
 LabelsOption = Annotated[str, typer.Option("--labels", help="Where labels come from: auto, folder, name, csv, jsonl, none.")]
 DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where the files of named data sets are.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Refuse data with broken files instead of skipping them.")]
-LabelOption = Annotated[str | None, typer.Option("--label", help="Class to draw, or all for each in turn.")]
+LabelOption = Annotated[
+    str | None, typer.Option("--label", help="Class to draw, all for each in turn, or a weighted sum such as 6:1.5,8:-1.")
+]
 GuidanceOption = Annotated[float, typer.Option("--guidance", help="Classifier-free guidance scale; 1 is none.")]
+IntervalOption = Annotated[
+    str | None, typer.Option("--guidance-interval", help="Times t it is limited to, LOW,HIGH; 0 is data, 1 is noise.")
+]
+RescaleOption = Annotated[
+    float, typer.Option("--guidance-rescale", help="How far contrast is taken back to that without guidance, 0 to 1.")
+]
+ClassifierGuidanceOption = Annotated[
+    float, typer.Option("--classifier-guidance", help="Scale of the classifier's gradient; 0 is none.")
+]
 
 
 def screen_for(json: bool, quiet: bool) -> Screen:

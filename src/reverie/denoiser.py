@@ -84,15 +84,15 @@ class NetDenoiser(Denoiser):
 
 
 class Given(Denoiser):
-    """A denoiser with its condition fixed.  cond: (B,) or None."""
+    """A denoiser with a condition of its own, which holds where none is passed.  cond: (B,), (B, K) or None."""
 
     def __init__(self, inner: Denoiser, cond: Tensor | None) -> None:
         super().__init__()
         self.inner, self.schedule, self.cond = inner, inner.schedule, cond
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
-        """Return the inner estimate under the fixed condition."""
-        return self.inner(x, t, self.cond)
+        """Return the inner estimate under the condition passed, or else its own."""
+        return self.inner(x, t, self.cond if cond is None else cond)
 
 
 class Clip(Denoiser):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -13,16 +13,19 @@ import torch
 from torch import Tensor
 
 from reverie import checkpoint
+from reverie.classifier import Classifier, read_classifier
+from reverie.conditions import Composition, check_scale, read_interval, read_label
 from reverie.config import Config
-from reverie.denoiser import Steer
+from reverie.denoiser import Denoiser, Steer
 from reverie.errors import UserError, unknown
 from reverie.families.diffusion import Diffusion
+from reverie.guidance import ClassifierFree, ClassifierGuided
 from reverie.noise import Noise, image_seeds
 from reverie.samplers import GRIDS, SAMPLERS, Frame, Sampler
 from reverie.samples import Samples
 from reverie.spec import build
 
-MOST_STEPS, MOST_SAMPLES, MOST_GUIDANCE = 100_000, 10_000_000, 1000
+MOST_STEPS, MOST_SAMPLES = 100_000, 10_000_000
 FILM_FRAMES = 60  # of a trajectory, at most, are kept for a film
 BATCH_VALUES = 2**17  # pixels or coordinates that are sampled at once, about as many as a core's cache can follow
 # Sampler, steps and grid when nothing is said, for points and for images.  docs/benchmarks.md has the measurement for
@@ -53,17 +56,26 @@ def choose_device(name: str = "auto") -> torch.device:
 
 
 class Options(TypedDict, total=False):
-    """How to sample.  guidance: 1 is none; seed: image k of a seed is always the same image."""
+    """How to sample.
+
+    label: a name, "all" for each in turn, or weighted names such as "6:1.5,8:-1"; guidance: 1 is none;
+    guidance_interval: the times it is limited to, "LOW,HIGH"; guidance_rescale, classifier_guidance: see
+    `reverie.guidance`, 0 is none; seed: image k of a seed is always the same image.
+    """
 
     label: str | None
     guidance: float
+    guidance_interval: str | tuple[float, float] | None
+    guidance_rescale: float
+    classifier_guidance: float
     seed: int
     sampler: str | None
     steps: int | None
     grid: str | None
 
 
-def _check_count(n: int) -> None:
+def check_count(n: int) -> None:
+    """Refuse a number of samples that cannot be drawn."""
     if not isinstance(n, int) or not 1 <= n <= MOST_SAMPLES:
         raise UserError(f"the number of samples must be a whole number, at least 1 and at most {MOST_SAMPLES:,}, got {n}")
 
@@ -75,13 +87,17 @@ class Run:
     config: Config
     model: Diffusion
     path: Path
+    _classifier: Classifier | None = field(default=None, compare=False, repr=False)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the rows of metrics.jsonl."""
         return checkpoint.read_metrics(self.path)
 
     def labels(self, label: str | None, n: int, seed: int, first: int = 0) -> Tensor | None:
-        """Return the labels of n images from number `first` on, (n,): one name, "all" in turn, or as often as in the data."""
+        """Return the labels of n images from number `first` on: one name, "all" in turn, or as often as in the data.
+
+        Returns (n,), or (n, K) where K labels are composed.
+        """
         names = self.config.data.labels
         if not names:
             if label is not None:
@@ -90,9 +106,8 @@ class Run:
         if label == "all":
             return torch.arange(first, first + n) % len(names)
         if label is not None:
-            if label not in names:
-                raise unknown(label, (*names, "all"), "label")
-            return torch.full((n,), names.index(label))
+            labels = torch.tensor(read_label(label, names).labels).expand(n, -1)
+            return labels[:, 0] if labels.shape[1] == 1 else labels
         shares = torch.tensor(self.config.data.label_counts, dtype=torch.float64).cumsum(0)
         u = Noise(image_seeds(seed, n, first), draws=LABEL_DRAW).uniform(1)[0][:, 0]
         return torch.bucketize(u * shares[-1], shares, right=True)
@@ -133,20 +148,45 @@ class Run:
 
         steer and origin: as in `Diffusion.sample`; times: a grid to be used instead of the one that the options ask for.
         """
-        _check_count(n)
+        check_count(n)
         sampler, grid = self.sampling(options)
         grid = grid if times is None else times
-        seed, guidance = options.get("seed", 0), options.get("guidance", 1.0)
-        if not abs(guidance) <= MOST_GUIDANCE:
-            raise UserError(f"the guidance scale must lie within +-{MOST_GUIDANCE}, got {guidance}")
+        seed, guidance = options.get("seed", 0), self.guidance(options)
         seeds, cond = image_seeds(seed, n, first), self.labels(options.get("label"), n, seed, first)
-        if cond is None and guidance != 1:
-            raise UserError(f"the run {self.path} was trained without labels, so guidance has nothing to steer by")
         if first == 0:  # once for all batches
             self.model.denoiser.schedule.warn_if_signal_remains()
         device = next(self.model.parameters()).device
         cond = cond.to(device) if cond is not None else None
         return self.model.sample(seeds, cond, sampler, grid, guidance, steer, origin)
+
+    def guidance(self, options: Options) -> Steer:
+        """Return the wrapper that guides the model's denoiser as the options ask, and refuse what has no meaning."""
+        scale = check_scale(options.get("guidance", 1.0), "the guidance scale")
+        gamma = check_scale(options.get("classifier_guidance", 0.0), "the classifier guidance scale")
+        limits, rescale = options.get("guidance_interval"), options.get("guidance_rescale", 0.0)
+        label, names = options.get("label"), self.config.data.labels
+        if not names and (scale != 1 or gamma or limits is not None or rescale):
+            raise UserError(f"the run {self.path} was trained without labels, so guidance has nothing to steer by")
+        interval = read_interval(limits)
+        if scale == 1 and (limits is not None or rescale):
+            raise UserError("an interval and a rescaling of guidance mean something only with --guidance other than 1")
+        if rescale and len(self.config.data.shape) == 1:
+            raise UserError(f"{self.path} is a run of points, whose coordinates have no common spread to rescale to")
+        one = Composition((0,), (1.0,))
+        weights = (one if label in (None, "all") or not names else read_label(label, names)).weights
+        judge = self.classifier() if gamma else None
+
+        def guide(denoiser: Denoiser) -> Denoiser:
+            guided = ClassifierFree(denoiser, scale, interval, rescale, weights)
+            return guided if judge is None else ClassifierGuided(guided, judge.log_prob, gamma, weights)
+
+        return guide
+
+    def classifier(self) -> Classifier:
+        """Return the classifier of noised data that `train-classifier` left in the run."""
+        if self._classifier is None:
+            self._classifier = read_classifier(self.path, self.config).to(next(self.model.parameters()).device)
+        return self._classifier
 
     def batch_size(self) -> int:
         """Return how many data are sampled at once."""
@@ -154,7 +194,7 @@ class Run:
 
     def batches(self, n: int = 16, *, on_progress: Progress | None = None, **options: Unpack[Options]) -> Iterator[Samples]:
         """Draw n data in batches of a size that suits the machine and yield each; on_progress is told (done, of)."""
-        _check_count(n)
+        check_count(n)
         size = self.batch_size()
         firsts = range(0, n, size)
         for k, first in enumerate(firsts):
@@ -188,8 +228,15 @@ class Run:
         if not np.isfinite(x0).all():
             raise UserError(f"the model of {self.path} drew values that are not finite; train it again")
         cond = self.labels(options.get("label"), n, options.get("seed", 0), first)
-        names = [self.config.data.labels[int(c)] for c in cond] if cond is not None else None
-        return Samples(x0, names, tuple(kept))
+        return Samples(x0, self.names(cond, options), tuple(kept))
+
+    def names(self, cond: Tensor | None, options: Options) -> list[str] | None:
+        """Return what each datum of a batch was asked to be; a composition as it was written.  cond: (n,) or (n, K)."""
+        if cond is None:
+            return None
+        if cond.ndim > 1:
+            return [str(options.get("label"))] * len(cond)
+        return [self.config.data.labels[int(c)] for c in cond]
 
     def decode(self, z: Tensor) -> np.ndarray:
         """Return model units as an array in user units: (N, D), (N, H, W) or (N, H, W, C)."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from reverie import checkpoint, snapshots
+from reverie.classifier import CLASSIFIER_FILE
 from reverie.data import Dataset
 from reverie.doctor import PATIENCE, Finding, Look, Patient, examine, has_stopped_improving
 from reverie.errors import UserError
@@ -32,7 +33,9 @@ from reverie.tensorboard import recorder
 from reverie.training import FREE, Step, fit
 
 LOSS_PICTURE = "loss.png"
-RUN_FILES = (checkpoint.CONFIG, checkpoint.WEIGHTS_FILE, checkpoint.METRICS, LOSS_PICTURE, snapshots.LOCK)
+RUN_FILES = (
+    checkpoint.CONFIG, checkpoint.WEIGHTS_FILE, checkpoint.METRICS, LOSS_PICTURE, snapshots.LOCK, CLASSIFIER_FILE,
+)  # fmt: skip
 RUN_FOLDERS = (PREVIEWS, snapshots.FOLDER, EVENTS)
 SMALL_NETWORK = 100_000  # parameters below which one thread is as quick as several
 PREVIEW_SHARE = 0.03  # of the training time, at most

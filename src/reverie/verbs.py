@@ -1,4 +1,4 @@
-"""The verbs of Reverie: train, sample, evaluate, inspect.  The command line and Python call these and nothing else."""
+"""The verbs of Reverie, those of `reverie.steering` among them.  The command line and Python call these and nothing else."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ from reverie.run import Options, Progress, Run, load
 from reverie.samplers import GRIDS, SAMPLERS
 from reverie.samples import Samples, check_output, streams, wants_film, write
 from reverie.schedule import SCHEDULES
+from reverie.steering import begin_classifier, edit, illusion, interpolate, invert, train_classifier
 from reverie.trainer import Training
 from reverie.training import Step
 from reverie.verdict import verdict
+from reverie.views import VIEWS
 
 
 def train(
@@ -127,8 +129,12 @@ def names() -> dict[str, list[str]]:
     tables: dict[str, Any] = {
         "data": DATASETS, "schedules": SCHEDULES, "targets": TARGETS, "weights": WEIGHTS, "times": TIMES,
         "networks": (*NETWORKS, *PRESETS), "samplers": SAMPLERS, "grids": GRIDS,
+        "views": VIEWS,
     }  # fmt: skip
     return {kind: list(table) for kind, table in tables.items()}
 
 
-__all__ = ["Training", "begin", "evaluate", "inspect", "load", "names", "prepare", "sample", "sample_to", "train", "verdict"]
+__all__ = [
+    "Training", "begin", "begin_classifier", "edit", "evaluate", "illusion", "inspect", "interpolate", "invert", "load",
+    "names", "prepare", "sample", "sample_to", "train", "train_classifier", "verdict",
+]  # fmt: skip

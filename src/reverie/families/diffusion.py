@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from reverie.codec import Codec
 from reverie.denoiser import NULL, Denoiser, Given, NetDenoiser, Steer
-from reverie.guidance import ClassifierFree
 from reverie.loss import draw_times, loss
 from reverie.noise import Noise, mix_seed
 from reverie.pair import Pair
@@ -62,18 +61,19 @@ class Diffusion(nn.Module):
         cond: Tensor | None,
         sampler: Sampler,
         grid: Tensor,
-        guidance: float = 1.0,
+        guidance: Steer | None = None,
         steer: Steer | None = None,
         origin: Tensor | None = None,
     ) -> Iterator[Frame]:
         """Draw one datum per seed and yield the frames in model units; decode the last frame's x0.
 
-        seeds: (B,) int64; cond: (B,) or None; grid: (n,) descending; steer: wraps the guided denoiser; origin: (B or 1,
-        ...) data that are noised to the grid's first time, to start from instead of noise alone.
+        seeds: (B,) int64; cond: what the guided denoiser takes, or None; grid: (n,) descending; guidance: wraps the model's
+        denoiser; steer: wraps the guided one; origin: (B or 1, ...) data that are noised to the grid's first time, to start
+        from instead of noise alone.
         """
         noise = Noise(seeds)
         device = next(self.parameters()).device
-        denoise: Denoiser = Given(ClassifierFree(self.denoiser, guidance), cond)
+        denoise: Denoiser = Given(self.denoiser if guidance is None else guidance(self.denoiser), cond)
         if steer is not None:
             denoise = steer(denoise)
         eps = noise.like(torch.empty(len(seeds), *self.shape, device=device))

@@ -1,0 +1,199 @@
+"""The commands that steer: train-classifier, illusion, edit, invert, interpolate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from reverie.cli_options import (
+    ClassifierGuidanceOption,
+    DataDirOption,
+    DeviceOption,
+    GridOption,
+    GuidanceOption,
+    IntervalOption,
+    JsonOption,
+    LabelOption,
+    QuietOption,
+    RescaleOption,
+    RunPath,
+    SamplerOption,
+    SamplingSteps,
+    SeedOption,
+    named,
+    screen_for,
+)
+
+steering = typer.Typer()
+
+ImagePath = Annotated[Path, typer.Argument(help="A picture file; it is fitted to the run's size.", metavar="IMAGE")]
+Minutes = Annotated[float | None, typer.Option("--minutes", help="Train for this long; 2 if nothing is said.")]
+Steps = Annotated[int | None, typer.Option("--steps", help="Train for this many steps.")]
+SheetOption = Annotated[Path, typer.Option("--out", help="Picture to draw.")]
+
+
+@steering.command("train-classifier")
+def train_classifier(
+    run: RunPath,
+    minutes: Minutes = None,
+    steps: Steps = None,
+    seed: SeedOption = 0,
+    data_dir: DataDirOption = None,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Train a classifier of noised data, for `sample --classifier-guidance`."""
+    screen = screen_for(json, quiet)
+    from reverie import verbs
+    from reverie.signals import Stopped
+
+    with screen.reading() as on_progress:
+        training = verbs.begin_classifier(
+            run, device=device, minutes=minutes, steps=steps, seed=seed, data_dir=data_dir, on_progress=on_progress
+        )
+    try:
+        last = screen.follow_training(training)
+    except Stopped:
+        kept = f"what it had learned is in {training.path}" if training.path else "nothing was kept"
+        screen.say(f"stopped before the end; {kept}")
+        raise
+    told = {f"t = {t}": share for t, share in training.accuracy.items()}
+    words = ", ".join(f"{name} {share:.1%}" for name, share in told.items())
+    screen.result(
+        {"file": str(training.path), "steps": last.i, "seconds": last.seconds, "accuracy": training.accuracy},
+        f"trained {last.i:,} steps in {last.seconds:.0f} s\nheld-out data told rightly: {words}\nwrote {training.path}\n"
+        f"sample:  reverie sample {run} --label {training.run.config.data.labels[0]} --guidance 0 --classifier-guidance 2",
+    )
+
+
+@steering.command()
+def illusion(
+    run: RunPath,
+    views: Annotated[str, named("views", "Views with commas between, such as identity,rotate180", "--views")],
+    labels: Annotated[str | None, typer.Option("--labels", help="A label for each view, such as 6,9.")] = None,
+    n: Annotated[int, typer.Option("-n", help="How many.")] = 1,
+    out: Annotated[Path, typer.Option("--out", help="X.png views, X.gif or X.mp4 film, X.npy.")] = Path("illusion.png"),
+    guidance: Annotated[float | None, typer.Option("--guidance", help="Guidance scale of every view.")] = None,
+    guidance_interval: IntervalOption = None,
+    guidance_rescale: RescaleOption = 0.0,
+    classifier_guidance: ClassifierGuidanceOption = 0.0,
+    sampler: SamplerOption = None,
+    steps: SamplingSteps = None,
+    grid: GridOption = None,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw pictures that are something else in every view."""
+    screen = screen_for(json, quiet)
+    from reverie import verbs
+
+    options: dict[str, Any] = {} if guidance is None else {"guidance": guidance}
+    with screen.counting("sampling") as advance:
+        made = verbs.illusion(
+            run, views, labels, n, out=out, device=device, on_progress=advance, guidance_interval=guidance_interval,
+            guidance_rescale=guidance_rescale, classifier_guidance=classifier_guidance,
+            sampler=sampler, steps=steps, grid=grid, seed=seed, **options,
+        )  # fmt: skip
+    values = {"files": [str(out)], "views": list(made.titles), "samples": n, "seed": seed}
+    screen.result(values, f"{', '.join(made.titles)}\nwrote {out}")
+
+
+@steering.command()
+def edit(
+    run: RunPath,
+    image: ImagePath,
+    strength: Annotated[
+        str, typer.Option("--strength", help="Time the image is noised to, above 0 and at most 1; several: 0.3,0.6,0.9.")
+    ] = "0.6",
+    n: Annotated[int, typer.Option("-n", help="How many at each strength.")] = 4,
+    out: SheetOption = Path("edit.png"),
+    label: LabelOption = None,
+    guidance: GuidanceOption = 1.0,
+    guidance_interval: IntervalOption = None,
+    guidance_rescale: RescaleOption = 0.0,
+    classifier_guidance: ClassifierGuidanceOption = 0.0,
+    sampler: SamplerOption = None,
+    steps: SamplingSteps = None,
+    grid: GridOption = None,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw an image again: noise it part of the way and denoise it, as another label if so asked."""
+    screen = screen_for(json, quiet)
+    from reverie import verbs
+
+    with screen.counting("sampling") as advance:
+        made = verbs.edit(
+            run, image, strength, n, out=out, device=device, on_progress=advance, label=label, guidance=guidance,
+            guidance_interval=guidance_interval, guidance_rescale=guidance_rescale, classifier_guidance=classifier_guidance,
+            sampler=sampler, steps=steps, grid=grid, seed=seed,
+        )  # fmt: skip
+    if made.note:
+        screen.say(made.note)
+    screen.result({"files": [str(out)], "strengths": list(made.strengths), "samples": n, "seed": seed}, f"wrote {out}")
+
+
+@steering.command()
+def invert(
+    run: RunPath,
+    image: ImagePath,
+    out: SheetOption = Path("inversion.png"),
+    label: LabelOption = None,
+    guidance: GuidanceOption = 1.0,
+    sampler: Annotated[str | None, typer.Option("--sampler", help="ddim or heun; heun if nothing is said.")] = None,
+    steps: SamplingSteps = None,
+    grid: GridOption = None,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Take an image to the noise that the model draws it from, and back, and show the error."""
+    screen = screen_for(json, quiet)
+    from reverie import verbs
+
+    with screen.counting("inverting") as advance:
+        made = verbs.invert(
+            run, image, out=out, device=device, on_progress=advance, label=label, guidance=guidance,
+            sampler=sampler, steps=steps, grid=grid,
+        )  # fmt: skip
+    if made.note:
+        screen.say(made.note)
+    screen.table({
+        "rms_error": made.error, "noise_mean": made.mean, "noise_deviation": made.deviation,
+        "evaluations": made.evaluations, "picture": str(out),
+    })  # fmt: skip
+
+
+@steering.command()
+def interpolate(
+    run: RunPath,
+    begin: Annotated[str, typer.Option("--from", help="A seed, or a picture file.", metavar="SEED|IMAGE")],
+    end: Annotated[str, typer.Option("--to", help="A seed, or a picture file.", metavar="SEED|IMAGE")],
+    out: Annotated[Path, typer.Option("--out", help="X.mp4 or X.gif film, X.png some of its images, X.npy.")] = Path("way.mp4"),
+    frames: Annotated[int, typer.Option("--frames", help="Images on the way.")] = 60,
+    label: LabelOption = None,
+    guidance: GuidanceOption = 1.0,
+    sampler: Annotated[str | None, typer.Option("--sampler", help="ddim or heun; heun if nothing is said.")] = None,
+    steps: SamplingSteps = None,
+    grid: GridOption = None,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw the way from one seed or image to another, through noise, as a film."""
+    screen = screen_for(json, quiet)
+    from reverie import verbs
+
+    with screen.counting("sampling") as advance:
+        verbs.interpolate(
+            run, begin, end, frames, out=out, device=device, on_progress=advance, on_note=screen.say, label=label,
+            guidance=guidance, sampler=sampler, steps=steps, grid=grid,
+        )  # fmt: skip
+    screen.result({"files": [str(out)], "frames": frames}, f"wrote {out}")

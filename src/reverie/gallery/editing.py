@@ -1,0 +1,77 @@
+"""Sheets of edited and inverted images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from reverie.editing import Edits, Inversion
+from reverie.picture import INK, SOFT, contact_sheet, figure, save, to_bytes, write_film
+
+WAY_SHOWN = 12  # images of a way in a picture
+FILM_SIDE = 256  # pixels, at least, of a film
+
+
+def _image(axes: Axes, image: np.ndarray, title: str = "") -> None:
+    """Show an image in [0, 1], (H, W[, C]), without anything around it."""
+    pixels = to_bytes(image)
+    pixels = np.broadcast_to(pixels[..., None], (*pixels.shape, 3)) if pixels.ndim == 2 else pixels
+    axes.imshow(pixels, interpolation="nearest")
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+    axes.set_title(title, fontsize=10, color=INK)
+
+
+def edit_sheet(edits: Edits, caption: str = "") -> Figure:
+    """Draw the image on the left and beside it what became of it: strengths across, seeds down."""
+    across, down = len(edits.strengths), edits.x.shape[1]
+    made = figure(1.25 * (across + 1) + 0.2, 1.25 * down + 0.6)
+    panels = made.subplots(down, across + 1, squeeze=False)
+    for row in range(down):
+        if row:
+            panels[row, 0].axis("off")
+        for column, strength in enumerate(edits.strengths, 1):
+            _image(panels[row, column], edits.x[column - 1, row], f"strength {strength:g}" if row == 0 else "")
+    _image(panels[0, 0], edits.image, "image")
+    if caption:
+        made.suptitle(caption, fontsize=9, color=SOFT)
+    return made
+
+
+def inversion_sheet(found: Inversion) -> Figure:
+    """Draw the image, its noise, what comes back, and the difference enlarged."""
+    made = figure(8.6, 2.7)
+    panels = made.subplots(1, 4)
+    _image(panels[0], found.image, "image")
+    _image(panels[1], np.clip(found.noise / 6 + 0.5, 0, 1), f"noise: mean {found.mean:.2f}, deviation {found.deviation:.2f}")
+    _image(panels[2], found.back, "back again")
+    gap = np.abs(found.image - found.back)
+    enlarged = min(1000, max(1, round(0.5 / max(float(gap.max()), 1e-3))))
+    _image(panels[3], np.clip(enlarged * gap, 0, 1), f"difference x {enlarged}: rms {found.error:.4f}")
+    for axes in panels:
+        axes.title.set_fontsize(9)
+    return made
+
+
+def save_way(images: np.ndarray, out: Path) -> None:
+    """Write a way between images as a film (.gif, .mp4) or a few of its images in a row (.png); it ends where it began."""
+    if out.suffix.lower() == ".png":
+        chosen = images[np.linspace(0, len(images) - 1, min(len(images), WAY_SHOWN)).round().astype(int)]
+        made = figure(0.9 * len(chosen), 1.0)
+        axes = made.subplots()
+        axes.imshow(contact_sheet(to_bytes(chosen), columns=len(chosen)), interpolation="nearest")
+        axes.axis("off")
+        save(made, out)
+        return
+    factor = max(1, -(-FILM_SIDE // max(images.shape[1:3])))
+    pixels = to_bytes(images[..., None] if images.ndim == 3 else images[..., :3])
+    frames = np.broadcast_to(pixels, (*pixels.shape[:3], 3)).repeat(factor, 1).repeat(factor, 2)
+    write_film(out, _there_and_back(list(frames)), hold=0.5)
+
+
+def _there_and_back(frames: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [*frames, *[frames[-1]] * 8, *reversed(frames)]

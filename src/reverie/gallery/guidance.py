@@ -1,0 +1,68 @@
+"""The same seeds under growing guidance: labels down, scales across."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Unpack
+
+import numpy as np
+
+from reverie.conditions import MOST_GUIDANCE, read_numbers
+from reverie.errors import UserError
+from reverie.picture import INK, SOFT, check_picture, colours, contact_sheet, dots, figure, save, to_bytes, window
+from reverie.run import Options, Run, load
+
+SCALES = "0,1,2,4,8"
+IMAGES, POINTS = 4, 300  # in a cell
+MOST_LABELS, MOST_SCALES = 12, 12
+
+
+def draw(
+    run_path: str | Path | Run,
+    out: Path,
+    scales: str | Sequence[float] = SCALES,
+    device: str = "auto",
+    **options: Unpack[Options],
+) -> list[Path]:
+    """Draw the sheet and return its file; options: seed, sampler, steps, grid and such."""
+    check_picture(out)
+    run = run_path if isinstance(run_path, Run) else load(run_path, device)
+    names = run.config.data.labels[:MOST_LABELS]
+    if not names:
+        raise UserError(f"the run {run.path} was trained without labels, so guidance has nothing to steer by")
+    values = read_numbers(scales, "the scales")
+    if len(values) > MOST_SCALES or max(map(abs, values)) > MOST_GUIDANCE:
+        raise UserError(f"at most {MOST_SCALES} scales within +-{MOST_GUIDANCE} can be shown, got {scales}")
+    images = len(run.config.data.shape) > 1
+    n = IMAGES if images else POINTS
+    cells = [[run.sample(n, **_option(options, name, scale)).x for scale in values] for name in names]
+    limits = None if images else window(np.concatenate([x[:, :2] for x in cells[0]] + [row[0][:, :2] for row in cells]))
+    wide, tall = (0.62 * n, 0.7) if images else (1.7, 1.7)
+    made = figure(wide * len(values) + 1.2, tall * len(names) + 0.7)
+    panels = made.subplots(len(names), len(values), squeeze=False)
+    tint = colours([str(k) for k in range(len(names))], len(names))
+    for row, name in enumerate(names):
+        for column, scale in enumerate(values):
+            axes, x = panels[row, column], cells[row][column]
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set_visible(False)
+            if limits is None:
+                axes.imshow(contact_sheet(to_bytes(x), columns=n), interpolation="nearest", aspect="equal")
+            else:
+                dots(axes, x, tint[row])
+                axes.set(xlim=limits, ylim=limits, aspect="equal")
+            if row == 0:
+                words = {0.0: "0: unconditional", 1.0: "1: none"}.get(scale, f"{scale:g}")
+                axes.set_title(words, fontsize=10, color=INK)
+            if column == 0:
+                axes.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=10, color=INK, labelpad=8)
+    made.suptitle(
+        f"{run.config.data.name}: guidance scale across, seed {options.get('seed', 0)} in every cell", fontsize=10, color=SOFT
+    )
+    save(made, out)
+    return [out]
+
+
+def _option(options: Options, name: str, scale: float) -> Options:
+    return {**options, "label": name, "guidance": scale}

@@ -1,0 +1,75 @@
+"""A jigsaw puzzle whose pieces can be put together in many ways.
+
+Every inner edge has the same form, a knob to one side in its first half and one to the other side in its second: it
+looks the same when turned by 180 degrees.  So all pieces within the puzzle are alike, whichever way they are turned, and
+so are all at the border and all at the corners, once their straight sides face outwards.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+KNOB = 0.17  # radius of a knob in sides of a piece: larger ones would meet at the corners
+
+
+def owners(side: int, count: int) -> Tensor:
+    """Return the number of the piece that each pixel belongs to, (side, side)."""
+    piece = side // count
+    place = torch.arange(side) // piece
+    owner = place[:, None] * count + place
+    centre = torch.arange(side, dtype=torch.float64) + 0.5
+    y, x = centre[:, None].expand(side, side), centre.expand(side, side)
+    for row in range(count):
+        for column in range(count):
+            me = row * count + column
+            top, left = row * piece, column * piece
+            if row + 1 < count:  # the edge below, from left to right: first a knob of mine, then one of the lower piece's
+                below, edge = me + count, top + piece
+                owner[_disc(y, x, edge, left + piece / 4, piece)] = me
+                owner[_disc(y, x, edge, left + 3 * piece / 4, piece)] = below
+            if column + 1 < count:  # the edge on the right is the one above turned by 90 degrees, clockwise
+                right, edge = me + 1, left + piece
+                owner[_disc(y, x, top + piece / 4, edge, piece)] = right
+                owner[_disc(y, x, top + 3 * piece / 4, edge, piece)] = me
+    return owner
+
+
+def _disc(y: Tensor, x: Tensor, middle_y: float, middle_x: float, piece: int) -> Tensor:
+    return (y - middle_y) ** 2 + (x - middle_x) ** 2 <= (KNOB * piece) ** 2
+
+
+def _sides(place: tuple[int, int], count: int) -> tuple[bool, ...]:
+    """Return which sides are straight: top, right, bottom, left."""
+    row, column = place
+    return row == 0, column == count - 1, row == count - 1, column == 0
+
+
+def _turned(sides: tuple[bool, ...], quarters: int) -> tuple[bool, ...]:
+    """Return the sides after turning clockwise."""
+    return tuple(sides[(k - quarters) % 4] for k in range(4))
+
+
+def jigsaw(side: int, count: int, seed: int) -> Tensor:
+    """Return which pixel each place of the puzzle shows when it is put together in another way, (side * side,)."""
+    random = torch.Generator().manual_seed(seed)
+    owner, piece = owners(side, count), side // count
+    kinds: dict[int, list[tuple[int, int]]] = {}
+    for row in range(count):
+        for column in range(count):
+            kinds.setdefault(sum(_sides((row, column), count)), []).append((row, column))
+    source = torch.arange(side * side)
+    for slots in kinds.values():
+        pieces = [slots[k] for k in torch.randperm(len(slots), generator=random).tolist()]
+        for slot, taken in zip(slots, pieces, strict=True):
+            first = int(torch.randint(4, (1,), generator=random))
+            fits = [q % 4 for q in range(first, first + 4) if _turned(_sides(taken, count), q) == _sides(slot, count)]
+            y, x = torch.nonzero(owner == slot[0] * count + slot[1]).unbind(1)
+            # from the middle of the slot, in half pixels, turned back by as many quarters, to the middle of the piece
+            dy, dx = 2 * y + 1 - piece * (2 * slot[0] + 1), 2 * x + 1 - piece * (2 * slot[1] + 1)
+            for _ in range(fits[0]):
+                dy, dx = -dx, dy
+            from_y = (dy - 1 + piece * (2 * taken[0] + 1)) // 2
+            from_x = (dx - 1 + piece * (2 * taken[1] + 1)) // 2
+            source[y * side + x] = from_y * side + from_x
+    return source

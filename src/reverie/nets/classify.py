@@ -1,0 +1,77 @@
+"""Small networks that tell the class of data seen through noise."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from reverie.nets.embedding import LEVEL_SCALE, SinusoidalEmbedding
+from reverie.nets.unet import Block, norm
+
+EMBEDDING = 64
+SMALLEST = 8  # sides of the map at which halving ends
+GROUPS = 8
+
+
+class Convolutions(nn.Module):
+    """Residual blocks on maps that are halved until no side is above 8, then one dense layer.
+
+    x: (B, C, H, W) -> (B, classes); level: (B,).
+    """
+
+    def __init__(self, shape: tuple[int, int, int], classes: int, width: int = 32) -> None:
+        super().__init__()
+        channels, height, high = shape
+        self.embed = SinusoidalEmbedding(EMBEDDING)
+        self.tell = nn.Sequential(nn.Linear(EMBEDDING, EMBEDDING), nn.SiLU(), nn.Linear(EMBEDDING, EMBEDDING), nn.SiLU())
+        self.shrink, self.blocks = nn.ModuleList(), nn.ModuleList()
+        wide = width
+        while True:
+            self.shrink.append(nn.Conv2d(channels, wide, 3, stride=2, padding=1))
+            self.blocks.append(Block(wide, wide, EMBEDDING, GROUPS, "scale-shift"))
+            height, high, channels = -(-height // 2), -(-high // 2), wide
+            if max(height, high) <= SMALLEST:
+                break
+            wide = min(2 * wide, 4 * width)
+        self.norm = norm(channels, GROUPS)
+        self.out = nn.Linear(channels * height * high, classes)
+
+    def forward(self, x: Tensor, level: Tensor) -> Tensor:
+        """Return the scores, (B, classes)."""
+        e = self.tell(self.embed(level * LEVEL_SCALE))
+        for shrink, block in zip(self.shrink, self.blocks, strict=True):
+            x = block(shrink(x), e)
+        scores: Tensor = self.out(functional.silu(self.norm(x)).flatten(1))
+        return scores
+
+
+class Layers(nn.Module):
+    """Three dense layers told of the noise level.  x: (B, D) -> (B, classes); level: (B,)."""
+
+    def __init__(self, shape: tuple[int], classes: int, width: int = 96) -> None:
+        super().__init__()
+        self.embed = SinusoidalEmbedding(EMBEDDING)
+        sizes = (shape[0], width, width, width)
+        self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(sizes))
+        self.tell = nn.ModuleList(nn.Linear(EMBEDDING, width) for _ in self.layers)
+        self.out = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor, level: Tensor) -> Tensor:
+        """Return the scores, (B, classes)."""
+        e = self.embed(level * LEVEL_SCALE)
+        for layer, tell in zip(self.layers, self.tell, strict=True):
+            x = functional.silu(layer(x) + tell(e))
+        scores: Tensor = self.out(x)
+        return scores
+
+
+def network_for(shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+    """Return the network for data of this shape, its weights drawn from the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if len(shape) == 1:
+            return Layers((shape[0],), classes)
+        return Convolutions((shape[0], shape[1], shape[2]), classes)
