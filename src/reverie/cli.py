@@ -25,6 +25,7 @@ from reverie.cli_options import (
     JsonOption,
     LabelOption,
     LabelsOption,
+    PrecisionOption,
     QuietOption,
     RescaleOption,
     RunPath,
@@ -165,6 +166,7 @@ def sample(
     sampler: SamplerOption = None,
     steps: SamplingSteps = None,
     grid: GridOption = None,
+    precision: PrecisionOption = "fp32",
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -178,7 +180,8 @@ def sample(
         files = verbs.sample_to(
             run, n, out, device=device, on_progress=advance,
             label=label, guidance=guidance, guidance_interval=guidance_interval, guidance_rescale=guidance_rescale,
-            classifier_guidance=classifier_guidance, sampler=sampler, steps=steps, grid=grid, seed=seed,
+            classifier_guidance=classifier_guidance, sampler=sampler, steps=steps, grid=grid,
+            precision=precision, seed=seed,
         )  # fmt: skip
     screen.result({"files": [str(f) for f in files], "samples": n, "seed": seed}, f"wrote {', '.join(map(str, files))}")
 
