@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from benchmarks.derivatives import derivatives
 from benchmarks.images import costs, quality, throughput
 from benchmarks.measure import Row, machine, report, side_by_side
-from benchmarks.sampling import against_diffusers, evaluations, streaming
+from benchmarks.sampling import against_diffusers, evaluations, precision, streaming
 from benchmarks.steering import steering
 from benchmarks.transport import large, mmd_row, sinkhorn_rows
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
@@ -155,6 +155,7 @@ def main() -> None:
         "Quality on MNIST": quality(),
         "Quality against network evaluations": evaluations(),
         "Sampling speed at equal quality": against_diffusers(),
+        "Sampling in bfloat16": precision(),
         "Streaming to disk": streaming(),
         "Steering": steering(),
         "Transport and kernels at large": large(),

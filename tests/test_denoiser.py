@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from reverie.denoiser import Given, NetDenoiser, noise_level
+from reverie.denoiser import Given, LowPrecision, NetDenoiser, noise_level
 from reverie.guidance import ClassifierFree
 from reverie.nets.mlp import ConditionalMLP
 from reverie.pair import TARGETS, pair_of, row
@@ -78,6 +78,15 @@ def test_a_bfloat16_network_does_not_touch_the_schedule() -> None:
     model = NetDenoiser(network(), Cosine(), "v").to(torch.bfloat16)
     assert model.schedule(torch.tensor([0.5]))[0].dtype == torch.float64
     assert float(model.schedule(0.5)[0]) == float(Cosine()(0.5)[0])
+
+
+def test_low_precision_is_close_and_gives_back_what_it_was_given() -> None:
+    denoise = NetDenoiser(network().float(), Rectified(), "v")
+    x, t = torch.randn(64, 2, generator=torch.Generator().manual_seed(1)), 0.4
+    exact, rounded = denoise(x, t), LowPrecision(denoise)(x, t)
+    assert rounded.x0.dtype == rounded.eps.dtype == torch.float32
+    gap = float((rounded.x0 - exact.x0).abs().max())
+    assert 0 < gap < 0.05 * float(exact.x0.std())  # bfloat16 has eight bits, and one layer follows another
 
 
 def test_guidance_scales() -> None:
