@@ -83,7 +83,6 @@ class ClassifierTraining:
                 held_out=min(len(self.held_out), MOST_HELD_OUT), accuracy=self.accuracy,
             )  # fmt: skip
             self.path = write_classifier(self.run.path, average, facts)
-        self.run._classifier = average
         if stop():
             raise Stopped(stop.by)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,11 +62,12 @@ def train_classifier(
         screen.say(f"stopped before the end; {kept}")
         raise
     told = {f"t = {t}": share for t, share in training.accuracy.items()}
-    words = ", ".join(f"{name} {share:.1%}" for name, share in told.items())
+    words = ", ".join(f"{time} {share:.1%}" for time, share in told.items())
+    name = training.run.config.data.labels[0]
     screen.result(
         {"file": str(training.path), "steps": last.i, "seconds": last.seconds, "accuracy": training.accuracy},
         f"trained {last.i:,} steps in {last.seconds:.0f} s\nheld-out data told rightly: {words}\nwrote {training.path}\n"
-        f"sample:  reverie sample {run} --label {training.run.config.data.labels[0]} --guidance 0 --classifier-guidance 2",
+        f"sample:  reverie sample {shlex.quote(str(run))} --label {shlex.quote(name)} --guidance 0 --classifier-guidance 2",
     )
 
 

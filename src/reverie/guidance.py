@@ -70,7 +70,8 @@ class ClassifierFree(Denoiser):
         """Return the guided estimate.  x: (B, ...); t: float or (B,); cond: (B,), or (B, K) for K weights."""
         if cond is None:
             return self.inner(x, t, None)
-        labels = [*cond.reshape(len(x), -1).unbind(1), torch.full_like(cond.reshape(len(x), -1)[:, 0], NULL)]
+        given = cond.reshape(len(x), -1).unbind(1)
+        labels = [*given, torch.full_like(given[0], NULL)]
         if len(labels) != len(self.weights) + 1:
             raise ValueError(f"{len(labels) - 1} conditions were given for {len(self.weights)} weights")
         scale = self.scale_at(t)

@@ -14,7 +14,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from reverie.conditions import read_labels
-from reverie.denoiser import Denoiser
+from reverie.denoiser import NULL, Denoiser
 from reverie.errors import UserError
 from reverie.files import atomic, writable_folder
 from reverie.motion import between
@@ -25,7 +25,7 @@ from reverie.views import Illusion, Placed, read_views
 SUFFIXES = (".png", ".gif", ".mp4", ".npy")
 USUAL: Options = {"guidance": 3.0}
 GAP, LINE = 4, 18  # pixels between images, and of a line of text
-WIDE = 480  # pixels, about, that a film is wide
+WIDE = 320  # pixels, about, that a film is wide
 FILMED = 16  # pictures, at most, in a film
 MOVING, STILL = 36, 18  # frames of a film, fifteen to the second
 
@@ -68,8 +68,7 @@ class Illusions:
         x = self.x[:count] if self.x.ndim == 4 else self.x[:count, ..., None]
         order = [*range(len(self.views)), 0]
         for a, b in pairwise(order):
-            for _ in range(STILL):
-                yield _page(between(x, self.views[a], self.views[a], 0.0, factor), across, self.titles[a])
+            yield from [_page(between(x, self.views[a], self.views[a], 0.0, factor), across, self.titles[a])] * STILL
             for k in range(1, MOVING + 1):
                 share = k / MOVING
                 moved = between(x, self.views[a], self.views[b], share * share * (3 - 2 * share), factor)
@@ -148,13 +147,15 @@ def illusion(
         raise UserError(f"{len(placed)} views need {len(placed)} labels, one for each in order, got {len(numbers)}")
     if options.get("label") is not None:
         raise UserError("an illusion has a label for each view, given by --labels, and none for the whole")
-    asked: Options = {**USUAL, **options} if numbers is not None else {**options}
-    asked["label"] = None
+    if numbers is None and names and (options.get("guidance", 1.0) != 1 or options.get("classifier_guidance")):
+        raise UserError("guidance needs a label for each view to steer by; give them with --labels")
+    asked: Options = {**(USUAL if numbers is not None else {}), **options, "label": None}
+    wanted = numbers if numbers is not None else (NULL,) * len(placed) if names else None
     size = max(1, run.batch_size() // len(placed))
     parts = []
     for first in range(0, n, size):
         count = min(size, n - first)
-        conds = None if numbers is None else torch.tensor(numbers)[:, None].expand(-1, count)
+        conds = None if wanted is None else torch.tensor(wanted)[:, None].expand(-1, count)
 
         def steer(denoiser: Denoiser, conds: torch.Tensor | None = conds) -> Denoiser:
             return Illusion(denoiser, list(placed.values()), conds)

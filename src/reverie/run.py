@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from reverie import checkpoint
 from reverie.classifier import Classifier, read_classifier
-from reverie.conditions import Composition, check_scale, read_interval, read_label
+from reverie.conditions import check_scale, read_interval, read_label
 from reverie.config import Config
 from reverie.denoiser import Denoiser, LowPrecision, Steer
 from reverie.errors import UserError, pick, unknown
@@ -90,7 +90,6 @@ class Run:
     config: Config
     model: Diffusion
     path: Path
-    _classifier: Classifier | None = field(default=None, compare=False, repr=False)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the rows of metrics.jsonl."""
@@ -175,8 +174,7 @@ class Run:
             raise UserError("an interval and a rescaling of guidance mean something only with --guidance other than 1")
         if rescale and len(self.config.data.shape) == 1:
             raise UserError(f"{self.path} is a run of points, whose coordinates have no common spread to rescale to")
-        one = Composition((0,), (1.0,))
-        weights = (one if label in (None, "all") or not names else read_label(label, names)).weights
+        weights = (1.0,) if label is None or label == "all" or not names else read_label(label, names).weights
         judge = self.classifier() if gamma else None
         lowered = pick(PRECISIONS, options.get("precision", "fp32"), "precision")
 
@@ -189,9 +187,7 @@ class Run:
 
     def classifier(self) -> Classifier:
         """Return the classifier of noised data that `train-classifier` left in the run."""
-        if self._classifier is None:
-            self._classifier = read_classifier(self.path, self.config).to(next(self.model.parameters()).device)
-        return self._classifier
+        return read_classifier(self.path, self.config).to(next(self.model.parameters()).device)
 
     def batch_size(self) -> int:
         """Return how many data are sampled at once."""

@@ -118,6 +118,7 @@ def evaluate(run: str | Path | Run, n: int = 2000, *, device: str = "auto", **op
         "seed": options.get("seed", 0),
         "label": options.get("label"),
         "guidance": options.get("guidance", 1.0),
+        **{key: options.get(key) for key in ("guidance_interval", "classifier_guidance") if options.get(key)},
         **dict(zip(("sampler", "steps", "grid"), run.usual(options), strict=True)),
         "held_out_loss": rows[-1]["held_out"] if rows else None,
         **score_points(data.source, samples.x, fresh),
