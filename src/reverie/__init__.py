@@ -16,12 +16,14 @@ from reverie.errors import ReverieWarning, UserError
 
 if TYPE_CHECKING:
     from reverie.run import load
-    from reverie.verbs import evaluate, inspect, sample, train
+    from reverie.verbs import evaluate, inpaint, inspect, restore, sample, train
 
 __version__ = version("reverie")
-__all__ = ["ReverieWarning", "UserError", "__version__", "evaluate", "inspect", "load", "sample", "train"]
+__all__ = [
+    "ReverieWarning", "UserError", "__version__", "evaluate", "inpaint", "inspect", "load", "restore", "sample", "train",
+]  # fmt: skip
 
-_VERBS = ("evaluate", "inspect", "load", "sample", "train")
+_VERBS = ("evaluate", "inpaint", "inspect", "load", "restore", "sample", "train")
 
 
 def __getattr__(name: str) -> Any:
