@@ -20,7 +20,7 @@ from reverie.data.single import Shape, fit_array, read_mask, read_picture
 from reverie.denoiser import Steer
 from reverie.errors import UserError
 from reverie.inverse import MomentMatching, Replace, ResidualGradient
-from reverie.measurements import MEASUREMENTS, Degradation, Keep, Measurement
+from reverie.measurements import MEASUREMENTS, Keep, Measurement
 from reverie.noise import Noise, image_seeds
 from reverie.restored import Restored
 from reverie.run import Options, Progress, Run, load
@@ -30,15 +30,17 @@ Picture = str | Path | np.ndarray
 Tell = Callable[[Solved], None]
 
 IMAGES, POINTS = 6, 500  # results when no number is given
-EIGHT_BIT_NOISE = 0.01  # in user units: a little more than the rounding of 8-bit pictures
+ROUNDING = 1 / 255 / math.sqrt(12)  # the noise of 8-bit pictures, whose values run from 0 to 1
 OTHERS = 1000  # points of the model that are drawn behind the results
 DEGRADE_DRAW = 2**29  # the number of the draw, of each image's own stream, that is the noise of a degraded picture
 
 
 class Method(ABC):
-    """A way to steer by a measurement.  grid: the time grid it wants where none is asked for."""
+    """A way to steer by a measurement."""
 
-    grid: str | None = None
+    def grid(self) -> str | None:
+        """Return the time grid that is used where none is asked for; None is the usual one."""
+        return None
 
     @abstractmethod
     def steer(self, measure: Measurement, y: Tensor, noise: float, tell: Tell) -> Steer:
@@ -64,9 +66,8 @@ class RePaint(Replacement):
     jump: Annotated[int, Field(ge=1, le=10_000)] = 5
     repeats: Annotated[int, Field(ge=1, le=1000)] = 5
 
-    @property
-    def grid(self) -> str:  # type: ignore[override]
-        """The zigzag."""
+    def grid(self) -> str:
+        """Return the zigzag."""
         return f"zigzag:jump={self.jump},repeats={self.repeats}"
 
 
@@ -134,8 +135,7 @@ def inpaint(
     n = n if n is not None else POINTS if len(shape) == 1 else IMAGES
     way = build(INPAINTERS, method, "method")
     measure, values = Keep(seen), run.model.codec.encode(truth[None])
-    noise = 0.0
-    x, labels, left = _draw(run, n, way, measure, measure(values), noise, options, on_progress)
+    x, labels, left = _draw(run, n, way, measure, measure(values), 0.0, options, on_progress)
     results = torch.where(seen, truth, x)  # to the bit, whatever units and rounding lie between
     shown = torch.where(seen, truth, torch.nan)
     points = len(shape) == 1
@@ -162,7 +162,8 @@ def restore(
     """Undo what was done to an image, n times: `reverie.restore("runs/digits", "small.png", task="upscale:factor=4")`.
 
     task: upscale, deblur or colour; image: the degraded picture, or a clean one that is first degraded (degrade=True), which
-    tells how good the results are; noise: standard deviation of the noise in the picture, whose values run from 0 to 1.
+    tells how good the results are; noise: standard deviation of the noise in the picture, whose values run from 0 to 1; if not
+    given, that of rounding to 8 bits.
     """
     run = run if isinstance(run, Run) else load(run, device)
     shape = _picture_shape(run)
@@ -181,7 +182,7 @@ def restore(
         seen = _read(run, image, small, "image", fit=False)[None]
     encode = run.model.codec.encode
     size = float(encode(torch.ones(1)) - encode(torch.zeros(1)))  # of one unit in model units
-    strength = size * (EIGHT_BIT_NOISE if noise is None else max(noise, EIGHT_BIT_NOISE / 10))
+    strength = size * (ROUNDING if noise is None else noise)
     n = IMAGES if n is None else n
     x, labels, left = _draw(run, n, way, action, encode(seen), strength, options, on_progress)
     figures: dict[str, Any] = {"method": method, "task": task, **_solver(left)}
@@ -190,14 +191,14 @@ def restore(
         figures["psnr_each"] = [_psnr(one, original) for one in x]
         figures["psnr"] = float(np.mean(figures["psnr_each"]))
         figures["psnr_of_mean"] = _psnr(x.mean(0), original)
-        figures["psnr_enlarged"] = _psnr(_enlarged(seen, action, shape)[0], original)
+        figures["psnr_given"] = _psnr(_enlarged(seen, shape)[0], original)
     return Restored(
         _user(x), _user(seen.clamp(0, 1))[0], None if original is None else _user(original[None])[0], labels,
         title=f"{task}, {_title(run, method, options)}", figures=figures,
     )  # fmt: skip
 
 
-def _enlarged(seen: Tensor, action: Degradation, shape: Shape) -> Tensor:
+def _enlarged(seen: Tensor, shape: Shape) -> Tensor:
     """Return what was seen in the size and with the channels of the original: what there is without a model."""
     factor = shape[1] // seen.shape[-2]
     return seen.repeat_interleave(factor, -2).repeat_interleave(factor, -1).expand(1, *shape).clamp(0, 1)
@@ -219,15 +220,15 @@ def _draw(
         if guidance != 1:
             raise UserError("guidance needs a class to steer to; give a label too")
         chosen["guidance"] = 0.0  # no label at all; without this one would be drawn at random
-    if options.get("grid") is None and way.grid is not None:
-        chosen["grid"] = way.grid
+    if options.get("grid") is None:
+        chosen["grid"] = way.grid()
     device = next(run.model.parameters()).device
     left: list[Tensor] = []
     steer = way.steer(measure, y.to(device), noise, lambda solved: left.append(solved.residual.cpu()))
     parts, size = [], run.batch_size()
     firsts = range(0, max(n, 1), size)
     for k, first in enumerate(firsts):
-        for frame in run.frames(min(size, n - first) if n > 0 else n, first, steer=steer, **chosen):
+        for frame in run.frames(min(size, n - first), first, steer=steer, **chosen):
             last = frame
             if on_progress:
                 on_progress(k * frame.of + frame.i + 1, len(firsts) * frame.of)

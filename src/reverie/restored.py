@@ -17,7 +17,7 @@ from reverie.picture import ACCENT, INK, SOFT, WARM, dots, figure, plane, png_by
 from reverie.samples import Samples, check_output, is_folder
 
 FILL = np.array([0.80, 0.86, 0.95])  # the colour of pixels that are not known
-SHOWN, ACROSS = 32, 8  # results on a sheet, at most, and panels in a row of it
+SHOWN, ACROSS = 32, 10  # results on a sheet, at most, and panels in a row of it
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,14 @@ class Restored:
     def _pictures(self) -> Figure:
         scores = self.figures.get("psnr_each", ())
         panels: list[tuple[str, Any]] = [("original", self.original)] if self.original is not None else []
-        panels.append(("seen" if self.x.shape[1:] != self.seen.shape or not np.isnan(self.seen).any() else "masked", self.seen))
+        given = "masked" if np.isnan(self.seen).any() else "given"
+        panels.append((f"{given}, {self.figures['psnr_given']:.1f} dB" if scores else given, self.seen))
         for k, image in enumerate(self.x[:SHOWN]):
-            words = [f"result {k}", *([self.labels[k]] if self.labels else []), *([f"{scores[k]:.1f} dB"] if scores else [])]
-            panels.append((", ".join(words), image))
-        across = min(len(panels) + 1, ACROSS)
-        down = -(-(len(panels) + 1) // across)
-        made = figure(1.35 * across + 0.5, 1.62 * down + 0.35)
+            words = [*([self.labels[k]] if self.labels else []), *([f"{scores[k]:.1f} dB"] if scores else [])]
+            panels.append((", ".join(words) or f"result {k}", image))
+        down = -(-(len(panels) + 1) // ACROSS)
+        across = -(-(len(panels) + 1) // down)
+        made = figure(1.25 * across, 1.6 * down + 0.35)
         grid = made.subplots(down, across, squeeze=False).ravel()
         for axes in grid:
             axes.set_axis_off()
@@ -89,9 +90,9 @@ class Restored:
         last = grid[len(panels)]
         spread = self.spread if self.spread.ndim == 2 else np.sqrt((self.spread**2).mean(-1))
         drawn = last.imshow(spread, cmap="magma", vmin=0, vmax=max(float(spread.max()), 1e-3), interpolation="nearest")
-        last.set_title(f"spread of {len(self.x)}", fontsize=8, color=INK)
-        bar = made.colorbar(drawn, ax=last, shrink=0.75, pad=0.03)
-        bar.ax.tick_params(labelsize=6, length=2)
+        last.set_title("spread", fontsize=8, color=INK)
+        bar = made.colorbar(drawn, cax=last.inset_axes((0.0, -0.11, 1.0, 0.06)), orientation="horizontal")
+        bar.ax.tick_params(labelsize=6, length=2, colors=INK)
         bar.outline.set_visible(False)
         made.suptitle(self.title, fontsize=9, color=INK)
         return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from reverie.data.arrays import eight_bits, read_npy
 from reverie.data.pixels import Broken, Recipe, decode, read_header
 from reverie.data.sources import FILE_LIMIT
-from reverie.errors import UserError
+from reverie.errors import ReverieWarning, UserError
 from reverie.files import reason
 
 Shape = tuple[int, int, int]
@@ -53,6 +54,12 @@ def read_picture(path: str | Path, shape: Shape, what: str, fit: str | None = No
         if fit is None and (head.height, head.width) != (height, width):
             raise UserError(
                 f"the {what} {path} is {head.height}x{head.width} pixels, and {height}x{width} (height x width) are needed"
+            )
+        if (head.height, head.width) != (height, width):
+            warnings.warn(
+                f"the {what} {path} of {head.height}x{head.width} pixels was brought to {height}x{width} ({fit})",
+                ReverieWarning,
+                stacklevel=2,
             )
         return decode(data, Recipe(height, width, channels, fit or "crop")).astype(np.float32) / np.float32(255)
     except Broken as error:
