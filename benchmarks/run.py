@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from benchmarks.derivatives import derivatives
 from benchmarks.images import costs, quality, throughput
+from benchmarks.inverse import restoration
 from benchmarks.measure import Row, machine, report, side_by_side
 from benchmarks.sampling import against_diffusers, evaluations, streaming
 from benchmarks.transport import large, mmd_row, sinkhorn_rows
@@ -154,6 +155,7 @@ def main() -> None:
         "Quality on MNIST": quality(),
         "Quality against network evaluations": evaluations(),
         "Sampling speed at equal quality": against_diffusers(),
+        "Inpainting and inverse problems": restoration(),
         "Streaming to disk": streaming(),
         "Transport and kernels at large": large(),
         "Derivatives": derivatives(),

@@ -54,9 +54,9 @@ class Replacement(Method):
     def steer(self, measure: Measurement, y: Tensor, noise: float, tell: Tell) -> Steer:
         """Return the wrapper; measure must be one that keeps some numbers."""
         known = cast(Keep, measure).known
-        values = y.new_zeros(known.shape)
-        values[known] = y[0]
-        return lambda inner: Replace(inner, values[None], known)
+        values = y.new_zeros(len(y), *known.shape)
+        values[:, known] = y
+        return lambda inner: Replace(inner, values, known)
 
 
 @dataclass(frozen=True)
