@@ -9,8 +9,8 @@ from torch import Tensor
 
 from benchmarks.images import mnist, mnist_folder
 from reverie.data.idx import read_pair
+from reverie.inverse import INPAINTERS
 from reverie.measurements import Blur, Keep, Measurement, Pool
-from reverie.restoration import INPAINTERS
 from reverie.run import Options, Run
 from reverie.spec import build
 

@@ -12,8 +12,8 @@ from PIL import Image
 
 import reverie
 from reverie.errors import ReverieWarning, UserError
+from reverie.inverse import INPAINTERS
 from reverie.measurements import MEASUREMENTS
-from reverie.restoration import INPAINTERS
 from reverie.run import Run
 from reverie.spec import build
 from tests.test_image_runs import TINY, draw_folder

@@ -55,8 +55,8 @@ def inpaint(
     out: OutOption = "inpainted.png",
     n: CountOption = None,
     method: Annotated[
-        str, named("inpainters", "moment, dps:scale=3, repaint:jump=5,repeats=5 or replace", "--method")
-    ] = "moment",
+        str | None, named("inpainters", "How: dps:scale=3, moment, repaint:jump=5,repeats=5 or replace", "--method")
+    ] = None,
     label: ClassOption = None,
     guidance: GuidanceOption = 1.0,
     sampler: SamplerOption = None,
@@ -87,7 +87,9 @@ def restore(
     image: Annotated[Path, typer.Argument(help="The degraded picture, a file or .npy.", metavar="IMAGE")],
     task: Annotated[str, named("tasks", "What to undo: upscale:factor=4, deblur:width=2 or colour", "--task")],
     degrade: Annotated[bool, typer.Option("--degrade", help="IMAGE is clean: degrade it first, and compare.")] = False,
-    noise: Annotated[float | None, typer.Option("--noise", help="Deviation of the picture's noise, of values 0 to 1.")] = None,
+    noise: Annotated[
+        float | None, typer.Option("--noise", help="Noise of the picture, of values 0 to 1; dps does without.")
+    ] = None,
     out: OutOption = "restored.png",
     n: CountOption = None,
     method: Annotated[str, named("posteriors", "moment or dps:scale=3", "--method")] = "moment",

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Unpack, cast
+from typing import Any, Unpack
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from reverie.autodiff.conjugate import Solved
 from reverie.data.single import Shape, fit_array, read_mask, read_picture
-from reverie.denoiser import Steer
 from reverie.errors import UserError
-from reverie.inverse import MomentMatching, Replace, ResidualGradient
+from reverie.inverse import INPAINTERS, POSTERIORS, Method
 from reverie.measurements import MEASUREMENTS, Keep, Measurement
 from reverie.noise import Noise, image_seeds
 from reverie.restored import Restored
@@ -27,75 +21,14 @@ from reverie.run import Options, Progress, Run, load
 from reverie.spec import build
 
 Picture = str | Path | np.ndarray
-Tell = Callable[[Solved], None]
 
 IMAGES, POINTS = 6, 500  # results when no number is given
+# How to inpaint when nothing is said, for points and for images; docs/inverse.md has the measurement.
+USUAL = {False: "moment", True: "dps"}
 ROUNDING = 1 / 255 / math.sqrt(12)  # the noise of 8-bit pictures, whose values run from 0 to 1
+LARGE = 1e30  # of a known coordinate
 OTHERS = 1000  # points of the model that are drawn behind the results
 DEGRADE_DRAW = 2**29  # the number of the draw, of each image's own stream, that is the noise of a degraded picture
-
-
-class Method(ABC):
-    """A way to steer by a measurement."""
-
-    def grid(self) -> str | None:
-        """Return the time grid that is used where none is asked for; None is the usual one."""
-        return None
-
-    @abstractmethod
-    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: Tell) -> Steer:
-        """Return the wrapper for y = measure(x0) + noise, in model units; tell is handed what was solved on the way."""
-
-
-@dataclass(frozen=True)
-class Replacement(Method):
-    """Put the known values into every estimate of x0."""
-
-    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: Tell) -> Steer:
-        """Return the wrapper; measure must be one that keeps some numbers."""
-        known = cast(Keep, measure).known
-        values = y.new_zeros(len(y), *known.shape)
-        values[:, known] = y
-        return lambda inner: Replace(inner, values, known)
-
-
-@dataclass(frozen=True)
-class RePaint(Replacement):
-    """The same, with every few steps walked several times so that old and new can agree (arXiv:2201.09865)."""
-
-    jump: Annotated[int, Field(ge=1, le=10_000)] = 5
-    repeats: Annotated[int, Field(ge=1, le=1000)] = 5
-
-    def grid(self) -> str:
-        """Return the zigzag."""
-        return f"zigzag:jump={self.jump},repeats={self.repeats}"
-
-
-@dataclass(frozen=True)
-class DPS(Method):
-    """Follow the gradient of the residual's norm (arXiv:2209.14687)."""
-
-    scale: Annotated[float, Field(gt=0, le=1e4)] = 3.0
-
-    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: Tell) -> Steer:
-        """Return the wrapper."""
-        return lambda inner: ResidualGradient(inner, measure, y, noise, self.scale)
-
-
-@dataclass(frozen=True)
-class Moment(Method):
-    """Match the mean and the covariance of x0 given x (arXiv:2405.13712)."""
-
-    products: Annotated[int, Field(ge=1, le=1000)] = 8
-    tolerance: Annotated[float, Field(gt=0, lt=1)] = 1e-3
-
-    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: Tell) -> Steer:
-        """Return the wrapper."""
-        return lambda inner: MomentMatching(inner, measure, y, noise, self.products, self.tolerance, tell)
-
-
-POSTERIORS: dict[str, type[Method]] = {"moment": Moment, "dps": DPS}
-INPAINTERS: dict[str, type[Method]] = {**POSTERIORS, "repaint": RePaint, "replace": Replacement}
 
 
 def inpaint(
@@ -105,7 +38,7 @@ def inpaint(
     mask: str | Path | np.ndarray | None = None,
     known: str | None = None,
     n: int | None = None,
-    method: str = "moment",
+    method: str | None = None,
     device: str = "auto",
     on_progress: Progress | None = None,
     **options: Unpack[Options],
@@ -133,6 +66,7 @@ def inpaint(
         truth = _read(run, image, _picture_shape(run), "image", fit=True)
         seen = torch.from_numpy(_read_fill(mask, _picture_shape(run)).copy())
     n = n if n is not None else POINTS if len(shape) == 1 else IMAGES
+    method = USUAL[len(shape) > 1] if method is None else method
     way = build(INPAINTERS, method, "method")
     measure, values = Keep(seen), run.model.codec.encode(truth[None])
     x, labels, left = _draw(run, n, way, measure, measure(values), 0.0, options, on_progress)
@@ -285,7 +219,7 @@ def _read_known(text: str | None, size: int) -> tuple[Tensor, Tensor]:
             value = float(match[2]) if match else math.nan
         except ValueError:
             value = math.nan
-        if match is None or match[1] not in names or not math.isfinite(value):
+        if match is None or match[1] not in names or not abs(value) < LARGE:
             raise UserError(f"cannot read {part!r}; write known coordinates like x=0.5, from: {', '.join(names)}")
         point[names[match[1]]], seen[names[match[1]]] = value, True
     if not seen.any():

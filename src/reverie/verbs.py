@@ -14,6 +14,7 @@ from reverie.checkpoint import NETWORKS
 from reverie.data import DATASETS, load_data
 from reverie.errors import UserError
 from reverie.inspection import inspect
+from reverie.inverse import INPAINTERS, POSTERIORS
 from reverie.loss import TIMES, WEIGHTS
 from reverie.measurements import MEASUREMENTS
 from reverie.metrics.points import score_points
@@ -21,7 +22,7 @@ from reverie.pair import TARGETS
 from reverie.plan import PRESETS
 from reverie.prepare import prepare
 from reverie.prepare import resume as go_on
-from reverie.restoration import INPAINTERS, POSTERIORS, inpaint, restore
+from reverie.restoration import inpaint, restore
 from reverie.run import Options, Progress, Run, load
 from reverie.samplers import GRIDS, SAMPLERS
 from reverie.samples import Samples, check_output, streams, wants_film, write
