@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from benchmarks.derivatives import derivatives
 from benchmarks.images import costs, quality, throughput
+from benchmarks.inverse import restoration
 from benchmarks.measure import Row, machine, report, side_by_side
 from benchmarks.sampling import against_diffusers, evaluations, precision, streaming
 from benchmarks.steering import steering
@@ -156,6 +157,7 @@ def main() -> None:
         "Quality against network evaluations": evaluations(),
         "Sampling speed at equal quality": against_diffusers(),
         "Sampling in bfloat16": precision(),
+        "Inpainting and inverse problems": restoration(),
         "Streaming to disk": streaming(),
         "Steering": steering(),
         "Transport and kernels at large": large(),

@@ -14,7 +14,7 @@ from PIL import Image
 
 import reverie
 from reverie.classifier import CLASSIFIER_FILE, Classifier, read_classifier
-from reverie.data.single import read_image
+from reverie.data.single import read_picture
 from reverie.errors import UserError
 from reverie.guidance import ClassifierGuided
 from reverie.pair import Pair
@@ -147,7 +147,10 @@ def test_edits_go_from_the_image_to_a_new_one(command, run: Run, image: Path, tm
         "edit", run.path, tmp_path / "wide.png", "--strength", "0.3,0.8", "-n", 2, "--steps", 3, "--out", tmp_path / "e.png"
     )
     assert (
-        code == 0 and "wrote" in out and "is 20x30 and was fitted to 8x8" in err and Image.open(tmp_path / "e.png").width > 300
+        code == 0
+        and "wrote" in out
+        and "of 20x30 pixels was brought to 8x8 (crop)" in err
+        and Image.open(tmp_path / "e.png").width > 300
     )
 
 
@@ -179,12 +182,12 @@ def test_the_guidance_sheet(command, run: Run, tmp_path: Path) -> None:
 
 def test_single_images_are_read_safely(tmp_path: Path) -> None:
     Image.fromarray(np.full((4, 4, 4), 255, np.uint8)).save(tmp_path / "a.png")
-    x, note = read_image(tmp_path / "a.png", (3, 4, 4))
-    assert x.shape == (3, 4, 4) and float(x.min()) == 1.0 and note is None
+    x = read_picture(tmp_path / "a.png", (3, 4, 4), "image")
+    assert x.shape == (3, 4, 4) and float(x.min()) == 1.0
     (tmp_path / "b.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"junk" * 10)
-    for name, said in (("b.png", "cannot be used as an image"), ("c.png", "there is no image"), (".", "there is no image")):
+    for name, said in (("b.png", "cannot be read"), ("c.png", "no such file"), (".", "is a folder")):
         with pytest.raises(UserError, match=said):
-            read_image(tmp_path / name, (1, 8, 8))
+            read_picture(tmp_path / name, (1, 8, 8), "image")
 
 
 MISTAKES = [
@@ -212,8 +215,8 @@ MISTAKES = [
     (("edit", "{run}", "{image}", "--strength", "1.2"), "got 1.2"),
     (("edit", "{run}", "{image}", "--strength", "0"), "got 0"),
     (("edit", "{run}", "{image}", "--steps", "0"), "between 1 and"),
-    (("edit", "{run}", "{tmp}/none.png"), "there is no image"),
-    (("edit", "{run}", "{run}/config.toml"), "cannot be used as an image"),
+    (("edit", "{run}", "{tmp}/none.png"), "no such file"),
+    (("edit", "{run}", "{run}/config.toml"), "not an image"),
     (("edit", "{run}", "{image}", "--label", "x"), "unknown label"),
     (("edit", "{run}", "{image}", "--guidance", "3"), "needs a label"),
     (("edit", "{run}", "{image}", "--grid", "zigzag"), "no start"),
@@ -221,7 +224,7 @@ MISTAKES = [
     (("invert", "{run}", "{image}", "--sampler", "ddpm"), "ddim or heun"),
     (("invert", "{run}", "{image}", "--sampler", "ddim:eta=1"), "ddim or heun"),
     (("invert", "{run}", "{image}", "--steps", "1"), "at least 2 times"),
-    (("interpolate", "{run}", "--from", "1", "--to", "{tmp}/none.png"), "there is no image"),
+    (("interpolate", "{run}", "--from", "1", "--to", "{tmp}/none.png"), "no such file"),
     (("interpolate", "{run}", "--from", "1", "--to", "2", "--frames", "1"), "from 2 to"),
     (("interpolate", "{bare}", "--from", "1", "--to", "2"), "run of points"),
     (("gallery", "guidance", "{bare}", "--out", "{tmp}/g.png"), "without labels"),

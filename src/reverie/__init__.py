@@ -20,9 +20,11 @@ if TYPE_CHECKING:
         edit,
         evaluate,
         illusion,
+        inpaint,
         inspect,
         interpolate,
         invert,
+        restore,
         sample,
         train,
         train_classifier,
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
 
 __version__ = version("reverie")
 __all__ = [
-    "ReverieWarning", "UserError", "__version__", "edit", "evaluate", "illusion", "inspect", "interpolate", "invert", "load",
-    "sample", "train", "train_classifier",
+    "ReverieWarning", "UserError", "__version__", "edit", "evaluate", "illusion", "inpaint", "inspect", "interpolate",
+    "invert", "load", "restore", "sample", "train", "train_classifier",
 ]  # fmt: skip
 
 _VERBS = frozenset(__all__) - {"ReverieWarning", "UserError", "__version__"}

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
+from reverie import cli_inverse
 from reverie.cli_gallery import gallery
 from reverie.cli_options import (
     ChannelsOption,
@@ -241,6 +242,9 @@ def inspect(
         }  # fmt: skip
         found = verbs.inspect(what, out=out, seed=seed, device=device, reading=reading)
     screen.table({**found, "picture": str(out)} if out is not None else found)
+
+
+cli_inverse.register(app)
 
 
 @app.command(name="list")

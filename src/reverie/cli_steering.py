@@ -137,8 +137,6 @@ def edit(
             guidance_interval=guidance_interval, guidance_rescale=guidance_rescale, classifier_guidance=classifier_guidance,
             sampler=sampler, steps=steps, grid=grid, seed=seed,
         )  # fmt: skip
-    if made.note:
-        screen.say(made.note)
     screen.result({"files": [str(out)], "strengths": list(made.strengths), "samples": n, "seed": seed}, f"wrote {out}")
 
 
@@ -165,8 +163,6 @@ def invert(
             run, image, out=out, device=device, on_progress=advance, label=label, guidance=guidance,
             sampler=sampler, steps=steps, grid=grid,
         )  # fmt: skip
-    if made.note:
-        screen.say(made.note)
     screen.table({
         "rms_error": made.error, "noise_mean": made.mean, "noise_deviation": made.deviation,
         "evaluations": made.evaluations, "picture": str(out),
@@ -195,7 +191,7 @@ def interpolate(
 
     with screen.counting("sampling") as advance:
         verbs.interpolate(
-            run, begin, end, frames, out=out, device=device, on_progress=advance, on_note=screen.say, label=label,
+            run, begin, end, frames, out=out, device=device, on_progress=advance, label=label,
             guidance=guidance, sampler=sampler, steps=steps, grid=grid,
         )  # fmt: skip
     screen.result({"files": [str(out)], "frames": frames}, f"wrote {out}")

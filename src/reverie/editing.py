@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from reverie.conditions import read_numbers
-from reverie.data.single import read_image
+from reverie.data.single import fit_array, read_picture
 from reverie.denoiser import Denoiser, Given
 from reverie.errors import UserError, unknown
 from reverie.noise import Noise, image_seeds
@@ -31,21 +31,17 @@ USUAL_INVERSION = ("heun", 50, "uniform")
 MOST_STRENGTHS, MOST_ROWS, MOST_FRAMES = 32, 64, 1000
 
 
-def own_image(run: Run, image: str | Path | np.ndarray | Tensor) -> tuple[Tensor, str | None]:
-    """Return an image in model units, (1, C, H, W), and a sentence where it was fitted; arrays must fit already."""
+def own_image(run: Run, image: str | Path | np.ndarray | Tensor) -> Tensor:
+    """Return an image in model units, (1, C, H, W); a file is fitted as the training data were, an array must fit already."""
     shape = run.config.data.shape
     if len(shape) != 3:
         raise UserError(f"{run.path} is a run of points; images can be edited only with a run of images")
     if isinstance(image, str | Path):
-        x, note = read_image(image, shape, str(run.config.data.reading.get("fit", "crop")))
+        x = read_picture(image, shape, "image", str(run.config.data.reading.get("fit", "crop")))
     else:
-        array = np.asarray(image, dtype=np.float32)
-        array = array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0)
-        if array.shape != shape:
-            raise UserError(f"this run is of images of shape {shape}, got an array of {array.shape}")
-        x, note = torch.from_numpy(array), None
+        x = fit_array(np.asarray(image), shape, "the image")
     device = next(run.model.parameters()).device
-    return run.model.codec.encode(x[None].to(device)), note
+    return run.model.codec.encode(torch.from_numpy(x)[None].to(device))
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,6 @@ class Edits:
     image: np.ndarray
     x: np.ndarray
     strengths: tuple[float, ...]
-    note: str | None = None
 
 
 def check_strengths(strength: str | float | Sequence[float], t_min: float) -> tuple[float, ...]:
@@ -84,11 +79,11 @@ def edit(
 
     A strength of 1 forgets the image.  Without a label the model goes by no condition.
     """
-    origin, note = own_image(run, image)
+    origin = own_image(run, image)
     strengths = check_strengths(strength, run.model.denoiser.schedule.t_min)
     if n > MOST_ROWS:
         raise UserError(f"an edit is drawn at most {MOST_ROWS} times at once, got {n}; other seeds give others")
-    asked = _conditional(run, options)
+    asked = run.of_no_label(options)
     _, steps, spaced = run.usual(asked)
     rows = []
     for k, value in enumerate(strengths):
@@ -103,16 +98,7 @@ def edit(
                 on_progress(k * frame.of + frame.i + 1, len(strengths) * frame.of)
             last = frame
         rows.append(run.decode(last.x0))
-    return Edits(run.decode(origin)[0], np.stack(rows), strengths, note)
-
-
-def _conditional(run: Run, options: Options) -> Options:
-    """Return the options with the model going by no condition where no label is given."""
-    if options.get("label") is not None or not run.config.data.labels:
-        return options
-    if options.get("guidance", 1.0) != 1 or options.get("classifier_guidance"):
-        raise UserError("guidance needs a label to steer by; give one with --label")
-    return {**options, "guidance": 0.0}
+    return Edits(run.decode(origin)[0], np.stack(rows), strengths)
 
 
 def _started(grid: dict[str, Any], t: float) -> dict[str, Any]:
@@ -123,7 +109,7 @@ def _started(grid: dict[str, Any], t: float) -> dict[str, Any]:
 
 def guided(run: Run, options: Options, n: int) -> Denoiser:
     """Return the denoiser of a run under the options; without a label, under no condition."""
-    label, asked = options.get("label"), _conditional(run, options)
+    label, asked = options.get("label"), run.of_no_label(options)
     cond = run.labels(label, n, options.get("seed", 0)) if label is not None else None
     device = next(run.model.parameters()).device
     return Given(run.guidance(asked)(run.model.denoiser), cond.to(device) if cond is not None else None)
@@ -188,7 +174,6 @@ class Inversion:
     mean: float
     deviation: float
     evaluations: int
-    note: str | None = None
 
 
 def _unit_frames(denoise: Denoiser, sampler: Sampler, eps: Tensor, grid: Tensor) -> Iterator[Frame]:
@@ -205,7 +190,7 @@ def invert(
     **options: Unpack[Options],
 ) -> Inversion:
     """Take an image to the noise that the model draws it from, and back, by DDIM or Heun."""
-    x0, note = own_image(run, image)
+    x0 = own_image(run, image)
     sampler, grid = inversion(run, options)
     denoise = guided(run, options, 1)
     calls = 0
@@ -229,7 +214,7 @@ def invert(
     noise = eps[0].float().cpu()
     shown = noise[0] if len(noise) == 1 else noise.movedim(0, -1)
     error = float(np.sqrt(((before - back) ** 2).mean()))
-    return Inversion(before, shown.numpy(), back, error, float(noise.mean()), float(noise.std()), calls, note)
+    return Inversion(before, shown.numpy(), back, error, float(noise.mean()), float(noise.std()), calls)
 
 
 def slerp(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
@@ -252,16 +237,16 @@ def slerp(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
     return way.to(a.dtype).reshape(len(share), *a.shape)
 
 
-def _end(run: Run, end: str | int | Path | np.ndarray, options: Options) -> tuple[Tensor, str | None]:
-    """Return the unit noise of one end, (C, H, W): a seed's own, or that of an image; and what there is to say."""
+def _end(run: Run, end: str | int | Path | np.ndarray, options: Options) -> Tensor:
+    """Return the unit noise of one end, (C, H, W): a seed's own, or that of an image."""
     if isinstance(end, int) or (isinstance(end, str) and end.strip().isdecimal()):
         device = next(run.model.parameters()).device
-        return Noise(image_seeds(int(end), 1)).like(torch.empty(1, *run.config.data.shape, device=device))[0], None
-    x0, note = own_image(run, end)
+        return Noise(image_seeds(int(end), 1)).like(torch.empty(1, *run.config.data.shape, device=device))[0]
+    x0 = own_image(run, end)
     sampler, grid = inversion(run, options)
     denoise = guided(run, options, 1)
     (last,) = deque(encode(denoise, sampler, x0, grid.flip(0)), maxlen=1)
-    return unit_noise(denoise.schedule, last.x, last.t)[0], note
+    return unit_noise(denoise.schedule, last.x, last.t)[0]
 
 
 @torch.no_grad()
@@ -273,8 +258,8 @@ def interpolate(
     *,
     on_progress: Progress | None = None,
     **options: Unpack[Options],
-) -> tuple[np.ndarray, list[str]]:
-    """Draw the way from one image to another along the arc between their noises: (frames, H, W[, C]), and notes.
+) -> np.ndarray:
+    """Draw the way from one image to another along the arc between their noises: (frames, H, W[, C]).
 
     An end is a seed or an image: a seed's first image, or an image that is taken to its noise.  With a label all of the
     way is of that label; without, the model goes by none.
@@ -284,7 +269,7 @@ def interpolate(
     if not 2 <= frames <= MOST_FRAMES:
         raise UserError(f"a way needs from 2 to {MOST_FRAMES:,} frames, got {frames}")
     sampler, grid = inversion(run, options)
-    (a, first), (b, second) = (_end(run, which, options) for which in (begin, end))
+    a, b = (_end(run, which, options) for which in (begin, end))
     noises = slerp(a, b, torch.linspace(0, 1, frames, dtype=torch.float64))
     drawn, size = [], run.batch_size()
     for k, part in enumerate(noises.split(size)):
@@ -292,4 +277,4 @@ def interpolate(
             if on_progress:
                 on_progress(k * size * frame.of + (frame.i + 1) * len(part), frames * frame.of)
         drawn.append(run.decode(frame.x0))
-    return np.concatenate(drawn), [note for note in (first, second) if note]
+    return np.concatenate(drawn)

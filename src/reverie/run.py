@@ -185,6 +185,15 @@ class Run:
 
         return guide
 
+    def of_no_label(self, options: Options) -> Options:
+        """Return a copy of options that goes by no condition where no label is given, instead of by one drawn by chance."""
+        chosen = Options(**options)
+        if self.config.data.labels and options.get("label") is None:
+            if options.get("guidance", 1.0) != 1 or options.get("classifier_guidance"):
+                raise UserError("guidance needs a label to steer by; give one with --label")
+            chosen["guidance"] = 0.0
+        return chosen
+
     def classifier(self) -> Classifier:
         """Return the classifier of noised data that `train-classifier` left in the run."""
         return read_classifier(self.path, self.config).to(next(self.model.parameters()).device)

@@ -87,8 +87,7 @@ def invert(
 
 def interpolate(
     run: str | Path | Run, begin: str | int | Path | np.ndarray, end: str | int | Path | np.ndarray, frames: int = 60, *,
-    out: str | Path | None = None, device: str = "auto", on_progress: Progress | None = None,
-    on_note: Callable[[str], None] | None = None, **options: Unpack[Options],
+    out: str | Path | None = None, device: str = "auto", on_progress: Progress | None = None, **options: Unpack[Options],
 ) -> np.ndarray:  # fmt: skip
     """Draw the way between two seeds or images: `reverie.interpolate(run, 3, "seven.png", out="way.mp4")`.
 
@@ -96,10 +95,7 @@ def interpolate(
     """
     if out is not None:
         check_output(Path(out), WAY_SUFFIXES)
-    x, notes = editing.interpolate(_opened(run, device), begin, end, frames, on_progress=on_progress, **options)
-    for note in notes:
-        if on_note:
-            on_note(note)
+    x = editing.interpolate(_opened(run, device), begin, end, frames, on_progress=on_progress, **options)
     if out is not None and Path(out).suffix.lower() == ".npy":
         with atomic(Path(out)) as aside, aside.open("wb") as file:
             np.save(file, x)

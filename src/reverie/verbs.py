@@ -14,12 +14,15 @@ from reverie.checkpoint import NETWORKS
 from reverie.data import DATASETS, load_data
 from reverie.errors import UserError
 from reverie.inspection import inspect
+from reverie.inverse import INPAINTERS, POSTERIORS
 from reverie.loss import TIMES, WEIGHTS
+from reverie.measurements import MEASUREMENTS
 from reverie.metrics.points import score_points
 from reverie.pair import TARGETS
 from reverie.plan import PRESETS
 from reverie.prepare import prepare
 from reverie.prepare import resume as go_on
+from reverie.restoration import inpaint, restore
 from reverie.run import Options, Progress, Run, load
 from reverie.samplers import GRIDS, SAMPLERS
 from reverie.samples import Samples, check_output, streams, wants_film, write
@@ -130,12 +133,12 @@ def names() -> dict[str, list[str]]:
     tables: dict[str, Any] = {
         "data": DATASETS, "schedules": SCHEDULES, "targets": TARGETS, "weights": WEIGHTS, "times": TIMES,
         "networks": (*NETWORKS, *PRESETS), "samplers": SAMPLERS, "grids": GRIDS,
-        "views": VIEWS,
+        "views": VIEWS, "tasks": MEASUREMENTS, "inpainters": INPAINTERS, "posteriors": POSTERIORS,
     }  # fmt: skip
     return {kind: list(table) for kind, table in tables.items()}
 
 
 __all__ = [
-    "Training", "begin", "begin_classifier", "edit", "evaluate", "illusion", "inspect", "interpolate", "invert", "load",
-    "names", "prepare", "sample", "sample_to", "train", "train_classifier", "verdict",
+    "Training", "begin", "begin_classifier", "edit", "evaluate", "illusion", "inpaint", "inspect", "interpolate", "invert",
+    "load", "names", "prepare", "restore", "sample", "sample_to", "train", "train_classifier", "verdict",
 ]  # fmt: skip

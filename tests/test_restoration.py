@@ -1,0 +1,205 @@
+"""Inpainting and restoring end to end: known pixels to the bit, what a user sees, and what a user does wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import reverie
+from reverie.denoiser import NULL
+from reverie.errors import ReverieWarning, UserError
+from reverie.inverse import INPAINTERS
+from reverie.measurements import MEASUREMENTS
+from reverie.run import Run
+from reverie.spec import build
+from tests.test_image_runs import TINY, draw_folder
+
+
+@pytest.fixture(scope="module")
+def grey_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return reverie.train("digits8", tmp_path_factory.mktemp("runs") / "grey", steps=60, network=TINY)
+
+
+@pytest.fixture(scope="module")
+def colour_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("runs")
+    return reverie.train(str(draw_folder(folder / "x", "RGB", (8, 12))), folder / "colour", steps=4, network=TINY, batch=4)
+
+
+@pytest.fixture
+def pixels() -> np.ndarray:
+    return np.random.default_rng(3).integers(0, 256, (8, 8), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("method", INPAINTERS)
+def test_known_pixels_of_an_8_bit_file_come_back_bit_for_bit(
+    command, grey_run: Run, pixels, method: str, tmp_path: Path
+) -> None:
+    fill = np.random.default_rng(4).random((8, 8)) < 0.5
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    Image.fromarray(np.where(fill, 255, 0).astype(np.uint8)).save(tmp_path / "mask.png")
+    words = ("inpaint", grey_run.path, tmp_path / "image.png", "--mask", tmp_path / "mask.png", "-n", 3, "--steps", 4)
+    code, out, err = command(*words, "--method", method, "--out", f"{tmp_path}/out/", "--json")
+    said = json.loads(out)
+    assert code == 0 and err == "" and said["results"] == 3 and said["method"] == method
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["0.png", "1.png", "2.png", "sheet.png"]
+    results = np.stack([np.asarray(Image.open(tmp_path / "out" / f"{k}.png")) for k in range(3)])
+    assert results.dtype == np.uint8 and (results[:, ~fill] == pixels[~fill]).all()
+    assert (results[0][fill] != results[1][fill]).any()  # a seed each
+    assert ("unsolved" in said) == (method == "moment")
+
+
+def test_known_pixels_of_colour_and_of_arrays_come_back_bit_for_bit(command, colour_run: Run, tmp_path: Path) -> None:
+    image = np.random.default_rng(5).random((8, 12, 3)).astype(np.float32)
+    np.save(tmp_path / "image.npy", image)
+    words = ("inpaint", colour_run.path, tmp_path / "image.npy", "--mask", "2:6,3:9", "-n", 2, "--steps", 3, "--label", "dark")
+    assert command(*words, "--out", tmp_path / "out.npy")[0] == 0
+    made = np.load(tmp_path / "out.npy")
+    known = np.ones((8, 12), bool)
+    known[2:6, 3:9] = False
+    assert made.shape == (2, 8, 12, 3) and (made[:, known] == image[known]).all() and (made[:, ~known] != image[~known]).any()
+    Image.fromarray((image * 255).astype(np.uint8)).save(tmp_path / "image.png")
+    mask = np.zeros((8, 12), bool)
+    mask[:, :6] = True
+    one = reverie.inpaint(colour_run, tmp_path / "image.png", mask=mask, n=1, steps=3, method="replace")
+    files = one.save(f"{tmp_path}/folder/")
+    assert (np.asarray(Image.open(files[0]))[:, 6:] == (image * 255).astype(np.uint8)[:, 6:]).all() and (one.spread == 0).all()
+
+
+def test_result_k_depends_on_the_seed_and_k_alone(grey_run: Run, pixels, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = reverie.inpaint(grey_run, pixels, mask="top-half", n=3, steps=4, seed=7)
+    monkeypatch.setattr(Run, "batch_size", lambda self: 2)
+    parts = reverie.inpaint(grey_run, pixels, mask="top-half", n=3, steps=4, seed=7)
+    np.testing.assert_allclose(parts.x, whole.x, atol=2e-5)
+    other = reverie.inpaint(grey_run, pixels, mask="top-half", n=3, steps=4, seed=8)
+    assert np.abs(other.x - whole.x).max() > 0.05
+    np.testing.assert_allclose(whole.spread, whole.x.std(0, ddof=1), atol=1e-6)
+
+
+def test_without_a_label_the_label_is_hidden(grey_run: Run, pixels) -> None:
+    """Otherwise each result would be drawn towards a label of chance, whatever is known."""
+    seen: list[torch.Tensor] = []
+    hook = grey_run.model.denoiser.register_forward_pre_hook(lambda module, args: seen.append(args[2]))
+    try:
+        reverie.inpaint(grey_run, pixels, mask="centre", n=2, steps=3, method="replace")
+        assert seen and all(bool((cond == NULL).all()) for cond in seen)
+        made = reverie.inpaint(grey_run, pixels, mask="centre", n=2, steps=3, method="replace", label="all")
+        assert made.labels == ["0", "1"] and torch.equal(seen[-1], torch.tensor([0, 1]))
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize("task", MEASUREMENTS)
+@pytest.mark.parametrize("method", ["dps", "moment"])
+def test_every_task_is_undone(command, grey_run: Run, colour_run: Run, task: str, method: str, tmp_path: Path) -> None:
+    run = colour_run if task == "colour" else grey_run
+    shape = run.config.data.shape
+    clean = np.random.default_rng(6).random(shape[1:] if shape[0] == 1 else (*shape[1:], 3)).astype(np.float32)
+    np.save(tmp_path / "clean.npy", clean)
+    words = ("restore", run.path, tmp_path / "clean.npy", "--task", task, "--method", method, "-n", 2, "--steps", 8)
+    code, out, _ = command(*words, "--degrade", "--out", tmp_path / "sheet.png", "--json")
+    said = json.loads(out)
+    assert code == 0 and Image.open(tmp_path / "sheet.png").width > 400
+    assert len(said["psnr_each"]) == 2 and said["psnr"] == pytest.approx(np.mean(said["psnr_each"]))
+    action = build(MEASUREMENTS, task, "task")
+    y = action(torch.from_numpy(np.moveaxis(clean.reshape(*shape[1:], shape[0]), -1, 0).copy())[None])
+    np.save(tmp_path / "given.npy", np.moveaxis(y[0].numpy(), 0, -1))
+    words = ("restore", run.path, tmp_path / "given.npy", "--task", task, "--method", method, "-n", 2, "--steps", 8)
+    code, out, _ = command(*words, "--out", tmp_path / "x.npy", "--json")
+    assert code == 0 and "psnr" not in json.loads(out)
+    assert json.loads(out)["residual"] == pytest.approx(said["residual"], rel=1e-3)  # the same y, the same seeds
+    assert np.load(tmp_path / "x.npy").shape == (2, *clean.shape)
+
+
+def test_a_coordinate_of_points_is_inpainted(command, spiral_run: Run, tmp_path: Path) -> None:
+    words = ("inpaint", spiral_run.path, "--known", "x=0.25", "-n", 60, "--method", "repaint:jump=5,repeats=2")
+    assert command(*words, "--out", f"{tmp_path}/out/")[0] == 0
+    points = np.load(tmp_path / "out" / "points.npy")
+    assert points.shape == (60, 2) and (points[:, 0] == np.float32(0.25)).all()
+    from reverie.data.curve import closest_on_spiral
+
+    distance = closest_on_spiral(points.astype(np.float64))
+    assert np.median(np.asarray(distance[1] if isinstance(distance, tuple) else distance)) < 0.2
+    assert (tmp_path / "out" / "sheet.png").exists()
+
+
+def test_a_picture_of_another_size_is_fitted_and_that_is_said(grey_run: Run, tmp_path: Path) -> None:
+    Image.new("RGB", (30, 20), (200, 10, 10)).save(tmp_path / "big.png")
+    with pytest.warns(ReverieWarning, match=r"of 20x30 pixels was brought to 8x8 \(crop\)"):
+        reverie.inpaint(grey_run, tmp_path / "big.png", mask="left-half", n=1, steps=2)
+
+
+MISTAKES = [
+    (("inpaint", "{grey}"), "an image and a --mask"),
+    (("inpaint", "{grey}", "{tmp}/image.png"), "an image and a --mask"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/wide.png"), "is 8x9 pixels, and 8x8"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/black.png"), "has nothing to fill"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/white.png"), "leaves no pixel known"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/text.png"), "not an image"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/cut.png"), "truncated"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-hlaf"), "is no file"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "3:2,1:4"), "does not lie within 8 rows"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "0:9,1:4"), "does not lie within 8 rows"),
+    (("inpaint", "{grey}", "{tmp}/none.png", "--mask", "left-half"), "cannot be read: no such file"),
+    (("inpaint", "{grey}", "{tmp}", "--mask", "left-half"), "is a folder"),
+    (("inpaint", "{grey}", "{tmp}/text.png", "--mask", "left-half"), "not an image"),
+    (("inpaint", "{grey}", "{tmp}/bad.npy", "--mask", "left-half"), "pickled"),
+    (("inpaint", "{grey}", "{tmp}/nan.npy", "--mask", "left-half"), "not finite"),
+    (("inpaint", "{grey}", "{tmp}/wide.npy", "--mask", "left-half"), "shape (8, 9)"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-half", "--method", "repiant"), "did you mean 'repaint'"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-half", "--method", "dps:scale=0"), "scale"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-half", "--label", "ten"), "unknown label 'ten'"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-half", "--guidance", "2"), "guidance needs a label"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-half", "--steps", "0"), "between 1 and"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-half", "-n", "0"), "at least 1"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-half", "--out", "{tmp}/x.gif"), "ends in .png or .npy"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-half", "--known", "x=1"), "instead of --known"),
+    (("inpaint", "{points}", "{tmp}/image.png", "--mask", "left-half"), "run of points"),
+    (("inpaint", "{points}"), "at least one coordinate"),
+    (("inpaint", "{points}", "--known", "x=0,y=1"), "all 2 coordinates"),
+    (("inpaint", "{points}", "--known", "q=1"), "cannot read 'q=1'"),
+    (("inpaint", "{points}", "--known", "x=1e999"), "cannot read"),
+    (("inpaint", "{points}", "--known", "x=1", "--label", "3"), "without labels"),
+    (("inpaint", "{tmp}/nowhere", "{tmp}/image.png", "--mask", "left-half"), "there is no run"),
+    (("restore", "{grey}", "{tmp}/image.png"), "--task"),
+    (("restore", "{grey}", "{tmp}/image.png", "--task", "upscale:factor=2"), "is 8x8 pixels, and 4x4"),
+    (("restore", "{grey}", "{tmp}/image.png", "--task", "upscale:factor=3"), "squares of 3"),
+    (("restore", "{grey}", "{tmp}/image.png", "--task", "color"), "did you mean 'colour'"),
+    (("restore", "{grey}", "{tmp}/image.png", "--task", "colour"), "only colour images"),
+    (("restore", "{grey}", "{tmp}/image.png", "--task", "deblur:width=-1"), "width"),
+    (("restore", "{grey}", "{tmp}/image.png", "--task", "deblur", "--noise", "-0.1"), "noise must lie"),
+    (("restore", "{grey}", "{tmp}/image.png", "--task", "deblur", "--noise", "nan"), "noise must lie"),
+    (("restore", "{grey}", "{tmp}/image.png", "--task", "deblur", "--method", "replace"), "unknown method 'replace'"),
+    (("restore", "{points}", "{tmp}/image.png", "--task", "deblur"), "only runs of images"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), MISTAKES, ids=lambda v: " ".join(v[1:]) if isinstance(v, tuple) else "")
+def test_a_mistake_is_one_sentence(command, grey_run: Run, spiral_run: Run, pixels, tmp_path: Path, words, said: str) -> None:
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    for name, value, width in (("black", 0, 8), ("white", 255, 8), ("wide", 255, 9)):
+        Image.new("L", (width, 8), value).save(tmp_path / f"{name}.png")
+    (tmp_path / "text.png").write_text("not a picture")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "image.png").read_bytes()[:60])
+    np.save(tmp_path / "bad.npy", np.array([{}], dtype=object), allow_pickle=True)
+    np.save(tmp_path / "nan.npy", np.full((8, 8), np.nan))
+    np.save(tmp_path / "wide.npy", np.zeros((8, 9)))
+    before = sorted(tmp_path.rglob("*"))
+    out = () if "--out" in words else ("--out", str(tmp_path / "x.png"))
+    code, printed, err = command(*(w.format(tmp=tmp_path, grey=grey_run.path, points=spiral_run.path) for w in words), *out)
+    assert code == 2 and printed == ""
+    assert err.startswith("error: ") and err.count("\n") == 1 and said in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_arrays_that_do_not_fit_are_refused_in_python(grey_run: Run, pixels) -> None:
+    for mask in (np.zeros((8, 8), bool), np.ones((8, 8), bool), np.ones((4, 4), bool)):
+        with pytest.raises(UserError, match="mask"):
+            reverie.inpaint(grey_run, pixels, mask=mask)
+    with pytest.raises(UserError, match="shape"):
+        reverie.inpaint(grey_run, pixels[:4], mask="left-half")
