@@ -36,7 +36,8 @@ class _Conv(nn.Module):
         if kernel > 1:
             over = [max(0, (-(-side // stride) - 1) * stride + kernel - side) for side in x.shape[-2:]]
             x = functional.pad(x, (over[1] // 2, over[1] - over[1] // 2, over[0] // 2, over[0] - over[0] // 2))
-        return self.norm(self.conv(x))
+        out: Tensor = self.norm(self.conv(x))
+        return out
 
 
 class _Block(nn.Module):
@@ -53,7 +54,7 @@ class _Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, C, H, W)."""
         inside = functional.relu6(self.widen(x)) if self.widen is not None else x
-        out = self.narrow(functional.relu6(self.depth(inside)))
+        out: Tensor = self.narrow(functional.relu6(self.depth(inside)))
         return out + x if self.adds else out
 
 
@@ -77,11 +78,13 @@ class EfficientNetLite0(nn.Module):
         side = min(max(max(x.shape[-2:]), SMALLEST), LARGEST)
         if x.shape[-2:] != (side, side):
             x = functional.interpolate(x, (side, side), mode="bilinear", antialias=True, align_corners=False)
-        return self.blocks(functional.relu6(self.stem((255 * x - 127) / 128)))
+        out: Tensor = self.blocks(functional.relu6(self.stem((255 * x - 127) / 128)))
+        return out
 
     def scores(self, x: Tensor) -> Tensor:
         """Return the scores of the thousand classes of ImageNet, (B, 1000)."""
-        return self.out(functional.relu6(self.head(self.maps(x))).mean((2, 3)))
+        out: Tensor = self.out(functional.relu6(self.head(self.maps(x))).mean((2, 3)))
+        return out
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the means of the maps."""

@@ -62,5 +62,6 @@ def manifold(samples: Any, real: Any, k: int = 5) -> Manifold:
         parts = [_figures(across[:, groups != g], radii, own[groups != g][:, groups != g], k) for g in range(GROUPS)]
         left = torch.stack(parts)
         errors = ((GROUPS - 1) / GROUPS * (left - left.mean(0)).square().sum(0)).sqrt()
-    pairs = (dict(zip(NAMES, map(float, row), strict=True)) for row in (values, errors))
-    return Manifold(*pairs, k)
+        errors = errors.clamp_min(1 / len(samples))  # what one sample weighs: figures at their limit are not certain
+    by_name = [dict(zip(NAMES, map(float, row), strict=True)) for row in (values, errors)]
+    return Manifold(by_name[0], by_name[1], k)
