@@ -12,7 +12,7 @@ from reverie.autodiff.sparse.check import (
 from reverie.autodiff.sparse.color import PROBLEMS, Coloring, color
 from reverie.autodiff.sparse.decompress import decompress
 from reverie.autodiff.sparse.detect import detect
-from reverie.autodiff.sparse.evaluate import diagonal, divergence, hutchinson, sparse_hessian, sparse_jacobian
+from reverie.autodiff.sparse.evaluate import diagonal, divergence, hutchinson, probed, sparse_hessian, sparse_jacobian
 from reverie.autodiff.sparse.order import ORDERS
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "diagonal",
     "divergence",
     "hutchinson",
+    "probed",
     "sparse_hessian",
     "sparse_jacobian",
 ]

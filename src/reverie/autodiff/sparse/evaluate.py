@@ -106,14 +106,24 @@ def divergence(f: Function, x: Tensor, plan: Coloring | None = None, chunk: int 
     return diagonal(f, x, plan, chunk).flatten(1).sum(1)
 
 
+def probed(f: Function, x: Tensor, probes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return f(x), and v^T J v for each probe v and each member of a batch: (P, B).  Arguments as for `hutchinson`."""
+
+    def push(v: Tensor) -> tuple[Tensor, Tensor]:
+        value, product = torch.func.jvp(f, (x,), (v,))
+        return value, (product * v).flatten(1).sum(1)
+
+    if len(probes) == 1:
+        value, trace = push(probes[0])
+        return value, trace[None]
+    found: tuple[Tensor, Tensor] = vmap(push, out_dims=(None, 0))(probes)
+    return found
+
+
 def hutchinson(f: Function, x: Tensor, probes: Tensor) -> Tensor:
     """Return unbiased estimates of the traces of a batch, the means of v^T J v: (B,).
 
     For Jacobians too dense to colour.  probes: (P, B, ...) of independent entries with mean 0 and variance 1, best +-1.
     """
-
-    def push(v: Tensor) -> Tensor:
-        product: Tensor = torch.func.jvp(f, (x,), (v,))[1]
-        return (product * v).flatten(1).sum(1)
-
-    return _mapped(push, probes, CHUNK).mean(0)
+    parts = [probed(f, x, part)[1] for part in probes.split(CHUNK)]
+    return torch.cat(parts).mean(0)
