@@ -106,7 +106,7 @@ def test_precision_recall_density_coverage_are_their_definitions() -> None:
 def test_the_errors_of_variety_are_how_much_it_varies() -> None:
     real = gauss(300, 2, 0)
     found = [manifold(gauss(120, 2, 10 + k, 0.0, 1.5), real) for k in range(30)]
-    for name in ("precision", "recall", "coverage"):
+    for name in ("precision", "density", "coverage"):
         varies = np.std([f.values[name] for f in found], ddof=1)
         assert 0.6 * varies < np.mean([f.errors[name] for f in found]) < 2 * varies, name
 

@@ -24,7 +24,7 @@ def _badness(key: str, found: Mapping[str, Any]) -> float:
         case "high":
             return -value
         case "floor":
-            return abs(value - found.get("floor", 0.0))
+            return abs(value - float(found.get("floor", 0.0)))
         case _:
             return value
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from reverie.data import DATASETS, Dataset, load_data
 from reverie.errors import UserError, pick
 from reverie.evaluation.judge import judge
-from reverie.evaluation.measure import measure
+from reverie.evaluation.measure import gather, sections_of, without_data
+from reverie.evaluation.model import model_sections
 from reverie.evaluation.score import HEADLINES, said
 from reverie.evaluation.section import Section
 from reverie.metrics.features import FEATURES, Features, Tell, silent
@@ -40,7 +41,7 @@ class Evaluation:
         """Yield the figures that are shown first, by name."""
         found = {section.name: section.figures for section in self.sections}
         for key, row in HEADLINES.items():
-            figure = found.get(row.section, {}).get(key)
+            figure = found.get(row.section, {}).get(row.key or key)
             if isinstance(figure, Mapping) and "value" in figure:
                 yield key, figure
 
@@ -144,22 +145,22 @@ def evaluate_run(
         pick(FEATURES, features, "kind of features")
     n = USUAL[quick] if n is None else n
     samples, each = draw(run, n, say, tell, options)
-    train: Dataset | str
-    held: Dataset | None = None
+    known, seed, label = run.config.data, options.get("seed", 0), options.get("label")
     try:
-        train, held = (of_label(part, options.get("label")) for part in find_data(run, n, tell, data_dir))
+        train, held = (of_label(part, label) for part in find_data(run, n, tell, data_dir))
     except UserError as error:
-        train = str(error)
-    seed, label = options.get("seed", 0), options.get("label")
-    sections = list(measure(samples.x, train, held, labels=samples.labels, features=features, seed=seed, quick=quick,
-                            tell=tell, source=run.config.data.source or run.config.data.name))  # fmt: skip
+        sections = list(without_data(samples.x, samples.labels, str(error)))
+        sections += model_sections(run, None, quick, seed, tell)
+    else:
+        material = gather(
+            samples.x, train, held, samples.labels, features, seed, quick, tell, known.source or known.name
+        )  # fmt: skip
+        sections = [*sections_of(material), *model_sections(run, material, quick, seed, tell)]
     flags, verdict = judge(sections)
-    if not verdict:
-        raise UserError(f"nothing of {run.path} could be measured")
     rows = [row for row in run.metrics() if "held_out" in row]
     facts = {
-        "run": str(run.path), "data": run.config.data.name, "fingerprint": run.config.data.fingerprint, "samples": n,
-        "seed": seed, "label": label, "guidance": options.get("guidance", 1.0),
+        "run": str(run.path), "data": known.name, "fingerprint": known.fingerprint, "samples": n, "seed": seed, "label": label,
+        "guidance": options.get("guidance", 1.0),
         **dict(zip(("sampler", "steps", "grid"), run.usual(options), strict=True)),
         "milliseconds_per_sample": 1e3 * each, "quick": quick, "held_out_loss": rows[-1]["held_out"] if rows else None,
     }  # fmt: skip

@@ -16,24 +16,22 @@ COPIED = 0.01  # share of copies that is worth a word
 TOLD = 0.9  # of right answers: samples that are told from data nearly always
 
 
+def _low(f: Figures, *names: str) -> str:
+    """Say which of some figures are far below those of held-out data."""
+    low = [name for name in names if f[name]["value"] < FAR * f[name]["floor"] and excess(f[name]) < -CLEAR]
+    return " and ".join(f"{name} {f[name]['value']:.2f} (held-out data {f[name]['floor']:.2f})" for name in low)
+
+
 def unlike(f: Figures) -> str | None:
     """Samples that lie where no data lie."""
-    p = f["precision"]
-    if p["value"] >= FAR * p["floor"] or excess(p) > -CLEAR:
-        return None
-    return (
-        f"most samples do not look like the data: {p['value']:.0%} of them lie among training data,"
-        f" of held-out data {p['floor']:.0%} do"
-    )
+    low = _low(f, "precision", "density")
+    return f"most samples do not look like the data: {low}" if low else None
 
 
 def collapsed(f: Figures) -> str | None:
     """Samples that show only a part of what the data show."""
-    low = [name for name in ("recall", "coverage") if f[name]["value"] < FAR * f[name]["floor"] and excess(f[name]) < -CLEAR]
-    if not low:
-        return None
-    shown = " and ".join(f"{name} {f[name]['value']:.2f} (held-out data {f[name]['floor']:.2f})" for name in low)
-    return f"the samples lack variety: {shown}"
+    low = _low(f, "recall", "coverage")
+    return f"the samples lack variety: {low}" if low else None
 
 
 def repeated(f: Figures) -> str | None:
@@ -140,4 +138,5 @@ def judge(sections: Sequence[Section]) -> tuple[list[str], list[str]]:
         lines = ["nothing wrong was found, but too little could be measured to call it good"]
     else:
         lines = []
+    lines += [s.verdict[0] for s in sections if s.verdict and s.name in found and s not in measured]
     return list(flags), [*lines, *(f"not measured: {words}" for words in missing)]

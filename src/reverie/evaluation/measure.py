@@ -49,37 +49,43 @@ def not_computable(name: str, why: str) -> Section:
 
 
 def measure(
-    samples: np.ndarray,
-    train: Dataset | str,
-    held: Dataset | None = None,
-    *,
-    labels: Sequence[str] | None = None,
-    features: str | Callable[[Tensor], Tensor] | Features = "auto",
-    seed: int = 0,
-    quick: bool = False,
-    tell: Tell = silent,
+    samples: np.ndarray, train: Dataset, held: Dataset, *, labels: Sequence[str] | None = None,
+    features: str | Callable[[Tensor], Tensor] | Features = "auto", seed: int = 0, quick: bool = False, tell: Tell = silent,
     source: str = "",
-) -> Iterator[Section]:
+) -> Iterator[Section]:  # fmt: skip
     """Measure samples, (N, D), (N, H, W) or (N, H, W, C) in user units, against training and held-out data, section by section.
 
-    train: the data, or why there are none; labels: what the samples were meant to be; features: "auto", a name of FEATURES, or
-    any function of images (B, C, H, W) in [0, 1]; source: the name of the data, whose truth may be known.
+    labels: what the samples were meant to be; features: "auto", a name of FEATURES, or any function of images (B, C, H, W) in
+    [0, 1]; source: the name of the data, whose truth may be known.
     """
-    x = as_images(samples)
-    if isinstance(train, str) or held is None:
-        why = train if isinstance(train, str) else "there are no held-out data"
-        yield samples_section(x, None)
-        for name in MEASURES[x.ndim > 2]:
-            if name != "labels" or labels is not None:
-                yield not_computable(name, why)
-        return
+    return sections_of(gather(samples, train, held, labels, features, seed, quick, tell, source))
+
+
+def gather(
+    samples: np.ndarray, train: Dataset, held: Dataset, labels: Sequence[str] | None,
+    features: str | Callable[[Tensor], Tensor] | Features, seed: int, quick: bool, tell: Tell, source: str,
+) -> Material:  # fmt: skip
+    """Lay samples and data out for measuring, as `measure` takes them."""
     asked = torch.tensor([train.label_names.index(name) for name in labels]) if labels is not None else None
-    material = Material(x, asked, train, held, features, seed, Effort(quick), tell, source)
-    yield samples_section(x, material.some(held))
-    for name, part in MEASURES[train.is_images].items():
+    return Material(as_images(samples), asked, train, held, features, seed, Effort(quick), tell, source)
+
+
+def sections_of(material: Material) -> Iterator[Section]:
+    """Yield the sections; one that cannot be computed says why."""
+    yield samples_section(material.samples, material.some(material.held))
+    for name, part in MEASURES[material.is_images].items():
         try:
             found = part(material)
         except UserError as error:
             found = not_computable(name, str(error))
         if found is not None:
             yield found
+
+
+def without_data(samples: np.ndarray, labels: Sequence[str] | None, why: str) -> Iterator[Section]:
+    """Yield what can be said of samples alone, and why the rest cannot."""
+    x = as_images(samples)
+    yield samples_section(x, None)
+    for name in MEASURES[x.ndim > 2]:
+        if name != "labels" or labels is not None:
+            yield not_computable(name, why)

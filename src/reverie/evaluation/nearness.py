@@ -112,7 +112,7 @@ def memory_section(m: Material) -> Section:
 def _histogram(ours: np.ndarray, theirs: np.ndarray) -> bytes:
     made = figure(7, 2.8)
     axes = made.subplots()
-    bins = np.linspace(0, float(np.quantile(np.concatenate([ours, theirs]), 0.995)) or 1.0, 50)
+    bins = np.linspace(0, float(np.quantile(np.concatenate([ours, theirs]), 0.995)) or 1.0, 50).tolist()
     axes.hist(theirs, bins, density=True, color=SOFT, alpha=0.6, label="held-out data")
     axes.hist(ours, bins, density=True, histtype="step", color=WARM, lw=1.6, label="samples")
     axes.set(xlabel="distance to the nearest training datum", yticks=[])

@@ -40,16 +40,14 @@ def _frechet(m: Material) -> dict[str, object]:
 
 def quality_section(m: Material) -> Section:
     """KID and Fréchet distance of features, each beside that of held-out data, and the detail of the images."""
-    unit = m.of_train.square().mean().sqrt().clamp_min(1e-12)  # so that KID does not depend on how large features are
+    unit = float(m.of_train.square().mean().sqrt()) or 1.0  # so that KID does not depend on how large features are
     ours, floor = (kid(x / unit, m.of_train / unit) for x in (m.of_samples, m.of_held))
     fine, truth, held = (detail(x) for x in (m.samples, m.some(m.train), m.some(m.held)))
     many = min(len(m.samples), len(m.of_train))
     m.tell("Fréchet distance", 0, 1)
     figures = {
         "leads": "frechet" if many >= ENOUGH else "kid",
-        "kid": score(
-            float(ours.value), ours.standard_error, float(floor.value), floor.standard_error, feature_unit=float(unit)
-        ),
+        "kid": score(float(ours.value), ours.standard_error, float(floor.value), floor.standard_error, feature_unit=unit),
         "frechet": _frechet(m),
         **m.facts(),
     }

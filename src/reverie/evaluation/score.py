@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from reverie.errors import UserError
+
 CLEAR = 2.0  # standard errors by which a difference must exceed noise to count
 
 
 def score(value: float, error: float | None = None, floor: float | None = None, floor_error: float | None = None,
           **more: Any) -> dict[str, Any]:  # fmt: skip
     """Return a score as plain values; what is not known is left out."""
+    if not math.isfinite(value):
+        raise UserError("the figure is not a finite number, because the data or the samples hardly vary")
     known = {"value": value, "error": error, "floor": floor, "floor_error": floor_error}
     return {key: v for key, v in known.items() if v is not None and math.isfinite(v)} | more
 
@@ -35,14 +39,15 @@ class Headline:
     """A figure that is shown first: where it is found, what it is called, which way is better, and how it reads."""
 
     section: str
-    key: str
+    name: str
     title: str
     better: str  # "low", "high" or "floor": the nearer to the figure of held-out data
     form: str = ".3g"
+    key: str = ""  # in the section's figures, if it is not the name
 
 
 HEADLINES: dict[str, Headline] = {
-    row.key: row
+    row.name: row
     for row in (
         Headline("quality", "kid", "KID", "low"),
         Headline("quality", "frechet", "Fréchet distance", "low"),
@@ -60,6 +65,7 @@ HEADLINES: dict[str, Headline] = {
         Headline("labels", "label_accuracy", "label accuracy", "high", ".1%"),
         Headline("memory", "copies", "copies of training data", "low", ".1%"),
         Headline("memory", "nearest", "distance to training data", "floor"),
-        Headline("likelihood", "bits_per_dim", "bits/dim", "low", ".3f"),
+        Headline("likelihood", "bound", "cost of held-out data, at most", "low", ".3f", "bound, continuous time"),
+        Headline("likelihood", "flow", "cost of held-out data, by the flow", "low", ".3f"),
     )
 }

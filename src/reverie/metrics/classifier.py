@@ -18,7 +18,7 @@ from reverie.files import atomic
 from reverie.noise import check_seed
 
 BATCH = 128
-FEWEST_STEPS, MOST_STEPS, EPOCHS = 800, 4000, 8
+FEWEST_STEPS, MOST_STEPS, EPOCHS = 500, 4000, 8
 SMALL, LARGE = 12, 40  # sides below which the second convolution is padded, and above which there is a third one
 FORMAT = "1"  # of the cached file: a change of the network or of its training makes another one
 
@@ -67,7 +67,7 @@ def train_classifier(
     seed: int = 0,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> LeNet:
-    """Train on clean images: eight epochs, but at least 800 steps and at most 4,000 (99 % on the MNIST test set).
+    """Train on clean images: eight epochs, but at least 500 steps and at most 4,000 (99 % on the MNIST test set).
 
     batch: the images (B, C, H, W) in [0, 1] and labels (B,) of numbers below `count`.
     """
