@@ -53,7 +53,8 @@ def _picture(t: np.ndarray, columns: dict[str, Column], loss: str) -> bytes:
     for name, column in columns.items():
         values = np.array([value for value, _ in column])
         errors = np.array([2 * (error or 0) for _, error in column])
-        axes.errorbar(t, values, yerr=errors, color=colours[name], marker="o", ms=4, lw=1.4, capsize=2, label=name)
+        below = np.minimum(errors, 0.9 * values)  # an error bar that reaches 0 has no end on a logarithmic axis
+        axes.errorbar(t, values, yerr=(below, errors), color=colours[name], marker="o", ms=4, lw=1.4, capsize=2, label=name)
     axes.set(yscale="log", xlabel="t, from data to noise", ylabel=loss)
     axes.set_ylim(bottom=lowest / 30)  # an optimum that is nearly 0 at little noise runs out of the picture
     axes.set_title("Loss by noise level", fontsize=10, color=INK)

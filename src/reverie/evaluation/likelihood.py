@@ -21,6 +21,7 @@ from reverie.run import Progress, Run
 NAME, TITLE = "likelihood", "Likelihood of held-out data"
 VARIANCE = "forward"  # of the chain: "posterior" is far too small where steps are few
 BANDS = 24  # ranges of the log-SNR that are drawn
+GUESS = 1 / (2 * math.log(2))  # bits/dim for a unit of log-SNR when noise is predicted to be 0
 DRAWS = 16  # noise levels for each datum in continuous time
 
 
@@ -98,19 +99,24 @@ def _tidy(axes: Axes, title: str, x: str, y: str) -> None:
 
 def _picture(integral: Bound, figures: dict[str, dict[str, Any]], unit: str, reference: tuple[str, float]) -> bytes:
     made = figure(9, 3.4)
-    left, right = made.subplots(1, 2, width_ratios=(3, 2))
+    left, right = made.subplots(1, 2, width_ratios=(4, 3))
     middles, means, errors = _bands(integral)
     left.fill_between(middles, means - 2 * errors, means + 2 * errors, color=ACCENT, alpha=0.2, lw=0)
     left.plot(middles, means, color=ACCENT, lw=1.6)
-    left.set_ylim(bottom=min(0.0, float(means.min())))
-    _tidy(left, "What each noise level costs", "log-SNR (much noise to little)", "bits/dim for a unit of log-SNR")
+    left.axhline(GUESS, color=SOFT, lw=1, ls="--")
+    left.annotate("noise not predicted at all", (middles[0], GUESS), (0, 3), textcoords="offset points", fontsize=8, color=SOFT)
+    left.set_ylim(0, 1.15 * max(GUESS, float(means.max())))
+    _tidy(left, "What each noise level costs", "log-SNR, from much noise to little", "bits/dim for a unit of log-SNR")
     for k, (name, found) in enumerate(figures.items()):
-        colour = WARM if "flow" in name else ACCENT
+        colour = WARM if name == "flow" else ACCENT
         right.errorbar(found["value"], -k, xerr=2 * (found["error"] or 0), fmt="o", color=colour, capsize=3, ms=5)
-    right.axvline(reference[1], color=SOFT, lw=1, ls="--")
-    right.set_yticks(range(0, -len(figures), -1), list(figures))
+    if math.isfinite(reference[1]):
+        right.axvline(reference[1], color=SOFT, lw=1, ls="--")
+        right.annotate(reference[0], (reference[1], 0.5), (-4, 0), textcoords="offset points", ha="right", va="top", fontsize=8,
+                       color=SOFT)  # fmt: skip
+    right.set_yticks(range(0, -len(figures), -1), [name.replace(", ", ",\n") for name in figures])
     right.set_ylim(-len(figures) + 0.4, 0.6)
-    _tidy(right, f"bounds and flow; dashed: {reference[0]}", f"{unit} ± 2 standard errors; less is better", "")
+    _tidy(right, "What a datum costs", f"{unit} ± 2 standard errors", "")
     return png_bytes(made)
 
 
@@ -180,6 +186,13 @@ def _said(
     verdict = [f"A held-out {what} costs {exact} {unit} by the flow and at most {at_most} by the bound; {beside}."]
     if best["value"] >= reference[1]:
         verdict.append(f"That is no better than {reference[0]}: the model has not learned the density of the data.")
+    if len(x) > 1 and (
+        loud := [place for place, cost, error in zip(*_bands(integral), strict=True) if cost - 3 * error > GUESS]
+    ):
+        verdict.append(
+            f"Where the log-SNR is above {loud[0]:.1f}, the network predicts the noise worse than if it predicted none,"
+            " and most of the bound is paid there."
+        )
     if best["error"] is None:
         verdict.append("One datum gives no standard error; hold out more to know how sure this is.")
     if gap_error is not None and gap < -3 * gap_error:

@@ -14,11 +14,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.autodiff.sparse import Coloring, color, divergence, probed
+from reverie.autodiff.sparse import Coloring, divergence, probed
 from reverie.denoiser import Denoiser
 from reverie.distances import precise
 from reverie.errors import UserError, pick
@@ -94,14 +93,12 @@ def log_prob(
     if not 0 < tolerance < 1 or probes < 1:
         raise UserError(f"log-probability needs a tolerance in (0, 1) and at least 1 probe, got {tolerance} and {probes}")
     size, schedule = x0[0].numel(), denoiser.schedule
-    by = divergence_by or (EXACT if size <= SMALL or plan is not None else "rademacher")
+    by = EXACT if plan is not None else divergence_by or (EXACT if size <= SMALL else "rademacher")
     if by == EXACT:
-        plan = color(np.ones((size, size), dtype=bool), "diagonal") if plan is None else plan
-        vectors = x0.new_zeros(0)
+        units = torch.eye(size, dtype=x0.dtype, device=x0.device).reshape(size, 1, *x0.shape[1:])
+        vectors = units.expand(size, *x0.shape)
     else:
-        draw = pick({EXACT: None, **PROBES}, by, "divergence")
-        assert draw is not None
-        vectors = torch.stack([draw(noise, x0) for _ in range(probes)])
+        vectors = torch.stack([pick(PROBES, by, "divergence")(noise, x0) for _ in range(probes)])
     calls = 0
 
     def slope(state: Tensor, tau: Tensor) -> Tensor:
@@ -115,7 +112,11 @@ def log_prob(
         def flow(y: Tensor) -> Tensor:
             return expand(-w, y) * straight_slope(denoiser, y, t, cond)
 
-        value, traces = (flow(y), divergence(flow, y, plan)[None]) if by == EXACT else probed(flow, y, vectors)
+        if plan is None:
+            value, traces = probed(flow, y, vectors)
+            traces = traces.sum(0, keepdim=True) if by == EXACT else traces
+        else:
+            value, traces = flow(y), divergence(flow, y, plan)[None]
         return torch.cat([value.flatten(1), traces.T / size], 1).to(state.dtype)
 
     def error_size(error: Tensor, before: Tensor, ahead: Tensor) -> Tensor:
@@ -124,7 +125,7 @@ def log_prob(
 
     (first, _), (last, scale) = straight(schedule, schedule.t_min if end is None else end), straight(schedule, 1.0)
     y = ((1 - first) * x0.to(precise(x0))).flatten(1)
-    state = torch.cat([y, y.new_zeros(len(y), max(1, len(vectors)))], 1)
+    state = torch.cat([y, y.new_zeros(len(y), 1 if by == EXACT else probes)], 1)
     start = torch.full((len(y),), -math.log(first), dtype=torch.float64)
     try:
         state, _ = integrate(slope, state, slope(state, start), float(start[0]), -math.log(last), tolerance, size=error_size)
@@ -139,4 +140,4 @@ def log_prob(
     found = at_noise[:, None] + size * state[:, size:]  # (B, P)
     count = found.shape[1]
     error = torch.zeros_like(at_noise) if by == EXACT else found.std(1) / math.sqrt(count) if count > 1 else at_noise * math.nan
-    return LogProb(found.mean(1), error, calls, by if by == EXACT else f"{by}, {probes} probes", size)
+    return LogProb(found.mean(1), error, calls, by if by == EXACT else f"{by}, {probes} probe{'s' * (probes > 1)}", size)
