@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from benchmarks.derivatives import derivatives
 from benchmarks.images import costs, quality, throughput
 from benchmarks.measure import Row, machine, report, side_by_side
+from benchmarks.measurement import measure_rows, measurement
 from benchmarks.sampling import against_diffusers, evaluations, streaming
 from benchmarks.transport import large, mmd_row, sinkhorn_rows
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
@@ -148,7 +149,7 @@ def main() -> None:
     torch.set_num_threads(2)
     print(machine())
     rows = [sampling("DDIM"), sampling("DDPM"), seeded_noise(), training_step(), closest_point(), optimum()]
-    rows += [*sinkhorn_rows(), mmd_row()]
+    rows += [*sinkhorn_rows(), mmd_row(), *measure_rows()]
     sections = {
         "Training speed of image networks": throughput() + costs(),
         "Quality on MNIST": quality(),
@@ -157,6 +158,7 @@ def main() -> None:
         "Streaming to disk": streaming(),
         "Transport and kernels at large": large(),
         "Derivatives": derivatives(),
+        "Measuring": measurement(),
     }
     report(rows, sections, PAGE)
     print(f"wrote {PAGE}")

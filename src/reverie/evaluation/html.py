@@ -16,7 +16,7 @@ from reverie.files import atomic
 SUFFIXES = (".html", ".htm")
 NOT_COMPUTABLE = "not_computable"
 PLAIN_NUMBERS = ("seed", "seeds", "year")  # names, not amounts: no separators in them
-MEASURED = {"value", "error", "unit", "n", "seed"}  # a figure that is told in one line
+MEASURED = {"value", "error", "unit", "n", "seed", "floor", "floor_error", "p_value"}  # a figure that is told in one line
 MAGIC = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif"}
 
 STYLE = """
@@ -104,10 +104,15 @@ def _scalar(value: object, key: str = "") -> str:
 
 
 def _measured(figure: Mapping[str, Any]) -> str:
-    """Return a measured figure in one line: value, standard error, unit, then count and seed."""
-    error = f" ± {_number(figure['error'])}" if figure.get("error") is not None else ""
+    """Return a measured figure in one line: value, standard error, unit, then held-out data, p-value, count and seed."""
+
+    def plus(key: str) -> str:
+        return f" ± {float(figure[key]):.2g}" if figure.get(key) is not None else ""
+
+    error = plus("error")
     unit = f" {escape(figure['unit'])}" if figure.get("unit") else ""
-    beside = [f"{key} = {_scalar(figure[key], key)}" for key in ("n", "seed") if figure.get(key) is not None]
+    beside = [f"held-out data {_number(figure['floor'])}{plus('floor_error')}"] if figure.get("floor") is not None else []
+    beside += [f"{_name(key)} = {_scalar(figure[key], key)}" for key in ("p_value", "n", "seed") if figure.get(key) is not None]
     return f"{_scalar(figure['value'])}{error}{unit}" + (f" ({', '.join(beside)})" if beside else "")
 
 
