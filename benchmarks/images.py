@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 import reverie
-from benchmarks.lenet import LeNet, accuracy, features, train_lenet
 from reverie.checkpoint import NETWORKS
 from reverie.data import load_data
 from reverie.data.idx import read_pair
+from reverie.metrics.classifier import LeNet, accuracy, answers, train_classifier
 from reverie.metrics.frechet import frechet_distance
 from reverie.optimizer import muon
 from reverie.plan import PRESETS
@@ -148,12 +148,12 @@ class Mnist:
     run: Run
     net: LeNet
     images: Tensor
-    real: np.ndarray
+    real: Tensor
     accuracy: float
 
     def distance(self, images: np.ndarray) -> float:
         """Return the Fréchet distance of images, (N, 28, 28) in [0, 1], to the 60,000 training images."""
-        return frechet_distance(features(self.net, torch.from_numpy(images)[:, None]).numpy(), self.real)
+        return frechet_distance(answers(self.net, torch.from_numpy(images)[:, None])[0], self.real)
 
 
 @cache
@@ -165,13 +165,13 @@ def mnist(minutes: float = 5.0) -> Mnist | None:
     data = load_data(str(folder))
     images, labels = data.batch(torch.arange(len(data)))
     assert labels is not None
-    net = train_lenet(images, labels)
-    pixels, answers = read_pair(folder / "t10k-images-idx3-ubyte.gz", folder / "t10k-labels-idx1-ubyte.gz")
-    test, truth = torch.from_numpy(pixels)[:, None].float() / 255, torch.from_numpy(answers).long()
+    net = train_classifier(lambda index: (images[index], labels[index]), len(images), (1, 28, 28), 10)
+    pixels, digits = read_pair(folder / "t10k-images-idx3-ubyte.gz", folder / "t10k-labels-idx1-ubyte.gz")
+    test, truth = torch.from_numpy(pixels)[:, None].float() / 255, torch.from_numpy(digits).long()
     place = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, place)
     run = reverie.train(str(folder), Path(place) / "run", minutes=minutes)
-    return Mnist(run, net, images, features(net, images).numpy(), accuracy(net, test, truth))
+    return Mnist(run, net, images, answers(net, images)[0], accuracy(net, test, truth))
 
 
 def quality(minutes: float = 5.0, count: int = 2000) -> list[str]:

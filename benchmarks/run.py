@@ -14,6 +14,7 @@ from benchmarks.derivatives import derivatives
 from benchmarks.images import costs, quality, throughput
 from benchmarks.inverse import restoration
 from benchmarks.measure import Row, machine, report, side_by_side
+from benchmarks.measurement import measure_rows, measurement
 from benchmarks.sampling import against_diffusers, evaluations, precision, streaming
 from benchmarks.steering import steering
 from benchmarks.transport import large, mmd_row, sinkhorn_rows
@@ -150,7 +151,7 @@ def main() -> None:
     torch.set_num_threads(2)
     print(machine())
     rows = [sampling("DDIM"), sampling("DDPM"), seeded_noise(), training_step(), closest_point(), optimum()]
-    rows += [*sinkhorn_rows(), mmd_row()]
+    rows += [*sinkhorn_rows(), mmd_row(), *measure_rows()]
     sections = {
         "Training speed of image networks": throughput() + costs(),
         "Quality on MNIST": quality(),
@@ -162,6 +163,7 @@ def main() -> None:
         "Steering": steering(),
         "Transport and kernels at large": large(),
         "Derivatives": derivatives(),
+        "Measuring": measurement(),
     }
     report(rows, sections, PAGE)
     print(f"wrote {PAGE}")

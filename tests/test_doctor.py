@@ -15,7 +15,8 @@ import reverie
 from reverie import checkpoint, verbs
 from reverie.config import TrainingConfig
 from reverie.data import Dataset, load_data
-from reverie.doctor import CHECKS, Finding, Look, Patient, empty_previews, has_stopped_improving, look_at, nearest
+from reverie.distances import nearest
+from reverie.doctor import CHECKS, Finding, Look, Patient, empty_previews, has_stopped_improving, look_at
 from reverie.errors import ReverieWarning, UserError
 from reverie.pair import pair_of
 from reverie.previews import energy_distance

@@ -14,11 +14,13 @@ from reverie.checkpoint import build_model
 from reverie.config import TrainingConfig
 from reverie.data import load_data
 from reverie.errors import ReverieWarning, UserError
+from reverie.evaluation.evaluation import Evaluation
 from reverie.learner import Average
 from reverie.loader import batches
 from reverie.pair import Pair
 from reverie.run import Run
 from reverie.training import held_out_loss, learning_rate
+from reverie.transport import sliced_wasserstein
 
 
 def test_one_seed_one_result(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_a_label_draws_its_pattern(patterns_run: Run) -> None:
     fresh = {name: load_data(name, 500, seed=7).x.numpy() for name in names}
     for name in names:
         x = patterns_run.sample(500, label=name, guidance=1.5).x
-        distance = {k: verbs.score_points(k, x, np.concatenate([y, y]))["sliced_wasserstein"] for k, y in fresh.items()}
+        distance = {k: float(sliced_wasserstein(x, y, p=1)) for k, y in fresh.items()}
         assert min(distance, key=distance.__getitem__) == name, distance
 
 
@@ -171,11 +173,11 @@ def test_guidance_without_labels_is_refused(spiral_run: Run) -> None:
         spiral_run.sample(2, label="moons")
 
 
-def _quality(tmp_path: Path, seed: int) -> dict[str, float]:
+def _quality(tmp_path: Path, seed: int) -> Evaluation:
     return reverie.evaluate(reverie.train("spiral", tmp_path / str(seed), seed=seed), 2000, seed=seed)
 
 
-def assert_good(figures: dict[str, float]) -> None:
+def assert_good(figures: Evaluation) -> None:
     assert figures["mean_distance"] <= 0.02 and figures["coverage_ks"] <= 0.06, figures
 
 

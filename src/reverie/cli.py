@@ -13,6 +13,7 @@ import typer
 from typer.exceptions import TyperException
 
 from reverie import cli_inverse
+from reverie.cli_evaluate import evaluate
 from reverie.cli_gallery import gallery
 from reverie.cli_options import (
     ChannelsOption,
@@ -187,33 +188,7 @@ def sample(
     screen.result({"files": [str(f) for f in files], "samples": n, "seed": seed}, f"wrote {', '.join(map(str, files))}")
 
 
-@app.command()
-def evaluate(
-    run: RunPath,
-    n: Annotated[int, typer.Option("-n", help="How many samples to measure.")] = 2000,
-    label: LabelOption = None,
-    guidance: GuidanceOption = 1.0,
-    guidance_interval: IntervalOption = None,
-    guidance_rescale: RescaleOption = 0.0,
-    classifier_guidance: ClassifierGuidanceOption = 0.0,
-    sampler: SamplerOption = None,
-    steps: SamplingSteps = None,
-    grid: GridOption = None,
-    seed: SeedOption = 0,
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-) -> None:
-    """Measure how good a run's samples are."""
-    screen = screen_for(json, quiet)
-    from reverie import verbs
-
-    figures = verbs.evaluate(
-        run, n, device=device, label=label, guidance=guidance, guidance_interval=guidance_interval,
-        guidance_rescale=guidance_rescale, classifier_guidance=classifier_guidance, sampler=sampler, steps=steps, grid=grid,
-        seed=seed,
-    )  # fmt: skip
-    screen.table(figures)
+app.command()(evaluate)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -11,7 +12,19 @@ from reverie.errors import UserError
 
 
 class Codec(nn.Module, ABC):
-    """An invertible change of units.  x: (B, ...) in user units; z: (B, ...) in model units."""
+    """An invertible change of units.  x: (B, ...) in user units; z: (B, ...) in model units.
+
+    levels: how many evenly spaced values in [-1, 1] each number of z has, None where they are real numbers.
+    """
+
+    levels: int | None = None
+
+    def log_cell(self, shape: tuple[int, ...]) -> float:
+        """Return the log-volume in model units of one datum's cell: a unit cube of user units, or the box of one level.
+
+        log p(x) = log p(z) + log_cell; for levels, log p(x) is that of all the values that are rounded to x.
+        """
+        raise UserError(f"the codec {type(self).__name__} does not keep track of volumes, so likelihoods cannot be told")
 
     @abstractmethod
     def encode(self, x: Tensor) -> Tensor:
@@ -39,9 +52,15 @@ class Standard(Codec):
         """Return mean + std z."""
         return self.mean.to(z) + self.std.to(z) * z
 
+    def log_cell(self, shape: tuple[int, ...]) -> float:
+        """Return -sum log std."""
+        return -float(self.std.double().log().sum())
+
 
 class Pixels(Codec):
     """Images: [0, 1] to [-1, 1] and back; what a sample leaves outside [0, 1] is cut off when it is drawn or written."""
+
+    levels = 256
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,6 +72,10 @@ class Pixels(Codec):
     def decode(self, z: Tensor) -> Tensor:
         """Return (z + 1) / 2 within [0, 1]."""
         return ((z + 1) / 2).clamp(0, 1)
+
+    def log_cell(self, shape: tuple[int, ...]) -> float:
+        """Return D log(2 / 255)."""
+        return math.prod(shape) * math.log(2 / (self.levels - 1))
 
 
 def standard_spec(x: Tensor) -> dict[str, object]:

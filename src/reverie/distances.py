@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -42,3 +42,23 @@ def euclidean(x: Tensor, y: Tensor) -> Tensor:
 def manhattan(x: Tensor, y: Tensor) -> Tensor:
     """Return the sums over coordinates of |x_i - y_j|: (..., n, m).  x: (..., n, d); y: (..., m, d)."""
     return torch.cdist(x, y, p=1.0)
+
+
+def nearest(z: Tensor, blocks: Iterable[Tensor], beyond: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Return the root-mean-square distance of each z to the closest member of the blocks, (n,), and its number, (n,).
+
+    With `beyond`, members no farther than that are passed over.
+    """
+    flat = z.flatten(1)
+    best, index = flat.new_full((len(z),), torch.inf), torch.zeros(len(z), dtype=torch.int64, device=z.device)
+    own, seen = flat.square().sum(1, keepdim=True), 0
+    for block in blocks:
+        y = block.flatten(1).to(flat)
+        squares = torch.addmm(y.square().sum(1), flat, y.T, alpha=-2).add_(own).clamp_min_(0)
+        if beyond:
+            squares.masked_fill_(squares <= beyond**2 * flat.shape[1], torch.inf)
+        least, where = squares.min(1)
+        index = torch.where(least < best, where + seen, index)
+        best = torch.minimum(best, least)
+        seen += len(block)
+    return (best / flat.shape[1]).sqrt(), index

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from reverie.codec import Codec
@@ -234,21 +233,6 @@ def has_stopped_improving(rows: Sequence[Row], key: str = "held_out", least: flo
     """Tell whether a figure's best value of the last checks is no better than the best before them."""
     values = [float(row[key]) for row in rows if key in row]
     return len(values) > 2 * PATIENCE and min(values[-PATIENCE:]) > (1 - least) * min(values[:-PATIENCE])
-
-
-def nearest(z: Tensor, blocks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the root-mean-square distance of each z to the closest member of the blocks, (n,), and its number, (n,)."""
-    flat = z.flatten(1)
-    best, index = flat.new_full((len(z),), torch.inf), torch.zeros(len(z), dtype=torch.int64, device=z.device)
-    seen = 0
-    for block in blocks:
-        y = block.flatten(1).to(flat)
-        squares = flat.square().sum(1, keepdim=True) - 2 * flat @ y.T + y.square().sum(1)
-        least, where = squares.clamp_min(0).min(1)
-        index = torch.where(least < best, where + seen, index)
-        best = torch.minimum(best, least)
-        seen += len(block)
-    return (best / flat.shape[1]).sqrt(), index
 
 
 def look_at(z: Tensor, distance: Tensor, low: float, high: float) -> Look:

@@ -1,4 +1,4 @@
-"""What a denoiser's Jacobian knows: how uncertain x0 is given x, and training by the exact divergence."""
+"""What a denoiser's Jacobian knows: how uncertain x0 is given x."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from reverie.autodiff.sparse import Coloring, color, detect, diagonal, divergence
+from reverie.autodiff.sparse import Coloring, color, detect, diagonal
 from reverie.denoiser import Denoiser
 from reverie.scalar import Time, expand
 
@@ -48,13 +48,3 @@ def posterior_variance(
         first = t[:1] if isinstance(t, Tensor) and t.ndim else t
         plan = color(detect(_mean(denoiser, first, cond[:1] if cond is not None else None), x[:1]), "diagonal")
     return expand(sigma**2 / alpha, x) * diagonal(_mean(denoiser, t, cond), x, plan)
-
-
-def implicit_score_loss(score: Callable[[Tensor], Tensor], x: Tensor, plan: Coloring | None = None) -> Tensor:
-    """Return |s(x)|² / 2 + div s(x) for each of the data: (B,).
-
-    Its mean is smallest for the score of the density that x was drawn from, without knowing that score (Hyvärinen,
-    "Estimation of non-normalized statistical models by score matching", JMLR 6, 2005, theorem 1).  On noised data it has
-    the minimum of denoising score matching.  x: (B, ...).
-    """
-    return score(x).square().flatten(1).sum(1) / 2 + divergence(score, x, plan)

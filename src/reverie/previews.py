@@ -14,7 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from reverie.data import Dataset, LazyImages
-from reverie.doctor import Look, look_at, nearest
+from reverie.distances import nearest
+from reverie.doctor import Look, look_at
 from reverie.errors import ReverieWarning
 from reverie.files import atomic
 from reverie.picture import contact_sheet, dots, figure, plane, save, to_bytes, window, write_film

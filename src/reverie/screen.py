@@ -98,14 +98,23 @@ class Screen:
 
     @contextmanager
     def reading(self) -> Iterator[Callable[[str, int, int], None]]:
-        """Show a bar for work whose parts announce themselves: call what is yielded with (what, done, of)."""
+        """Show bars with the time left for work whose parts announce themselves: call what is yielded with (what, done, of)."""
         with self._bar() as bar:
-            tasks: dict[str, Any] = {}
+            tasks: dict[str, tuple[Any, float]] = {}
+            said = time.monotonic()
 
             def update(what: str, done: int, of: int) -> None:
+                nonlocal said
+                now = time.monotonic()
                 if what not in tasks:
-                    tasks[what] = bar.add_task(what, total=of, note="")
-                bar.update(tasks[what], completed=done, note=f"{done:,}/{of:,}")
+                    tasks[what] = bar.add_task(what, total=of, note=""), now
+                task, begun = tasks[what]
+                left = (now - begun) / done * (of - done) if done else 0.0
+                note = f"{done:,}/{of:,}" + (f", {clock(left)} left" if left >= 1 else "")
+                bar.update(task, completed=done, note=note)
+                if bar.disable and now - said > EVERY:
+                    said = now
+                    self.say(f"{what}: {note}")
 
             yield update
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from reverie.config import TrainingConfig
 from reverie.data import Dataset
+from reverie.denoiser import Denoiser
 from reverie.doctor import RESCUE, Finding
 from reverie.errors import UserError
 from reverie.families.diffusion import Diffusion
@@ -111,39 +112,54 @@ def _draws(model: Diffusion, data: Dataset, seed: int) -> Iterator[tuple[Tensor,
 
 def _levels(model: Diffusion, t: Tensor, loss: Tensor) -> tuple[float, ...]:
     """Return the mean loss in each of the ranges of t.  t, loss: (n,)."""
-    low = model.denoiser.schedule.t_min
-    place = ((t - low) / (1 - low) * LEVELS).long()
+    place = level_of(model, t, LEVELS)
     return tuple(float(loss[place == level].mean()) for level in range(LEVELS))
 
 
+def level_of(model: Diffusion, t: Tensor, levels: int) -> Tensor:
+    """Return the number of the range that each time lies in, of so many equal ranges of [t_min, 1]: (n,) int64."""
+    low = model.denoiser.schedule.t_min
+    return ((t - low) / (1 - low) * levels).long()
+
+
 @torch.no_grad()
-def held_out_loss(model: Diffusion, data: Dataset, seed: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
-    """Return the loss on held-out data, whole and in four ranges of t, and the error of the noise in these ranges."""
+def noised_losses(model: Diffusion, data: Dataset, seed: int, denoiser: Denoiser | None = None) -> tuple[Tensor, Tensor]:
+    """Return times, spread evenly over [t_min, 1], and the loss of noised data there: (n,) each.
+
+    denoiser: one to be judged in place of the model's own.
+    """
+    d = model.denoiser
     times, losses = [], []
     for t, truth, cond in _draws(model, data, seed):
         times.append(t)
-        losses.append(model.loss_at(truth, t, cond).double().cpu())
-    d, t, loss = model.denoiser, torch.cat(times), torch.cat(losses)
+        losses.append(loss(denoiser or d, truth, t, cond, d.target, model.weight, d.sigma_data).double().cpu())
+    return torch.cat(times), torch.cat(losses)
+
+
+def held_out_loss(model: Diffusion, data: Dataset, seed: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
+    """Return the loss on held-out data, whole and in four ranges of t, and the error of the noise in these ranges."""
+    t, lost = noised_losses(model, data, seed)
+    d = model.denoiser
     shares = [weight_of(weight, d.schedule, t, d.target, d.sigma_data) for weight in ("snr", model.weight)]
-    return float(loss.mean()), _levels(model, t, loss), _levels(model, t, loss * shares[0] / shares[1])
+    return float(lost.mean()), _levels(model, t, lost), _levels(model, t, lost * shares[0] / shares[1])
 
 
-@torch.no_grad()
+def optimum(model: Diffusion, data: Dataset) -> DatasetDenoiser | None:
+    """Return the best possible model of a finite set; None where the set is too large to say."""
+    if not isinstance(data.x, Tensor) or data.x.numel() > OPTIMUM_MOST:
+        return None
+    device = next(model.parameters()).device
+    z = model.codec.encode(data.batch(torch.arange(len(data)))[0].to(device))
+    return DatasetDenoiser(model.denoiser.schedule, z, data.labels.to(device) if data.labels is not None else None)
+
+
 def optimum_levels(model: Diffusion, data: Dataset, seed: int) -> tuple[float, ...]:
     """Return the loss, in four ranges of t, of the best possible model of a finite set on the set itself.
 
     Empty where the set is too large to say.
     """
-    if not isinstance(data.x, Tensor) or data.x.numel() > OPTIMUM_MOST:
-        return ()
-    d, device = model.denoiser, next(model.parameters()).device
-    z = model.codec.encode(data.batch(torch.arange(len(data)))[0].to(device))
-    best = DatasetDenoiser(d.schedule, z, data.labels.to(device) if data.labels is not None else None)
-    times, losses = [], []
-    for t, truth, cond in _draws(model, data, seed):
-        times.append(t)
-        losses.append(loss(best, truth, t, cond, d.target, model.weight, d.sigma_data).double().cpu())
-    return _levels(model, torch.cat(times), torch.cat(losses))
+    best = optimum(model, data)
+    return _levels(model, *noised_losses(model, data, seed, best)) if best is not None else ()
 
 
 def check_up(learner: Learner, train: Dataset, held_out: Dataset, seed: int) -> dict[str, Any]:

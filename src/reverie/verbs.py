@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Unpack
 
-import numpy as np
-import torch
+from torch import Tensor
 
 from reverie.checkpoint import NETWORKS
-from reverie.data import DATASETS, load_data
+from reverie.data import DATASETS
 from reverie.errors import UserError
+from reverie.evaluation.evaluation import Evaluation, Say, evaluate_run
 from reverie.inspection import inspect
 from reverie.inverse import INPAINTERS, POSTERIORS
 from reverie.loss import TIMES, WEIGHTS
 from reverie.measurements import MEASUREMENTS
-from reverie.metrics.points import score_points
+from reverie.metrics.features import FEATURES, Tell, silent
 from reverie.pair import TARGETS
 from reverie.plan import PRESETS
 from reverie.prepare import prepare
@@ -88,51 +87,27 @@ def sample(run: str | Path | Run, n: int = 16, *, device: str = "auto", **option
     return run.sample(n, **options)
 
 
-def _fresh_points(run: Run, n: int, label: str | None) -> np.ndarray:
-    """Return 2n points the model has not seen, of one label if so asked: newly made, or as many held out as there are."""
-    data = run.config.data
-    if n < 1:
-        raise UserError(f"the number of samples must be at least 1, got {n}")
-    if data.source in DATASETS:
-        fresh = load_data(data.source, max(2 * n, 2) * max(1, len(data.labels)), data.seed + 1)
-    else:
-        fresh = load_data(data.source).split(data.seed)[1]
-    if label in data.labels and fresh.labels is not None:
-        fresh = fresh.take(torch.nonzero(fresh.labels == data.labels.index(label))[:, 0])
-    return fresh.batch(torch.arange(min(2 * n, len(fresh) // 2 * 2)))[0].numpy()
+def evaluate(
+    run: str | Path | Run, n: int | None = None, *, device: str = "auto", quick: bool = False,
+    features: str | Callable[[Tensor], Tensor] = "auto", data_dir: str | Path | None = None, say: Say = lambda text: None,
+    on_progress: Tell = silent, **options: Unpack[Options],
+) -> Evaluation:  # fmt: skip
+    """Measure n samples of a run against its data: `reverie.evaluate("runs/spiral")["sliced_wasserstein"]`.
 
-
-def evaluate(run: str | Path | Run, n: int = 2000, *, device: str = "auto", **options: Unpack[Options]) -> dict[str, Any]:
-    """Measure n samples of a run against fresh data and return the figures, with counts and seeds beside them."""
+    n: 2,048, or 512 if quick.  features: what images are compared by: auto, classifier, general, pixels, or any function from
+    images (B, C, H, W) in [0, 1] to (B, D).  The result prints itself, and `.save("report.html")` writes a report.
+    """
     run = run if isinstance(run, Run) else load(run, device)
-    data = run.config.data
-    if len(data.shape) != 1:
-        raise UserError(
-            f"{run.path} is a model of images, which evaluate cannot measure yet;"
-            f" `reverie inspect {shlex.quote(str(run.path))}` shows its held-out error at every noise level"
-        )
-    fresh = _fresh_points(run, n, options.get("label"))
-    samples = run.sample(len(fresh) // 2, **options)
-    rows = [row for row in run.metrics() if "held_out" in row]
-    return {
-        "run": str(run.path),
-        "data": data.name,
-        "samples": len(samples),
-        "seed": options.get("seed", 0),
-        "label": options.get("label"),
-        "guidance": options.get("guidance", 1.0),
-        **{key: options.get(key) for key in ("guidance_interval", "classifier_guidance") if options.get(key)},
-        **dict(zip(("sampler", "steps", "grid"), run.usual(options), strict=True)),
-        "held_out_loss": rows[-1]["held_out"] if rows else None,
-        **score_points(data.source, samples.x, fresh),
-    }
+    return evaluate_run(
+        run, n, quick=quick, features=features, data_dir=data_dir, say=say, tell=on_progress, options=options
+    )  # fmt: skip
 
 
 def names() -> dict[str, list[str]]:
     """Return every name that the commands take, by kind."""
     tables: dict[str, Any] = {
         "data": DATASETS, "schedules": SCHEDULES, "targets": TARGETS, "weights": WEIGHTS, "times": TIMES,
-        "networks": (*NETWORKS, *PRESETS), "samplers": SAMPLERS, "grids": GRIDS,
+        "networks": (*NETWORKS, *PRESETS), "samplers": SAMPLERS, "grids": GRIDS, "features": ("auto", *FEATURES),
         "views": VIEWS, "tasks": MEASUREMENTS, "inpainters": INPAINTERS, "posteriors": POSTERIORS,
     }  # fmt: skip
     return {kind: list(table) for kind, table in tables.items()}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from reverie.codec import Codec
 from reverie.denoiser import NULL, Denoiser, Given, NetDenoiser, Steer
+from reverie.likelihood.bound import Bound, bound, check_data, continuous_bound
+from reverie.likelihood.flow import LogProb, dequantise, log_prob
 from reverie.loss import draw_times, loss
 from reverie.noise import Noise, mix_seed
 from reverie.pair import Pair
@@ -80,3 +83,33 @@ class Diffusion(nn.Module):
         t = float(grid[0])
         x = start(denoise.schedule, t, eps) if origin is None else Pair(origin, eps).mix(*denoise.schedule(t))
         yield from trajectory(denoise, sampler, x, grid, noise)
+
+    def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor, tolerance: float = 1e-4, probes: int = 1) -> LogProb:
+        """Return the log-probability of data in user units by the probability flow, in nats.
+
+        Of points it is a density for each unit of volume.  Of 8-bit images, x in [0, 1], it is that of the levels, estimated
+        from below by dequantising each image once.  seeds: (B,), one for each datum.
+        """
+        z, noise = self.codec.encode(x), Noise(seeds)
+        if self.codec.levels is not None:
+            check_data(z, self.codec.levels)
+            z = dequantise(z, noise, self.codec.levels)
+        found = log_prob(self.denoiser, z, noise, cond, probes=probes, tolerance=tolerance)
+        return replace(found, nats=found.nats + self.codec.log_cell(self.shape))
+
+    def bound(
+        self, x: Tensor, cond: Tensor | None, seeds: Tensor, grid: Tensor | None = None, variance: str = "posterior",
+        draws: int = 16,
+    ) -> Bound:  # fmt: skip
+        """Return the variational bound for data in user units, in nats: of DDPM's chain on a grid, or in continuous time.
+
+        x: (B, ...); seeds: (B,), one for each datum; draws: noise levels for each datum where there is no grid.
+        """
+        z, noise, levels = self.codec.encode(x), Noise(seeds), self.codec.levels
+        if grid is None:
+            found = continuous_bound(self.denoiser, z, noise, cond, draws, levels)
+        else:
+            found = bound(self.denoiser, z, grid, noise, cond, variance, levels)
+        if levels is not None:
+            return found
+        return replace(found, reconstruction=found.reconstruction - self.codec.log_cell(self.shape))

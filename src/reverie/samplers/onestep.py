@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from torch import Tensor
 
 from reverie.denoiser import Denoiser
-from reverie.errors import UserError
+from reverie.errors import UserError, pick
 from reverie.noise import Noise
+from reverie.pair import Row
 from reverie.samplers.loop import Frame, Sampler
 from reverie.scalar import Coefficient, combine, sqrt
 from reverie.schedule import Schedule
@@ -42,6 +44,23 @@ class DDIM(Sampler):
         return combine(1.0, x, sigma_s * sqrt(k), noise.like(x)), None
 
 
+VARIANCES: dict[str, Callable[[Schedule, float, float], Coefficient]] = {
+    "posterior": lambda schedule, t, s: schedule(s)[1] ** 2 * _renewed(schedule, t, s),
+    "forward": lambda schedule, t, s: _forward(schedule(t), schedule(s)),
+}
+
+
+def _forward(at_t: Row, at_s: Row) -> Coefficient:
+    r_t, r_s = at_t[0] ** 2 + at_t[1] ** 2, at_s[0] ** 2 + at_s[1] ** 2
+    return r_s * (1 - (at_t[0] / at_s[0]) ** 2 * r_s / r_t)
+
+
+def ancestral(schedule: Schedule, t: float, s: float) -> Row:
+    """Return a, b such that the mean of q(x_s | x_t, x0) is a x0 + b eps: alpha_s and sigma_s sqrt(1 - k), k as in DDIM."""
+    alpha_s, sigma_s = schedule(s)
+    return alpha_s, sigma_s * sqrt(1 - _renewed(schedule, t, s))
+
+
 class DDPM(Sampler):
     """Ancestral sampling (arXiv:2006.11239): the mean of q(x_s | x, x0) plus noise of one of two variances.
 
@@ -50,20 +69,13 @@ class DDPM(Sampler):
     """
 
     def __init__(self, variance: Literal["posterior", "forward"] = "posterior") -> None:
-        if variance not in ("posterior", "forward"):
-            raise UserError(f"variance must be 'posterior' or 'forward', got {variance!r}")
+        pick(VARIANCES, variance, "variance")
         self.variance = variance
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
         """Return x at time s."""
-        (alpha_t, sigma_t), (alpha_s, sigma_s) = denoise.schedule(now.t), denoise.schedule(s)
-        k = _renewed(denoise.schedule, now.t, s)
-        if self.variance == "posterior":
-            variance = sigma_s**2 * k
-        else:
-            r_t, r_s = alpha_t**2 + sigma_t**2, alpha_s**2 + sigma_s**2
-            variance = r_s * (1 - (alpha_t / alpha_s) ** 2 * r_s / r_t)
-        mean = now.pair.mix(alpha_s, sigma_s * sqrt(1 - k))
+        mean = now.pair.mix(*ancestral(denoise.schedule, now.t, s))
+        variance = VARIANCES[self.variance](denoise.schedule, now.t, s)
         return combine(1.0, mean, sqrt(variance), noise.like(mean)), None
 
 

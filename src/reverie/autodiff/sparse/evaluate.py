@@ -132,14 +132,19 @@ def divergence(f: Function, x: Tensor, plan: Coloring | None = None, chunk: int 
     return diagonal(f, x, plan, chunk).flatten(1).sum(1)
 
 
+def probed(f: Function, x: Tensor, probes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return f(x), and v^T J v for each probe v and each member of a batch: (P, B).  Arguments as for `hutchinson`.
+
+    By reverse mode, whose one forward sweep serves all probes.
+    """
+    found: Any = torch.func.vjp(f, x)
+    value, pull = found
+    return value, torch.stack([(pull(v)[0] * v).flatten(1).sum(1) for v in probes])
+
+
 def hutchinson(f: Function, x: Tensor, probes: Tensor) -> Tensor:
     """Return unbiased estimates of the traces of a batch, the means of v^T J v: (B,).
 
     For Jacobians too dense to colour.  probes: (P, B, ...) of independent entries with mean 0 and variance 1, best +-1.
     """
-
-    def push(v: Tensor) -> Tensor:
-        product: Tensor = torch.func.jvp(f, (x,), (v,))[1]
-        return (product * v).flatten(1).sum(1)
-
-    return _mapped(push, probes, CHUNK).mean(0)
+    return probed(f, x, probes)[1].mean(0)

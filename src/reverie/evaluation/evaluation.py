@@ -1,0 +1,170 @@
+"""Evaluating a run: its samples, its data found again, and everything that is measured of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.data import DATASETS, Dataset, load_data
+from reverie.errors import UserError, pick
+from reverie.evaluation.judge import judge
+from reverie.evaluation.measure import gather, sections_of, without_data
+from reverie.evaluation.model import model_sections
+from reverie.evaluation.score import HEADLINES, said
+from reverie.evaluation.section import Section
+from reverie.metrics.features import FEATURES, Features, Tell, silent
+from reverie.run import Options, Run
+from reverie.samples import Samples
+
+USUAL = {False: 2048, True: 512}  # samples, and when in a hurry
+
+SELDOM = ("guidance_interval", "guidance_rescale", "classifier_guidance", "precision")  # options, told where they are used
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was measured of a run.  flags: the names of the faults found; verdict: the same in words, the worst first."""
+
+    facts: dict[str, Any]
+    sections: tuple[Section, ...]
+    flags: tuple[str, ...]
+    verdict: tuple[str, ...]
+
+    def scores(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the figures that are shown first, by name."""
+        found = {section.name: section.figures for section in self.sections}
+        for key, row in HEADLINES.items():
+            figure = found.get(row.section, {}).get(row.key or key)
+            if isinstance(figure, Mapping) and "value" in figure:
+                yield key, figure
+
+    def figures(self) -> dict[str, Any]:
+        """Return everything as plain values: facts, verdict, the first figures by name, and all sections."""
+        first: dict[str, Any] = {}
+        for key, found in self.scores():
+            names = {"value": key, "error": f"{key}_error", "floor": f"{key}_floor", "p_value": f"{key}_p_value"}
+            first |= {name: found[part] for part, name in names.items() if part in found}
+        sections = {section.name: dict(section.figures) for section in self.sections}
+        return {**self.facts, "verdict": list(self.verdict), "flags": list(self.flags), **first, "sections": sections}
+
+    def __getitem__(self, name: str) -> Any:
+        """Return one of `figures()`."""
+        return self.figures()[name]
+
+    def table(self) -> list[tuple[str, str, str]]:
+        """Return the first figures in words: what, of the samples, of held-out data."""
+        rows = []
+        for key, found in self.scores():
+            row = HEADLINES[key]
+            rows.append((row.title, said(found, row.form), f"{found['floor']:{row.form}}" if "floor" in found else ""))
+        return rows
+
+    def __str__(self) -> str:
+        rows = [("", "samples", "held-out data"), *self.table()]
+        widths = [max(len(row[k]) for row in rows) for k in range(3)]
+        table = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}".rstrip() for a, b, c in rows]
+        facts = self.facts
+        head = (
+            f"{facts['samples']:,} samples of {facts['run']} ({facts['sampler']}, {facts['steps']} steps, seed {facts['seed']})"
+        )
+        return "\n".join([*self.verdict, "", head, *(table if len(rows) > 1 else [])])
+
+    def save(self, path: str | Path) -> Path:
+        """Write the report, one HTML file that needs nothing else."""
+        from reverie.evaluation.html import write_report
+
+        rows = [dict(zip(("figure", "samples", "held-out data"), row, strict=True)) for row in self.table()]
+        said_there = {line for section in self.sections for line in section.verdict}
+        verdict = tuple(line for line in self.verdict if line not in said_there)  # the rest stands in its own section
+        first = Section("summary", "In short", verdict, figures={"figures": rows} if rows else {})
+        facts = {key: value for key, value in self.facts.items() if value is not None}
+        return write_report(path, f"Evaluation of {self.facts['run']}", facts, [first, *self.sections])
+
+
+def find_data(run: Run, n: int, tell: Tell = silent, data_dir: str | Path | None = None) -> tuple[Dataset, Dataset]:
+    """Return the training and held-out data of a run, read again and checked to be the same.
+
+    Points that are made by a formula are made anew for the held-out set, 2n of them.
+    """
+    known = run.config.data
+    source = known.source or known.name
+    try:
+        data = load_data(
+            source, seed=known.seed, data_dir=data_dir, on_progress=tell, **known.reading,  # type: ignore[arg-type]
+        )  # fmt: skip
+    except UserError as error:
+        raise UserError(f"the data of the run could not be read again ({error})") from None
+    if known.fingerprint and data.fingerprint() != known.fingerprint:
+        raise UserError("the data have changed since the run was trained, so nobody knows which of them it has seen")
+    train, held = data.split(known.seed)
+    if not data.is_images and source in DATASETS:
+        held = load_data(source, max(2 * n, 16) * max(1, len(known.labels)), known.seed + 1)
+        if len(held) == len(data) and held.fingerprint() == data.fingerprint():  # not made but kept
+            held = data.split(known.seed)[1]
+    return train, held
+
+
+def of_label(data: Dataset, label: str | None) -> Dataset:
+    """Return the data of one label, or all."""
+    if label not in data.label_names or data.labels is None:
+        return data
+    return data.take(torch.nonzero(data.labels == data.label_names.index(label))[:, 0])
+
+
+def draw(run: Run, n: int, say: Say, tell: Tell, options: Options) -> tuple[Samples, float]:
+    """Draw the samples; say first how long one takes.  Returns them and the seconds an image took."""
+    parts: list[Samples] = []
+    begun = time.perf_counter()
+    for part in run.batches(n, on_progress=lambda done, of: tell("sampling", done, of), **options):
+        parts.append(part)
+        if len(parts) == 1:
+            each = (time.perf_counter() - begun) / len(part)
+            noun = "an image" if len(run.config.data.shape) > 1 else "a point"
+            left = each * (n - len(part))
+            say(f"sampling takes {1e3 * each:.3g} ms {noun}: {left:.0f} s more for {n:,}" if left >= 1 else
+                f"sampling takes {1e3 * each:.3g} ms {noun}")  # fmt: skip
+    labels = [name for part in parts for name in part.labels or ()]
+    drawn = Samples(np.concatenate([part.x for part in parts]), labels or None)
+    return drawn, (time.perf_counter() - begun) / n
+
+
+def evaluate_run(
+    run: Run, n: int | None = None, *, quick: bool = False, features: str | Callable[[Tensor], Tensor] | Features = "auto",
+    data_dir: str | Path | None = None, say: Say = lambda text: None, tell: Tell = silent, options: Options | None = None,
+) -> Evaluation:  # fmt: skip
+    """Draw n samples of a run (2,048, or 512 when quick) and measure everything that can be."""
+    options = options or {}
+    if isinstance(features, str) and features != "auto":
+        pick(FEATURES, features, "kind of features")
+    n = USUAL[quick] if n is None else n
+    samples, each = draw(run, n, say, tell, options)
+    known, seed, label = run.config.data, options.get("seed", 0), options.get("label")
+    try:
+        train, held = (of_label(part, label) for part in find_data(run, n, tell, data_dir))
+    except UserError as error:
+        sections = list(without_data(samples.x, samples.labels, str(error)))
+        sections += model_sections(run, None, quick, seed, tell)
+    else:
+        material = gather(
+            samples.x, train, held, samples.labels, features, seed, quick, tell, known.source or known.name
+        )  # fmt: skip
+        sections = [*sections_of(material), *model_sections(run, material, quick, seed, tell)]
+    flags, verdict = judge(sections)
+    rows = [row for row in run.metrics() if "held_out" in row]
+    facts = {
+        "run": str(run.path), "data": known.name, "fingerprint": known.fingerprint, "samples": n, "seed": seed, "label": label,
+        "guidance": options.get("guidance", 1.0),
+        **{key: options[key] for key in SELDOM if options.get(key) not in (None, 0.0, "fp32")},  # type: ignore[literal-required]
+        **dict(zip(("sampler", "steps", "grid"), run.usual(options), strict=True)),
+        "milliseconds_per_sample": 1e3 * each, "quick": quick, "held_out_loss": rows[-1]["held_out"] if rows else None,
+    }  # fmt: skip
+    return Evaluation(facts, tuple(sections), tuple(flags), tuple(verdict))

@@ -1,0 +1,142 @@
+"""The verdict: rules that find one fault each, or nothing, in what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from reverie.evaluation.score import CLEAR, excess, said
+from reverie.evaluation.section import Section
+
+Figures = Mapping[str, Any]
+
+FAR = 0.5  # of the held-out data's precision, recall or coverage: less is a fault of its own
+BLURRED, GRAINY = 0.75, 1.35  # of the data's detail
+COPIED = 0.01  # share of copies that is worth a word
+TOLD = 0.9  # of right answers: samples that are told from data nearly always
+
+
+def _low(f: Figures, *names: str) -> str:
+    """Say which of some figures are far below those of held-out data."""
+    low = [name for name in names if f[name]["value"] < FAR * f[name]["floor"] and excess(f[name]) < -CLEAR]
+    return " and ".join(f"{name} {f[name]['value']:.2f} (held-out data {f[name]['floor']:.2f})" for name in low)
+
+
+def unlike(f: Figures) -> str | None:
+    """Samples that lie where no data lie."""
+    low = _low(f, "precision", "density")
+    return f"most samples do not look like the data: {low}" if low else None
+
+
+def collapsed(f: Figures) -> str | None:
+    """Samples that show only a part of what the data show."""
+    low = _low(f, "recall", "coverage")
+    return f"the samples lack variety: {low}" if low else None
+
+
+def repeated(f: Figures) -> str | None:
+    """The same sample again and again."""
+    share = f["repeated"]["value"]
+    return f"{share:.0%} of the samples are the same as another one: the model has collapsed" if share > COPIED else None
+
+
+def blurred(f: Figures) -> str | None:
+    """Samples with less detail than data."""
+    d = f.get("detail")
+    if not d or d["value"] >= BLURRED * d["floor"] or excess(d) > -CLEAR:
+        return None
+    return f"the samples are blurred: neighbouring pixels differ {d['value']:.2f} times as much as in the data"
+
+
+def grainy(f: Figures) -> str | None:
+    """Samples with more detail than data."""
+    d = f.get("detail")
+    if not d or d["value"] <= GRAINY * d["floor"] or excess(d) < CLEAR:
+        return None
+    return f"the samples are noisy: neighbouring pixels differ {d['value']:.2f} times as much as in the data"
+
+
+def distant(f: Figures) -> str | None:
+    """Features that differ on average."""
+    k = f["kid"]
+    if excess(k) <= CLEAR:
+        return None
+    return f"on average the samples differ from the data: KID {said(k)}, where held-out data have {k['floor']:.2g}"
+
+
+def told_apart(f: Figures) -> str | None:
+    """Samples that a simple classifier recognises."""
+    t = f["told_apart"]
+    if t["value"] < TOLD or t["p_value"] > 0.01:
+        return None
+    return f"a simple classifier tells samples from data in {t['value']:.0%} of cases (guessing: 50 %)"
+
+
+def far_off(f: Figures) -> str | None:
+    """Points that lie elsewhere than data."""
+    s, m = f["sliced_wasserstein"], f["mmd"]
+    if excess(s) <= CLEAR or m["p_value"] > 0.01:
+        return None
+    return (
+        f"the points differ from the data: sliced Wasserstein distance {said(s)}, two sets of data {s['floor']:.2g};"
+        f" MMD p = {m['p_value']:.2g}"
+    )
+
+
+def wrong_labels(f: Figures) -> str | None:
+    """Samples that do not show what they were asked to."""
+    a = f["label_accuracy"]
+    if excess(a) > -CLEAR or a["value"] > 0.9 * a["floor"]:
+        return None
+    return f"the labels are not obeyed: {a['value']:.0%} of the samples show theirs, of held-out data {a['floor']:.0%}"
+
+
+def copied(f: Figures) -> str | None:
+    """Samples that are training data."""
+    c = f["copies"]
+    if c["value"] - c["floor"] <= COPIED or excess(c) <= CLEAR:
+        return None
+    return (
+        f"the model copies its training data: {c['value']:.1%} of the samples are copies, of held-out data {c['floor']:.1%}"
+        " would pass for one"
+    )
+
+
+# each fault: in which section it shows, and whether it makes the samples useless or only worse than data
+RULES: dict[str, tuple[str, Callable[[Figures], str | None]]] = {
+    "repeated": ("samples", repeated),
+    "copied": ("memory", copied),
+    "unlike": ("variety", unlike),
+    "collapsed": ("variety", collapsed),
+    "blurred": ("quality", blurred),
+    "grainy": ("quality", grainy),
+    "wrong_labels": ("labels", wrong_labels),
+    "told_apart": ("two_sample", told_apart),
+    "far_off": ("points", far_off),
+    "distant": ("quality", distant),
+}
+
+
+def faults(name: str, figures: Figures) -> tuple[str, ...]:
+    """Return what the rules find in one section, in words."""
+    if "not_computable" in figures:
+        return ()
+    return tuple(words for section, rule in RULES.values() if section == name and (words := rule(figures)))
+
+
+def judge(sections: Sequence[Section]) -> tuple[list[str], list[str]]:
+    """Return the names of the faults and the verdict in words, the worst first."""
+    found = {s.name: s.figures for s in sections if "not_computable" not in s.figures}
+    flags = {name: words for name, (where, rule) in RULES.items() if where in found and (words := rule(found[where]))}
+    measured = [s for s in sections if s.name in found and any(s.name == where for where, _ in RULES.values())]
+    missing = [f"{s.title.lower()}: {s.figures['not_computable']}" for s in sections if "not_computable" in s.figures]
+    if flags:
+        lines = list(flags.values())
+    elif {"quality", "points"} & set(found):
+        lines = ["good: nothing that was measured tells the samples from real data"]
+    elif measured:
+        lines = ["nothing wrong was found, but too little could be measured to call it good"]
+    else:
+        lines = []
+    lines += [s.verdict[0] for s in sections if s.verdict and s.name in found and s not in measured]
+    return list(flags), [*lines, *(f"not measured: {words}" for words in missing)]

@@ -1,0 +1,119 @@
+"""The held-out loss at each noise level, against what the best model of the finite set would have."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from reverie.data import Dataset
+from reverie.errors import UserError
+from reverie.evaluation.section import Section
+from reverie.picture import ACCENT, INK, SOFT, WARM, figure, png_bytes
+from reverie.run import Run
+from reverie.training import LEVELS, level_of, noised_losses, optimum
+
+NAME, TITLE = "noise_levels", "Loss at each noise level"
+APART = 3.0  # standard errors between training and held-out loss from which they differ
+
+Column = list[tuple[float, float | None]]  # the mean loss of each level, with its standard error
+
+
+def _column(run: Run, t: Tensor, lost: Tensor, levels: int) -> Column:
+    place = level_of(run.model, t, levels)
+    rows = [lost[place == k] for k in range(levels)]
+    return [(float(r.mean()), float(r.std() / math.sqrt(len(r))) if len(r) > 1 else None) for r in rows]
+
+
+def _measured(run: Run, train: Dataset, held_out: Dataset, seed: int, levels: int) -> dict[str, Column]:
+    columns = {"held out": _column(run, *noised_losses(run.model, held_out, seed), levels)}
+    columns["training"] = _column(run, *noised_losses(run.model, train, seed), levels)
+    best = optimum(run.model, train)
+    if best is not None:
+        columns["optimum of the training set"] = _column(run, *noised_losses(run.model, train, seed, best), levels)
+    return columns
+
+
+def _stored(run: Run) -> dict[str, Column]:
+    """Return what the training wrote down at its end."""
+    held = [row for row in run.metrics() if row.get("held_out_levels")]
+    if not held:
+        raise UserError(f"the data of {run.path} are gone, and its training ended before it wrote down a held-out loss")
+    keys = {"held out": "held_out_levels", "training": "seen_levels", "optimum of the training set": "optimum_levels"}
+    return {name: [(value, None) for value in held[-1][key]] for name, key in keys.items() if held[-1].get(key)}
+
+
+def _picture(t: np.ndarray, columns: dict[str, Column], loss: str) -> bytes:
+    made = figure(7, 3.6)
+    axes = made.subplots()
+    colours = {"held out": ACCENT, "training": SOFT, "optimum of the training set": WARM}
+    lowest = min(value for value, _ in columns["held out"])
+    for name, column in columns.items():
+        values = np.array([value for value, _ in column])
+        errors = np.array([2 * (error or 0) for _, error in column])
+        below = np.minimum(errors, 0.9 * values)  # an error bar that reaches 0 has no end on a logarithmic axis
+        axes.errorbar(t, values, yerr=(below, errors), color=colours[name], marker="o", ms=4, lw=1.4, capsize=2, label=name)
+    axes.set(yscale="log", xlabel="t, from data to noise", ylabel=loss)
+    axes.set_ylim(bottom=lowest / 30)  # an optimum that is nearly 0 at little noise runs out of the picture
+    axes.set_title("Loss by noise level", fontsize=10, color=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False)
+    return png_bytes(made)
+
+
+def noise_levels_section(
+    run: Run, train: Dataset | None, held_out: Dataset | None, *, seed: int = 0, levels: int = 8
+) -> Section:
+    """Compare the loss on held-out and training data in equal ranges of t, and the least loss that any model can have.
+
+    The latter is that of the optimal denoiser of the training set on the set itself: to have it is to have memorised.  Where
+    the data are gone, what the training wrote down is shown.
+    """
+    try:
+        if train is None or held_out is None or not len(held_out) or not len(train):
+            columns, source, levels = _stored(run), "written down by the training", LEVELS
+        else:
+            columns, source = _measured(run, train, held_out, seed, levels), "measured anew"
+    except UserError as error:
+        return Section(NAME, TITLE, figures={"not_computable": str(error)})
+    low = run.model.denoiser.schedule.t_min
+    t = low + (1 - low) * (np.arange(levels) + 0.5) / levels
+    rows: list[dict[str, Any]] = []
+    for k in range(levels):
+        row: dict[str, Any] = {"t": float(t[k])}
+        for name, column in columns.items():
+            row[name] = column[k][0]
+            if column[k][1] is not None:
+                row[f"{name}, standard error"] = column[k][1]
+        rows.append(row)
+    loss = f"{run.config.training.weight} loss of {run.config.target}"
+    count = {"noised data in each column": "512 images or 2,000 points, spread evenly over t"}
+    figures: dict[str, Any] = {"loss": loss, "source": source, "seed": seed, **count, "levels": rows}
+    if "optimum of the training set" not in columns:
+        figures["optimum of the training set"] = {"not_computable": "the training set is too large to work it out"}
+    words = (
+        "The optimum is what the best possible model of the training set would have on that set. It is reached only by giving"
+        " the training data back, so a model of the distribution stays above it, most of all where there is little noise.",
+    )
+    picture = _picture(t, columns, loss)
+    return Section(
+        NAME, TITLE, _verdict(columns, t), words, figures, {f"Mean loss in {levels} ranges of t ± 2 standard errors": picture}
+    )
+
+
+def _verdict(columns: dict[str, Column], t: np.ndarray) -> tuple[str, ...]:
+    held, seen = columns["held out"], columns.get("training")
+    worst = int(np.argmax([value for value, _ in held]))
+    lines = [f"The held-out loss is largest around t = {t[worst]:.2f}, at {held[worst][0]:.3g}."]
+    if seen is None or any(error is None for _, error in (*held, *seen)):
+        return tuple(lines)
+    gaps = [(h[0] - s[0]) / max(math.hypot(h[1] or 0.0, s[1] or 0.0), 1e-300) for h, s in zip(held, seen, strict=True)]
+    over = [k for k, gap in enumerate(gaps) if gap > APART]
+    if over:
+        where = ", ".join(f"{t[k]:.2f}" for k in over)
+        lines.append(f"Held-out data have a larger loss than training data around t = {where}: the model overfits there.")
+    else:
+        lines.append("Held-out and training loss do not differ by more than noise at any level.")
+    return tuple(lines)

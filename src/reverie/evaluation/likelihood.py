@@ -1,0 +1,230 @@
+"""What held-out data cost under a run: the bound as its parts, and the log-probability by the flow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from reverie.errors import UserError
+from reverie.evaluation.section import Section
+from reverie.likelihood import Bound, LogProb, mean_and_error
+from reverie.noise import image_seeds
+from reverie.picture import ACCENT, INK, SOFT, WARM, figure, png_bytes
+from reverie.run import Progress, Run
+
+NAME, TITLE = "likelihood", "Likelihood of held-out data"
+VARIANCE = "forward"  # of the chain: "posterior" is far too small where steps are few
+BANDS = 24  # ranges of the log-SNR that are drawn
+GUESS = 1 / (2 * math.log(2))  # bits/dim for a unit of log-SNR when noise is predicted to be 0
+DRAWS = 16  # noise levels for each datum in continuous time
+
+
+def _joined(parts: Sequence[Bound]) -> Bound:
+    names = ("prior", "denoising", "reconstruction", "log_snr")
+    return Bound(**{name: torch.cat([getattr(p, name).cpu() for p in parts]) for name in names}, size=parts[0].size)
+
+
+def _measure(
+    run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, flow_n: int, tolerance: float, probes: int,
+    on_progress: Progress | None,
+) -> tuple[Bound, Bound, LogProb]:  # fmt: skip
+    """Return the bound of the chain and in continuous time for all data, and the log-probability of the first flow_n."""
+    device, size = next(run.model.parameters()).device, run.batch_size()
+    jobs = [(kind, part) for kind, n in (("bounds", len(x)), ("flow", flow_n)) for part in torch.arange(n).split(size)]
+    chains, integrals, flows = [], [], []
+    seeds = image_seeds(seed, len(x))
+    for k, (kind, part) in enumerate(jobs):
+        batch, cond = x[part].to(device), labels[part].to(device) if labels is not None else None
+        if kind == "bounds":
+            chains.append(run.model.bound(batch, cond, seeds[part], grid, VARIANCE))
+            integrals.append(run.model.bound(batch, cond, seeds[part], draws=DRAWS))
+        else:
+            flows.append(run.model.log_prob(batch, cond, seeds[part], tolerance, probes))
+        if on_progress:
+            on_progress(k + 1, len(jobs))
+    first = flows[0]
+    flow = LogProb(
+        torch.cat([f.nats.cpu() for f in flows]), torch.cat([f.error.cpu() for f in flows]),
+        max(f.evaluations for f in flows), first.divergence, first.size,
+    )  # fmt: skip
+    return _joined(chains), _joined(integrals), flow
+
+
+def _figure(values: Tensor, unit: str, seed: int) -> dict[str, Any]:
+    value, error = mean_and_error(values)
+    return {"value": value, "error": error, "unit": unit, "n": len(values), "seed": seed}
+
+
+def _short(found: dict[str, Any]) -> str:
+    return f"{found['value']:.3g}" + (f" ± {found['error']:.2g}" if found["error"] is not None else "")
+
+
+def _rows(bound: Bound, scale: float) -> list[dict[str, Any]]:
+    rows = []
+    for name, nats in {**bound.parts(), "whole": bound.nats}.items():
+        value, error = mean_and_error(nats)
+        row = {"part": name, "nats": value, "standard error (nats)": error, "bits/dim": value / scale}
+        rows.append({**row, "standard error (bits/dim)": error / scale if error is not None else None})
+    return rows
+
+
+def _bands(bound: Bound) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the middles of ranges of the log-SNR, what they cost in bits/dim for a unit of it, and the standard errors."""
+    place, cost = bound.log_snr.double(), bound.denoising / (bound.size * math.log(2))
+    # A piece stands for its share of tau = log(1 + alpha / sigma): d log_snr = 2 (1 + exp(-log_snr / 2)) dtau.
+    tau = torch.nn.functional.softplus(place / 2)
+    width = (tau.max() - tau.min()) / bound.denoising.shape[1]
+    density = cost / (2 * (1 + torch.exp(-place / 2)) * width)
+    edges = torch.linspace(float(place.quantile(0.02)), float(place.max()), BANDS + 1, dtype=torch.float64)
+    which = torch.bucketize(place, edges) - 1
+    rows = [density[which == k] for k in range(BANDS)]
+    kept = [k for k, row in enumerate(rows) if len(row) > 1]
+    middles = ((edges[1:] + edges[:-1]) / 2)[kept]
+    means = torch.stack([rows[k].mean() for k in kept])
+    errors = torch.stack([rows[k].std() / math.sqrt(len(rows[k])) for k in kept])
+    return middles.numpy(), means.numpy(), errors.numpy()
+
+
+def _tidy(axes: Axes, title: str, x: str, y: str) -> None:
+    axes.set_title(title, fontsize=10, color=INK)
+    axes.set(xlabel=x, ylabel=y)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _picture(integral: Bound, figures: dict[str, dict[str, Any]], unit: str, reference: tuple[str, float]) -> bytes:
+    made = figure(9, 3.4)
+    left, right = made.subplots(1, 2, width_ratios=(4, 3))
+    middles, means, errors = _bands(integral)
+    left.fill_between(middles, means - 2 * errors, means + 2 * errors, color=ACCENT, alpha=0.2, lw=0)
+    left.plot(middles, means, color=ACCENT, lw=1.6)
+    left.axhline(GUESS, color=SOFT, lw=1, ls="--")
+    left.annotate("noise not predicted at all", (middles[0], GUESS), (0, 3), textcoords="offset points", fontsize=8, color=SOFT)
+    left.set_ylim(0, 1.15 * max(GUESS, float(means.max())))
+    _tidy(left, "What each noise level costs", "log-SNR, from much noise to little", "bits/dim for a unit of log-SNR")
+    for k, (name, found) in enumerate(figures.items()):
+        colour = WARM if name == "flow" else ACCENT
+        right.errorbar(found["value"], -k, xerr=2 * (found["error"] or 0), fmt="o", color=colour, capsize=3, ms=5)
+    if math.isfinite(reference[1]):
+        right.axvline(reference[1], color=SOFT, lw=1, ls="--")
+        right.annotate(reference[0], (reference[1], 0.5), (-4, 0), textcoords="offset points", ha="right", va="top", fontsize=8,
+                       color=SOFT)  # fmt: skip
+    right.set_yticks(range(0, -len(figures), -1), [name.replace(", ", ",\n") for name in figures])
+    right.set_ylim(-len(figures) + 0.4, 0.6)
+    _tidy(right, "What a datum costs", f"{unit} ± 2 standard errors", "")
+    return png_bytes(made)
+
+
+def _reference(x: Tensor) -> float:
+    """Return what points cost under the normal distribution that fits them best, in nats: that of their own moments."""
+    covariance = torch.atleast_2d(x.double().T.cov())
+    return float(torch.logdet(2 * math.pi * math.e * covariance) / 2)
+
+
+def _checked(run: Run, x: Tensor | None, labels: Tensor | None, n: int) -> tuple[Tensor, Tensor | None]:
+    if x is None or not len(x):
+        raise UserError("there are no held-out data: they are gone, or the set is too small to have any")
+    if tuple(x.shape[1:]) != tuple(run.model.shape):
+        raise UserError(f"the data have the shape {tuple(x.shape[1:])} and the run models {tuple(run.model.shape)}")
+    if labels is not None and not run.config.data.labels:
+        labels = None
+    if labels is None and run.config.data.labels and not run.config.training.label_dropout:
+        raise UserError("the run was trained with every label told, and these data have no labels")
+    return x[:n], labels[:n] if labels is not None else None
+
+
+def likelihood_section(
+    run: Run,
+    x: Tensor | None,
+    labels: Tensor | None = None,
+    *,
+    n: int = 256,
+    flow_n: int = 64,
+    seed: int = 0,
+    steps: int | None = None,
+    tolerance: float = 1e-3,
+    probes: int = 1,
+    on_progress: Progress | None = None,
+) -> Section:
+    """Measure what n held-out data cost under a run, and flow_n of them by the flow as well.
+
+    x: (N, ...) in user units as a data set gives them, images in [0, 1]; labels: (N,); steps: of the chain, those of sampling
+    if not told; on_progress is told (done, of).
+    """
+    try:
+        x, labels = _checked(run, x, labels, n)
+        grid = run.sampling({"steps": steps})[1]
+        flow_n = max(1, min(flow_n, len(x)))
+        chain, integral, flow = _measure(run, x, labels, seed, grid, flow_n, tolerance, probes, on_progress)
+    except UserError as error:
+        return Section(NAME, TITLE, figures={"not_computable": str(error)})
+    return _said(run, x, labels, seed, grid, chain, integral, flow, tolerance)
+
+
+def _said(
+    run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, chain: Bound, integral: Bound, flow: LogProb,
+    tolerance: float,
+) -> Section:  # fmt: skip
+    images = run.model.codec.levels is not None
+    scale = chain.size * math.log(2)
+    unit, per, what = ("bits/dim", scale, "image") if images else ("nats", 1.0, "point")
+    found = {
+        f"bound, {len(grid)} steps": _figure(chain.nats / per, unit, seed),
+        "bound, continuous time": _figure(integral.nats / per, unit, seed),
+        "flow": _figure(-flow.nats / per, unit, seed),
+    }
+    reference = ("uniform noise", 8.0) if images else ("the best normal", _reference(x) if len(x) > x[0].numel() else math.nan)
+    gap, gap_error = mean_and_error((integral.nats[: len(flow.nats)] + flow.nats) / per)
+    best = min(found.values(), key=lambda row: float(row["value"]))
+    at_most, exact = (_short(found[name]) for name in ("bound, continuous time", "flow"))
+    beside = f"{reference[0]} costs {reference[1]:.3g}"
+    verdict = [f"A held-out {what} costs {exact} {unit} by the flow and at most {at_most} by the bound; {beside}."]
+    if best["value"] >= reference[1]:
+        verdict.append(f"That is no better than {reference[0]}: the model has not learned the density of the data.")
+    if len(x) > 1 and (
+        loud := [place for place, cost, error in zip(*_bands(integral), strict=True) if cost - 3 * error > GUESS]
+    ):
+        verdict.append(
+            f"Where the log-SNR is above {loud[0]:.1f}, the network predicts the noise worse than if it predicted none,"
+            " and most of the bound is paid there."
+        )
+    if best["error"] is None:
+        verdict.append("One datum gives no standard error; hold out more to know how sure this is.")
+    if gap_error is not None and gap < -3 * gap_error:
+        verdict.append("The flow finds data less probable than the bound does, so the two do not model the same density.")
+    figures: dict[str, Any] = {
+        **found,
+        "bound minus flow": {"value": gap, "error": gap_error, "unit": unit, "n": len(flow.nats), "seed": seed},
+        "reference": {"value": reference[1], "unit": f"{unit}, {reference[0]}"},
+        "condition": "the label of each datum" if labels is not None else "none",
+        "dimensions": chain.size,
+        "chain": f"DDPM, {len(grid)} steps, variance {VARIANCE}",
+        "noise levels for each datum in continuous time": integral.denoising.shape[1],
+        "divergence": flow.divergence,
+        "tolerance": tolerance,
+        "network evaluations of the flow": flow.evaluations,
+        f"parts of the bound, {len(grid)} steps": _rows(chain, scale),
+        "parts of the bound, continuous time": _rows(integral, scale),
+    }
+    if len(flow.nats) and bool(flow.error.isfinite().all()):
+        figures["standard error of one datum by its divergence (nats)"] = float(flow.error.square().mean().sqrt())
+    words = (
+        "A bound is at least what the data cost under the model that draws fresh noise at each step; the flow is the exact"
+        " cost under the one that draws none. These are two models that agree when the network is perfect, so for a trained"
+        " one the order of the two figures is usual, not certain.",
+        "Bits/dim of 8-bit images count every level; the flow adds uniform noise within a level, which can only raise the cost."
+        if images
+        else "Nats are those of a density in the units of the data, and may be negative; only differences mean something.",
+        "Errors are standard errors over the data.",
+    )
+    pictures = {}
+    if len(x) > 1:
+        counts = f"n = {len(x)} ({len(flow.nats)} by the flow), seed {seed}"
+        caption = f"Bits/dim by noise level, and what a held-out {what} costs; {counts}"
+        pictures[caption] = _picture(integral, found, unit, reference)
+    return Section(NAME, TITLE, tuple(verdict), words, figures, pictures)

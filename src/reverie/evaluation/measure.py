@@ -1,0 +1,91 @@
+"""Measuring given samples against given data: everything in an evaluation that needs no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.data import Dataset
+from reverie.errors import UserError
+from reverie.evaluation.material import Effort, Material, as_images
+from reverie.evaluation.nearness import memory_section, points_section, samples_section
+from reverie.evaluation.quality import labels_section, quality_section, two_sample_section, variety_section
+from reverie.evaluation.section import Section
+from reverie.metrics.features import Features, Tell, silent
+
+Measure = Callable[[Material], Section | None]
+
+TITLES = {
+    "quality": "Distance to the data",
+    "points": "Distance to the data",
+    "variety": "Precision and variety",
+    "two_sample": "Can samples be told from data?",
+    "labels": "Do samples show their labels?",
+    "memory": "Memorisation",
+}
+MEASURES: dict[bool, dict[str, Measure]] = {
+    False: {
+        "points": points_section,
+        "variety": variety_section,
+        "two_sample": two_sample_section,
+        "memory": memory_section,
+    },
+    True: {
+        "quality": quality_section,
+        "variety": variety_section,
+        "two_sample": two_sample_section,
+        "labels": labels_section,
+        "memory": memory_section,
+    },
+}
+
+
+def not_computable(name: str, why: str) -> Section:
+    """Return a section that says why it holds nothing."""
+    return Section(name, TITLES[name], words=(f"Not computable because {why}.",), figures={"not_computable": why})
+
+
+def measure(
+    samples: np.ndarray, train: Dataset, held: Dataset, *, labels: Sequence[str] | None = None,
+    features: str | Callable[[Tensor], Tensor] | Features = "auto", seed: int = 0, quick: bool = False, tell: Tell = silent,
+    source: str = "",
+) -> Iterator[Section]:  # fmt: skip
+    """Measure samples, (N, D), (N, H, W) or (N, H, W, C) in user units, against training and held-out data, section by section.
+
+    labels: what the samples were meant to be; features: "auto", a name of FEATURES, or any function of images (B, C, H, W) in
+    [0, 1]; source: the name of the data, whose truth may be known.
+    """
+    return sections_of(gather(samples, train, held, labels, features, seed, quick, tell, source))
+
+
+def gather(
+    samples: np.ndarray, train: Dataset, held: Dataset, labels: Sequence[str] | None,
+    features: str | Callable[[Tensor], Tensor] | Features, seed: int, quick: bool, tell: Tell, source: str,
+) -> Material:  # fmt: skip
+    """Lay samples and data out for measuring, as `measure` takes them."""
+    asked = torch.tensor([train.label_names.index(name) for name in labels]) if labels is not None else None
+    return Material(as_images(samples), asked, train, held, features, seed, Effort(quick), tell, source)
+
+
+def sections_of(material: Material) -> Iterator[Section]:
+    """Yield the sections; one that cannot be computed says why."""
+    yield samples_section(material.samples, material.some(material.held))
+    for name, part in MEASURES[material.is_images].items():
+        try:
+            found = part(material)
+        except UserError as error:
+            found = not_computable(name, str(error))
+        if found is not None:
+            yield found
+
+
+def without_data(samples: np.ndarray, labels: Sequence[str] | None, why: str) -> Iterator[Section]:
+    """Yield what can be said of samples alone, and why the rest cannot."""
+    x = as_images(samples)
+    yield samples_section(x, None)
+    for name in MEASURES[x.ndim > 2]:
+        if name != "labels" or labels is not None:
+            yield not_computable(name, why)

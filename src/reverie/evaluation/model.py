@@ -1,0 +1,70 @@
+"""The sections that need the model itself: its loss, its likelihood, and what fewer evaluations cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from reverie.errors import UserError
+from reverie.evaluation.effort import evaluations_section
+from reverie.evaluation.levels import noise_levels_section
+from reverie.evaluation.likelihood import likelihood_section
+from reverie.evaluation.material import Material, as_images
+from reverie.evaluation.section import Section
+from reverie.metrics.features import Tell
+from reverie.metrics.kid import kid
+from reverie.run import Run
+from reverie.samples import Samples
+from reverie.transport import sliced_wasserstein
+
+# data whose cost is measured, of them by the flow, and samples for each sampler and budget; fewer when in a hurry
+COUNTS = {False: (256, 64, 256), True: (64, 8, 64)}
+BUDGETS = {False: (5, 10, 20, 40), True: (5, 20)}
+HALVES = 4  # parts of a set of points, whose spread gives the error of the distance
+
+
+def _quality(m: Material) -> tuple[str, Callable[[Samples], tuple[float, float | None]], float]:
+    """Return a measure of samples, the less the better: its name, the function, and what held-out data have."""
+    if m.is_images:
+        unit = float(m.of_train.square().mean().sqrt()) or 1.0
+
+        def distance(features: torch.Tensor) -> tuple[float, float]:
+            found = kid(features / unit, m.of_train / unit)
+            return float(found.value), found.standard_error
+
+        return "KID", lambda s: distance(m.features.of(as_images(s.x))), distance(m.of_held)[0]
+    data = m.some(m.held)
+
+    def sliced(points: torch.Tensor) -> tuple[float, float]:
+        parts = [float(sliced_wasserstein(part, data, p=1)) for part in points.chunk(HALVES)]
+        whole = float(sliced_wasserstein(points, data, p=1))
+        return whole, float(torch.tensor(parts).std()) / len(parts) ** 0.5
+
+    count = min(COUNTS[m.effort.quick][2], len(data) // 2)
+    return "sliced Wasserstein distance", lambda s: sliced(torch.from_numpy(s.x)), sliced(data[:count])[0]
+
+
+def model_sections(run: Run, m: Material | None, quick: bool, seed: int, tell: Tell) -> list[Section]:
+    """Measure loss by noise level, likelihood, and quality against network evaluations."""
+    few, flow, drawn = COUNTS[quick]
+    tell("loss at each noise level", 0, 1)
+    sections = [noise_levels_section(run, m.train if m else None, m.held if m else None, seed=seed)]
+    tell("loss at each noise level", 1, 1)
+    x, labels = m.held.batch(torch.arange(min(few, len(m.held)))) if m else (None, None)
+    sections.append(
+        likelihood_section(run, x, labels, n=few, flow_n=flow, seed=seed, on_progress=lambda i, of: tell("likelihood", i, of))
+    )
+    if m is None:
+        return sections
+    try:
+        what, quality, floor = _quality(m)
+    except UserError:
+        return sections  # the features cannot be had, which was said where they were first needed
+    sections.append(
+        evaluations_section(
+            run, quality, what=what, n=drawn, seed=seed, counts=BUDGETS[quick], floor=floor,
+            on_progress=lambda i, of: tell("quality against evaluations", i, of),
+        )
+    )  # fmt: skip
+    return sections

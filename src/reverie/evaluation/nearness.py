@@ -1,0 +1,167 @@
+"""Memorisation, the samples themselves, and points: the sections that look at data and not at features."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from reverie.evaluation.judge import faults
+from reverie.evaluation.material import Material
+from reverie.evaluation.score import score
+from reverie.evaluation.section import Section
+from reverie.kernels import mmd, mmd_test
+from reverie.metrics.memory import COPY, SAME, neighbours
+from reverie.metrics.points import EXACT
+from reverie.picture import ACCENT, SOFT, WARM, contact_sheet, dots, figure, plane, png_bytes, to_bytes, window
+from reverie.transport import sinkhorn_divergence, sliced_wasserstein
+
+SHOWN, PAIRS = 48, 10
+HELD = 2000  # held-out data, at most, whose neighbours are looked for
+BLOCKS = 4  # of points, whose Sinkhorn divergences are averaged
+BLOCK_POINTS = 500
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """Return (H, W, 3) uint8 as a PNG file."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="png")
+    return buffer.getvalue()
+
+
+def sheet(images: Tensor, titles: list[str] | None = None, columns: int | None = None) -> bytes:
+    """Return images (N, C, H, W) in [0, 1] as a picture."""
+    return png(contact_sheet(to_bytes(images.movedim(1, -1).numpy()), titles, columns))
+
+
+def _clouds(samples: Tensor, data: Tensor) -> bytes:
+    made = figure(9, 4.6)
+    limits = window(data[:, :2].numpy())
+    for axes, points, title, colour in zip(
+        made.subplots(1, 2), (samples, data), ("samples", "data"), (ACCENT, SOFT), strict=True
+    ):
+        dots(plane(axes, limits, title), points[:4000].numpy(), colour)
+    return png_bytes(made)
+
+
+def samples_section(samples: Tensor, data: Tensor | None) -> Section:
+    """The samples as they are, beside data if there are any, and how many are the same."""
+    coarse = samples.mul(255).round() if samples.ndim > 2 else samples
+    seen = Counter(row.numpy().tobytes() for row in coarse)
+    same = sum(n for n in seen.values() if n > 1) / len(samples)
+    pictures = {}
+    if samples.ndim > 2:
+        pictures["samples, the first of the seed: not chosen"] = sheet(samples[:SHOWN], columns=12)
+        if data is not None:
+            pictures["held-out data"] = sheet(data[:SHOWN], columns=12)
+    elif data is not None:
+        pictures["samples and data"] = _clouds(samples, data)
+    figures = {"samples": len(samples), "repeated": score(same), "values": [float(samples.min()), float(samples.max())]}
+    return Section("samples", "Samples", faults("samples", figures), (), figures, pictures)
+
+
+def memory_section(m: Material) -> Section:
+    """The nearest training datum of each sample, beside the same for held-out data, and the worst pairs."""
+    same = SAME if m.is_images else 1e-6 * float(m.some(m.train).std())
+    dtype = torch.float32 if m.is_images else torch.float64  # near points need the precision
+
+    def take(index: Tensor) -> Tensor:
+        return m.train.batch(index)[0].to(dtype)
+
+    def passes(what: str) -> Callable[[], object]:
+        return lambda: m.blocks(what)
+
+    held = m.held.batch(torch.arange(min(len(m.held), HELD)))[0].to(dtype)
+    ours = neighbours(m.samples.to(dtype), passes("neighbours of samples"), take, same)  # type: ignore[arg-type]
+    theirs = neighbours(held, passes("neighbours of held-out data"), take, same)  # type: ignore[arg-type]
+    middle = [float(np.median(n.distance)) for n in (ours, theirs)]
+    errors = [1.2533 * float(n.distance.std()) / len(n.distance) ** 0.5 for n in (ours, theirs)]  # of a median, if normal
+    figures = {
+        "copies": score(ours.share, ours.standard_error, theirs.share, theirs.standard_error),
+        "nearest": score(middle[0], errors[0], middle[1], errors[1]),
+        "samples": len(m.samples), "held_out_data": len(held), "searched": m.looked_through(), "training_data": len(m.train),
+        "worst": [
+            {"sample": int(k), "training": int(ours.index[k]), "distance": float(ours.distance[k]),
+             "ratio": float(ours.ratio[k])}
+            for k in ours.worst(PAIRS) if np.isfinite(ours.ratio[k])
+        ],
+    }  # fmt: skip
+    words = (
+        f"A copy is less than {COPY:g} times as far from a training datum as that one is from its own nearest neighbour."
+        " Distances are root mean squares of pixel values, from 0 to 1." if m.is_images else
+        f"A copy is less than {COPY:g} times as far from a training point as that one is from its own nearest neighbour.",
+        f"The nearest of {m.looked_through():,} training data lies at {middle[0]:.3g} (median) for samples and at"
+        f" {middle[1]:.3g} for held-out data.",
+    )  # fmt: skip
+    pictures = {}
+    if m.is_images:
+        worst = ours.worst(PAIRS)
+        near = m.train.batch(torch.from_numpy(ours.index[worst]))[0]
+        titles = [f"sample {k}" for k in worst] + [f"train, {ours.ratio[k]:.2f}" for k in worst]
+        caption = "the samples most like training images, above; the nearest training image with the ratio of distances, below"
+        pictures[caption] = sheet(torch.cat([m.samples[worst], near]), titles, len(worst))
+    pictures["distance to the nearest training datum"] = _histogram(ours.distance, theirs.distance)
+    return Section("memory", "Memorisation", faults("memory", figures), words, figures, pictures)
+
+
+def _histogram(ours: np.ndarray, theirs: np.ndarray) -> bytes:
+    made = figure(7, 2.8)
+    axes = made.subplots()
+    bins = np.linspace(0, float(np.quantile(np.concatenate([ours, theirs]), 0.995)) or 1.0, 50).tolist()
+    axes.hist(theirs, bins, density=True, color=SOFT, alpha=0.6, label="held-out data")
+    axes.hist(ours, bins, density=True, histtype="step", color=WARM, lw=1.6, label="samples")
+    axes.set(xlabel="distance to the nearest training datum", yticks=[])
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9)
+    return png_bytes(made)
+
+
+def points_section(m: Material) -> Section:
+    """Sliced and Sinkhorn distance and MMD to new data, beside the same between two sets of data; the exact curve if known."""
+    samples, data = m.samples.double(), m.some(m.held).double()
+    n = min(len(samples), len(data) // 2)
+    x, y, other = samples[:n], data[:n], data[n : 2 * n]
+    random = torch.Generator().manual_seed(m.seed)
+
+    def resampled(measure: Callable[[Tensor], float], points: Tensor) -> float:
+        picks = [torch.randint(len(points), (len(points),), generator=random) for _ in range(m.effort.resamples // 4)]
+        return float(np.std([measure(points[pick]) for pick in picks], ddof=1))
+
+    def sliced(points: Tensor) -> float:
+        return float(sliced_wasserstein(points, y, p=1))
+
+    def sinkhorn(points: Tensor) -> tuple[float, float | None]:
+        size = min(BLOCK_POINTS, max(2, n // BLOCKS))
+        rows = [slice(k * size, (k + 1) * size) for k in range(BLOCKS) if (k + 1) * size <= n]
+        values = [float(sinkhorn_divergence(points[r], y[r], tolerance=1e-4)) for r in rows]
+        return float(np.mean(values)), float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
+
+    m.tell("distances of points", 0, 4)
+    figures = {"sliced_wasserstein": score(sliced(x), resampled(sliced, x), sliced(other), resampled(sliced, other))}
+    m.tell("distances of points", 1, 4)
+    figures["sinkhorn"] = score(*sinkhorn(x), *sinkhorn(other))
+    m.tell("distances of points", 2, 4)
+    most = min(n, BLOCKS * BLOCK_POINTS)
+    test, floor = mmd_test(x[:most], y[:most], permutations=m.effort.permutations, seed=m.seed), mmd(other[:most], y[:most])
+    apart = mmd(x[:most], y[:most])
+    figures["mmd"] = score(
+        float(apart.value), apart.standard_error, float(floor.value), floor.standard_error, p_value=test.p_value,
+        permutations=test.permutations,
+    )  # fmt: skip
+    for key, value in (EXACT[m.source](x.numpy()) if m.source in EXACT else {}).items():
+        on_curve = EXACT[m.source](other.numpy())[key]
+        figures[key] = score(value, resampled(lambda z, key=key: EXACT[m.source](z.numpy())[key], x), on_curve)  # type: ignore[misc]
+    m.tell("distances of points", 4, 4)
+    words = (
+        f"Between {n:,} samples and {n:,} new data; the floor is between two sets of new data. Distances are in data units, the"
+        f" Sinkhorn divergence (epsilon 1 % of the mean cost, mean of blocks of {min(BLOCK_POINTS, max(2, n // BLOCKS))}) in"
+        " squared ones. The p-value is the share of random relabellings with an MMD as large.",
+    )
+    return Section(
+        "points", "Distance to the data", faults("points", figures), words, {**figures, "samples": n, "seed": m.seed}
+    )

@@ -1,0 +1,71 @@
+"""A score: a value with its standard error, the same figure of held-out data, and what they say together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reverie.errors import UserError
+
+CLEAR = 2.0  # standard errors by which a difference must exceed noise to count
+
+
+def score(value: float, error: float | None = None, floor: float | None = None, floor_error: float | None = None,
+          **more: Any) -> dict[str, Any]:  # fmt: skip
+    """Return a score as plain values; what is not known is left out."""
+    if not math.isfinite(value):
+        raise UserError("the figure is not a finite number, because the data or the samples hardly vary")
+    known = {"value": value, "error": error, "floor": floor, "floor_error": floor_error}
+    return {key: v for key, v in known.items() if v is not None and math.isfinite(v)} | more
+
+
+def excess(found: Mapping[str, Any]) -> float:
+    """Return by how many standard errors a score lies above its floor."""
+    error = math.hypot(found.get("error", 0.0), found.get("floor_error", 0.0))
+    gap = found["value"] - found.get("floor", 0.0)
+    return gap / error if error > 0 else math.copysign(math.inf, gap) if gap else 0.0
+
+
+def said(found: Mapping[str, Any], form: str = ".3g") -> str:
+    """Say a score: value ± error."""
+    text = f"{found['value']:{form}}"
+    return text + (f" ± {found['error']:{'.2g' if form == '.3g' else form}}" if "error" in found else "")
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A figure that is shown first: where it is found, what it is called, which way is better, and how it reads."""
+
+    section: str
+    name: str
+    title: str
+    better: str  # "low", "high" or "floor": the nearer to the figure of held-out data
+    form: str = ".3g"
+    key: str = ""  # in the section's figures, if it is not the name
+
+
+HEADLINES: dict[str, Headline] = {
+    row.name: row
+    for row in (
+        Headline("quality", "kid", "KID", "low"),
+        Headline("quality", "frechet", "Fréchet distance", "low"),
+        Headline("quality", "detail", "detail, of the data's", "floor", ".2f"),
+        Headline("points", "mean_distance", "distance to the curve", "low"),
+        Headline("points", "coverage_ks", "unevenness along the curve", "low"),
+        Headline("points", "sliced_wasserstein", "sliced Wasserstein", "low"),
+        Headline("points", "sinkhorn", "Sinkhorn divergence", "low"),
+        Headline("points", "mmd", "MMD²", "low"),
+        Headline("variety", "precision", "precision", "high", ".3f"),
+        Headline("variety", "recall", "recall", "high", ".3f"),
+        Headline("variety", "density", "density", "high", ".3f"),
+        Headline("variety", "coverage", "coverage", "high", ".3f"),
+        Headline("two_sample", "told_apart", "told from data", "low", ".1%"),
+        Headline("labels", "label_accuracy", "label accuracy", "high", ".1%"),
+        Headline("memory", "copies", "copies of training data", "low", ".1%"),
+        Headline("memory", "nearest", "distance to training data", "floor"),
+        Headline("likelihood", "bound", "cost of held-out data, at most", "low", ".3f", "bound, continuous time"),
+        Headline("likelihood", "flow", "cost of held-out data, by the flow", "low", ".3f"),
+    )
+}
