@@ -81,17 +81,17 @@ def test_moment_matching_of_a_gaussian_is_the_denoiser_of_the_conditional_one(sc
     torch.testing.assert_close(guided(x, t).x0, truth(x, t).x0, rtol=0, atol=2e-4)
 
 
-# Every sampler, with as many steps as bring its bias below the standard errors of 800 samples.
+# Every sampler, with as many steps as bring its bias below the standard errors of 500 samples.
 STEPS: dict[str, tuple[Sampler, int]] = {
     **{name: (make(), 50) for name, make in SAMPLERS.items()},
     "ddpm": (DDPM(), 250),
-    "euler-maruyama": (EulerMaruyama(), 900),
+    "euler-maruyama": (EulerMaruyama(), 450),
     "rk45": (build(SAMPLERS, "rk45:tolerance=1e-4", "sampler"), 4),
     "euler": (SAMPLERS["euler"](), 250),
     "ddim": (SAMPLERS["ddim"](), 250),
     "sigma-space": (SAMPLERS["sigma-space"](), 250),
     "dpm++sde": (DPMSDE(), 100),
-    "langevin": (Langevin(count=10, size=0.15), 120),
+    "langevin": (Langevin(count=8, size=0.15), 100),
     "predictor-corrector": (PredictorCorrector("heun", snr=0.1), 40),
 }
 FLOW_ERROR = {1: 0.06, 2: 0.02}  # by the order of the sampler, higher ones as the second
@@ -105,7 +105,7 @@ def test_every_sampler_draws_the_conditional_gaussian_under_moment_matching(name
     guided = MomentMatching(GaussianDenoiser(schedule, MEAN, COVARIANCE), measure, y, noise, tolerance=1e-6)
     times = LogSNR()(schedule, steps)
     if sampler.order is None:
-        assert_moments(draw(guided, sampler, times, 800), mean, covariance)
+        assert_moments(draw(guided, sampler, times, 500), mean, covariance)
         return
     noise_ = Noise(image_seeds(1, 40))
     x = start(schedule, float(times[0]), noise_.like(torch.empty(40, 4, dtype=F)))
@@ -151,6 +151,9 @@ def test_what_is_independent_of_the_measurement_is_left_alone_by_every_wrapper_a
         assert (steered[:, 0] - 1).abs().mean() < (plain[:, 0] - 1).abs().mean()
 
 
+CHEAP = {"rk45": "rk45:tolerance=0.05"}  # a network that learned nothing is not smooth
+
+
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.parametrize("grid", ["uniform", "zigzag:jump=2,repeats=2"])
 def test_all_samplers_run_under_all_wrappers_on_a_network(name: str, grid: str) -> None:
@@ -158,12 +161,12 @@ def test_all_samplers_run_under_all_wrappers_on_a_network(name: str, grid: str) 
         torch.manual_seed(0)
         net = NetDenoiser(ConditionalMLP(channels=3, hidden=16), Rectified(), "flow").double()
     values = torch.tensor([[0.5, 0.0, 0.0]], dtype=F)
-    times = build(GRIDS, grid, "grid")(net.schedule, 6)
+    times, sampler = build(GRIDS, grid, "grid")(net.schedule, 6), build(SAMPLERS, CHEAP.get(name, name), "sampler")
     for wrapper in wrappers(Keep(torch.tensor([True, False, False])), values[:, :1], values).values():
-        x = draw(wrapper(net), SAMPLERS[name](), times, 5, 3)
+        x = draw(wrapper(net), sampler, times, 5, 3)
         assert x.isfinite().all()
         if name != "rk45":  # an image does not depend on its batch
-            torch.testing.assert_close(draw(wrapper(net), SAMPLERS[name](), times, 2, 3), x[:2])
+            torch.testing.assert_close(draw(wrapper(net), sampler, times, 2, 3), x[:2])
 
 
 def test_the_known_part_follows_the_forward_process_under_ddpm() -> None:

@@ -76,7 +76,7 @@ class Restored:
         given = "masked" if np.isnan(self.seen).any() else "given"
         panels.append((f"{given}, {self.figures['psnr_given']:.1f} dB" if scores else given, self.seen))
         for k, image in enumerate(self.x[:SHOWN]):
-            words = [*([self.labels[k]] if self.labels else []), *([f"{scores[k]:.1f} dB"] if scores else [])]
+            words = [*([f"label {self.labels[k]}"] if self.labels else []), *([f"{scores[k]:.1f} dB"] if scores else [])]
             panels.append((", ".join(words) or f"result {k}", image))
         down = -(-(len(panels) + 1) // ACROSS)
         across = -(-(len(panels) + 1) // down)

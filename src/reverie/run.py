@@ -30,8 +30,8 @@ FILM_FRAMES = 60  # of a trajectory, at most, are kept for a film
 BATCH_VALUES = 2**17  # pixels or coordinates that are sampled at once; beyond 64 images of 28 x 28 the speed is the same
 PRECISIONS = {"fp32": False, "bf16": True}  # whether numbers are rounded within the network
 # Sampler, steps and grid when nothing is said, for points and for images.  docs/benchmarks.md has the measurement for
-# images: from 10 evaluations on, DDPM beats every deterministic sampler, exact ones included, because fresh noise lets the
-# model correct what it did wrong before.
+# images: DDPM of 40 steps is the best, because fresh noise lets the model correct what it did wrong before; with 2,000
+# samples dpm++sde of 10 steps is nearly as good (Fréchet distances 2.72 and 2.74 against 2.69 and 2.48, two seeds).
 USUAL = {False: ("ddim", 50, "uniform"), True: ("ddpm", 40, "uniform")}
 LABEL_DRAW = 2**30  # the number of the draw, of each image's own stream, that decides its label
 

@@ -34,8 +34,8 @@ def read_picture(path: str | Path, shape: Shape, what: str, fit: str | None = No
     path = Path(path)
     try:
         size = path.stat().st_size
-        if path.is_dir():
-            raise UserError(f"the {what} {path} is a folder; give one picture")
+        if not path.is_file():
+            raise UserError(f"the {what} {path} is {'a folder' if path.is_dir() else 'no regular file'}; give one picture")
         if size > FILE_LIMIT:
             raise UserError(f"the {what} {path} is too large ({size >> 20} MiB; the limit is {FILE_LIMIT >> 20} MiB)")
         if path.suffix.lower() == ".npy":
@@ -84,7 +84,8 @@ def fit_array(values: np.ndarray, shape: Shape, what: str) -> np.ndarray:
 def read_mask(mask: str | Path, shape: Shape) -> np.ndarray:
     """Return which numbers of a picture are known, (C, H, W) bool: the white pixels of a mask are to be filled.
 
-    mask: a file, a name from BOXES, or a box of rows and columns such as 10:20,5:25 (the first inside, the last not).
+    mask: a file, a name from BOXES, or a box of rows and columns such as 10:20,5:25 (the first inside, the last not).  White
+    in a file is what is at least half as bright as its brightest pixel.
     """
     height, width = shape[1:]
     text = str(mask)
@@ -103,7 +104,8 @@ def read_mask(mask: str | Path, shape: Shape) -> np.ndarray:
                 f"the mask {text!r} is no file; give a picture with white where to fill, a box like 10:20,5:25, or one of:"
                 f" {', '.join(BOXES)}"
             )
-        fill = read_picture(text, (1, height, width), "mask")[0] >= 0.5
+        bright = read_picture(text, (1, height, width), "mask")[0]
+        fill = bright >= max(float(bright.max()), 1e-6) / 2  # masks of 0 and 1 are meant as those of 0 and 255
     if not fill.any():
         raise UserError(f"the mask {text} has nothing to fill; make the pixels that are to be drawn white")
     if fill.all():
