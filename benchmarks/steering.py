@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -30,7 +31,7 @@ def guidance_cost(run: Run, n: int = 32, rounds: int = 7) -> tuple[float, float,
     x = torch.randn(n, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     none = torch.full_like(cond, NULL)
     plain, guided = ClassifierFree(denoise, 1.0), ClassifierFree(denoise, 3.0)
-    ways = (
+    ways: tuple[Callable[[], object], ...] = (
         lambda: plain(x, 0.5, cond),
         lambda: guided(x, 0.5, cond),
         lambda: torch.lerp(denoise(x, 0.5, none).x0, denoise(x, 0.5, cond).x0, 3.0),
