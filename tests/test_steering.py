@@ -92,7 +92,7 @@ def test_the_classifier_is_one_for_all_schedules_and_vanishes_with_the_signal() 
             return Pair(torch.zeros_like(x), x)
 
     guided = ClassifierGuided(Nothing(), other.log_prob, 1.0)  # type: ignore[arg-type]
-    shifts = [guided(x, t, torch.arange(4) % 3).x0 for t in (1.0, 0.9999, 0.999)]
+    shifts = [guided(x, t, torch.arange(4) % 3).x0.detach() for t in (1.0, 0.9999, 0.999)]
     assert shifts[0].isfinite().all() and float(shifts[0].abs().max()) > 0
     torch.testing.assert_close(shifts[0], shifts[1], rtol=1e-2, atol=1e-3)
     torch.testing.assert_close(shifts[0], shifts[2], rtol=5e-2, atol=5e-3)
@@ -178,6 +178,17 @@ def test_the_guidance_sheet(command, run: Run, tmp_path: Path) -> None:
     sheet = tmp_path / "g.png"
     assert command("gallery", "guidance", run.path, "--scales", "1,3", "--steps", 2, "--out", sheet)[0] == 0
     assert Image.open(sheet).height > Image.open(sheet).width
+
+
+def test_points_are_guided_too(command, tmp_path: Path) -> None:
+    points = reverie.train("patterns", tmp_path / "run", steps=20, points=2000)
+    told = reverie.train_classifier(points, steps=500)
+    assert told["0.05"] > 0.26  # of five patterns that overlap
+    x = points.sample(50, label="moons", guidance=2.0, guidance_interval=(0.2, 0.8), classifier_guidance=1.0, steps=5).x
+    assert x.shape == (50, 2) and np.isfinite(x).all()
+    assert command("gallery", "guidance", points.path, "--scales", "1,4", "--steps", 3, "--out", tmp_path / "g.png")[0] == 0
+    code, _, err = command("sample", points.path, "--label", "moons", "--guidance", 2, "--guidance-rescale", 0.5)
+    assert code == 2 and "run of points" in err
 
 
 def test_single_images_are_read_safely(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def edit(
             if on_progress:
                 on_progress(k * frame.of + frame.i + 1, len(strengths) * frame.of)
             last = frame
-        rows.append(run.decode(last.x0))
+        rows.append(run.finished(last))
     return Edits(run.decode(origin)[0], np.stack(rows), strengths)
 
 
@@ -210,7 +210,7 @@ def invert(
                 on_progress(frame.of + frame.i + 1, 2 * frame.of)
     finally:
         hook.remove()
-    before, back = run.decode(x0)[0], run.decode(frame.x0)[0]
+    before, back = run.decode(x0)[0], run.finished(frame)[0]
     noise = eps[0].float().cpu()
     shown = noise[0] if len(noise) == 1 else noise.movedim(0, -1)
     error = float(np.sqrt(((before - back) ** 2).mean()))
@@ -276,5 +276,5 @@ def interpolate(
         for frame in _unit_frames(guided(run, options, len(part)), sampler, part, grid):
             if on_progress:
                 on_progress(k * size * frame.of + (frame.i + 1) * len(part), frames * frame.of)
-        drawn.append(run.decode(frame.x0))
+        drawn.append(run.finished(frame))
     return np.concatenate(drawn)

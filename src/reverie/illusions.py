@@ -164,6 +164,6 @@ def illusion(
             if on_progress:
                 on_progress(first * frame.of + (frame.i + 1) * count, n * frame.of)
             last = frame
-        parts.append(run.decode(last.x0))
+        parts.append(run.finished(last))
     titles = list(placed) if numbers is None else [f"{v}: {names[c]}" for v, c in zip(placed, numbers, strict=True)]
     return Illusions(np.concatenate(parts), list(placed.values()), titles)

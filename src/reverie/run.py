@@ -234,9 +234,7 @@ class Run:
             if on_progress:
                 on_progress(frame.i + 1, frame.of)
             last = frame
-        x0 = self.decode(last.x0)
-        if not np.isfinite(x0).all():
-            raise UserError(f"the model of {self.path} drew values that are not finite; train it again")
+        x0 = self.finished(last)
         cond = self.labels(options.get("label"), n, options.get("seed", 0), first)
         return Samples(x0, self.names(cond, options), tuple(kept))
 
@@ -247,6 +245,13 @@ class Run:
         if cond.ndim > 1:
             return [str(options.get("label"))] * len(cond)
         return [self.config.data.labels[int(c)] for c in cond]
+
+    def finished(self, last: Frame) -> np.ndarray:
+        """Return what the last frame of a trajectory drew, in user units, and refuse what is not finite."""
+        x0 = self.decode(last.x0)
+        if not np.isfinite(x0).all():
+            raise UserError(f"the model of {self.path} drew values that are not finite; steer it less, or train it again")
+        return x0
 
     def decode(self, z: Tensor) -> np.ndarray:
         """Return model units as an array in user units: (N, D), (N, H, W) or (N, H, W, C)."""

@@ -14,6 +14,7 @@ from reverie.nets.unet import Block, norm
 EMBEDDING = 64
 SMALLEST = 8  # sides of the map at which halving ends
 GROUPS = 8
+WAVES = (2.0, 4.0, 8.0)  # w, where data have a standard deviation of about 1
 
 
 class Convolutions(nn.Module):
@@ -49,12 +50,15 @@ class Convolutions(nn.Module):
 
 
 class Layers(nn.Module):
-    """Three dense layers told of the noise level.  x: (B, D) -> (B, classes); level: (B,)."""
+    """Three dense layers told of the noise level, on x and its waves sin(w x), cos(w x), which show fine structure.
+
+    x: (B, D) -> (B, classes); level: (B,).
+    """
 
     def __init__(self, shape: tuple[int], classes: int, width: int = 96) -> None:
         super().__init__()
         self.embed = SinusoidalEmbedding(EMBEDDING)
-        sizes = (shape[0], width, width, width)
+        sizes = (shape[0] * (1 + 2 * len(WAVES)), width, width, width)
         self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(sizes))
         self.tell = nn.ModuleList(nn.Linear(EMBEDDING, width) for _ in self.layers)
         self.out = nn.Linear(width, classes)
@@ -62,6 +66,7 @@ class Layers(nn.Module):
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
         """Return the scores, (B, classes)."""
         e = self.embed(level * LEVEL_SCALE)
+        x = torch.cat([x, *((w * x).sin() for w in WAVES), *((w * x).cos() for w in WAVES)], dim=1)
         for layer, tell in zip(self.layers, self.tell, strict=True):
             x = functional.silu(layer(x) + tell(e))
         scores: Tensor = self.out(x)
