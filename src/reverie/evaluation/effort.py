@@ -95,8 +95,8 @@ def evaluations_section(
             on_progress(k + 1, len(jobs))
     best = min(rows, key=lambda row: float(row["value"]))
     enough = min((row for row in rows if _as_good(row, best)), key=lambda row: int(row["evaluations"]))
-    value = f"{best['value']:.3g} {unit}".strip()
-    verdict = [f"The best {what} is {value}, by {best['sampler']} with {best['evaluations']} evaluations."]
+    least = f"{best['value']:.3g} {unit}".strip()
+    verdict = [f"The best {what} is {least}, by {best['sampler']} with {best['evaluations']} evaluations."]
     if enough["evaluations"] < best["evaluations"]:
         verdict.append(f"{enough['sampler']} with {enough['evaluations']} is not worse than that by more than noise.")
     beside = {"measure": what, "unit": unit or None, "samples": n, "seed": seed, "grid": run.usual({})[2], "floor": floor}
