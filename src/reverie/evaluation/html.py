@@ -49,7 +49,9 @@ th, td { text-align: left; vertical-align: top; padding: 0.35rem 1.5rem 0.35rem 
 thead th { font-weight: 600; border-bottom: 2px solid var(--line); }
 tbody th { font-weight: 400; color: var(--soft); }
 th, td { overflow-wrap: normal; }
-.pairs th, .pairs td { overflow-wrap: anywhere; min-width: 6rem; }
+.pairs th, .pairs td { overflow-wrap: anywhere; }
+.pairs th { min-width: 8rem; max-width: 18rem; }
+table:not(.pairs) td:first-child { white-space: nowrap; }
 td.number, th.number { text-align: right; }
 figure { margin: 1.75rem 0; break-inside: avoid; }
 figure img { display: block; max-width: 100%; height: auto; background: white;
