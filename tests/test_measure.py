@@ -129,8 +129,9 @@ def test_copied_training_data_are_called_copies(found: dict[str, dict[str, Secti
 def test_every_score_tells_features_counts_and_seeds(found: dict[str, dict[str, Section]]) -> None:
     for name in ("quality", "variety", "two_sample"):
         figures = found["fresh"][name].figures
-        assert figures["features"] == "classifier" and "LeNet" in figures["net"] and figures["measuring_seed"] == 0
-        assert figures["samples"] == COUNT and figures["held_out_data"] == 500 and figures["held_out_accuracy"] > 0.95
+        net = figures["features"]
+        assert net["name"] == "classifier" and "LeNet" in net["net"] and net["held_out_accuracy"] > 0.95
+        assert figures["samples"] == COUNT and figures["held_out_data"] == 500 and figures["measuring_seed"] == 0
     assert found["fresh"]["quality"].figures["leads"] == "kid" and "KID leads" in found["fresh"]["quality"].words[0]
     json.dumps([s.figures for s in found["fresh"].values()])
 
@@ -153,7 +154,7 @@ def test_what_cannot_be_measured_is_said(digits: tuple[Dataset, Dataset, np.ndar
         list(measure(x[:, 1:], train, held))
     plain = replace(train, labels=None, label_names=()), replace(held, labels=None, label_names=())
     found = {s.name: s for s in measure(x, *plain, quick=True)}
-    assert found["quality"].figures["features"] == "pixels" and "labels" not in found and "good" in verdict(found)[1]
+    assert found["quality"].figures["features"]["name"] == "pixels" and "labels" not in found and "good" in verdict(found)[1]
     asked = {s.name: s for s in measure(x, *plain, features="classifier", quick=True)}
     assert "have no labels" in asked["quality"].figures["not_computable"]
     gone = {s.name: s for s in without_data(x, labels, "the data are gone")}
@@ -177,7 +178,7 @@ def test_any_function_gives_features(digits: tuple[Dataset, Dataset, np.ndarray,
         return functional.adaptive_avg_pool2d(images, 2)
 
     found = next(s for s in measure(x, train, held, features=quarters, quick=True) if s.name == "quality")
-    assert found.figures["features"] == "quarters" and abs(gap({"quality": found}, "quality", "kid")) < 3.5
+    assert found.figures["features"]["name"] == "quarters" and abs(gap({"quality": found}, "quality", "kid")) < 3.5
 
 
 @pytest.fixture(scope="module")

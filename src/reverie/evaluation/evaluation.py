@@ -42,7 +42,8 @@ class Evaluation:
     def scores(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the figures that are shown first, by name."""
         found = {section.name: section.figures for section in self.sections}
-        for key, row in HEADLINES.items():
+        leads = found.get("quality", {}).get("leads")
+        for key, row in sorted(HEADLINES.items(), key=lambda pair: pair[0] != leads):
             figure = found.get(row.section, {}).get(row.key or key)
             if isinstance(figure, Mapping) and "value" in figure:
                 yield key, figure
@@ -148,6 +149,7 @@ def evaluate_run(
     n = USUAL[quick] if n is None else n
     samples, each = draw(run, n, say, tell, options)
     known, seed, label = run.config.data, options.get("seed", 0), options.get("label")
+    steered = label not in (None, "all") or options.get("guidance", 1.0) != 1
     try:
         train, held = (of_label(part, label) for part in find_data(run, n, tell, data_dir))
     except UserError as error:
@@ -157,7 +159,7 @@ def evaluate_run(
         material = gather(
             samples.x, train, held, samples.labels, features, seed, quick, tell, known.source or known.name
         )  # fmt: skip
-        sections = [*sections_of(material), *model_sections(run, material, quick, seed, tell)]
+        sections = [*sections_of(material), *model_sections(run, material, quick, seed, tell, steered)]
     flags, verdict = judge(sections)
     rows = [row for row in run.metrics() if "held_out" in row]
     facts = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from reverie.evaluation.score import CLEAR, excess, said
+from reverie.evaluation.score import CLEAR, HEADLINES, excess, said
 from reverie.evaluation.section import Section
 
 Figures = Mapping[str, Any]
@@ -13,6 +13,7 @@ Figures = Mapping[str, Any]
 FAR = 0.5  # of the held-out data's precision, recall or coverage: less is a fault of its own
 BLURRED, GRAINY = 0.75, 1.35  # of the data's detail
 COPIED = 0.01  # share of copies that is worth a word
+SURE = 3.0  # standard errors from which a difference is told that is no fault
 TOLD = 0.9  # of right answers: samples that are told from data nearly always
 
 
@@ -124,6 +125,19 @@ def faults(name: str, figures: Figures) -> tuple[str, ...]:
     return tuple(words for section, rule in RULES.values() if section == name and (words := rule(figures)))
 
 
+def differences(found: Mapping[str, Figures]) -> list[str]:
+    """Return the first figures that are worse than those of held-out data by more than noise, in words."""
+    said_of = []
+    for key, row in HEADLINES.items():
+        figure = found.get(row.section, {}).get(row.key or key)
+        if figure is None or "floor" not in figure or "error" not in figure:
+            continue
+        above = excess(figure)
+        if {"low": above, "high": -above}.get(row.better, abs(above)) > SURE:
+            said_of.append(f"{row.title} {figure['value']:{row.form}} ({figure['floor']:{row.form}})")
+    return said_of
+
+
 def judge(sections: Sequence[Section]) -> tuple[list[str], list[str]]:
     """Return the names of the faults and the verdict in words, the worst first."""
     found = {s.name: s.figures for s in sections if "not_computable" not in s.figures}
@@ -133,7 +147,9 @@ def judge(sections: Sequence[Section]) -> tuple[list[str], list[str]]:
     if flags:
         lines = list(flags.values())
     elif {"quality", "points"} & set(found):
-        lines = ["good: nothing that was measured tells the samples from real data"]
+        small = differences(found)
+        lines = [f"good: no fault was found; small differences from real data, larger than noise: {', '.join(small)}" if small
+                 else "good: nothing that was measured tells the samples from real data"]  # fmt: skip
     elif measured:
         lines = ["nothing wrong was found, but too little could be measured to call it good"]
     else:

@@ -89,9 +89,9 @@ class Material:
         return Features("coordinates", lambda z: (z - mean) / scale, {"net": "none: coordinates of deviation 1"})
 
     def some(self, data: Dataset) -> Tensor:
-        """Return as many data as features are taken of, spread over the set."""
-        count = min(len(data), REFERENCE[self.effort.quick])
-        return data.batch(torch.linspace(0, len(data) - 1, count).round().long())[0]
+        """Return as many data as features are taken of, in an order of chance: files are often sorted."""
+        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(self.seed))
+        return data.batch(order[: REFERENCE[self.effort.quick]])[0]
 
     @cached_property
     def of_samples(self) -> Tensor:
@@ -134,6 +134,6 @@ class Material:
     def facts(self) -> dict[str, Any]:
         """Return what belongs to each score: features, counts, seeds."""
         return {
-            "features": self.features.name, **self.features.facts, "samples": len(self.samples),
+            "features": {"name": self.features.name, **self.features.facts}, "samples": len(self.samples),
             "training_data": len(self.of_train), "held_out_data": len(self.of_held), "measuring_seed": self.seed,
         }  # fmt: skip

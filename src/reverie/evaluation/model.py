@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 
 from reverie.errors import UserError
+from reverie.evaluation.effort import NAME as EFFORT
+from reverie.evaluation.effort import TITLE as EFFORT_TITLE
 from reverie.evaluation.effort import evaluations_section
 from reverie.evaluation.levels import noise_levels_section
 from reverie.evaluation.likelihood import likelihood_section
@@ -19,7 +21,7 @@ from reverie.samples import Samples
 from reverie.transport import sliced_wasserstein
 
 # data whose cost is measured, of them by the flow, and samples for each sampler and budget; fewer when in a hurry
-COUNTS = {False: (256, 64, 256), True: (64, 8, 64)}
+COUNTS = {False: (256, 64, 256), True: (64, 8, 128)}
 BUDGETS = {False: (5, 10, 20, 40), True: (5, 20)}
 HALVES = 4  # parts of a set of points, whose spread gives the error of the distance
 
@@ -45,8 +47,8 @@ def _quality(m: Material) -> tuple[str, Callable[[Samples], tuple[float, float |
     return "sliced Wasserstein distance", lambda s: sliced(torch.from_numpy(s.x)), sliced(data[:count])[0]
 
 
-def model_sections(run: Run, m: Material | None, quick: bool, seed: int, tell: Tell) -> list[Section]:
-    """Measure loss by noise level, likelihood, and quality against network evaluations."""
+def model_sections(run: Run, m: Material | None, quick: bool, seed: int, tell: Tell, steered: bool = False) -> list[Section]:
+    """Measure loss by noise level, likelihood, and, unless a label or guidance steers it, quality against evaluations."""
     few, flow, drawn = COUNTS[quick]
     tell("loss at each noise level", 0, 1)
     sections = [noise_levels_section(run, m.train if m else None, m.held if m else None, seed=seed)]
@@ -55,8 +57,9 @@ def model_sections(run: Run, m: Material | None, quick: bool, seed: int, tell: T
     sections.append(
         likelihood_section(run, x, labels, n=few, flow_n=flow, seed=seed, on_progress=lambda i, of: tell("likelihood", i, of))
     )
-    if m is None:
-        return sections
+    if m is None or steered:
+        why = "samples of one label or under guidance are not drawn again for it" if steered else "the data are gone"
+        return [*sections, Section(EFFORT, EFFORT_TITLE, figures={"not_computable": why})]
     try:
         what, quality, floor = _quality(m)
     except UserError:

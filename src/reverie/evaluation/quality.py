@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from reverie.metrics.twosample import two_sample
 
 ENOUGH = 2048  # samples from which on a Fréchet distance leads
 NEIGHBOURS = 5
+CHEAP = 128  # features up to which a Fréchet distance takes no time
 MOST_BALLS = {False: 4000, True: 2000}  # real data, and samples at once, whose neighbourhoods are compared
 
 
@@ -28,46 +31,60 @@ def detail(images: Tensor) -> Tensor:
     return torch.cat(parts, 1).mean(1).double()
 
 
-def _frechet(m: Material) -> dict[str, object]:
-    error, interval = frechet_spread(m.of_samples, m.of_train, m.effort.resamples, m.seed)
-    return score(
-        frechet_distance(m.of_samples, m.of_train), error, frechet_distance(m.of_held[: m.shared], m.of_train),
-        frechet_spread(m.of_held[: m.shared], m.of_train, m.effort.resamples, m.seed)[0],
-        interval=list(interval), at_floor_count=float(np.mean([frechet_distance(p, m.of_train) for p in m.parts()])),
-        floor_count=m.shared, resamples=m.effort.resamples,
-    )  # fmt: skip
+def _frechet(m: Material) -> dict[str, Any]:
+    many = m.effort.resamples // (1 if m.of_train.shape[1] <= CHEAP else 4)
+    error, interval = frechet_spread(m.of_samples, m.of_train, many, m.seed)
+    held = m.of_held[: m.shared]
+    floor_error, _ = frechet_spread(held, m.of_train, many, m.seed)
+    return {
+        "frechet": score(frechet_distance(m.of_samples, m.of_train), error, frechet_distance(held, m.of_train), floor_error),
+        "frechet_interval": list(interval),
+        "frechet_resamples": many,
+        "frechet_floor_count": m.shared,
+        "frechet_at_floor_count": float(np.mean([frechet_distance(part, m.of_train) for part in m.parts()])),
+    }
+
+
+def _kid(m: Material) -> dict[str, Any]:
+    unit = float(m.of_train.square().mean().sqrt()) or 1.0  # so that KID does not depend on how large features are
+    ours, floor = (kid(x / unit, m.of_train / unit) for x in (m.of_samples, m.of_held))
+    found = score(float(ours.value), ours.standard_error, float(floor.value), floor.standard_error)
+    return {"kid": found, "kid_feature_unit": unit}
+
+
+def _detail(m: Material) -> dict[str, Any]:
+    fine, truth, held = (detail(x) for x in (m.samples, m.some(m.train), m.some(m.held)))
+    if not (usual := float(truth.mean())):
+        return {}
+    errors = [float(x.std() / usual / len(x) ** 0.5) if len(x) > 1 else None for x in (fine, held)]
+    return {"detail": score(float(fine.mean()) / usual, errors[0], float(held.mean()) / usual, errors[1])}
 
 
 def quality_section(m: Material) -> Section:
     """KID and Fréchet distance of features, each beside that of held-out data, and the detail of the images."""
-    unit = float(m.of_train.square().mean().sqrt()) or 1.0  # so that KID does not depend on how large features are
-    ours, floor = (kid(x / unit, m.of_train / unit) for x in (m.of_samples, m.of_held))
-    fine, truth, held = (detail(x) for x in (m.samples, m.some(m.train), m.some(m.held)))
-    many = min(len(m.samples), len(m.of_train))
-    m.tell("Fréchet distance", 0, 1)
-    figures = {
-        "leads": "frechet" if many >= ENOUGH else "kid",
-        "kid": score(float(ours.value), ours.standard_error, float(floor.value), floor.standard_error, feature_unit=unit),
-        "frechet": _frechet(m),
-        **m.facts(),
-    }
-    m.tell("Fréchet distance", 1, 1)
-    if float(truth.mean()) > 0:
-        usual = float(truth.mean())
-        spreads = [float(x.std() / usual / len(x) ** 0.5) if len(x) > 1 else None for x in (fine, held)]
-        figures["detail"] = score(float(fine.mean()) / usual, spreads[0], float(held.mean()) / usual, spreads[1])
-    words = [
+    m.tell("distances of features", 0, 2)
+    by_kernel = _kid(m)
+    m.tell("distances of features", 1, 2)
+    by_moments = _frechet(m)
+    m.tell("distances of features", 2, 2)
+    enough = min(len(m.samples), len(m.of_train)) >= ENOUGH
+    first, second = (by_moments, by_kernel) if enough else (by_kernel, by_moments)
+    figures = {"leads": next(iter(first)), **first, **second, **_detail(m), **m.facts()}
+    why = (
+        f"With {ENOUGH:,} samples and data or more the Fréchet distance leads; KID stands beside it." if enough else
         f"KID leads, because a Fréchet distance of fewer than {ENOUGH:,} samples or data is mostly bias; KID is right on"
-        " average at any count." if many < ENOUGH else
-        f"With {ENOUGH:,} samples and data or more the Fréchet distance leads; KID stands beside it.",
+        " average at any count."
+    )  # fmt: skip
+    net = figures["features"]
+    known = f", which is right about {net['held_out_accuracy']:.1%} of held-out images" if "held_out_accuracy" in net else ""
+    words = (
+        why,
         "The floor is the same figure for held-out data: a perfect model scores there, within the error bars.",
         f"The Fréchet distance falls as the count grows; its floor is taken at {m.shared:,}, where the samples have"
-        f" {figures['frechet']['at_floor_count']:.3g}.",
-        f"Features: {figures['net']}." + (
-            f" It is right about {figures['held_out_accuracy']:.1%} of {figures['held_out_count']:,} held-out images."
-            if "held_out_accuracy" in figures else ""),
-    ]  # fmt: skip
-    return Section("quality", "Distance to the data", faults("quality", figures), tuple(words), figures)
+        f" {by_moments['frechet_at_floor_count']:.3g}.",
+        f"Features: {net['net']}{known}.",
+    )
+    return Section("quality", "Distance to the data", faults("quality", figures), words, figures)
 
 
 def variety_section(m: Material) -> Section:

@@ -51,7 +51,7 @@ HEADLINES: dict[str, Headline] = {
     for row in (
         Headline("quality", "kid", "KID", "low"),
         Headline("quality", "frechet", "Fréchet distance", "low"),
-        Headline("quality", "detail", "detail, of the data's", "floor", ".2f"),
+        Headline("quality", "detail", "detail", "floor", ".2f"),
         Headline("points", "mean_distance", "distance to the curve", "low"),
         Headline("points", "coverage_ks", "unevenness along the curve", "low"),
         Headline("points", "sliced_wasserstein", "sliced Wasserstein", "low"),

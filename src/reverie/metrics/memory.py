@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from reverie.distances import nearest
@@ -59,5 +60,5 @@ def neighbours(
     """
     distance, index = nearest(x, blocks())
     around, _ = nearest(take(index.cpu()), blocks(), beyond=same)
-    ratio = distance / around.clamp_min(1e-12)
+    ratio = torch.where(around.isinf(), torch.inf, distance / around)  # a lone training datum has no surroundings to judge by
     return Neighbours(distance.cpu().numpy(), index.cpu().numpy(), ratio.cpu().numpy(), same)
