@@ -29,14 +29,14 @@ COUNT = 250
 TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def digits() -> tuple[Dataset, Dataset, np.ndarray, list[str]]:
     """Training and held-out data, and other images of the same kind that stand for samples, with their labels."""
     data = load_data("digits")
@@ -65,7 +65,7 @@ def fakes(digits: tuple[Dataset, Dataset, np.ndarray, list[str]], kind: str) -> 
     }[kind]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def found(digits: tuple[Dataset, Dataset, np.ndarray, list[str]]) -> dict[str, dict[str, Section]]:
     train, held, _, labels = digits
     kinds = ("fresh", "noise", "blurred", "grainy", "repeated", "copied")
