@@ -62,7 +62,7 @@ class Shifted(Denoiser):
         return self.base.log_prob(x - shift, t) - self.base.log_prob(x, t)
 
 
-def draw(denoise: Denoiser, name: str, shape: Sequence[int] = (6, 2), steps: int = 12) -> Tensor:
+def draw(denoise: Denoiser, name: str, shape: Sequence[int] = (6, 2), steps: int = 8) -> Tensor:
     noise = Noise(image_seeds(3, shape[0]))
     grid = Uniform()(denoise.schedule, steps if name != "rk45" else 3)  # which takes its own steps between
     x = start(denoise.schedule, float(grid[0]), noise.like(torch.empty(*shape, dtype=torch.float64)))
@@ -154,7 +154,7 @@ def test_rescaling_gives_the_conditional_spread(schedule: Schedule) -> None:
     torch.testing.assert_close(whole.mix(*schedule(t)), x)
 
 
-@pytest.mark.parametrize("make", [Cosine, LogLinear, Rectified], ids=lambda s: s.__name__)
+@pytest.mark.parametrize("make", [pytest.param(Cosine, marks=pytest.mark.slow), LogLinear, Rectified])
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_the_exact_classifier_makes_conditional_samples(name: str, make: type[Schedule]) -> None:
     """An unconditional mixture guided by its own p(label | x) at scale 1 follows the conditional trajectory of each seed."""
@@ -169,7 +169,7 @@ def test_the_exact_classifier_makes_conditional_samples(name: str, make: type[Sc
     torch.testing.assert_close(draw(guided, name), draw(Given(oracle, cond), name), rtol=close, atol=close)
 
 
-@pytest.mark.parametrize("make", [Linear, Rectified], ids=lambda s: s.__name__)
+@pytest.mark.parametrize("make", [pytest.param(Linear, marks=pytest.mark.slow), Rectified])
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_every_sampler_under_every_guidance_gives_the_right_gaussian(name: str, make: type[Schedule]) -> None:
     """Guided Gaussians of one covariance are Gaussians with another mean: every seed must end where that one's does."""

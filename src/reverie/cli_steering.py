@@ -78,7 +78,7 @@ def illusion(
     labels: Annotated[str | None, typer.Option("--labels", help="A label for each view, such as 6,9.")] = None,
     n: Annotated[int, typer.Option("-n", help="How many.")] = 1,
     out: Annotated[Path, typer.Option("--out", help="X.png views, X.gif or X.mp4 film, X.npy.")] = Path("illusion.png"),
-    guidance: Annotated[float | None, typer.Option("--guidance", help="Guidance scale of every view.")] = None,
+    guidance: Annotated[float | None, typer.Option("--guidance", help="Guidance scale of every view; 3 if not given.")] = None,
     guidance_interval: IntervalOption = None,
     guidance_rescale: RescaleOption = 0.0,
     classifier_guidance: ClassifierGuidanceOption = 0.0,
