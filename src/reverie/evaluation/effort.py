@@ -95,12 +95,14 @@ def evaluations_section(
             on_progress(k + 1, len(jobs))
     best = min(rows, key=lambda row: float(row["value"]))
     enough = min((row for row in rows if _as_good(row, best)), key=lambda row: int(row["evaluations"]))
-    least = f"{best['value']:.3g} {unit}".strip()
-    verdict = [f"The best {what} is {least}, by {best['sampler']} with {best['evaluations']} evaluations."]
-    if enough["evaluations"] < best["evaluations"]:
-        verdict.append(f"{enough['sampler']} with {enough['evaluations']} is not worse than that by more than noise.")
+    least = f"{enough['value']:.3g} {unit}".strip()
+    if all(_as_good(row, best) for row in rows):
+        verdict = (f"No sampler and no number of evaluations differs from the others by more than noise in its {what}.",)
+    else:
+        choice = f"{enough['sampler']} with {enough['evaluations']} network evaluations is enough"
+        verdict = (f"{choice}: its {what} is {least}, and none is better by more than noise.",)
     beside = {"measure": what, "unit": unit or None, "samples": n, "seed": seed, "grid": run.usual({})[2], "floor": floor}
-    figures: dict[str, Any] = {**beside, "results": rows}
+    figures: dict[str, Any] = {**{key: value for key, value in beside.items() if value is not None}, "results": rows}
     words = ("Less is better. Every sampler starts from the same noise, so the figures tend to err together.",)
     caption = f"{what} against network evaluations ± 2 standard errors; n = {n}, seed {seed}"
-    return Section(NAME, TITLE, tuple(verdict), words, figures, {caption: _picture(rows, what, floor)})
+    return Section(NAME, TITLE, verdict, words, figures, {caption: _picture(rows, what, floor)})

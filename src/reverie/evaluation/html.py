@@ -48,6 +48,10 @@ table { border-collapse: collapse; font-size: 0.875rem; line-height: 1.45; font-
 th, td { text-align: left; vertical-align: top; padding: 0.35rem 1.5rem 0.35rem 0; border-bottom: 1px solid var(--line); }
 thead th { font-weight: 600; border-bottom: 2px solid var(--line); }
 tbody th { font-weight: 400; color: var(--soft); }
+th, td { overflow-wrap: normal; }
+.pairs th, .pairs td { overflow-wrap: anywhere; }
+.pairs th { min-width: 8rem; max-width: 18rem; }
+table:not(.pairs) td:first-child { white-space: nowrap; }
 td.number, th.number { text-align: right; }
 figure { margin: 1.75rem 0; break-inside: avoid; }
 figure img { display: block; max-width: 100%; height: auto; background: white;
@@ -86,6 +90,8 @@ def _number(value: float, key: str = "") -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return str(value) if key in PLAIN_NUMBERS else f"{value:,}"
+    if "error" in key:  # two digits of an error are all that mean something
+        return f"{value:.2g}"
     size = abs(value)
     shown = f"{value:.3e}" if size and (size < 1e-3 or size >= 1e7) else f"{value:,.0f}" if size >= 1e4 else f"{value:.4g}"
     return shown.replace("-", "\N{MINUS SIGN}")
@@ -147,7 +153,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _pairs(pairs: Iterable[tuple[str, Any]]) -> str:
     rows = "".join(f"<tr><th>{_name(key)}</th><td>{_cell(value, key)}</td></tr>\n" for key, value in pairs)
-    return f'<div class="scroll"><table><tbody>\n{rows}</tbody></table></div>\n' if rows else ""
+    return f'<div class="scroll"><table class="pairs"><tbody>\n{rows}</tbody></table></div>\n' if rows else ""
 
 
 def _is_group(value: Any) -> bool:

@@ -13,7 +13,7 @@ from reverie.errors import UserError
 from reverie.evaluation.section import Section
 from reverie.picture import ACCENT, INK, SOFT, WARM, figure, png_bytes
 from reverie.run import Run
-from reverie.training import LEVELS, level_of, noised_losses, optimum
+from reverie.training import HELD_OUT_DRAWS, LEVELS, level_of, noised_losses, optimum
 
 NAME, TITLE = "noise_levels", "Loss at each noise level"
 APART = 3.0  # standard errors between training and held-out loss from which they differ
@@ -73,7 +73,7 @@ def noise_levels_section(
     """
     try:
         if train is None or held_out is None or not len(held_out) or not len(train):
-            columns, source, levels = _stored(run), "written down by the training", LEVELS
+            columns, source, levels, seed = _stored(run), "written down by the training", LEVELS, run.config.training.seed
         else:
             columns, source = _measured(run, train, held_out, seed, levels), "measured anew"
     except UserError as error:
@@ -89,8 +89,8 @@ def noise_levels_section(
                 row[f"{name}, standard error"] = column[k][1]
         rows.append(row)
     loss = f"{run.config.training.weight} loss of {run.config.target}"
-    count = {"noised data in each column": "512 images or 2,000 points, spread evenly over t"}
-    figures: dict[str, Any] = {"loss": loss, "source": source, "seed": seed, **count, "levels": rows}
+    draws = HELD_OUT_DRAWS[len(run.config.data.shape) > 1]
+    figures: dict[str, Any] = {"loss": loss, "source": source, "seed": seed, "noised data in a column": draws, "levels": rows}
     if "optimum of the training set" not in columns:
         figures["optimum of the training set"] = {"not_computable": "the training set is too large to work it out"}
     words = (
@@ -98,9 +98,9 @@ def noise_levels_section(
         " the training data back, so a model of the distribution stays above it, most of all where there is little noise.",
     )
     picture = _picture(t, columns, loss)
-    return Section(
-        NAME, TITLE, _verdict(columns, t), words, figures, {f"Mean loss in {levels} ranges of t ± 2 standard errors": picture}
-    )
+    errors = " ± 2 standard errors" if columns["held out"][0][1] is not None else ""
+    caption = f"Mean loss in {levels} ranges of t{errors}; {draws} noised data spread over t, seed {seed}"
+    return Section(NAME, TITLE, _verdict(columns, t), words, figures, {caption: picture})
 
 
 def _verdict(columns: dict[str, Column], t: np.ndarray) -> tuple[str, ...]:
