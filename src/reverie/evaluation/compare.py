@@ -82,7 +82,7 @@ class Comparison:
         for k, name in enumerate(names):
             wins = [HEADLINES[row.key].title for row in rows if row.best == k and row.worse]
             if wins:
-                lines.append(f"{name} is better than at least one other in: {', '.join(wins)}")
+                lines.append(f"{name} is better than at least one other in: {'; '.join(wins)}")
         if not lines:
             lines = ["no difference between the runs is larger than noise"]
         for key, what in (("fingerprint", "data"), ("samples", "numbers of samples"), ("guidance", "guidance")):
