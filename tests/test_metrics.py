@@ -132,6 +132,7 @@ def test_copies_are_found_and_fresh_data_are_none() -> None:
 
     assert found(train)[:40].all() and not found(train)[40:].any()
     assert (found(torch.cat([train, train[:50]])) == found(train)).all()  # doubles in the training data change nothing
+    assert found(train[:1]).nonzero()[0].tolist() == [0]  # a lone datum has no neighbour to judge by: equal or not
 
 
 def test_neighbours_beyond_a_distance() -> None:

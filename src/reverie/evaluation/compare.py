@@ -82,7 +82,7 @@ class Comparison:
         for k, name in enumerate(names):
             wins = [HEADLINES[row.key].title for row in rows if row.best == k and row.worse]
             if wins:
-                lines.append(f"{name} is better than at least one other in: {', '.join(wins)}")
+                lines.append(f"{name} is better than at least one other in: {'; '.join(wins)}")
         if not lines:
             lines = ["no difference between the runs is larger than noise"]
         for key, what in (("fingerprint", "data"), ("samples", "numbers of samples"), ("guidance", "guidance")):
@@ -123,12 +123,12 @@ class Comparison:
         from reverie.evaluation.html import write_report
 
         names = self.names
-        figures = {
-            HEADLINES[row.key].title: dict(zip(names, (cell.strip() for cell in self._cells(row)), strict=True))
+        rows = [
+            {"figure": HEADLINES[row.key].title, **dict(zip(names, (cell.strip() for cell in self._cells(row)), strict=True))}
             for row in self.rows()
-        }
+        ]
         words = (f"{BEST} marks the best, {AS_GOOD} those as good within noise; {RULE}.",)
-        sections = [Section("comparison", "Side by side", tuple(self.verdict()[:-1]), words, figures)]
+        sections = [Section("comparison", "Side by side", tuple(self.verdict()[:-1]), words, {"figures": rows})]
         for name, e in zip(names, self.evaluations, strict=True):
             pictures = {
                 caption: picture
@@ -136,7 +136,7 @@ class Comparison:
                 if s.name in ("samples", "memory")
                 for caption, picture in s.pictures.items()
             }
-            sections.append(Section(name, name, e.verdict, (), e.facts, pictures))
+            sections.append(Section(name, name, (), e.verdict, e.facts, pictures))
         return write_report(path, f"Comparison of {' and '.join(names)}", {"runs": len(names), "rule": RULE}, sections)
 
 
