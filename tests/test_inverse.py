@@ -15,6 +15,7 @@ from reverie.measurements import Keep
 from reverie.nets.mlp import ConditionalMLP
 from reverie.noise import Noise, image_seeds
 from reverie.oracle import GaussianDenoiser, MixtureDenoiser
+from reverie.pair import Pair, pair_of
 from reverie.posterior import posterior_covariance
 from reverie.process import jump, posterior
 from reverie.samplers import GRIDS, SAMPLERS, Sampler, start, trajectory
@@ -22,6 +23,7 @@ from reverie.samplers.grids import LogSNR, Uniform
 from reverie.samplers.langevin import Langevin, PredictorCorrector
 from reverie.samplers.multistep import DPMSDE
 from reverie.samplers.onestep import DDPM, EulerMaruyama
+from reverie.scalar import Time
 from reverie.schedule import Cosine, Linear, Rectified, Schedule
 from reverie.spec import build
 from tests.test_samplers import assert_moments
@@ -273,3 +275,22 @@ def test_gradients_are_taken_where_they_are_switched_off_and_leave_no_graph() ->
     with torch.no_grad():
         pair = guided(torch.zeros(2, 4, dtype=F), 0.5)
     assert not pair.x0.requires_grad and pair.x0.grad_fn is None
+
+
+class Misled(Denoiser):
+    """A network whose Jacobian is no covariance: the known number hardly moves with x, the other moves a lot with it."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        super().__init__()
+        self.schedule = schedule
+
+    def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
+        x0 = torch.stack([1e-6 * x[:, 0] + x[:, 1], 0 * x[:, 1]], dim=1)
+        return pair_of(x, x0, *self.schedule(t), "x0")
+
+
+def test_a_jacobian_that_is_no_covariance_does_not_send_x0_away() -> None:
+    x = torch.randn(50, 2, dtype=F, generator=torch.Generator().manual_seed(0))
+    steered = MomentMatching(Misled(Rectified()), Keep(torch.tensor([True, False])), torch.tensor([[0.7]], dtype=F))
+    for t in (0.05, 0.5, 0.95, 1.0):
+        assert float(steered(x, t).x0.abs().max()) < 60  # and not a million

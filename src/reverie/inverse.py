@@ -17,9 +17,11 @@ from reverie.denoiser import Denoiser, Steer
 from reverie.measurements import Keep, Measurement
 from reverie.pair import Pair, pair_of
 from reverie.samplers.grids import MOST_NOISE
-from reverie.scalar import Time, expand
+from reverie.scalar import Time, expand, sqrt
 
 Tell = Callable[[Solved], None]
+
+MOST_MOVED = 10.0
 
 _pulled: Any = torch.func.vjp  # (f(x), u -> (u^T J,)); it works where gradients are switched off around it
 
@@ -49,7 +51,9 @@ class Posterior(Denoiser):
     C = sigma² / alpha J^T with the Jacobian J = dE[x0 | x]/dx (Tweedie's formula of second order), so that C v is one pass
     backward and C A^T w is sigma² / alpha times the gradient of w . A(E[x0 | x]).  That of a trained network is not quite
     symmetric; products with it are always those of J^T.  At more noise than sigma / alpha = 100 the Jacobian is taken
-    there, where C is within 1e-4 of the covariance of the data: the formula itself is 0 / 0 at alpha = 0.
+    there, where C is within 1e-4 of the covariance of the data: the formula itself is 0 / 0 at alpha = 0.  A covariance
+    that is not quite one can send x0 anywhere, so it is moved no further than ten times the gap and the length
+    of what is unsure for data N(0, I): |gap| + sqrt(d sigma² / (alpha² + sigma²)).
     y: (1 or B, ...); measure: any differentiable function of x0.
     """
 
@@ -80,9 +84,19 @@ class Posterior(Denoiser):
             pushed: Tensor = torch.func.jvp(self.measure, (x0,), (spread(u),))[1]
             return pushed
 
-        w = self.weigh(self.y.to(seen) - seen, covariance)
+        gap = self.y.to(seen) - seen
+        moved = spread(self.weigh(gap, covariance))
+        unsure = sigma / sqrt(alpha**2 + sigma**2)  # the deviation of x0 given x, for data N(0, I)
+        room = _size(gap, x.ndim) + expand(unsure, x) * math.sqrt(x[0].numel())
+        moved = moved * (MOST_MOVED * room / _size(moved, x.ndim)).clamp(max=1)
         alpha, sigma = self.schedule(t)
-        return pair_of(x, x0 + spread(w), alpha, sigma, "x0")
+        return pair_of(x, x0 + moved, alpha, sigma, "x0")
+
+
+def _size(x: Tensor, dimensions: int) -> Tensor:
+    """Return the length of each datum: (B, 1, ...) with so many dimensions."""
+    size: Tensor = x.flatten(1).norm(dim=1).reshape(-1, *[1] * (dimensions - 1))
+    return size
 
 
 class ResidualGradient(Posterior):
@@ -99,7 +113,7 @@ class ResidualGradient(Posterior):
 
     def weigh(self, gap: Tensor, covariance: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the gap brought to the length scale sqrt(m)."""
-        size = gap.flatten(1).square().mean(1).sqrt().reshape(-1, *[1] * (gap.ndim - 1))
+        size = _size(gap, gap.ndim) / math.sqrt(gap[0].numel())
         return self.scale * gap / torch.where(size > 0, size, 1.0)
 
 
