@@ -66,9 +66,9 @@ def median_width(x: Any, y: Any = None, *, most: int = 2000, seed: int = 0) -> f
     return median
 
 
-def _symmetric(matrix: Any) -> Tensor:
+def _symmetric(values: Any) -> Tensor:
     """Return a symmetric matrix of real numbers, or say what is wrong with it."""
-    matrix = tensor(matrix)
+    matrix = tensor(values)
     matrix = matrix.to(real_dtype(matrix))
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not len(matrix):
         raise UserError(f"a Gram matrix is square, got {tuple(matrix.shape)}")

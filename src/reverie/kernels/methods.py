@@ -131,9 +131,9 @@ def nadaraya_watson(kernel: Kernel, x: Any, y: Any, at: Any) -> Tensor:
     return torch.cat(means).to(real_dtype(y))
 
 
-def _answers(y: Any, points: int) -> Tensor:
+def _answers(values: Any, points: int) -> Tensor:
     """Return what was seen at so many points as a tensor: (n, ...)."""
-    y = tensor(y)
+    y = tensor(values)
     if y.ndim < 1 or len(y) != points:
         raise UserError(f"one answer for each of {points} points is needed, got the shape {tuple(y.shape)}")
     if not y.isfinite().all():

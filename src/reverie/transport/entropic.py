@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -117,7 +118,7 @@ def sinkhorn_divergence(
 def _unit(problem: Problem, scale: float | Tensor | None) -> Tensor:
     """Return the cost that epsilon is relative to: (...)."""
     if scale is not None:
-        unit, batch = torch.as_tensor(scale).to(problem.a), problem.shape[:-2]
+        unit, batch = torch.as_tensor(scale, dtype=problem.a.dtype, device=problem.a.device), problem.shape[:-2]
         if unit.shape not in ((), batch) or not (unit > 0).all() or not unit.isfinite().all():
             raise UserError(f"the scale of epsilon must be above 0 and finite, one or one for each problem, got {scale}")
         return unit.expand(batch)
@@ -133,7 +134,7 @@ def solve(
     """Return both potentials and the marginal error of every iteration, going through the stages of epsilon x unit."""
     if not 0 < tolerance < float("inf"):
         raise UserError(f"tolerance must be above 0 and finite, got {tolerance}")
-    if not isinstance(most, int) or most < 1:
+    if not isinstance(most, Integral) or most < 1:
         raise UserError(f"max_iterations must be a whole number of 1 or more, got {most}")
     f, g = torch.zeros_like(problem.a), torch.zeros_like(problem.b)
     stages = [epsilon]
