@@ -20,7 +20,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from reverie.divergence import DIVERGENCES, discrete, gaussian, samples
 from reverie.errors import ReverieWarning, UserError
 from reverie.transport import gaussian_wasserstein, wasserstein_1d
-from tests.points import weights
+from tests.points import same, weights
 
 SEEDS = st.integers(0, 2**31 - 1)
 
@@ -84,6 +84,20 @@ def test_discrete_takes_batches_and_gradients() -> None:
         assert torch.autograd.gradcheck(call, (p.clone().requires_grad_(),))
 
 
+@pytest.mark.parametrize("kind", DIVERGENCES)
+def test_states_that_neither_visits_leave_value_and_gradient_alone(kind: str) -> None:
+    p, q = (torch.tensor(w, dtype=torch.float64).requires_grad_() for w in ([0.2, 0.5, 0.3, 0.0], [0.4, 0.4, 0.2, 0.0]))
+    value = discrete(p, q, kind)
+    same(value.detach(), discrete(p[:3], q[:3], kind).detach(), 1e-12)
+    assert all(slope.isfinite().all() for slope in torch.autograd.grad(value, (p, q)))
+
+
+def test_a_ratio_beyond_the_range_of_numbers_is_not_infinite() -> None:
+    p, q = torch.tensor([0.5, 0.5], dtype=torch.float64), torch.tensor([1e-310, 1.0], dtype=torch.float64)
+    assert float(discrete(p, q)) == pytest.approx(math.log(0.5) + 0.5 * 310 * math.log(10), rel=1e-6)
+    assert float(discrete(p, q, "fisher")) == pytest.approx(0.5 * (310 * math.log(10)) ** 2, rel=1e-6)
+
+
 @pytest.mark.parametrize("d", [1, 2, 5])
 def test_gaussian_kl_agrees_with_torch(d: int) -> None:
     p, q = normal(d, 0), normal(d, 1)
@@ -127,6 +141,8 @@ def test_equal_covariances_reduce_to_the_line() -> None:
     assert float(gaussian([0.0], [[1.0]], [along], [[1.0]], "total-variation")) == pytest.approx(2 * norm.cdf(along / 2) - 1)
     with pytest.raises(UserError, match="samples"):
         gaussian(torch.zeros(2), torch.eye(2), torch.zeros(2), 2 * torch.eye(2), "jensen-shannon")
+    with pytest.raises(UserError, match="samples"):  # small, but not equal
+        gaussian(torch.zeros(2), 1e-9 * torch.eye(2), torch.zeros(2), 2e-9 * torch.eye(2), "total-variation")
 
 
 def test_a_flat_gaussian_shares_no_support_with_a_full_one() -> None:
@@ -135,7 +151,7 @@ def test_a_flat_gaussian_shares_no_support_with_a_full_one() -> None:
         assert float(gaussian(*flat, *full)) == math.inf
     assert float(gaussian(*flat, *full, "total-variation")) == 1
     assert float(gaussian_wasserstein(*flat, *full)) == pytest.approx(1.0)
-    with pytest.warns(ReverieWarning, match="infinite"):
+    with pytest.warns(ReverieWarning, match="light tails"):
         assert float(gaussian([0.0], [[4.0]], [0.0], [[1.0]], "renyi", order=2.0)) == math.inf  # the tails are too heavy
     with pytest.raises(UserError, match="both"):
         gaussian(*flat, *flat)
@@ -180,6 +196,8 @@ EQUAL = torch.zeros(30, 2)
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "unknown": (lambda: discrete([0.5, 0.5], [0.5, 0.5], "ks"), "unknown divergence"),
     "states": (lambda: discrete([0.5, 0.5], [1.0]), "same states"),
+    "batches": (lambda: discrete(np.ones((2, 4)), np.ones((3, 4))), "same states"),
+    "one neighbour": (lambda: samples(torch.rand(30, 1), torch.rand(30, 1), "fisher", k=1), "at least 2 neighbours"),
     "negative": (lambda: discrete([-0.5, 1.5], [0.5, 0.5]), "negative"),
     "empty": (lambda: discrete([0.0, 0.0], [0.5, 0.5]), "all the weights p"),
     "order": (lambda: discrete([0.5, 0.5], [0.5, 0.5], "renyi", order=-1.0), "order"),

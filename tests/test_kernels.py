@@ -31,6 +31,7 @@ from reverie.kernels import (
     Polynomial,
     RationalQuadratic,
     Spectrum,
+    discrepancy,
     embed,
     gram,
     gram_times,
@@ -89,6 +90,14 @@ def test_every_kernel_is_positive_semidefinite_and_its_parts_agree(name: str) ->
     same(gram_times(kernel, x, y, values), gram(kernel, x, y) @ values, 1e-12)
 
 
+@pytest.mark.parametrize("name", ["gaussian", "rational-quadratic", "inverse-multiquadric"])
+def test_kernels_of_distance_do_not_depend_on_the_origin(name: str) -> None:
+    x, y = (X + 3000).float(), (Y + 3000).float()
+    kernel = KERNELS[name]()
+    same(kernel(x, y), kernel(x.double(), y.double()), 1e-5)
+    same(kernel.pairs(x, x), torch.ones(len(x)), 1e-5)
+
+
 @given(seed=SEEDS, n=st.integers(1, 12), d=st.integers(1, 4))
 def test_sums_and_products_of_kernels_are_kernels(seed: int, n: int, d: int) -> None:
     x = cloud(n, d, seed)
@@ -145,7 +154,9 @@ def test_an_embedding_comes_back_up_to_a_rotation(n: int, d: int, seed: int) -> 
 
 def test_what_is_no_gram_matrix_is_told() -> None:
     bad = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
-    assert not is_positive(bad)
+    assert not is_positive(bad) and not is_positive([[1, 2], [2, 1]])
+    assert is_positive([[2, 1], [1, 2]]) and is_positive(torch.tensor([[2, 1], [1, 2]]))
+    same(embed([[4, 0], [0, 9]]), torch.tensor([[2.0, 0.0], [0.0, 3.0]]))
     with pytest.raises(UserError, match="negative eigenvalue"):
         embed(bad)
     with pytest.raises(UserError, match="not symmetric"):
@@ -184,6 +195,7 @@ def test_kernel_pca_agrees_with_scikit_learn() -> None:
     same(mine.values, peer.eigenvalues_)
     plain = PCA(2).fit_transform(x.numpy())
     same(kernel_pca(Linear(), x, 2).coordinates.abs(), np.abs(plain))
+    same(kernel_pca(Gaussian(1.5), x.float(), 4)(y), mine(y), 1e-4)  # of another dtype
     with pytest.raises(UserError, match="span only 3"):
         kernel_pca(Linear(), x, 5)
 
@@ -207,6 +219,7 @@ def test_optimal_denoiser_of_a_finite_set_is_gaussian_kernel_smoothing(schedule:
 def test_smoothing_far_away_gives_the_closest_answer_and_not_nan() -> None:
     found = nadaraya_watson(Gaussian(0.01), torch.tensor([[0.0], [1.0]]), torch.tensor([3.0, 5.0]), torch.tensor([[100.0]]))
     assert found.tolist() == [5.0]
+    assert nadaraya_watson(Gaussian(), torch.tensor([[-1.0], [1.0]]), torch.tensor([0, 1]), torch.zeros(1, 1)).tolist() == [0.5]
     direct = gram(Laplace(), Y, X)
     same(nadaraya_watson(Laplace(), X, X, Y), direct @ X / direct.sum(1, keepdim=True))
 
@@ -283,6 +296,14 @@ def test_mmd_gradients_are_finite_differences() -> None:
         assert torch.autograd.gradcheck(value, (x, y))
 
 
+def test_mmd_adds_up_in_the_finest_dtype_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reverie.kernels.discrepancy.precise", lambda x: torch.float32)
+    table = discrepancy._table(Gaussian(), X, Y)
+    assert {part.dtype for part in (table.total, table.rows, table.columns)} == {torch.float32}
+    for estimator in ("biased", "unbiased"):
+        same(mmd(X, Y, Gaussian(), estimator=estimator).value, direct(Gaussian(), X, Y, estimator == "biased"), 1e-5)
+
+
 # --- mistakes ---------------------------------------------------------------------------------------------------------
 
 BAD = torch.tensor([[0.0], [math.nan]])
@@ -300,6 +321,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "features": (lambda: Polynomial(9).features(cloud(1, 100, 0)), "kernel itself"),
     "equal points": (lambda: median_width(torch.ones(5, 2)), "equal"),
     "answers": (lambda: kernel_ridge(Linear(), X, torch.ones(3)), "one answer"),
+    "nan answers": (lambda: kernel_ridge(Linear(), BAD[:1], BAD[1:]), "answers hold NaN"),
+    "nan answers to smooth": (lambda: nadaraya_watson(Gaussian(), BAD[:1], BAD[1:], BAD[:1]), "answers hold NaN"),
+    "negative kernel": (lambda: nadaraya_watson(Linear(), X, X, -X), "positive"),
+    "nothing in common": (lambda: nadaraya_watson(Spectrum(2), ["abc"], [1.0], ["xyz"]), "positive"),
+    "width of strings": (lambda: mmd(WORDS, WORDS), "Spectrum"),
     "penalty": (lambda: kernel_ridge(Linear(), X, torch.ones(9), -1.0), "penalty"),
     "components": (lambda: kernel_pca(Linear(), X, 20), "principal components"),
     "text": (lambda: Spectrum()("abc", "abc"), "lists of strings"),

@@ -46,10 +46,44 @@ def test_matrix_scaling_to_given_sums_keeps_zeros_and_says_when_there_is_none() 
     assert found.matrix[0, 1] == 0
     with pytest.warns(ReverieWarning, match="did not converge"):
         assert not doubly_stochastic(torch.tensor([[1.0, 1.0], [0.0, 1.0]]), max_iterations=50).converged
-    with pytest.raises(UserError, match="totals"):
+    with pytest.raises(UserError, match="one total"):
         scale_matrix(matrix, torch.ones(2), torch.ones(3))
     with pytest.raises(UserError, match="0 or more"):
         doubly_stochastic(-torch.ones(2, 2))
+
+
+def test_scaling_speaks_of_matrices_and_has_no_gradient() -> None:
+    matrix = torch.rand(3, 3, generator=generator(0)).requires_grad_()
+    assert not doubly_stochastic(matrix).matrix.requires_grad
+    with pytest.warns(ReverieWarning, match="zeros of the matrix") as told:
+        doubly_stochastic(torch.tensor([[1.0, 1.0], [0.0, 1.0]]), max_iterations=9)
+    assert "epsilon" not in str(told[0].message)
+    for bad, says in (
+        (torch.tensor([[1.0, torch.inf], [1.0, 1.0]]), "finite numbers"),
+        (torch.tensor([[1.0, 1.0], [0.0, 0.0]]), "holds only zeros"),
+    ):
+        with pytest.raises(UserError, match=says):
+            doubly_stochastic(bad)
+    for rows in ([1.0, -1.0], [1.0, torch.nan], [1.0]):
+        with pytest.raises(UserError, match="sums asked of the rows"):
+            scale_matrix(torch.ones(2, 2), rows, [1.0, 1.0])
+    with pytest.raises(UserError, match="one total"):
+        scale_matrix(torch.ones(2, 2), [1e-9, 1e-9], [3e-9, 3e-9])
+
+
+def test_whole_numbers_give_real_ones() -> None:
+    same(kl_project(torch.ones(2, 2, dtype=torch.int64), [Sums((1,), [1, 0.5])]).p, torch.tensor([[0.5, 0.5], [0.25, 0.25]]))
+    same(doubly_stochastic([[1, 1], [1, 1]]).matrix, torch.full((2, 2), 0.5), 1e-8)
+
+
+def test_sums_that_no_array_has_are_refused() -> None:
+    for bad in ([-1.0, 1.0], torch.tensor([1.0, torch.nan]), [1.0, torch.inf]):
+        with pytest.raises(UserError, match="0 or more"):
+            Sums((0,), bad)
+    with pytest.raises(UserError, match="NaN"):
+        Moments(torch.ones(1, 2), [torch.nan])
+    with pytest.raises(UserError, match="finite"):
+        kl_project(torch.tensor([1.0, torch.inf]), [Sums((0,), 1.0)])
 
 
 def test_sinkhorn_is_the_case_of_two_projections() -> None:

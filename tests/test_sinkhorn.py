@@ -17,6 +17,7 @@ from torch import Tensor
 from reverie.errors import ReverieWarning, UserError
 from reverie.transport import (
     COSTS,
+    Problem,
     between,
     costing,
     exact,
@@ -86,7 +87,7 @@ def test_tiny_epsilon_gives_no_nan_and_says_when_it_did_not_converge(epsilon: fl
     problem = between(cloud(50, 2, 0), cloud(60, 2, 1, 0.5, 1.0))
     with pytest.warns(ReverieWarning, match="did not converge"):
         found = sinkhorn(problem, epsilon, max_iterations=20, tolerance=1e-14)
-    assert not found.converged and found.iterations >= 20
+    assert not found.converged and found.iterations == 20
     for part in (found.value, found.f, found.g, found.plan(), found.cost()):
         assert part.isfinite().all()
     assert found.marginal_error < math.inf
@@ -94,6 +95,35 @@ def test_tiny_epsilon_gives_no_nan_and_says_when_it_did_not_converge(epsilon: fl
     truth = exact(problem)
     assert float(found.value) <= float(sinkhorn(problem, 0.01).value) + 1e-6
     assert float(found.value) > 0.9 * float(truth.cost)
+
+
+@pytest.mark.parametrize("most", [1, 2, 7])
+def test_the_number_of_iterations_is_obeyed(most: int) -> None:
+    with pytest.warns(ReverieWarning, match="did not converge"):
+        assert sinkhorn(between(cloud(9, 2, 0), cloud(8, 2, 1)), 1e-3, max_iterations=most).iterations == most
+
+
+def test_rounding_does_not_hold_the_iteration_up() -> None:
+    x, y = cloud(40, 2, 0), cloud(50, 2, 1)
+    lifted = sinkhorn(costing(torch.cdist(x, y) ** 2 + 1e7), 0.05, scale=1.0)  # the dual value has few digits left
+    assert lifted.converged and float(sinkhorn(between(x, y), 0.5, scale=0.1).epsilon) == 0.05  # not by way of float32
+    same(lifted.plan(), sinkhorn(between(x, y), 0.05, scale=1.0).plan(), 1e-5)
+
+
+def test_the_usual_tolerance_is_within_reach_without_float64() -> None:
+    x, y = cloud(40, 2, 0).float(), cloud(50, 2, 1).float()
+    a, b, costs = torch.full((40,), 1 / 40), torch.full((50,), 1 / 50), torch.cdist(x, y) ** 2
+    for epsilon in (0.1, 0.01):
+        found = sinkhorn(Problem(a, b, lambda rows: costs[rows], torch.float32), epsilon)
+        assert found.converged and found.f.dtype == torch.float32
+
+
+def test_a_divergence_of_float32_points_is_subtracted_in_float64() -> None:
+    x = cloud(30, 2, 0, 100.0).float()
+    y = x + 0.01
+    found = sinkhorn_divergence(x, y, epsilon=0.1)
+    assert found.dtype == torch.float32
+    same(found, sinkhorn_divergence(x.double(), y.double(), epsilon=0.1), 1e-8)
 
 
 def test_masks_and_weights_of_nought_are_points_that_are_not_there() -> None:
@@ -217,6 +247,11 @@ def test_gradients_on_the_line_and_in_slices() -> None:
     x, y, a = cloud(5, 1, 0)[:, 0], cloud(4, 1, 1)[:, 0], weights(5, 2)
     inputs = [part.requires_grad_() for part in (x, y, a)]
     assert torch.autograd.gradcheck(lambda x, y, a: wasserstein_1d(x, y, a, p=2), inputs)
+    far = torch.arange(10.0, 14.0, dtype=torch.float64)
+    for n, m in ((2, 2), (4, 2), (3, 4)):  # ends of equal weights meet
+        equal = [torch.full((k,), 1 / k, dtype=torch.float64).requires_grad_() for k in (n, m)]
+        line: Callable[..., Tensor] = lambda a, b, n=n, m=m: wasserstein_1d(far[:n] - 10, far[:m], a, b)  # noqa: E731
+        assert torch.autograd.gradcheck(line, equal)
     z, w = cloud(5, 3, 3).requires_grad_(), cloud(5, 3, 4)
     assert torch.autograd.gradcheck(lambda z: sliced_wasserstein(z, w, directions=7), (z,))
     zero = wasserstein_1d(x, x.detach(), p=2)

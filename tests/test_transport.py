@@ -47,6 +47,24 @@ def test_the_line_at_infinity_is_the_farthest_move() -> None:
     same(wasserstein_1d(x, y, p=60.0), torch.tensor(0.5), 0.02)
 
 
+@pytest.mark.parametrize("p", [1.0, 4.0, 60.0, math.inf])
+def test_rounding_of_cumulative_weights_moves_nothing(p: float) -> None:
+    z = cloud(3000, 1, 0)[:, 0]
+    assert float(wasserstein_1d(z, torch.cat([z, z, z]), p=p)) == 0
+    assert float(wasserstein_1d([0.0, 100.0], [0.0, 0.0, 100.0], [0.3, 0.7], [0.1, 0.2, 0.7], p)) == 0
+
+
+def test_high_powers_neither_overflow_nor_vanish() -> None:
+    same(wasserstein_1d([0.0, 0.0], [1e6, 1e6], p=60), 1e6, 1e-12)
+    same(wasserstein_1d([0.0], [1e-3], p=200), 1e-3, 1e-12)
+    far = torch.tensor([[0.0, 0.0], [1e-3, 1e6]])
+    same(sliced_wasserstein(far, far[1:], [0.0, 1.0], p=300), 0.0, 0)
+    a = torch.tensor([1.0, 0.0]).requires_grad_()
+    value = wasserstein_1d([0.0, 1e6], [1e-3, 1e-3], a, p=60)
+    same(value.detach(), 1e-3, 1e-6)
+    assert not torch.autograd.grad(value, a)[0].isnan().any()
+
+
 def test_the_line_takes_batches_and_keeps_the_dtype() -> None:
     x, y = torch.randn(3, 2, 7, generator=generator(0)), torch.randn(3, 2, 5, generator=generator(1))
     found = wasserstein_1d(x, y, p=2)
@@ -99,11 +117,43 @@ def test_gaussian_distance_is_that_of_pot_and_of_a_diagonal_by_hand() -> None:
     mx, my, cx, cy = cloud(1, 4, 2)[0], cloud(1, 4, 3)[0], root_x @ root_x.T, root_y @ root_y.T
     peer = ot.gaussian.bures_wasserstein_distance(mx.numpy(), my.numpy(), cx.numpy(), cy.numpy())
     same(gaussian_wasserstein(mx, cx, my, cy), float(peer), 1e-8)
-    dx, dy = torch.tensor([4.0, 9.0, 0.0]), torch.tensor([1.0, 0.0, 0.0])  # singular
+    dx, dy = torch.tensor([4.0, 9.0, 0.0]).double(), torch.tensor([1.0, 0.0, 0.0]).double()  # singular
     by_hand = math.sqrt(3 + (2 - 1) ** 2 + 3**2)
     same(gaussian_wasserstein(torch.ones(3), dx.diag(), torch.zeros(3), dy.diag()), by_hand, 1e-9)
     x = cx.clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda c: gaussian_wasserstein(mx, (c + c.T) / 2, my, cy), x)
+
+
+def test_gaussian_distance_keeps_the_dtype_and_its_gradient_is_never_nan() -> None:
+    mean, root = torch.zeros(3), torch.randn(3, 3, generator=generator(0))
+    assert gaussian_wasserstein(mean, root @ root.T, mean, torch.eye(3)).dtype == torch.float32
+    for covariance in (torch.eye(3), torch.diag(torch.tensor([4.0, 1.0, 9.0]))):  # exact roots: the distance is 0
+        c = covariance.requires_grad_()
+        (slope,) = torch.autograd.grad(gaussian_wasserstein(mean, c, mean, covariance.detach()), c)
+        assert slope.isfinite().all()
+    flat = torch.zeros(3, 3).requires_grad_()
+    value = gaussian_wasserstein(mean, flat, mean, torch.eye(3))
+    same(value.detach(), math.sqrt(3), 1e-6)
+    with pytest.raises(UserError, match="singular covariance"):
+        value.backward()
+
+
+@pytest.mark.parametrize("shift", [1e4, 1e8])
+def test_costs_do_not_depend_on_the_origin(shift: float) -> None:
+    x, y = cloud(20, 2, 0), cloud(30, 2, 1)
+    same(exact(between(x + shift, y + shift)).cost, exact(between(x, y)).cost, 1e-15 * shift)
+
+
+def test_costs_of_a_function_are_checked_like_those_of_a_matrix() -> None:
+    x, y, there = cloud(4, 2, 0), cloud(5, 2, 1), torch.tensor([True, False, True, True])
+
+    def walled(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.where(u[..., :1] == x[1, 0], torch.inf, COSTS["squared"](u, v))
+
+    for solved in (lambda p: exact(p).cost, lambda p: sinkhorn(p, 0.1).value):
+        same(solved(between(x, y, there, cost=walled)), solved(costing(walled(x, y), there)), 1e-12)
+    with pytest.raises(UserError, match="forbidden"):
+        between(x, y, cost=walled)
 
 
 NAN = torch.tensor([[0.0], [math.nan]])
@@ -120,6 +170,14 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "number of weights": (lambda: between(ONE, ONE, b=torch.ones(3)), "weights b"),
     "unknown cost": (lambda: between(ONE, ONE, cost="square"), "did you mean 'squared'"),
     "nan cost": (lambda: costing(torch.tensor([[math.nan]])), "NaN"),
+    "nan from a cost function": (lambda: between(ONE, ONE, cost=lambda u, v: (u @ v.mT) * math.nan), "NaN"),
+    "all forbidden": (lambda: between(ONE, ONE, cost=lambda u, v: (u @ v.mT) * math.inf), "forbidden"),
+    "infinite scale": (lambda: sinkhorn(between(ONE, ONE), scale=math.inf), "scale"),
+    "scales": (lambda: sinkhorn(between(ONE, ONE), scale=torch.ones(3)), "scale"),
+    "iterations": (lambda: sinkhorn(between(ONE, ONE), max_iterations=1e3), "whole number"),
+    "tolerance": (lambda: sinkhorn(between(ONE, ONE), tolerance=0.0), "tolerance"),
+    "shape of the start": (lambda: sinkhorn(between(ONE, ONE), start=torch.zeros(3)), "start"),
+    "nan to start from": (lambda: sinkhorn(between(ONE, ONE), start=NAN[:, 0]), "start"),
     "negative epsilon": (lambda: sinkhorn(between(ONE, ONE), -0.1), "epsilon must be above 0"),
     "epsilon nought": (lambda: sinkhorn_divergence(ONE, ONE, epsilon=0.0), "epsilon must be above 0"),
     "scale": (lambda: sinkhorn(between(ONE, ONE), scale=-1.0), "scale"),

@@ -15,6 +15,17 @@ def precise(x: Tensor) -> torch.dtype:
     return torch.float32 if x.device.type == "mps" else torch.float64
 
 
+def attainable(tolerance: float, dtype: torch.dtype, size: float = 1.0) -> float:
+    """Return a tolerance, or what rounding leaves of it in a sum whose terms come from numbers of some size."""
+    return max(tolerance, 16 * torch.finfo(dtype).eps * size)
+
+
+def root(power: Tensor, p: float = 2.0) -> Tensor:
+    """Return power^(1/p), with the gradient 0 at 0, where there is none."""
+    positive = power > 0
+    return torch.where(positive, torch.where(positive, power, 1.0) ** (1 / p), 0.0)
+
+
 def row_blocks(rows: int, width: int, size: int = TILE) -> Iterator[slice]:
     """Cut a table, so many rows of `width` numbers, into blocks of rows with at most `size` numbers, or of one row."""
     step = max(1, size // max(1, width))
@@ -23,14 +34,21 @@ def row_blocks(rows: int, width: int, size: int = TILE) -> Iterator[slice]:
 
 
 def squared_factors(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return [-2x, |x|², 1] and [y, 1, |y|²], whose products are |x_i - y_j|².  x: (..., n, d); y: (..., m, d)."""
+    """Return [-2x, |x|², 1] and [y, 1, |y|²], whose products are |x_i - y_j|², for points around the origin.
+
+    x: (..., n, d); y: (..., m, d).
+    """
     xx, yy = (x * x).sum(-1, keepdim=True), (y * y).sum(-1, keepdim=True)
     return torch.cat([-2 * x, xx, torch.ones_like(xx)], -1), torch.cat([y, torch.ones_like(yy), yy], -1)
 
 
 def squared(x: Tensor, y: Tensor) -> Tensor:
-    """Return |x_i - y_j|² in one matrix product: (..., n, m).  x: (..., n, d); y: (..., m, d)."""
-    left, right = squared_factors(x, y)
+    """Return |x_i - y_j|² in one matrix product: (..., n, m).  x: (..., n, d); y: (..., m, d).
+
+    Distances do not change with the origin, so it is put at the mean of y: far from it the squares would lose their digits.
+    """
+    centre = y.detach().mean(-2, keepdim=True)
+    left, right = squared_factors(x - centre, y - centre)
     return left @ right.mT
 
 

@@ -16,7 +16,15 @@ Weights = Tensor | None
 
 def tensor(values: Any) -> Tensor:
     """Return numbers as a tensor: arrays of any strides, and lists in float64."""
-    return values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
+    if isinstance(values, Tensor):
+        return values
+    array = np.array(values)
+    return torch.from_numpy(array if isinstance(values, np.ndarray) or array.dtype.kind not in "biu" else array.astype(float))
+
+
+def real_dtype(values: Tensor) -> torch.dtype:
+    """Return the dtype for results from these numbers: their own, or the default one for whole numbers and truth values."""
+    return values.dtype if values.is_floating_point() else torch.get_default_dtype()
 
 
 def check_points(points: Tensor, name: str) -> None:

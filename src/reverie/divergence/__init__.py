@@ -23,6 +23,8 @@ from reverie.inputs import check_gaussian, check_points, check_weights, tensor
 
 __all__ = ["DIVERGENCES", "Divergence", "discrete", "gaussian", "samples"]
 
+SUPPORT = "the distributions do not have the same support"  # why a divergence is infinite
+
 
 @dataclass(frozen=True)
 class Divergence:
@@ -61,13 +63,15 @@ def discrete(p: Any, q: Any, kind: str = "kl", *, order: float = 0.5) -> Tensor:
     """Return a divergence of distributions on the same states: (...).  p, q: (..., n), scaled to sum 1; order: of Rényi's."""
     found = pick(DIVERGENCES, kind, "divergence")
     p, q = tensor(p), tensor(q)
-    if p.ndim < 1 or p.shape[-1:] != q.shape[-1:] or not p.shape[-1]:
+    fits = all(1 in sizes or len(set(sizes)) == 1 for sizes in zip(p.shape[-2::-1], q.shape[-2::-1], strict=False))
+    if p.ndim < 1 or p.shape[-1:] != q.shape[-1:] or not p.shape[-1] or not fits:
         raise UserError(
             f"two distributions on the same states are needed, got the shapes {tuple(p.shape)} and {tuple(q.shape)}"
         )
     like = torch.empty(0, dtype=torch.promote_types(torch.promote_types(p.dtype, q.dtype), torch.float32), device=p.device)
     shape = torch.broadcast_shapes(p.shape, q.shape)
-    return _told(found.discrete(check_weights(p, shape, "p", like), check_weights(q, shape, "q", like), _order(order)), kind)
+    value = found.discrete(check_weights(p, shape, "p", like), check_weights(q, shape, "q", like), _order(order))
+    return _told(value, kind, SUPPORT)
 
 
 def gaussian(mean_p: Any, covariance_p: Any, mean_q: Any, covariance_q: Any, kind: str = "kl", *, order: float = 0.5) -> Tensor:
@@ -86,8 +90,8 @@ def gaussian(mean_p: Any, covariance_p: Any, mean_q: Any, covariance_q: Any, kin
     if p.singular or q.singular:
         if found.apart is None:
             raise UserError(f"a Gaussian that lies in a smaller space has no density, so the {kind} divergence has no sense")
-        return _told(p.mean.new_tensor(found.apart), kind)
-    return _told(found.gaussian(p, q, _order(order)), kind)
+        return _told(p.mean.new_tensor(found.apart), kind, SUPPORT)
+    return _told(found.gaussian(p, q, _order(order)), kind, "the second Gaussian has too light tails for this order")
 
 
 def samples(x: Any, y: Any, kind: str = "kl", *, k: int | None = None, order: float = 0.5) -> float:
@@ -120,12 +124,11 @@ def _order(order: float) -> float:
     return order
 
 
-def _told(value: Tensor, kind: str) -> Tensor:
+def _told(value: Tensor, kind: str, why: str) -> Tensor:
     """Return the value, with a word where it is infinite."""
     if bool(value.isinf().any()):
         warnings.warn(
-            f"the {kind} divergence is infinite, because the distributions do not have the same support;"
-            " transport distances (reverie.transport) stay finite",
+            f"the {kind} divergence is infinite, because {why}; transport distances (reverie.transport) stay finite",
             ReverieWarning,
             stacklevel=3,
         )

@@ -90,6 +90,8 @@ def fisher(x: np.ndarray, y: np.ndarray, k: int, order: float) -> float:
     and of even rank, whose noise is independent, so that it does not add.  It is rough:
     averaging over a ball takes some of the tails off.
     """
+    if k < 2:
+        raise UserError(f"the estimate of the Fisher divergence needs at least 2 neighbours, got k = {k}")
     scores = []
     for points, skip in ((x, 1), (y, 0)):  # a point of x is its own first neighbour
         distance, near = _nearest(points, x, k + skip + 1)

@@ -8,8 +8,9 @@ from torch import Tensor
 
 def _cross(p: Tensor, q: Tensor) -> Tensor:
     """Return sum p log(p/q), where 0 log 0 = 0 and p log(p/0) is infinite."""
-    ratio = torch.where(p > 0, p / q, 1.0).log()
-    return (p * ratio).sum(-1)
+    there = p > 0  # asked before the logarithm, whose gradient would be NaN
+    logs = torch.where(there, p, 1.0).log() - torch.where(there, q, 1.0).log()
+    return (p * logs).sum(-1)
 
 
 def kl(p: Tensor, q: Tensor, order: float) -> Tensor:
@@ -47,8 +48,8 @@ def fisher(p: Tensor, q: Tensor, order: float) -> Tensor:
     On a grid of spacing h it is h² times the Fisher divergence of the densities, up to O(h²) of itself.
     """
     between = (p[..., 1:] + p[..., :-1]) / 2
-    slope = torch.where(p > 0, p / q, 1.0).log().diff(dim=-1)
-    inside = (p[..., 1:] > 0) & (p[..., :-1] > 0)
+    there = (p > 0) & (q > 0)
+    logs = torch.where(there, p, 1.0).log() - torch.where(there, q, 1.0).log()
+    steps = torch.where(there[..., 1:] & there[..., :-1], logs.diff(dim=-1), 0.0)
     apart = ((p > 0) & (q == 0)).any(-1)
-    steps = torch.where(inside & slope.isfinite(), slope, 0.0)
     return torch.where(apart, torch.inf, (between * steps**2).sum(-1))

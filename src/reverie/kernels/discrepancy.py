@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from reverie.distances import row_blocks
+from reverie.distances import precise, row_blocks
 from reverie.errors import UserError, pick
 from reverie.kernels.kernel import Gaussian, Kernel
 from reverie.kernels.matrices import Points, check_inputs, median_width
@@ -66,7 +66,7 @@ def mmd_test(x: Any, y: Any, kernel: Kernel | None = None, *, permutations: int 
     with torch.no_grad():
         xx, x_all, total = torch.zeros(permutations + 1, dtype=torch.float64), torch.zeros(permutations + 1), 0.0
         for rows in row_blocks(n + m, n + m):
-            tile = kernel(both[rows], both).double().cpu()
+            tile = kernel(both[rows], both).cpu().double()
             tile[torch.arange(len(tile)), torch.arange(rows.start, rows.stop)] = 0.0
             xx += (first[rows] * (tile @ first)).sum(0)
             sums = tile.sum(1)
@@ -103,12 +103,12 @@ def _table(kernel: Kernel, x: Points, y: Points | None = None) -> _Table:
     """
     own = y is None
     other = x if y is None else y
-    device = x.device if isinstance(x, Tensor) else None
-    total, squares = torch.zeros((), dtype=torch.float64, device=device), 0.0
-    rows, columns = (torch.zeros(len(points), dtype=torch.float64, device=device) for points in (x, other))
+    like = x.new_empty(0, dtype=precise(x)) if isinstance(x, Tensor) else torch.empty(0, dtype=torch.float64)
+    total, squares = like.new_zeros(()), 0.0
+    rows, columns = like.new_zeros(len(x)), like.new_zeros(len(other))
 
     def block(i: slice, j: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        k = kernel(x[i], other[j]).double()
+        k = kernel(x[i], other[j]).to(like)
         if own and i == j:
             k = k - k.diagonal().diag()
         return k.sum(), k.detach().sum(1), k.detach().sum(0), k.detach().square().sum()
@@ -133,8 +133,8 @@ def _quadratic(kernel: Kernel, x: Points, y: Points, biased: bool) -> MMD:
     n, m = len(x), len(y)
     xx, yy, xy = _table(kernel, x), _table(kernel, y), _table(kernel, x, y)
     if biased:
-        own_x = (xx.total + kernel.pairs(x, x).double().sum()) / n**2
-        own_y = (yy.total + kernel.pairs(y, y).double().sum()) / m**2
+        own_x = (xx.total + kernel.pairs(x, x).to(xx.total).sum()) / n**2
+        own_y = (yy.total + kernel.pairs(y, y).to(yy.total).sum()) / m**2
     else:
         own_x, own_y = xx.total / (n * (n - 1)), yy.total / (m * (m - 1))
     value = own_x + own_y - 2 * xy.total / (n * m)
@@ -168,7 +168,7 @@ def _linear(kernel: Kernel, x: Points, y: Points) -> MMD:
         raise UserError(f"the linear estimator needs at least four points of each set, got {len(x)} and {len(y)}")
     x1, x2, y1, y2 = x[0 : 2 * many : 2], x[1 : 2 * many : 2], y[0 : 2 * many : 2], y[1 : 2 * many : 2]
     h = kernel.pairs(x1, x2) + kernel.pairs(y1, y2) - kernel.pairs(x1, y2) - kernel.pairs(x2, y1)
-    return MMD(h.mean(), float(h.detach().double().std() / many**0.5), 2 * many, 2 * many)
+    return MMD(h.mean(), float(h.detach().cpu().double().std() / many**0.5), 2 * many, 2 * many)
 
 
 ESTIMATORS: dict[str, Callable[[Kernel, Any, Any], MMD]] = {

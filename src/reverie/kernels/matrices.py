@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reverie.distances import euclidean, row_blocks
 from reverie.errors import UserError
-from reverie.inputs import check_points, tensor
+from reverie.inputs import check_points, real_dtype, tensor
 from reverie.kernels.kernel import Kernel
 
 Points = Tensor | Sequence[str]
@@ -51,7 +51,10 @@ def median_width(x: Any, y: Any = None, *, most: int = 2000, seed: int = 0) -> f
 
     Of more than `most` points, that many are drawn without replacement.
     """
-    points = torch.cat(check_inputs(x) if y is None else check_inputs(x, y))
+    sets = check_inputs(x) if y is None else check_inputs(x, y)
+    if not isinstance(sets[0], Tensor):
+        raise UserError("strings have no distance to take the median of; give a kernel that compares them, such as Spectrum")
+    points = torch.cat(sets)
     if len(points) > most:
         points = points[torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))[:most].to(points.device)]
     if len(points) < 2:
@@ -63,31 +66,37 @@ def median_width(x: Any, y: Any = None, *, most: int = 2000, seed: int = 0) -> f
     return median
 
 
-def smallest_eigenvalue(matrix: Tensor) -> float:
-    """Return the smallest eigenvalue of a symmetric matrix relative to the largest in size."""
-    matrix = tensor(matrix)
+def _symmetric(values: Any) -> Tensor:
+    """Return a symmetric matrix of real numbers, or say what is wrong with it."""
+    matrix = tensor(values)
+    matrix = matrix.to(real_dtype(matrix))
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not len(matrix):
         raise UserError(f"a Gram matrix is square, got {tuple(matrix.shape)}")
     if not matrix.isfinite().all():
         raise UserError("the Gram matrix holds NaN or infinity")
     if not torch.allclose(matrix, matrix.T, rtol=1e-5, atol=1e-8 * float(matrix.abs().max())):
         raise UserError("the Gram matrix is not symmetric")
-    values = torch.linalg.eigvalsh(matrix)
+    return matrix
+
+
+def smallest_eigenvalue(matrix: Any) -> float:
+    """Return the smallest eigenvalue of a symmetric matrix relative to the largest in size."""
+    values = torch.linalg.eigvalsh(_symmetric(matrix))
     return float(values[0] / values.abs().max().clamp(min=torch.finfo(values.dtype).tiny))
 
 
-def is_positive(matrix: Tensor) -> bool:
+def is_positive(matrix: Any) -> bool:
     """Whether a symmetric matrix is positive semidefinite, up to rounding: whether it is the Gram matrix of some points."""
-    matrix = tensor(matrix)
+    matrix = _symmetric(matrix)
     return smallest_eigenvalue(matrix) >= -len(matrix) * torch.finfo(matrix.dtype).eps
 
 
-def embed(matrix: Tensor) -> Tensor:
+def embed(matrix: Any) -> Tensor:
     """Return points whose inner products are the matrix: (n, r), r its rank.  They are unique up to a rotation.
 
     By Cholesky's factor, or by eigenvectors, v_k sqrt(lambda_k), where the matrix is singular.
     """
-    matrix = tensor(matrix)
+    matrix = _symmetric(matrix)
     if not is_positive(matrix):
         raise UserError(
             f"the matrix has a negative eigenvalue ({smallest_eigenvalue(matrix):.1e} of the largest), so it is no Gram matrix"

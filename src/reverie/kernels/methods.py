@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reverie.distances import precise, row_blocks
 from reverie.errors import UserError
-from reverie.inputs import tensor
+from reverie.inputs import real_dtype, tensor
 from reverie.kernels.kernel import Kernel
 from reverie.kernels.matrices import Points, check_inputs, gram, gram_times
 
@@ -75,7 +75,7 @@ class KernelPCA:
 
     def __call__(self, z: Any) -> Tensor:
         """Return the coordinates of other points: (m, c)."""
-        k = gram(self.kernel, z, self.points)
+        k = gram(self.kernel, z, self.points).to(self.means)
         centred = k - k.mean(1, keepdim=True) - self.means + self.means.mean()
         return centred @ (self.coordinates / self.values)
 
@@ -100,9 +100,9 @@ def kernel_ridge(kernel: Kernel, x: Any, y: Any, penalty: float = 1e-3) -> Funct
     """Return the f with least sum_i |f(x_i) - y_i|² + penalty |f|²: (K + penalty I) c = y.  y: (n,) or (n, t)."""
     (x,) = check_inputs(x)
     k = gram(kernel, x)
-    y = tensor(y).to(k)
-    if y.ndim not in (1, 2) or len(y) != len(x):
-        raise UserError(f"one answer for each of {len(x)} points is needed, got the shape {tuple(y.shape)}")
+    y = _answers(y, len(x)).to(k)
+    if y.ndim > 2:
+        raise UserError(f"answers have the shape (n,) or (n, t), got {tuple(y.shape)}")
     if not penalty >= 0:
         raise UserError(f"the penalty must be 0 or more, got {penalty}")
     factor, failed = torch.linalg.cholesky_ex(k + penalty * torch.eye(len(k), dtype=k.dtype, device=k.device))
@@ -118,11 +118,24 @@ def nadaraya_watson(kernel: Kernel, x: Any, y: Any, at: Any) -> Tensor:
     The weights are a softmax of log k, so that far from all x the closest ones decide, instead of 0/0.
     """
     x, at = check_inputs(x, at)
-    y = tensor(y)
-    if len(y) != len(x):
-        raise UserError(f"one answer for each of {len(x)} points is needed, got {len(y)}")
+    y = _answers(y, len(x))
     if isinstance(x, Tensor):
         x, at = x.to(precise(x)), at.to(precise(at))
     answers = y.to(precise(y))
-    blocks = row_blocks(len(at), len(x))
-    return torch.cat([torch.tensordot(kernel.log(at[rows], x).softmax(1), answers, 1) for rows in blocks]).to(y.dtype)
+    means = []
+    for rows in row_blocks(len(at), len(x)):
+        logs = kernel.log(at[rows], x)
+        if not logs.detach().amax(1).isfinite().all():
+            raise UserError("the kernel of some place is 0 with all points, or negative; smooth with one that is positive")
+        means.append(torch.tensordot(logs.softmax(1), answers, 1))
+    return torch.cat(means).to(real_dtype(y))
+
+
+def _answers(values: Any, points: int) -> Tensor:
+    """Return what was seen at so many points as a tensor: (n, ...)."""
+    y = tensor(values)
+    if y.ndim < 1 or len(y) != points:
+        raise UserError(f"one answer for each of {points} points is needed, got the shape {tuple(y.shape)}")
+    if not y.isfinite().all():
+        raise UserError("the answers hold NaN or infinity; remove those points first")
+    return y

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from reverie.distances import attainable
 from reverie.errors import ReverieWarning, UserError
-from reverie.inputs import Weights
+from reverie.inputs import Weights, tensor
 from reverie.transport.anderson import Anderson
 from reverie.transport.problem import CostFunction, Problem, between, finite
 from reverie.transport.softmin import SoftMin
@@ -64,22 +66,24 @@ class Sinkhorn:
 
 
 def sinkhorn(
-    problem: Problem, epsilon: float = 0.01, *, scale: float | Tensor | None = None, tolerance: float = 1e-6,
-    max_iterations: int = 2000, start: Tensor | None = None,
+    problem: Problem, epsilon: float = 0.01, *, scale: float | Tensor | None = None, tolerance: float | None = None,
+    max_iterations: int = 2000, start: Any = None,
 ) -> Sinkhorn:  # fmt: skip
     """Solve min_P <P, C> + eps KL(P | a b) over plans P with row sums a and column sums b (Cuturi, arXiv:1306.0895).
 
     eps = epsilon x scale; the scale is the mean cost if none is given, and 1 makes epsilon absolute.  The iteration ends at a
-    marginal error of `tolerance`, or unconverged after `max_iterations`.  Epsilon falls from the mean cost in stages, unless
-    a potential g (..., m) to start from is given.  The gradient of the value is taken at the converged potentials (the
-    envelope theorem), never through the iterations; eps counts as a constant.
+    marginal error of `tolerance`, 1e-6 if none is given and float64 is at hand, or unconverged after `max_iterations`.  Epsilon
+    falls from the mean cost in stages, unless a potential g (..., m) to start from is given.  The gradient of the value is
+    taken at the converged potentials (the envelope theorem), never through the iterations; eps counts as a constant, and in a
+    second derivative the plan would too, so only the first is right.
     """
-    for name, number in (("epsilon", epsilon), ("tolerance", tolerance), ("max_iterations", max_iterations)):
-        if not 0 < number < float("inf"):
-            raise UserError(f"{name} must be above 0 and finite, got {number}")
+    if not 0 < epsilon < float("inf"):
+        raise UserError(f"epsilon must be above 0 and finite, got {epsilon}")
+    if tolerance is None:
+        tolerance = attainable(1e-6, problem.a.dtype, 1 / epsilon)
     with torch.no_grad():
         unit = _unit(problem, scale)
-        f, g, errors = _solve(problem, epsilon, unit, tolerance, max_iterations, start)
+        f, g, errors = solve(problem, epsilon, unit, tolerance, max_iterations, start)
     converged = errors[-1] <= tolerance
     if not converged:
         warnings.warn(
@@ -94,50 +98,61 @@ def sinkhorn(
 
 def sinkhorn_divergence(
     x: Any, y: Any, a: Weights = None, b: Weights = None, epsilon: float = 0.01, *, cost: str | CostFunction = "squared",
-    scale: float | Tensor | None = None, tolerance: float = 1e-6, max_iterations: int = 2000,
+    scale: float | Tensor | None = None, tolerance: float | None = None, max_iterations: int = 2000,
 ) -> Tensor:  # fmt: skip
     """Return the debiased divergence OT(x, y) - OT(x, x)/2 - OT(y, y)/2, all at one epsilon: (...), 0 for equal sets.
 
     With the squared cost it is positive and convex (Feydy et al., arXiv:1810.08278).  x: (..., n, d); y: (..., m, d).
     """
 
-    def solve(problem: Problem, scale: float | Tensor | None) -> Sinkhorn:
+    def fine(problem: Problem, scale: float | Tensor | None) -> Sinkhorn:  # nearly equal values are subtracted
+        problem = replace(problem, dtype=problem.a.dtype)
         return sinkhorn(problem, epsilon, scale=scale, tolerance=tolerance, max_iterations=max_iterations)
 
-    both = solve(between(x, y, a, b, cost), scale)
-    own = [solve(between(z, z, w, w, cost), both.epsilon / epsilon).value for z, w in ((x, a), (y, b))]
-    return both.value - (own[0] + own[1]) / 2
+    problem = between(x, y, a, b, cost)
+    both = fine(problem, scale)
+    own = [fine(between(z, z, w, w, cost), both.epsilon / epsilon).value for z, w in ((x, a), (y, b))]
+    return (both.value - (own[0] + own[1]) / 2).to(problem.dtype)
 
 
 def _unit(problem: Problem, scale: float | Tensor | None) -> Tensor:
     """Return the cost that epsilon is relative to: (...)."""
     if scale is not None:
-        unit = torch.as_tensor(scale).to(problem.a).expand(problem.shape[:-2])
-        if not (unit > 0).all():
-            raise UserError(f"the scale of epsilon must be above 0, got {scale}")
-        return unit
+        unit, batch = torch.as_tensor(scale, dtype=problem.a.dtype, device=problem.a.device), problem.shape[:-2]
+        if unit.shape not in ((), batch) or not (unit > 0).all() or not unit.isfinite().all():
+            raise UserError(f"the scale of epsilon must be above 0 and finite, one or one for each problem, got {scale}")
+        return unit.expand(batch)
     unit = problem.mean_cost()
     if (unit < 0).any():
         raise UserError("the mean cost is negative, so epsilon cannot be relative to it; give a scale")
     return unit.masked_fill(unit == 0, 1.0)  # where no move costs anything, any epsilon gives the same plan
 
 
-def _solve(
-    problem: Problem, epsilon: float, unit: Tensor, tolerance: float, most: int, start: Tensor | None
+def solve(
+    problem: Problem, epsilon: float, unit: Tensor, tolerance: float, most: int, start: Any = None
 ) -> tuple[Tensor, Tensor, list[float]]:
-    """Return both potentials and the marginal error of every iteration, going through the stages of epsilon."""
+    """Return both potentials and the marginal error of every iteration, going through the stages of epsilon x unit."""
+    if not 0 < tolerance < float("inf"):
+        raise UserError(f"tolerance must be above 0 and finite, got {tolerance}")
+    if not isinstance(most, Integral) or most < 1:
+        raise UserError(f"max_iterations must be a whole number of 1 or more, got {most}")
     f, g = torch.zeros_like(problem.a), torch.zeros_like(problem.b)
     stages = [epsilon]
     if start is not None:
-        g = g + start.to(g)
+        start = tensor(start).to(g)
+        if start.shape not in (g.shape, g.shape[-1:]) or not start.isfinite().all():
+            raise UserError(f"a potential to start from is finite and of shape {tuple(g.shape)}, got {tuple(start.shape)}")
+        g = g + start
     else:
         while stages[0] < SHRINK:
             stages.insert(0, stages[0] / SHRINK)
     settle = _settle_symmetric if problem.symmetric else _settle
     errors: list[float] = []
     for stage in stages[:-1]:
-        f, g = settle(SoftMin(problem, stage * unit, f, g), g, STAGE_ERROR, STAGE_STEPS, errors)
-    f, g = settle(SoftMin(problem, epsilon * unit, f, g), g, tolerance, max(1, most - len(errors)), errors)
+        steps = min(STAGE_STEPS, most - len(errors) - 1)  # one is left for the last stage
+        if steps > 0:
+            f, g = settle(SoftMin(problem, stage * unit, f, g), g, STAGE_ERROR, steps, errors)
+    f, g = settle(SoftMin(problem, epsilon * unit, f, g), g, tolerance, most - len(errors), errors)
     return f, g, errors
 
 
@@ -149,20 +164,21 @@ def _settle(soft: SoftMin, g: Tensor, tolerance: float, most: int, errors: list[
     a, b = soft.problem.a, soft.problem.b
     anderson = Anderson(b, MEMORY)
     best = torch.full_like(a[..., 0], -torch.inf)
-    plain = g
+    plain, guessed = g, False  # rounding alone may lower a plain step's value, which must not hold it up
     for k in range(most):
         f = soft.rows(g)
         mapped = soft.columns(f)
         errors.append(_error(soft, g, mapped))
         if errors[-1] <= tolerance or k == most - 1:
             break
-        dual = (a * f).sum(-1) + (b * g).sum(-1)
-        worse = dual < best - 1e-9 * soft.epsilon[..., 0]
+        parts = torch.cat([a * f, b * g], -1)
+        dual, rounding = parts.sum(-1), 64 * torch.finfo(parts.dtype).eps * parts.abs().sum(-1)
+        worse = guessed & (dual < best - rounding)
         if worse.any():
             anderson.forget()
-            g = torch.where(worse[..., None], plain, mapped)
+            g, guessed = torch.where(worse[..., None], plain, mapped), False
         else:
-            g = anderson.next(g, mapped)
+            g, guessed = anderson.next(g, mapped), True
         plain = torch.where(worse[..., None], plain, mapped)
         best = torch.maximum(best, dual)
     return f, g

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.distances import precise
+from reverie.distances import precise, root
 from reverie.errors import UserError
 from reverie.inputs import Weights, check_points, check_weights, tensor
 from reverie.noise import Noise, image_seeds
@@ -29,7 +29,7 @@ def wasserstein_1d(x: Any, y: Any, a: Weights = None, b: Weights = None, p: floa
     dtype = torch.promote_types(x.dtype, y.dtype)
     x, y = x.to(precise(x)), y.to(precise(y))
     a, b = check_weights(a, x.shape, "a", x), check_weights(b, y.shape, "b", y)
-    return _root(_power(x, y, a, b, p), p).to(dtype)
+    return _norm(*_moves(x, y, a, b), p).to(dtype)
 
 
 def sliced_wasserstein(
@@ -51,38 +51,37 @@ def sliced_wasserstein(
     u = Noise(image_seeds(seed, directions)).like(x.new_empty(directions, x.shape[1]))
     u = u / u.norm(dim=1, keepdim=True)
     a, b = check_weights(a, x.shape[:1], "a", x), check_weights(b, y.shape[:1], "b", y)
-    power = _power((x @ u.T).T, (y @ u.T).T, a.expand(directions, -1), b.expand(directions, -1), p)
-    return _root(power.amax() if math.isinf(p) else power.mean(), p).to(dtype)
+    gap, mass = _moves((x @ u.T).T, (y @ u.T).T, a.expand(directions, -1), b.expand(directions, -1))
+    return _norm(gap.flatten(), mass.flatten() / directions, p).to(dtype)
 
 
-def _power(x: Tensor, y: Tensor, a: Tensor, b: Tensor, p: float) -> Tensor:
-    """Return W_p^p, or W_inf: (...)."""
-    if not p >= 1:
-        raise UserError(f"p must be at least 1, got {p}")
+def _moves(x: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how far the pieces of the optimal plan go, and the mass of each: (..., k) both.
+
+    The plan is a staircase: each piece ends where the cumulative weight of x or of y does.  Where two such ends meet, a piece
+    has no mass but still its gap, the slope of the cost in the weights.
+    """
     (x, i), (y, j) = x.sort(-1), y.sort(-1)
     a, b = a.gather(-1, i), b.gather(-1, j)
-    if x.shape == y.shape and bool((a == b).all()):
-        gap, mass = (x - y).abs(), a
-    else:
-        ends_x, ends_y = a.cumsum(-1), b.cumsum(-1)
-        ends = torch.cat([ends_x, ends_y], -1).sort(-1).values
-        mass = ends.diff(dim=-1, prepend=torch.zeros_like(ends[..., :1]))
-        middle = (ends - mass / 2).detach()
-        gap = (_quantile(x, ends_x.detach(), middle) - _quantile(y, ends_y.detach(), middle)).abs()
+    if not (a.requires_grad or b.requires_grad) and torch.equal(a, b):
+        return (x - y).abs(), a
+    n, m = x.shape[-1], y.shape[-1]
+    ends, order = torch.cat([a.cumsum(-1), b.cumsum(-1)], -1).sort(dim=-1, stable=True)
+    mass = ends.diff(dim=-1, prepend=torch.zeros_like(ends[..., :1]))
+    rounding = min((n + m) * torch.finfo(mass.dtype).eps, 0.5 / max(n, m))
+    mass = torch.where(mass > rounding, mass, mass - mass.detach())
+    ended = (order < n).long()  # 1 where a weight of x ends, 0 where one of y does
+    i, j = ((e.cumsum(-1) - e).clamp(max=size - 1) for e, size in ((ended, n), (1 - ended, m)))
+    return (x.gather(-1, i) - y.gather(-1, j)).abs(), mass
+
+
+def _norm(gap: Tensor, mass: Tensor, p: float) -> Tensor:
+    """Return (sum mass gap^p)^(1/p), the largest gap with mass for infinite p: (...)."""
+    if not p >= 1:
+        raise UserError(f"p must be at least 1, got {p}")
+    largest = torch.where(mass > 0, gap, 0.0).amax(-1)
     if math.isinf(p):
-        return torch.where(mass > 1e-14, gap, 0.0).amax(-1)
-    return (mass * gap**p).sum(-1)
-
-
-def _quantile(values: Tensor, ends: Tensor, at: Tensor) -> Tensor:
-    """Return the value whose piece of cumulative weight holds each position."""
-    index = torch.searchsorted(ends.contiguous(), at.contiguous()).clamp(max=values.shape[-1] - 1)
-    return values.gather(-1, index)
-
-
-def _root(power: Tensor, p: float) -> Tensor:
-    """Return power^(1/p), with the gradient 0 at 0, where there is none."""
-    if p == 1 or math.isinf(p):
-        return power
-    positive = power > 0
-    return torch.where(positive, torch.where(positive, power, 1.0) ** (1 / p), 0.0)
+        return largest
+    unit = torch.where(largest > 0, largest, 1.0).detach()  # powers of at most 1 do not overflow
+    most = (torch.finfo(gap.dtype).max / 4) ** (1 / p)  # for pieces without mass, which may be longer
+    return unit * root((mass * (gap / unit[..., None]).clamp(max=most) ** p).sum(-1), p)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -12,10 +12,9 @@ from torch import Tensor
 
 from reverie.distances import euclidean, manhattan, precise, row_blocks, squared, squared_factors
 from reverie.errors import UserError, pick
-from reverie.inputs import Weights, check_points, check_weights, tensor
+from reverie.inputs import Weights, check_points, check_weights, real_dtype, tensor
 
 CostFunction = Callable[[Tensor, Tensor], Tensor]
-
 
 COSTS: dict[str, CostFunction] = {"squared": squared, "euclidean": euclidean, "manhattan": manhattan}
 
@@ -90,19 +89,17 @@ def between(x: Any, y: Any, a: Weights = None, b: Weights = None, cost: str | Co
     function = pick(COSTS, cost, "cost") if isinstance(cost, str) else cost
     dtype = torch.promote_types(x.dtype, y.dtype)
     x, y = x.to(precise(x)), y.to(precise(y))
-
-    factors = squared_factors(x, y) if function is squared else None
+    a, b = check_weights(a, x.shape[:-1], "a", x), check_weights(b, y.shape[:-1], "b", y)
+    if function is squared:
+        centre = (b[..., None] * y).detach().sum(-2, keepdim=True)
+        left, right = squared_factors(x - centre, y - centre)  # the work on single points is done once
+        return Problem(a, b, lambda rows: (left[..., rows, :] @ right.mT).clamp_(min=0), dtype, symmetric)
 
     def tile(rows: slice) -> Tensor:
-        if factors is None:
-            return function(x[..., rows, :], y)
-        return (factors[0][..., rows, :] @ factors[1].mT).clamp_(min=0)  # with the work on single points done once
+        return function(x[..., rows, :], y).to(x)
 
-    made = tile(slice(0, 1))
-    if made.shape != (*x.shape[:-2], 1, y.shape[-2]):
-        raise UserError(f"the cost function gave {tuple(made.shape)} for one point and {y.shape[-2]}; it must give every pair")
-    a, b = check_weights(a, x.shape[:-1], "a", x), check_weights(b, y.shape[:-1], "b", y)
-    return Problem(a, b, tile, dtype, symmetric)
+    problem = Problem(a, b, tile, dtype, symmetric)
+    return problem if isinstance(cost, str) else _checked(problem)
 
 
 def costing(matrix: Any, a: Weights = None, b: Weights = None) -> Problem:
@@ -110,18 +107,36 @@ def costing(matrix: Any, a: Weights = None, b: Weights = None) -> Problem:
     matrix = tensor(matrix)
     if matrix.ndim < 2 or 0 in matrix.shape:
         raise UserError(f"a matrix of costs has rows and columns, got the shape {tuple(matrix.shape)}")
-    dtype = matrix.dtype if matrix.is_floating_point() else torch.get_default_dtype()
-    if matrix.isnan().any() or (matrix == -torch.inf).any():
-        raise UserError("the matrix of costs holds NaN or minus infinity; a cost is a number, or infinity to forbid a move")
+    dtype = real_dtype(matrix)
     matrix = matrix.to(precise(matrix))
     a = check_weights(a, matrix.shape[:-1], "a", matrix)
     b = check_weights(b, (*matrix.shape[:-2], matrix.shape[-1]), "b", matrix)
-    allowed = matrix.isfinite()
-    to, come = (allowed & (b > 0)[..., None, :]).any(-1), (allowed & (a > 0)[..., None]).any(-2)
-    if not (to | (a == 0)).all() or not (come | (b == 0)).all():
+    return _checked(Problem(a, b, lambda rows: matrix[..., rows, :], dtype))
+
+
+def _checked(problem: Problem) -> Problem:
+    """Look through the costs once for those that make no sense; points that are not there move for nothing."""
+    to, come = torch.empty_like(problem.a, dtype=torch.bool), torch.zeros_like(problem.b, dtype=torch.bool)
+    for rows in problem.blocks():
+        with torch.no_grad():
+            costs = problem.tile(rows)
+        shape = (*problem.a[..., rows].shape, problem.b.shape[-1])
+        if costs.shape != shape:
+            raise UserError(f"the cost function gave {tuple(costs.shape)} and not {shape}; it must give every pair")
+        if costs.isnan().any() or (costs == -torch.inf).any():
+            raise UserError("the costs hold NaN or minus infinity; a cost is a number, or infinity to forbid a move")
+        allowed = costs.isfinite()
+        to[..., rows] = (allowed & (problem.b > 0)[..., None, :]).any(-1)
+        come |= (allowed & (problem.a > 0)[..., rows, None]).any(-2)
+    if not (to | (problem.a == 0)).all() or not (come | (problem.b == 0)).all():
         raise UserError("every move from some row or to some column is forbidden; each needs a finite cost")
-    matrix = matrix.masked_fill(~to[..., None] | ~come[..., None, :], 0.0)  # of points that are not there
-    return Problem(a, b, lambda rows: matrix[..., rows, :], dtype)
+    if to.all() and come.all():
+        return problem
+
+    def tile(rows: slice) -> Tensor:
+        return problem.tile(rows).masked_fill(~to[..., rows, None] | ~come[..., None, :], 0.0)
+
+    return replace(problem, tile=tile)
 
 
 def finite(costs: Tensor) -> Tensor:

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from reverie.distances import precise
+from reverie.distances import attainable, precise
 from reverie.errors import ReverieWarning, UserError
-from reverie.inputs import tensor
-from reverie.transport.entropic import sinkhorn
+from reverie.inputs import real_dtype, tensor
+from reverie.transport.entropic import solve
 from reverie.transport.problem import costing
 
 NEWTON_STEPS = 100
@@ -34,30 +34,46 @@ class Scaling:
     converged: bool
 
 
-def scale_matrix(matrix: Any, rows: Tensor, columns: Tensor, *, tolerance: float = 1e-9, max_iterations: int = 2000) -> Scaling:
+def scale_matrix(
+    matrix: Any, rows: Any, columns: Any, *, tolerance: float | None = None, max_iterations: int = 2000
+) -> Scaling:
     """Scale rows and columns of a matrix without negative entries to given sums: Sinkhorn's algorithm at cost -log K.
 
     It can only be done if the zeros leave room: then the result is unique, and u and v are up to a factor (Sinkhorn 1967).
-    rows: (..., n); columns: (..., m), of one total.
+    It has no gradient.  rows: (..., n); columns: (..., m), of one total; without a tolerance, 1e-9 in float64.
     """
-    matrix, rows, columns = (tensor(part) for part in (matrix, rows, columns))
-    if not (matrix >= 0).all():
-        raise UserError("only a matrix of numbers that are 0 or more can be scaled to given sums")
-    total, other = rows.sum(-1, keepdim=True), columns.sum(-1, keepdim=True)
-    if not torch.allclose(total.double(), other.double()):
-        raise UserError("the sums asked of rows and columns have different totals, so no matrix has both")
-    dtype = matrix.dtype if matrix.is_floating_point() else torch.get_default_dtype()
+    matrix, rows, columns = (tensor(part).detach() for part in (matrix, rows, columns))
+    if matrix.ndim < 2 or not matrix.isfinite().all() or not (matrix >= 0).all():
+        raise UserError("only a matrix of finite numbers that are 0 or more can be scaled to given sums")
     k = matrix.to(precise(matrix))
+    rows, columns = rows.to(k), columns.to(k)
+    for name, sums, many in (("rows", rows, k.shape[-2]), ("columns", columns, k.shape[-1])):
+        if sums.shape[-1:] != (many,) or not sums.isfinite().all() or not (sums >= 0).all():
+            raise UserError(f"the sums asked of the {name} must be {many} finite numbers that are 0 or more")
+    total, other = rows.sum(-1, keepdim=True), columns.sum(-1, keepdim=True)
+    if not ((total - other).abs() <= 1e-5 * total).all() or not (total > 0).all():
+        raise UserError("the sums asked of rows and columns must have one total above 0, or no matrix has both")
+    there = (k > 0) & (rows > 0)[..., None] & (columns > 0)[..., None, :]
+    if not (there.any(-1) | (rows == 0)).all() or not (there.any(-2) | (columns == 0)).all():
+        raise UserError("some row or column of the matrix holds only zeros, so it cannot have a sum above 0")
     problem = costing(-k.log(), rows, columns)
-    found = sinkhorn(
-        problem, 1.0, scale=1.0, tolerance=tolerance, max_iterations=max_iterations, start=torch.zeros_like(problem.b)
-    )
-    u, v = total.to(k) * problem.a * found.f.exp(), problem.b * found.g.exp()
-    scaled = (u[..., None] * k * v[..., None, :]).to(dtype)
-    return Scaling(scaled, u, v, found.iterations, found.marginal_error, found.converged)
+    if tolerance is None:
+        tolerance = attainable(1e-9, k.dtype)
+    one, start = k.new_ones(k.shape[:-2]), torch.zeros_like(problem.b)
+    f, g, errors = solve(problem, 1.0, one, tolerance, max_iterations, start)
+    if not errors[-1] <= tolerance:
+        warnings.warn(
+            f"the scaling did not converge in {len(errors)} iterations: the marginal error is {errors[-1]:.1e} and not"
+            f" {tolerance:.1e}; raise max_iterations, unless the zeros of the matrix leave no room for these sums",
+            ReverieWarning,
+            stacklevel=2,
+        )
+    u, v = total * problem.a * f.exp(), problem.b * g.exp()
+    scaled = (u[..., None] * k * v[..., None, :]).to(real_dtype(matrix))
+    return Scaling(scaled, u, v, len(errors), errors[-1], errors[-1] <= tolerance)
 
 
-def doubly_stochastic(matrix: Any, *, tolerance: float = 1e-9, max_iterations: int = 2000) -> Scaling:
+def doubly_stochastic(matrix: Any, *, tolerance: float | None = None, max_iterations: int = 2000) -> Scaling:
     """Scale a square matrix without negative entries so that every row and column has the sum 1 (Sinkhorn and Knopp 1967)."""
     matrix = tensor(matrix)
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
@@ -78,10 +94,15 @@ class Constraint(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Arrays whose sums over some axes are given, as a tensor of the remaining axes.  The projection scales each part."""
+    """Arrays whose sums over some axes are given, as numbers of the remaining axes.  The projection scales each part."""
 
     over: tuple[int, ...]
-    to: Tensor
+    to: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "to", tensor(self.to))
+        if not self.to.isfinite().all() or not (self.to >= 0).all():
+            raise UserError("the sums of a non-negative array are finite numbers that are 0 or more")
 
     def _ratio(self, p: Tensor) -> tuple[Tensor, Tensor]:
         sums = p.sum(self.over, keepdim=True)
@@ -107,8 +128,14 @@ class Moments:
     The projection is p exp(sum_k l_k rows_k), with l from Newton's method on the convex dual.
     """
 
-    rows: Tensor
-    to: Tensor
+    rows: Any
+    to: Any
+
+    def __post_init__(self) -> None:
+        for name, numbers in (("rows", tensor(self.rows)), ("to", tensor(self.to))):
+            if not numbers.isfinite().all():
+                raise UserError(f"the {name} of the moments asked hold NaN or infinity")
+            object.__setattr__(self, name, numbers)
 
     def project(self, p: Tensor) -> Tensor:
         """Return the closest array with these moments."""
@@ -148,17 +175,19 @@ class Projection:
 
 
 def kl_project(
-    q: Any, constraints: Sequence[Constraint], *, tolerance: float = 1e-9, max_iterations: int = 10_000
+    q: Any, constraints: Sequence[Constraint], *, tolerance: float | None = None, max_iterations: int = 10_000
 ) -> Projection:
     """Return the non-negative array with least KL(p | q) in the intersection of affine sets, by projecting on each in turn.
 
     For affine sets the turns converge to the projection on all of them (Bregman 1967; Csiszár 1975).  Sums of rows and sums of
-    columns are Sinkhorn's case: q = a b exp(-C/eps).
+    columns are Sinkhorn's case: q = a b exp(-C/eps).  Without a tolerance of the largest error, 1e-9 in float64.
     """
     q = tensor(q)
-    if not (q >= 0).all() or not constraints:
-        raise UserError("a projection needs an array of numbers that are 0 or more, and at least one constraint")
-    dtype, p = q.dtype, q.to(precise(q))
+    if not q.isfinite().all() or not (q >= 0).all() or not constraints:
+        raise UserError("a projection needs an array of finite numbers that are 0 or more, and at least one constraint")
+    p = q.to(precise(q))
+    if tolerance is None:
+        tolerance = attainable(1e-9, p.dtype)
     error, rounds = float("inf"), 0
     while not error <= tolerance and rounds < max_iterations:
         for constraint in constraints:
@@ -172,4 +201,4 @@ def kl_project(
             ReverieWarning,
             stacklevel=2,
         )
-    return Projection(p.to(dtype), rounds, error, error <= tolerance)
+    return Projection(p.to(real_dtype(q)), rounds, error, error <= tolerance)
