@@ -17,12 +17,19 @@ from reverie.errors import UserError, pick
 Function = Callable[[Tensor], Tensor]
 
 
+def _checked(y: Tensor) -> Tensor:
+    if not isinstance(y, Tensor) or y.layout != torch.strided:
+        kind = f"a tensor of layout {y.layout}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
+        raise UserError(f"detect needs a function that gives one dense tensor, and this one gives {kind}")
+    return y
+
+
 def _traced(f: Function, x: Tensor) -> Pattern:
     """Follow index sets through f.  It holds for every x that takes the same branches of f."""
     with Tracer(x.numel(), rule_of) as tracer, torch.no_grad():
         base = x.detach().clone(memory_format=torch.contiguous_format)
         tracer.write(base, sparse.eye_array(x.numel(), dtype=bool, format="csr"))
-        y = f(base)
+        y = _checked(f(base))
         rows = tracer.rows(y)
     tracer.warn_of_unknown()
     return rows if rows is not None else empty(y.numel(), x.numel())
@@ -37,7 +44,7 @@ def _probed(f: Function, x: Tensor) -> Pattern:
     n = x.numel()
     random = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        rows = f(x).numel()
+        rows = _checked(f(x)).numel()
     weights = (0.5 + torch.rand(n, generator=random, dtype=torch.float64)).to(x)  # no cancellation but by bad luck
     signs = torch.where(torch.rand(n, generator=random) < 0.5, -1.0, 1.0).to(x)
     groups = np.zeros(n, np.int64)
