@@ -15,7 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.autodiff import color, detect, diagonal, divergence, hutchinson, recorded_jacobian, sparse_hessian, sparse_jacobian
-from reverie.autodiff.sparse import ORDERS, PROBLEMS, check, check_acyclic, check_diagonal, check_star, decompress
+from reverie.autodiff.sparse import (
+    ORDERS,
+    PROBLEMS,
+    check,
+    check_acyclic,
+    check_columns,
+    check_diagonal,
+    check_star,
+    decompress,
+)
 from reverie.errors import ReverieWarning, UserError
 
 SYMMETRIC = ("star", "acyclic")
@@ -156,6 +165,11 @@ def test_checks_agree_with_the_definitions() -> None:
     with pytest.raises(UserError, match="only two colours"):
         check_acyclic(ring, np.array([0, 1, 0, 1]))
     check_acyclic(ring, np.array([0, 1, 0, 2]))
+    for test in (check_star, check_acyclic):
+        with pytest.raises(UserError, match="symmetric"):
+            test(np.tril(ring), np.array([0, 1, 0, 1]))
+    with pytest.raises(UserError, match="column 0 has entries and no colour"):
+        check_columns(np.eye(2), np.array([-1, 0]))
 
 
 def test_an_arrow_is_cheap_from_both_sides_only() -> None:
@@ -177,6 +191,10 @@ def test_mistakes_are_told() -> None:
         sparse_jacobian(torch.sin, draw(5), plan)
     with pytest.raises(UserError, match="plan is for 4 outputs and f gives 1"):
         sparse_jacobian(lambda x: x.sum()[None], draw(4), plan)
+    with pytest.raises(UserError, match="one number"):
+        sparse_hessian(torch.sin, draw(4))
+    with pytest.raises(UserError, match="rows and columns"):
+        color(np.ones(3))
     with pytest.raises(UserError, match="nearly full"):
         color(sparse.csr_array(np.ones((1, 20_000), bool)), order="smallest-last")
     with pytest.raises(UserError, match="floating-point"):
@@ -513,6 +531,8 @@ def test_empty_and_constant_functions() -> None:
     jacobian = sparse_jacobian(lambda x: torch.ones(3, dtype=x.dtype) + 0 * x.round()[:3], draw(4))
     assert jacobian.shape == (3, 4) and jacobian._nnz() == 0
     assert color(np.zeros((3, 0))).number == 0
+    for method in ("global", "local"):
+        assert detect(lambda x: x.sum()[None], draw(0), method=method).shape == (1, 0)
 
 
 def net(channels: int = 1) -> nn.Module:

@@ -9,6 +9,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from reverie.autodiff.second import of_one_number
 from reverie.autodiff.sparse.color import color
 from reverie.autodiff.sparse.rules import rule_of
 from reverie.autodiff.sparse.tracer import Pattern, Tracer, empty, links
@@ -82,6 +83,10 @@ def detect(f: Function, x: Tensor, matrix: str = "jacobian", method: str = "glob
     """
     if not x.is_floating_point():
         raise UserError(f"detect needs an x of floating-point numbers, got {x.dtype}; use x.double()")
+    if matrix == "hessian":
+        of_one_number(f, x)
+    if not x.numel():
+        return empty(0 if matrix == "hessian" else _checked(f(x)).numel(), 0)
     found = pick(METHODS, method, "method of detection")(pick(MATRICES, matrix, "matrix")(f), x)
     if matrix == "hessian":
         found = found + found.T
