@@ -87,6 +87,10 @@ def test_wrong_inputs_are_told() -> None:
         jvp(torch.sin, draw(3), draw(4))
     with pytest.raises(UserError, match="one number"):
         hvp(torch.sin, draw(3), draw(3))
+    with pytest.raises(UserError, match="no numbers"):
+        jacobian(torch.sin, draw(0))
+    with pytest.raises(UserError, match="ReLU has no parameters"):
+        of_parameters(nn.ReLU(), draw(3))
     with pytest.raises(UserError, match="did you mean 'forward'"):
         jacobian(torch.sin, draw(3), "forwards")
 
@@ -118,6 +122,27 @@ def test_dual_arithmetic_with_numbers_and_tensors_on_both_sides() -> None:
     assert float(derivative(lambda x: x**3, -2.0, 2)) == -12
     with pytest.raises(UserError, match="not torch's 'cumsum'"):
         torch.cumsum(Dual(3.0, 1.0), 0)  # type: ignore[call-overload]
+
+
+def test_dual_numbers_broadcast_and_take_what_torch_takes() -> None:
+    assert float((Dual(3.0, 1.0) + torch.zeros(4)).sum().tangent) == 4
+    nested = derivative(lambda x: derivative(lambda y: (x * y + torch.ones(3)).sum(), 1.0), 2.0)
+    assert float(nested) == 3
+    x = Dual(draw(2, 3), draw(2, 3, seed=1))
+    torch.testing.assert_close(torch.sum(x, dim=0).tangent, draw(2, 3, seed=1).sum(0))
+    torch.testing.assert_close(x.mean(dim=1, keepdim=True).tangent, draw(2, 3, seed=1).mean(1, keepdim=True))
+    with pytest.raises(UserError, match="'add' without alpha"):
+        torch.add(x, x, alpha=3)
+    with pytest.raises(UserError, match="does not fit a value"):
+        Dual(1.0, torch.ones(4))
+
+
+@pytest.mark.parametrize("power", [0, 2, torch.tensor(0.0), torch.tensor(2.0)], ids=["0", "2", "tensor 0", "tensor 2"])
+@pytest.mark.parametrize("base", [0.0, -3.0])
+def test_powers_of_dual_numbers_that_are_not_positive(base: float, power: float | Tensor) -> None:
+    n = float(power)
+    for order, expected in enumerate((base**n, n * base if n else 0.0, n, 0.0)):
+        assert float(derivative(lambda x: x**power, base, order)) == expected
 
 
 def test_nested_derivatives_are_not_confused() -> None:
@@ -154,6 +179,14 @@ def test_sweeps_over_a_recorded_graph_are_torchs_products() -> None:
         record(lambda x: torch.ones(2), draw(2))
     with pytest.raises(UserError, match="in place"):
         record(lambda x: x.sin().add_(1), draw(2))
+
+
+def test_a_graph_transposes_and_detaches_as_torch_does() -> None:
+    weight, x = draw(3, 3), draw(3, 3, seed=1)
+    torch.testing.assert_close(record(lambda x: (x.t() * weight).sum(), x).adjoints()[0], weight.T)
+    three = torch.tensor(3.0, dtype=torch.float64)
+    assert float(record(lambda x: x * x.detach(), three).adjoints()[0]) == 3
+    assert float(record(lambda x: x * (x.detach() + 1), three).adjoints()[0]) == 4
 
 
 def chain(depth: int):
@@ -259,11 +292,26 @@ def test_an_ill_conditioned_equation_warns_and_gmres_that_fails_is_an_error() ->
     solution = implicit(lambda w, b: a @ w - b, lambda b: torch.linalg.solve(a, b))
     with pytest.warns(ReverieWarning, match="about 12 of the 16 digits"):
         jacobian(solution, b)
+    milder = torch.diag(torch.tensor([1.0, 1e-9], dtype=torch.float64))
     singular = torch.tensor([[1.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
     for linear in ("gmres", "cg"):
         lost = implicit(lambda w, b: singular @ w - b, lambda b: torch.zeros_like(b), linear)
-        with pytest.raises(UserError, match="singular or ill-conditioned"):
-            jvp(lost, b, torch.tensor([1.0, -1.0], dtype=torch.float64))
+        for along in ([1.0, -1.0], [1.0, 1.0]):  # out of and in the range of the matrix
+            with pytest.raises(UserError, match="singular or ill-conditioned"):
+                jvp(lost, b, torch.tensor(along, dtype=torch.float64))
+        near = implicit(lambda w, b: milder @ w - b, lambda b: torch.linalg.solve(milder, b), linear)
+        with pytest.warns(ReverieWarning, match="about 8 of the 16 digits"):
+            jvp(near, b, torch.tensor([1.0, 0.0], dtype=torch.float64))
+    skew = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+    with pytest.raises(UserError, match="not symmetric positive definite"):
+        jvp(implicit(lambda w, b: skew @ w - b, lambda b: -skew @ b, "cg"), b, b)
+
+
+@pytest.mark.parametrize("linear", ["lu", "gmres", "cg"])
+def test_an_equation_of_another_shape_than_its_solution_is_refused(linear: str) -> None:
+    root = implicit(lambda w, a: (w * w - a).sum(), torch.sqrt, linear)
+    with pytest.raises(UserError, match=r"shape of w, \(2,\), and gives \(\)"):
+        torch.func.grad(lambda a: root(a).sum())(torch.ones(2, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("linear", ["lu", "gmres", "cg"])
@@ -314,6 +362,12 @@ def test_linear_programme_and_its_derivatives() -> None:
         torch.testing.assert_close(x_a[:2], expected)
     v_a, v_b, v_c = jacobian(lambda a, b, c: linear_programme(a, b, c).value, (A, B, C))
     torch.testing.assert_close((v_b, v_c, v_a), (found.y, found.x, -torch.outer(found.y, found.x)))  # envelope theorem
+
+
+@pytest.mark.parametrize("scale", [1e-10, 1e10])
+def test_a_linear_programme_has_no_unit(scale: float) -> None:
+    found, scaled = linear_programme(A, B, C), linear_programme(A, scale * B, scale * C)
+    torch.testing.assert_close((scaled.x, scaled.y), (scale * found.x, scale * found.y), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,9 @@ def test_grids_fall_from_the_noise_to_the_data(name: str, schedule: Schedule) ->
 
 @pytest.mark.parametrize("name", INNER)
 def test_one_step_is_one_time(name: str, schedule: Schedule) -> None:
-    assert INNER[name]()(schedule, 1).shape == (1,)
+    (time,) = INNER[name]()(schedule, 1).tolist()
+    alpha, sigma = schedule(time)
+    assert time == 1 or sigma / alpha == pytest.approx(MOST_NOISE)  # all is still to be done
 
 
 def test_the_grid_of_all_steps_is_the_discrete_chain() -> None:
@@ -78,3 +80,12 @@ def test_impossible_grids_are_refused(spec: str) -> None:
 def test_a_grid_that_starts_below_the_end_of_the_chain_is_refused() -> None:
     with pytest.raises(UserError, match="cannot fall"):
         Uniform(start=0.01)(Linear(40), 5)
+
+
+@pytest.mark.parametrize("grid", [LogSNR, Karras])
+def test_a_grid_in_the_noise_level_needs_a_finite_and_falling_one(grid: type[LogSNR]) -> None:
+    for schedule in (Linear(), Rectified()):
+        with pytest.raises(UserError, match="none at t = 0"):
+            grid(end=0.0)(schedule, 4)
+    with pytest.raises(UserError, match="not below"):
+        grid(end=0.995)(Rectified(), 4)

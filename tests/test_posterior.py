@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from reverie.autodiff import color, detect
 from reverie.denoiser import NetDenoiser
+from reverie.errors import UserError
 from reverie.oracle import DatasetDenoiser, GaussianDenoiser
 from reverie.posterior import posterior_covariance, posterior_variance
-from reverie.schedule import Linear, Schedule
+from reverie.schedule import Linear, Rectified, Schedule
 
 MEAN = torch.tensor([0.3, -0.4, 0.1], dtype=torch.float64)
 COVARIANCE = torch.tensor([[0.8, 0.3, 0.1], [0.3, 0.5, 0.0], [0.1, 0.0, 0.3]], dtype=torch.float64)
@@ -65,3 +67,17 @@ def test_variance_of_a_local_network_by_colouring() -> None:
     assert plan.number == 9
     expected = posterior_covariance(denoiser, x, 0.4).diagonal(dim1=1, dim2=2)
     torch.testing.assert_close(posterior_variance(denoiser, x, 0.4, plan=plan).flatten(1), expected)
+
+
+@pytest.mark.parametrize("t", [1.0, torch.tensor([0.5, 1.0], dtype=torch.float64)], ids=["number", "tensor"])
+def test_pure_noise_says_nothing_of_the_covariance(t: float | Tensor) -> None:
+    denoiser = GaussianDenoiser(Rectified(), MEAN, COVARIANCE)
+    for ask in (posterior_covariance, posterior_variance):
+        with pytest.raises(UserError, match="alpha = 0"):
+            ask(denoiser, draw(2, 3), t)
+
+
+def test_a_plan_for_more_than_the_diagonal_is_refused() -> None:
+    denoiser = GaussianDenoiser(Linear(), MEAN, COVARIANCE)
+    with pytest.raises(UserError, match="'diagonal'"):
+        posterior_variance(denoiser, draw(2, 3), 0.5, plan=color(torch.eye(3)))

@@ -9,11 +9,20 @@ from torch import Tensor
 
 from reverie.autodiff.sparse import Coloring, color, detect, diagonal
 from reverie.denoiser import Denoiser
+from reverie.errors import UserError
 from reverie.scalar import Time, expand
 
 
 def _mean(denoiser: Denoiser, t: Time, cond: Tensor | None) -> Callable[[Tensor], Tensor]:
     return lambda x: denoiser(x, t, cond).x0
+
+
+def _gain(denoiser: Denoiser, t: Time) -> Time:
+    """Return sigma² / alpha, by which the Jacobian is scaled."""
+    alpha, sigma = denoiser.schedule(t)
+    if not bool(torch.as_tensor(alpha > 0).all()):
+        raise UserError("at alpha = 0 the denoiser's Jacobian is zero and says nothing of the covariance; ask at a smaller t")
+    return sigma**2 / alpha
 
 
 def posterior_covariance(denoiser: Denoiser, x: Tensor, t: Time, cond: Tensor | None = None) -> Tensor:
@@ -22,8 +31,7 @@ def posterior_covariance(denoiser: Denoiser, x: Tensor, t: Time, cond: Tensor | 
     Cov[x0 | x] = sigma² / alpha dE[x0 | x]/dx, Tweedie's formula of second order (arXiv:2205.15127, eq. 11 for alpha = 1).
     It is exact for an optimal denoiser; that of a trained one need not be symmetric.
     """
-    alpha, sigma = denoiser.schedule(t)
-    size = x[0].numel()
+    gain, size = _gain(denoiser, t), x[0].numel()
     units = torch.eye(size, dtype=x.dtype, device=x.device).reshape(size, 1, *x.shape[1:])
     mean = _mean(denoiser, t, cond)
 
@@ -33,7 +41,7 @@ def posterior_covariance(denoiser: Denoiser, x: Tensor, t: Time, cond: Tensor | 
 
     columns = torch.func.vmap(push, chunk_size=64)(units)  # (D, B, D): [j, b, i] = d x0_i / d x_j
     jacobian = columns.permute(1, 2, 0)
-    return expand(sigma**2 / alpha, jacobian) * jacobian
+    return expand(gain, jacobian) * jacobian
 
 
 def posterior_variance(
@@ -43,8 +51,8 @@ def posterior_variance(
 
     plan: a colouring of one image's Jacobian by "diagonal", to be used again; it makes networks of local reach cheap.
     """
-    alpha, sigma = denoiser.schedule(t)
+    gain = _gain(denoiser, t)
     if plan is None:
         first = t[:1] if isinstance(t, Tensor) and t.ndim else t
         plan = color(detect(_mean(denoiser, first, cond[:1] if cond is not None else None), x[:1]), "diagonal")
-    return expand(sigma**2 / alpha, x) * diagonal(_mean(denoiser, t, cond), x, plan)
+    return expand(gain, x) * diagonal(_mean(denoiser, t, cond), x, plan)

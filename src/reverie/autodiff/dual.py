@@ -31,7 +31,8 @@ class Dual:
     """
 
     def __init__(self, value: Number, tangent: Number, level: int | None = None) -> None:
-        self.value, self.tangent = _as_number(value), _as_number(tangent)
+        self.value = _as_number(value)
+        self.tangent = _in_shape(_as_number(tangent), _plain(self.value).shape)
         self.level = 1 + max(_level(self.value), _level(self.tangent)) if level is None else level
 
     def __repr__(self) -> str:
@@ -50,9 +51,10 @@ class Dual:
         return _binary(self, other, lambda a, b: a / b, lambda a, b: (1 / b, -a / (b * b)))
 
     def __pow__(self, other: Number) -> Dual:
-        if isinstance(other, int | float):  # also where the base is not positive
-            return Dual(self.value**other, self.tangent * (other * self.value ** (other - 1)), self.level)
-        return METHODS["exp"](METHODS["log"](self) * other)
+        if isinstance(other, Dual):
+            return METHODS["exp"](METHODS["log"](self) * other)
+        slope = other * self.value ** _one_less(other)  # also where the base is not positive
+        return Dual(self.value**other, self.tangent * slope, self.level)
 
     def __rpow__(self, other: Number) -> Dual:
         return METHODS["exp"](self * _plain(_as_number(other)).log())
@@ -75,17 +77,39 @@ class Dual:
     def __getattr__(self, name: str) -> Any:
         if name not in METHODS:
             raise AttributeError(f"dual numbers have no {name!r}; they have {', '.join(sorted(METHODS))} and arithmetic")
-        return lambda *args: METHODS[name](self, *args)
+        return lambda *args, **kwargs: _called(name, (self, *args), kwargs)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let torch's functions act on dual numbers."""
         name = func.__name__
-        if name in METHODS:
-            return METHODS[name](*args)
-        if (swap := _ARITHMETIC.get(name)) is not None:  # a tensor on the left
-            return swap(*args)
+        if name in METHODS or name in _ARITHMETIC:
+            return _called(name, args, kwargs or {})
         raise UserError(f"dual numbers know {', '.join(sorted(METHODS))} and arithmetic, not torch's {name!r}")
+
+
+def _called(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if kwargs and name not in LINEAR:
+        raise UserError(f"dual numbers know {name!r} without {', '.join(kwargs)}; write it with arithmetic")
+    return (METHODS.get(name) or _ARITHMETIC[name])(*args, **kwargs)
+
+
+def _in_shape(tangent: Tensor | Dual, shape: torch.Size) -> Tensor | Dual:
+    """Return the tangent of each number of a value that was broadcast to this shape."""
+    if isinstance(tangent, Dual):
+        return Dual(_in_shape(tangent.value, shape), _in_shape(tangent.tangent, shape), tangent.level)
+    try:
+        return tangent.expand(shape)
+    except RuntimeError:
+        found = tuple(tangent.shape)
+        raise UserError(f"a tangent of shape {found} does not fit a value of shape {tuple(shape)}") from None
+
+
+def _one_less(power: Any) -> Any:
+    """Return power - 1, but 0 for 0: the slope of a^0 is 0 at a = 0 too."""
+    if isinstance(power, Tensor):
+        return torch.where(power == 0, power, power - 1)
+    return power - 1 if power else power
 
 
 def _level(a: Tensor | Dual) -> int:
@@ -109,6 +133,7 @@ def _binary(a: Number, b: Number, value: Callable[..., Any], slopes: Callable[..
     return Dual(value(a0, b0), sum(tangents[1:], tangents[0]), level)
 
 
+# Torch's names of arithmetic with a tensor on the left.
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda a, b: b + a, "sub": lambda a, b: -b + a, "mul": lambda a, b: b * a, "div": lambda a, b: a * b**-1,
     "true_divide": lambda a, b: a * b**-1, "__radd__": lambda b, a: a + b, "__rmul__": lambda b, a: a * b,
@@ -154,11 +179,12 @@ def _elementary(name: str) -> Callable[..., Dual]:
 
 def _linear(name: str) -> Callable[..., Dual]:
     function = getattr(torch, name)
-    return lambda a, *args: Dual(function(a.value, *args), function(a.tangent, *args), a.level)
+    return lambda a, *args, **kwargs: Dual(function(a.value, *args, **kwargs), function(a.tangent, *args, **kwargs), a.level)
 
 
+LINEAR = ("sum", "mean", "reshape", "flip", "roll")
 METHODS: dict[str, Callable[..., Dual]] = {name: _elementary(name) for name in SLOPES}
-METHODS |= {name: _linear(name) for name in ("sum", "mean", "reshape", "flip", "roll")}
+METHODS |= {name: _linear(name) for name in LINEAR}
 
 
 def derivative(f: Callable[[Any], Any], x: Number, order: int = 1) -> Any:

@@ -15,7 +15,7 @@ from reverie.autodiff.modes import Tensors, as_tuple
 from reverie.errors import UserError
 
 SHOWN = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "power", "neg": "-", "sum": "Σ", "mean": "mean"}
-SAME = ("view", "_unsafe_view", "alias", "detach", "t", "clone", "expand", "unsqueeze", "squeeze")
+SAME = ("view", "_unsafe_view", "alias", "clone", "expand", "unsqueeze", "squeeze")
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +96,9 @@ class _Recorder(TorchDispatchMode):
         if not isinstance(result, Tensor):
             raise UserError(f"{func} gives several results; record a function made of operations that give one tensor")
         self.alive.append(result)
-        if not result.is_floating_point():
-            return result
         name = func._schema.name.removeprefix("aten::")
+        if name == "detach" or not result.is_floating_point():  # a constant from here on
+            return result
         places = [self.place[id(flat[k])] for k in used]
         if name in SAME and result.shape == flat[used[0]].shape:  # the same number under another handle
             self.place[id(result)] = places[0]

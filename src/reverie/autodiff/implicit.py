@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,16 +34,9 @@ def _condition(lu: Tensor, norm: float) -> float:
     return float(reciprocal)
 
 
-def _lu(system: System, w: Tensor, given: tuple[Tensor, ...]) -> Callable[[Tensor, bool], Tensor]:
-    """Factorise A once; every product is then two triangular solves."""
-    flat = w.reshape(-1)
-    a: Tensor = jacrev(lambda z: system.F(z.reshape(w.shape), *given).reshape(-1))(flat)
-    if not bool(torch.isfinite(a).all()):
-        raise UserError(f"dF/dw is not finite at the solution, {NO_THEOREM}")
-    lu, pivots, _info = torch.linalg.lu_factor_ex(a)
-    reciprocal = _condition(lu, float(a.abs().sum(0).max())) if bool((lu.diagonal() != 0).all()) else 0.0
-    unit = torch.finfo(w.dtype).eps
-    if reciprocal < unit:
+def _judged(reciprocal: float, unit: float) -> None:
+    """Refuse a matrix that is singular by its reciprocal condition number, warn of one that nearly is."""
+    if not reciprocal >= unit:
         raise UserError(f"dF/dw is singular at the solution (reciprocal condition {reciprocal:.1e}), {NO_THEOREM}")
     if reciprocal < unit**WARN_AT:
         warnings.warn(
@@ -51,6 +45,17 @@ def _lu(system: System, w: Tensor, given: tuple[Tensor, ...]) -> Callable[[Tenso
             ReverieWarning,
             stacklevel=2,
         )
+
+
+def _lu(system: System, w: Tensor, given: tuple[Tensor, ...]) -> Callable[[Tensor, bool], Tensor]:
+    """Factorise A once; every product is then two triangular solves."""
+    flat = w.reshape(-1)
+    a: Tensor = jacrev(lambda z: system.F(z.reshape(w.shape), *given).reshape(-1))(flat)
+    if not bool(torch.isfinite(a).all()):
+        raise UserError(f"dF/dw is not finite at the solution, {NO_THEOREM}")
+    lu, pivots, _info = torch.linalg.lu_factor_ex(a)
+    reciprocal = _condition(lu, float(a.abs().sum(0).max())) if bool((lu.diagonal() != 0).all()) else 0.0
+    _judged(reciprocal, torch.finfo(w.dtype).eps)
     return lambda r, adjoint: torch.linalg.lu_solve(lu, pivots, r.T, adjoint=adjoint).T
 
 
@@ -61,29 +66,35 @@ def _krylov(method: str) -> Callable[..., Callable[[Tensor, bool], Tensor]]:
         def at(z: Tensor) -> Tensor:
             return system.F(z.reshape(w.shape), *given).reshape(-1)
 
-        flat, tolerance = w.reshape(-1), 10 * torch.finfo(w.dtype).eps
+        flat, unit = w.reshape(-1), torch.finfo(w.dtype).eps
         _, pull = _pulled(at, flat)
 
-        def solve_one(r: Tensor, adjoint: bool) -> Tensor:
-            def product(v: np.ndarray) -> np.ndarray:
-                u = torch.as_tensor(np.ascontiguousarray(v).reshape(-1)).to(w)
-                out: Tensor = pull(u)[0] if adjoint else jvp(at, (flat,), (u,))[1]
-                return out.double().cpu().numpy()
+        def product(v: Any, adjoint: bool = False) -> np.ndarray:
+            u = torch.as_tensor(np.ascontiguousarray(v).reshape(-1)).to(w)
+            out: Tensor = pull(u)[0] if adjoint else jvp(at, (flat,), (u,))[1]
+            return out.double().cpu().numpy()
 
-            operator = linalg.LinearOperator((len(flat), len(flat)), matvec=product, dtype=np.float64)
+        def solve_one(r: Tensor, adjoint: bool) -> Tensor:
+            matvec = partial(product, adjoint=adjoint)
+            operator = linalg.LinearOperator((len(flat), len(flat)), matvec=matvec, dtype=np.float64)
             right = r.double().cpu().numpy()
             solver: Any = linalg.cg if method == "cg" else linalg.gmres
             options = {} if method == "cg" else {"restart": min(len(flat), 100)}
             with np.errstate(all="ignore"):  # what goes wrong shows in the residual
-                found, _ = solver(operator, right, rtol=tolerance, atol=0.0, maxiter=10 * len(flat), **options)
-            missed = float(np.linalg.norm(product(found) - right)) / max(float(np.linalg.norm(right)), 1e-300)
-            if not missed < torch.finfo(w.dtype).eps ** WARN_AT:
+                found, _ = solver(operator, right, rtol=10 * unit, atol=0.0, maxiter=10 * len(flat), **options)
+            missed = float(np.linalg.norm(matvec(found) - right)) / max(float(np.linalg.norm(right)), 1e-300)
+            if not missed < unit**WARN_AT:
+                fault = "not symmetric positive definite, " if method == "cg" else ""
                 raise UserError(
-                    f"{method} did not solve with dF/dw (relative residual {missed:.1e}): it is singular or ill-conditioned,"
-                    f" {NO_THEOREM}; linear='lu' tells which"
+                    f"{method} did not solve with dF/dw (relative residual {missed:.1e}): it is {fault}singular or"
+                    f" ill-conditioned, {NO_THEOREM}; linear='lu' tells which"
                 )
             return torch.from_numpy(found).to(w)
 
+        # The right sides that are asked for may hide a singular A; one drawn at random does not.
+        probe = torch.randn(len(flat), dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(w)
+        stretched, shrunk = (float(np.linalg.norm(a)) for a in (product(probe), solve_one(probe, False).double().cpu()))
+        _judged(float(probe.norm()) ** 2 / max(stretched * shrunk, 1e-300), unit)
         return lambda r, adjoint: torch.stack([solve_one(row, adjoint) for row in r])
 
     return prepare
@@ -108,6 +119,8 @@ class System:
     def solver(self, w: Tensor, given: tuple[Tensor, ...]) -> Callable[[Tensor, bool], Tensor]:
         """Return (r, adjoint) -> A^-1 r or A^-T r for rows r."""
         if self.prepared is None:
+            if (found := self.F(w, *given).shape) != w.shape:
+                raise UserError(f"F must give the shape of w, {tuple(w.shape)}, and gives {tuple(found)}")
             self.prepared = pick(LINEAR, self.linear, "linear solver")(self, w, given)
         return self.prepared
 

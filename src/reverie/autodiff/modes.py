@@ -93,6 +93,8 @@ def jacobian(f: Callable[..., Any], x: Tensors, mode: str = "auto", memory: int 
     fewer, forward if they are equal.  As many products run at once as fit in `memory` bytes.
     """
     values = as_tuple(x)
+    if not all(value.numel() for value in values):
+        raise UserError("there is no Jacobian in an x of no numbers")
     if mode == "auto":
         with torch.no_grad():
             outputs = sum(y.numel() for y in tree_leaves(f(*values)))
@@ -102,5 +104,8 @@ def jacobian(f: Callable[..., Any], x: Tensors, mode: str = "auto", memory: int 
 
 def of_parameters(module: nn.Module, *inputs: Any) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
     """Return a module at fixed inputs as a function of its parameters, and these: `jacobian(*of_parameters(net, x))`."""
-    names, values = zip(*((name, p.detach()) for name, p in module.named_parameters()), strict=True)
+    parameters = {name: p.detach() for name, p in module.named_parameters()}
+    if not parameters:
+        raise UserError(f"a {type(module).__name__} has no parameters to differentiate in")
+    names, values = tuple(parameters), tuple(parameters.values())
     return lambda *given: functional_call(module, dict(zip(names, given, strict=True)), inputs), values

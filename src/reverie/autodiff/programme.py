@@ -12,7 +12,7 @@ from torch import Tensor
 from reverie.autodiff.implicit import implicit
 from reverie.errors import UserError
 
-TOLERANCE = 1e-9  # what counts as zero, relative to the largest number of its kind
+TOLERANCE = 1e-9  # what counts as zero, relative to the largest x and the largest cost
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +27,10 @@ class Programme:
 def _solve(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """Solve by HiGHS' dual simplex and refuse a vertex at which the solution is not differentiable."""
     m, n = a.shape
-    numbers = [t.double().cpu().numpy() for t in (a, b, c)]
-    found = linprog(numbers[2], A_eq=numbers[0], b_eq=numbers[1], bounds=(0, None), method="highs-ds")
+    matrix, right, costs = (t.double().cpu().numpy() for t in (a, b, c))
+    x_unit, y_unit = (float(np.abs(t).max(initial=0.0)) or 1.0 for t in (right, costs))  # HiGHS knows absolute tolerances
+    right, costs = right / x_unit, costs / y_unit
+    found = linprog(costs, A_eq=matrix, b_eq=right, bounds=(0, None), method="highs-ds")
     if found.status == 2:
         raise UserError("this linear programme has no feasible point: no x >= 0 satisfies A x = b")
     if found.status == 3:
@@ -36,9 +38,7 @@ def _solve(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     if not found.success:
         raise UserError(f"this linear programme could not be solved: {found.message}")
     x, y = np.asarray(found.x), np.asarray(found.eqlin.marginals)
-    slack = numbers[2] - numbers[0].T @ y
-    positive = x > TOLERANCE * max(1.0, np.abs(x).max())
-    tight = slack <= TOLERANCE * max(1.0, np.abs(numbers[2]).max())
+    positive, tight = x > TOLERANCE * x.max(initial=0.0), costs - matrix.T @ y <= TOLERANCE
     if positive.sum() != m:
         raise UserError(
             f"the solution is a degenerate vertex: {positive.sum()} of its {n} numbers are positive and {m} are needed, one"
@@ -49,7 +49,7 @@ def _solve(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
             f"the solution is not the only one: the reduced cost of x[{int(np.flatnonzero(tight & ~positive)[0])}] is zero, so"
             " it has no derivative; change c a little"
         )
-    return torch.as_tensor(np.concatenate([x, y])).to(a)
+    return torch.as_tensor(np.concatenate([x_unit * x, y_unit * y])).to(a)
 
 
 def _conditions(w: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ from reverie.errors import UserError, pick
 Scalar = Callable[..., Tensor]
 
 
-def _checked(f: Scalar, x: Tensors) -> tuple[Tensor, ...]:
+def of_one_number(f: Scalar, x: Tensors) -> tuple[Tensor, ...]:
+    """Return x as a tuple; refuse a function that gives more than one number."""
     values = as_tuple(x)
     with torch.no_grad():
         shape = tuple(f(*values).shape)
@@ -30,7 +31,7 @@ def _gradient(f: Scalar, x: Tensors) -> Callable[..., Any]:
 
 def bilinear(f: Scalar, x: Tensors, v: Tensors, w: Tensors) -> Tensor:
     """Return w^T H v by forward on forward: the derivative along w of the derivative along v.  No pass backward."""
-    _checked(f, x)
+    of_one_number(f, x)
     value: Tensor = jvp(lambda *at: jvp(f, at, as_tuple(v))[1], x, w)[1]
     return value
 
@@ -88,13 +89,13 @@ def hvp(f: Scalar, x: Tensors, v: Tensors, mode: str = "forward-on-reverse") -> 
     Forward on reverse is the derivative of the gradient along v; reverse on forward the gradient of the derivative along v;
     reverse on reverse the gradient of v . gradient; forward on forward gives one number w^T H v at a time.
     """
-    _checked(f, x)
+    of_one_number(f, x)
     return pick(PRODUCTS, mode, "combination of modes")(f, x, v)
 
 
 def hessian(f: Scalar, x: Tensors, mode: str = "forward-on-reverse", memory: int = MEMORY) -> Any:
     """Return the Hessian, (*x.shape, *x.shape); for several x a tuple of tuples of blocks.  mode: as for hvp."""
-    _checked(f, x)
+    of_one_number(f, x)
     pick(PRODUCTS, mode, "combination of modes")
     outer, inner = mode.split("-on-")
     chunk = max(1, chunk_for(f, x, memory) // 4)

@@ -94,8 +94,10 @@ def _between(first: float, last: float, share: Tensor) -> Tensor:
 
 
 def _log_noise(schedule: Schedule, t: float) -> float:
-    """Return log(sigma / alpha), at most that of MOST_NOISE where alpha = 0."""
+    """Return log(sigma / alpha), that of MOST_NOISE where alpha = 0."""
     alpha, sigma = schedule(t)
+    if not sigma > 0:
+        raise UserError(f"this grid needs noise at its end, and there is none at t = {t:g}; end it above")
     return math.log(sigma / alpha) if alpha > 0 else math.log(MOST_NOISE)
 
 
@@ -105,13 +107,20 @@ class LogSNR(Falling):
 
     def place(self, schedule: Schedule, end: float, share: Tensor) -> Tensor:
         """Return the times at evenly spaced log-SNR."""
+        return self._times(schedule, end, _between(*self._ends(schedule, end), share))
+
+    def _ends(self, schedule: Schedule, end: float) -> tuple[float, float]:
+        """Return log(sigma / alpha) at the start and at the end."""
         most, least = _log_noise(schedule, self.start), _log_noise(schedule, end)
-        return self._times(schedule, end, _between(most, least, share))
+        if not least < most:
+            raise UserError(f"this grid starts at sigma / alpha = {math.exp(most):g}, and at t = {end:g} it is not below that")
+        return most, least
 
     def _times(self, schedule: Schedule, end: float, log_noise: Tensor) -> Tensor:
         """Return the times with these log(sigma / alpha), the ends without the rounding of the inversion."""
         times = torch.as_tensor(schedule.invert(-2 * log_noise))
-        times[-1] = end
+        if len(times) > 1:
+            times[-1] = end
         if schedule(self.start)[0] > 0:
             times[0] = self.start
         return times
@@ -130,7 +139,7 @@ class Karras(LogSNR):
 
     def place(self, schedule: Schedule, end: float, share: Tensor) -> Tensor:
         """Return the times at evenly spaced roots of the noise level."""
-        most, least = (math.exp(_log_noise(schedule, t) / self.rho) for t in (self.start, end))
+        most, least = (math.exp(noise / self.rho) for noise in self._ends(schedule, end))
         return self._times(schedule, end, self.rho * _between(most, least, share).log())
 
 

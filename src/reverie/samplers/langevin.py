@@ -46,7 +46,7 @@ def shake(x: Tensor, pair: Pair, sigma: float, size: float, noise: Noise) -> Ten
 
 
 class Langevin(Sampler):
-    """Langevin dynamics, `count` steps at each time of the grid (arXiv:1907.05600).
+    """Langevin dynamics, `count` steps at each time of the grid but the last (arXiv:1907.05600).
 
     Annealed on a falling grid: at each level x takes its Langevin steps, h = size sigma², and is then scaled by r_s / r_t,
     r² = alpha² + sigma², which keeps data of unit variance in balance.  On the grid `level` it stays at one noise level.

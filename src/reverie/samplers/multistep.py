@@ -121,7 +121,8 @@ class DPM3M(Sampler):
     """DPM-Solver++(3M): a parabola in l through the last three estimates, integrated exactly (arXiv:2211.01095).
 
     x_s = keep x + gain x0 + alpha_s (m1 slope + m2 bend),  m1 = h - (1 - e^-h),  m2 = h² - 2 m1, where slope and bend are
-    the first and half the second derivative of the parabola at l_t.  The first step is the trapezoid's.
+    the first and half the second derivative of the parabola at l_t.  The first step is the trapezoid's.  The order holds
+    where alpha > 0 at the start; from alpha = 0 it was measured as 2.5.
     """
 
     order = 3
@@ -213,7 +214,8 @@ class AdamsBashforth(Sampler):
 
     d(x / alpha) = eps du, so x_s = alpha_s (x / alpha_t + sum_k w_k eps_k), where w_k are the integrals of the Lagrange
     polynomials from u_t to u_s: the classical coefficients where the u are evenly spaced, and right where they are not.
-    Of third order the first step is the trapezoid's.
+    Of third order the first step is the trapezoid's; this order holds where alpha > 0 at the start, and was measured as
+    2.4 from alpha = 0.
     """
 
     def __init__(self, order: Annotated[int, Field(ge=1, le=3)] = 3) -> None:

@@ -21,14 +21,16 @@ def _clash(groups: np.ndarray, colors: np.ndarray) -> int | None:
 
 
 def check_columns(pattern: Any, colors: np.ndarray) -> None:
-    """No row has two entries in columns of one colour."""
+    """Every entry is in a column that has a colour, and no row has two in columns of one colour."""
     i, j = entries(as_pattern(pattern))
+    if (bare := colors[j] < 0).any():
+        raise UserError(f"column {j[bare][0]} has entries and no colour, so it takes part in no product")
     if (at := _clash(i, colors[j])) is not None:
         raise UserError(f"row {i[at]} has two entries in columns of colour {colors[j[at]]}, one of them column {j[at]}")
 
 
 def check_rows(pattern: Any, colors: np.ndarray) -> None:
-    """No column has two entries in rows of one colour."""
+    """As `check_columns` with rows for columns."""
     check_columns(as_pattern(pattern).T, colors)
 
 
@@ -57,7 +59,10 @@ def check_diagonal(pattern: Any, colors: np.ndarray) -> None:
 def _two_colored(pattern: Any, colors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return each edge with the number of its connected part in the graph of the edges of its two colours."""
     check_diagonal(pattern, colors)
-    i, j = entries(as_pattern(pattern))
+    found = as_pattern(pattern)
+    if (found != sparse.csr_array(found.T)).nnz:
+        raise UserError("star and acyclic colourings are of symmetric patterns, and this one is not")
+    i, j = entries(found)
     i, j = i[i < j], j[i < j]
     low, high = np.minimum(colors[i], colors[j]), np.maximum(colors[i], colors[j])
     _, pair = np.unique(low * (colors.max(initial=0) + 1) + high, return_inverse=True)

@@ -142,6 +142,8 @@ PROBLEMS: dict[str, Callable[[sparse.csr_array, Ordering, int], Colors]] = {
 def as_pattern(matrix: Any) -> sparse.csr_array:
     """Return the pattern of a matrix, sparse or dense: boolean, sorted, without explicit zeros or duplicates."""
     given: Any = matrix if sparse.issparse(matrix) else np.asarray(matrix) != 0
+    if given.ndim != 2:
+        raise UserError(f"a pattern has rows and columns, and this array is of shape {given.shape}")
     csr = sparse.csr_array(given).astype(bool)
     csr.sum_duplicates()
     csr.eliminate_zeros()

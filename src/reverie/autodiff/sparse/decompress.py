@@ -59,10 +59,10 @@ def as_torch(coloring: Coloring, values: Tensor) -> Tensor:
 
 def as_scipy(coloring: Coloring, values: Tensor) -> sparse.csr_array:
     """Return the matrix as a scipy.sparse.csr_array."""
-    plan, data = coloring.recovery, values.detach().cpu().numpy()
-    if len(data) == coloring.pattern.nnz:
-        return sparse.csr_array((data, coloring.pattern.indices, coloring.pattern.indptr), shape=coloring.pattern.shape)
-    return sparse.csr_array((data, (plan.rows, plan.columns)), shape=coloring.pattern.shape)
+    plan, pattern, data = coloring.recovery, coloring.pattern, values.detach().cpu().numpy()
+    if len(data) == pattern.nnz:  # the matrix is the caller's, and what is done to it must not reach the plan
+        return sparse.csr_array((data, pattern.indices.copy(), pattern.indptr.copy()), shape=pattern.shape)
+    return sparse.csr_array((data, (plan.rows, plan.columns)), shape=pattern.shape)
 
 
 FORMATS = {"torch": as_torch, "scipy": as_scipy}

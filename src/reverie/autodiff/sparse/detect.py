@@ -9,6 +9,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from reverie.autodiff.second import of_one_number
 from reverie.autodiff.sparse.color import color
 from reverie.autodiff.sparse.rules import rule_of
 from reverie.autodiff.sparse.tracer import Pattern, Tracer, empty, links
@@ -17,12 +18,19 @@ from reverie.errors import UserError, pick
 Function = Callable[[Tensor], Tensor]
 
 
+def _checked(y: Tensor) -> Tensor:
+    if not isinstance(y, Tensor) or y.layout != torch.strided:
+        kind = f"a tensor of layout {y.layout}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
+        raise UserError(f"detect needs a function that gives one dense tensor, and this one gives {kind}")
+    return y
+
+
 def _traced(f: Function, x: Tensor) -> Pattern:
     """Follow index sets through f.  It holds for every x that takes the same branches of f."""
     with Tracer(x.numel(), rule_of) as tracer, torch.no_grad():
         base = x.detach().clone(memory_format=torch.contiguous_format)
         tracer.write(base, sparse.eye_array(x.numel(), dtype=bool, format="csr"))
-        y = f(base)
+        y = _checked(f(base))
         rows = tracer.rows(y)
     tracer.warn_of_unknown()
     return rows if rows is not None else empty(y.numel(), x.numel())
@@ -37,7 +45,7 @@ def _probed(f: Function, x: Tensor) -> Pattern:
     n = x.numel()
     random = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        rows = f(x).numel()
+        rows = _checked(f(x)).numel()
     weights = (0.5 + torch.rand(n, generator=random, dtype=torch.float64)).to(x)  # no cancellation but by bad luck
     signs = torch.where(torch.rand(n, generator=random) < 0.5, -1.0, 1.0).to(x)
     groups = np.zeros(n, np.int64)
@@ -75,6 +83,10 @@ def detect(f: Function, x: Tensor, matrix: str = "jacobian", method: str = "glob
     """
     if not x.is_floating_point():
         raise UserError(f"detect needs an x of floating-point numbers, got {x.dtype}; use x.double()")
+    if matrix == "hessian":
+        of_one_number(f, x)
+    if not x.numel():
+        return empty(0 if matrix == "hessian" else _checked(f(x)).numel(), 0)
     found = pick(METHODS, method, "method of detection")(pick(MATRICES, matrix, "matrix")(f), x)
     if matrix == "hessian":
         found = found + found.T

@@ -16,6 +16,7 @@ from reverie.autodiff.sparse.detect import Function, detect
 from reverie.errors import UserError, pick
 
 CHUNK = 64  # products that run at once
+ANY = ("columns", "rows", "both")  # the problems that are for any matrix
 
 
 def _products(f: Function, x: Tensor, vectors: Tensor, chunk: int) -> Tensor:
@@ -39,16 +40,25 @@ def _back_products(f: Function, x: Tensor, vectors: Tensor, chunk: int) -> Tenso
     """Return u^T J for each vector: (colours, n)."""
     found: Any = torch.func.vjp(f, x)
     y, pull = found
+    _gives(y.numel(), vectors.shape[1])
     return _mapped(lambda u: pull(u.reshape(y.shape))[0].reshape(-1), vectors, chunk)
 
 
-def _fits(coloring: Coloring, x: Tensor, symmetric: bool) -> None:
+def _gives(outputs: int, wanted: int) -> None:
+    if outputs != wanted:
+        raise UserError(f"the plan is for {wanted:,} outputs and f gives {outputs:,}; make one with color(detect(f, x))")
+
+
+def _fits(coloring: Coloring, x: Tensor, allowed: tuple[str, ...]) -> None:
     if coloring.pattern.shape[1] != x.numel():
         raise UserError(
             f"the plan is for {coloring.pattern.shape[1]:,} inputs and x has {x.numel():,}; make one with color(detect(f, x))"
         )
-    if coloring.problem in ("star", "acyclic") and not symmetric:
-        raise UserError(f"a {coloring.problem} colouring is for symmetric matrices; colour a Jacobian by 'columns' or 'rows'")
+    if coloring.problem not in allowed:
+        raise UserError(
+            f"this needs a colouring for the problem {' or '.join(repr(name) for name in allowed)}, and the plan's is"
+            f" {coloring.problem!r}"
+        )
 
 
 def _values(f: Function, x: Tensor, plan: Coloring, chunk: int) -> Tensor:
@@ -57,8 +67,7 @@ def _values(f: Function, x: Tensor, plan: Coloring, chunk: int) -> Tensor:
     m = plan.pattern.shape[0]
     compressed = _products(f, x, columns, chunk).T if len(columns) else x.new_zeros(m, 0)
     row_compressed = _back_products(f, x, rows, chunk) if len(rows) else None
-    if compressed.shape[0] != m:
-        raise UserError(f"the plan is for {m:,} outputs and f gives {compressed.shape[0]:,}; make one with color(detect(f, x))")
+    _gives(compressed.shape[0], m)
     return decompress(plan, compressed, row_compressed)
 
 
@@ -69,7 +78,7 @@ def sparse_jacobian(f: Function, x: Tensor, plan: Coloring | None = None, format
     or "scipy"; chunk: how many products run at once.
     """
     plan = color(detect(f, x)) if plan is None else plan
-    _fits(plan, x, symmetric=False)
+    _fits(plan, x, ANY)
     return pick(FORMATS, format, "format")(plan, _values(f, x, plan, chunk))
 
 
@@ -77,12 +86,12 @@ def recorded_jacobian(f: Function, x: Tensor, plan: Coloring | None = None) -> C
     """Return a function of x, of this shape, that gives the sparse Jacobian of f by replaying operations recorded once.
 
     For a small f most of the time goes into reaching its operations through the layers of torch.func, and this leaves
-    them out.  f must do the same operations for every x: no branch on values, and the tensors it closes over are taken
-    as they are now.
+    them out.  f must do the same operations for every x: no branch on values.  The recording holds the very tensors f
+    closes over now: a change of them in place is seen, another tensor under their name is not.
     """
     plan = color(detect(f, x)) if plan is None else plan
-    _fits(plan, x, symmetric=False)
-    graph = make_fx(lambda x: _values(f, x, plan, CHUNK))(x)
+    _fits(plan, x, ANY)
+    graph = make_fx(lambda x: _values(f, x, plan, CHUNK))(x.contiguous())  # strides are recorded too
     graph.graph.eliminate_dead_code()  # the products carry the value of f along, which nobody asks for
     graph.recompile()
 
@@ -92,7 +101,7 @@ def recorded_jacobian(f: Function, x: Tensor, plan: Coloring | None = None) -> C
                 f"this Jacobian was recorded for {tuple(x.shape)} {x.dtype} on {x.device}, and x is {tuple(x_new.shape)}"
                 f" {x_new.dtype} on {x_new.device}; record it anew"
             )
-        return as_torch(plan, graph(x_new))
+        return as_torch(plan, graph(x_new.contiguous()))
 
     return jacobian
 
@@ -103,7 +112,7 @@ def sparse_hessian(f: Function, x: Tensor, plan: Coloring | None = None, format:
     plan: color(detect(f, x, "hessian"), "star") if not given; otherwise as in sparse_jacobian.
     """
     plan = color(detect(f, x, "hessian"), "star") if plan is None else plan
-    _fits(plan, x, symmetric=True)
+    _fits(plan, x, (*ANY, "star", "acyclic"))
     return pick(FORMATS, format, "format")(plan, _values(grad(f), x, plan, chunk))
 
 
@@ -114,7 +123,7 @@ def diagonal(f: Function, x: Tensor, plan: Coloring | None = None, chunk: int = 
     "diagonal") if not given; columns whose diagonal entries do not meet in a row share a product.
     """
     plan = color(detect(f, x[:1]), "diagonal") if plan is None else plan
-    _fits(plan, x[:1], symmetric=True)
+    _fits(plan, x[:1], ("diagonal",))
     columns, _ = seeds(plan, x.device, x.dtype)
     members = max(1, chunk // max(1, len(x)))
 

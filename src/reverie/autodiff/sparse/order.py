@@ -44,13 +44,12 @@ def _largest_first(graph: Graph, n: int, seed: int) -> np.ndarray:
     return np.argsort(-np.diff(graph().indptr), kind="stable")
 
 
-def _buckets(graph: Graph, n: int, start: np.ndarray, step: int) -> np.ndarray:
-    """Take vertices one by one, always the one with the highest key; a vertex's key changes by step as neighbours go."""
-    found = graph()
-    pointers, neighbours = found.indptr.tolist(), found.indices.tolist()
+def _buckets(graph: sparse.csr_array, start: np.ndarray) -> np.ndarray:
+    """Take vertices one by one, always the one with the highest key; a vertex's key grows by 1 as each neighbour goes."""
+    n = len(start)
+    pointers, neighbours = graph.indptr.tolist(), graph.indices.tolist()
     key = start.tolist()
-    low, high = min(key, default=0), max(key, default=0) + (int(np.diff(found.indptr).max(initial=0)) if step > 0 else 0)
-    low = low if step > 0 else low - int(np.diff(found.indptr).max(initial=0))
+    low, high = min(key, default=0), max(key, default=0) + int(np.diff(graph.indptr).max(initial=0))
     heaps: list[list[int]] = [[] for _ in range(high - low + 1)]
     for v in range(n - 1, -1, -1):
         heaps[key[v] - low].append(v)
@@ -66,7 +65,7 @@ def _buckets(graph: Graph, n: int, start: np.ndarray, step: int) -> np.ndarray:
         order.append(v)
         for u in neighbours[pointers[v] : pointers[v + 1]]:
             if not taken[u]:
-                key[u] += step
+                key[u] += 1
                 heaps[key[u] - low].append(u)
                 top = max(top, key[u] - low)
     return np.array(order, np.int64)
@@ -74,12 +73,13 @@ def _buckets(graph: Graph, n: int, start: np.ndarray, step: int) -> np.ndarray:
 
 def _smallest_last(graph: Graph, n: int, seed: int) -> np.ndarray:
     """Remove the vertex of smallest degree in what is left, again and again; the removed come in reverse."""
-    return _buckets(graph, n, -np.diff(graph().indptr), 1)[::-1].copy()
+    found = graph()
+    return _buckets(found, -np.diff(found.indptr))[::-1].copy()
 
 
 def _incidence_degree(graph: Graph, n: int, seed: int) -> np.ndarray:
     """Take the vertex with most neighbours taken already."""
-    return _buckets(graph, n, np.zeros(n, np.int64), 1)
+    return _buckets(graph(), np.zeros(n, np.int64))
 
 
 ORDERS: dict[str, Callable[[Graph, int, int], np.ndarray]] = {

@@ -15,9 +15,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from reverie.errors import ReverieWarning
+from reverie.errors import ReverieWarning, UserError
 
 Pattern = sparse.csr_array  # boolean: (numbers of a tensor, inputs)
+
+STAYS = {  # writes in place that change only how a tensor looks at its storage
+    f"aten::{name}_" for name in ("unsqueeze", "squeeze", "t", "transpose", "as_strided", "detach")
+}
 
 
 def empty(rows: int, columns: int) -> Pattern:
@@ -39,17 +43,41 @@ def union(*patterns: Pattern | None) -> Pattern | None:
     return total
 
 
+def spread(rows: Pattern | None, count: int) -> Pattern | None:
+    """Return the pattern of so many numbers that each depend on everything the rows hold."""
+    if rows is None:
+        return None
+    reached = np.flatnonzero(np.bincount(rows.indices, minlength=rows.shape[1]))
+    pointers = np.arange(count + 1) * len(reached)
+    return sparse.csr_array((np.ones(pointers[-1], bool), np.tile(reached, count), pointers), shape=(count, rows.shape[1]))
+
+
 def numbered(shape: Sequence[int]) -> Tensor:
     """Return the places 0, 1, 2, ... of a tensor of this shape."""
     return torch.arange(int(np.prod(shape))).reshape(tuple(shape))
 
 
+def tensors(tree: Any) -> list[Tensor]:
+    """Return all tensors among arguments or results."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def stored(tensor: Tensor) -> Tensor:
+    """Return the tensor itself or, of a sparse one, the tensor of its values."""
+    if tensor.layout == torch.strided:
+        return tensor
+    if tensor.layout == torch._mkldnn:
+        raise UserError("detect cannot look into mkldnn tensors; use method='local'")
+    return tensor._values() if tensor.layout == torch.sparse_coo else tensor.values()  # type: ignore[no-untyped-call]
+
+
 @dataclass(frozen=True)
 class Call:
-    """One operation as it happened: its arguments by name, its outputs, and the patterns of its inputs."""
+    """One operation as it happened: its arguments by name, all tensors among them, its outputs, and who knows the patterns."""
 
     func: Any
     args: dict[str, Any]
+    given: list[Tensor]
     outputs: list[Tensor]
     tracer: Tracer
 
@@ -58,25 +86,14 @@ class Call:
         value = self.args.get(name)
         return self.tracer.rows(value) if isinstance(value, Tensor) else None
 
-    def tensors(self) -> list[Tensor]:
-        """Return all tensors among the arguments."""
-        return [leaf for leaf in tree_leaves(self.args) if isinstance(leaf, Tensor)]
-
 
 Rule = Callable[[Call], list[Pattern | None]]
 
 
 def as_dense(call: Call) -> list[Pattern | None]:
     """Let every output depend on everything that any input depends on."""
-    found = [rows for t in call.tensors() if (rows := call.tracer.rows(t)) is not None]
-    reached = np.flatnonzero(np.sum([np.diff(rows.tocsc().indptr) for rows in found], axis=0))
-    patterns: list[Pattern | None] = []
-    for out in call.outputs:
-        pointers = np.arange(out.numel() + 1) * len(reached)
-        data = np.ones(pointers[-1], bool)
-        shape = (out.numel(), call.tracer.inputs)
-        patterns.append(sparse.csr_array((data, np.tile(reached, out.numel()), pointers), shape=shape))
-    return patterns
+    whole = union(*(spread(call.tracer.rows(t), 1) for t in call.given))
+    return [spread(whole, out.numel()) for out in call.outputs]
 
 
 class Tracer(TorchDispatchMode):
@@ -99,14 +116,14 @@ class Tracer(TorchDispatchMode):
 
     def rows(self, tensor: Tensor) -> Pattern | None:
         """Return the pattern of a tensor, (numel, inputs), or None if it depends on nothing."""
-        if tensor.layout != torch.strided or not self._stored:
+        if not self._stored:
             return None
+        tensor = stored(tensor)
         size, pattern = self._stored.get(tensor.untyped_storage()._cdata, (0, None))
         if pattern is None:
             return None
         if size != tensor.element_size():  # seen through another dtype: what was stored where is lost
-            reached = pattern.sum(axis=0).astype(bool)
-            return sparse.csr_array(np.broadcast_to(reached, (tensor.numel(), self.inputs)))
+            return spread(pattern, tensor.numel())
         if tensor.numel() == pattern.shape[0] and tensor.is_contiguous() and tensor.storage_offset() == 0:
             return pattern
         return pattern[self._places(tensor, pattern.shape[0])]
@@ -114,31 +131,39 @@ class Tracer(TorchDispatchMode):
     def write(self, tensor: Tensor, pattern: Pattern | None) -> None:
         """Set the pattern of a tensor; the rest of its storage keeps its own."""
         storage, size = tensor.untyped_storage(), tensor.element_size()
-        key, stored = storage._cdata, storage.nbytes() // size
+        key, count = storage._cdata, storage.nbytes() // size
         known = key in self._stored
         if pattern is None and not known:
             return
         pattern = empty(tensor.numel(), self.inputs) if pattern is None else pattern
-        if tensor.numel() != stored or not tensor.is_contiguous():
-            places = self._places(tensor, stored)
-            before = self._stored[key][1] if known and self._stored[key][0] == size else empty(stored, self.inputs)
-            kept = np.ones(stored, bool)
-            kept[places] = False
-            others = np.flatnonzero(kept)
-            pattern = links(places, np.arange(len(places)), (stored, len(places))) @ pattern
-            pattern = pattern + links(others, others, (stored, stored)) @ before
+        if tensor.numel() != count or not tensor.is_contiguous():
+            places = self._places(tensor, count)
+            pattern = links(places, np.arange(len(places)), (count, len(places))) @ pattern
+            size_before, before = self._stored.get(key, (size, None))
+            if size_before != size:  # written through another dtype: what was stored where is lost
+                pattern = pattern + spread(before, count)
+            elif before is not None:
+                others = np.setdiff1d(np.arange(count), places)
+                pattern = pattern + links(others, others, (count, count)) @ before
         if not known:
             weakref.finalize(storage, self._stored.pop, key, None)
         self._stored[key] = (size, pattern)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation, then say what its outputs depend on."""
+        schema, leaves = func._schema, tensors((args, kwargs))
+        given = [stored(t) for t in leaves]  # before a sparse one is written to, which gives it new values
         result = func(*args, **(kwargs or {}))
-        schema = func._schema
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.layout == torch.strided]
-        before = {t.untyped_storage()._cdata for t in given}
-        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.layout == torch.strided]
+        if schema.name in STAYS:
+            return result
+        named = {a.name: a.default_value for a in schema.arguments}
+        named |= dict(zip(named, args, strict=False)) | (kwargs or {})
+        returned = tensors(result)
+        written = [t for a in schema.arguments if a.is_write for t in tensors(named[a.name])]
+        hidden = [t for t in written if not any(t is other for other in returned)]
+        outputs = [stored(t) for t in returned + hidden]
         if not schema.is_mutable:  # views share the storage, and with it the pattern
+            before = {t.untyped_storage()._cdata for t in given}
             outputs = [out for out in outputs if out.untyped_storage()._cdata not in before]
         outputs = [out for out in outputs if out.is_floating_point() or out.is_complex()]
         if not outputs:
@@ -146,12 +171,12 @@ class Tracer(TorchDispatchMode):
         if all(self.rows(t) is None for t in given):
             patterns: list[Pattern | None] = [None] * len(outputs)
         else:
-            named = {a.name: a.default_value for a in schema.arguments}
-            named |= dict(zip(named, args, strict=False)) | (kwargs or {})
-            rule = self.rules(func)
+            sparse_ones = [t for t in leaves if t.layout != torch.strided and self.rows(t) is not None]
+            sparse_ones += [t for t in returned if t.layout != torch.strided]
+            rule = None if hidden or sparse_ones else self.rules(func)
             if rule is None:
                 self.unknown.append(str(func))
-            patterns = (rule or as_dense)(Call(func, named, outputs, self))
+            patterns = (rule or as_dense)(Call(func, named, given, outputs, self))
         for out, pattern in zip(outputs, patterns, strict=True):
             self.write(out, pattern)
         return result

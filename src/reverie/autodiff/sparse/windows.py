@@ -11,7 +11,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from reverie.autodiff.sparse.tracer import Call, Pattern, Rule, links, numbered, union
+from reverie.autodiff.sparse.tracer import Call, Pattern, Rule, links, numbered, spread, union
 
 
 def _per_side(value: Any, sides: int, default: Any) -> list[int]:
@@ -57,15 +57,6 @@ def _conv_reach(call: Call, x: Sequence[int], y: Sequence[int]) -> Pattern:
     return over_space(joined, x[0])
 
 
-def _spread(rows: Pattern | None, out: Tensor) -> Pattern | None:
-    """Let all numbers of an output depend on all that the rows hold."""
-    if rows is None:
-        return None
-    together = links(np.zeros(rows.shape[0], int), np.arange(rows.shape[0]), (1, rows.shape[0])) @ rows
-    everywhere: Pattern = together[np.zeros(out.numel(), int)]
-    return everywhere
-
-
 def convolution(call: Call) -> list[Pattern | None]:
     """Each output sees the channels of its group in its window."""
     out, x = call.outputs[0], call.args["input"]
@@ -75,7 +66,7 @@ def convolution(call: Call) -> list[Pattern | None]:
     if bias is not None:
         channel = numbered((out.shape[1],)).reshape(1, -1, *[1] * (out.ndim - 2)).expand(out.shape)
         bias = bias[channel.reshape(-1).numpy()]
-    return [union(seen, bias, _spread(call.rows("weight"), out))]
+    return [union(seen, bias, spread(call.rows("weight"), out.numel()))]
 
 
 def convolution_backward(call: Call) -> list[Pattern | None]:
@@ -87,9 +78,10 @@ def convolution_backward(call: Call) -> list[Pattern | None]:
     for name, out in zip(given, call.outputs, strict=True):
         if name == "input":
             seen = _conv_reach(call, x.shape, grad.shape).T.tocsr() @ rows if rows is not None else None
-            results.append(union(seen, _spread(call.rows("weight"), out)))
+            results.append(union(seen, spread(call.rows("weight"), out.numel())))
         else:
-            results.append(union(_spread(rows, out), _spread(call.rows("input"), out) if name == "weight" else None))
+            other = call.rows("input") if name == "weight" else None
+            results.append(union(spread(rows, out.numel()), spread(other, out.numel())))
     return results
 
 
