@@ -60,7 +60,8 @@ def _two_colored(pattern: Any, colors: np.ndarray) -> tuple[np.ndarray, np.ndarr
     """Return each edge with the number of its connected part in the graph of the edges of its two colours."""
     check_diagonal(pattern, colors)
     found = as_pattern(pattern)
-    if (found != sparse.csr_array(found.T)).nnz:
+    mirrored: Any = found.T.tocsr()
+    if (found != mirrored).nnz:
         raise UserError("star and acyclic colourings are of symmetric patterns, and this one is not")
     i, j = entries(found)
     i, j = i[i < j], j[i < j]

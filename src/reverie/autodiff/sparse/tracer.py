@@ -66,9 +66,9 @@ def stored(tensor: Tensor) -> Tensor:
     """Return the tensor itself or, of a sparse one, the tensor of its values."""
     if tensor.layout == torch.strided:
         return tensor
-    if tensor.layout == torch._mkldnn:
+    if tensor.layout == torch._mkldnn:  # type: ignore[attr-defined]
         raise UserError("detect cannot look into mkldnn tensors; use method='local'")
-    return tensor._values() if tensor.layout == torch.sparse_coo else tensor.values()  # type: ignore[no-untyped-call]
+    return tensor._values() if tensor.layout == torch.sparse_coo else tensor.values()
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,8 @@ class Tracer(TorchDispatchMode):
             pattern = links(places, np.arange(len(places)), (count, len(places))) @ pattern
             size_before, before = self._stored.get(key, (size, None))
             if size_before != size:  # written through another dtype: what was stored where is lost
-                pattern = pattern + spread(before, count)
+                everywhere: Any = spread(before, count)
+                pattern = pattern + everywhere
             elif before is not None:
                 others = np.setdiff1d(np.arange(count), places)
                 pattern = pattern + links(others, others, (count, count)) @ before
