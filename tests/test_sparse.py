@@ -516,7 +516,7 @@ def test_a_matrix_given_away_shares_nothing_with_its_plan() -> None:
     expected = first.toarray()
     first.data[::2] = 0
     first.eliminate_zeros()
-    np.testing.assert_array_equal(sparse_jacobian(tridiagonal, draw(5), plan, format="scipy").toarray(), expected)
+    np.testing.assert_array_equal(plan.pattern.toarray(), expected != 0)
 
 
 def test_sparse_jacobians_are_differentiable_and_keep_the_dtype() -> None:
