@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,6 +96,37 @@ def test_without_a_label_the_label_is_hidden(grey_run: Run, pixels) -> None:
         assert made.labels == ["0", "1"] and torch.equal(seen[-1], torch.tensor([0, 1]))
     finally:
         hook.remove()
+
+
+def test_repaint_walks_along_the_grid_that_is_asked_for(grey_run: Run, pixels) -> None:
+    def drawn(method: str, **options: Any) -> np.ndarray:
+        return np.asarray(reverie.inpaint(grey_run, pixels, mask="centre", n=2, steps=6, method=method, **options).x)
+
+    usual = drawn("repaint:repeats=3")
+    assert np.array_equal(drawn("repaint:repeats=3", grid="uniform"), usual)
+    other = drawn("repaint:repeats=3", grid="quadratic")
+    assert not np.array_equal(other, usual) and not np.array_equal(other, drawn("replace", grid="quadratic"))
+    with pytest.raises(UserError, match="repaint walks along"):
+        drawn("repaint", grid="zigzag")
+
+
+def test_low_precision_is_refused_where_gradients_are_taken(grey_run: Run, pixels) -> None:
+    reverie.inpaint(grey_run, pixels, mask="centre", n=1, steps=2, method="replace", precision="bf16")
+    with pytest.raises(UserError, match="bf16"):
+        reverie.inpaint(grey_run, pixels, mask="centre", n=1, steps=2, method="dps", precision="bf16")
+
+
+def test_too_many_results_and_doubled_coordinates_are_refused(grey_run: Run, spiral_run: Run, pixels) -> None:
+    with pytest.raises(UserError, match="number of samples"):
+        reverie.inpaint(grey_run, pixels, mask="centre", n=10**12, steps=1, method="replace")
+    with pytest.raises(UserError, match="given twice"):
+        reverie.inpaint(spiral_run, known="x=1,x=2")
+
+
+def test_names_with_dollars_are_not_read_as_formulas(grey_run: Run, pixels, tmp_path: Path) -> None:
+    made = reverie.inpaint(grey_run, pixels, mask="centre", n=1, steps=2, method="replace")
+    dataclasses.replace(made, title="$^$", labels=["$^$"]).save(tmp_path / "sheet.png")
+    assert (tmp_path / "sheet.png").exists()
 
 
 @pytest.mark.parametrize("task", MEASUREMENTS)

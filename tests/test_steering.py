@@ -202,6 +202,10 @@ def test_single_images_are_read_safely(tmp_path: Path) -> None:
 
 
 MISTAKES = [
+    (("edit", "{run}", "{image}", "--guidance-interval", "0.2,0.8"), "guidance needs a label"),
+    (("edit", "{run}", "{image}", "--guidance-rescale", "0.5"), "guidance needs a label"),
+    (("edit", "{run}", "{image}", "--strength", "1", "--grid", "level:t=0.5", "--sampler", "langevin"), "has no start"),
+    (("interpolate", "{run}", "--from", "1", "--to", "2", "--label", "all"), "one label"),
     (("sample", "{run}", "--label", "12"), "unknown label '12'"),
     (("sample", "{run}", "--label", "6:1,12:2"), "unknown label '12'"),
     (("sample", "{bare}", "--guidance", "2"), "without labels"),

@@ -98,7 +98,7 @@ def read_classifier(folder: Path, config: Config) -> Classifier:
         with safe_open(path, framework="pt") as file:
             said = (file.metadata() or {}).get("facts", "")
             found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118, not a dict
-            if found != wanted:
+            if found != wanted or any(file.get_slice(name).get_dtype() != "F32" for name in found):
                 raise UserError(f"{path} is not a classifier for this run; train it again with: {again}")
             state = {name: file.get_tensor(name) for name in found}
     except (SafetensorError, OSError) as error:
@@ -107,7 +107,7 @@ def read_classifier(folder: Path, config: Config) -> Classifier:
         facts = ClassifierFacts.model_validate(json.loads(said))
     except ValidationError as error:
         raise UserError(f"{path} does not say what it learned: {one_line(error)}; train it again with: {again}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UserError(f"{path} does not say what it learned; train it again with: {again}") from None
     if facts.fingerprint != config.data.fingerprint:
         raise UserError(f"{path} learned other data than the run did; train it again with: {again}")

@@ -87,13 +87,9 @@ def edit(
     _, steps, spaced = run.usual(asked)
     rows = []
     for k, value in enumerate(strengths):
-        if value < 1:
-            run.sampling(asked)  # says what is wrong with the options before the grid is moved
-            times = build(GRIDS, _started(parse(spaced), value), "grid")(run.model.denoiser.schedule, steps)
-            frames = run.frames(n, origin=origin, times=times, **asked)
-        else:
-            frames = run.frames(n, **asked)
-        for frame in frames:
+        run.sampling(asked)  # says what is wrong with the options before the grid is moved
+        times = build(GRIDS, _started(parse(spaced), value), "grid")(run.model.denoiser.schedule, steps)
+        for frame in run.frames(n, origin=origin if value < 1 else None, times=times, **asked):
             if on_progress:
                 on_progress(k * frame.of + frame.i + 1, len(strengths) * frame.of)
             last = frame
@@ -110,6 +106,8 @@ def _started(grid: dict[str, Any], t: float) -> dict[str, Any]:
 def guided(run: Run, options: Options, n: int) -> Denoiser:
     """Return the denoiser of a run under the options; without a label, under no condition."""
     label, asked = options.get("label"), run.of_no_label(options)
+    if label == "all" and "all" not in run.config.data.labels:
+        raise UserError("here everything is of one label; give its name with --label, or none")
     cond = run.labels(label, n, options.get("seed", 0)) if label is not None else None
     device = next(run.model.parameters()).device
     return Given(run.guidance(asked)(run.model.denoiser), cond.to(device) if cond is not None else None)

@@ -58,7 +58,7 @@ class ClassifierFree(Denoiser):
         low, high = self.interval
         if isinstance(t, Tensor) and t.ndim:
             t = t.double().cpu()
-            return torch.where((t >= low) & (t <= high), self.scale, 1.0)
+            return torch.where((t >= low) & (t <= high), torch.tensor(self.scale, dtype=torch.float64), 1.0)
         return self.scale if low <= float(t) <= high else 1.0
 
     def coefficients(self, scale: Coefficient) -> list[Coefficient]:

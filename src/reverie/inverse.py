@@ -14,9 +14,10 @@ from torch import Tensor
 
 from reverie.autodiff.conjugate import Solved, conjugate_residuals
 from reverie.denoiser import Denoiser, Steer
+from reverie.errors import UserError
 from reverie.measurements import Keep, Measurement
 from reverie.pair import Pair, pair_of
-from reverie.samplers.grids import MOST_NOISE
+from reverie.samplers.grids import INNER, MOST_NOISE
 from reverie.scalar import Time, expand, sqrt
 
 Tell = Callable[[Solved], None]
@@ -152,9 +153,9 @@ class MomentMatching(Posterior):
 class Method(ABC):
     """A way to steer by a measurement."""
 
-    def grid(self) -> str | None:
-        """Return the time grid that is used where none is asked for; None is the usual one."""
-        return None
+    def grid(self, asked: str | None) -> str | None:
+        """Return the time grid to be used where this one is asked for; None is the usual one."""
+        return asked
 
     @abstractmethod
     def steer(self, measure: Measurement, y: Tensor, noise: float, tell: Tell) -> Steer:
@@ -180,9 +181,11 @@ class RePaint(Replacement):
     jump: Annotated[int, Field(ge=1, le=10_000)] = 5
     repeats: Annotated[int, Field(ge=1, le=1000)] = 5
 
-    def grid(self) -> str:
-        """Return the zigzag."""
-        return f"zigzag:jump={self.jump},repeats={self.repeats}"
+    def grid(self, asked: str | None) -> str:
+        """Return the zigzag along the grid that is asked for, by name."""
+        if asked is not None and asked not in INNER:
+            raise UserError(f"repaint walks along a grid without options, one of {', '.join(INNER)}; got {asked!r}")
+        return f"zigzag:grid={asked or 'uniform'},jump={self.jump},repeats={self.repeats}"
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,11 @@ PICTURE_SUFFIXES = (".png", ".jpg", ".pdf", ".svg")
 Film = Sequence[tuple[float, np.ndarray, np.ndarray]]  # (t, x, x0) for each frame
 
 
+def plain(text: str) -> str:
+    """Return text in which dollars are dollars: matplotlib takes what stands between two of them for a formula."""
+    return text.replace("$", r"\$")
+
+
 def figure(width: float, height: float) -> Figure:
     """Return an empty figure of this size in inches, drawn without a screen."""
     made = Figure(figsize=(width, height), dpi=100, layout="constrained", facecolor="white")
@@ -74,7 +79,7 @@ def window(points: np.ndarray) -> tuple[float, float]:
 def plane(axes: Axes, limits: tuple[float, float], title: str = "") -> Axes:
     """Make the axes a square piece of the plane without ticks."""
     axes.set(xlim=limits, ylim=limits, aspect="equal", xticks=[], yticks=[])
-    axes.set_title(title, fontsize=10, color=INK)
+    axes.set_title(plain(title), fontsize=10, color=INK)
     for side in axes.spines.values():
         side.set_color("#d5dbe1")
     return axes
@@ -103,7 +108,7 @@ def scatter(points: np.ndarray, labels: Sequence[str] | None = None, title: str 
     dots(axes, points, colours(labels, len(points)))
     if labels is not None:
         for k, name in enumerate(sorted(set(labels))):
-            axes.scatter([], [], s=20, c=CYCLE[k % len(CYCLE)], label=name)
+            axes.scatter([], [], s=20, c=CYCLE[k % len(CYCLE)], label=plain(name))
         axes.legend(fontsize=8, loc="upper right", framealpha=0.9)
     return made
 

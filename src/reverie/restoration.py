@@ -13,11 +13,11 @@ from torch import Tensor
 
 from reverie.data.single import Shape, fit_array, read_mask, read_picture
 from reverie.errors import UserError
-from reverie.inverse import INPAINTERS, POSTERIORS, Method
+from reverie.inverse import INPAINTERS, POSTERIORS, Method, Replacement
 from reverie.measurements import MEASUREMENTS, Keep, Measurement
 from reverie.noise import Noise, image_seeds
 from reverie.restored import Restored
-from reverie.run import Options, Progress, Run, load
+from reverie.run import Options, Progress, Run, check_count, load
 from reverie.spec import build
 
 Picture = str | Path | np.ndarray
@@ -148,14 +148,16 @@ def _draw(
     run: Run, n: int, way: Method, measure: Measurement, y: Tensor, noise: float, options: Options, on_progress: Progress | None
 ) -> tuple[Tensor, list[str] | None, list[Tensor]]:  # fmt: skip
     """Draw n results in batches: return them in user units, their labels, and the residuals of all solves."""
+    check_count(n)
     chosen = run.of_no_label(options)
-    if options.get("grid") is None:
-        chosen["grid"] = way.grid()
+    chosen["grid"] = way.grid(options.get("grid"))
+    if options.get("precision", "fp32") != "fp32" and not isinstance(way, Replacement):
+        raise UserError("dps and moment follow gradients, which bf16 does not carry; take fp32, or the method replace")
     device = next(run.model.parameters()).device
     left: list[Tensor] = []
     steer = way.steer(measure, y.to(device), noise, lambda solved: left.append(solved.residual.cpu()))
     parts, size = [], run.batch_size()
-    firsts = range(0, max(n, 1), size)
+    firsts = range(0, n, size)
     for k, first in enumerate(firsts):
         for frame in run.frames(min(size, n - first), first, steer=steer, **chosen):
             last = frame
@@ -214,6 +216,8 @@ def _read_known(text: str | None, size: int) -> tuple[Tensor, Tensor]:
             value = math.nan
         if match is None or match[1] not in names or not abs(value) < LARGE:
             raise UserError(f"cannot read {part!r}; write known coordinates like x=0.5, from: {', '.join(names)}")
+        if seen[names[match[1]]]:
+            raise UserError(f"the coordinate {match[1]} is given twice; say once what is known of it")
         point[names[match[1]]], seen[names[match[1]]] = value, True
     if not seen.any():
         raise UserError("nothing is known of the point; fix at least one coordinate, like --known x=0.5")

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import DTypeLike
 
 from reverie.errors import UserError
-from reverie.picture import ACCENT, INK, SOFT, WARM, dots, figure, plane, png_bytes, save, to_bytes, window
+from reverie.picture import ACCENT, INK, SOFT, WARM, dots, figure, plain, plane, png_bytes, save, to_bytes, window
 from reverie.samples import Samples, check_output, is_folder
 
 FILL = np.array([0.80, 0.86, 0.95])  # the colour of pixels that are not known
@@ -86,7 +86,7 @@ class Restored:
             axes.set_axis_off()
         for axes, (title, image) in zip(grid, panels, strict=False):
             axes.imshow(_shown(image), interpolation="nearest")
-            axes.set_title(title, fontsize=8, color=INK)
+            axes.set_title(plain(title), fontsize=8, color=INK)
         last = grid[len(panels)]
         spread = self.spread if self.spread.ndim == 2 else np.sqrt((self.spread**2).mean(-1))
         drawn = last.imshow(spread, cmap="magma", vmin=0, vmax=max(float(spread.max()), 1e-3), interpolation="nearest")
@@ -94,7 +94,7 @@ class Restored:
         bar = made.colorbar(drawn, cax=last.inset_axes((0.0, -0.11, 1.0, 0.06)), orientation="horizontal")
         bar.ax.tick_params(labelsize=6, length=2, colors=INK)
         bar.outline.set_visible(False)
-        made.suptitle(self.title, fontsize=9, color=INK)
+        made.suptitle(plain(self.title), fontsize=9, color=INK)
         return made
 
     def _plane(self) -> Figure:

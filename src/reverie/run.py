@@ -105,7 +105,7 @@ class Run:
             if label is not None:
                 raise UserError(f"the run {self.path} was trained without labels, so it cannot draw {label!r}")
             return None
-        if label == "all":
+        if label == "all" and "all" not in names:
             return torch.arange(first, first + n) % len(names)
         if label is not None:
             labels = torch.tensor(read_label(label, names).labels).expand(n, -1)
@@ -174,7 +174,8 @@ class Run:
             raise UserError("an interval and a rescaling of guidance mean something only with --guidance other than 1")
         if rescale and len(self.config.data.shape) == 1:
             raise UserError(f"{self.path} is a run of points, whose coordinates have no common spread to rescale to")
-        weights = (1.0,) if label is None or label == "all" or not names else read_label(label, names).weights
+        in_turn = label == "all" and "all" not in names
+        weights = (1.0,) if label is None or in_turn or not names else read_label(label, names).weights
         judge = self.classifier() if gamma else None
         lowered = pick(PRECISIONS, options.get("precision", "fp32"), "precision")
 
@@ -189,7 +190,8 @@ class Run:
         """Return a copy of options that goes by no condition where no label is given, instead of by one drawn by chance."""
         chosen = Options(**options)
         if self.config.data.labels and options.get("label") is None:
-            if options.get("guidance", 1.0) != 1 or options.get("classifier_guidance"):
+            limits = [options.get(key) for key in ("classifier_guidance", "guidance_interval", "guidance_rescale")]
+            if options.get("guidance", 1.0) != 1 or any(limits):
                 raise UserError("guidance needs a label to steer by; give one with --label")
             chosen["guidance"] = 0.0
         return chosen

@@ -10,7 +10,7 @@ import numpy as np
 
 from reverie.conditions import MOST_GUIDANCE, read_numbers
 from reverie.errors import UserError
-from reverie.picture import INK, SOFT, check_picture, colours, contact_sheet, dots, figure, save, to_bytes, window
+from reverie.picture import INK, SOFT, check_picture, colours, contact_sheet, dots, figure, plain, save, to_bytes, window
 from reverie.run import Options, Run, load
 
 SCALES = "0,1,2,4,8"
@@ -56,9 +56,11 @@ def draw(
                 words = {0.0: "0: unconditional", 1.0: "1: none"}.get(scale, f"{scale:g}")
                 axes.set_title(words, fontsize=10, color=INK)
             if column == 0:
-                axes.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=10, color=INK, labelpad=8)
+                axes.set_ylabel(plain(name), rotation=0, ha="right", va="center", fontsize=10, color=INK, labelpad=8)
     made.suptitle(
-        f"{run.config.data.name}: guidance scale across, seed {options.get('seed', 0)} in every cell", fontsize=10, color=SOFT
+        f"{plain(run.config.data.name)}: guidance scale across, seed {options.get('seed', 0)} in every cell",
+        fontsize=10,
+        color=SOFT,
     )
     save(made, out)
     return [out]

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reverie.picture import INK, SOFT, check_picture, contact_sheet, dots, figure, save, to_bytes, window
+from reverie.picture import INK, SOFT, check_picture, contact_sheet, dots, figure, plain, save, to_bytes, window
 from reverie.run import Run, load
 from reverie.samplers import GRIDS, SAMPLERS, affordable
 from reverie.spec import build
@@ -78,7 +78,7 @@ def sheet(run: Run, cells: dict[str, list[Cell]], grid: str) -> Figure:
                 axes.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9, color=INK, labelpad=8)
             if k == 0:
                 axes.set_title(f"{BUDGETS[column]} evaluations", fontsize=10, color=INK)
-    made.suptitle(f"{run.config.data.name}: the same seeds under every sampler, grid {grid}", fontsize=10, color=INK)
+    made.suptitle(f"{plain(run.config.data.name)}: the same seeds under every sampler, grid {grid}", fontsize=10, color=INK)
     return made
 
 
