@@ -47,7 +47,7 @@ def line(run: Run, z: Tensor, task: str, method: str) -> str:
     """Draw one result for each digit and measure it."""
     measure, way = TASKS[task][0], build(INPAINTERS, method, "method")
     y = measure(z)
-    options: Options = {"guidance": 0.0, "grid": way.grid()}
+    options: Options = {"guidance": 0.0, "grid": way.grid(None)}
     begun = time.perf_counter()
     *_, last = run.frames(len(z), steer=way.steer(measure, y, 0.0, lambda solved: None), **options)
     spent = time.perf_counter() - begun

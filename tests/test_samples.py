@@ -13,6 +13,7 @@ from PIL import Image
 from reverie import run as run_module
 from reverie import verbs
 from reverie.gallery.samplers import BUDGETS, draw_cell
+from reverie.picture import coloured
 from reverie.run import Run
 from reverie.samplers import SAMPLERS
 from reverie.samples import Samples, write
@@ -87,3 +88,10 @@ def test_the_gallery_spends_what_it_says(name: str, spiral_run: Run) -> None:
 def test_the_gallery_of_samplers(command, spiral_run: Run, tmp_path: Path) -> None:
     code, out, _ = command("gallery", "samplers", spiral_run.path, "--out", tmp_path / "sheet.png")
     assert code == 0 and "sheet.png" in out and Image.open(tmp_path / "sheet.png").height > 1500
+
+
+def test_what_is_transparent_is_shown_over_white() -> None:
+    clear = np.zeros((2, 3, 3, 4), np.uint8)
+    assert coloured(clear, 2).shape == (2, 6, 6, 3) and (coloured(clear, 2) == 255).all()
+    grey = np.full((1, 2, 2), 7, np.uint8)
+    assert (coloured(grey) == 7).all() and coloured(grey).shape == (1, 2, 2, 3)

@@ -18,7 +18,7 @@ from reverie.denoiser import NULL, Denoiser
 from reverie.errors import UserError
 from reverie.files import atomic, writable_folder
 from reverie.motion import between
-from reverie.picture import INK, to_bytes, write_film
+from reverie.picture import INK, coloured, to_bytes, write_film
 from reverie.run import Options, Progress, Run, check_count
 from reverie.views import Illusion, Placed, read_views
 
@@ -50,7 +50,7 @@ class Illusions:
     def sheet(self) -> np.ndarray:
         """Return every picture with its views side by side, (H', W', 3) uint8."""
         factor = max(1, 84 // max(self.x.shape[1:3]))
-        seen = [_enlarged(to_bytes(self.seen(k)), factor) for k in range(len(self.views))]
+        seen = [coloured(to_bytes(self.seen(k)), factor) for k in range(len(self.views))]
         strips = [np.concatenate([_framed(part[i], GAP // 2) for part in seen], axis=1) for i in range(len(self))]
         strips = [_framed(strip, GAP) for strip in strips]
         square = (len(self) * strips[0].shape[0] / strips[0].shape[1]) ** 0.5  # as many across would make a square sheet
@@ -95,12 +95,6 @@ def check_output(path: Path, suffixes: Sequence[str] = SUFFIXES) -> Path:
         raise UserError(f"cannot write {path}: choose a name that ends in {', '.join(suffixes)}")
     writable_folder(path.parent)
     return path
-
-
-def _enlarged(images: np.ndarray, factor: int) -> np.ndarray:
-    """Return images as (N, H, W, 3), each pixel a square."""
-    pixels = images[..., None] if images.ndim == 3 else images[..., :3]
-    return np.broadcast_to(pixels, (*pixels.shape[:3], 3)).repeat(factor, 1).repeat(factor, 2)
 
 
 def _framed(image: np.ndarray, gap: int) -> np.ndarray:

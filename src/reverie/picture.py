@@ -149,26 +149,33 @@ def write_film(path: Path, frames: Iterable[np.ndarray], per_second: int = 15, h
             )  # fmt: skip
 
 
+def coloured(images: np.ndarray, factor: int = 1) -> np.ndarray:
+    """Return images as (N, H, W, 3), each pixel a square of `factor` pixels; what is transparent lies over white.
+
+    images: (N, H, W) or (N, H, W, C) uint8 with C = 1, 3 or 4.
+    """
+    pixels = images[..., None] if images.ndim == 3 else images
+    if pixels.shape[-1] == 4:  # as when such images are trained on
+        alpha = pixels[..., 3:].astype(np.float64) / 255
+        pixels = (pixels[..., :3] * alpha + 255 * (1 - alpha)).round().astype(np.uint8)
+    return np.broadcast_to(pixels, (*pixels.shape[:3], 3)).repeat(factor, 1).repeat(factor, 2)
+
+
 def contact_sheet(images: np.ndarray, titles: Sequence[str] | None = None, columns: int | None = None) -> np.ndarray:
     """Lay images out on white, small ones enlarged by a whole factor, with gaps of 2 pixels and titles below.
 
     images: (N, H, W) or (N, H, W, C) uint8 with C = 1, 3 or 4; returns (H', W', 3) uint8.
     """
-    pixels = images[..., None] if images.ndim == 3 else images
-    if pixels.shape[-1] == 4:  # transparency over white, as when such images are trained on
-        alpha = pixels[..., 3:].astype(np.float64) / 255
-        pixels = (pixels[..., :3] * alpha + 255 * (1 - alpha)).round().astype(np.uint8)
-    pixels = np.broadcast_to(pixels, (*pixels.shape[:3], 3))
-    count, height, width = pixels.shape[:3]
+    count, height, width = images.shape[:3]
     factor = max(1, SHEET_SIDE // max(height, width, 1))
+    pixels = coloured(images, factor)
     line = 12 if titles is not None else 0
     across = min(columns or int(np.ceil(np.sqrt(count))), max(count, 1))
     down = -(-count // across)
     tall, wide = height * factor + line + SHEET_GAP, width * factor + SHEET_GAP
     sheet = np.full((down * tall + SHEET_GAP, across * wide + SHEET_GAP, 3), 255, np.uint8)
     corners = [(SHEET_GAP + k // across * tall, SHEET_GAP + k % across * wide) for k in range(count)]
-    for (top, left), image in zip(corners, pixels, strict=True):
-        big = image.repeat(factor, 0).repeat(factor, 1)
+    for (top, left), big in zip(corners, pixels, strict=True):
         sheet[top : top + big.shape[0], left : left + big.shape[1]] = big
     if titles is None:
         return sheet

@@ -134,7 +134,7 @@ class InnerCircle(View):
     """The disc in the middle turned by an angle in degrees, counter-clockwise, with the rest left in place.
 
     The disc is cut into rings a pixel wide, in each of which the pixels, in the order of their angle, move on by the
-    nearest whole number of places: any angle is a permutation, and quarter turns are exact.
+    nearest whole number of places: any angle is a permutation, and quarter turns of square images are exact.
     """
 
     angle: Annotated[float, Field(ge=-360, le=360)] = 90.0

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from reverie.editing import Edits, Inversion
-from reverie.picture import INK, SOFT, contact_sheet, figure, plain, save, to_bytes, write_film
+from reverie.picture import INK, SOFT, coloured, contact_sheet, figure, plain, save, to_bytes, write_film
 
 WAY_SHOWN = 12  # images of a way in a picture
 FILM_SIDE = 256  # pixels, at least, of a film
@@ -68,9 +68,7 @@ def save_way(images: np.ndarray, out: Path) -> None:
         save(made, out)
         return
     factor = max(1, -(-FILM_SIDE // max(images.shape[1:3])))
-    pixels = to_bytes(images[..., None] if images.ndim == 3 else images[..., :3])
-    frames = np.broadcast_to(pixels, (*pixels.shape[:3], 3)).repeat(factor, 1).repeat(factor, 2)
-    write_film(out, _there_and_back(list(frames)), hold=0.5)
+    write_film(out, _there_and_back(list(coloured(to_bytes(images), factor))), hold=0.5)
 
 
 def _there_and_back(frames: Sequence[np.ndarray]) -> list[np.ndarray]:
