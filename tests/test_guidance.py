@@ -245,6 +245,8 @@ def test_labels_names_and_compositions() -> None:
     names = ("6", "8", "cat, black", "a:1")
     assert read_label("8", names).labels == (1,)
     assert read_label("a:1", names).weights == (1.0,)  # a name is a name
+    odd = read_label("x:1,y:2,z:-1", ("all", "x:1,y", "z"))
+    assert odd.labels == (1, 2) and odd.weights == (2.0, -1.0)  # names may hold colons and commas
     found = read_label("6:1.5, 8:-1,cat, black:.5", names)
     assert found.labels == (0, 1, 2) and found.weights == (1.5, -1.0, 0.5)
     assert read_labels("6,cat, black,8", names) == (0, 2, 1) and read_labels(["8", "cat, black"], names) == (1, 2)

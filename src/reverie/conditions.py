@@ -11,7 +11,9 @@ from reverie.errors import UserError, unknown
 from reverie.guidance import check_interval
 
 MOST_GUIDANCE, MOST_PARTS = 1000, 64
-PART = re.compile(r"(.+?):\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(?:,\s*|$)", re.IGNORECASE | re.DOTALL)
+NUMBER = r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(?:,\s*|$)"
+WEIGHT = re.compile(NUMBER, re.IGNORECASE)
+PART = re.compile(rf"(.+?):{NUMBER}", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,15 @@ def read_label(label: str, names: Sequence[str]) -> Composition:
     """Return what a label asks for; a name that is in the run always stands for itself, whatever signs it holds."""
     if label in names:
         return Composition((names.index(label),), (1.0,))
-    parts, end = [], 0
-    for found in PART.finditer(label):
-        if found.start() != end:
-            break
-        parts.append((found[1].strip(), float(found[2])))
-        end = found.end()
-    if end != len(label) or not parts:
+    parts, rest = [], label
+    while rest:
+        known = next((name for name in sorted(names, key=len, reverse=True) if rest.startswith(f"{name}:")), None)
+        found = WEIGHT.match(rest, len(known) + 1) if known is not None else PART.match(rest)
+        if found is None:
+            raise unknown(label, (*names, "all"), "label")
+        parts.append((known if known is not None else found[1].strip(), float(found[found.lastindex or 1])))
+        rest = rest[found.end() :]
+    if not parts:
         raise unknown(label, (*names, "all"), "label")
     if wrong := [name for name, _ in parts if name not in names]:
         raise unknown(wrong[0], names, "label")
