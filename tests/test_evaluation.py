@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -46,6 +47,13 @@ def test_what_points_cost(spiral_run: Run) -> None:
     assert figures["reference"]["value"] == pytest.approx(0.5 * np.log(np.linalg.det(2 * np.pi * np.e * covariance)))
 
 
+@pytest.mark.parametrize("points", [torch.rand(1, 2), torch.zeros(5, 2), torch.arange(6.0)[:, None].expand(6, 2)])
+def test_points_that_fill_no_plane_have_no_best_normal(spiral_run: Run, points: torch.Tensor) -> None:
+    section = likelihood_section(spiral_run, points, steps=5, flow_n=2)
+    assert "reference" not in section.figures and "normal" not in " ".join(section.verdict)
+    json.dumps(section.figures, allow_nan=False)
+
+
 def test_what_images_cost(digits_run: Run) -> None:
     data = load_data("digits8")
     x, labels = data.batch(torch.arange(6))
@@ -57,7 +65,7 @@ def test_what_images_cost(digits_run: Run) -> None:
     constant = likelihood_section(digits_run, torch.ones(2, *data.shape), n=2, flow_n=1, tolerance=1e-2)
     assert math.isfinite(constant.figures["flow"]["value"]) and constant.figures["condition"] == "none"
     alone = likelihood_section(digits_run, x[:1], labels[:1] if labels is not None else None, tolerance=1e-2)
-    assert alone.figures["flow"]["error"] is None and any("One datum" in line for line in alone.verdict)
+    assert "error" not in alone.figures["flow"] and any("One datum" in line for line in alone.verdict)
 
 
 def test_what_cannot_be_computed_is_said(digits_run: Run, spiral_run: Run) -> None:

@@ -19,10 +19,11 @@ from reverie import verbs
 from reverie.data import Dataset, load_data
 from reverie.errors import UserError
 from reverie.evaluation.compare import compare
-from reverie.evaluation.evaluation import Evaluation
+from reverie.evaluation.evaluation import Evaluation, of_label
 from reverie.evaluation.judge import RULES, judge
-from reverie.evaluation.measure import measure, without_data
+from reverie.evaluation.measure import gather, measure, sections_of, without_data
 from reverie.evaluation.section import Section
+from reverie.metrics.features import own_classifier, silent
 from reverie.run import Run
 
 COUNT = 250
@@ -241,6 +242,57 @@ def test_a_label_is_measured_against_its_own_data(image_run: Run) -> None:
 def test_mistakes_of_the_command(command, image_run: Run, words: tuple[str, ...], said: str) -> None:
     code, out, err = command("evaluate", image_run.path, *(w.format(run=image_run.path) for w in words))
     assert code == 2 and out == "" and err.startswith("error: ") and err.count("\n") == 1 and said in err
+
+
+@pytest.fixture(scope="module")
+def few_photos(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run on ten colour pictures of two labels, of which one is held out."""
+    folder = tmp_path_factory.mktemp("few")
+    random = np.random.default_rng(0)
+    for k in range(10):
+        (folder / "photos" / "ab"[k % 2]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 255, (8, 8, 3), np.uint8)).save(folder / "photos" / "ab"[k % 2] / f"{k}.png")
+    return reverie.train(str(folder / "photos"), folder / "run", steps=3, network=TINY, batch=4)
+
+
+@pytest.mark.parametrize("words", [(), ("--label", "a"), ("--label", "b")])
+def test_ten_images_are_measured_as_far_as_they_go(command, few_photos: Run, words: tuple[str, ...]) -> None:
+    code, out, _ = command("evaluate", few_photos.path, "--quick", "-n", 8, "--steps", 3, "--json", *words)
+    sections = json.loads(out, parse_constant=pytest.fail)["sections"]
+    assert code == 0
+    if "not_computable" in sections["memory"]:  # the one held-out image has the other label
+        assert f"no held-out data of the label '{words[1]}'" in sections["memory"]["not_computable"]
+    else:
+        assert "value" in sections["likelihood"]["flow"] and "error" not in sections["likelihood"]["flow"]
+    assert command("evaluate", few_photos.path, "--quick", "-n", 8, "--steps", 3, *words)[0] == 0
+    assert command("evaluate", few_photos.path, few_photos.path, "--quick", "-n", 8, "--steps", 3, *words)[0] == 0
+
+
+def test_no_data_to_measure_against(digits: tuple[Dataset, Dataset, np.ndarray, list[str]]) -> None:
+    train, held, x, _ = digits
+    with pytest.raises(UserError, match="no held-out data"):
+        measure(x, train, held.take(torch.arange(0)))
+
+
+def test_the_classifier_of_one_label_knows_the_others(
+    digits: tuple[Dataset, Dataset, np.ndarray, list[str]],
+) -> None:
+    train, held, x, labels = digits
+    threes = np.array(labels) == "3"
+    own = of_label(train, "3"), of_label(held, "3")
+    wrong = gather(x[~threes][:60], *own, ["3"] * 60, "auto", 0, True, silent, "", (train, held))
+    right = gather(x[threes], *own, ["3"] * int(threes.sum()), "auto", 0, True, silent, "", (train, held))
+    shares = [{s.name: s for s in sections_of(m)}["labels"].figures["label_accuracy"] for m in (wrong, right)]
+    assert shares[0]["value"] < 0.1 and shares[1]["value"] > 0.8 and shares[1]["floor"] > 0.9
+    with pytest.raises(UserError, match="all of one label"):
+        own_classifier(*own, silent)
+
+
+def test_too_few_points_are_told() -> None:
+    train, held = load_data("spiral", 400).split(0)
+    for samples, kept in ((1, 20), (20, 3)):
+        found = {s.name: s for s in measure(train.x.numpy()[:samples], train, held.take(torch.arange(kept)), quick=True)}
+        assert f"needs 2 samples and 4 held-out points, got {samples} and {kept}" in found["points"].figures["not_computable"]
 
 
 def test_data_that_are_gone(command, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,6 +177,30 @@ def test_the_classifier_is_kept_and_a_damaged_file_is_not_used(tmp_path: Path) -
     classifier.remember(net, {}, path)
     assert classifier.recall(path, (1, 12, 12), 3) is None
     classifier.remember(net, {}, Path("/proc/nowhere/net.safetensors"))  # cannot be written: no reason to stop
+
+
+@pytest.mark.parametrize(
+    "facts", [[1, 2], {}, {"accuracy": 0.5}, {"accuracy": 7.0, "held_out": 7}, {"accuracy": "1", "held_out": 7},
+              {"accuracy": 0.5, "held_out": float("inf")}, {"accuracy": float("nan"), "held_out": 7},
+              {"accuracy": 0.5, "held_out": 0}],
+    ids=str,
+)  # fmt: skip
+def test_a_classifier_with_wrong_facts_is_not_used(tmp_path: Path, facts: Any) -> None:
+    path = tmp_path / "net.safetensors"
+    classifier.remember(classifier.make((1, 12, 12), 3), facts, path)
+    assert classifier.recall(path, (1, 12, 12), 3) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"no pickle"], ids=["empty", "text"])
+def test_damaged_weights_of_the_general_network_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.setattr(efficientnet, "WEIGHTS", "weights.pth")
+    (tmp_path / "weights.pth").write_bytes(content)
+    found = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(efficientnet, "find_spec", lambda name: found)
+    with pytest.raises(UserError, match="install it again"):
+        efficientnet.load_general()
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 4), (1, 8, 8), (3, 13, 40), (1, 28, 28), (3, 41, 41), (3, 64, 64)])

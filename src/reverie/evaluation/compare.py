@@ -44,10 +44,10 @@ def _row(key: str, figures: Sequence[Mapping[str, Any] | None]) -> Row:
     there = [k for k, found in enumerate(figures) if found is not None]
     known = {k: found for k, found in enumerate(figures) if found is not None}
     best = min(there, key=lambda k: _badness(key, known[k]))
-    sure = all("error" in found for found in known.values())
+    sure = all(found.get("error") is not None for found in known.values())
     worse = []
     for k in there:
-        noise = math.hypot(*(known[j].get("error", 0.0) for j in (k, best)))
+        noise = math.hypot(*(known[j].get("error") or 0.0 for j in (k, best)))
         if sure and _badness(key, known[k]) - _badness(key, known[best]) > CLEAR * noise:
             worse.append(k)
     return Row(key, tuple(figures), best, tuple(worse), sure)

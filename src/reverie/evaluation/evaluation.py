@@ -115,10 +115,20 @@ def find_data(run: Run, n: int, tell: Tell = silent, data_dir: str | Path | None
 
 
 def of_label(data: Dataset, label: str | None) -> Dataset:
-    """Return the data of one label, or all."""
+    """Return the data of one label, or all; label names stay as they are."""
     if label not in data.label_names or data.labels is None:
         return data
     return data.take(torch.nonzero(data.labels == data.label_names.index(label))[:, 0])
+
+
+def _parts(whole: tuple[Dataset, Dataset], label: str | None) -> tuple[Dataset, Dataset]:
+    """Return the training and held-out data of one label, or all, if there are any."""
+    train, held = (of_label(part, label) for part in whole)
+    of = f" of the label {label!r}" if label in train.label_names else ""
+    for what, part in (("training", train), ("held-out", held)):
+        if not len(part):
+            raise UserError(f"there are no {what} data{of} to measure against; take more data")
+    return train, held
 
 
 def draw(run: Run, n: int, say: Say, tell: Tell, options: Options) -> tuple[Samples, float]:
@@ -151,13 +161,14 @@ def evaluate_run(
     known, seed, label = run.config.data, options.get("seed", 0), options.get("label")
     steered = label not in (None, "all") or options.get("guidance", 1.0) != 1
     try:
-        train, held = (of_label(part, label) for part in find_data(run, n, tell, data_dir))
+        whole = find_data(run, n, tell, data_dir)
+        train, held = _parts(whole, label)
     except UserError as error:
         sections = list(without_data(samples.x, samples.labels, str(error)))
-        sections += model_sections(run, None, quick, seed, tell)
+        sections += model_sections(run, None, quick, seed, tell, steered)
     else:
         material = gather(
-            samples.x, train, held, samples.labels, features, seed, quick, tell, known.source or known.name
+            samples.x, train, held, samples.labels, features, seed, quick, tell, known.source or known.name, whole
         )  # fmt: skip
         sections = [*sections_of(material), *model_sections(run, material, quick, seed, tell, steered)]
     flags, verdict = judge(sections)

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from reverie.errors import UserError
+from reverie.evaluation.score import said, score
 from reverie.evaluation.section import Section
 from reverie.likelihood import Bound, LogProb, mean_and_error
 from reverie.noise import image_seeds
@@ -58,11 +59,7 @@ def _measure(
 
 def _figure(values: Tensor, unit: str, seed: int) -> dict[str, Any]:
     value, error = mean_and_error(values)
-    return {"value": value, "error": error, "unit": unit, "n": len(values), "seed": seed}
-
-
-def _short(found: dict[str, Any]) -> str:
-    return f"{found['value']:.3g}" + (f" ± {found['error']:.2g}" if found["error"] is not None else "")
+    return score(value, error, unit=unit, n=len(values), seed=seed)
 
 
 def _rows(bound: Bound, scale: float) -> list[dict[str, Any]]:
@@ -97,7 +94,7 @@ def _tidy(axes: Axes, title: str, x: str, y: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _picture(integral: Bound, figures: dict[str, dict[str, Any]], unit: str, reference: tuple[str, float]) -> bytes:
+def _picture(integral: Bound, figures: dict[str, dict[str, Any]], unit: str, reference: tuple[str, float] | None) -> bytes:
     made = figure(9, 3.4)
     left, right = made.subplots(1, 2, width_ratios=(4, 3))
     middles, means, errors = _bands(integral)
@@ -109,8 +106,8 @@ def _picture(integral: Bound, figures: dict[str, dict[str, Any]], unit: str, ref
     _tidy(left, "What each noise level costs", "log-SNR, from much noise to little", "bits/dim for a unit of log-SNR")
     for k, (name, found) in enumerate(figures.items()):
         colour = WARM if name == "flow" else ACCENT
-        right.errorbar(found["value"], -k, xerr=2 * (found["error"] or 0), fmt="o", color=colour, capsize=3, ms=5)
-    if math.isfinite(reference[1]):
+        right.errorbar(found["value"], -k, xerr=2 * found.get("error", 0.0), fmt="o", color=colour, capsize=3, ms=5)
+    if reference:
         right.axvline(reference[1], color=SOFT, lw=1, ls="--")
         right.annotate(reference[0], (reference[1], 0.5), (-4, 0), textcoords="offset points", ha="right", va="top", fontsize=8,
                        color=SOFT)  # fmt: skip
@@ -121,9 +118,13 @@ def _picture(integral: Bound, figures: dict[str, dict[str, Any]], unit: str, ref
 
 
 def _reference(x: Tensor) -> float:
-    """Return what points cost under the normal distribution that fits them best, in nats: that of their own moments."""
-    covariance = torch.atleast_2d(x.double().T.cov())
-    return float(torch.logdet(2 * math.pi * math.e * covariance) / 2)
+    """Return what points cost under the normal distribution that fits them best, in nats: that of their own moments.
+
+    No finite number where the points fill no volume: too few of them, or all on one line or plane.
+    """
+    covariance = torch.atleast_2d(x.double().T.cov(correction=1 if len(x) > 1 else 0))
+    full = int(torch.linalg.matrix_rank(covariance, hermitian=True)) == len(covariance)
+    return float(torch.logdet(2 * math.pi * math.e * covariance) / 2) if full else math.nan
 
 
 def _checked(run: Run, x: Tensor | None, labels: Tensor | None, n: int) -> tuple[Tensor, Tensor | None]:
@@ -161,9 +162,9 @@ def likelihood_section(
         grid = run.sampling({"steps": steps})[1]
         flow_n = max(1, min(flow_n, len(x)))
         chain, integral, flow = _measure(run, x, labels, seed, grid, flow_n, tolerance, probes, on_progress)
+        return _said(run, x, labels, seed, grid, chain, integral, flow, tolerance)
     except UserError as error:
         return Section(NAME, TITLE, figures={"not_computable": str(error)})
-    return _said(run, x, labels, seed, grid, chain, integral, flow, tolerance)
 
 
 def _said(
@@ -178,13 +179,14 @@ def _said(
         "bound, continuous time": _figure(integral.nats / per, unit, seed),
         "flow": _figure(-flow.nats / per, unit, seed),
     }
-    reference = ("uniform noise", 8.0) if images else ("the best normal", _reference(x) if len(x) > x[0].numel() else math.nan)
-    gap, gap_error = mean_and_error((integral.nats[: len(flow.nats)] + flow.nats) / per)
+    name, cost = ("uniform noise", 8.0) if images else ("the best normal", _reference(x))
+    reference = (name, cost) if math.isfinite(cost) else None
+    gap = _figure((integral.nats[: len(flow.nats)] + flow.nats) / per, unit, seed)
     best = min(found.values(), key=lambda row: float(row["value"]))
-    at_most, exact = (_short(found[name]) for name in ("bound, continuous time", "flow"))
-    beside = f"{reference[0]} costs {reference[1]:.3g}"
-    verdict = [f"A held-out {what} costs {exact} {unit} by the flow and at most {at_most} by the bound; {beside}."]
-    if best["value"] >= reference[1]:
+    at_most, exact = (said(found[name]) for name in ("bound, continuous time", "flow"))
+    beside = f"; {reference[0]} costs {reference[1]:.3g}" if reference else ""
+    verdict = [f"A held-out {what} costs {exact} {unit} by the flow and at most {at_most} by the bound{beside}."]
+    if reference and best["value"] >= reference[1]:
         verdict.append(f"That is no better than {reference[0]}: the model has not learned the density of the data.")
     if len(x) > 1 and (
         loud := [place for place, cost, error in zip(*_bands(integral), strict=True) if cost - 3 * error > GUESS]
@@ -193,14 +195,14 @@ def _said(
             f"Where the log-SNR is above {loud[0]:.1f}, the network predicts the noise worse than if it predicted none,"
             " and most of the bound is paid there."
         )
-    if best["error"] is None:
+    if "error" not in best:
         verdict.append("One datum gives no standard error; hold out more to know how sure this is.")
-    if gap_error is not None and gap < -3 * gap_error:
+    if "error" in gap and gap["value"] < -3 * gap["error"]:
         verdict.append("The flow finds data less probable than the bound does, so the two do not model the same density.")
     figures: dict[str, Any] = {
         **found,
-        "bound minus flow": {"value": gap, "error": gap_error, "unit": unit, "n": len(flow.nats), "seed": seed},
-        "reference": {"value": reference[1], "unit": f"{unit}, {reference[0]}"},
+        "bound minus flow": gap,
+        **({"reference": {"value": reference[1], "unit": f"{unit}, {reference[0]}"}} if reference else {}),
         "condition": "the label of each datum" if labels is not None else "none",
         "dimensions": chain.size,
         "chain": f"DDPM, {len(grid)} steps, variance {VARIANCE}",

@@ -49,7 +49,8 @@ def as_images(samples: np.ndarray) -> Tensor:
 class Material:
     """Samples beside training and held-out data, and their features, each computed once when first asked for.
 
-    samples: (N, D) or (N, C, H, W) in user units; labels: (N,) int64, what each was meant to be.
+    samples: (N, D) or (N, C, H, W) in user units; labels: (N,) int64, what each was meant to be; known: the training and
+    held-out data of every label, which a classifier learns, where train and held are those of one.
     """
 
     samples: Tensor
@@ -61,6 +62,7 @@ class Material:
     effort: Effort = Effort()
     tell: Tell = silent
     source: str = ""
+    known: tuple[Dataset, Dataset] | None = None
 
     def __post_init__(self) -> None:
         if tuple(self.samples.shape[1:]) != self.train.shape:
@@ -68,11 +70,19 @@ class Material:
             raise UserError(f"samples of {ours} cannot be measured against data of {theirs}; bring both to one size")
         if not len(self.samples):
             raise UserError("there are no samples to measure")
+        for what, data in (("training", self.train), ("held-out", self.held)):
+            if not len(data):
+                raise UserError(f"there are no {what} data to measure against; take more data")
         if not self.samples.isfinite().all():
             bad = int((~self.samples.flatten(1).isfinite().all(1)).sum())
             raise UserError(
                 f"{bad} of {len(self.samples)} samples hold NaN or infinity, so nothing can be measured; train again"
             )
+
+    @property
+    def taught(self) -> tuple[Dataset, Dataset]:
+        """The training and held-out data that a classifier learns: of every label."""
+        return self.known or (self.train, self.held)
 
     @property
     def is_images(self) -> bool:
@@ -83,7 +93,7 @@ class Material:
     def features(self) -> Features:
         """What turns data into features; for points, their coordinates brought to deviation 1."""
         if self.is_images:
-            return choose(self.kind, self.train, self.held, self.tell)
+            return choose(self.kind, *self.taught, self.tell)
         x = self.some(self.train)
         mean, scale = x.mean(0), x.std(0).clamp_min(1e-12)
         return Features("coordinates", lambda z: (z - mean) / scale, {"net": "none: coordinates of deviation 1"})

@@ -64,10 +64,11 @@ def measure(
 def gather(
     samples: np.ndarray, train: Dataset, held: Dataset, labels: Sequence[str] | None,
     features: str | Callable[[Tensor], Tensor] | Features, seed: int, quick: bool, tell: Tell, source: str,
+    known: tuple[Dataset, Dataset] | None = None,
 ) -> Material:  # fmt: skip
-    """Lay samples and data out for measuring, as `measure` takes them."""
+    """Lay samples and data out for measuring, as `measure` takes them; known: training and held-out data of every label."""
     asked = torch.tensor([train.label_names.index(name) for name in labels]) if labels is not None else None
-    return Material(as_images(samples), asked, train, held, features, seed, Effort(quick), tell, source)
+    return Material(as_images(samples), asked, train, held, features, seed, Effort(quick), tell, source, known)
 
 
 def sections_of(material: Material) -> Iterator[Section]:

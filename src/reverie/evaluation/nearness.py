@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from reverie.errors import UserError
 from reverie.evaluation.judge import faults
 from reverie.evaluation.material import Material
 from reverie.evaluation.score import score
@@ -125,6 +126,8 @@ def points_section(m: Material) -> Section:
     """Sliced and Sinkhorn distance and MMD to new data, beside the same between two sets of data; the exact curve if known."""
     samples, data = m.samples.double(), m.some(m.held).double()
     n = min(len(samples), len(data) // 2)
+    if n < 2:
+        raise UserError(f"it needs 2 samples and 4 held-out points, got {len(samples)} and {len(data)}")
     x, y, other = samples[:n], data[:n], data[n : 2 * n]
     random = torch.Generator().manual_seed(m.seed)
 

@@ -12,7 +12,8 @@ from reverie.evaluation.judge import faults
 from reverie.evaluation.material import Material
 from reverie.evaluation.score import score
 from reverie.evaluation.section import Section
-from reverie.metrics.features import own_classifier
+from reverie.metrics.classifier import accuracy, answers
+from reverie.metrics.features import JUDGED, own_classifier
 from reverie.metrics.frechet import frechet_distance, frechet_spread
 from reverie.metrics.kid import kid
 from reverie.metrics.manifold import NAMES, manifold
@@ -122,11 +123,12 @@ def labels_section(m: Material) -> Section | None:
     """How many samples show what they were asked to, by a classifier of the data."""
     if m.labels is None or not m.is_images:
         return None
-    net, facts = own_classifier(m.train, m.held, m.tell)
-    with torch.no_grad():
-        right = torch.cat([net(x)[1].argmax(1) for x in m.samples.split(1000)]) == m.labels
-    share, floor = float(right.double().mean()), float(facts["held_out_accuracy"])
-    errors = [float(np.sqrt(max(p * (1 - p), 1 / n) / n)) for p, n in ((share, len(right)), (floor, facts["held_out_count"]))]
+    net, facts = own_classifier(*m.taught, m.tell)
+    right = answers(net, m.samples)[1] == m.labels
+    x, labels = m.held.batch(torch.arange(min(len(m.held), JUDGED)))
+    assert labels is not None
+    share, floor = float(right.double().mean()), accuracy(net, x, labels)
+    errors = [float(np.sqrt(max(p * (1 - p), 1 / n) / n)) for p, n in ((share, len(right)), (floor, len(x)))]
     by_label = {
         name: float(right[m.labels == k].double().mean())
         for k, name in enumerate(m.train.label_names) if bool((m.labels == k).any())

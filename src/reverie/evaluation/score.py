@@ -31,7 +31,7 @@ def excess(found: Mapping[str, Any]) -> float:
 def said(found: Mapping[str, Any], form: str = ".3g") -> str:
     """Say a score: value ± error."""
     text = f"{found['value']:{form}}"
-    return text + (f" ± {found['error']:{'.2g' if form == '.3g' else form}}" if "error" in found else "")
+    return text + (f" ± {found['error']:{'.2g' if form == '.3g' else form}}" if found.get("error") is not None else "")
 
 
 @dataclass(frozen=True)

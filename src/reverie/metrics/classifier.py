@@ -115,6 +115,15 @@ def remember(net: LeNet, facts: dict[str, float], path: Path) -> None:
         logging.getLogger(__name__).info("the classifier is not kept: %s", error)
 
 
+def _right(facts: object) -> bool:
+    """Tell whether facts read from a file are what `remember` is given: a share of right answers, and of how many."""
+    match facts:
+        case {"accuracy": float() | int() as share, "held_out": int() as count}:
+            return 0 <= share <= 1 and 1 <= count < 2**53
+        case _:
+            return False
+
+
 def recall(path: Path, shape: tuple[int, ...], classes: int) -> tuple[LeNet, dict[str, float]] | None:
     """Read a classifier back, or nothing if there is none or the file is not whole and right in every tensor."""
     net = make(shape, classes)
@@ -127,7 +136,7 @@ def recall(path: Path, shape: tuple[int, ...], classes: int) -> tuple[LeNet, dic
         return None
     wanted = {name: tensor.shape for name, tensor in net.state_dict().items()}
     whole = {name: tensor.shape for name, tensor in state.items()} == wanted
-    if about.get("format") != FORMAT or not whole or not all(t.isfinite().all() for t in state.values()):
+    if about.get("format") != FORMAT or not _right(facts) or not whole or not all(t.isfinite().all() for t in state.values()):
         return None
     net.load_state_dict(state)
     return net.eval(), facts

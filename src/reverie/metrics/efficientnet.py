@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from torch import Tensor, nn
@@ -121,6 +122,6 @@ def load_general() -> EfficientNetLite0:
         state = torch.load(path, map_location="cpu", weights_only=True)
         net = EfficientNetLite0()
         net.load_state_dict(_renamed(state))
-    except (OSError, RuntimeError, KeyError, ValueError, AttributeError) as error:
+    except (OSError, EOFError, UnpicklingError, RuntimeError, KeyError, ValueError, AttributeError) as error:
         raise UserError(f"the weights of the general network in {path} cannot be read: {error}; install it again") from None
     return net.eval().requires_grad_(False)

@@ -74,6 +74,8 @@ def own_classifier(
     """Return a classifier of the training labels and what is known of it, from the cache if it was trained before."""
     if train.labels is None or len(train.label_names) < 2:
         raise UserError("the data have no labels, so no classifier can be trained on them; take the features pixels")
+    if len(train.labels.unique()) < 2:
+        raise UserError("the data are all of one label, so no classifier can be trained on them; take the features pixels")
     if min(train.shape[1:]) < 4:
         raise UserError("the classifier needs images of at least 4 x 4; take the features pixels")
     classes = len(train.label_names)
@@ -113,7 +115,7 @@ FEATURES: dict[str, Callable[[Dataset, Dataset, Tell], Features]] = {
 
 def usual(train: Dataset) -> str:
     """Return the features that suit the data: its own classifier, else for colour the general network, else pixels."""
-    if train.labels is not None and len(train.label_names) > 1 and min(train.shape[1:]) >= 4:
+    if train.labels is not None and len(train.labels.unique()) > 1 and min(train.shape[1:]) >= 4:
         return "classifier"
     return "general" if train.shape[0] >= 3 and efficientnet.available() else "pixels"
 
