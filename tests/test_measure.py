@@ -320,6 +320,8 @@ def test_memorised_sets_of_few_images_are_called_copied() -> None:
     assert "copies its training data" in memory.verdict[0] and "each left out in turn" in memory.words[-1]
     assert memory.figures["copies"]["floor"] == 0 and memory.figures["floor_count"] == 18
     assert {s.name: s for s in measure(fresh, train, held, quick=True)}["memory"].verdict == ()
+    alone = {s.name: s for s in measure(copies, train.take(torch.arange(1)), held, quick=True)}["memory"]
+    assert alone.figures["floor_of"] == "held-out data" and len(alone.pictures) == 2
 
 
 def test_the_frechet_distance_and_its_floor_have_one_count(

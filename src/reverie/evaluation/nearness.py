@@ -97,7 +97,8 @@ def memory_section(m: Material) -> Section:
 
     held = m.held.batch(torch.arange(min(len(m.held), HELD)))[0].to(dtype)
     ours = neighbours(m.samples.to(dtype), passes("neighbours of samples"), take, same)  # type: ignore[arg-type]
-    if len(held) >= FEW:
+    few = len(held) < FEW and len(m.train) > 1
+    if not few:
         floor_of = "held-out data"
         theirs = neighbours(held, passes("neighbours of held-out data"), take, same)  # type: ignore[arg-type]
     else:
@@ -123,7 +124,7 @@ def memory_section(m: Material) -> Section:
         f"The nearest of {m.looked_through():,} training data lies at {middle[0]:.3g} (median) for samples and at"
         f" {middle[1]:.3g} for {floor_of.rstrip(',')}.",
         *((f"Only {len(held)} data are held out, too few to compare with, so the floor is that of {len(theirs.distance)}"
-           " training data, each left out in turn and compared with the rest.",) if len(held) < FEW else ()),
+           " training data, each left out in turn and compared with the rest.",) if few else ()),
     )  # fmt: skip
     pictures = {}
     if m.is_images:
