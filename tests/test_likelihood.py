@@ -164,6 +164,15 @@ def test_both_derivations_give_one_number(variance: str, levels: int | None) -> 
     assert abs(first - second) < 4 * math.hypot(first_error, second_error)
 
 
+def test_the_continuous_bound_begins_where_there_is_some_signal() -> None:
+    schedule, x = Rectified(), draw(4000, 2)
+    found = continuous_bound(standard(schedule, 2), x, streams(4000), draws=4)
+    assert found.log_snr.min() >= -13.8001
+    start = schedule.invert(-13.8)
+    assert float(start) < 1 and torch.allclose(found.prior, prior_cost(schedule, x, float(start)), rtol=1e-12, atol=0)
+    assert found.prior.min() > 0
+
+
 def test_the_continuous_bound_is_tight_for_an_optimal_denoiser_of_a_normal(schedule: Schedule) -> None:
     oracle, x = standard(schedule, 2), draw(2000, 2)
     found = continuous_bound(oracle, x, streams(2000), draws=64)

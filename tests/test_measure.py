@@ -18,13 +18,19 @@ import reverie
 from reverie import verbs
 from reverie.data import Dataset, load_data
 from reverie.errors import UserError
-from reverie.evaluation.compare import compare
+from reverie.evaluation.compare import clear, compare
 from reverie.evaluation.evaluation import Evaluation, of_label
 from reverie.evaluation.judge import RULES, judge
 from reverie.evaluation.measure import gather, measure, sections_of, without_data
+from reverie.evaluation.model import _quality
+from reverie.evaluation.nearness import samples_section
+from reverie.evaluation.quality import quality_section
 from reverie.evaluation.section import Section
 from reverie.metrics.features import own_classifier, silent
+from reverie.metrics.frechet import frechet_distance
 from reverie.run import Run
+from reverie.samples import Samples
+from reverie.transport import sliced_wasserstein
 
 COUNT = 250
 TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
@@ -295,6 +301,52 @@ def test_too_few_points_are_told() -> None:
         assert f"needs 2 samples and 4 held-out points, got {samples} and {kept}" in found["points"].figures["not_computable"]
 
 
+def test_doubles_in_the_data_are_no_fault_of_the_samples(digits: tuple[Dataset, Dataset, np.ndarray, list[str]]) -> None:
+    x = digits[0].batch(torch.arange(200))[0]
+    doubled = x[torch.arange(200) // 2]
+    real = samples_section(doubled, None, doubled.roll(30, 0))
+    assert real.verdict == () and real.figures["repeated"]["value"] == real.figures["repeated"]["floor"] == 1
+    some = samples_section(torch.cat([x[:180], x[:20]]), None, x)
+    assert some.verdict == ("20% of the samples are the same as another one",)
+    assert "the model has collapsed" in samples_section(x[:1].expand(50, -1, -1, -1), None, doubled[::2]).verdict[0]
+
+
+def test_memorised_sets_of_few_images_are_called_copied() -> None:
+    x = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (20, 1, 8, 8), np.uint8))
+    train, held = Dataset("few", x[:18]), Dataset("few", x[18:])
+    copies = train.batch(torch.arange(100) % 18)[0][:, 0].numpy()
+    fresh = np.random.default_rng(1).random((100, 8, 8), np.float32)
+    memory = {s.name: s for s in measure(copies, train, held, quick=True)}["memory"]
+    assert "copies its training data" in memory.verdict[0] and "each left out in turn" in memory.words[-1]
+    assert memory.figures["copies"]["floor"] == 0 and memory.figures["floor_count"] == 18
+    assert {s.name: s for s in measure(fresh, train, held, quick=True)}["memory"].verdict == ()
+    alone = {s.name: s for s in measure(copies, train.take(torch.arange(1)), held, quick=True)}["memory"]
+    assert alone.figures["floor_of"] == "held-out data" and len(alone.pictures) == 2
+
+
+def test_the_frechet_distance_and_its_floor_have_one_count(
+    digits: tuple[Dataset, Dataset, np.ndarray, list[str]],
+) -> None:
+    train, held, x, _ = digits
+    few = held.take(torch.arange(50))
+    m = gather(x, train, few, None, "pixels", 0, True, silent, "")
+    figures = quality_section(m).figures
+    by_hand = np.mean([frechet_distance(part, m.of_train) for part in m.of_samples.split(50)])
+    assert figures["frechet"]["value"] == pytest.approx(by_hand) and figures["frechet"]["samples"] == 50
+    assert figures["frechet_all"]["value"] == pytest.approx(frechet_distance(m.of_samples, m.of_train))
+    assert figures["frechet_all"]["interval"][0] < figures["frechet_all"]["value"] < 0.8 * figures["frechet"]["value"]
+
+
+def test_the_floor_of_points_is_not_measured_against_itself() -> None:
+    train, held = load_data("spiral", 400).split(0)
+    half = len(held) // 2
+    m = gather(train.x.numpy()[:40], train, held, None, "auto", 0, True, silent, "spiral")
+    _, quality, floor = _quality(m)
+    data = m.some(held)
+    assert floor == pytest.approx(float(sliced_wasserstein(data[:half], data[half:], p=1)))
+    assert quality(Samples(data[:half].numpy(), None))[0] == pytest.approx(floor)
+
+
 def test_data_that_are_gone(command, tmp_path: Path) -> None:
     folder = tmp_path / "photos"
     folder.mkdir()
@@ -313,6 +365,14 @@ def test_data_that_are_gone(command, tmp_path: Path) -> None:
 def made(run: str, kid: float, error: float, **more: object) -> Evaluation:
     figures = {"kid": {"value": kid, "error": error, "floor": 0.0}, **more}
     return Evaluation({"run": run, "fingerprint": "a", "samples": 9}, (Section("quality", "q", figures=figures),), (), ())
+
+
+def test_many_equal_runs_seldom_differ() -> None:
+    random = np.random.default_rng(0)
+    rows = [compare([made(f"r{k}", float(v), 1.0) for k, v in enumerate(random.normal(size=6))]).rows()[0] for _ in range(600)]
+    share = np.mean([bool(row.worse) for row in rows])
+    assert 0.01 < share < 0.09  # 5 %, with a standard error of 0.9 %; 2 standard errors for all would give 20 %
+    assert clear(2) == pytest.approx(1.96, abs=0.001)
 
 
 def test_differences_within_noise_are_no_differences() -> None:

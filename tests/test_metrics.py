@@ -19,7 +19,7 @@ from reverie.metrics.features import FEATURES, choose
 from reverie.metrics.frechet import frechet_distance, frechet_spread
 from reverie.metrics.kid import kid
 from reverie.metrics.manifold import manifold
-from reverie.metrics.memory import neighbours
+from reverie.metrics.memory import left_out, neighbours
 from reverie.metrics.twosample import two_sample
 
 
@@ -137,6 +137,17 @@ def test_copies_are_found_and_fresh_data_are_none() -> None:
     assert found(train[:1]).nonzero()[0].tolist() == [0]  # a lone datum has no neighbour to judge by: equal or not
 
 
+def test_data_left_out_in_turn_have_the_neighbours_of_the_rest() -> None:
+    x = torch.cat([gauss(30, 3, 0), gauss(30, 3, 0)[:2]])  # two doubles
+    found = left_out(x, 1e-6)
+    for k in range(len(x)):
+        rest = torch.cat([x[:k], x[k + 1 :]])
+        one = neighbours(x[k : k + 1], lambda rest=rest: [rest], lambda index, rest=rest: rest[index], 1e-6)
+        assert found.distance[k] == pytest.approx(one.distance[0], abs=1e-6)
+        assert found.ratio[k] == pytest.approx(one.ratio[0], rel=1e-4, abs=1e-5)
+    assert found.copies[[0, 1, 30, 31]].all()
+
+
 def test_neighbours_beyond_a_distance() -> None:
     z, data = torch.rand(20, 5), torch.rand(64, 5)
     distance, index = nearest(torch.cat([z, data[:3]]), [data, data[:3]], beyond=1e-3)
@@ -214,6 +225,9 @@ def test_features_are_chosen_by_name_or_given() -> None:
     assert choose("pixels", train, held).of(torch.rand(3, 1, 8, 8)).shape == (3, 64)
     given = choose(lambda x: x.mean((1, 2, 3))[:, None], train, held)
     assert given.of(torch.rand(3, 1, 8, 8)).shape == (3, 1) and "given by the caller" in given.facts["net"]
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5))
+    x = torch.rand(3, 1, 8, 8)
+    assert torch.equal(choose(net, train, held).of(x), x.flatten(1)) and net.training
     with pytest.raises(UserError, match="did you mean 'pixels'"):
         choose("pixel", train, held)
     assert set(FEATURES) == {"classifier", "general", "pixels"}

@@ -5,16 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from scipy.stats import studentized_range
+
 from reverie.errors import UserError
 from reverie.evaluation.evaluation import Evaluation
-from reverie.evaluation.score import CLEAR, HEADLINES, said
+from reverie.evaluation.score import HEADLINES, said
 from reverie.evaluation.section import Section
 
 BEST, AS_GOOD = "*", "~"
-RULE = f"a difference counts if it exceeds {CLEAR:g} standard errors of the difference; one in twenty does so by luck"
+
+
+@cache
+def clear(runs: int) -> float:
+    """Return the standard errors of a difference that the best and the worst of equal runs exceed once in twenty (Tukey)."""
+    return float(studentized_range.ppf(0.95, runs, math.inf)) / math.sqrt(2)
+
+
+def rule(runs: int) -> str:
+    """Say which differences count."""
+    return f"a difference counts if it exceeds {clear(runs):.3g} standard errors of it; luck does so in one of twenty rows"
 
 
 def _badness(key: str, found: Mapping[str, Any]) -> float:
@@ -48,7 +61,7 @@ def _row(key: str, figures: Sequence[Mapping[str, Any] | None]) -> Row:
     worse = []
     for k in there:
         noise = math.hypot(*(known[j].get("error") or 0.0 for j in (k, best)))
-        if sure and _badness(key, known[k]) - _badness(key, known[best]) > CLEAR * noise:
+        if sure and _badness(key, known[k]) - _badness(key, known[best]) > clear(len(figures)) * noise:
             worse.append(k)
     return Row(key, tuple(figures), best, tuple(worse), sure)
 
@@ -69,6 +82,11 @@ class Comparison:
                 return names
         return [f"{k + 1}: {'/'.join(parts[-1:])}" for k, parts in enumerate(paths)]
 
+    @property
+    def rule(self) -> str:
+        """Which differences count, in words."""
+        return rule(len(self.evaluations))
+
     def rows(self) -> list[Row]:
         """Return the figures that at least two runs have."""
         found = [dict(e.scores()) for e in self.evaluations]
@@ -88,7 +106,7 @@ class Comparison:
         for key, what in (("fingerprint", "data"), ("samples", "numbers of samples"), ("guidance", "guidance")):
             if len({str(e.facts.get(key)) for e in self.evaluations}) > 1:
                 lines.append(f"note: the runs have different {what}, so their figures cannot be compared like for like")
-        return [*lines, RULE]
+        return [*lines, self.rule]
 
     def figures(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -101,7 +119,7 @@ class Comparison:
             for row in self.rows()
         }  # fmt: skip
         runs = {name: e.figures() for name, e in zip(names, self.evaluations, strict=True)}
-        return {"verdict": self.verdict(), "rule": RULE, "comparison": table, "runs": runs}
+        return {"verdict": self.verdict(), "rule": self.rule, "comparison": table, "runs": runs}
 
     def _cells(self, row: Row) -> list[str]:
         form = HEADLINES[row.key].form
@@ -127,7 +145,7 @@ class Comparison:
             {"figure": HEADLINES[row.key].title, **dict(zip(names, (cell.strip() for cell in self._cells(row)), strict=True))}
             for row in self.rows()
         ]
-        words = (f"{BEST} marks the best, {AS_GOOD} those as good within noise; {RULE}.",)
+        words = (f"{BEST} marks the best, {AS_GOOD} those as good within noise; {self.rule}.",)
         sections = [Section("comparison", "Side by side", tuple(self.verdict()[:-1]), words, {"figures": rows})]
         for name, e in zip(names, self.evaluations, strict=True):
             pictures = {
@@ -137,7 +155,7 @@ class Comparison:
                 for caption, picture in s.pictures.items()
             }
             sections.append(Section(name, name, (), e.verdict, e.facts, pictures))
-        return write_report(path, f"Comparison of {' and '.join(names)}", {"runs": len(names), "rule": RULE}, sections)
+        return write_report(path, f"Comparison of {' and '.join(names)}", {"runs": len(names), "rule": self.rule}, sections)
 
 
 def compare(evaluations: Sequence[Evaluation]) -> Comparison:

@@ -13,6 +13,7 @@ Figures = Mapping[str, Any]
 FAR = 0.5  # of the held-out data's precision, recall or coverage: less is a fault of its own
 BLURRED, GRAINY = 0.75, 1.35  # of the data's detail
 COPIED = 0.01  # share of copies that is worth a word
+COLLAPSED = 0.5  # share of repeated samples from which on there is little else
 SURE = 3.0  # standard errors from which a difference is told that is no fault
 TOLD = 0.9  # of right answers: samples that are told from data nearly always
 
@@ -37,8 +38,12 @@ def collapsed(f: Figures) -> str | None:
 
 def repeated(f: Figures) -> str | None:
     """The same sample again and again."""
-    share = f["repeated"]["value"]
-    return f"{share:.0%} of the samples are the same as another one: the model has collapsed" if share > COPIED else None
+    r = f["repeated"]
+    if r["value"] - r.get("floor", 0.0) <= COPIED or excess(r) <= CLEAR:
+        return None
+    beside = f" (of data {r['floor']:.0%})" if r.get("floor") else ""
+    fate = ": the model has collapsed" if r["value"] > COLLAPSED else ""
+    return f"{r['value']:.0%} of the samples are the same as another one{beside}{fate}"
 
 
 def blurred(f: Figures) -> str | None:
@@ -98,8 +103,8 @@ def copied(f: Figures) -> str | None:
     if c["value"] - c["floor"] <= COPIED or excess(c) <= CLEAR:
         return None
     return (
-        f"the model copies its training data: {c['value']:.1%} of the samples are copies, of held-out data {c['floor']:.1%}"
-        " would pass for one"
+        f"the model copies its training data: {c['value']:.1%} of the samples are copies, of"
+        f" {f.get('floor_of', 'held-out data')} {c['floor']:.1%} would pass for one"
     )
 
 

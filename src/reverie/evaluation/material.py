@@ -98,10 +98,10 @@ class Material:
         mean, scale = x.mean(0), x.std(0).clamp_min(1e-12)
         return Features("coordinates", lambda z: (z - mean) / scale, {"net": "none: coordinates of deviation 1"})
 
-    def some(self, data: Dataset) -> Tensor:
-        """Return as many data as features are taken of, in an order of chance: files are often sorted."""
+    def some(self, data: Dataset, most: int | None = None) -> Tensor:
+        """Return as many data as features are taken of, or at most so many, in an order of chance: files are often sorted."""
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(self.seed))
-        return data.batch(order[: REFERENCE[self.effort.quick]])[0]
+        return data.batch(order[: REFERENCE[self.effort.quick]][:most])[0]
 
     @cached_property
     def of_samples(self) -> Tensor:

@@ -73,7 +73,7 @@ def gather(
 
 def sections_of(material: Material) -> Iterator[Section]:
     """Yield the sections; one that cannot be computed says why."""
-    yield samples_section(material.samples, material.some(material.held))
+    yield samples_section(material.samples, material.some(material.held), material.some(material.train, len(material.samples)))
     for name, part in MEASURES[material.is_images].items():
         try:
             found = part(material)

@@ -37,14 +37,17 @@ def _quality(m: Material) -> tuple[str, Callable[[Samples], tuple[float, float |
 
         return "KID", lambda s: distance(m.features.of(as_images(s.x))), distance(m.of_held)[0]
     data = m.some(m.held)
+    count = min(COUNTS[m.effort.quick][2], len(data) // 2)
+    if not count:
+        raise UserError(f"it needs 2 held-out points, got {len(data)}")
+    mine, reference = data[:count], data[count:]  # the floor must not be measured against itself
 
     def sliced(points: torch.Tensor) -> tuple[float, float]:
-        parts = [float(sliced_wasserstein(part, data, p=1)) for part in points.chunk(HALVES)]
-        whole = float(sliced_wasserstein(points, data, p=1))
+        parts = [float(sliced_wasserstein(part, reference, p=1)) for part in points.chunk(HALVES)]
+        whole = float(sliced_wasserstein(points, reference, p=1))
         return whole, float(torch.tensor(parts).std()) / len(parts) ** 0.5
 
-    count = min(COUNTS[m.effort.quick][2], len(data) // 2)
-    return "sliced Wasserstein distance", lambda s: sliced(torch.from_numpy(s.x)), sliced(data[:count])[0]
+    return "sliced Wasserstein distance", lambda s: sliced(torch.from_numpy(s.x)), sliced(mine)[0]
 
 
 def model_sections(run: Run, m: Material | None, quick: bool, seed: int, tell: Tell, steered: bool = False) -> list[Section]:

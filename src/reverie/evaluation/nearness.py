@@ -17,13 +17,14 @@ from reverie.evaluation.material import Material
 from reverie.evaluation.score import score
 from reverie.evaluation.section import Section
 from reverie.kernels import mmd, mmd_test
-from reverie.metrics.memory import COPY, SAME, neighbours
+from reverie.metrics.memory import COPY, SAME, left_out, neighbours
 from reverie.metrics.points import EXACT
 from reverie.picture import ACCENT, SOFT, WARM, contact_sheet, dots, figure, plane, png_bytes, to_bytes, window
 from reverie.transport import sinkhorn_divergence, sliced_wasserstein
 
 SHOWN, PAIRS = 48, 10
 HELD = 2000  # held-out data, at most, whose neighbours are looked for
+FEW, LEFT_OUT = 50, 500  # held-out data below which training data, at most so many, are left out in turn instead
 BLOCKS = 4  # of points, whose Sinkhorn divergences are averaged
 BLOCK_POINTS = 500
 
@@ -50,11 +51,18 @@ def _clouds(samples: Tensor, data: Tensor) -> bytes:
     return png_bytes(made)
 
 
-def samples_section(samples: Tensor, data: Tensor | None) -> Section:
-    """The samples as they are, beside data if there are any, and how many are the same."""
-    coarse = samples.mul(255).round() if samples.ndim > 2 else samples
-    seen = Counter(row.numpy().tobytes() for row in coarse)
-    same = sum(n for n in seen.values() if n > 1) / len(samples)
+def _repeated(x: Tensor) -> tuple[float, float]:
+    """Return the share of data that are the same as another one, and its standard error, which is never 0."""
+    coarse = x.mul(255).round() if x.ndim > 2 else x
+    same = sum(n for n in Counter(row.numpy().tobytes() for row in coarse).values() if n > 1)
+    usual = (same + 1) / (len(x) + 2)
+    return same / len(x), (usual * (1 - usual) / len(x)) ** 0.5
+
+
+def samples_section(samples: Tensor, data: Tensor | None, train: Tensor | None = None) -> Section:
+    """The samples as they are, beside data if there are any, and how many are the same, beside as many training data."""
+    count = len(samples) if train is None else min(len(samples), len(train))  # more data have more doubles
+    repeated = score(*_repeated(samples[:count]), *(_repeated(train[:count]) if train is not None else ()))
     pictures = {}
     if samples.ndim > 2:
         pictures["samples, the first of the seed: not chosen"] = sheet(samples[:SHOWN], columns=12)
@@ -62,8 +70,18 @@ def samples_section(samples: Tensor, data: Tensor | None) -> Section:
             pictures["held-out data"] = sheet(data[:SHOWN], columns=12)
     elif data is not None:
         pictures["samples and data"] = _clouds(samples, data)
-    figures = {"samples": len(samples), "repeated": score(same), "values": [float(samples.min()), float(samples.max())]}
+    figures = {
+        "samples": len(samples),
+        "repeated": repeated,
+        "repeated_count": count,
+        "values": [float(samples.min()), float(samples.max())],
+    }
     return Section("samples", "Samples", faults("samples", figures), (), figures, pictures)
+
+
+def _median_error(x: np.ndarray) -> float | None:
+    """Return the standard error of a median, as it is for normal data: sqrt(pi / 2) times that of the mean."""
+    return float(np.sqrt(np.pi / 2) * x.std(ddof=1) / len(x) ** 0.5) if len(x) > 1 else None
 
 
 def memory_section(m: Material) -> Section:
@@ -79,12 +97,19 @@ def memory_section(m: Material) -> Section:
 
     held = m.held.batch(torch.arange(min(len(m.held), HELD)))[0].to(dtype)
     ours = neighbours(m.samples.to(dtype), passes("neighbours of samples"), take, same)  # type: ignore[arg-type]
-    theirs = neighbours(held, passes("neighbours of held-out data"), take, same)  # type: ignore[arg-type]
+    few = len(held) < FEW and len(m.train) > 1
+    if not few:
+        floor_of = "held-out data"
+        theirs = neighbours(held, passes("neighbours of held-out data"), take, same)  # type: ignore[arg-type]
+    else:
+        floor_of = "training data, each left out in turn,"
+        theirs = left_out(m.some(m.train, LEFT_OUT).to(dtype), same)
     middle = [float(np.median(n.distance)) for n in (ours, theirs)]
-    errors = [1.2533 * float(n.distance.std()) / len(n.distance) ** 0.5 for n in (ours, theirs)]  # of a median, if normal
+    errors = [_median_error(n.distance) for n in (ours, theirs)]
     figures = {
         "copies": score(ours.share, ours.standard_error, theirs.share, theirs.standard_error),
         "nearest": score(middle[0], errors[0], middle[1], errors[1]),
+        "floor_of": floor_of, "floor_count": len(theirs.distance),
         "samples": len(m.samples), "held_out_data": len(held), "searched": m.looked_through(), "training_data": len(m.train),
         "worst": [
             {"sample": int(k), "training": int(ours.index[k]), "distance": float(ours.distance[k]),
@@ -97,7 +122,9 @@ def memory_section(m: Material) -> Section:
         " Distances are root mean squares of pixel values, from 0 to 1." if m.is_images else
         f"A copy is less than {COPY:g} times as far from a training point as that one is from its own nearest neighbour.",
         f"The nearest of {m.looked_through():,} training data lies at {middle[0]:.3g} (median) for samples and at"
-        f" {middle[1]:.3g} for held-out data.",
+        f" {middle[1]:.3g} for {floor_of.rstrip(',')}.",
+        *((f"Only {len(held)} data are held out, too few to compare with, so the floor is that of {len(theirs.distance)}"
+           " training data, each left out in turn and compared with the rest.",) if few else ()),
     )  # fmt: skip
     pictures = {}
     if m.is_images:
@@ -106,15 +133,15 @@ def memory_section(m: Material) -> Section:
         titles = [f"sample {k}" for k in worst] + [f"train, {ours.ratio[k]:.2f}" for k in worst]
         caption = "the samples most like training images, above; the nearest training image with the ratio of distances, below"
         pictures[caption] = sheet(torch.cat([m.samples[worst], near]), titles, len(worst))
-    pictures["distance to the nearest training datum"] = _histogram(ours.distance, theirs.distance)
+    pictures["distance to the nearest training datum"] = _histogram(ours.distance, theirs.distance, floor_of.rstrip(","))
     return Section("memory", "Memorisation", faults("memory", figures), words, figures, pictures)
 
 
-def _histogram(ours: np.ndarray, theirs: np.ndarray) -> bytes:
+def _histogram(ours: np.ndarray, theirs: np.ndarray, name: str) -> bytes:
     made = figure(7, 2.8)
     axes = made.subplots()
     bins = np.linspace(0, float(np.quantile(np.concatenate([ours, theirs]), 0.995)) or 1.0, 50).tolist()
-    axes.hist(theirs, bins, density=True, color=SOFT, alpha=0.6, label="held-out data")
+    axes.hist(theirs, bins, density=True, color=SOFT, alpha=0.6, label=name)
     axes.hist(ours, bins, density=True, histtype="step", color=WARM, lw=1.6, label="samples")
     axes.set(xlabel="distance to the nearest training datum", yticks=[])
     axes.spines[["top", "right", "left"]].set_visible(False)

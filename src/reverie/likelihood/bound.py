@@ -24,6 +24,8 @@ from reverie.samplers.onestep import VARIANCES, ancestral
 from reverie.samplers.rungekutta import straight, straight_time
 from reverie.schedule import Schedule
 
+LEAST_LOG_SNR = -13.8  # where the integral over the log-SNR begins at the latest
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -176,9 +178,10 @@ def continuous_bound(
     """Return the bound of the chain of infinitely many steps, for any schedule.
 
     Prior and reconstruction as before, and between them 1/2 E integral |eps - eps_hat|² d log_snr (arXiv:2107.00630, eq. 17).
-    The integral is taken over tau = -log w, w = sigma / (alpha + sigma), in which it is finite at both ends of every
-    schedule: d log_snr = 2 d tau / (1 - w).  Each datum has one draw in each of `draws` equal strata of tau, with an offset
-    of its own.  end: t_min unless told otherwise.
+    The integral is taken over tau = -log w, w = sigma / (alpha + sigma): d log_snr = 2 d tau / (1 - w).  Where a schedule ends
+    without any signal it begins at log-SNR -13.8, a millionth of signal power, because a network whose error in eps does not
+    vanish there would cost infinitely much; the prior is taken at the same time, so that this is still a bound.  Each datum
+    has one draw in each of `draws` equal strata of tau, with an offset of its own.  end: t_min unless told otherwise.
     """
     check_data(x0, levels)
     if draws < 1:
@@ -187,6 +190,7 @@ def continuous_bound(
     end = schedule.t_min if end is None else end
     if not 0 <= end < start <= 1 or not schedule(end)[1] > 0:
         raise UserError(f"the bound needs 0 <= end < start <= 1 and some noise at the end, got {start} and {end}")
+    start = max(min(start, float(schedule.invert(LEAST_LOG_SNR))), end)
     low, high = (-math.log(straight(schedule, t)[0]) for t in (start, end))
     offset = noise.uniform(1)[0][:, 0].cpu().double()
     terms, places = [], []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.data import Dataset
@@ -127,6 +128,8 @@ def choose(
     if isinstance(features, Features):
         return features
     if not isinstance(features, str):
+        if isinstance(features, nn.Module):  # a copy, so that the caller's network stays in the mode it is in
+            features = copy.deepcopy(features).eval()
         name = getattr(features, "__name__", type(features).__name__)
         return Features(name, features, {"net": f"{name}, given by the caller"})
     name = usual(train) if features == "auto" else features

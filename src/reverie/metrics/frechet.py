@@ -45,7 +45,8 @@ def frechet_spread(x: Any, y: Any, resamples: int = 100, seed: int = 0) -> tuple
 
     Fewer points make the distance larger on average, and a resample has fewer different ones; so the interval is moved back by
     what the resamples' mean lies too high.  It tells how much the figure would differ with other samples of the same count; for
-    what it would be with endlessly many, compare with the floor.
+    what it would be with endlessly many, compare with the floor.  Near the floor both are upper estimates, about twice as wide
+    as they should be: there the distance is quadratic in the error of the moments, to which a resample adds its own.
     """
     x, y = _features(x, "x"), _features(y, "y")
     random = np.random.default_rng(check_seed(seed))

@@ -50,6 +50,21 @@ class Neighbours:
         return np.lexsort((self.distance, np.minimum(self.ratio, 1e6)))[:many]
 
 
+def left_out(x: Tensor, same: float = SAME) -> Neighbours:
+    """Find for each training datum what `neighbours` would, had it been left out: the floor where few data are held out.
+
+    x: (n, ...), all at once, so a few hundred; one datum alone has no neighbour, at an infinite distance.
+    """
+    flat = x.flatten(1)
+    apart = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist") / flat.shape[1] ** 0.5
+    apart.fill_diagonal_(torch.inf)
+    distance, index = apart.min(1)
+    others = apart[index].scatter(1, torch.arange(len(x), device=x.device)[:, None], torch.inf)  # without the one left out
+    around = others.masked_fill(others <= same, torch.inf).amin(1)
+    ratio = torch.where(around.isinf(), torch.inf, distance / around)
+    return Neighbours(distance.cpu().numpy(), index.cpu().numpy(), ratio.cpu().numpy(), same)
+
+
 def neighbours(
     x: Tensor, blocks: Callable[[], Iterable[Tensor]], take: Callable[[Tensor], Tensor], same: float = SAME
 ) -> Neighbours:
