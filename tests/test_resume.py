@@ -170,7 +170,7 @@ def test_data_that_changed_are_refused(tmp_path: Path) -> None:
     next(steps)
     steps.close()
     np.save(data, np.random.default_rng(1).normal(size=(210, 2)).astype(np.float32))
-    with pytest.raises(UserError, match=r"have changed since it was begun: they were 200 and are now 210"):
+    with pytest.raises(UserError, match=r"have changed since the run was trained: they were 200 and are now 210"):
         verbs.begin(resume=tmp_path / "run")
 
 

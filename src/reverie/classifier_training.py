@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from reverie.classifier import Classifier, ClassifierFacts, classifier_for, write_classifier
-from reverie.data import load_data
 from reverie.errors import UserError
 from reverie.loader import reader
 from reverie.loss import draw_times
 from reverie.noise import check_seed, mix_seed
 from reverie.optimizer import adamw
 from reverie.pair import Pair
+from reverie.reread import reread
 from reverie.run import Run
 from reverie.signals import Stopped, stop_requests
 from reverie.training import Step
@@ -57,11 +57,7 @@ class ClassifierTraining:
             raise UserError(f"the run {run.path} has {len(data.labels) or 'no'} labels, so there is nothing to tell apart")
         self.run, self.seed, self.steps = run, check_seed(seed), steps
         self.minutes = MINUTES if minutes is None and steps is None else minutes
-        dataset = load_data(
-            data.source, seed=data.seed, data_dir=data_dir, on_progress=on_progress, **data.reading,  # type: ignore[arg-type]
-        )  # fmt: skip
-        if dataset.fingerprint() != data.fingerprint:
-            raise UserError(f"the data of {run.path} have changed since it was trained; a classifier would learn others")
+        dataset = reread(data, data_dir=data_dir, on_progress=on_progress)
         self.train, self.held_out = dataset.split(data.seed)
         self.accuracy: dict[str, float] = {}
         self.path: Path | None = None

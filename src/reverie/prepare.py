@@ -25,6 +25,7 @@ from reverie.inspection import describe
 from reverie.learner import Learner
 from reverie.noise import check_seed
 from reverie.plan import PRESETS, network_for, plan
+from reverie.reread import reread
 from reverie.run import Run, choose_device
 from reverie.schedule import SCHEDULES
 from reverie.spec import Spec, complete, one_line, parse
@@ -214,13 +215,7 @@ def resume(
     t = config.training
     if max(learner.i / (t.steps or math.inf), learner.seconds / 60 / (t.minutes or math.inf)) >= 1:
         raise UserError(f"{path} is finished; go on for longer with --extend --minutes 10, say")
-    dataset = load_data(
-        config.data.source, seed=config.data.seed, data_dir=data_dir, strict=strict, on_progress=on_progress,
-        **config.data.reading,  # type: ignore[arg-type]
-    )  # fmt: skip
-    if dataset.fingerprint() != config.data.fingerprint:
-        counts = f"{config.data.count:,} and are now {len(dataset):,}" if len(dataset) != config.data.count else "as many"
-        raise UserError(f"the data of {path} have changed since it was begun: they were {counts}; train a new run")
+    dataset = reread(config.data, data_dir=data_dir, strict=strict, on_progress=on_progress)
     with snapshots.locked(path):
         checkpoint.keep_rows(path, learner.i)
         checkpoint.write_config(path, config)

@@ -20,6 +20,7 @@ from reverie.evaluation.model import model_sections
 from reverie.evaluation.score import HEADLINES, said
 from reverie.evaluation.section import Section
 from reverie.metrics.features import FEATURES, Features, Tell, silent
+from reverie.reread import reread
 from reverie.run import Options, Run
 from reverie.samples import Samples
 
@@ -99,13 +100,9 @@ def find_data(run: Run, n: int, tell: Tell = silent, data_dir: str | Path | None
     known = run.config.data
     source = known.source or known.name
     try:
-        data = load_data(
-            source, seed=known.seed, data_dir=data_dir, on_progress=tell, **known.reading,  # type: ignore[arg-type]
-        )  # fmt: skip
+        data = reread(known, data_dir=data_dir, on_progress=tell)
     except UserError as error:
         raise UserError(f"the data of the run could not be read again ({error})") from None
-    if known.fingerprint and data.fingerprint() != known.fingerprint:
-        raise UserError("the data have changed since the run was trained, so nobody knows which of them it has seen")
     train, held = data.split(known.seed)
     if not data.is_images and source in DATASETS:
         held = load_data(source, max(2 * n, 16) * max(1, len(known.labels)), known.seed + 1)
@@ -176,7 +173,7 @@ def evaluate_run(
     facts = {
         "run": str(run.path), "data": known.name, "fingerprint": known.fingerprint, "samples": n, "seed": seed, "label": label,
         "guidance": options.get("guidance", 1.0),
-        **{key: options[key] for key in SELDOM if options.get(key) not in (None, 0.0, "fp32")},  # type: ignore[literal-required]
+        **{key: value for key, value in options.items() if key in SELDOM and value not in (None, 0.0, "fp32")},
         **dict(zip(("sampler", "steps", "grid"), run.usual(options), strict=True)),
         "milliseconds_per_sample": 1e3 * each, "quick": quick, "held_out_loss": rows[-1]["held_out"] if rows else None,
     }  # fmt: skip

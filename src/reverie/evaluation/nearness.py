@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -92,15 +92,15 @@ def memory_section(m: Material) -> Section:
     def take(index: Tensor) -> Tensor:
         return m.train.batch(index)[0].to(dtype)
 
-    def passes(what: str) -> Callable[[], object]:
+    def passes(what: str) -> Callable[[], Iterable[Tensor]]:
         return lambda: m.blocks(what)
 
     held = m.held.batch(torch.arange(min(len(m.held), HELD)))[0].to(dtype)
-    ours = neighbours(m.samples.to(dtype), passes("neighbours of samples"), take, same)  # type: ignore[arg-type]
+    ours = neighbours(m.samples.to(dtype), passes("neighbours of samples"), take, same)
     few = len(held) < FEW and len(m.train) > 1
     if not few:
         floor_of = "held-out data"
-        theirs = neighbours(held, passes("neighbours of held-out data"), take, same)  # type: ignore[arg-type]
+        theirs = neighbours(held, passes("neighbours of held-out data"), take, same)
     else:
         floor_of = "training data, each left out in turn,"
         theirs = left_out(m.some(m.train, LEFT_OUT).to(dtype), same)
@@ -158,9 +158,12 @@ def points_section(m: Material) -> Section:
     x, y, other = samples[:n], data[:n], data[n : 2 * n]
     random = torch.Generator().manual_seed(m.seed)
 
-    def resampled(measure: Callable[[Tensor], float], points: Tensor) -> float:
+    def again(points: Tensor) -> list[Tensor]:
         picks = [torch.randint(len(points), (len(points),), generator=random) for _ in range(m.effort.resamples // 4)]
-        return float(np.std([measure(points[pick]) for pick in picks], ddof=1))
+        return [points[pick] for pick in picks]
+
+    def resampled(measure: Callable[[Tensor], float], points: Tensor) -> float:
+        return float(np.std([measure(picked) for picked in again(points)], ddof=1))
 
     def sliced(points: Tensor) -> float:
         return float(sliced_wasserstein(points, y, p=1))
@@ -183,9 +186,10 @@ def points_section(m: Material) -> Section:
         float(apart.value), apart.standard_error, float(floor.value), floor.standard_error, p_value=test.p_value,
         permutations=test.permutations,
     )  # fmt: skip
-    for key, value in (EXACT[m.source](x.numpy()) if m.source in EXACT else {}).items():
-        on_curve = EXACT[m.source](other.numpy())[key]
-        figures[key] = score(value, resampled(lambda z, key=key: EXACT[m.source](z.numpy())[key], x), on_curve)  # type: ignore[misc]
+    if m.source in EXACT:
+        ours, truth, *picked = (EXACT[m.source](points.numpy()) for points in (x, other, *again(x)))
+        for key, value in ours.items():
+            figures[key] = score(value, float(np.std([one[key] for one in picked], ddof=1)), truth[key])
     m.tell("distances of points", 4, 4)
     words = (
         f"Between {n:,} samples and {n:,} new data; the floor is between two sets of new data. Distances are in data units, the"

@@ -130,7 +130,7 @@ def recall(path: Path, shape: tuple[int, ...], classes: int) -> tuple[LeNet, dic
     try:
         with safe_open(path, "pt") as file:
             about = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
         facts = json.loads(about.get("facts", ""))
     except (SafetensorError, OSError, ValueError):
         return None

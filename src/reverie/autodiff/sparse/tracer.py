@@ -66,7 +66,7 @@ def stored(tensor: Tensor) -> Tensor:
     """Return the tensor itself or, of a sparse one, the tensor of its values."""
     if tensor.layout == torch.strided:
         return tensor
-    if tensor.layout == torch._mkldnn:  # type: ignore[attr-defined]
+    if tensor.layout == torch._mkldnn:  # type: ignore[attr-defined]  # torch's types leave it out
         raise UserError("detect cannot look into mkldnn tensors; use method='local'")
     return tensor._values() if tensor.layout == torch.sparse_coo else tensor.values()
 
