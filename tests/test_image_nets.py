@@ -12,8 +12,9 @@ from reverie.checkpoint import NETWORKS
 from reverie.errors import UserError
 from reverie.nets.transformer import Transformer, places
 from reverie.nets.unet import UNet
-from reverie.plan import PRESETS, stem_for
-from reverie.spec import build
+from reverie.optimizer import OPTIMIZERS
+from reverie.plan import PRESETS, check_width, network_for, stem_for
+from reverie.spec import Spec, build
 
 IMAGE_SPECS = {**PRESETS, "transformer": {"name": "transformer"}}
 
@@ -84,11 +85,90 @@ def test_an_illegal_size_names_the_nearest_legal_one(build_it, legal: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("size", "stem"), [((28, 28), 2), ((32, 32), 2), ((64, 64), 4), ((64, 48), 4), ((8, 8), 1), ((30, 30), 1)]
+    ("channels", "size", "stem"),
+    [
+        (1, (28, 28), 2), (1, (32, 32), 2), (1, (64, 64), 4), (1, (64, 48), 4), (1, (8, 8), 1), (1, (30, 30), 1),
+        (3, (32, 32), 2), (3, (64, 64), 2), (4, (64, 64), 2),
+    ],
+)  # fmt: skip
+def test_the_stem_is_chosen_so_that_the_size_is_legal_and_the_map_wide_enough(
+    channels: int, size: tuple[int, int], stem: int
+) -> None:
+    assert stem_for(channels, *size, (32, 64)) == stem
+    UNet(channels, *size, widths=(32, 64), stem=stem)
+
+
+SHAPES = [(channels, size, size) for size in (8, 12, 16, 28, 32, 48, 64, 96, 128, 256) for channels in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("name", [*PRESETS, "transformer"])
+def test_no_planned_network_is_too_narrow_or_too_coarse(name: str) -> None:
+    for shape in SHAPES:
+        network = network_for(shape, 0, name)
+        check_width(network)
+        if name in ("unet-tiny", "unet-small", "unet-base"):
+            assert max(shape[1:]) / (network["stem"] << len(network["widths"]) - 1) <= 16
+        with torch.device("meta"):
+            build(NETWORKS, network, "network")  # refuses sizes that it cannot take
+
+
+@pytest.mark.parametrize(
+    ("network", "figures"),
+    [
+        ("unet:stem=4", "4 folds 3 x 4 x 4 = 48 numbers into 32 channels.* 33% of the noise.* at most 3, or widths from 48"),
+        ("transformer:patch=8", "192 numbers into 128 channels.* at most 6, or dim from 192"),
+    ],
 )
-def test_the_stem_is_chosen_so_that_the_size_is_legal(size: tuple[int, int], stem: int) -> None:
-    assert stem_for(*size, levels=2) == stem
-    UNet(1, *size, widths=(8, 8), stem=stem, groups=4, embedding_dim=8)
+def test_a_network_that_cannot_hold_its_input_is_refused(network: str, figures: str) -> None:
+    with pytest.raises(UserError, match=figures):
+        check_width(network_for((3, 64, 64), 0, network))
+
+
+RATE = 3e-2
+
+
+def noise_left(shape: tuple[int, int, int], network: Spec, steps: int = 80) -> float:
+    """Return the mean squared error of a network that learns to give back the noise it is shown, new at every step."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = build(NETWORKS, network, "network")
+    random = torch.Generator().manual_seed(1)
+    optimizers = OPTIMIZERS["muon"](net, RATE, 0.0)
+    count = max(2, 2048 // (shape[1] * shape[2]))  # so that small images show as much noise as large ones
+    for k in range(steps):
+        x = torch.randn(count, *shape, generator=random)
+        lost = (net(x, torch.full((count,), -13.8)) - x).square().mean()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        lost.backward()
+        for optimizer in optimizers:
+            optimizer.param_groups[0]["lr"] = RATE * (1 - k / steps)
+            optimizer.step()
+    return float(lost.detach())
+
+
+SMALL_ONES = [("unet-tiny", 8, 4), ("unet-tiny", 32, 3), ("transformer", 32, 3)]
+
+
+@pytest.mark.parametrize(("name", "size", "channels"), SMALL_ONES)
+def test_a_planned_network_can_pass_on_noise(name: str, size: int, channels: int) -> None:
+    shape = (channels, size, size)
+    assert noise_left(shape, network_for(shape, 0, name)) < 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [8, 16, 32, 64, 128])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", [*PRESETS, "transformer"])
+def test_every_planned_network_can_pass_on_noise(name: str, channels: int, size: int) -> None:
+    shape = (channels, size, size)
+    assert noise_left(shape, network_for(shape, 0, name), 150) < 0.05
+
+
+def test_a_narrow_network_cannot_pass_on_noise() -> None:
+    shape = (3, 32, 32)
+    narrow = {**network_for(shape, 0, "unet-tiny"), "stem": 4}
+    assert noise_left(shape, narrow) > 0.3  # 1 - 32 / 48, whatever it learns
 
 
 def test_no_two_places_of_the_transformer_coincide() -> None:

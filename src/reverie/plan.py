@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reverie.checkpoint import NETWORKS
 from reverie.data import Dataset
-from reverie.spec import Spec
+from reverie.errors import UserError
+from reverie.spec import Spec, complete, parse
 
 POINT_STEPS = 10_000
 IMAGE_MINUTES = 10.0
@@ -22,6 +26,8 @@ PRESETS: dict[str, Spec] = {
 }  # fmt: skip
 
 FINEST_MAP = 16  # the stem folds pixels until the first map is at most about this wide
+COARSEST_MAP = 16  # a preset has as many resolutions as bring its last map to at most this width, where attention is cheap
+WIDEST = 256  # channels that a resolution added to a preset may have
 SMALL_WORTH_MINUTES = 30  # budgets from which a larger network is chosen: judged by its cost, not measured
 BASE_WORTH_MINUTES = 240
 
@@ -37,25 +43,62 @@ class Plan:
     reasons: tuple[str, ...]
 
 
-def stem_for(height: int, width: int, levels: int) -> int:
-    """Return the side of the squares to fold: the least power of two that makes the map small, if the size allows it."""
-    stem = 1
-    while max(height, width) / stem > FINEST_MAP and not (
-        height % (2 * stem << levels - 1) or width % (2 * stem << levels - 1)
-    ):
+def stem_for(channels: int, height: int, width: int, widths: Sequence[int]) -> int:
+    """Return the side of the squares to fold: the least power of two that makes the map small, if the size allows it.
+
+    A stem never folds more numbers than the first map has channels: a narrower map cannot pass on the noise.
+    """
+    stem, unit = 1, 2 << len(widths) - 1  # what the size must be divisible by for twice the stem
+    while max(height, width) / stem > FINEST_MAP and channels * (2 * stem) ** 2 <= widths[0]:
+        if height % (unit * stem) or width % (unit * stem):
+            break
         stem *= 2
     return stem
 
 
-def network_for(dataset: Dataset, spec: Spec) -> Spec:
-    """Fill in what the data decide: the shape and the number of labels, and the stem of a U-Net if it is not given."""
-    if not dataset.is_images:
-        return {**spec, "channels": dataset.shape[0], "labels": len(dataset.label_names)}
-    channels, height, width = dataset.shape
-    full = {**spec, "channels": channels, "height": height, "width": width, "labels": len(dataset.label_names)}
-    if spec["name"] == "unet" and "stem" not in spec:
-        full["stem"] = stem_for(height, width, len(spec.get("widths", (32, 64))))
+def deepened(height: int, width: int, widths: Sequence[int], stem: int) -> tuple[int, ...]:
+    """Return the widths with more resolutions added until the last map is small, if the size allows it."""
+    wide = tuple(widths)
+    while max(height, width) / (stem << len(wide) - 1) > COARSEST_MAP and not (
+        height % (stem << len(wide)) or width % (stem << len(wide))
+    ):
+        wide = (*wide, min(2 * wide[-1], WIDEST))
+    return wide
+
+
+def network_for(shape: tuple[int, ...], labels: int, network: str | Spec) -> Spec:
+    """Return a network in full: a preset by what it stands for, and what the data decide.
+
+    The data decide the shape, the number of labels, the stem of a U-Net if it is not given, and how many resolutions a preset
+    has.  shape: (D,) or (C, H, W).
+    """
+    wished = parse(network)
+    preset = PRESETS.get(str(wished.get("name")), {})
+    full = {**preset, **wished, "name": preset.get("name", wished.get("name")), "channels": shape[0], "labels": labels}
+    if len(shape) > 1:
+        full |= {"height": shape[1], "width": shape[2]}
+    full = complete(NETWORKS, full, "network")
+    if full["name"] == "unet" and "stem" not in {**preset, **wished}:
+        full["stem"] = stem_for(*shape, full["widths"])
+        if preset and "widths" not in wished:
+            full["widths"] = deepened(*shape[1:], full["widths"], full["stem"])
     return full
+
+
+def check_width(network: Spec) -> None:
+    """Refuse a network that folds more numbers into its first map than that has channels: it cannot even pass noise on."""
+    first = {"unet": ("stem", "widths"), "transformer": ("patch", "dim")}.get(network["name"])
+    if first is None:
+        return
+    fold, side, width = first[0], network[first[0]], network[first[1]]
+    width = width[0] if isinstance(width, tuple) else width
+    channels, folded = network["channels"], network["channels"] * side**2
+    if folded > width:
+        raise UserError(
+            f"a {fold} of {side} folds {channels} x {side} x {side} = {folded} numbers into {width} channels, which cannot hold"
+            f" them: {1 - width / folded:.0%} of the noise could never be predicted; give a {fold} of at most"
+            f" {math.isqrt(width // channels)}, or {first[1]} from {folded} on"
+        )
 
 
 def plan(dataset: Dataset, minutes: float | None, steps: int | None) -> Plan:

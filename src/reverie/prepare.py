@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from reverie import checkpoint, snapshots
 from reverie import tensorboard as events
-from reverie.checkpoint import NETWORKS
 from reverie.codec import standard_spec
 from reverie.config import Config, DataConfig, TrainingConfig
 from reverie.data import DATASETS, Dataset, load_data
@@ -24,7 +23,7 @@ from reverie.files import writable_folder
 from reverie.inspection import describe
 from reverie.learner import Learner
 from reverie.noise import check_seed
-from reverie.plan import PRESETS, network_for, plan
+from reverie.plan import check_width, network_for, plan
 from reverie.reread import reread
 from reverie.run import Run, choose_device
 from reverie.schedule import SCHEDULES
@@ -66,13 +65,6 @@ def spread(dataset: Dataset) -> float:
     return max(float(2 * dataset.batch(index)[0].std()), 1e-3)
 
 
-def _preset(network: str | Spec) -> Spec:
-    """Return the spec of a network, with the name of a preset replaced by what it stands for."""
-    wished = parse(network)
-    preset = PRESETS.get(str(wished.get("name")))
-    return wished if preset is None else {**preset, **wished, "name": preset["name"]}
-
-
 def prepare(
     data: str,
     out: str | Path | None = None,
@@ -109,7 +101,7 @@ def prepare(
         steps = max(1, round(epochs * len(train_set) / options.get("batch", 64)))
     chosen = plan(dataset, minutes, steps)
     reasons = chosen.reasons if network is None else ()
-    wished = _preset(network) if network is not None else chosen.network
+    wished = parse(network) if network is not None else chosen.network
     if taken := [key for key in ("channels", "height", "width", "labels") if key in wished]:
         raise UserError(f"the network's {taken[0]} are told by the data and cannot be given with --network")
     precision = "bf16" if where.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
@@ -129,9 +121,10 @@ def prepare(
         ),
         codec={"name": "pixels"} if dataset.is_images else standard_spec(train_set.batch(torch.arange(len(train_set)))[0]),
         schedule=complete(SCHEDULES, schedule or chosen.schedule, "schedule"),
-        network=complete(NETWORKS, network_for(dataset, wished), "network"),
+        network=network_for(dataset.shape, len(dataset.label_names), wished),
         training=training,
     )  # fmt: skip
+    check_width(config.network)
     model = checkpoint.build_model(config).to(where)
     about = tuple(describe(dataset))
     model.denoiser.schedule.warn_if_signal_remains()
@@ -167,8 +160,10 @@ def _differences(config: Config, given: Mapping[str, Any]) -> list[str]:
         if key == "schedule":
             same = json.dumps(complete(SCHEDULES, value, "schedule")) == json.dumps(kept[key])
         elif key == "network":
-            told = {k: kept[key][k] for k in ("channels", "height", "width", "labels", "stem") if k in kept[key]}
-            same = json.dumps(complete(NETWORKS, {**told, **_preset(value)}, "network")) == json.dumps(kept[key])
+            asked = parse(value)
+            planned = network_for(config.data.shape, len(config.data.labels), asked)
+            free = {"stem", "widths"} - asked.keys()  # what another version may have chosen for the same words
+            same = all(json.dumps(planned.get(k)) == json.dumps(v) for k, v in kept[key].items() if k not in free)
         elif key == "data":
             same = value in (kept[key], config.data.name) or str(Path(value).expanduser().resolve()) == kept[key]
         else:
