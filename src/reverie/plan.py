@@ -79,9 +79,10 @@ def network_for(shape: tuple[int, ...], labels: int, network: str | Spec) -> Spe
         full |= {"height": shape[1], "width": shape[2]}
     full = complete(NETWORKS, full, "network")
     if full["name"] == "unet" and "stem" not in {**preset, **wished}:
-        full["stem"] = stem_for(*shape, full["widths"])
+        channels, height, width = shape
+        full["stem"] = stem_for(channels, height, width, full["widths"])
         if preset and "widths" not in wished:
-            full["widths"] = deepened(*shape[1:], full["widths"], full["stem"])
+            full["widths"] = deepened(height, width, full["widths"], full["stem"])
     return full
 
 
