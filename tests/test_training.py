@@ -111,7 +111,7 @@ def test_times_and_noise_are_independent(spiral_run: Run, times: str) -> None:
     """The size of the noise does not depend on the time it is drawn for."""
     model = build_model(spiral_run.config.model_copy(update={"training": TrainingConfig(steps=1, times=times)}))
     drawn: list[tuple[torch.Tensor, torch.Tensor]] = []
-    model.loss_at = lambda truth, t, cond: drawn.append((t, truth.eps.square().sum(1))) or t  # type: ignore[method-assign]
+    model.loss_at = lambda truth, t, cond, told: drawn.append((t, truth.eps.square().sum(1))) or t  # type: ignore[method-assign]
     x = torch.zeros(512, 2)
     for seed in range(300):
         model.loss(x, None, seed)

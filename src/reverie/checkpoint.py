@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from reverie.augment import build_augment, told_entries
 from reverie.codec import CODECS
 from reverie.config import Config
 from reverie.denoiser import NetDenoiser
@@ -50,6 +51,8 @@ def _check_parts(config: Config) -> None:
         raise UserError(f"the data have the shape {data.shape} but the network is for {shape}")
     if len(data.labels) != network.get("labels", 0):
         raise UserError(f"the data have {len(data.labels)} labels but the network has {network.get('labels', 0)}")
+    if (told := len(told_entries(config.training.augment, data.shape))) != network.get("told", 0):
+        raise UserError(f"the augmentations tell {told} numbers but the network is told {network.get('told', 0)}")
     if data.labels and not sum(data.label_counts):
         raise UserError("the data have labels, but none of them is ever used")
     if len(data.shape) == 1 and "mean" in config.codec and len(config.codec["mean"]) != data.shape[0]:
@@ -79,7 +82,8 @@ def build_model(config: Config) -> Diffusion:
     codec = build(CODECS, config.codec, "codec")
     denoiser = NetDenoiser(net, schedule, config.target, config.sigma_data)
     t = config.training
-    return Diffusion(denoiser, codec, config.data.shape, t.weight, t.times, t.label_dropout)
+    augment = build_augment(t.augment, config.data.shape)
+    return Diffusion(denoiser, codec, config.data.shape, t.weight, t.times, t.label_dropout, augment)
 
 
 def write_config(folder: Path, config: Config) -> None:

@@ -106,6 +106,10 @@ def train(
     target: Annotated[str | None, named("targets", "What the network predicts", "--target")] = None,
     weight: Annotated[str | None, named("weights", "Weight of the loss over noise levels", "--weight")] = None,
     times: Annotated[str | None, named("times", "How training times are drawn", "--times")] = None,
+    augment: Annotated[
+        str | None, named("augmentations", "Changes of training images, like flip,shift:share=0.2; auto, none", "--augment")
+    ] = None,
+    start_from: Annotated[Path | None, typer.Option("--from", help="Begin with this run's weights.", metavar="RUN")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events as well.")] = False,
     json: JsonOption = False,
@@ -121,6 +125,7 @@ def train(
         "channels": channels, "labels": labels, "points": points, "batch": batch, "accumulate": accumulate,
         "optimizer": optimizer, "learning_rate": learning_rate, "decay": decay, "schedule": schedule, "network": network,
         "target": target, "weight": weight, "times": times, "data_dir": data_dir, "overwrite": overwrite or None,
+        "augment": augment, "start_from": start_from,
         "extend": extend or None, "strict": strict or None, "tensorboard": tensorboard or None,
     }  # fmt: skip
     with screen.reading() as on_progress:

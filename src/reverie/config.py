@@ -60,6 +60,7 @@ class TrainingConfig(Section):
     weight: str = "uniform"
     times: str = "stratified"
     label_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
+    augment: tuple[Spec, ...] = Field(default=(), max_length=16)
     seed: Seed = 0
 
     @model_validator(mode="after")
@@ -67,6 +68,13 @@ class TrainingConfig(Section):
         if (self.steps is None) == (self.minutes is None):
             raise ValueError("give either steps or minutes")
         return self
+
+
+class StartConfig(Section):
+    """The run whose weights a training started from: its path then, and a hash of the weights."""
+
+    run: str
+    weights: str
 
 
 class Config(Section):
@@ -82,6 +90,7 @@ class Config(Section):
     schedule: Spec
     network: Spec
     training: TrainingConfig
+    start: StartConfig | None = None
 
     def as_table(self) -> dict[str, Any]:
         """Return plain values for TOML, which knows no None."""

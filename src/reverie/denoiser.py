@@ -74,11 +74,16 @@ class NetDenoiser(Denoiser):
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
         """Call the network and solve for x0 and eps."""
+        return self.estimate(x, t, cond, None)
+
+    def estimate(self, x: Tensor, t: Time, cond: Tensor | None, told: Tensor | None) -> Pair:
+        """Return the pair where the network is told more than the noise level and the condition; see Told."""
         alpha, sigma = self.schedule(t)
         size = sqrt(alpha**2 + sigma**2)
         c_in = 1 / sqrt(alpha**2 * self.sigma_data**2 + sigma**2)
         level = torch.as_tensor(noise_level(alpha, sigma), dtype=torch.float64).to(device=x.device, dtype=x.dtype)
-        y = self.net(expand(c_in, x) * x, level.expand(len(x)), cond).to(x.dtype)
+        inputs = (expand(c_in, x) * x, level.expand(len(x)), cond)
+        y = (self.net(*inputs) if told is None else self.net(*inputs, told)).to(x.dtype)
         a, b = row(self.target, alpha / size, sigma / size, self.sigma_data)
         return decode(x, y, alpha, sigma, a, b)
 
@@ -93,6 +98,21 @@ class Given(Denoiser):
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
         """Return the inner estimate under the condition passed, or else its own."""
         return self.inner(x, t, self.cond if cond is None else cond)
+
+
+class Told(Denoiser):
+    """A network that is told what was done to each image it learns from; one that is not told takes it as nothing.
+
+    told: (B, K), see `reverie.augment`.
+    """
+
+    def __init__(self, inner: NetDenoiser, told: Tensor) -> None:
+        super().__init__()
+        self.inner, self.schedule, self.told = inner, inner.schedule, told
+
+    def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
+        """Return the estimate for images that were changed so."""
+        return self.inner.estimate(x, t, cond, self.told)
 
 
 class LowPrecision(Denoiser):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from reverie import checkpoint, snapshots
+from reverie import checkpoint, snapshots, start
 from reverie import tensorboard as events
+from reverie.augment import read, told_entries
+from reverie.augment_plan import choose_augment
 from reverie.codec import standard_spec
 from reverie.config import Config, DataConfig, TrainingConfig
 from reverie.data import DATASETS, Dataset, load_data
@@ -22,10 +24,11 @@ from reverie.errors import UserError
 from reverie.files import writable_folder
 from reverie.inspection import describe
 from reverie.learner import Learner
+from reverie.metrics.features import silent
 from reverie.noise import check_seed
 from reverie.plan import check_width, network_for, plan
 from reverie.reread import reread
-from reverie.run import Run, choose_device
+from reverie.run import Run, choose_device, load
 from reverie.schedule import SCHEDULES
 from reverie.spec import Spec, complete, one_line, parse
 from reverie.trainer import RUN_FILES, RUN_FOLDERS, Training, clear
@@ -77,6 +80,8 @@ def prepare(
     schedule: str | Spec | None = None,
     network: str | Spec | None = None,
     target: str | None = None,
+    augment: str | Sequence[str | Spec] = "auto",
+    start_from: str | Path | None = None,
     overwrite: bool = False,
     tensorboard: bool = False,
     **options: Any,
@@ -84,7 +89,8 @@ def prepare(
     """Check everything, make the run folder and return the training; nothing is written if anything is wrong.
 
     What is not given is chosen for the data (`reverie.plan`).  options: how to read the data, as in `load_data` (size, fit,
-    labels, ...), and further fields of TrainingConfig (batch, learning_rate, weight, times, ...).
+    labels, ...), and further fields of TrainingConfig (batch, learning_rate, weight, times, ...).  augment: see
+    `reverie.augment_plan`; start_from: a run whose weights are the first ones.
     """
     reading = {key: options.pop(key) for key in READING if key in options}
     events.check(tensorboard)
@@ -95,37 +101,60 @@ def prepare(
     for name, length in (("steps", steps), ("minutes", minutes), ("epochs", epochs)):
         if length is not None and not 0 < length < math.inf:
             raise UserError(f"the number of {name} must be above 0, got {length}")
+    if augment not in ("auto", "none"):
+        augment = read(augment)
+    before = load(start_from, "cpu") if start_from is not None else None
     dataset = load_data(data, seed=seed, **reading)
+    if before is not None:
+        if reading.get("size") is None and (size := start.size_of(before, dataset)):
+            reading["size"] = size
+            dataset = load_data(data, seed=seed, **reading)
+        start.check_shape(before, dataset)
     train_set, held_out = dataset.split(seed)
     if epochs is not None:
         steps = max(1, round(epochs * len(train_set) / options.get("batch", 64)))
     chosen = plan(dataset, minutes, steps)
     reasons = chosen.reasons if network is None else ()
+    if before is not None:
+        chosen = start.follow(chosen, before, target)
+        reasons = chosen.reasons
     wished = parse(network) if network is not None else chosen.network
-    if taken := [key for key in ("channels", "height", "width", "labels") if key in wished]:
+    if taken := [key for key in start.OF_THE_DATA if key in wished]:
         raise UserError(f"the network's {taken[0]} are told by the data and cannot be given with --network")
     precision = "bf16" if where.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
     try:
         training = TrainingConfig(**{"seed": seed, "precision": precision, **chosen.settings, **options})
     except ValidationError as error:
         raise UserError(f"cannot train like this: {one_line(error)}") from None
+    passes = training.steps * training.batch * training.accumulate / len(train_set) if training.steps else None
+    changes, why = choose_augment(augment, train_set, passes, seed, reading.get("on_progress") or silent)
+    training = training.model_copy(update={"augment": changes})
+    told = {"told": n} if (n := len(told_entries(changes, dataset.shape))) else {}
+    codec: Spec = {"name": "pixels"}
+    if not dataset.is_images:
+        codec = before.config.codec if before else standard_spec(train_set.batch(torch.arange(len(train_set)))[0])
     config = Config(
         versions={"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()},
         target=target or chosen.target,
-        sigma_data=spread(train_set),
+        sigma_data=before.config.sigma_data if before else spread(train_set),
         data=DataConfig(
             name=dataset.name, source=data if data in DATASETS else str(Path(data).expanduser().resolve()),
             count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,
             label_counts=tuple(dataset.label_counts()), fingerprint=dataset.fingerprint(),
             reading={key: reading[key] for key in KEPT_READING if reading.get(key) is not None},
         ),
-        codec={"name": "pixels"} if dataset.is_images else standard_spec(train_set.batch(torch.arange(len(train_set)))[0]),
+        codec=codec,
         schedule=complete(SCHEDULES, schedule or chosen.schedule, "schedule"),
-        network=network_for(dataset.shape, len(dataset.label_names), wished),
+        network={**network_for(dataset.shape, len(dataset.label_names), wished), **told},
         training=training,
+        start=start.record(before) if before else None,
     )  # fmt: skip
     check_width(config.network)
-    model = checkpoint.build_model(config).to(where)
+    model = checkpoint.build_model(config)
+    if before is not None:
+        reasons += start.carry(before, model, config)
+    reasons += (why,) if why else ()
+    model = model.to(where)
     about = tuple(describe(dataset))
     model.denoiser.schedule.warn_if_signal_remains()
     path = _claim(out, dataset.name, overwrite)
@@ -162,8 +191,10 @@ def _differences(config: Config, given: Mapping[str, Any]) -> list[str]:
         elif key == "network":
             asked = parse(value)
             planned = network_for(config.data.shape, len(config.data.labels), asked)
-            free = {"stem", "widths"} - asked.keys()  # what another version may have chosen for the same words
+            free = {"stem", "widths", "told"} - asked.keys()  # what another version may have chosen for the same words
             same = all(json.dumps(planned.get(k)) == json.dumps(v) for k, v in kept[key].items() if k not in free)
+        elif key == "augment":
+            same = value == "auto" or (() if value == "none" else read(value)) == kept[key]
         elif key == "data":
             same = value in (kept[key], config.data.name) or str(Path(value).expanduser().resolve()) == kept[key]
         else:
@@ -174,6 +205,8 @@ def _differences(config: Config, given: Mapping[str, Any]) -> list[str]:
 
 
 def _said(setting: Any) -> str:
+    if isinstance(setting, tuple | list):
+        return ", ".join(map(_said, setting)) or "none"
     return " ".join(f"{k}={v}" for k, v in setting.items()) if isinstance(setting, dict) else str(setting)
 
 

@@ -170,7 +170,9 @@ class Doctor:
         self.training, self.previews = training, previews
         self.rows: list[dict[str, Any]] = list(training.run.metrics())
         self.active: dict[str, Finding] = {f.check: f for f in checkpoint.read_findings(training.run.path)}
-        self.first = {name: p.detach().clone() for name, p in checkpoint.build_model(training.run.config).named_parameters()}
+        fresh = training.run.config.start is None  # else the first weights were those of another run
+        model = checkpoint.build_model(training.run.config)
+        self.first = {name: p.detach().clone() for name, p in model.named_parameters()} if fresh else {}
         index = torch.linspace(0, len(training.train) - 1, min(DATA_LOOKED_AT, len(training.train))).long()
         self.data = training.train.batch(index)[0]
         self.look: Look | None = None
@@ -183,7 +185,8 @@ class Doctor:
             root = p.numel() ** 0.5
             return float((p.detach().cpu() - first).norm() / first.norm().clamp_min(LEAST_SIZE * root))
 
-        return {name: moved(p, self.first[name]) for name, p in self.training.learner.model.named_parameters()}
+        now = dict(self.training.learner.model.named_parameters())
+        return {name: moved(now[name], first) for name, first in self.first.items()}
 
     def visit(self, step: Step) -> Step:
         """Return the report with the preview's score and with what is newly wrong."""

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 from torch import Tensor
 
+from reverie.augment import AUGMENTATIONS
 from reverie.checkpoint import NETWORKS
 from reverie.data import DATASETS
 from reverie.errors import UserError
@@ -43,7 +44,8 @@ def train(
 ) -> Run:
     """Train a model of a data set and return the run: `reverie.train("spiral", "runs/spiral", steps=2000)`.
 
-    Or go on with one that was interrupted: `reverie.train(resume="runs/spiral")`.
+    Or go on with one that was interrupted: `reverie.train(resume="runs/spiral")`; or begin with the weights of another:
+    `reverie.train("cats", start_from="runs/animals")`.
     """
     training = begin(data, out, resume=resume, **options)
     for step in training:
@@ -59,6 +61,8 @@ def begin(
     if resume is not None:
         if out is not None:
             raise UserError("give either --out for a new run or --resume for one that is there")
+        if "start_from" in options:
+            raise UserError("--from starts a new run and --resume goes on with one; give only one of them")
         if data is not None:
             options["data"] = data
         return go_on(resume, **options)
@@ -108,7 +112,8 @@ def names() -> dict[str, list[str]]:
     tables: dict[str, Any] = {
         "data": DATASETS, "schedules": SCHEDULES, "targets": TARGETS, "weights": WEIGHTS, "times": TIMES,
         "networks": (*NETWORKS, *PRESETS), "samplers": SAMPLERS, "grids": GRIDS, "features": ("auto", *FEATURES),
-        "views": VIEWS, "tasks": MEASUREMENTS, "inpainters": INPAINTERS, "posteriors": POSTERIORS,
+        "augmentations": ("auto", "none", *AUGMENTATIONS), "views": VIEWS, "tasks": MEASUREMENTS, "inpainters": INPAINTERS,
+        "posteriors": POSTERIORS,
     }  # fmt: skip
     return {kind: list(table) for kind, table in tables.items()}
 

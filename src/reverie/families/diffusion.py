@@ -8,8 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from reverie.augment import Augment
 from reverie.codec import Codec
-from reverie.denoiser import NULL, Denoiser, Given, NetDenoiser, Steer
+from reverie.denoiser import NULL, Denoiser, Given, NetDenoiser, Steer, Told
 from reverie.likelihood.bound import Bound, bound, check_data, continuous_bound
 from reverie.likelihood.flow import LogProb, dequantise, log_prob
 from reverie.loss import draw_times, loss
@@ -22,7 +23,7 @@ class Diffusion(nn.Module):
     """A denoiser, the codec around it, and the way it is trained.
 
     shape: that of one datum in user units.  label_dropout: how often a label is hidden in training, which is what
-    classifier-free guidance needs.
+    classifier-free guidance needs.  augment: how the data are changed in training.
     """
 
     def __init__(
@@ -33,16 +34,18 @@ class Diffusion(nn.Module):
         weight: str = "uniform",
         times: str = "stratified",
         label_dropout: float = 0.1,
+        augment: Augment | None = None,
     ) -> None:
         super().__init__()
         self.denoiser, self.codec, self.shape = denoiser, codec, shape
-        self.weight, self.times, self.label_dropout = weight, times, label_dropout
+        self.weight, self.times, self.label_dropout, self.augment = weight, times, label_dropout, augment
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
-        """Return the training loss of each datum, (B,); times, noise and hidden labels are functions of the seed.
+        """Return the training loss of each datum, (B,); changes, times, noise and hidden labels are functions of the seed.
 
         x: (B, ...) in user units; cond: (B,) or None.
         """
+        x, told = (x, None) if self.augment is None else self.augment(x, mix_seed(seed, 2))
         z = self.codec.encode(x)
         random = torch.Generator().manual_seed(seed)
         t = draw_times(self.times, self.denoiser.schedule, len(x), random)
@@ -51,12 +54,12 @@ class Diffusion(nn.Module):
             cond = cond.masked_fill(hidden.to(cond.device), NULL)
         other = torch.Generator(z.device).manual_seed(mix_seed(seed, 1))  # a stream of its own, independent of the times
         eps = torch.randn(z.shape, generator=other, device=z.device, dtype=z.dtype)
-        return self.loss_at(Pair(z, eps), t, cond)
+        return self.loss_at(Pair(z, eps), t, cond, told)
 
-    def loss_at(self, truth: Pair, t: Tensor, cond: Tensor | None) -> Tensor:
-        """Return the loss at given times for given noise: (B,)."""
+    def loss_at(self, truth: Pair, t: Tensor, cond: Tensor | None, told: Tensor | None = None) -> Tensor:
+        """Return the loss at given times for given noise, and for what the network is told was done to the data: (B,)."""
         d = self.denoiser
-        return loss(d, truth, t, cond, d.target, self.weight, d.sigma_data)
+        return loss(d if told is None else Told(d, told), truth, t, cond, d.target, self.weight, d.sigma_data)
 
     def sample(
         self,

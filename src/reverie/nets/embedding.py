@@ -86,3 +86,13 @@ class LabelEmbedding(nn.Module):
     def forward(self, cond: Tensor | None) -> Tensor:
         """Return the vectors; row 0 is the null row, label c has row c + 1."""
         return self.table[:1] if cond is None else self.table[cond + 1]
+
+
+def map_of_told(entries: int, dim: int) -> nn.Linear:
+    """Return the map of what was done to each image: (B, entries) -> (B, dim).
+
+    Without a bias and zero at first, so that nothing done, and nothing learned of it yet, adds nothing (arXiv:2206.00364, F.2).
+    """
+    made = nn.Linear(entries, dim, bias=False)
+    nn.init.zeros_(made.weight)
+    return made

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.errors import UserError
-from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, SinusoidalEmbedding
+from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, SinusoidalEmbedding, map_of_told
 
 
 def places(height: int, width: int, dim: int) -> Tensor:
@@ -51,7 +51,7 @@ class Layer(nn.Module):
 class Transformer(nn.Module):
     """Patches of an image as tokens, told of the noise level in every layer (DiT, arXiv:2212.09748).
 
-    x: (B, C, H, W); level: (B,); cond: (B,) or None.
+    x: (B, C, H, W); level: (B,); cond: (B,) or None; told: (B, K) or None.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class Transformer(nn.Module):
         layers: Annotated[int, Field(ge=1, le=64)] = 4,
         heads: Annotated[int, Field(ge=1, le=64)] = 4,
         labels: Annotated[int, Field(ge=0, le=100_000)] = 0,
+        told: Annotated[int, Field(ge=0, le=64)] = 0,
     ) -> None:
         super().__init__()
         if height % patch or width % patch:
@@ -79,6 +80,7 @@ class Transformer(nn.Module):
         self.embed = SinusoidalEmbedding(64)
         self.tell = nn.Sequential(nn.Linear(64, dim), nn.SiLU(), nn.Linear(dim, dim))
         self.label = LabelEmbedding(labels, dim) if labels else None
+        self.told = map_of_told(told, dim) if told else None
         self.enter = nn.Linear(channels * patch**2, dim)
         self.layers = nn.ModuleList(Layer(dim, heads) for _ in range(layers))
         self.leave_tell = nn.Linear(dim, 2 * dim)
@@ -87,11 +89,13 @@ class Transformer(nn.Module):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
 
-    def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None, told: Tensor | None = None) -> Tensor:
         """Return the output, (B, C, H, W)."""
         e = self.tell(self.embed(level * LEVEL_SCALE))
         if self.label is not None:
             e = e + self.label(cond)
+        if self.told is not None and told is not None:
+            e = e + self.told(told)
         e = functional.silu(e)
         tokens = functional.pixel_unshuffle(x, self.patch).flatten(2).transpose(1, 2)
         h = self.enter(tokens) + self.places.to(x)

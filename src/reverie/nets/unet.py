@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.errors import UserError
-from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, SinusoidalEmbedding
+from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, SinusoidalEmbedding, map_of_told
 
 Width = Annotated[int, Field(ge=4, le=1024)]
 
@@ -84,7 +84,7 @@ class UNet(nn.Module):
     """Residual blocks on maps that shrink and grow again, with shortcuts between equal sizes (arXiv:1505.04597, 2006.11239).
 
     stem: side of the squares of pixels folded into channels before anything else (1 is none).  widths: channels at each
-    resolution, each half as fine as the one before.  x: (B, C, H, W); level: (B,); cond: (B,) or None.
+    resolution, each half as fine as the one before.  x: (B, C, H, W); level: (B,); cond: (B,) or None; told: (B, K) or None.
     """
 
     def __init__(
@@ -100,6 +100,7 @@ class UNet(nn.Module):
         embedding_dim: Width = 96,
         conditioning: Literal["scale-shift", "add"] = "scale-shift",
         labels: Annotated[int, Field(ge=0, le=100_000)] = 0,
+        told: Annotated[int, Field(ge=0, le=64)] = 0,
     ) -> None:
         super().__init__()
         unit = stem * 2 ** (len(widths) - 1)
@@ -113,6 +114,7 @@ class UNet(nn.Module):
         self.embed = SinusoidalEmbedding(64)
         self.tell = nn.Sequential(nn.Linear(64, embedding_dim), nn.SiLU(), nn.Linear(embedding_dim, embedding_dim))
         self.label = LabelEmbedding(labels, embedding_dim) if labels else None
+        self.told = map_of_told(told, embedding_dim) if told else None
 
         def block(inputs: int, outputs: int) -> Block:
             return Block(inputs, outputs, embedding_dim, groups, conditioning)
@@ -134,11 +136,13 @@ class UNet(nn.Module):
         self.leave_norm = norm(widths[0], groups)
         self.leave = silent(nn.Conv2d(widths[0], folded, 3, padding=1))
 
-    def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None, told: Tensor | None = None) -> Tensor:
         """Return the output, (B, C, H, W)."""
         e = self.tell(self.embed(level * LEVEL_SCALE))
         if self.label is not None:
             e = e + self.label(cond)
+        if self.told is not None and told is not None:
+            e = e + self.told(told)
         e = functional.silu(e)
         h = self.enter(functional.pixel_unshuffle(x, self.stem))
         kept: list[Tensor] = []
