@@ -16,7 +16,7 @@ from reverie.noise import check_seed, mix_seed
 
 FEWEST, MOST = 64, 2000  # images without which nothing can be said, and with which enough can
 SIDE = 16  # images are shrunk to at most this
-STEPS, BATCH, RATE = 100, 64, 4e-3
+STEPS, BATCH, RATE = 80, 48, 4e-3
 CERTAIN = 1e-3  # the chance of so many right answers by luck, below which the images have a left and a right
 
 
@@ -52,13 +52,14 @@ class Judge(nn.Module):
         self.maps = nn.Sequential(
             nn.Conv2d(channels, 16, 5, stride=2, padding=2), nn.ReLU(),
             nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
-            nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.AdaptiveMaxPool2d(4), nn.Flatten(),
+            nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ReLU(), nn.AdaptiveMaxPool2d(4), nn.Flatten(),
         )  # fmt: skip
         self.out = nn.Linear(32 * 16, 1 + labels)
 
     def margin(self, x: Tensor, labels: Tensor | None) -> Tensor:
         """Return how much better each image scores than its mirror image, (B,): above 0 is the right answer."""
-        scores: Tensor = self.out(self.maps(x)) - self.out(self.maps(x.flip(-1)))
+        ours, theirs = self.out(self.maps(torch.cat([x, x.flip(-1)]))).chunk(2)
+        scores = ours - theirs
         own = scores.gather(1, labels[:, None] + 1)[:, 0] if labels is not None else 0.0
         return scores[:, 0] + own
 
