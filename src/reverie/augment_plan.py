@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from reverie.augment import AUGMENTATIONS, build_augment, read
+from reverie.augment import build_augment, read
 from reverie.data import Dataset
 from reverie.mirror import try_mirror
 from reverie.spec import Spec
@@ -40,18 +40,18 @@ def choose_augment(
     names = ["shift", "rotate", "zoom", *(["colour"] if train.shape[0] > 1 else [])]
     mirrored = try_mirror(train, seed, tell)
     if mirrored.harmless:
-        names.insert(0, "flip:told=no")
-        why = "mirrored images cannot be told from them"
+        names.append("flip:told=no")
+        why = "are few, and cannot be told from their mirror images"
     elif mirrored.right:
-        why = f"no flips, since {mirrored.share:.0%} of them can be told from their mirror images"
+        why = f"are few; no flip, because {mirrored.share:.0%} of them can be told from their mirror images"
     else:
-        why = "no flips, since so few cannot show whether they may be mirrored"
+        why = "are few; no flip, because so few cannot show whether they may be mirrored"
     specs = read(names)
-    return specs, f"augment: {_said(specs)}; {count:,} images are few, and {why}"
+    return specs, f"augment: {_said(specs)}; {count:,} images {why}"
 
 
 def _said(specs: Sequence[Spec]) -> str:
-    untold = [spec["name"] for spec in specs if not spec.get("told", True)]
-    told = [name for name in AUGMENTATIONS if name in [spec["name"] for spec in specs] and name not in untold]
-    parts = [", ".join(untold)] if untold else []
-    return "; ".join([*parts, f"{', '.join(told)}, told to the network"] if told else parts)
+    names, untold = [spec["name"] for spec in specs], [spec["name"] for spec in specs if not spec.get("told", True)]
+    if names == untold:
+        return ", ".join(names)
+    return f"{', '.join(names)} ({f'all but {untold[0]} ' if untold else ''}told to the network)"

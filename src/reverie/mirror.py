@@ -59,7 +59,7 @@ class Judge(nn.Module):
     def margin(self, x: Tensor, labels: Tensor | None) -> Tensor:
         """Return how much better each image scores than its mirror image, (B,): above 0 is the right answer."""
         ours, theirs = self.out(self.maps(torch.cat([x, x.flip(-1)]))).chunk(2)
-        scores = ours - theirs
+        scores: Tensor = ours - theirs
         own = scores.gather(1, labels[:, None] + 1)[:, 0] if labels is not None else 0.0
         return scores[:, 0] + own
 

@@ -1,0 +1,160 @@
+"""Small sets: training with and without augmentation, and from the weights of another run against from nothing.
+
+    python -m benchmarks.small --photos DIR --emoji DIR --data-dir DIR --steps 3000
+
+Lengths are in steps, so a busy machine gives the same figures.  Every set is divided once: the figures are of images that no
+training has seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+import reverie
+from benchmarks.measure import machine
+from reverie.data import Dataset, load_data
+from reverie.evaluation.material import as_images
+from reverie.metrics.features import choose
+from reverie.metrics.kid import kid
+from reverie.metrics.memory import neighbours
+from reverie.run import Run
+from reverie.training import noised_losses
+
+LOSS_SEEDS = 4  # times 512 noised images: what the held-out loss is the mean of
+UNIT = 1000  # KID is told in thousandths
+HEAD = ["| what | images | held-out loss | KID x 1000 | KID of training images | copies |", "|---|---|---|---|---|---|"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images to train on, written into a folder with their labels as folder names, and others to measure with."""
+
+    folder: Path
+    train: Dataset
+    test: Dataset
+
+
+def divided(data: Dataset, count: int, folder: Path) -> Split:
+    """Take so many images by chance to train on; all others are for measuring."""
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
+    train, test = data.take(order[:count]), data.take(order[count:])
+    x, labels = train.batch(torch.arange(len(train)))
+    for k, image in enumerate((255 * x).round().byte().movedim(1, -1).numpy()):
+        place = folder / (data.label_names[int(labels[k])] if labels is not None else "")
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(place / f"{k}.png")
+    return Split(folder, train, test)
+
+
+def as_known(data: Dataset, run: Run) -> Dataset:
+    """Return data with their labels numbered as a run numbers them."""
+    names = run.config.data.labels
+    if data.labels is None or not names:
+        return Dataset(data.name, data.x)
+    number = torch.tensor([names.index(name) for name in data.label_names])
+    return replace(data, labels=number[data.labels], label_names=names)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where runs are kept, how long the longest are, and how many samples are measured."""
+
+    place: Path
+    steps: int
+    count: int
+
+    def trained(self, split: Split, name: str, steps: int | None = None, **options: Any) -> Run:
+        """Train and print a row of figures about images that the run has not seen."""
+        steps = steps or self.steps
+        run = reverie.train(str(split.folder), self.place / "runs" / name, steps=steps, **options)
+        test = as_known(split.test, run)
+        lost = torch.cat([noised_losses(run.model, test, seed)[1] for seed in range(LOSS_SEEDS)])
+        samples, train = as_images(run.sample(self.count).x), some(split.train)
+        features = choose("general", split.train, split.test)
+        ours, real = (kid(features.of(x), features.of(some(split.test, self.count))) for x in (samples, train[: self.count]))
+        found = neighbours(samples, lambda: train.split(512), lambda index: train[index])
+        print(
+            f"| {name}, {steps:,} steps | {len(split.train):,} | {lost.mean():.4f} ± {lost.std() / len(lost) ** 0.5:.4f}",
+            f"{UNIT * ours.value:.1f} ± {UNIT * ours.standard_error:.1f}",
+            f"{UNIT * real.value:.1f} ± {UNIT * real.standard_error:.1f}",
+            f"{found.share:.1%} ± {found.standard_error:.1%} |", sep=" | ", flush=True,
+        )  # fmt: skip
+        return run
+
+    def augmentation(self, split: Split) -> None:
+        """Compare the usual augmentation with none, and with each of its parts alone."""
+        for way in ("none", "auto", "shift", "rotate", "zoom", "colour", "flip", "flip:told=no"):
+            self.trained(split, f"{split.folder.name} {way}", augment=way)
+
+    def starting(self, first: Run, split: Split) -> None:
+        """Compare a start from a run's weights, at several learning rates, with one from nothing, for two lengths."""
+        usual = {"channels", "height", "width", "labels", "told"}
+        network = {key: value for key, value in first.config.network.items() if key not in usual}
+        for steps in (self.steps // 10, self.steps // 3):
+            self.trained(split, f"{split.folder.name} from nothing {steps}", steps, network=network)
+            for rate in (1e-2, 5e-3, 3e-3):
+                name = f"{split.folder.name} from {first.path.name} at rate {rate:g} {steps}"
+                self.trained(split, name, steps, start_from=first.path, learning_rate=rate)
+
+    def photos(self, path: str, size: str) -> None:
+        """Photos: three quarters to train on."""
+        data = load_data(path, size=size)
+        self.augmentation(divided(data, len(data) * 3 // 4, self.place / "photos"))
+
+    def emoji(self, path: str, size: str, label: str) -> None:
+        """Emoji with their labels; then half of one label, from nothing and from a run of all others."""
+        data = load_data(path, size=size)
+        assert data.labels is not None
+        self.augmentation(divided(data, len(data) * 3 // 4, self.place / "emoji"))
+        mine = data.labels == data.label_names.index(label)
+        others, one = data.take(~mine), Dataset(label, data.take(mine).x)
+        first = self.trained(divided(others, len(others) * 9 // 10, self.place / "others"), "others")
+        self.starting(first, divided(one, len(one) // 2, self.place / label))
+
+    def hoda(self, folder: str, images: int = 500) -> None:
+        """Persian digits, few of them, from nothing and from a run of MNIST."""
+        first = reverie.train("mnist", self.place / "runs" / "mnist", steps=self.steps, data_dir=folder)
+        data = load_data("hoda", size="28", data_dir=folder)
+        known = data.take(torch.randperm(len(data), generator=torch.Generator().manual_seed(1))[: images + 5000])
+        self.starting(first, divided(known, images, self.place / "hoda"))
+
+
+def some(data: Dataset, most: int = 10**6) -> Tensor:
+    """Return images, at most so many."""
+    return data.batch(torch.arange(min(most, len(data))))[0]
+
+
+def main() -> None:
+    """Measure what there are data for."""
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    asked.add_argument("--photos", help="folder of photos")
+    asked.add_argument("--emoji", help="folder of emoji with a folder for each label")
+    asked.add_argument("--label", default="Food and Drink", help="the label that is learned on top of the others")
+    asked.add_argument("--data-dir", help="where the files of mnist and hoda are")
+    asked.add_argument("--size", default="32", help="of photos and emoji")
+    asked.add_argument("--steps", type=int, default=3000, help="of the longest trainings")
+    asked.add_argument("--count", type=int, default=512, help="samples that are measured")
+    asked.add_argument("--out", help="folder to keep images and runs in; a temporary one if not given")
+    given = asked.parse_args()
+    torch.set_num_threads(2)
+    print(machine(), *HEAD, sep="\n", flush=True)
+    with tempfile.TemporaryDirectory() as aside:
+        bench = Bench(Path(given.out or aside), given.steps, given.count)
+        if given.photos:
+            bench.photos(given.photos, given.size)
+        if given.emoji:
+            bench.emoji(given.emoji, given.size, given.label)
+        if given.data_dir:
+            bench.hoda(given.data_dir)
+
+
+if __name__ == "__main__":
+    main()
