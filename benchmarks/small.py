@@ -21,6 +21,7 @@ from torch import Tensor
 import reverie
 from benchmarks.measure import machine
 from reverie.data import Dataset, load_data
+from reverie.denoiser import NULL
 from reverie.evaluation.material import as_images
 from reverie.metrics.features import choose
 from reverie.metrics.kid import kid
@@ -29,8 +30,7 @@ from reverie.run import Run
 from reverie.training import noised_losses
 
 LOSS_SEEDS = 4  # times 512 noised images: what the held-out loss is the mean of
-UNIT = 1000  # KID is told in thousandths
-HEAD = ["| what | images | held-out loss | KID x 1000 | KID of training images | copies |", "|---|---|---|---|---|---|"]
+HEAD = ["| what | images | held-out loss | KID | KID of training images | copies |", "|---|---|---|---|---|---|"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def as_known(data: Dataset, run: Run) -> Dataset:
     names = run.config.data.labels
     if data.labels is None or not names:
         return Dataset(data.name, data.x)
-    number = torch.tensor([names.index(name) for name in data.label_names])
+    number = torch.tensor([names.index(name) if name in names else NULL for name in data.label_names])
     return replace(data, labels=number[data.labels], label_names=names)
 
 
@@ -79,12 +79,14 @@ class Bench:
         lost = torch.cat([noised_losses(run.model, test, seed)[1] for seed in range(LOSS_SEEDS)])
         samples, train = as_images(run.sample(self.count).x), some(split.train)
         features = choose("general", split.train, split.test)
-        ours, real = (kid(features.of(x), features.of(some(split.test, self.count))) for x in (samples, train[: self.count]))
+        drawn, seen, unseen = (features.of(x) for x in (samples, train[: self.count], some(split.test, self.count)))
+        unit = float(unseen.square().mean().sqrt())  # as in evaluate: KID does not depend on how large features are
+        ours, real = (kid(x / unit, unseen / unit) for x in (drawn, seen))
         found = neighbours(samples, lambda: train.split(512), lambda index: train[index])
         print(
             f"| {name}, {steps:,} steps | {len(split.train):,} | {lost.mean():.4f} ± {lost.std() / len(lost) ** 0.5:.4f}",
-            f"{UNIT * ours.value:.1f} ± {UNIT * ours.standard_error:.1f}",
-            f"{UNIT * real.value:.1f} ± {UNIT * real.standard_error:.1f}",
+            f"{ours.value:.3f} ± {ours.standard_error:.3f}",
+            f"{real.value:.3f} ± {real.standard_error:.3f}",
             f"{found.share:.1%} ± {found.standard_error:.1%} |", sep=" | ", flush=True,
         )  # fmt: skip
         return run
