@@ -269,7 +269,8 @@ def test_resizing_is_antialiased(tmp_path: Path) -> None:
     [
         ([(28, 28)] * 2, None, (28, 28)), ([(48, 64)] * 2, None, (48, 64)), ([(100, 80)] * 2, None, (64, 64)),
         ([(20, 30), (33, 21)], None, (20, 20)), ([(100, 300), (90, 70)], None, (64, 64)), ([(100, 80)], "32", (32, 32)),
-        ([(100, 80)], "64x48", (64, 48)),
+        ([(100, 80)], "64x48", (64, 48)), ([(45, 45)] * 2, None, (44, 44)), ([(50, 7)] * 2, None, (48, 6)),
+        ([(17, 33), (17, 34)], None, (16, 16)), ([(1, 3)], None, (2, 2)), ([(10, 6)], None, (10, 6)),
     ],
 )  # fmt: skip
 def test_sizes(tmp_path: Path, sizes: list[tuple[int, int]], wanted: str | None, expected: tuple[int, int]) -> None:
@@ -277,7 +278,7 @@ def test_sizes(tmp_path: Path, sizes: list[tuple[int, int]], wanted: str | None,
     data = load_data(str(tmp_path), size=wanted)
     assert data.shape == (3, *expected)
     own = len(set(sizes)) == 1 and expected == sizes[0]
-    assert any("--size" in note for note in data.notes) == (wanted is None and not own)
+    assert any("are brought to" in note for note in data.notes) == (wanted is None and not own)
 
 
 @pytest.mark.parametrize("size", ["", "0", "x", "12x", "-4", "3.5", "99999", "12x12x12", "8x0"])
@@ -300,6 +301,7 @@ def test_hidden_files_links_and_loops(tmp_path: Path) -> None:
 
 def test_zip_files_are_read_and_their_tricks_are_not(tmp_path: Path) -> None:
     content = {"top/cat/1.png": png(1), "top/dog/2.png": png(2), "top/.hidden.png": png(), "__MACOSX/top/._1.png": b"x"}
+    content |= {f"top/{kind}/{k}.png": png(k) for kind in ("cat", "dog") for k in range(3, 5)}
     data = load_data(str(zipped(tmp_path / "fine.zip", content)))
     assert data.label_names == ("cat", "dog") and data.report["broken"] == [] and data.name == "fine"
     tricks = {"../../evil.png": png(3), "/abs.png": png(4), "C:/win.png": png(5), "a\\..\\..\\b.png": png(6)}
@@ -357,7 +359,12 @@ def test_damaged_images_and_archives_never_escape(tmp_path: Path, data: st.DataO
         assert "\n" not in str(error)
 
 
-BY_FOLDER = {f"{kind}/{k}.png": png(k) for k, kind in enumerate(["10", "2", "2", "a/b"])}
+BY_FOLDER = {f"{kind}/{k}.png": png(k) for k, kind in enumerate(["10", "2", "2", "a/b"] * 3)}
+SPLIT = {f"{part}/{kind}/{k}.png": png(k) for k, kind in enumerate("abc" * 3) for part in ("Train", "test")}
+PLAIN_SPLIT = {f"{part}/{k}.png": png(k) for k in range(4) for part in ("train", "test")}
+DEEP = {f"{kind}/{k}/im.png": png(k) for k, kind in enumerate(["bird", "fish", "fish"] * 3)}
+FACES = {f"person{k}/{mood}/im.png": png(k) for k in range(5) for mood in ("glad", "sad")}
+LONELY = {f"{k}/im.png": png(k) for k in range(5)}
 BY_NAME = {name: png(k) for k, name in enumerate(["7.0123.png", "7.0124.png", "10.1.png", "10.2.png"])}
 BY_WORD = {
     name: png(k) for k, name in enumerate(["cat_12.png", "cat-13.png", "cat (3).png", "sea_lion_4.png", "sea_lion_5.png"])
@@ -371,8 +378,17 @@ JSONL = "\n".join(map(json.dumps, ROWS)).encode()
 @pytest.mark.parametrize(
     ("how", "content", "names", "labels", "said"),
     [
-        ("auto", BY_FOLDER, ("2", "10", "a/b"), [1, 0, 0, 2], "the folders"),
-        ("folder", BY_FOLDER, ("2", "10", "a/b"), [1, 0, 0, 2], "the folders"),
+        ("auto", BY_FOLDER, ("2", "10", "a/b"), [1] * 3 + [0] * 6 + [2] * 3, "the folders"),
+        ("folder", BY_FOLDER, ("2", "10", "a/b"), [1] * 3 + [0] * 6 + [2] * 3, "the folders"),
+        ("auto", SPLIT, ("a", "b", "c"), [0, 0, 0, 1, 1, 1, 2, 2, 2] * 2, "the last level of folders"),
+        ("auto", PLAIN_SPLIT, (), None, ""),
+        ("folder", PLAIN_SPLIT, ("test", "train"), [0] * 4 + [1] * 4, "the folders"),
+        ("auto", DEEP, ("bird", "fish"), [0] * 3 + [1] * 6, "the first level of folders"),
+        ("top-folder", DEEP, ("bird", "fish"), [0] * 3 + [1] * 6, "the first level of folders"),
+        ("auto", FACES, ("glad", "sad"), [0, 1] * 5, "the last level of folders"),
+        ("last-folder", FACES, ("glad", "sad"), [0, 1] * 5, "the last level of folders"),
+        ("auto", LONELY, (), None, ""),
+        ("folder", LONELY, ("0", "1", "2", "3", "4"), [0, 1, 2, 3, 4], "the folders"),
         ("auto", BY_NAME, ("7", "10"), [1, 1, 0, 0], "the file names"),
         ("name", BY_NAME, ("7", "10"), [1, 1, 0, 0], "the file names"),
         ("auto", BY_WORD, ("cat", "sea_lion"), [0, 0, 0, 1, 1], "the file names"),

@@ -215,7 +215,7 @@ def test_hoda_is_not_downloaded_but_found(tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / "hoda" / name).write_bytes(cdb_bytes([np.ones((9, 5), np.uint8)] * 2, [4, 2]))
     monkeypatch.setenv("REVERIE_DATA", str(tmp_path))
     data = load_data("hoda")
-    assert data.shape == (1, 13, 13) and data.label_counts() == [2, 2] and data.report["files"] == ["a.CDB", "b.cdb"]
+    assert data.shape == (1, 12, 12) and data.label_counts() == [2, 2] and data.report["files"] == ["a.CDB", "b.cdb"]
     assert load_data("hoda", data_dir=tmp_path / "hoda", size="8x6").shape == (1, 8, 6)
 
 

@@ -242,7 +242,7 @@ RAMP = np.arange(2 * 6 * 5 * 3).reshape(2, 6, 5, 3)
 )
 def test_arrays_of_images(tmp_path: Path, x: np.ndarray, expected: np.ndarray, note: str | None) -> None:
     np.save(tmp_path / "a.npy", x)
-    data = load_data(str(tmp_path / "a.npy"))
+    data = load_data(str(tmp_path / "a.npy"), size="6x5")
     assert isinstance(data.x, torch.Tensor) and data.x.tolist() == (expected % 256).tolist()
     assert (note is None) == (data.notes == ()) and (note is None or note in data.notes[0])
     values, _ = data.batch(torch.tensor([1, 0]))

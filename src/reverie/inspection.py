@@ -68,7 +68,7 @@ def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:
     """Describe a data set; with `out`, draw it as well."""
     if out is not None:
         draw_data(dataset, Path(out))
-    x, _ = dataset.batch(torch.linspace(0, len(dataset) - 1, min(len(dataset), 2000)).long())
+    x = dataset.some(2000)
     axes = (0, 2, 3) if dataset.is_images else (0,)
     return {
         "data": dataset.name,

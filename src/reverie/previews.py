@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from reverie.data import Dataset, LazyImages
+from reverie.data import Dataset, LazyImages, at_once
 from reverie.distances import nearest
 from reverie.doctor import Look, look_at
 from reverie.errors import ReverieWarning
@@ -54,8 +54,9 @@ class Previews:
     def __init__(self, run: Run, raw: Run, train: Dataset, held_out: Dataset) -> None:
         self.run, self.raw, self.train = run, raw, train
         self.is_images = train.is_images
-        self.held = self._encode(held_out, torch.arange(min(REFERENCE, len(held_out))))
-        few = min(REFERENCE - len(self.held), len(train))
+        most = at_once(train.shape, REFERENCE)
+        self.held = self._encode(held_out, torch.arange(min(most, len(held_out))))
+        few = min(most - len(self.held), len(train))
         self.reference = torch.cat([self.held, self._encode(train, torch.arange(few))]) if few > 0 else self.held
         self.low, self.high = float(self.held.min()), float(self.held.max())
         self.truth = look_at(self.held, nearest(self.held, self._blocks())[0], self.low, self.high)
@@ -66,13 +67,13 @@ class Previews:
 
     def _blocks(self) -> Iterator[Tensor]:
         count = min(len(self.train), MOST_LAZY) if isinstance(self.train.x, LazyImages) else len(self.train)
-        for part in torch.arange(count).split(BLOCK):
+        for part in torch.arange(count).split(at_once(self.train.shape, BLOCK)):
             yield self._encode(self.train, part)
 
     def take(self, i: int) -> tuple[Look, float]:
         """Draw the sheet of step i; return what it looks like and its energy distance to data."""
-        z = draw(self.run, DRAWN[self.is_images])
-        raw = draw(self.raw, SHOWN if self.is_images else len(z))
+        z = draw(self.run, at_once(self.train.shape, DRAWN[self.is_images]))
+        raw = draw(self.raw, min(SHOWN, len(z)) if self.is_images else len(z))
         distance, index = nearest(z, self._blocks())
         path = self.run.path / FOLDER / f"step-{i:07d}.png"
         if self.is_images:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.config import TrainingConfig
-from reverie.data import Dataset
+from reverie.data import Dataset, at_once
 from reverie.denoiser import Denoiser
 from reverie.doctor import RESCUE, Finding
 from reverie.errors import UserError
@@ -30,6 +30,7 @@ REPORTS, CHECKS = 200, 20  # how often, in a whole run, a step is reported and t
 CHECK_SHARE, FREE = 0.03, 0.5  # of the training time, at most, goes into the held-out loss; but so many seconds always may
 CLOCK = 0.5  # the fewest seconds between reports when the length is given in minutes
 HELD_OUT_DRAWS = {False: 2000, True: 512}  # noised points, noised images of which the held-out loss is the mean
+LOOKED_AT = 256  # of these, at a time
 OPTIMUM_MOST = 10**8  # numbers in a training set, above which its optimum is not worked out
 STEP_DECAYS = 10  # "step" halves the learning rate as often in a run
 END_SHARE = 0.25  # of the time so far, a training until good takes to end
@@ -103,7 +104,7 @@ def _draws(model: Diffusion, data: Dataset, seed: int) -> Iterator[tuple[Tensor,
     draws = HELD_OUT_DRAWS[data.is_images]
     random = torch.Generator().manual_seed(mix_seed(seed, -(2**40)))
     t = schedule.t_min + (1 - schedule.t_min) * (torch.randperm(draws, generator=random) + 0.5).double() / draws
-    for part in torch.arange(draws).split(256):
+    for part in torch.arange(draws).split(at_once(data.shape, LOOKED_AT)):
         x, labels = data.batch(part % len(data))
         z = model.codec.encode(x.to(device))
         truth = Pair(z, torch.randn(z.shape, generator=random).to(device))

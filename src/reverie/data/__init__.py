@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from reverie.data.arrays import from_array, read_array_file
-from reverie.data.dataset import Dataset, LazyImages
+from reverie.data.dataset import Dataset, LazyImages, at_once
 from reverie.data.folder import read_images
 from reverie.data.form import Options
 from reverie.data.idx import find_pair, labels_beside, looks_like_idx, read_pair
@@ -19,7 +19,7 @@ from reverie.data.sources import is_image
 from reverie.data.table import read_csv, read_parquet
 from reverie.errors import UserError, pick, unknown
 
-__all__ = ["DATASETS", "FITS", "LABELS", "Dataset", "LazyImages", "load_data"]
+__all__ = ["DATASETS", "FITS", "LABELS", "Dataset", "LazyImages", "at_once", "load_data"]
 
 READERS: dict[str, Callable[[Path, str, Options], Dataset]] = {
     ".npy": read_array_file,
@@ -29,25 +29,30 @@ READERS: dict[str, Callable[[Path, str, Options], Dataset]] = {
     ".zip": read_images,
     ".cdb": lambda path, name, options: cdb_dataset([path], name, str(path), options),
 }
+TABLES = (".csv", ".parquet")
 
 
 def load_data(
-    source: str, points: int = 10_000, seed: int = 0, *, size: str | None = None, fit: str = "crop",
+    source: str, points: int = 10_000, seed: int = 0, *, size: str | None = None, fit: str = "auto",
     channels: int | None = None, labels: str = "auto", data_dir: str | Path | None = None, strict: bool = False,
-    on_progress: Callable[[str, int, int], None] | None = None,
+    on_progress: Callable[[str, int, int], None] | None = None, on_form: Callable[[Dataset], None] | None = None,
 ) -> Dataset:  # fmt: skip
     """Return a data set by name (names win) or by path; points and seed are the number and the seed of generated data.
 
-    size: "32" or "64x48" (height x width); fit: crop, pad or stretch; channels: 1, 3 or 4, by default told by the images;
-    labels: auto, folder, name, csv, jsonl or none; data_dir: where files of named sets are looked for first;
-    strict: refuse where a broken file would be skipped; on_progress: called with what is done, how much, of how much.
+    size: "32" or "64x48" (height x width); fit: crop, pad, stretch, or auto, which pads where cropping would cut too much;
+    channels: 1, 3 or 4, by default told by the images; labels: one of LABELS, or the name of a table's column; data_dir:
+    where files of named sets are looked for first; strict: refuse where a broken file would be skipped; on_progress: called
+    with what is done, how much, of how much; on_form: called with the set without its pixels when their form is known, and
+    before they are read, so that it can refuse.
     """
     source = str(source)
     check_fit(fit)
     check_channels(channels)
-    pick(LABELS, labels, "kind of labels")
+    if Path(source).suffix.lower() not in TABLES or source in DATASETS:  # the columns of a table are kinds of labels as well
+        pick(LABELS, labels, "kind of labels")
     folder = Path(data_dir).expanduser() if data_dir is not None else None
-    options = Options(parse_size(size) if size is not None else None, fit, channels, labels, strict, folder, on_progress)
+    pixels = parse_size(size) if size is not None else None
+    options = Options(pixels, fit, channels, labels, strict, folder, on_progress, on_form)
     if source in DATASETS:
         return DATASETS[source](points, seed, options)
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from reverie.data.fitting import whole_side
 from reverie.data.form import Options, fit_all
 from reverie.data.pixels import DEFAULT_SIDE, Recipe
 from reverie.errors import UserError
@@ -126,8 +127,8 @@ def read_cdb_files(
     files = [read_cdb(path) for path in paths]
     largest = max(int(max(f.heights.max(), f.widths.max())) for f in files)
     side = largest + 2 * MARGIN
-    height, width = options.size or (min(side, DEFAULT_SIDE),) * 2
-    recipe = Recipe(height, width, 1, options.fit)
+    height, width = options.size or (whole_side(min(side, DEFAULT_SIDE)),) * 2
+    recipe = Recipe(height, width, 1, "crop" if options.fit == "auto" else options.fit)
     total = sum(len(f) for f in files)
     out = np.empty((total, 1, height, width), np.uint8)
     done = 0

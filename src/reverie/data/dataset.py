@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,12 @@ from reverie.data.sources import Entry
 from reverie.errors import UserError
 
 HELD_OUT = 0.05
+NUMBERS_AT_ONCE = 2**24  # numbers of data that are looked at together, at most: 64 MiB
+
+
+def at_once(shape: tuple[int, ...], most: int) -> int:
+    """Return how many data of a shape, at most so many, are looked at together."""
+    return max(1, min(most, NUMBERS_AT_ONCE // max(1, math.prod(shape))))
 
 
 @dataclass(frozen=True)
@@ -104,6 +111,10 @@ class Dataset:
         chosen = self.x.take(index) if isinstance(self.x, LazyImages) else self.x[index]
         labels = self.labels[index] if self.labels is not None else None
         return (chosen.float().div_(255) if self.is_images else chosen), labels
+
+    def some(self, most: int) -> Tensor:
+        """Return members spread evenly over the set, at most so many and no more than fit into memory well, as in `batch`."""
+        return self.batch(torch.linspace(0, len(self) - 1, min(len(self), at_once(self.shape, most))).long())[0]
 
     def label_counts(self) -> list[int]:
         """Return how many members each label has, in the order of label_names; without labels, an empty list."""

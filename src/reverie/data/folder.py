@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from reverie.data.dataset import Dataset, LazyImages
-from reverie.data.form import Options, choose_size, classes, duplicate_note, encode_labels, shown_sizes
-from reverie.data.labels import find_labels
+from reverie.data.fitting import choose_fit, choose_size
+from reverie.data.form import Options, classes, duplicate_note, encode_labels, shown_sizes
+from reverie.data.labels import find_labels, listed
 from reverie.data.pixels import GREY, Broken, Header, Recipe, decode, quiet, read_header, workers
 from reverie.data.sources import IMAGE_SUFFIXES, Entry, Listing, list_folder, list_zip
 from reverie.errors import UserError
@@ -51,8 +52,10 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         broken.extend((file, found.missing) for file in without)
         kept = [k for k, value in enumerate(values) if value is not None]
         entries, headers, values = [entries[k] for k in kept], [headers[k] for k in kept], [values[k] for k in kept]
-    recipe, size_note = _choose(headers, options)
+    recipe, form_notes = _choose(headers, options)
     while True:
+        labels, label_names = _encode(values)
+        options.foretell(name, (len(entries), recipe.channels, recipe.height, recipe.width), labels, label_names)
         pixels = _room((len(entries), recipe.channels, recipe.height, recipe.width))
         good, digests, low, high, grey = _decode_all(entries, recipe, pixels, broken, options)
         if not good:
@@ -60,14 +63,14 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         entries, headers = [entries[k] for k in good], [headers[k] for k in good]
         values = [values[k] for k in good] if values is not None else None
         used = recipe
-        recipe, size_note = _choose(headers, options)
+        recipe, form_notes = _choose(headers, options)
         if recipe == used:
             break  # otherwise broken files had a say in the form: once more, with the good ones alone
     stored_in_colour = recipe.channels == 3 and grey and options.channels is None
     if stored_in_colour:
         recipe = replace(recipe, channels=1)
         pixels = pixels[:, :1] if pixels is not None else None
-    labels, label_names = encode_labels([str(value) for value in values]) if values is not None else (None, ())
+    labels, label_names = _encode(values)
     lazy = not isinstance(pixels, np.ndarray) or isinstance(pixels, np.memmap)
     stored = None if pixels is None else np.arange(len(good))
     whole = LazyImages(tuple(entries), digests, recipe, pixels, stored)
@@ -76,7 +79,7 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
     source = "decoded" if stored is None else "read from a temporary file"
     notes = [
         *found.notes,
-        *([size_note] if size_note else []),
+        *form_notes,
         *_conversions(headers, recipe.channels, options.channels),
         *(["every image is grey though stored in colour: 1 channel is used"] if stored_in_colour else []),
         *([f"pixel values reach only from {low} to {high} of 255; are the images meant to be this dark?"] if high < 32 else []),
@@ -86,13 +89,18 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         *_skipped(broken),
     ]
     report = {
-        "source": str(path), "kind": "images", "count": len(good), "shape": list(x.shape[1:]), "lazy": lazy,
+        "source": str(path), "kind": "images", "count": len(good), "shape": list(x.shape[1:]), "fit": recipe.fit,
+        "lazy": lazy, "labels_by": found.kind,
         "sizes": shown_sizes(Counter((h.height, h.width) for h in headers)),
         "modes": dict(Counter(h.mode for h in headers).most_common()),
         "classes": classes(labels, label_names), "range": [low, high], "duplicates": copies,
         "broken": [{"file": file, "reason": why} for file, why in broken],
     }  # fmt: skip
     return Dataset(name, x, labels, label_names, tuple(notes), report)
+
+
+def _encode(values: Sequence[str | None] | None) -> tuple[torch.Tensor | None, tuple[str, ...]]:
+    return encode_labels([str(value) for value in values]) if values is not None else (None, ())
 
 
 def _room(shape: tuple[int, int, int, int]) -> np.ndarray | None:
@@ -109,12 +117,13 @@ def _room(shape: tuple[int, int, int, int]) -> np.ndarray | None:
         return None
 
 
-def _choose(headers: Sequence[Header], options: Options) -> tuple[Recipe, str | None]:
-    """Return the form for images with these headers, and a note where the size is a choice."""
+def _choose(headers: Sequence[Header], options: Options) -> tuple[Recipe, list[str]]:
+    """Return the form for images with these headers, and notes where size and fit are a choice."""
     sizes = Counter((header.height, header.width) for header in headers)
-    size, note = (options.size, None) if options.size else choose_size(sizes)
+    size, size_note = (options.size, None) if options.size else choose_size(sizes)
+    fit, fit_note = choose_fit(sizes, size, options.fit)
     channels = options.channels or (1 if all(header.kind in GREY for header in headers) else 3)
-    return Recipe(*size, channels, options.fit), note
+    return Recipe(*size, channels, fit), [note for note in (size_note, fit_note) if note]
 
 
 def _headers(listing: Listing, options: Options) -> tuple[list[Entry], list[Header]]:
@@ -206,10 +215,6 @@ def _plural(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
 
 
-def _listed(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
 def _conversions(headers: Sequence[Header], channels: int, wanted: int | None) -> list[str]:
     """Return one line for each thing that was changed about the images."""
     target = {1: "grey", 3: "RGB", 4: "RGBA"}[channels]
@@ -217,7 +222,7 @@ def _conversions(headers: Sequence[Header], channels: int, wanted: int | None) -
     lines = []
     if kinds:
         parts = [f"{n} {kind}" for kind, n in kinds.most_common()]
-        lines.append(f"{_listed(parts)} {'image' if sum(kinds.values()) == 1 else 'images'} converted to {target}")
+        lines.append(f"{listed(parts)} {'image' if sum(kinds.values()) == 1 else 'images'} converted to {target}")
     clear = sum(h.transparent for h in headers)
     if clear and channels != 4:
         lines.append(f"{_plural(clear, 'image', 'images')} with transparency laid over white")

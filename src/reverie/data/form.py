@@ -1,4 +1,4 @@
-"""What all readers share: the options, the choice of a size, and the report."""
+"""What all readers share: the options, the choice of a size and of a fit, and the report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from PIL import Image
 from torch import Tensor
 
 from reverie.data.dataset import Dataset
-from reverie.data.pixels import DEFAULT_SIDE, Recipe, plain, shape, workers
+from reverie.data.fitting import choose_fit, choose_size
+from reverie.data.pixels import Recipe, plain, shape, workers
 from reverie.errors import UserError
 
 Progress = Callable[[str, int, int], None]  # (what is being done, done, of how many)
@@ -29,17 +30,23 @@ class Options:
     """How data are to be read.  size: (height, width)."""
 
     size: tuple[int, int] | None = None
-    fit: str = "crop"
+    fit: str = "auto"
     channels: int | None = None
     labels: str = "auto"
     strict: bool = False
     data_dir: Path | None = None
     on_progress: Progress | None = None
+    on_form: Callable[[Dataset], None] | None = None
 
     def tell(self, what: str, done: int, total: int) -> None:
         """Pass progress on to whoever asked for it."""
         if self.on_progress is not None:
             self.on_progress(what, done, total)
+
+    def foretell(self, name: str, form: tuple[int, int, int, int], labels: Tensor | None, names: tuple[str, ...]) -> None:
+        """Pass on the form that images will have, (N, C, H, W), as a data set without pixels, before they are read."""
+        if self.on_form is not None:
+            self.on_form(Dataset(name, torch.empty(form, dtype=torch.uint8, device="meta"), labels, names))
 
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
@@ -52,22 +59,6 @@ def encode_labels(values: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
     names = tuple(sorted(set(values), key=lambda name: (natural(name), name)))
     number = {name: k for k, name in enumerate(names)}
     return torch.tensor([number[value] for value in values], dtype=torch.int64), names
-
-
-def choose_size(sizes: Counter[tuple[int, int]]) -> tuple[tuple[int, int], str | None]:
-    """Return the size for images of these sizes, (height, width), and a note where it is not simply their own."""
-    if len(sizes) == 1:
-        (height, width) = next(iter(sizes))
-        if max(height, width) <= DEFAULT_SIDE:
-            return (height, width), None
-    short = np.repeat([min(size) for size in sizes], list(sizes.values()))
-    side = min(DEFAULT_SIDE, int(np.median(short)))
-    side = side - side % 4 if side >= 8 else side
-    least, most = min(sizes, key=lambda s: s[0] * s[1]), max(sizes, key=lambda s: s[0] * s[1])
-    seen = f"images of {least[0]}x{least[1]}" if len(sizes) == 1 else (
-        f"images of {len(sizes)} sizes from {least[0]}x{least[1]} to {most[0]}x{most[1]}"
-    )  # fmt: skip
-    return (side, side), f"{seen} are brought to {side}x{side}; choose another height x width with --size"
 
 
 def count_duplicates(rows: Iterable[bytes]) -> int:
@@ -97,11 +88,9 @@ def classes(labels: Tensor | None, names: Sequence[str]) -> dict[str, int]:
 
 def duplicate_note(count: int, what: str) -> tuple[str, ...]:
     """Return the line about duplicates, if there are any."""
-    return (
-        (f"{count} {what} {'is a' if count == 1 else 'are'} exact {'copy' if count == 1 else 'copies'} of others",)
-        if count
-        else ()
-    )
+    if not count:
+        return ()
+    return (f"1 {what[:-1]} is an exact copy of another" if count == 1 else f"{count:,} {what} are exact copies of others",)
 
 
 def points_dataset(
@@ -144,21 +133,23 @@ def images_dataset(
     if not count or not height or not width:
         raise UserError(f"{source} holds no images (its shape is {x.shape})")
     said = list(notes)
-    size, note = (options.size, None) if options.size else choose_size(Counter({(height, width): count}))
-    if note:
-        said.append(note)
+    sizes = Counter({(height, width): count})
+    size, size_note = (options.size, None) if options.size else choose_size(sizes)
+    fit, fit_note = choose_fit(sizes, size, options.fit)
+    said.extend(note for note in (size_note, fit_note) if note)
     target = options.channels or (3 if channels == 4 else channels)
     if target != channels:
         words = {1: "grey", 3: "RGB", 4: "RGBA"}
         over = ", transparency laid over white" if channels == 4 else ""
         said.append(f"{count} {words[channels]} images converted to {words[target]}{over}")
+    options.foretell(name, (count, target, *size), labels, names)
     copies = count_duplicates(image.tobytes() for image in x)
     report = {
-        "source": source, "kind": "images", "count": count, "shape": [target, *size],
+        "source": source, "kind": "images", "count": count, "shape": [target, *size], "fit": fit,
         "sizes": {f"{height}x{width}": count}, "modes": {{1: "L", 3: "RGB", 4: "RGBA"}[channels]: count},
         "classes": classes(labels, names), "range": [int(x.min()), int(x.max())], "duplicates": copies, "broken": [],
     }  # fmt: skip
-    fitted = fit_all(x, Recipe(*size, target, options.fit), options)
+    fitted = fit_all(x, Recipe(*size, target, fit), options)
     return Dataset(name, torch.from_numpy(fitted), labels, names, (*said, *duplicate_note(copies, "images")), report)
 
 

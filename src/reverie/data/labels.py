@@ -18,16 +18,22 @@ from reverie.errors import UserError, pick
 METADATA_LIMIT = 256 * 2**20
 COLUMNS = ("label", "class", "text")
 CAMERA = frozenset({"img", "image", "dsc", "dscn", "dscf", "pxl", "photo", "picture", "pic", "screenshot", "scan", "frame"})
+SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
+TINY_CLASS = 2  # images that are too few to learn a class from
 
 
 @dataclass(frozen=True)
 class Found:
-    """A label for each name, None where there is none, the lines to say about it, and why a name has none."""
+    """A label for each name, None where there is none, the lines to say about it, and why a name has none.
+
+    kind: the one of LABELS that finds the same labels again, whatever auto will think of them later.
+    """
 
     values: list[str | None] | None
     notes: list[str]
     missing: str = ""
     free_text: bool = False
+    kind: str = "none"
 
 
 def find_labels(names: Sequence[str], metadata: Mapping[str, Entry], how: str, where: str) -> Found:
@@ -47,29 +53,53 @@ def _auto(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Fo
         values = [v for v in found.values or () if v is not None]
         different = len(set(values))
         if different >= 2 and len(values) >= len(names) / 2 and not (found.free_text and different > len(values) / 2):
-            return Found(found.values, notes + found.notes, found.missing)
+            return Found(found.values, notes + found.notes, found.missing, kind=found.kind)
         said = f"it has {different} different values for {len(values)} of {len(names)} images"
         notes.append(f"{file} is not used for labels: {said}")
     folders = [_folder(name) for name in names]
     if len(set(folders)) >= 2:
         loose = folders.count(".")
-        if not loose:
-            return Found(list(folders), notes + [_said(folders, "the folders")])
-        notes.append(f"{loose} images lie beside folders, so folders are not taken as labels; --labels folder does so")
-        return Found(None, notes)
+        if loose:
+            notes.append(f"{loose} images lie beside folders, so folders are not taken as labels; --labels folder does so")
+            return Found(None, notes)
+        found = _auto_folders(names)
+        return Found(found.values, notes + found.notes, kind=found.kind)
     prefixes = [_prefix(name) for name in names]
     counts = Counter(prefixes)
     if None not in counts and len(counts) >= 2 and min(counts.values()) >= 2 and all(map(_tells_a_class, counts)):
-        return Found(list(prefixes), notes + [_said([p for p in prefixes if p], "the file names")])
+        return Found(list(prefixes), notes + [_said([p for p in prefixes if p], "the file names")], kind="name")
     return Found(None, notes)
 
 
-def _by_folder(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
-    """The folder that each file lies in."""
-    folders = [_folder(name) for name in names]
-    if len(set(folders)) < 2:
-        raise UserError(f"all {len(names)} images of {where} lie in one folder, so folders are no labels; use --labels none")
-    return Found(list(folders), [_said(folders, "the folders")])
+def _auto_folders(names: Sequence[str]) -> Found:
+    """The whole path, or where that tells hardly two images alike, its first or its last folder; or nothing."""
+    tops = sorted({_top(name) for name in names})
+    split = len(tops) >= 2 and {top.lower() for top in tops} <= SPLITS
+    notes = [f"{listed(tops)} are read together; give one of these folders to read it alone"] if split else []
+    deeper = any(_folder(name) != _top(name) for name in names)
+    for kind in (("last-folder",) if deeper else ()) if split else FOLDERS:
+        values = [FOLDERS[kind](name) for name in names]
+        if len(set(values)) >= 2 and _in_tiny(values) <= len(values) / 2:
+            return Found(list(values), [*notes, *_told(values, kind)], kind=kind)
+    if deeper or not split:
+        count = len({_folder(name) for name in names})
+        said = f"most of the images lie in folders of one or two, {count} folders in all, so folders are not taken as labels"
+        notes.append(f"{said}; --labels folder does so")
+    return Found(None, notes)
+
+
+def _by_folder(kind: str) -> Callable[[Sequence[str], Mapping[str, Entry], str], Found]:
+    """Return the finder of labels by the folder that each file lies in: its whole path, its first or its last part."""
+
+    def find(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
+        values = [FOLDERS[kind](name) for name in names]
+        if len(set(values)) < 2:
+            raise UserError(
+                f"all {len(names)} images of {where} lie in one {kind}, so folders are no labels; use --labels none"
+            )
+        return Found(list(values), _told(values, kind), kind=kind)
+
+    return find
 
 
 def _by_name(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
@@ -78,7 +108,8 @@ def _by_name(names: Sequence[str], metadata: Mapping[str, Entry], where: str) ->
     told = [p for p in prefixes if p is not None]
     if len(set(told)) < 2:
         raise UserError(f"the file names of {where} do not begin with two or more labels, like cat_12.jpg; use --labels none")
-    return Found(list(prefixes), [_said(told, "the file names")], "its name does not begin with a label")
+    said = [_said(told, "the file names"), *_tiny_note(told)]
+    return Found(list(prefixes), said, "its name does not begin with a label", kind="name")
 
 
 def _by_csv(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
@@ -95,7 +126,9 @@ def _none(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Fo
 
 LABELS: dict[str, Callable[[Sequence[str], Mapping[str, Entry], str], Found]] = {
     "auto": _auto,
-    "folder": _by_folder,
+    "folder": _by_folder("folder"),
+    "top-folder": _by_folder("top-folder"),
+    "last-folder": _by_folder("last-folder"),
     "name": _by_name,
     "csv": _by_csv,
     "jsonl": _by_jsonl,
@@ -109,6 +142,42 @@ def _said(values: Sequence[str], origin: str) -> str:
 
 def _folder(name: str) -> str:
     return str(PurePosixPath(name).parent)
+
+
+def _top(name: str) -> str:
+    parent = PurePosixPath(name).parent.parts
+    return parent[0] if parent else "."
+
+
+FOLDERS: dict[str, Callable[[str], str]] = {
+    "folder": _folder,
+    "top-folder": _top,
+    "last-folder": lambda name: PurePosixPath(name).parent.name or ".",
+}
+ORIGINS = {"folder": "the folders", "top-folder": "the first level of folders", "last-folder": "the last level of folders"}
+
+
+def _told(values: Sequence[str], kind: str) -> list[str]:
+    return [_said(values, ORIGINS[kind]), *_tiny_note(values)]
+
+
+def _in_tiny(values: Sequence[str]) -> int:
+    """Return how many images are in classes too small to be learned."""
+    return sum(n for n in Counter(values).values() if n <= TINY_CLASS)
+
+
+def _tiny_note(values: Sequence[str]) -> list[str]:
+    counts = Counter(values)
+    tiny = sum(n <= TINY_CLASS for n in counts.values())
+    if tiny <= len(counts) / 2:
+        return []
+    said = f"{tiny} of {len(counts)} classes have only one or two images, too few to learn what they mean"
+    return [f"{said}; --labels none leaves all labels out"]
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return words with commas and an 'and' between them."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _prefix(name: str) -> str | None:
@@ -133,10 +202,11 @@ def _metadata(names: Sequence[str], metadata: Mapping[str, Entry], where: str, f
     absent = [name for name in table if name not in known]
     if all(value is None for value in values):
         raise UserError(f"no row of {file} names an image of {where}; file_name must be a path relative to that place")
-    notes = [_said([v for v in values if v is not None], file)]
+    told = [v for v in values if v is not None]
+    notes = [_said(told, file), *_tiny_note(told)]
     if absent:
         notes.append(f"{len(absent)} rows of {file} name images that are not there or not usable (first: {absent[0]})")
-    return Found(values, notes, f"no row in {file}", column == "text")
+    return Found(values, notes, f"no row in {file}", column == "text", file.removeprefix("metadata."))
 
 
 def _read(entry: Entry, file: str) -> tuple[dict[str, str], str]:

@@ -88,8 +88,8 @@ def parse_size(text: str) -> tuple[int, int]:
 
 
 def check_fit(fit: str) -> None:
-    """Refuse an unknown way of fitting."""
-    pick(FITS, fit, "fit")
+    """Refuse an unknown way of fitting; auto leaves the choice to the sizes of the images."""
+    pick({"auto": None, **FITS}, fit, "fit")
 
 
 def check_channels(channels: int | None) -> None:

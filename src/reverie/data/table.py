@@ -1,11 +1,15 @@
-"""Tables of points: .csv and .parquet, with an optional column of labels."""
+"""Tables of points: .csv and .parquet.
+
+Columns of numbers are the coordinates.  The label is the column that --labels names; by default one called label, class or
+target, or else the only column of words that repeat.
+"""
 
 from __future__ import annotations
 
 import csv
 import importlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +17,13 @@ import numpy as np
 
 from reverie.data.dataset import Dataset
 from reverie.data.form import Options, encode_labels, points_dataset
-from reverie.errors import UserError
+from reverie.data.labels import LABELS, listed
+from reverie.errors import UserError, unknown
 from reverie.files import reason
 
 LABEL_COLUMNS = ("label", "class", "target")
+ROWS_PER_LABEL = 2  # at least, on average, for words to be taken as labels
+LABEL_LENGTH = 64  # characters; what is longer is text
 VALUES_MOST = 500_000_000
 SAMPLE = 64 * 1024  # characters looked at to learn how a file is written
 
@@ -42,17 +49,73 @@ def read_csv(path: Path, name: str, options: Options) -> Dataset:
     header, body = ([cell.strip() for cell in rows[0]], rows[1:]) if _is_header(rows) else ([], rows)
     if not body:
         raise UserError(f"{path} has a header and no rows; expected rows of numbers")
-    label = next((k for k, cell in enumerate(header) if cell.lower() in LABEL_COLUMNS), None)
     width = len(body[0])
-    numeric = [k for k in range(width) if k != label and all(k >= len(row) or _is_number(row[k]) for row in body)]
+    columns = [header[k] if k < len(header) and header[k] else f"column {k + 1}" for k in range(width)]
+    words = [k for k in range(width) if not all(k >= len(row) or _is_number(row[k]) for row in body)]
+    longest = {k: max(len(row[k]) for row in body if k < len(row)) for k in words}
+
+    def read(k: int) -> list[str]:
+        return [str(v).strip() for v in _columns(path, delimiter, bool(header), [k], np.str_)[:, 0]]
+
+    label, values, notes = _find_label(columns, longest, read, options.labels, path)
+    numeric = [k for k in range(width) if k != label and k not in words]
     if not numeric:
         raise UserError(f"{path} has no column of numbers; expected rows of numbers")
     x = _columns(path, delimiter, bool(header), numeric, np.float64)
-    labels, names = (None, ()) if label is None else encode_labels(
-        [str(v).strip() for v in _columns(path, delimiter, True, [label], np.str_)[:, 0]]
-    )  # fmt: skip
-    left = [header[k] if k < len(header) else f"column {k + 1}" for k in range(width) if k not in (*numeric, label)]
-    return points_dataset(name, x, labels, names, _plain_labels(options, path), _left_out(left), str(path))
+    return _table(name, x, values, options, notes, path)
+
+
+def _table(name: str, x: np.ndarray, values: list[str] | None, options: Options, notes: list[str], path: Path) -> Dataset:
+    labels, names = encode_labels(values) if values is not None else (None, ())
+    return points_dataset(name, x, labels, names, options, notes, str(path))
+
+
+def _find_label(
+    columns: Sequence[str], words: Mapping[int, int], read: Callable[[int], list[str]], wished: str, path: Path
+) -> tuple[int | None, list[str] | None, list[str]]:
+    """Return which column is the label, its values, and a line each about the columns that are left out.
+
+    words: the columns that are not numbers, and the longest cell seen in each; read: gives the values of one; wished: auto,
+    none, or the name of a column.
+    """
+    named = next((k for k, column in enumerate(columns) if column.lower() in LABEL_COLUMNS), None)
+    others = [k for k in words if k != named]
+    if wished == "none":
+        named = None
+    elif wished != "auto":
+        if wished not in columns:
+            raise _no_column(wished, columns, path)
+        named = columns.index(wished)
+        others = [k for k in words if k != named]
+    elif named is None and words:
+        found = {k: values for k, longest in words.items() if longest <= LABEL_LENGTH and _repeats(values := read(k))}
+        if len(found) == 1:
+            k, values = found.popitem()
+            note = f"{len(set(values))} classes told by the column {columns[k]}; --labels none leaves them out"
+            return k, values, [note, *_left_out([columns[j] for j in words if j != k], judged=True)]
+        if found:
+            could = listed([columns[k] for k in found])
+            note = f"columns {could} could each be the label, so none is; choose one with --labels {columns[next(iter(found))]}"
+            return None, None, [note, *_left_out([columns[j] for j in words if j not in found], judged=True)]
+    notes = _left_out([columns[k] for k in others], judged=wished == "auto" and named is None)
+    return named, read(named) if named is not None else None, notes
+
+
+def _repeats(values: Sequence[str]) -> bool:
+    """Tell words that name classes: short, at least two, each met more than once on average."""
+    different = set(values)
+    if not 2 <= len(different) <= len(values) / ROWS_PER_LABEL:
+        return False
+    return not any(len(word) > LABEL_LENGTH or _is_number(word) for word in different)
+
+
+def _no_column(wished: str, columns: Sequence[str], path: Path) -> UserError:
+    if wished in LABELS:
+        there = ", ".join(columns[:8])
+        return UserError(
+            f"labels by {wished} need a folder or a .zip of images, which {path} is not; use auto, none, or a column: {there}"
+        )
+    return unknown(wished, ("auto", "none", *columns), f"label column of {path}:")
 
 
 def _columns(path: Path, delimiter: str, header: bool, columns: Sequence[int], kind: type) -> np.ndarray:
@@ -95,14 +158,9 @@ def _is_header(rows: list[list[str]]) -> bool:
     return any(word and k < len(below) and _is_number(below[k]) for k, word in enumerate(words))
 
 
-def _left_out(columns: Sequence[str]) -> list[str]:
-    return [f"columns that are not numbers were left out: {', '.join(columns[:8])}"] if columns else []
-
-
-def _plain_labels(options: Options, path: Path) -> Options:
-    if options.labels not in ("auto", "none"):
-        raise UserError(f"labels by {options.labels} need a folder or a .zip of images, which {path} is not; use auto or none")
-    return options
+def _left_out(columns: Sequence[str], judged: bool) -> list[str]:
+    why = "columns that are neither numbers nor words that repeat, as labels do," if judged else "columns that are not numbers"
+    return [f"{why} were left out: {', '.join(columns[:8])}"] if columns else []
 
 
 def read_parquet(path: Path, name: str, options: Options) -> Dataset:
@@ -117,23 +175,27 @@ def read_parquet(path: Path, name: str, options: Options) -> Dataset:
             schema = file.schema_arrow
             kinds = arrow.types
             fields = list(schema)
-            label = next((f.name for f in fields if f.name.lower() in LABEL_COLUMNS), None)
-            numeric = [
-                f.name for f in fields
-                if f.name != label and (kinds.is_integer(f.type) or kinds.is_floating(f.type) or kinds.is_boolean(f.type))
-            ]  # fmt: skip
+            if file.metadata.num_rows * len(fields) > VALUES_MOST:
+                raise UserError(f"{path} states {file.metadata.num_rows} rows, too many to be held in memory; make it smaller")
+            columns = [f.name for f in fields]
+            words = {  # what is neither a number nor text, such as a list, is too long to be a label
+                k: 0 if kinds.is_string(f.type) or kinds.is_large_string(f.type) or kinds.is_dictionary(f.type) else 2**31
+                for k, f in enumerate(fields)
+                if not (kinds.is_integer(f.type) or kinds.is_floating(f.type) or kinds.is_boolean(f.type))
+            }
+
+            def read(k: int) -> list[str]:
+                return ["" if v is None else str(v) for v in file.read(columns=[columns[k]]).column(0).to_pylist()]
+
+            label, values, notes = _find_label(columns, words, read, options.labels, path)
+            numeric = [columns[k] for k in range(len(fields)) if k != label and k not in words]
             if not numeric:
                 raise UserError(f"{path} has no column of numbers; expected rows of numbers")
-            if file.metadata.num_rows * (len(numeric) + 1) > VALUES_MOST:
-                raise UserError(f"{path} states {file.metadata.num_rows} rows, too many to be held in memory; make it smaller")
-            table = file.read(columns=[*numeric, *([label] if label is not None else [])])
+            table = file.read(columns=numeric)
             x = np.stack([table.column(c).to_numpy(zero_copy_only=False).astype(np.float64) for c in numeric], 1)
-            values = [str(v) for v in table.column(label).to_pylist()] if label is not None else None
     except UserError:
         raise
     except Exception as error:  # pyarrow answers a hostile file with nearly any exception
-        words = " ".join(str(error).split())[:100]
-        raise UserError(f"{path} cannot be read as parquet: {words}; save it again") from None
-    labels, names = encode_labels(values) if values is not None else (None, ())
-    left = [f.name for f in fields if f.name not in (*numeric, label)]
-    return points_dataset(name, x, labels, names, _plain_labels(options, path), _left_out(left), str(path))
+        said = " ".join(str(error).split())[:100]
+        raise UserError(f"{path} cannot be read as parquet: {said}; save it again") from None
+    return _table(name, x, values, options, notes, path)
