@@ -21,10 +21,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from reverie.config import DataConfig
 from reverie.data import Dataset, LazyImages, folder, load_data, sources
 from reverie.data.labels import LABELS
 from reverie.errors import UserError
 from reverie.picture import contact_sheet
+from reverie.reread import kept_reading, reread
 
 
 def noise(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndarray:
@@ -254,8 +256,57 @@ def test_the_three_fits_have_known_pixels(tmp_path: Path) -> None:
     pad = pixels(load_data(str(tmp_path), size="10", fit="pad"))[0, 0]
     assert len(pad[:2].unique()) == 1 and 110 < int(pad[0, 0]) < 145  # borders of the mean colour of the edge
     assert is_halves(pad[3:7]) and torch.equal(pad[:2], pad[-3:-1])
-    with pytest.raises(UserError, match="did you mean 'crop'"):
+    with pytest.raises(UserError, match=r"did you mean 'crop'.* auto"):
         load_data(str(tmp_path), fit="corp")
+
+
+def test_images_of_very_different_shapes_are_padded(tmp_path: Path) -> None:
+    """A thin figure loses most of itself to a square crop; a photo of 4 to 3 a quarter, which is said."""
+    thin = write(tmp_path / "thin", {f"im{k}.png": png(k, *[(40, 40), (40, 12), (16, 60)][k % 3]) for k in range(9)})
+    data = load_data(str(thin))
+    assert data.report["fit"] == "pad" and data.fingerprint() == load_data(str(thin), fit="pad").fingerprint()
+    assert any("padded" in note and "more than half off 67% of them" in note and "--fit crop" in note for note in data.notes)
+    cut = load_data(str(thin), fit="crop")
+    assert cut.report["fit"] == "crop" and cut.fingerprint() != data.fingerprint()
+    assert any("cuts 70% off the height or width of a typical image; --fit pad keeps all" in note for note in cut.notes)
+    photos = load_data(str(write(tmp_path / "photos", {f"im{k}.png": png(k, 90, 120) for k in range(4)})))
+    assert photos.report["fit"] == "crop" and any("cuts 25% off the width" in note for note in photos.notes)
+    assert any("--size 48x64" in note for note in photos.notes)
+    square = load_data(str(write(tmp_path / "square", {f"im{k}.png": png(k, 90, 90) for k in range(4)})))
+    assert square.report["fit"] == "crop" and not any("--fit" in note for note in square.notes)
+    np.save(tmp_path / "a.npy", noise(4 * 90, 20, 1).reshape(4, 90, 20))
+    assert load_data(str(tmp_path / "a.npy")).report["fit"] == "pad"
+
+
+def test_the_form_is_told_before_images_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {f"{'ab'[k % 2]}/{k}.png": png(k, 30, 20) for k in range(8)})
+    seen: list[Dataset] = []
+    data = load_data(str(tmp_path), on_form=seen.append)
+    (form,) = seen
+    assert form.shape == data.shape == (3, 28, 20) and len(form) == 8 and form.label_names == ("a", "b") and form.is_images
+    monkeypatch.setattr(folder, "_decode_all", None)
+    with pytest.raises(ZeroDivisionError):
+        load_data(str(tmp_path), on_form=lambda form: print(1 / 0))
+    load_data("digits8", on_form=seen.append)
+    assert seen[1].shape == (1, 8, 8) and seen[1].label_names == tuple("0123456789")
+
+
+@pytest.mark.parametrize("content", ["lonely", "split", "shapes"])
+def test_a_run_reads_its_data_as_it_did_then(tmp_path: Path, content: str) -> None:
+    """Runs of before cropped, kept their size whatever it was, and took the whole path of folders as labels."""
+    files = {"lonely": LONELY, "split": SPLIT, "shapes": {f"a/im{k}.png": png(k, 45, 11 + 60 * (k % 2)) for k in range(6)}}
+    root = str(write(tmp_path / "set", files[content]))
+    then = load_data(
+        root, fit="crop", labels="none" if content == "shapes" else "folder", size="11" if content == "shapes" else None
+    )
+    for data, options in ((then, {}), (then, {"labels": "auto"}), (load_data(root), None)):
+        reading = kept_reading({}, data) if options is None else options
+        known = DataConfig(
+            name="set", source=root, count=len(data), shape=data.shape, labels=data.label_names, reading=reading,
+            label_counts=tuple(data.label_counts()), fingerprint=data.fingerprint(),
+        )  # fmt: skip
+        assert reread(known).label_names == data.label_names
+    assert load_data(root).fingerprint() != then.fingerprint()
 
 
 def test_resizing_is_antialiased(tmp_path: Path) -> None:
@@ -420,6 +471,19 @@ def test_labels(
     assert data.label_names == names and (None if data.labels is None else data.labels.tolist()) == labels
     assert data.report["classes"] == dict(zip(names, data.label_counts(), strict=True))
     assert not said or f"{len(names)} classes told by {said}" in data.notes
+
+
+def test_classes_of_one_or_two_images_are_told(tmp_path: Path) -> None:
+    lonely = str(write(tmp_path / "lonely", LONELY))
+    assert any("folders of one or two, 5 folders in all" in n and "--labels folder" in n for n in load_data(lonely).notes)
+    assert any("5 of 5 classes have only one or two" in note for note in load_data(lonely, labels="folder").notes)
+    many = {f"a/{k}.png": png(k) for k in range(9)} | {f"{k}/im.png": png(k) for k in range(3)}
+    data = load_data(str(write(tmp_path / "many", many)))
+    assert len(data.label_names) == 4 and any("3 of 4 classes have only one or two" in note for note in data.notes)
+    split = load_data(str(write(tmp_path / "split", SPLIT)))
+    assert (
+        any("Train and test are read together" in note for note in split.notes) and split.report["labels_by"] == "last-folder"
+    )
 
 
 def test_metadata_with_gaps(tmp_path: Path) -> None:

@@ -338,6 +338,43 @@ def test_bad_tables_are_refused(tmp_path: Path, text: str, match: str) -> None:
         load_data(str(tmp_path / "a.csv"))
 
 
+FLOWERS = "width,species,name,note\n" + "".join(
+    f"{k},{('rose', 'lily')[k % 2]},plant no {k},{'long ' * 30}\n" for k in range(120)
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_words_that_repeat_are_labels(tmp_path: Path, kind: str) -> None:
+    path = str(tmp_path / f"flowers.{kind}")
+    (tmp_path / "flowers.csv").write_text(FLOWERS)
+    if kind == "parquet":
+        arrow = pytest.importorskip("pyarrow", reason="the parquet extra is not installed")
+        cells = [line.split(",") for line in FLOWERS.splitlines()]
+        columns = {name: [row[k] for row in cells[1:]] for k, name in enumerate(cells[0])}
+        table = arrow.table({**columns, "width": [float(v) for v in columns["width"]]})
+        pytest.importorskip("pyarrow.parquet").write_table(table, path)
+    data = load_data(path)
+    assert data.shape == (1,) and data.label_names == ("lily", "rose") and data.label_counts() == [60, 60]
+    assert data.notes[0].startswith("2 classes told by the column species")
+    assert data.notes[1].endswith("words that repeat, as labels do, were left out: name, note")
+    none = load_data(path, labels="none")
+    assert none.labels is None and "left out: species, name, note" in none.notes[0]
+    chosen = load_data(path, labels="name")
+    assert len(chosen.label_names) == 120 and chosen.notes[0].endswith("left out: species, note")
+    for wrong, match in (("specie", "did you mean 'species'"), ("folder", "use auto, none, or a column: width, species")):
+        with pytest.raises(UserError, match=match):
+            load_data(path, labels=wrong)
+
+
+def test_two_columns_that_could_be_labels_are_told(tmp_path: Path) -> None:
+    rows = "".join(f"{k},{'ab'[k % 2]},{'cd'[k // 2 % 2]},{('', 'x', '7')[k % 3]}\n" for k in range(12))
+    (tmp_path / "a.csv").write_text("x,first,second,third\n" + rows)
+    data = load_data(str(tmp_path / "a.csv"))
+    assert data.labels is None and "columns first and second could each be the label" in data.notes[0]
+    assert "--labels first" in data.notes[0] and data.notes[1].endswith("left out: third")
+    assert load_data(str(tmp_path / "a.csv"), labels="second").label_names == ("c", "d")
+
+
 def test_parquet(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow", reason="the parquet extra is not installed")
     parquet = pytest.importorskip("pyarrow.parquet")

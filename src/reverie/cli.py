@@ -16,6 +16,8 @@ from reverie import cli_inverse
 from reverie.cli_evaluate import evaluate
 from reverie.cli_gallery import gallery
 from reverie.cli_options import (
+    FIT_HELP,
+    LABELS_HELP,
     ChannelsOption,
     ClassifierGuidanceOption,
     DataDirOption,
@@ -86,11 +88,9 @@ def train(
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of everything random; 0 if not given.")] = None,
     device: DeviceOption = "auto",
     size: SizeOption = None,
-    fit: Annotated[str | None, typer.Option("--fit", help="How images are brought to that size: crop, pad or stretch.")] = None,
+    fit: Annotated[str | None, typer.Option("--fit", help=FIT_HELP)] = None,
     channels: ChannelsOption = None,
-    labels: Annotated[
-        str | None, typer.Option("--labels", help="Where labels come from: auto, folder, name, csv, jsonl, none.")
-    ] = None,
+    labels: Annotated[str | None, typer.Option("--labels", help=LABELS_HELP)] = None,
     data_dir: DataDirOption = None,
     strict: StrictOption = False,
     points: Annotated[int | None, typer.Option("--points", help="How many points to generate, for data that are.")] = None,
@@ -201,7 +201,7 @@ def inspect(
     what: Annotated[str, typer.Argument(help="Name or path of a data set, or folder of a run.", metavar="DATA|RUN")],
     out: Annotated[Path | None, typer.Option("--out", help="Draw it to this picture as well.")] = None,
     size: SizeOption = None,
-    fit: FitOption = "crop",
+    fit: FitOption = "auto",
     channels: ChannelsOption = None,
     labels: LabelsOption = "auto",
     data_dir: DataDirOption = None,

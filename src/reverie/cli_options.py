@@ -36,9 +36,11 @@ SamplerOption = Annotated[str | None, named("samplers", "How to sample, with opt
 SamplingSteps = Annotated[int | None, typer.Option("--steps", help="Times on the grid; most samplers evaluate once at each.")]
 GridOption = Annotated[str | None, named("grids", "How the times are spaced, with options like karras:rho=7", "--grid")]
 SizeOption = Annotated[str | None, typer.Option("--size", help="Size of images: 32, or 64x48 for height x width.")]
-FitOption = Annotated[str, typer.Option("--fit", help="How images are brought to that size: crop, pad or stretch.")]
+FIT_HELP = "How images are brought to that size: crop, pad, stretch, or auto, which pads where a crop would cut too much."
+LABELS_HELP = "Where labels come from: auto, folder, top-folder, last-folder, name, csv, jsonl or none; of a table, a column."
+FitOption = Annotated[str, typer.Option("--fit", help=FIT_HELP)]
 ChannelsOption = Annotated[int | None, typer.Option("--channels", help="1 grey, 3 colour, 4 with transparency; else inferred.")]
-LabelsOption = Annotated[str, typer.Option("--labels", help="Where labels come from: auto, folder, name, csv, jsonl, none.")]
+LabelsOption = Annotated[str, typer.Option("--labels", help=LABELS_HELP)]
 DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where the files of named data sets are.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Refuse data with broken files instead of skipping them.")]
 LabelOption = Annotated[

@@ -28,7 +28,7 @@ class _Ledger(TorchDispatchMode):
     """Keeps count of the bytes of all tensors that live at a time, by their storages."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.most = 0
         self.known: dict[int, int] = {}
 
@@ -73,7 +73,8 @@ class Footprint:
     def _peak(self, count: int, work: Callable[[Tensor, Tensor], Any]) -> int:
         with self.fake, _Ledger() as ledger:
             work(torch.empty(count, *self.shape), torch.empty(count))
-        return round(OVERHEAD * (ledger.most + DATUM_COPIES * BYTES * count * math.prod(self.shape))) + ALLOCATED
+        data = DATUM_COPIES * BYTES * count * math.prod(self.shape)
+        return ALLOCATED + int(OVERHEAD * (ledger.most + data))
 
 
 def available(device: torch.device) -> int | None:

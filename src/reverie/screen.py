@@ -68,9 +68,14 @@ class Screen:
             print(text)
 
     def table(self, values: Mapping[str, Any]) -> None:
-        """Print named values, one a line."""
+        """Print named values, one a line, and lists of sentences with a line each."""
         width = max(map(len, values), default=0)
-        self.result(values, "\n".join(f"{key.replace('_', ' '):<{width}}  {plain(value)}" for key, value in values.items()))
+
+        def told(value: Any) -> str:
+            sentences = isinstance(value, list) and any(isinstance(v, str) and v.count(" ") > 2 for v in value)
+            return f"\n{'':<{width}}  ".join(map(plain, value)) if sentences else plain(value)
+
+        self.result(values, "\n".join(f"{key.replace('_', ' '):<{width}}  {told(value)}" for key, value in values.items()))
 
     def _bar(self) -> Progress:
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())

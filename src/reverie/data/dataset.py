@@ -18,11 +18,12 @@ from reverie.errors import UserError
 
 HELD_OUT = 0.05
 NUMBERS_AT_ONCE = 2**24  # numbers of data that are looked at together, at most: 64 MiB
+NUMBERS_EVALUATED = 2**22  # of these, for which a network is evaluated together: its maps take far more room than the data
 
 
-def at_once(shape: tuple[int, ...], most: int) -> int:
+def at_once(shape: tuple[int, ...], most: int, numbers: int = NUMBERS_AT_ONCE) -> int:
     """Return how many data of a shape, at most so many, are looked at together."""
-    return max(1, min(most, NUMBERS_AT_ONCE // max(1, math.prod(shape))))
+    return max(1, min(most, numbers // max(1, math.prod(shape))))
 
 
 @dataclass(frozen=True)
