@@ -14,7 +14,7 @@ from torch import nn
 
 from reverie import prepare, verbs, wishes
 from reverie.checkpoint import NETWORKS
-from reverie.data import Dataset, at_once, folder
+from reverie.data import Dataset, at_once, evaluated_at_once, folder
 from reverie.data.fitting import choose_size
 from reverie.errors import UserError
 from reverie.footprint import Footprint, _container, _Ledger, available
@@ -84,7 +84,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_images_are_decoded(
         verbs.begin(str(pictures), size="512", network=network, batch=20)
     assert "\n" not in str(no.value)
     with pytest.raises(UserError, match=r"of memory, and 4.0 GB are free; --size \d+x\d+ would fit"):
-        verbs.begin(str(pictures), size="1000", network=network + ",widths=[512,512]")
+        verbs.begin(str(pictures), size="1000", network=network + ",widths=[96,96]")
 
 
 def test_the_default_batch_is_taken_in_parts_where_memory_is_short(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +170,8 @@ def test_memory_is_foreseen_within_a_factor(network: str, side: int, batch: int)
 
 def test_what_is_looked_at_together_is_bounded() -> None:
     assert at_once((3, 64, 64), 256) == 256 and at_once((3, 1000, 1000), 2000) == 5 and at_once((4, 16384, 16384), 9) == 1
+    assert evaluated_at_once((3, 64, 64), 256) == 256 and evaluated_at_once((2,), 1000) == 1000
+    assert evaluated_at_once((3, 128, 128), 256) == 28 and evaluated_at_once((3, 1000, 1000), 256) == 4
     few = Dataset("large", torch.zeros(40, 3, 1000, 1000, dtype=torch.uint8))
     assert len(few.some(2000)) == 5
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from reverie.data import NUMBERS_EVALUATED, Dataset, LazyImages, at_once
+from reverie.data import Dataset, LazyImages, at_once, evaluated_at_once
 from reverie.distances import nearest
 from reverie.doctor import Look, look_at
 from reverie.errors import ReverieWarning
@@ -72,7 +72,7 @@ class Previews:
 
     def take(self, i: int) -> tuple[Look, float]:
         """Draw the sheet of step i; return what it looks like and its energy distance to data."""
-        z = draw(self.run, at_once(self.train.shape, DRAWN[self.is_images], NUMBERS_EVALUATED))
+        z = draw(self.run, evaluated_at_once(self.train.shape, DRAWN[self.is_images]))
         raw = draw(self.raw, min(SHOWN, len(z)) if self.is_images else len(z))
         distance, index = nearest(z, self._blocks())
         path = self.run.path / FOLDER / f"step-{i:07d}.png"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.config import TrainingConfig
-from reverie.data import NUMBERS_EVALUATED, Dataset, at_once
+from reverie.data import Dataset, evaluated_at_once
 from reverie.denoiser import Denoiser
 from reverie.doctor import RESCUE, Finding
 from reverie.errors import UserError
@@ -104,7 +104,7 @@ def _draws(model: Diffusion, data: Dataset, seed: int) -> Iterator[tuple[Tensor,
     draws = HELD_OUT_DRAWS[data.is_images]
     random = torch.Generator().manual_seed(mix_seed(seed, -(2**40)))
     t = schedule.t_min + (1 - schedule.t_min) * (torch.randperm(draws, generator=random) + 0.5).double() / draws
-    for part in torch.arange(draws).split(at_once(data.shape, LOOKED_AT, NUMBERS_EVALUATED)):
+    for part in torch.arange(draws).split(evaluated_at_once(data.shape, LOOKED_AT)):
         x, labels = data.batch(part % len(data))
         z = model.codec.encode(x.to(device))
         truth = Pair(z, torch.randn(z.shape, generator=random).to(device))

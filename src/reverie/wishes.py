@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from reverie.checkpoint import NETWORKS
 from reverie.config import TrainingConfig
-from reverie.data import DATASETS, NUMBERS_EVALUATED, Dataset, at_once
+from reverie.data import DATASETS, Dataset, evaluated_at_once
 from reverie.data.fitting import said, whole_side
 from reverie.data.folder import MEMORY_LIMIT
 from reverie.data.pixels import parse_size
@@ -142,7 +142,7 @@ def memory(network: Footprint, form: Dataset, batch: int) -> int:
     numbers = form.x.shape.numel() if isinstance(form.x, torch.Tensor) else 0
     held = 2 * numbers if numbers <= MEMORY_LIMIT else 0  # as read, and once more as split into two parts
     exact = 4 * BYTES * numbers if numbers <= OPTIMUM_MOST else 0  # at the end all of them are compared with the model
-    look = network.look(at_once(form.shape, LOOKED_AT, NUMBERS_EVALUATED))
+    look = network.look(evaluated_at_once(form.shape, LOOKED_AT))
     return network.weights + held + max(network.step(batch), look, exact)
 
 

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from reverie.data.arrays import from_array, read_array_file
-from reverie.data.dataset import NUMBERS_EVALUATED, Dataset, LazyImages, at_once
+from reverie.data.dataset import Dataset, LazyImages, at_once, evaluated_at_once
 from reverie.data.folder import read_images
 from reverie.data.form import Options
 from reverie.data.idx import find_pair, labels_beside, looks_like_idx, read_pair
@@ -19,7 +19,7 @@ from reverie.data.sources import is_image
 from reverie.data.table import read_csv, read_parquet
 from reverie.errors import UserError, pick, unknown
 
-__all__ = ["DATASETS", "FITS", "LABELS", "NUMBERS_EVALUATED", "Dataset", "LazyImages", "at_once", "load_data"]
+__all__ = ["DATASETS", "FITS", "LABELS", "Dataset", "LazyImages", "at_once", "evaluated_at_once", "load_data"]
 
 READERS: dict[str, Callable[[Path, str, Options], Dataset]] = {
     ".npy": read_array_file,

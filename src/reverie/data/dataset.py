@@ -18,12 +18,17 @@ from reverie.errors import UserError
 
 HELD_OUT = 0.05
 NUMBERS_AT_ONCE = 2**24  # numbers of data that are looked at together, at most: 64 MiB
-NUMBERS_EVALUATED = 2**22  # of these, for which a network is evaluated together: its maps take far more room than the data
+SMALL = 2**14  # numbers of a datum, up to which a network is evaluated for as many together as is wished
 
 
-def at_once(shape: tuple[int, ...], most: int, numbers: int = NUMBERS_AT_ONCE) -> int:
+def at_once(shape: tuple[int, ...], most: int) -> int:
     """Return how many data of a shape, at most so many, are looked at together."""
-    return max(1, min(most, numbers // max(1, math.prod(shape))))
+    return max(1, min(most, NUMBERS_AT_ONCE // max(1, math.prod(shape))))
+
+
+def evaluated_at_once(shape: tuple[int, ...], most: int) -> int:
+    """Return for how many data a network is evaluated together: fewer of large ones, as attention takes their size squared."""
+    return min(most, max(4, round(256 * (SMALL / max(1, math.prod(shape))) ** 2)))
 
 
 @dataclass(frozen=True)
