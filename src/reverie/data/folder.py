@@ -212,7 +212,7 @@ def _nothing(path: Path, broken: Sequence[tuple[str, str]], hint: str) -> UserEr
 
 
 def _plural(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def _conversions(headers: Sequence[Header], channels: int, wanted: int | None) -> list[str]:
