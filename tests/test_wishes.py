@@ -18,6 +18,7 @@ from reverie.data import Dataset, at_once, evaluated_at_once, folder
 from reverie.data.fitting import choose_size
 from reverie.errors import UserError
 from reverie.footprint import Footprint, _container, _Ledger, available
+from reverie.plan import network_for
 from reverie.spec import build
 from reverie.wishes import Wishes, memory
 
@@ -112,7 +113,7 @@ def test_the_size_that_is_chosen_is_legal_for_the_network_that_is_chosen(side: i
 @pytest.mark.parametrize("network", ["unet:stem=2", "unet:stem=1,widths=[8,12,16]", "transformer:dim=32,layers=2"])
 def test_memory_is_counted_as_it_is_taken(network: str) -> None:
     """The same ledger over real tensors: kernels, and so what they keep, must be those that will run."""
-    spec = {**wishes.preset(network), "channels": 3, "height": 16, "width": 16}
+    spec = network_for((3, 16, 16), 0, network)
     net = build(NETWORKS, spec, "network")
     assert isinstance(net, nn.Module)
 
@@ -143,10 +144,10 @@ MEASURE = """
 import resource, sys, torch
 from reverie.checkpoint import NETWORKS
 from reverie.spec import build
-from reverie.wishes import preset
+from reverie.plan import network_for
 torch.set_num_threads(1)
 side, batch = int(sys.argv[2]), int(sys.argv[3])
-net = build(NETWORKS, {**preset(sys.argv[1]), "channels": 3, "height": side, "width": side}, "network")
+net = build(NETWORKS, network_for((3, side, side), 0, sys.argv[1]), "network")
 start = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 for _ in range(2):
     net(torch.rand(batch, 3, side, side), torch.rand(batch)).sum().backward()
@@ -163,7 +164,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - start)
 def test_memory_is_foreseen_within_a_factor(network: str, side: int, batch: int) -> None:
     words = [sys.executable, "-c", MEASURE, network, str(side), str(batch)]
     measured = int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
-    spec = {**wishes.preset(network), "channels": 3, "height": side, "width": side}
+    spec = network_for((3, side, side), 0, network)
     foreseen = Footprint(spec, (3, side, side)).step(batch)
     assert measured / 1.5 < foreseen < 1.5 * measured, (measured, foreseen)
 

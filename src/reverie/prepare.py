@@ -26,23 +26,20 @@ from reverie.inspection import describe
 from reverie.learner import Learner
 from reverie.metrics.features import silent
 from reverie.noise import check_seed
-<<<<<<< HEAD
 from reverie.plan import check_width, network_for, plan
-from reverie.reread import reread
-from reverie.run import Run, choose_device, load
-=======
-from reverie.plan import network_for, plan
 from reverie.reread import CHOSEN, kept_reading, reread
-from reverie.run import Run, choose_device
->>>>>>> 65600b5 (Memory is foreseen before images are read; padding where a crop would cut too much; classes by the level of folders that tells something; labels of tables)
+from reverie.run import Run, choose_device, load
 from reverie.schedule import SCHEDULES
-from reverie.spec import Spec, complete, one_line
+from reverie.spec import Spec, complete, one_line, parse
 from reverie.trainer import RUN_FILES, RUN_FOLDERS, Training, clear
-from reverie.wishes import Wishes, check_folder, preset
+from reverie.wishes import Wishes, check_folder
 
 SPREAD_SAMPLE = 2000  # images enough to know their standard deviation
 READING = ("points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress")
-OTHERS = ("steps", "minutes", "epochs", "seed", "device", "schedule", "network", "target", "overwrite", "tensorboard")
+OTHERS = (
+    "steps", "minutes", "epochs", "seed", "device", "schedule", "network", "target", "augment", "start_from", "overwrite",
+    "tensorboard",
+)  # fmt: skip
 
 
 def _free_folder(name: str) -> Path:
@@ -77,12 +74,7 @@ def spread(dataset: Dataset) -> float:
     """Return the standard deviation of the data in model units: 1 for points, that of 2 x - 1 for images."""
     if not dataset.is_images:
         return 1.0
-<<<<<<< HEAD
-    index = torch.linspace(0, len(dataset) - 1, min(len(dataset), SPREAD_SAMPLE)).long()
-    return max(float(2 * dataset.batch(index)[0].std()), 1e-3)
-=======
     return max(float(2 * dataset.some(SPREAD_SAMPLE).std()), 1e-3)
->>>>>>> 65600b5 (Memory is foreseen before images are read; padding where a crop would cut too much; classes by the level of folders that tells something; labels of tables)
 
 
 def prepare(
@@ -118,40 +110,31 @@ def prepare(
     for name, length in (("steps", steps), ("minutes", minutes), ("epochs", epochs)):
         if length is not None and not 0 < length < math.inf:
             raise UserError(f"the number of {name} must be above 0, got {length}")
-<<<<<<< HEAD
     if augment not in ("auto", "none"):
         augment = read(augment)
     before = load(start_from, "cpu") if start_from is not None else None
-    dataset = load_data(data, seed=seed, **reading)
-    if before is not None:
-        if reading.get("size") is None and (size := start.size_of(before, dataset)):
-            reading["size"] = size
-            dataset = load_data(data, seed=seed, **reading)
-        start.check_shape(before, dataset)
-=======
-    wishes = Wishes(minutes, steps, schedule, network, target, options, where)
+    asked = start.network_of(before) if before is not None and network is None else network
+    wishes = Wishes(minutes, steps, schedule, asked, target, options, where)
     wishes.check(data, reading.get("size"), (*READING, *OTHERS))
     if out is not None:
         _check_free(Path(out), overwrite)
-    dataset = load_data(data, seed=seed, on_form=wishes.foresee, **reading)
+    foresee = wishes.foresee if before is None or reading.get("size") else None  # else the size is not known yet
+    dataset = load_data(data, seed=seed, on_form=foresee, **reading)
+    if before is not None:
+        if reading.get("size") is None and (size := start.size_of(before, dataset)):
+            reading["size"] = size
+            dataset = load_data(data, seed=seed, on_form=wishes.foresee, **reading)
+        start.check_shape(before, dataset)
     options |= wishes.smaller
->>>>>>> 65600b5 (Memory is foreseen before images are read; padding where a crop would cut too much; classes by the level of folders that tells something; labels of tables)
     train_set, held_out = dataset.split(seed)
     if epochs is not None:
         steps = max(1, round(epochs * len(train_set) / options.get("batch", 64)))
     chosen = plan(dataset, minutes, steps)
-<<<<<<< HEAD
-    reasons = chosen.reasons if network is None else ()
+    reasons = (*(chosen.reasons if network is None else ()), *wishes.notes)
     if before is not None:
         chosen = start.follow(chosen, before, target)
-        reasons = chosen.reasons
+        reasons = (*chosen.reasons, *wishes.notes)
     wished = parse(network) if network is not None else chosen.network
-    if taken := [key for key in start.OF_THE_DATA if key in wished]:
-        raise UserError(f"the network's {taken[0]} are told by the data and cannot be given with --network")
-=======
-    reasons = (*(chosen.reasons if network is None else ()), *wishes.notes)
-    wished = preset(network) if network is not None else chosen.network
->>>>>>> 65600b5 (Memory is foreseen before images are read; padding where a crop would cut too much; classes by the level of folders that tells something; labels of tables)
     precision = "bf16" if where.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
     try:
         training = TrainingConfig(**{"seed": seed, "precision": precision, **chosen.settings, **options})
@@ -220,17 +203,12 @@ def _differences(config: Config, given: Mapping[str, Any]) -> list[str]:
         if key == "schedule":
             same = json.dumps(complete(SCHEDULES, value, "schedule")) == json.dumps(kept[key])
         elif key == "network":
-<<<<<<< HEAD
             asked = parse(value)
             planned = network_for(config.data.shape, len(config.data.labels), asked)
             free = {"stem", "widths", "told"} - asked.keys()  # what another version may have chosen for the same words
             same = all(json.dumps(planned.get(k)) == json.dumps(v) for k, v in kept[key].items() if k not in free)
         elif key == "augment":
             same = value == "auto" or (() if value == "none" else read(value)) == kept[key]
-=======
-            told = {k: kept[key][k] for k in ("channels", "height", "width", "labels", "stem") if k in kept[key]}
-            same = json.dumps(complete(NETWORKS, {**told, **preset(value)}, "network")) == json.dumps(kept[key])
->>>>>>> 65600b5 (Memory is foreseen before images are read; padding where a crop would cut too much; classes by the level of folders that tells something; labels of tables)
         elif key == "data":
             same = value in (kept[key], config.data.name) or str(Path(value).expanduser().resolve()) == kept[key]
         elif key in CHOSEN and value == "auto":

@@ -170,16 +170,10 @@ class Doctor:
         self.training, self.previews = training, previews
         self.rows: list[dict[str, Any]] = list(training.run.metrics())
         self.active: dict[str, Finding] = {f.check: f for f in checkpoint.read_findings(training.run.path)}
-<<<<<<< HEAD
         fresh = training.run.config.start is None  # else the first weights were those of another run
         model = checkpoint.build_model(training.run.config)
         self.first = {name: p.detach().clone() for name, p in model.named_parameters()} if fresh else {}
-        index = torch.linspace(0, len(training.train) - 1, min(DATA_LOOKED_AT, len(training.train))).long()
-        self.data = training.train.batch(index)[0]
-=======
-        self.first = {name: p.detach().clone() for name, p in checkpoint.build_model(training.run.config).named_parameters()}
         self.data = training.train.some(DATA_LOOKED_AT)
->>>>>>> 65600b5 (Memory is foreseen before images are read; padding where a crop would cut too much; classes by the level of folders that tells something; labels of tables)
         self.look: Look | None = None
         self.previewing = PREVIEW_SHARE * training.learner.seconds
 

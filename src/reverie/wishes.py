@@ -22,22 +22,15 @@ from reverie.errors import UserError, pick, unknown
 from reverie.footprint import BYTES, Footprint, available
 from reverie.loss import TIMES, WEIGHTS
 from reverie.pair import TARGETS
-from reverie.plan import PRESETS, network_for, plan
+from reverie.plan import PRESETS, check_width, network_for, plan
 from reverie.schedule import SCHEDULES
 from reverie.spec import Spec, build, complete, one_line, parse
+from reverie.start import OF_THE_DATA
 from reverie.training import LOOKED_AT, OPTIMUM_MOST
 
 MEMORY_SHARE = 0.9  # of the memory that can be had
 SMALLER = (7 / 8, 3 / 4, 5 / 8, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8, 1 / 16)  # shares of the size that are tried
-TOLD_BY_DATA = ("channels", "height", "width", "labels")
 GIGABYTE = 10**9
-
-
-def preset(network: str | Spec) -> Spec:
-    """Return the spec of a network, with the name of a preset replaced by what it stands for."""
-    wished = parse(network)
-    known = PRESETS.get(str(wished.get("name")))
-    return wished if known is None else {**known, **wished, "name": known["name"]}
 
 
 @dataclass
@@ -74,18 +67,21 @@ class Wishes:
         if self.schedule is not None:
             build(SCHEDULES, self.schedule, "schedule")
         if self.network is not None:
-            wished = preset(self.network)
-            if taken := [key for key in TOLD_BY_DATA if key in wished]:
+            wished = parse(self.network)
+            if taken := [key for key in OF_THE_DATA if key in wished]:
                 raise UserError(f"the network's {taken[0]} are told by the data and cannot be given with --network")
+            known: Spec = PRESETS.get(str(wished.get("name")), {})
             pick({**NETWORKS, **PRESETS}, str(wished.get("name")), "network")
-            complete(NETWORKS, wished, "network")
+            complete(NETWORKS, {**known, **wished, "name": known.get("name", wished["name"])}, "network")
         if size is not None and data not in DATASETS and (Path(data).is_dir() or Path(data).suffix.lower() == ".zip"):
             self.network_of(_form(1, *parse_size(size)))  # the number of channels is not known yet, and one is always allowed
 
     def network_of(self, form: Dataset) -> Footprint:
         """Return the plan of the network for data of a form; it refuses a shape that it cannot take."""
-        wished = preset(self.network) if self.network is not None else plan(form, self.minutes, self.steps).network
-        return Footprint(complete(NETWORKS, network_for(form, wished), "network"), form.shape)
+        wished = self.network if self.network is not None else plan(form, self.minutes, self.steps).network
+        network = network_for(form.shape, len(form.label_names), wished)
+        check_width(network)
+        return Footprint(network, form.shape)
 
     def foresee(self, form: Dataset) -> None:
         """Look at the form of data that have not been read: refuse what cannot be, or choose smaller batches."""
