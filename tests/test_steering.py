@@ -193,7 +193,7 @@ def test_points_are_guided_too(command, tmp_path: Path) -> None:
 
 def test_single_images_are_read_safely(tmp_path: Path) -> None:
     Image.fromarray(np.full((4, 4, 4), 255, np.uint8)).save(tmp_path / "a.png")
-    x = read_picture(tmp_path / "a.png", (3, 4, 4), "image")
+    x = read_picture(tmp_path / "a.png", (3, 4, 4), "image").x
     assert x.shape == (3, 4, 4) and float(x.min()) == 1.0
     (tmp_path / "b.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"junk" * 10)
     for name, said in (("b.png", "cannot be read"), ("c.png", "no such file"), (".", "is a folder")):

@@ -44,11 +44,14 @@ def _tell(screen: Screen, made: Restored, out: str, seed: int) -> None:
 
 def inpaint(
     run: RunPath,
-    image: Annotated[Path | None, typer.Argument(help="The picture, a file or .npy; none for points.", metavar="IMAGE")] = None,
+    image: Annotated[
+        Path | None, typer.Argument(help="The picture, a file or .npy of any size; none for points.", metavar="IMAGE")
+    ] = None,
     mask: Annotated[
         str | None,
         typer.Option(
-            "--mask", help="White is filled, black is kept: a picture, left-half, top-half, or rows,columns 10:20,5:25."
+            "--mask",
+            help="White is filled, black is kept: a picture as large as IMAGE, left-half, top-half, or rows,columns 10:20,5:25.",
         ),
     ] = None,
     known: Annotated[str | None, typer.Option("--known", help="For points: the known coordinates, like x=0.5.")] = None,
@@ -84,7 +87,7 @@ def inpaint(
 
 def restore(
     run: RunPath,
-    image: Annotated[Path, typer.Argument(help="The degraded picture, a file or .npy.", metavar="IMAGE")],
+    image: Annotated[Path, typer.Argument(help="The degraded picture, a file or .npy of any size.", metavar="IMAGE")],
     task: Annotated[str, named("tasks", "What to undo: upscale:factor=4, deblur:width=2 or colour", "--task")],
     degrade: Annotated[bool, typer.Option("--degrade", help="IMAGE is clean: degrade it first, and compare.")] = False,
     noise: Annotated[

@@ -91,6 +91,11 @@ class Run:
     model: Diffusion
     path: Path
 
+    @property
+    def fit(self) -> str:
+        """How the data were brought to their size, and so how a picture is that is given to the run."""
+        return str(self.config.data.reading.get("fit", "crop"))
+
     def metrics(self) -> list[dict[str, Any]]:
         """Return the rows of metrics.jsonl."""
         return checkpoint.read_metrics(self.path)
