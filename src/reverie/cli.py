@@ -183,14 +183,20 @@ def sample(
     screen = screen_for(json, quiet)
     from reverie import verbs
 
-    with screen.counting("sampling") as advance:
-        files = verbs.sample_to(
-            run, n, out, device=device, on_progress=advance,
-            label=label, guidance=guidance, guidance_interval=guidance_interval, guidance_rescale=guidance_rescale,
-            classifier_guidance=classifier_guidance, sampler=sampler, steps=steps, grid=grid,
-            precision=precision, seed=seed,
-        )  # fmt: skip
-    screen.result({"files": [str(f) for f in files], "samples": n, "seed": seed}, f"wrote {', '.join(map(str, files))}")
+    opened = verbs.load(run, device)
+    try:
+        with screen.counting("images" if len(opened.config.data.shape) > 1 else "points") as advance:
+            files = verbs.sample_to(
+                opened, n, out, on_progress=advance,
+                label=label, guidance=guidance, guidance_interval=guidance_interval, guidance_rescale=guidance_rescale,
+                classifier_guidance=classifier_guidance, sampler=sampler, steps=steps, grid=grid,
+                precision=precision, seed=seed,
+            )  # fmt: skip
+    except KeyboardInterrupt as stopped:
+        screen.say(f"interrupted; {str(stopped) or f'{out} is written when all are drawn, so nothing was kept'}")
+        raise
+    wrote = ", ".join(map(str, files)) if len(files) < 4 else f"{len(files):,} files in {files[0].parent}"
+    screen.result({"files": [str(f) for f in files], "samples": n, "seed": seed}, f"wrote {wrote}")
 
 
 app.command()(evaluate)

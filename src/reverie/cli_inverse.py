@@ -51,7 +51,7 @@ def inpaint(
         str | None,
         typer.Option(
             "--mask",
-            help="White is filled, black is kept: a picture as large as IMAGE, left-half, top-half, or rows,columns 10:20,5:25.",
+            help="White is filled, black is kept: a picture as large as IMAGE, left-half, or rows,columns 10:20,5:25.",
         ),
     ] = None,
     known: Annotated[str | None, typer.Option("--known", help="For points: the known coordinates, like x=0.5.")] = None,

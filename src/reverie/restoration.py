@@ -47,8 +47,9 @@ def inpaint(
 
     White pixels of the mask are filled; the others come back exactly as they are.  image: a file, or an array (H, W),
     (H, W, C) or (C, H, W), of any size: it is fitted as the run's data were, and its mask with it; mask: a file, a box of the
-    image's rows and columns like 10:20,5:25, a half such as top-half, or an array that is true where to fill.  For a run of points, known="x=0.5" fixes coordinates instead.  A labelled run draws without a label unless one
-    is given: what is known decides.
+    image's rows and columns like 10:20,5:25, a half such as top-half, or an array that is true where to fill.  For a run of
+    points, known="x=0.5" fixes coordinates instead.  A labelled run draws without a label unless one is given: what is
+    known decides.
     """
     run = run if isinstance(run, Run) else load(run, device)
     shape = run.config.data.shape
@@ -98,8 +99,8 @@ def restore(
     """Undo what was done to an image, n times: `reverie.restore("runs/digits", "small.png", task="upscale:factor=4")`.
 
     task: upscale, deblur or colour; image: the degraded picture, or a clean one that is first degraded (degrade=True), which
-    tells how good the results are, of any size (it is fitted as the run's data were); noise: standard deviation of the noise in the picture, whose values run from 0 to 1; if not
-    given, that of rounding to 8 bits.
+    tells how good the results are; of another size it is fitted as the run's data were; noise: standard deviation of the noise
+    in the picture, whose values run from 0 to 1; if not given, that of rounding to 8 bits.
     """
     run = run if isinstance(run, Run) else load(run, device)
     shape = _picture_shape(run)

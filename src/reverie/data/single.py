@@ -150,7 +150,7 @@ def _read_fill(mask: str | Path | np.ndarray, size: Size) -> np.ndarray:
     if isinstance(mask, np.ndarray):
         if mask.ndim != 2:
             raise UserError(f"the mask has the shape {mask.shape}; it must be (H, W), and not 0 where to fill")
-        return mask != 0
+        return np.asarray(mask != 0)
     height, width = size
     text = str(mask)
     fill = np.zeros(size, bool)
@@ -178,10 +178,10 @@ def _read_grey(file: str) -> np.ndarray:
     name, content = f"the mask {file}", _read_file(file, "mask")
     if isinstance(content, np.ndarray):
         planes = _planes(content, (1, 0, 0), name)
-        return _fit_array(planes, (1, planes.shape[1], planes.shape[2]), name, "crop").x[0]
+        return np.asarray(_fit_array(planes, (1, planes.shape[1], planes.shape[2]), name, "crop").x[0])
     try:
         head = read_header(content)
-        return decode(content, Recipe(head.height, head.width, 1))[0]
+        return np.asarray(decode(content, Recipe(head.height, head.width, 1))[0])
     except Broken as error:
         raise UserError(f"{name} cannot be read: {error}") from None
 
@@ -192,12 +192,12 @@ def _follow(fill: np.ndarray, size: Size, fit: str) -> np.ndarray:
         return fill
     image, across = Image.fromarray(fill.astype(np.uint8) * 255), (size[1], size[0])
     if fit == "crop":
-        return np.asarray(ImageOps.fit(image, across, Image.Resampling.BOX)) > 0
+        return np.asarray(ImageOps.fit(image, across, Image.Resampling.BOX), bool)
     scale = min(size[0] / fill.shape[0], size[1] / fill.shape[1])
     inner = across if fit == "stretch" else tuple(max(1, round(side * scale)) for side in image.size)
     canvas = Image.new("L", across, 0)
     canvas.paste(image.resize(inner, Image.Resampling.BOX), tuple((a - b) // 2 for a, b in zip(across, inner, strict=True)))
-    return np.asarray(canvas) > 0
+    return np.asarray(canvas, bool)
 
 
 def _by(size: tuple[int, ...]) -> str:
