@@ -51,9 +51,10 @@ def check_room(out: str | Path, n: int, shape: tuple[int, ...]) -> None:
     if wants_film(out):
         check_film(n, shape)
     elif not streams(out, shape) and len(shape) > 1 and n > (most := most_on_sheet(shape[1], shape[2])):
+        bare = Path(out).with_suffix("")
         raise UserError(
             f"{out} cannot show {n:,} images: a sheet holds at most {most:,} of {shape[1]}x{shape[2]} pixels; "
-            f"ask for fewer with -n, or write a folder (--out {Path(out).stem}/) or an array (--out {Path(out).stem}.npy)"
+            f"ask for fewer with -n, or write a folder (--out {bare}/) or an array (--out {bare}.npy)"
         )
 
 
