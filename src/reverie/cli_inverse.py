@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from reverie.cli_options import (
     DeviceOption,
-    GridOption,
-    GuidanceOption,
     JsonOption,
     QuietOption,
     RunPath,
-    SamplerOption,
-    SamplingSteps,
-    SeedOption,
     named,
+    sampling,
     screen_for,
 )
 
@@ -42,6 +38,7 @@ def _tell(screen: Screen, made: Restored, out: str, seed: int) -> None:
     )
 
 
+@sampling()
 def inpaint(
     run: RunPath,
     image: Annotated[
@@ -61,14 +58,10 @@ def inpaint(
         str | None, named("inpainters", "How: dps:scale=3, moment, repaint:jump=5,repeats=5 or replace", "--method")
     ] = None,
     label: ClassOption = None,
-    guidance: GuidanceOption = 1.0,
-    sampler: SamplerOption = None,
-    steps: SamplingSteps = None,
-    grid: GridOption = None,
-    seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
+    **options: Any,
 ) -> None:
     """Fill the white part of a mask in a picture, several times; known pixels come back bit for bit."""
     screen = screen_for(json, quiet)
@@ -80,11 +73,12 @@ def inpaint(
     with screen.counting("inpainting") as advance:
         made = verbs.inpaint(
             opened, image, mask=mask, known=known, n=n, method=method, on_progress=advance,
-            label=label, guidance=guidance, sampler=sampler, steps=steps, grid=grid, seed=seed,
+            label=label, **options,
         )  # fmt: skip
-    _tell(screen, made, out, seed)
+    _tell(screen, made, out, options["seed"])
 
 
+@sampling()
 def restore(
     run: RunPath,
     image: Annotated[Path, typer.Argument(help="The degraded picture, a file or .npy of any size.", metavar="IMAGE")],
@@ -97,14 +91,10 @@ def restore(
     n: CountOption = None,
     method: Annotated[str, named("posteriors", "moment or dps:scale=3", "--method")] = "moment",
     label: ClassOption = None,
-    guidance: GuidanceOption = 1.0,
-    sampler: SamplerOption = None,
-    steps: SamplingSteps = None,
-    grid: GridOption = None,
-    seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
+    **options: Any,
 ) -> None:
     """Scale up, deblur or colour a picture, several times."""
     screen = screen_for(json, quiet)
@@ -116,9 +106,9 @@ def restore(
     with screen.counting("restoring") as advance:
         made = verbs.restore(
             opened, image, task=task, degrade=degrade, noise=noise, n=n, method=method, on_progress=advance,
-            label=label, guidance=guidance, sampler=sampler, steps=steps, grid=grid, seed=seed,
+            label=label, **options,
         )  # fmt: skip
-    _tell(screen, made, out, seed)
+    _tell(screen, made, out, options["seed"])
 
 
 def register(app: typer.Typer) -> None:
