@@ -25,7 +25,7 @@ from reverie.config import DataConfig
 from reverie.data import Dataset, LazyImages, folder, load_data, sources
 from reverie.data.labels import LABELS
 from reverie.errors import UserError
-from reverie.picture import contact_sheet
+from reverie.picture import contact_sheet, enlargement
 from reverie.reread import kept_reading, reread
 
 
@@ -590,11 +590,11 @@ def test_contact_sheet(shape: tuple[int, ...], titled: bool) -> None:
     images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     sheet = contact_sheet(images, [f"title {k}" for k in range(len(images))] if titled else None, 3)
     assert sheet.dtype == np.uint8 and sheet.shape[2] == 3 and (sheet[:2] == 255).all() and (sheet[:, :2] == 255).all()
-    factor = max(1, 64 // max(shape[1:3]))
+    factor = enlargement(*shape[1:3], min(3, len(images)))
     height, width = shape[1] * factor, shape[2] * factor
     assert sheet.shape[1] == 2 + min(3, len(images)) * (width + 2)
     if shape[-1] != 4 or len(shape) == 3:
         first = sheet[2 : 2 + height : factor, 2 : 2 + width : factor]
         assert np.array_equal(first, np.broadcast_to(images[0].reshape(*shape[1:3], -1), first.shape))
-    strip = sheet[2 + height : 2 + height + 12]
+    strip = sheet[2 + height : 2 + height + 13]
     assert not titled or (strip < 128).any()

@@ -14,7 +14,7 @@ from PIL import Image
 
 import reverie
 from reverie.data.curve import closest_on_spiral
-from reverie.data.single import read_mask
+from reverie.data.single import read_mask, read_picture
 from reverie.denoiser import NULL
 from reverie.errors import ReverieWarning, UserError
 from reverie.inverse import INPAINTERS
@@ -182,7 +182,7 @@ MISTAKES = [
     (("inpaint", "{grey}", "/dev/zero", "--mask", "left-half"), "no regular file"),
     (("inpaint", "{grey}"), "an image and a --mask"),
     (("inpaint", "{grey}", "{tmp}/image.png"), "an image and a --mask"),
-    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/wide.png"), "is 8x9 pixels, and 8x8"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/wide.png"), "is of 8x9 pixels, and 8x8 are needed"),
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/black.png"), "has nothing to fill"),
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/white.png"), "leaves no pixel known"),
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/text.png"), "not an image"),
@@ -195,7 +195,8 @@ MISTAKES = [
     (("inpaint", "{grey}", "{tmp}/text.png", "--mask", "left-half"), "not an image"),
     (("inpaint", "{grey}", "{tmp}/bad.npy", "--mask", "left-half"), "pickled"),
     (("inpaint", "{grey}", "{tmp}/nan.npy", "--mask", "left-half"), "not finite"),
-    (("inpaint", "{grey}", "{tmp}/wide.npy", "--mask", "left-half"), "shape (8, 9)"),
+    (("inpaint", "{grey}", "{tmp}/flat.npy", "--mask", "left-half"), "shape (9,)"),
+    (("inpaint", "{grey}", "{tmp}/five.npy", "--mask", "left-half"), "shape (8, 8, 5)"),
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-half", "--method", "repiant"), "did you mean 'repaint'"),
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-half", "--method", "dps:scale=0"), "scale"),
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-half", "--label", "ten"), "unknown label 'ten'"),
@@ -212,7 +213,6 @@ MISTAKES = [
     (("inpaint", "{points}", "--known", "x=1", "--label", "3"), "without labels"),
     (("inpaint", "{tmp}/nowhere", "{tmp}/image.png", "--mask", "left-half"), "there is no run"),
     (("restore", "{grey}", "{tmp}/image.png"), "--task"),
-    (("restore", "{grey}", "{tmp}/image.png", "--task", "upscale:factor=2"), "is 8x8 pixels, and 4x4"),
     (("restore", "{grey}", "{tmp}/image.png", "--task", "upscale:factor=3"), "squares of 3"),
     (("restore", "{grey}", "{tmp}/image.png", "--task", "color"), "did you mean 'colour'"),
     (("restore", "{grey}", "{tmp}/image.png", "--task", "colour"), "only colour images"),
@@ -233,7 +233,8 @@ def test_a_mistake_is_one_sentence(command, grey_run: Run, spiral_run: Run, pixe
     (tmp_path / "cut.png").write_bytes((tmp_path / "image.png").read_bytes()[:60])
     np.save(tmp_path / "bad.npy", np.array([{}], dtype=object), allow_pickle=True)
     np.save(tmp_path / "nan.npy", np.full((8, 8), np.nan))
-    np.save(tmp_path / "wide.npy", np.zeros((8, 9)))
+    np.save(tmp_path / "flat.npy", np.zeros(9))
+    np.save(tmp_path / "five.npy", np.zeros((8, 8, 5)))
     before = sorted(tmp_path.rglob("*"))
     out = () if "--out" in words else ("--out", str(tmp_path / "x.png"))
     code, printed, err = command(*(w.format(tmp=tmp_path, grey=grey_run.path, points=spiral_run.path) for w in words), *out)
@@ -243,8 +244,81 @@ def test_a_mistake_is_one_sentence(command, grey_run: Run, spiral_run: Run, pixe
 
 
 def test_arrays_that_do_not_fit_are_refused_in_python(grey_run: Run, pixels) -> None:
-    for mask in (np.zeros((8, 8), bool), np.ones((8, 8), bool), np.ones((4, 4), bool)):
+    for mask in (np.zeros((8, 8), bool), np.ones((8, 8), bool), np.ones((4, 4), bool), np.ones((8, 8, 3), bool)):
         with pytest.raises(UserError, match="mask"):
             reverie.inpaint(grey_run, pixels, mask=mask)
     with pytest.raises(UserError, match="shape"):
-        reverie.inpaint(grey_run, pixels[:4], mask="left-half")
+        reverie.inpaint(grey_run, pixels[0], mask="left-half")
+
+
+def test_masks_follow_their_image(tmp_path: Path) -> None:
+    """The white part of a picture, handed in as its mask too, is what is filled, however the two are fitted."""
+    white = np.zeros((32, 48), np.uint8)
+    white[8:16, 16:32] = 255
+    Image.fromarray(white).save(tmp_path / "x.png")
+    boxes = {"crop": (slice(2, 4), slice(2, 6)), "stretch": (slice(2, 4), slice(2, 6)), "pad": (slice(2, 4), slice(2, 6))}
+    for fit, box in boxes.items():
+        picture = read_picture(tmp_path / "x.png", (1, 8, 8), "image", fit)
+        assert picture.size == (32, 48)
+        expected = np.zeros((8, 8), bool)
+        expected[box] = True
+        for mask in (tmp_path / "x.png", white > 0, "8:16,16:32", expected):
+            known = read_mask(mask, (1, 8, 8), picture.size, fit)[0]
+            assert (known == ~expected).all(), (fit, known)
+            assert (picture.x[0][known] < 0.5).all() and (picture.x[0][~known] > 0.05).all()
+    scratch = np.zeros((64, 64), bool)
+    scratch[:, 9] = True  # a quarter of a pixel
+    assert (~read_mask(scratch, (1, 16, 16), (64, 64))).sum() == 16
+    with pytest.raises(UserError, match=r"is of 30x30 pixels, and 32x48 are needed, as its image is, or of 8x8"):
+        read_mask(np.eye(30), (1, 8, 8), (32, 48))
+
+
+@pytest.mark.parametrize("fit", ["crop", "pad", "stretch"])
+def test_a_picture_and_its_mask_of_any_size_are_inpainted(command, grey_run: Run, fit: str, tmp_path: Path) -> None:
+    known = grey_run.config.data.model_copy(update={"reading": {"fit": fit}})
+    run = dataclasses.replace(grey_run, config=grey_run.config.model_copy(update={"data": known}))
+    photo = np.random.default_rng(8).integers(0, 256, (40, 64, 3), dtype=np.uint8)
+    Image.fromarray(photo).save(tmp_path / "photo.png")
+    mask = np.zeros((40, 64), np.uint8)
+    mask[10:30, 20:40] = 255
+    Image.fromarray(mask).save(tmp_path / "mask.png")
+    with pytest.warns(ReverieWarning) as said:
+        made = reverie.inpaint(run, tmp_path / "photo.png", mask=tmp_path / "mask.png", n=1, steps=2, method="replace")
+    assert [str(w.message) for w in said] == [
+        f"the image {tmp_path}/photo.png of 40x64 pixels was brought to 8x8 ({fit}), as is a mask of its size"
+    ]
+    fitted = read_picture(tmp_path / "photo.png", (1, 8, 8), "image", fit).x[0]
+    filled = np.isnan(made.seen)
+    assert filled.any() and (made.x[0][~filled] == fitted[~filled]).all()
+    with pytest.warns(ReverieWarning):
+        again = reverie.inpaint(run, photo, mask=mask, n=1, steps=2, method="replace")
+    np.testing.assert_array_equal(again.x, made.x)
+
+
+def test_what_is_restored_may_have_any_size(command, grey_run: Run, colour_run: Run, tmp_path: Path) -> None:
+    Image.fromarray(np.random.default_rng(9).integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(tmp_path / "photo.png")
+    small = read_picture(tmp_path / "photo.png", (1, 4, 4), "image").x[0]
+    np.save(tmp_path / "small.npy", small)
+    results = []
+    for name, said in (("photo.png", "20x30 pixels was brought to 4x4 (crop), of which 8x8 are made"), ("small.npy", "")):
+        words = ("restore", grey_run.path, tmp_path / name, "--task", "upscale:factor=2", "-n", 1, "--steps", 2)
+        code, _, err = command(*words, "--out", tmp_path / "x.npy")
+        assert code == 0 and said in err and bool(err) == bool(said)
+        results.append(np.load(tmp_path / "x.npy"))
+    np.testing.assert_array_equal(*results)
+    for task in ("colour", "deblur", "upscale:factor=2", "upscale:factor=2 --degrade"):
+        words = ("restore", colour_run.path, tmp_path / "photo.png", "--task", *task.split(), "-n", 1, "--steps", 2)
+        code, _, err = command(*words, "--out", tmp_path / "x.npy")
+        assert code == 0 and err.count("\n") == 1 and "20x30 pixels was brought to" in err
+        assert ("4x6" in err) == (task == "upscale:factor=2")
+
+
+def test_arrays_are_fitted_as_files_are(grey_run: Run, tmp_path: Path) -> None:
+    photo = np.random.default_rng(10).integers(0, 256, (20, 30, 4), dtype=np.uint8)
+    Image.fromarray(photo).save(tmp_path / "photo.png")
+    for shape in ((1, 8, 8), (3, 8, 8), (4, 8, 8)):
+        from_file = read_picture(tmp_path / "photo.png", shape, "image", "pad").x
+        for array in (photo, np.moveaxis(photo, -1, 0), photo / 255):
+            np.testing.assert_array_equal(read_picture(array, shape, "image", "pad").x, from_file)
+    with pytest.warns(ReverieWarning, match="the image of 20x30 pixels was brought to 8x8"):
+        assert reverie.edit(grey_run, photo, 0.5, steps=2).x.shape == (1, 1, 8, 8)

@@ -12,11 +12,12 @@ from PIL import Image
 
 from reverie import run as run_module
 from reverie import verbs
+from reverie.errors import UserError
 from reverie.gallery.samplers import BUDGETS, draw_cell
-from reverie.picture import coloured
+from reverie.picture import coloured, contact_sheet, enlargement, image_frames, most_filmed
 from reverie.run import Run
 from reverie.samplers import SAMPLERS
-from reverie.samples import Samples, write
+from reverie.samples import Interrupted, Samples, write
 
 
 def halves(n: int, labels: bool) -> list[Samples]:
@@ -57,13 +58,14 @@ def test_the_samples_are_the_same_in_batches_of_any_size(patterns_run: Run, monk
     verbs.sample_to(patterns_run, 25, tmp_path / "x.npy", on_progress=lambda *now: told.append(now), **options)
     np.testing.assert_allclose(np.load(tmp_path / "x.npy"), whole.x, atol=1e-5)
     labels = [line.split(",")[1] for line in (tmp_path / "x.labels.csv").read_text().split()[1:]]
-    assert labels == whole.labels and told == [(k + 1, 20) for k in range(20)]
+    assert labels == whole.labels
+    assert told[4::5] == [(7, 25), (14, 25), (21, 25), (25, 25)] and told == sorted(told)  # images, not evaluations
 
 
 MEMORY = """
 import resource, sys
 import numpy as np
-from reverie.samples import Samples, write
+from reverie.samples import Interrupted, Samples, write
 count = int(sys.argv[1])
 write((Samples(np.zeros((100, 28, 28, 3), np.float32)) for _ in range(count // 100)), count, sys.argv[2])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
@@ -95,3 +97,81 @@ def test_what_is_transparent_is_shown_over_white() -> None:
     assert coloured(clear, 2).shape == (2, 6, 6, 3) and (coloured(clear, 2) == 255).all()
     grey = np.full((1, 2, 2), 7, np.uint8)
     assert (coloured(grey) == 7).all() and coloured(grey).shape == (1, 2, 2, 3)
+
+
+@pytest.mark.parametrize(("count", "side", "wide"), [(4, 28, 454), (4, 64, 518), (16, 28, 458), (100, 28, 582), (2, 16, 262)])
+def test_small_images_are_enlarged_by_whole_factors(count: int, side: int, wide: int) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (count, side, side), dtype=np.uint8)
+    sheet, across = contact_sheet(images), int(np.ceil(np.sqrt(count)))
+    factor = enlargement(side, side, across)
+    assert sheet.shape[1] == wide and 1 <= factor <= 8
+    np.testing.assert_array_equal(sheet[2 : 2 + side * factor : factor, 2 : 2 + side * factor : factor, 0], images[0])
+
+
+@pytest.mark.parametrize(("shape", "mode"), [((8, 8), "L"), ((64, 64, 3), "RGB"), ((16, 16, 4), "RGBA")])
+def test_one_image_is_written_bare(shape: tuple[int, ...], mode: str, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (1, *shape)).astype(np.float32) / 255
+    Samples(x).save(tmp_path / "one.png")
+    image = Image.open(tmp_path / "one.png")
+    assert image.mode == mode
+    np.testing.assert_array_equal(np.asarray(image), (x[0] * 255).round())
+
+
+def test_sheets_and_films_say_their_labels(tmp_path: Path) -> None:
+    x = np.full((4, 28, 28), 0.5, np.float32)
+    plain, titled = (contact_sheet((x * 255).astype(np.uint8), t) for t in (None, ["گربه", "αλεπού", "猫", "dog"]))
+    assert titled.shape[0] > plain.shape[0] + 20 and (titled[2 + 224 : 2 + 224 + 14] < 128).any()
+    film = ((1.0, x, x), (0.5, x, x))
+    (first, *_, last), (named, *_) = (list(image_frames(film, x, t)) for t in (None, ["a", "b", "c", "d"]))
+    assert first.shape == last.shape and (first[:16] < 128).any() and (first != last).any()  # t above it
+    assert named.shape[0] > first.shape[0] + 20
+
+
+def test_labels_are_said_where_all_are_asked_for(patterns_run: Run) -> None:
+    assert patterns_run.sample(3, steps=2, label="all").titles == list(patterns_run.config.data.labels[:3])
+    assert patterns_run.sample(3, steps=2).titles is None and patterns_run.sample(3, steps=2).labels is not None
+    assert patterns_run.sample(3, steps=2, label="all", film=True).titles is not None
+
+
+def stopping(n: int) -> list[Samples]:
+    yield from halves(n, True)[:1]
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_folder_keeps_its_images(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted, match=f"the first 6 of 11 images are in {tmp_path}/x and stay there"):
+        write(stopping(11), 11, tmp_path / "x")
+    assert sorted(p.name for p in (tmp_path / "x").iterdir()) == [*(f"{k:02d}.png" for k in range(6)), "labels.csv"]
+    assert (tmp_path / "x" / "labels.csv").read_text().split() == ["index,label", *(f"{k},{k}" for k in range(6))]
+
+
+def test_an_interrupted_array_keeps_whole_batches_under_another_name(tmp_path: Path) -> None:
+    (tmp_path / "x.npy").write_text("older")
+    with pytest.raises(Interrupted, match=r"the first 600 of 1,100 samples are in .*x\.partial\.npy"):
+        write((Samples(np.repeat(part.x, 100, 0), None) for part in stopping(11)), 1100, tmp_path / "x.npy")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.npy", "x.partial.npy"]
+    np.testing.assert_array_equal(np.load(tmp_path / "x.partial.npy"), np.repeat(halves(11, True)[0].x, 100, 0))
+    assert (tmp_path / "x.npy").read_text() == "older"
+
+
+@pytest.mark.parametrize(("out", "kept"), [("x/", "no image was finished"), ("x.npy", "nothing was finished"), ("x.png", "")])
+def test_an_interrupt_says_what_was_kept(command, spiral_run: Run, patterns_run: Run, monkeypatch, out, kept, tmp_path) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "finished", stop)
+    code, said, err = command("sample", patterns_run.path, "-n", 3, "--steps", 2, "--out", f"{tmp_path}/{out}")
+    assert code == 130 and said == "" and "interrupted; " in err and "nothing was kept" in err
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_too_many_for_a_film_or_a_sheet_are_refused_at_once(command, patterns_run: Run, tmp_path: Path) -> None:
+    images = Samples(np.zeros((10_001, 8, 8), np.float32))
+    with pytest.raises(UserError, match="at most 10,000 images of 8x8"):
+        images.save(tmp_path / "x.png")
+    code, _, err = command("sample", patterns_run.path, "-n", 100_000, "--out", tmp_path / "x.mp4")
+    assert code == 2 and "a film shows at most 20,000 points" in err and "X.npy" in err
+    assert 100 < most_filmed((3, 64, 64)) < most_filmed((1, 28, 28)) < 500
+    with pytest.raises(UserError, match="film"):
+        patterns_run.sample(100_000, film=True)
+    assert not list(tmp_path.iterdir())

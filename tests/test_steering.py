@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.main import get_command
 
 import reverie
 from reverie.classifier import CLASSIFIER_FILE, Classifier, read_classifier
+from reverie.cli import app
 from reverie.data.single import read_picture
 from reverie.errors import UserError
 from reverie.guidance import ClassifierGuided
 from reverie.pair import Pair
-from reverie.run import Run, load
+from reverie.run import Options, Run, load
 from reverie.schedule import Cosine, Rectified
 
 TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
@@ -193,12 +195,67 @@ def test_points_are_guided_too(command, tmp_path: Path) -> None:
 
 def test_single_images_are_read_safely(tmp_path: Path) -> None:
     Image.fromarray(np.full((4, 4, 4), 255, np.uint8)).save(tmp_path / "a.png")
-    x = read_picture(tmp_path / "a.png", (3, 4, 4), "image")
+    x = read_picture(tmp_path / "a.png", (3, 4, 4), "image").x
     assert x.shape == (3, 4, 4) and float(x.min()) == 1.0
     (tmp_path / "b.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"junk" * 10)
     for name, said in (("b.png", "cannot be read"), ("c.png", "no such file"), (".", "is a folder")):
         with pytest.raises(UserError, match=said):
             read_picture(tmp_path / name, (1, 8, 8), "image")
+
+
+LABELLED = {"label": "3", "steps": 4}
+DRAWN = {
+    "sample": lambda run, image, **options: run.sample(2, **LABELLED | options).x,
+    "inpaint": lambda run, image, **options: reverie.inpaint(run, image, mask="left-half", n=1, **LABELLED | options).x,
+    "inpaint-replace": lambda run, image, **options: (
+        reverie.inpaint(run, image, mask="left-half", n=1, method="replace", **LABELLED | options).x
+    ),
+    "restore": lambda run, image, **options: reverie.restore(run, image, task="deblur", n=1, **LABELLED | options).x,
+    "edit": lambda run, image, **options: reverie.edit(run, image, 0.8, **LABELLED | options).x,
+    "invert": lambda run, image, **options: reverie.invert(run, image, **LABELLED | options).noise,
+    "interpolate": lambda run, image, **options: reverie.interpolate(run, 1, 2, 2, **LABELLED | options),
+    "illusion": lambda run, image, **options: reverie.illusion(run, "identity,rotate180", "6,9", **{"steps": 4} | options).x,
+}
+CHANGES = [
+    ({}, {"guidance": 4.0}),
+    ({"guidance": 4.0}, {"guidance": 4.0, "guidance_interval": "0.3,0.9"}),
+    ({"guidance": 4.0}, {"guidance": 4.0, "guidance_rescale": 0.7}),
+    ({}, {"classifier_guidance": 5.0}),
+    ({}, {"precision": "bf16"}),
+    ({}, {"steps": 5}),
+    ({}, {"grid": "quadratic"}),
+]
+
+
+@pytest.fixture(scope="module")
+def judged(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run with a classifier."""
+    folder = tmp_path_factory.mktemp("runs") / "judged"
+    shutil.copytree(run.path, folder)
+    reverie.train_classifier(folder, steps=30)
+    return load(folder, "cpu")
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_every_way_to_draw_honours_every_option_of_sampling(name: str, judged: Run, image: Path) -> None:
+    for before, after in CHANGES:
+        if name in ("inpaint", "restore") and "precision" in after:
+            with pytest.raises(UserError, match="bf16"):
+                DRAWN[name](judged, image, **after)
+        else:
+            plain, changed = (DRAWN[name](judged, image, **options) for options in (before, after))
+            assert np.isfinite(changed).all() and not np.array_equal(plain, changed), after
+
+
+@pytest.mark.parametrize(
+    ("name", "without"),
+    [("sample", ()), ("evaluate", ()), ("inpaint", ()), ("restore", ()), ("edit", ()), ("illusion", ("label",)),
+     ("invert", ("seed",)), ("interpolate", ("seed",))],
+)  # fmt: skip
+def test_every_command_that_draws_offers_every_option_of_sampling(name: str, without: tuple[str, ...]) -> None:
+    offered = [parameter.name for parameter in get_command(app).commands[name].params]
+    assert set(Options.__annotations__) - set(without) <= set(offered) and len(offered) == len(set(offered))
+    assert not set(without) & set(offered)
 
 
 MISTAKES = [

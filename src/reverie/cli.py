@@ -19,27 +19,19 @@ from reverie.cli_options import (
     FIT_HELP,
     LABELS_HELP,
     ChannelsOption,
-    ClassifierGuidanceOption,
     DataDirOption,
     DeviceOption,
     FitOption,
-    GridOption,
-    GuidanceOption,
-    IntervalOption,
     JsonOption,
-    LabelOption,
     LabelsOption,
-    PrecisionOption,
     QuietOption,
-    RescaleOption,
     RunPath,
-    SamplerOption,
-    SamplingSteps,
     SeedOption,
     SizeOption,
     StrictOption,
     completer,
     named,
+    sampling,
     screen_for,
 )
 from reverie.cli_steering import steering
@@ -161,36 +153,29 @@ def train(
 
 
 @app.command()
+@sampling()
 def sample(
     run: RunPath,
     n: Annotated[int, typer.Option("-n", help="How many.")] = 16,
     out: Annotated[str, typer.Option("--out", help="X.png, X.gif, X.mp4, X.npy or a folder.")] = "samples.png",
-    label: LabelOption = None,
-    guidance: GuidanceOption = 1.0,
-    guidance_interval: IntervalOption = None,
-    guidance_rescale: RescaleOption = 0.0,
-    classifier_guidance: ClassifierGuidanceOption = 0.0,
-    sampler: SamplerOption = None,
-    steps: SamplingSteps = None,
-    grid: GridOption = None,
-    precision: PrecisionOption = "fp32",
-    seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
+    **options: Any,
 ) -> None:
     """Draw samples from a run as a picture, a film or an array."""
     screen = screen_for(json, quiet)
     from reverie import verbs
 
-    with screen.counting("sampling") as advance:
-        files = verbs.sample_to(
-            run, n, out, device=device, on_progress=advance,
-            label=label, guidance=guidance, guidance_interval=guidance_interval, guidance_rescale=guidance_rescale,
-            classifier_guidance=classifier_guidance, sampler=sampler, steps=steps, grid=grid,
-            precision=precision, seed=seed,
-        )  # fmt: skip
-    screen.result({"files": [str(f) for f in files], "samples": n, "seed": seed}, f"wrote {', '.join(map(str, files))}")
+    opened = verbs.load(run, device)
+    try:
+        with screen.counting("images" if len(opened.config.data.shape) > 1 else "points") as advance:
+            files = verbs.sample_to(opened, n, out, on_progress=advance, **options)
+    except KeyboardInterrupt as stopped:
+        screen.say(f"interrupted; {str(stopped) or f'{out} is written when all are drawn, so nothing was kept'}")
+        raise
+    wrote = ", ".join(map(str, files)) if len(files) < 4 else f"{len(files):,} files in {files[0].parent}"
+    screen.result({"files": [str(f) for f in files], "samples": n, "seed": options["seed"]}, f"wrote {wrote}")
 
 
 app.command()(evaluate)

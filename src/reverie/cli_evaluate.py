@@ -3,50 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from reverie.cli_options import (
-    ClassifierGuidanceOption,
-    DataDirOption,
-    DeviceOption,
-    GridOption,
-    GuidanceOption,
-    IntervalOption,
-    JsonOption,
-    LabelOption,
-    PrecisionOption,
-    QuietOption,
-    RescaleOption,
-    SamplerOption,
-    SamplingSteps,
-    SeedOption,
-    named,
-    screen_for,
-)
+from reverie.cli_options import DataDirOption, DeviceOption, JsonOption, QuietOption, named, sampling, screen_for
 
 
+@sampling()
 def evaluate(
     runs: Annotated[list[Path], typer.Argument(help="Folder of a run; several are compared.", metavar="RUN...")],
     n: Annotated[int | None, typer.Option("-n", help="How many samples to measure; 2048, or 512 with --quick.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write a report, X.html, that opens without a network.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer samples and coarser error bars: under two minutes.")] = False,
     features: Annotated[str, named("features", "What images are compared by; auto suits the data", "--features")] = "auto",
-    label: LabelOption = None,
-    guidance: GuidanceOption = 1.0,
-    guidance_interval: IntervalOption = None,
-    guidance_rescale: RescaleOption = 0.0,
-    classifier_guidance: ClassifierGuidanceOption = 0.0,
-    sampler: SamplerOption = None,
-    steps: SamplingSteps = None,
-    grid: GridOption = None,
-    precision: PrecisionOption = "fp32",
     data_dir: DataDirOption = None,
-    seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
+    **options: Any,
 ) -> None:
     """Measure how good a run's samples are, or compare runs."""
     screen = screen_for(json, quiet)
@@ -63,9 +38,7 @@ def evaluate(
         with screen.reading() as on_progress:
             found.append(verbs.evaluate(
                 run, n, quick=quick, features=features, data_dir=data_dir, say=screen.say,
-                on_progress=on_progress, label=label, guidance=guidance, guidance_interval=guidance_interval,
-                guidance_rescale=guidance_rescale, classifier_guidance=classifier_guidance, sampler=sampler, steps=steps,
-                grid=grid, precision=precision, seed=seed,
+                on_progress=on_progress, **options,
             ))  # fmt: skip
     result = found[0] if len(found) == 1 else compare(found)
     figures, text = result.figures(), str(result)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from reverie.cli_options import (
     DeviceOption,
-    GridOption,
-    GuidanceOption,
     JsonOption,
     QuietOption,
     RunPath,
-    SamplerOption,
-    SamplingSteps,
-    SeedOption,
     named,
+    sampling,
     screen_for,
 )
 
@@ -42,13 +38,17 @@ def _tell(screen: Screen, made: Restored, out: str, seed: int) -> None:
     )
 
 
+@sampling()
 def inpaint(
     run: RunPath,
-    image: Annotated[Path | None, typer.Argument(help="The picture, a file or .npy; none for points.", metavar="IMAGE")] = None,
+    image: Annotated[
+        Path | None, typer.Argument(help="The picture, a file or .npy of any size; none for points.", metavar="IMAGE")
+    ] = None,
     mask: Annotated[
         str | None,
         typer.Option(
-            "--mask", help="White is filled, black is kept: a picture, left-half, top-half, or rows,columns 10:20,5:25."
+            "--mask",
+            help="White is filled, black is kept: a picture as large as IMAGE, left-half, or rows,columns 10:20,5:25.",
         ),
     ] = None,
     known: Annotated[str | None, typer.Option("--known", help="For points: the known coordinates, like x=0.5.")] = None,
@@ -58,14 +58,10 @@ def inpaint(
         str | None, named("inpainters", "How: dps:scale=3, moment, repaint:jump=5,repeats=5 or replace", "--method")
     ] = None,
     label: ClassOption = None,
-    guidance: GuidanceOption = 1.0,
-    sampler: SamplerOption = None,
-    steps: SamplingSteps = None,
-    grid: GridOption = None,
-    seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
+    **options: Any,
 ) -> None:
     """Fill the white part of a mask in a picture, several times; known pixels come back bit for bit."""
     screen = screen_for(json, quiet)
@@ -77,14 +73,15 @@ def inpaint(
     with screen.counting("inpainting") as advance:
         made = verbs.inpaint(
             opened, image, mask=mask, known=known, n=n, method=method, on_progress=advance,
-            label=label, guidance=guidance, sampler=sampler, steps=steps, grid=grid, seed=seed,
+            label=label, **options,
         )  # fmt: skip
-    _tell(screen, made, out, seed)
+    _tell(screen, made, out, options["seed"])
 
 
+@sampling()
 def restore(
     run: RunPath,
-    image: Annotated[Path, typer.Argument(help="The degraded picture, a file or .npy.", metavar="IMAGE")],
+    image: Annotated[Path, typer.Argument(help="The degraded picture, a file or .npy of any size.", metavar="IMAGE")],
     task: Annotated[str, named("tasks", "What to undo: upscale:factor=4, deblur:width=2 or colour", "--task")],
     degrade: Annotated[bool, typer.Option("--degrade", help="IMAGE is clean: degrade it first, and compare.")] = False,
     noise: Annotated[
@@ -94,14 +91,10 @@ def restore(
     n: CountOption = None,
     method: Annotated[str, named("posteriors", "moment or dps:scale=3", "--method")] = "moment",
     label: ClassOption = None,
-    guidance: GuidanceOption = 1.0,
-    sampler: SamplerOption = None,
-    steps: SamplingSteps = None,
-    grid: GridOption = None,
-    seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
+    **options: Any,
 ) -> None:
     """Scale up, deblur or colour a picture, several times."""
     screen = screen_for(json, quiet)
@@ -113,9 +106,9 @@ def restore(
     with screen.counting("restoring") as advance:
         made = verbs.restore(
             opened, image, task=task, degrade=degrade, noise=noise, n=n, method=method, on_progress=advance,
-            label=label, guidance=guidance, sampler=sampler, steps=steps, grid=grid, seed=seed,
+            label=label, **options,
         )  # fmt: skip
-    _tell(screen, made, out, seed)
+    _tell(screen, made, out, options["seed"])
 
 
 def register(app: typer.Typer) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,11 +59,48 @@ RescaleOption = Annotated[
 ClassifierGuidanceOption = Annotated[
     float, typer.Option("--classifier-guidance", help="Scale of the classifier's gradient; 0 is none.")
 ]
-
-
 PrecisionOption = Annotated[
     str, typer.Option("--precision", help="fp32, or bf16: faster on many processors, with slightly other images.")
 ]
+
+
+LAST = ("device", "json", "quiet")  # options that the help lists at the end
+
+
+def _sampling(
+    label: LabelOption = None,
+    guidance: GuidanceOption = 1.0,
+    guidance_interval: IntervalOption = None,
+    guidance_rescale: RescaleOption = 0.0,
+    classifier_guidance: ClassifierGuidanceOption = 0.0,
+    sampler: SamplerOption = None,
+    steps: SamplingSteps = None,
+    grid: GridOption = None,
+    precision: PrecisionOption = "fp32",
+    seed: SeedOption = 0,
+) -> None:
+    """Hold the options of sampling, those of `reverie.run.Options`, and what each is if not given."""
+
+
+def sampling(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of sampling as its **options; one that it names itself, or that is left out, goes before."""
+
+    def give(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        shared = inspect.signature(_sampling, eval_str=True).parameters
+        first = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD and p.name not in LAST]
+        added = [p for p in shared.values() if p.name not in {*own.parameters, *without}]
+        last = [p for p in own.parameters.values() if p.name in LAST]
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            command(**given)
+
+        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*first, *added, *last)]
+        called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # which typer reads
+        return called
+
+    return give
 
 
 def screen_for(json: bool, quiet: bool) -> Screen:

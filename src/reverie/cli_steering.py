@@ -9,21 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from reverie.cli_options import (
-    ClassifierGuidanceOption,
     DataDirOption,
     DeviceOption,
-    GridOption,
-    GuidanceOption,
-    IntervalOption,
     JsonOption,
-    LabelOption,
     QuietOption,
-    RescaleOption,
     RunPath,
-    SamplerOption,
-    SamplingSteps,
     SeedOption,
     named,
+    sampling,
     screen_for,
 )
 
@@ -32,6 +25,7 @@ steering = typer.Typer()
 ImagePath = Annotated[Path, typer.Argument(help="A picture file; it is fitted to the run's size.", metavar="IMAGE")]
 Minutes = Annotated[float | None, typer.Option("--minutes", help="Train for this long; 2 if nothing is said.")]
 Steps = Annotated[int | None, typer.Option("--steps", help="Train for this many steps.")]
+InverterOption = Annotated[str | None, typer.Option("--sampler", help="ddim or heun; heun if nothing is said.")]
 SheetOption = Annotated[Path, typer.Option("--out", help="Picture to draw.")]
 
 
@@ -72,6 +66,7 @@ def train_classifier(
 
 
 @steering.command()
+@sampling("label")
 def illusion(
     run: RunPath,
     views: Annotated[str, named("views", "Views with commas between, such as identity,rotate180", "--views")],
@@ -79,33 +74,25 @@ def illusion(
     n: Annotated[int, typer.Option("-n", help="How many.")] = 1,
     out: Annotated[Path, typer.Option("--out", help="X.png views, X.gif or X.mp4 film, X.npy.")] = Path("illusion.png"),
     guidance: Annotated[float | None, typer.Option("--guidance", help="Guidance scale of every view; 3 if not given.")] = None,
-    guidance_interval: IntervalOption = None,
-    guidance_rescale: RescaleOption = 0.0,
-    classifier_guidance: ClassifierGuidanceOption = 0.0,
-    sampler: SamplerOption = None,
-    steps: SamplingSteps = None,
-    grid: GridOption = None,
-    seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
+    **options: Any,
 ) -> None:
     """Draw pictures that are something else in every view."""
     screen = screen_for(json, quiet)
     from reverie import verbs
 
-    options: dict[str, Any] = {} if guidance is None else {"guidance": guidance}
+    if guidance is not None:
+        options["guidance"] = guidance
     with screen.counting("sampling") as advance:
-        made = verbs.illusion(
-            run, views, labels, n, out=out, device=device, on_progress=advance, guidance_interval=guidance_interval,
-            guidance_rescale=guidance_rescale, classifier_guidance=classifier_guidance,
-            sampler=sampler, steps=steps, grid=grid, seed=seed, **options,
-        )  # fmt: skip
-    values = {"files": [str(out)], "views": list(made.titles), "samples": n, "seed": seed}
+        made = verbs.illusion(run, views, labels, n, out=out, device=device, on_progress=advance, **options)
+    values = {"files": [str(out)], "views": list(made.titles), "samples": n, "seed": options["seed"]}
     screen.result(values, f"{', '.join(made.titles)}\nwrote {out}")
 
 
 @steering.command()
+@sampling()
 def edit(
     run: RunPath,
     image: ImagePath,
@@ -114,55 +101,39 @@ def edit(
     ] = "0.6",
     n: Annotated[int, typer.Option("-n", help="How many at each strength.")] = 4,
     out: SheetOption = Path("edit.png"),
-    label: LabelOption = None,
-    guidance: GuidanceOption = 1.0,
-    guidance_interval: IntervalOption = None,
-    guidance_rescale: RescaleOption = 0.0,
-    classifier_guidance: ClassifierGuidanceOption = 0.0,
-    sampler: SamplerOption = None,
-    steps: SamplingSteps = None,
-    grid: GridOption = None,
-    seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
+    **options: Any,
 ) -> None:
     """Draw an image again: noise it part of the way and denoise it, as another label if so asked."""
     screen = screen_for(json, quiet)
     from reverie import verbs
 
     with screen.counting("sampling") as advance:
-        made = verbs.edit(
-            run, image, strength, n, out=out, device=device, on_progress=advance, label=label, guidance=guidance,
-            guidance_interval=guidance_interval, guidance_rescale=guidance_rescale, classifier_guidance=classifier_guidance,
-            sampler=sampler, steps=steps, grid=grid, seed=seed,
-        )  # fmt: skip
-    screen.result({"files": [str(out)], "strengths": list(made.strengths), "samples": n, "seed": seed}, f"wrote {out}")
+        made = verbs.edit(run, image, strength, n, out=out, device=device, on_progress=advance, **options)
+    values = {"files": [str(out)], "strengths": list(made.strengths), "samples": n, "seed": options["seed"]}
+    screen.result(values, f"wrote {out}")
 
 
 @steering.command()
+@sampling("seed")
 def invert(
     run: RunPath,
     image: ImagePath,
     out: SheetOption = Path("inversion.png"),
-    label: LabelOption = None,
-    guidance: GuidanceOption = 1.0,
-    sampler: Annotated[str | None, typer.Option("--sampler", help="ddim or heun; heun if nothing is said.")] = None,
-    steps: SamplingSteps = None,
-    grid: GridOption = None,
+    sampler: InverterOption = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
+    **options: Any,
 ) -> None:
     """Take an image to the noise that the model draws it from, and back, and show the error."""
     screen = screen_for(json, quiet)
     from reverie import verbs
 
     with screen.counting("inverting") as advance:
-        made = verbs.invert(
-            run, image, out=out, device=device, on_progress=advance, label=label, guidance=guidance,
-            sampler=sampler, steps=steps, grid=grid,
-        )  # fmt: skip
+        made = verbs.invert(run, image, out=out, device=device, on_progress=advance, sampler=sampler, **options)
     screen.table({
         "rms_error": made.error, "noise_mean": made.mean, "noise_deviation": made.deviation,
         "evaluations": made.evaluations, "picture": str(out),
@@ -170,28 +141,23 @@ def invert(
 
 
 @steering.command()
+@sampling("seed")
 def interpolate(
     run: RunPath,
     begin: Annotated[str, typer.Option("--from", help="A seed, or a picture file.", metavar="SEED|IMAGE")],
     end: Annotated[str, typer.Option("--to", help="A seed, or a picture file.", metavar="SEED|IMAGE")],
     out: Annotated[Path, typer.Option("--out", help="X.mp4 or X.gif film, X.png some of its images, X.npy.")] = Path("way.mp4"),
     frames: Annotated[int, typer.Option("--frames", help="Images on the way.")] = 60,
-    label: LabelOption = None,
-    guidance: GuidanceOption = 1.0,
-    sampler: Annotated[str | None, typer.Option("--sampler", help="ddim or heun; heun if nothing is said.")] = None,
-    steps: SamplingSteps = None,
-    grid: GridOption = None,
+    sampler: InverterOption = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
+    **options: Any,
 ) -> None:
     """Draw the way from one seed or image to another, through noise, as a film."""
     screen = screen_for(json, quiet)
     from reverie import verbs
 
     with screen.counting("sampling") as advance:
-        verbs.interpolate(
-            run, begin, end, frames, out=out, device=device, on_progress=advance, label=label,
-            guidance=guidance, sampler=sampler, steps=steps, grid=grid,
-        )  # fmt: skip
+        verbs.interpolate(run, begin, end, frames, out=out, device=device, on_progress=advance, sampler=sampler, **options)
     screen.result({"files": [str(out)], "frames": frames}, f"wrote {out}")

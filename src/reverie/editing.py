@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from reverie.conditions import read_numbers
-from reverie.data.single import fit_array, read_picture
+from reverie.data.single import read_picture
 from reverie.denoiser import Denoiser, Given
 from reverie.errors import UserError, unknown
 from reverie.noise import Noise, image_seeds
@@ -32,16 +32,14 @@ MOST_STRENGTHS, MOST_ROWS, MOST_FRAMES = 32, 64, 1000
 
 
 def own_image(run: Run, image: str | Path | np.ndarray | Tensor) -> Tensor:
-    """Return an image in model units, (1, C, H, W); a file is fitted as the training data were, an array must fit already."""
+    """Return an image in model units, (1, C, H, W), fitted as the training data were."""
     shape = run.config.data.shape
     if len(shape) != 3:
         raise UserError(f"{run.path} is a run of points; images can be edited only with a run of images")
-    if isinstance(image, str | Path):
-        x = read_picture(image, shape, "image", str(run.config.data.reading.get("fit", "crop")))
-    else:
-        x = fit_array(np.asarray(image), shape, "the image")
+    picture = read_picture(image if isinstance(image, str | Path) else np.asarray(image), shape, "image", run.fit)
+    picture.say_fitted()
     device = next(run.model.parameters()).device
-    return run.model.codec.encode(torch.from_numpy(x)[None].to(device))
+    return run.model.codec.encode(torch.from_numpy(picture.x)[None].to(device))
 
 
 @dataclass(frozen=True)

@@ -11,20 +11,21 @@ from typing import Unpack
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 from reverie.conditions import read_labels
 from reverie.denoiser import NULL, Denoiser
 from reverie.errors import UserError
 from reverie.files import atomic, writable_folder
+from reverie.lettering import strip, wrap
 from reverie.motion import between
-from reverie.picture import INK, coloured, to_bytes, write_film
+from reverie.picture import HEADING, coloured, headed, to_bytes, write_film
 from reverie.run import Options, Progress, Run, check_count
 from reverie.views import Illusion, Placed, read_views
 
 SUFFIXES = (".png", ".gif", ".mp4", ".npy")
 USUAL: Options = {"guidance": 3.0}
-GAP, LINE = 4, 18  # pixels between images, and of a line of text
+GAP = 4  # pixels between images
 WIDE = 320  # pixels, about, that a film is wide
 FILMED = 16  # pictures, at most, in a film
 MOVING, STILL = 36, 18  # frames of a film, fifteen to the second
@@ -58,7 +59,9 @@ class Illusions:
         rows = [np.concatenate(strips[k : k + across], axis=1) for k in range(0, len(strips), across)]
         wide = rows[0].shape[1]
         rows = [np.pad(row, ((0, 0), (0, wide - row.shape[1]), (0, 0)), constant_values=255) for row in rows]
-        return np.concatenate([_line("  |  ".join(self.titles), wide), *rows])
+        return np.concatenate(
+            [strip(wrap(" | ".join(self.titles), wide - 2 * GAP, HEADING, len(self.titles)), wide, HEADING), *rows]
+        )
 
     def frames(self) -> Iterator[np.ndarray]:
         """Yield the frames of a film that goes from view to view and back to the first, (H', W', 3) uint8."""
@@ -101,20 +104,12 @@ def _framed(image: np.ndarray, gap: int) -> np.ndarray:
     return np.pad(image, ((gap, gap), (gap, gap), (0, 0)), constant_values=255)
 
 
-def _line(text: str, width: int) -> np.ndarray:
-    """Return a line of text on white, (LINE, width, 3)."""
-    strip = Image.new("RGB", (width, LINE), "white")
-    ImageDraw.Draw(strip).text((GAP, 2), text, fill=INK, font=ImageFont.load_default(size=12))
-    return np.asarray(strip)
-
-
 def _page(images: np.ndarray, across: int, title: str) -> np.ndarray:
     """Lay frames of pictures out in rows, with a title above.  images: (N, H, W, 3) uint8."""
     blank = np.full_like(images[0], 255)
     cells = [*images, *[blank] * (-len(images) % across)]
     rows = [np.concatenate([_framed(c, GAP // 2) for c in cells[k : k + across]], 1) for k in range(0, len(cells), across)]
-    page = np.concatenate(rows)
-    return np.concatenate([_line(title, page.shape[1]), page])
+    return headed(np.concatenate(rows), title)
 
 
 def illusion(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,24 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.ticker import LogFormatter
-from PIL import Image, ImageDraw, ImageFont
 
+from reverie import lettering
 from reverie.errors import UserError
 from reverie.files import atomic, writable_folder
 
-INK, SOFT, ACCENT, WARM = "#1b2733", "#8a98a8", "#2f6fde", "#d9633a"
+INK, SOFT, ACCENT, WARM = lettering.INK, "#8a98a8", "#2f6fde", "#d9633a"
 CYCLE = ("#2f6fde", "#d9633a", "#2a9d72", "#a04bc0", "#c9a227", "#3aa6b9", "#b03060", "#6b7280")
 
-SHEET_SIDE, SHEET_GAP = 64, 2  # pixels: images of a contact sheet are enlarged up to this side
+DPI = 100
+SHEET_SIDE, SHEET_WIDTH, SHEET_GAP = 64, 512, 2  # pixels: images are enlarged to that side, and few of them to that width
+MOST_ENLARGED = 8
+TITLE_LINES = 2  # under an image, at most
+HEADING, HEADED = 12, 112  # pixels: the size of letters above a picture, and how wide it is at least to have room for them
+SHEET_PIXELS, MOST_ON_SHEET = 10**8, 10_000  # of one sheet
+FILM_FRAMES, FILM_BYTES, MOST_FILMED_POINTS = 60, 2**30, 20_000  # of one film
+LEGEND = 12  # labels in a legend, at most
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".pdf", ".svg")
 
@@ -29,13 +38,31 @@ Film = Sequence[tuple[float, np.ndarray, np.ndarray]]  # (t, x, x0) for each fra
 
 
 def plain(text: str) -> str:
-    """Return text in which dollars are dollars: matplotlib takes what stands between two of them for a formula."""
-    return text.replace("$", r"\$")
+    """Return text for matplotlib's usual font: letters it lacks are told, and dollars do not begin a formula."""
+    return lettering.told(text).replace("$", r"\$")
+
+
+def titled(axes: Axes, text: str, size: float = 10, width: int | None = None) -> None:
+    """Write a title above the axes in a font that has its letters, where a width in pixels is given in at most two lines."""
+    words, font = lettering.drawable(text)
+    lines = [words] if width is None else lettering.wrap(words, width, _pixels_high(size), TITLE_LINES)
+    axes.set_title("\n".join(lines).replace("$", r"\$"), fontproperties=FontProperties(fname=font, size=size), color=INK)
+
+
+def headline(made: Figure, text: str, size: float = 9, colour: str = INK) -> None:
+    """Write a title above a whole figure in a font that has its letters; what is too long is cut off."""
+    words = lettering.shorten(text, round(made.get_figwidth() * DPI) - 8, _pixels_high(size))
+    font = FontProperties(fname=lettering.drawable(words)[1], size=size)
+    made.suptitle(words.replace("$", r"\$"), fontproperties=font, color=colour)
+
+
+def _pixels_high(points: float) -> int:
+    return round(points * DPI / 72)
 
 
 def figure(width: float, height: float) -> Figure:
     """Return an empty figure of this size in inches, drawn without a screen."""
-    made = Figure(figsize=(width, height), dpi=100, layout="constrained", facecolor="white")
+    made = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
     FigureCanvasAgg(made)
     return made
 
@@ -79,7 +106,7 @@ def window(points: np.ndarray) -> tuple[float, float]:
 def plane(axes: Axes, limits: tuple[float, float], title: str = "") -> Axes:
     """Make the axes a square piece of the plane without ticks."""
     axes.set(xlim=limits, ylim=limits, aspect="equal", xticks=[], yticks=[])
-    axes.set_title(plain(title), fontsize=10, color=INK)
+    titled(axes, title)
     for side in axes.spines.values():
         side.set_color("#d5dbe1")
     return axes
@@ -106,14 +133,22 @@ def scatter(points: np.ndarray, labels: Sequence[str] | None = None, title: str 
     made = figure(5, 5)
     axes = plane(made.subplots(), window(points[:, :2]), title)
     dots(axes, points, colours(labels, len(points)))
-    if labels is not None:
-        for k, name in enumerate(sorted(set(labels))):
-            axes.scatter([], [], s=20, c=CYCLE[k % len(CYCLE)], label=plain(name))
-        axes.legend(fontsize=8, loc="upper right", framealpha=0.9)
+    legend(axes, labels)
     return made
 
 
-def point_frames(film: Film, labels: Sequence[str] | None, most: int = 60) -> Iterator[np.ndarray]:
+def legend(axes: Axes, labels: Sequence[str] | None) -> None:
+    """Say which colour is which label, for the first of many."""
+    names = sorted(set(labels or ()))
+    for k, name in enumerate(names[:LEGEND]):
+        axes.scatter([], [], s=20, c=CYCLE[k % len(CYCLE)], label=plain(lettering.shorten(name, 120, 11)))
+    if len(names) > LEGEND:
+        axes.scatter([], [], s=0, label=f"and {len(names) - LEGEND:,} more")
+    if names:
+        axes.legend(fontsize=8, loc="upper right", framealpha=0.9)
+
+
+def point_frames(film: Film, labels: Sequence[str] | None, most: int = FILM_FRAMES) -> Iterator[np.ndarray]:
     """Yield (H, W, 3) frames with x on the left and the x0 estimate on the right."""
     last = film[-1][2]
     limits = window(np.concatenate([film[0][1][:, :2], last[:, :2]]))
@@ -121,6 +156,7 @@ def point_frames(film: Film, labels: Sequence[str] | None, most: int = 60) -> It
     panels = [plane(axes, limits) for axes in made.subplots(1, 2)]
     clouds = [dots(axes, film[0][1], colours(labels, len(last))) for axes in panels]
     panels[1].set_title("estimate of x0", fontsize=10, color=INK)
+    legend(panels[1], labels)
     for k in np.unique(np.linspace(0, len(film) - 1, most).round().astype(int)):
         t, *pair = film[k]
         panels[0].set_title(f"x at t = {t:.3f}", fontsize=10, color=INK)
@@ -161,31 +197,55 @@ def coloured(images: np.ndarray, factor: int = 1) -> np.ndarray:
     return np.broadcast_to(pixels, (*pixels.shape[:3], 3)).repeat(factor, 1).repeat(factor, 2)
 
 
+def enlargement(height: int, width: int, across: int) -> int:
+    """Return the whole factor by which images on a sheet are enlarged: to about 64 pixels, and a few to fill about 512."""
+    wanted = max(SHEET_SIDE // max(height, width, 1), SHEET_WIDTH // max(across * width, 1))
+    return min(max(wanted, 1), MOST_ENLARGED)
+
+
+def _across(count: int, columns: int | None) -> int:
+    return min(columns or int(np.ceil(np.sqrt(count))), max(count, 1))
+
+
+def most_on_sheet(height: int, width: int) -> int:
+    """Return how many images of this size fit on a sheet that can still be drawn and opened."""
+    factor = enlargement(height, width, MOST_ON_SHEET)
+    return max(1, min(MOST_ON_SHEET, SHEET_PIXELS // ((height * factor + SHEET_GAP) * (width * factor + SHEET_GAP))))
+
+
 def contact_sheet(images: np.ndarray, titles: Sequence[str] | None = None, columns: int | None = None) -> np.ndarray:
     """Lay images out on white, small ones enlarged by a whole factor, with gaps of 2 pixels and titles below.
 
     images: (N, H, W) or (N, H, W, C) uint8 with C = 1, 3 or 4; returns (H', W', 3) uint8.
     """
     count, height, width = images.shape[:3]
-    factor = max(1, SHEET_SIDE // max(height, width, 1))
+    if count > (most := most_on_sheet(height, width)):
+        raise UserError(f"a sheet holds at most {most:,} images of {height}x{width} pixels, got {count:,}; show fewer")
+    across = _across(count, columns)
+    factor = enlargement(height, width, across)
     pixels = coloured(images, factor)
-    line = 12 if titles is not None else 0
-    across = min(columns or int(np.ceil(np.sqrt(count))), max(count, 1))
-    down = -(-count // across)
+    size = min(max(width * factor // 12, 10), 13)
+    captions = [lettering.wrap(title, width * factor, size, TITLE_LINES) for title in titles or ()]
+    most_lines = max(map(len, captions), default=0)
+    line = most_lines * (size + lettering.LEADING)
     tall, wide = height * factor + line + SHEET_GAP, width * factor + SHEET_GAP
-    sheet = np.full((down * tall + SHEET_GAP, across * wide + SHEET_GAP, 3), 255, np.uint8)
+    sheet = np.full((-(-count // across) * tall + SHEET_GAP, across * wide + SHEET_GAP, 3), 255, np.uint8)
     corners = [(SHEET_GAP + k // across * tall, SHEET_GAP + k % across * wide) for k in range(count)]
     for (top, left), big in zip(corners, pixels, strict=True):
         sheet[top : top + big.shape[0], left : left + big.shape[1]] = big
-    if titles is None:
-        return sheet
-    page = Image.fromarray(sheet)
-    font = ImageFont.load_default(size=10)
-    for (top, left), title in zip(corners, titles, strict=True):
-        strip = Image.new("RGB", (width * factor, line), "white")  # a strip of its own cuts long titles off
-        ImageDraw.Draw(strip).text((0, 0), " ".join(title.split()), fill=INK, font=font)
-        page.paste(strip, (left, top + height * factor))
-    return np.asarray(page)
+    for (top, left), words in zip(corners if titles is not None else (), captions, strict=True):
+        strip = lettering.strip(words, width * factor, size)
+        below = top + height * factor
+        sheet[below : below + len(strip), left : left + width * factor] = strip
+    return sheet
+
+
+def headed(page: np.ndarray, text: str) -> np.ndarray:
+    """Put a line of text above a picture, which is made wide enough for a few words.  page: (H, W, 3) uint8."""
+    spare = max(0, HEADED - page.shape[1])
+    page = np.pad(page, ((0, 0), (spare // 2, spare - spare // 2), (0, 0)), constant_values=255)
+    width = page.shape[1]
+    return np.concatenate([lettering.strip([lettering.shorten(text, width - 4, HEADING)], width, HEADING), page])
 
 
 def loss_curve(rows: Sequence[dict[str, Any]]) -> Figure:
@@ -215,9 +275,26 @@ def to_bytes(image: np.ndarray) -> np.ndarray:
     return np.asarray((np.clip(image, 0, 1) * 255).round(), dtype=np.uint8)
 
 
-def image_frames(film: Film, last: np.ndarray, most: int = 60) -> Iterator[np.ndarray]:
+def most_filmed(shape: tuple[int, ...]) -> int:
+    """Return how many data of this shape a film may show, by the memory that its frames take.  shape: (D,) or (C, H, W)."""
+    if len(shape) == 1:
+        return MOST_FILMED_POINTS
+    height, width = shape[1:]
+    factor = enlargement(height, width, MOST_ON_SHEET)
+    drawn = 2 * (height * factor + SHEET_GAP) * (width * factor + SHEET_GAP)  # pixels in the two halves of a frame
+    each = FILM_FRAMES * (2 * 4 * math.prod(shape) + 2 * 3 * drawn)  # x and x0 as float32; frames as they are and as one array
+    return max(1, FILM_BYTES // each)
+
+
+def image_frames(
+    film: Film, last: np.ndarray, titles: Sequence[str] | None = None, most: int = FILM_FRAMES
+) -> Iterator[np.ndarray]:
     """Yield (H, W, 3) frames with the grid of x on the left and that of the x0 estimate on the right."""
+
+    def half(images: np.ndarray, heading: str) -> np.ndarray:
+        return headed(contact_sheet(to_bytes(images), titles), heading)
+
     for k in np.unique(np.linspace(0, len(film) - 1, most).round().astype(int)):
-        _, x, x0 = film[k]
-        yield np.concatenate([contact_sheet(to_bytes(x)), contact_sheet(to_bytes(x0))], axis=1)
-    yield np.concatenate([contact_sheet(to_bytes(last))] * 2, axis=1)
+        t, x, x0 = film[k]
+        yield np.concatenate([half(x, f"x at t = {t:.3f}"), half(x0, "estimate of x0")], axis=1)
+    yield np.concatenate([half(last, "the sample")] * 2, axis=1)

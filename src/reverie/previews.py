@@ -18,7 +18,7 @@ from reverie.distances import nearest
 from reverie.doctor import Look, look_at
 from reverie.errors import ReverieWarning
 from reverie.files import atomic
-from reverie.picture import contact_sheet, dots, figure, plane, save, to_bytes, window, write_film
+from reverie.picture import contact_sheet, dots, figure, headed, plane, save, to_bytes, window, write_film
 from reverie.run import Run
 
 FOLDER, FILM, LABELS = "previews", "film.gif", "labels.png"
@@ -104,9 +104,10 @@ class Previews:
     def finish(self) -> None:
         """Join the sheets to a film, and draw a contact sheet of the labels of a conditional run."""
         folder = self.run.path / FOLDER
-        sheets = [iio.imread(p) for p in sorted(folder.glob("step-*.png"))]
+        paths = sorted(folder.glob("step-*.png"))
+        sheets = [headed(iio.imread(p)[..., :3], f"step {p.stem.removeprefix('step-').lstrip('0') or 0}") for p in paths]
         if len(sheets) > 1 and len({s.shape for s in sheets}) == 1:
-            write_film(folder / FILM, [s[..., :3] for s in sheets], per_second=3)
+            write_film(folder / FILM, sheets, per_second=3)
         names = self.run.config.data.labels[:LABEL_ROWS]
         if self.is_images and names:
             rows = [self.run.sample(LABEL_COLUMNS, label=name, steps=STEPS).x for name in names]

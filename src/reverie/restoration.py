@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.data.single import Shape, fit_array, read_mask, read_picture
+from reverie.data.single import Shape, read_mask, read_picture
 from reverie.errors import UserError
 from reverie.inverse import INPAINTERS, POSTERIORS, Method, Replacement
 from reverie.measurements import MEASUREMENTS, Keep, Measurement
@@ -46,9 +46,10 @@ def inpaint(
     """Draw what a mask hides of an image, n times: `reverie.inpaint("runs/digits", "seven.png", mask="left-half")`.
 
     White pixels of the mask are filled; the others come back exactly as they are.  image: a file, or an array (H, W),
-    (H, W, C) or (C, H, W); mask: a file, a box like 10:20,5:25, a half such as top-half, or an array that is true where to
-    fill.  For a run of points, known="x=0.5" fixes coordinates instead.  A labelled run draws without a label unless one
-    is given: what is known decides.
+    (H, W, C) or (C, H, W), of any size: it is fitted as the run's data were, and its mask with it; mask: a file, a box of the
+    image's rows and columns like 10:20,5:25, a half such as top-half, or an array that is true where to fill.  For a run of
+    points, known="x=0.5" fixes coordinates instead.  A labelled run draws without a label unless one is given: what is
+    known decides.
     """
     run = run if isinstance(run, Run) else load(run, device)
     shape = run.config.data.shape
@@ -63,8 +64,10 @@ def inpaint(
             raise UserError(f"{run.path} is a run of images; give an image and a mask instead of --known")
         if image is None or mask is None:
             raise UserError("inpainting needs an image and a --mask that is white where to fill, or a half such as left-half")
-        truth = _read(run, image, _picture_shape(run), "image", fit=True)
-        seen = torch.from_numpy(_read_fill(mask, _picture_shape(run)).copy())
+        picture = read_picture(image, _picture_shape(run), "image", run.fit)
+        seen = torch.from_numpy(read_mask(mask, _picture_shape(run), picture.size, run.fit).copy())
+        picture.say_fitted(", as is a mask of its size")
+        truth = torch.from_numpy(picture.x)
     n = n if n is not None else POINTS if len(shape) == 1 else IMAGES
     method = USUAL[len(shape) > 1] if method is None else method
     way = build(INPAINTERS, method, "method")
@@ -96,8 +99,8 @@ def restore(
     """Undo what was done to an image, n times: `reverie.restore("runs/digits", "small.png", task="upscale:factor=4")`.
 
     task: upscale, deblur or colour; image: the degraded picture, or a clean one that is first degraded (degrade=True), which
-    tells how good the results are; noise: standard deviation of the noise in the picture, whose values run from 0 to 1; if not
-    given, that of rounding to 8 bits.
+    tells how good the results are; of another size it is fitted as the run's data were; noise: standard deviation of the noise
+    in the picture, whose values run from 0 to 1; if not given, that of rounding to 8 bits.
     """
     run = run if isinstance(run, Run) else load(run, device)
     shape = _picture_shape(run)
@@ -106,14 +109,16 @@ def restore(
     way = build(POSTERIORS, method, "method")
     if noise is not None and not 0 <= noise <= 1:
         raise UserError(f"the noise must lie between 0 and 1, the range of the pixels, got {noise}")
-    original = _read(run, image, shape, "image", fit=True) if degrade else None
+    given = read_picture(image, shape if degrade else small, "image", run.fit)
+    given.say_fitted("" if degrade or small[1:] == shape[1:] else f", of which {shape[1]}x{shape[2]} are made")
+    original = torch.from_numpy(given.x) if degrade else None
     seed = options.get("seed", 0)
     if original is not None:
         seen = action(original[None])
         if noise:
             seen = seen + noise * Noise(image_seeds(seed, 1), draws=DEGRADE_DRAW).like(seen)
     else:
-        seen = _read(run, image, small, "image", fit=False)[None]
+        seen = torch.from_numpy(given.x)[None]
     encode = run.model.codec.encode
     size = float(encode(torch.ones(1)) - encode(torch.zeros(1)))  # of one unit in model units
     strength = size * (ROUNDING if noise is None else noise)
@@ -182,26 +187,6 @@ def _picture_shape(run: Run) -> Shape:
     if len(shape) != 3:
         raise UserError(f"{run.path} is a run of points; only runs of images can be restored")
     return shape[0], shape[1], shape[2]
-
-
-def _read(run: Run, image: Picture, shape: Shape, what: str, fit: bool) -> Tensor:
-    """Return a picture as (C, H, W) in [0, 1]; one of another size is fitted as the run's data were, where that is allowed."""
-    if isinstance(image, np.ndarray):
-        return torch.from_numpy(fit_array(image, shape, f"the {what}"))
-    how = str(run.config.data.reading.get("fit", "crop")) if fit else None
-    return torch.from_numpy(read_picture(image, shape, what, how))
-
-
-def _read_fill(mask: str | Path | np.ndarray, shape: Shape) -> np.ndarray:
-    """Return which numbers are known, (C, H, W)."""
-    if not isinstance(mask, np.ndarray):
-        return read_mask(mask, shape)
-    if mask.shape != shape[1:]:
-        raise UserError(f"the mask has the shape {mask.shape}, and {shape[1:]} is needed")
-    known = np.broadcast_to(mask == 0, shape)
-    if known.all() or not known.any():
-        raise UserError("the mask must be true for some pixels, which are filled, and false for some, which are known")
-    return known
 
 
 def _read_known(text: str | None, size: int) -> tuple[Tensor, Tensor]:

@@ -13,11 +13,27 @@ from matplotlib.figure import Figure
 from numpy.typing import DTypeLike
 
 from reverie.errors import UserError
-from reverie.picture import ACCENT, INK, SOFT, WARM, dots, figure, plain, plane, png_bytes, save, to_bytes, window
+from reverie.picture import (
+    ACCENT,
+    DPI,
+    INK,
+    SOFT,
+    WARM,
+    dots,
+    figure,
+    headline,
+    plane,
+    png_bytes,
+    save,
+    titled,
+    to_bytes,
+    window,
+)
 from reverie.samples import Samples, check_output, is_folder
 
 FILL = np.array([0.80, 0.86, 0.95])  # the colour of pixels that are not known
 SHOWN, ACROSS = 32, 10  # results on a sheet, at most, and panels in a row of it
+PANEL = 1.25  # inches across
 
 
 @dataclass(frozen=True)
@@ -80,13 +96,13 @@ class Restored:
             panels.append((", ".join(words) or f"result {k}", image))
         down = -(-(len(panels) + 1) // ACROSS)
         across = -(-(len(panels) + 1) // down)
-        made = figure(1.25 * across, 1.6 * down + 0.35)
+        made = figure(PANEL * across, 1.6 * down + 0.35)
         grid = made.subplots(down, across, squeeze=False).ravel()
         for axes in grid:
             axes.set_axis_off()
         for axes, (title, image) in zip(grid, panels, strict=False):
             axes.imshow(_shown(image), interpolation="nearest")
-            axes.set_title(plain(title), fontsize=8, color=INK)
+            titled(axes, title, 8, round(PANEL * DPI) - 6)
         last = grid[len(panels)]
         spread = self.spread if self.spread.ndim == 2 else np.sqrt((self.spread**2).mean(-1))
         drawn = last.imshow(spread, cmap="magma", vmin=0, vmax=max(float(spread.max()), 1e-3), interpolation="nearest")
@@ -94,7 +110,7 @@ class Restored:
         bar = made.colorbar(drawn, cax=last.inset_axes((0.0, -0.11, 1.0, 0.06)), orientation="horizontal")
         bar.ax.tick_params(labelsize=6, length=2, colors=INK)
         bar.outline.set_visible(False)
-        made.suptitle(plain(self.title), fontsize=9, color=INK)
+        headline(made, self.title)
         return made
 
     def _plane(self) -> Figure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -21,12 +21,12 @@ from reverie.errors import UserError, pick, unknown
 from reverie.families.diffusion import Diffusion
 from reverie.guidance import ClassifierFree, ClassifierGuided
 from reverie.noise import Noise, image_seeds
+from reverie.picture import FILM_FRAMES
 from reverie.samplers import GRIDS, SAMPLERS, Frame, Sampler
-from reverie.samples import Samples
+from reverie.samples import Samples, check_film
 from reverie.spec import build
 
 MOST_STEPS, MOST_SAMPLES = 100_000, 10_000_000
-FILM_FRAMES = 60  # of a trajectory, at most, are kept for a film
 BATCH_VALUES = 2**17  # pixels or coordinates that are sampled at once; beyond 64 images of 28 x 28 the speed is the same
 PRECISIONS = {"fp32": False, "bf16": True}  # whether numbers are rounded within the network
 # Sampler, steps and grid when nothing is said, for points and for images.  docs/benchmarks.md has the measurement for
@@ -91,6 +91,11 @@ class Run:
     model: Diffusion
     path: Path
 
+    @property
+    def fit(self) -> str:
+        """How the data were brought to their size, and so how a picture is that is given to the run."""
+        return str(self.config.data.reading.get("fit", "crop"))
+
     def metrics(self) -> list[dict[str, Any]]:
         """Return the rows of metrics.jsonl."""
         return checkpoint.read_metrics(self.path)
@@ -105,7 +110,7 @@ class Run:
             if label is not None:
                 raise UserError(f"the run {self.path} was trained without labels, so it cannot draw {label!r}")
             return None
-        if label == "all" and "all" not in names:
+        if self.in_turn(label):
             return torch.arange(first, first + n) % len(names)
         if label is not None:
             labels = torch.tensor(read_label(label, names).labels).expand(n, -1)
@@ -174,8 +179,7 @@ class Run:
             raise UserError("an interval and a rescaling of guidance mean something only with --guidance other than 1")
         if rescale and len(self.config.data.shape) == 1:
             raise UserError(f"{self.path} is a run of points, whose coordinates have no common spread to rescale to")
-        in_turn = label == "all" and "all" not in names
-        weights = (1.0,) if label is None or in_turn or not names else read_label(label, names).weights
+        weights = (1.0,) if label is None or self.in_turn(label) or not names else read_label(label, names).weights
         judge = self.classifier() if gamma else None
         lowered = pick(PRECISIONS, options.get("precision", "fp32"), "precision")
 
@@ -205,40 +209,47 @@ class Run:
         return max(1, BATCH_VALUES // math.prod(self.config.data.shape))
 
     def batches(self, n: int = 16, *, on_progress: Progress | None = None, **options: Unpack[Options]) -> Iterator[Samples]:
-        """Draw n data in batches of a size that suits the machine and yield each; on_progress is told (done, of)."""
+        """Draw n data in batches of a size that suits the machine and yield each; on_progress is told (data drawn, n)."""
         check_count(n)
         size = self.batch_size()
-        firsts = range(0, n, size)
-        for k, first in enumerate(firsts):
-
-            def tell(done: int, of: int, k: int = k) -> None:
-                if on_progress:
-                    on_progress(k * of + done, len(firsts) * of)
-
-            yield self._draw(min(size, n - first), first, False, tell, options)
+        for first in range(0, n, size):
+            yield self._draw(min(size, n - first), first, n, on_progress, options)
 
     def sample(
         self, n: int = 16, *, film: bool = False, on_progress: Progress | None = None, **options: Unpack[Options]
     ) -> Samples:
-        """Draw n data in user units; with `film`, all at once and with the frames kept.  on_progress is told (done, of)."""
+        """Draw n data in user units; with `film`, all at once and with the frames kept.  on_progress is told (drawn, n)."""
         if film:
-            return self._draw(n, 0, True, on_progress, options)
+            check_film(n, self.config.data.shape)
+            kept: list[tuple[float, np.ndarray, np.ndarray]] = []
+            return replace(self._draw(n, 0, n, on_progress, options, kept), film=tuple(kept))
         parts = list(self.batches(n, on_progress=on_progress, **options))
-        labels = [name for part in parts for name in part.labels or ()]
-        return Samples(np.concatenate([part.x for part in parts]), labels or None)
+        labels = [name for part in parts for name in part.labels or ()] or None
+        titles = labels if parts[0].titles is not None else None
+        return Samples(np.concatenate([part.x for part in parts]), labels, titles=titles)
 
-    def _draw(self, n: int, first: int, film: bool, on_progress: Progress | None, options: Options) -> Samples:
-        """Draw images first .. first + n - 1 at once."""
-        kept: list[tuple[float, np.ndarray, np.ndarray]] = []
+    def _draw(
+        self, n: int, first: int, of: int, on_progress: Progress | None, options: Options,
+        kept: list[tuple[float, np.ndarray, np.ndarray]] | None = None,
+    ) -> Samples:  # fmt: skip
+        """Draw data first .. first + n - 1 at once, which are some `of` all; what is on the way goes into `kept`.
+
+        Data that are drawn at once are all finished at once, so progress between is that share of them.
+        """
         for frame in self.frames(n, first, **options):
-            if film and (frame.i * FILM_FRAMES >= len(kept) * frame.of or frame.i == frame.of - 1):
+            if kept is not None and (frame.i * FILM_FRAMES >= len(kept) * frame.of or frame.i == frame.of - 1):
                 kept.append((float(frame.t), self.decode(frame.x), self.decode(frame.x0)))
             if on_progress:
-                on_progress(frame.i + 1, frame.of)
+                on_progress(first + n * (frame.i + 1) // frame.of, of)
             last = frame
         x0 = self.finished(last)
-        cond = self.labels(options.get("label"), n, options.get("seed", 0), first)
-        return Samples(x0, self.names(cond, options), tuple(kept))
+        label = options.get("label")
+        names = self.names(self.labels(label, n, options.get("seed", 0), first), options)
+        return Samples(x0, names, titles=names if self.in_turn(label) else None)
+
+    def in_turn(self, label: str | None) -> bool:
+        """Tell whether a label asks for each one in turn."""
+        return label == "all" and "all" not in self.config.data.labels
 
     def names(self, cond: Tensor | None, options: Options) -> list[str] | None:
         """Return what each datum of a batch was asked to be; a composition as it was written.  cond: (n,) or (n, K)."""

@@ -25,7 +25,7 @@ from reverie.prepare import resume as go_on
 from reverie.restoration import inpaint, restore
 from reverie.run import Options, Progress, Run, load
 from reverie.samplers import GRIDS, SAMPLERS
-from reverie.samples import Samples, check_output, streams, wants_film, write
+from reverie.samples import Samples, check_output, check_room, streams, wants_film, write
 from reverie.schedule import SCHEDULES
 from reverie.steering import begin_classifier, edit, illusion, interpolate, invert, train_classifier
 from reverie.trainer import Training
@@ -80,6 +80,7 @@ def sample_to(
     """Draw n samples and write them as `out` says, arrays and folders batch by batch; return the files written."""
     run = run if isinstance(run, Run) else load(run, device)
     check_output(out)
+    check_room(out, n, run.config.data.shape)
     if streams(out, run.config.data.shape):
         return write(run.batches(n, on_progress=on_progress, **options), n, out)
     return run.sample(n, film=wants_film(out), on_progress=on_progress, **options).save(out)

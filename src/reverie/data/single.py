@@ -1,21 +1,26 @@
-"""One picture or mask from a file, in the shape a model wants, with its values untouched."""
+"""One picture or mask from a file or an array, in the shape a model wants; values stay untouched where the shape is right."""
 
 from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from PIL import Image, ImageOps
 
 from reverie.data.arrays import eight_bits, read_npy
-from reverie.data.pixels import Broken, Recipe, decode, read_header
+from reverie.data.pixels import Broken, Recipe, check_fit, decode, plain, read_header
+from reverie.data.pixels import shape as shaped
 from reverie.data.sources import FILE_LIMIT
 from reverie.errors import ReverieWarning, UserError
 from reverie.files import reason
 
 Shape = tuple[int, int, int]
+Size = tuple[int, int]
 
+CHANNELS = (1, 3, 4)
 BOXES = {  # rows and columns to be filled, as shares of height and width
     "left-half": (0.0, 1.0, 0.0, 0.5),
     "right-half": (0.0, 1.0, 0.5, 1.0),
@@ -25,13 +30,51 @@ BOXES = {  # rows and columns to be filled, as shares of height and width
 }
 
 
-def read_picture(path: str | Path, shape: Shape, what: str, fit: str | None = None) -> np.ndarray:
-    """Return a picture in the shape asked for, (C, H, W) float32 in [0, 1]; 8-bit values k become k / 255.
+@dataclass(frozen=True)
+class Picture:
+    """A picture in the shape that was asked for.
 
-    fit: how a picture of another size is brought to this one; None refuses it.  An .npy file holds one picture, (H, W),
-    (H, W, C) or (C, H, W); real numbers from 0 to 1 are taken as they are.
+    x: (C, H, W) float32 in [0, 1]; name: what it is called in messages; size: height and width that it had before; fit: how
+    it was brought to its size where that is another one.
     """
-    path = Path(path)
+
+    x: np.ndarray
+    name: str
+    size: Size
+    fit: str
+
+    def say_fitted(self, also: str = "") -> None:
+        """Warn in one line where the picture was brought to another size.  also: what else is to be known of it."""
+        height, width = self.x.shape[1:]
+        if self.size != (height, width):
+            said = f"{self.name} of {_by(self.size)} pixels was brought to {height}x{width} ({self.fit}){also}"
+            warnings.warn(said, ReverieWarning, stacklevel=2)
+
+
+def read_picture(image: str | Path | np.ndarray, shape: Shape, what: str, fit: str = "crop") -> Picture:
+    """Return a picture in the shape asked for; one of another size or with other channels is brought to it.
+
+    image: a file, or an array (H, W), (H, W, C) or (C, H, W), which an .npy file may hold as well; fit: how data of another
+    size are brought to this one.  8-bit values k become k / 255; real numbers from 0 to 1 are taken as they are.
+    """
+    check_fit(fit)
+    channels, height, width = shape
+    if isinstance(image, np.ndarray):
+        return _fit_array(image, shape, f"the {what}", fit)
+    name, content = f"the {what} {image}", _read_file(image, what)
+    if isinstance(content, np.ndarray):
+        return _fit_array(content, shape, name, fit)
+    try:
+        head = read_header(content)
+        pixels = decode(content, Recipe(height, width, channels, fit))
+    except Broken as error:
+        raise UserError(f"{name} cannot be read: {error}") from None
+    return Picture(pixels.astype(np.float32) / np.float32(255), name, (head.height, head.width), fit)
+
+
+def _read_file(file: str | Path, what: str) -> bytes | np.ndarray:
+    """Return the bytes of a file, or the array that an .npy file holds."""
+    path = Path(file)
     try:
         size = path.stat().st_size
         if not path.is_file():
@@ -39,75 +82,123 @@ def read_picture(path: str | Path, shape: Shape, what: str, fit: str | None = No
         if size > FILE_LIMIT:
             raise UserError(f"the {what} {path} is too large ({size >> 20} MiB; the limit is {FILE_LIMIT >> 20} MiB)")
         if path.suffix.lower() == ".npy":
-            with path.open("rb") as file:
-                return fit_array(read_npy(file, size, str(path)), shape, f"the {what} {path}")
-        data = path.read_bytes()
+            with path.open("rb") as opened:
+                return read_npy(opened, size, str(path))
+        return path.read_bytes()
     except OSError as error:
         raise UserError(f"the {what} {path} cannot be read: {reason(error)}") from None
     except ValueError as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"the {what} {str(path)!r} is no file name") from None
-    channels, height, width = shape
-    try:
-        head = read_header(data)
-        if fit is None and (head.height, head.width) != (height, width):
-            raise UserError(
-                f"the {what} {path} is {head.height}x{head.width} pixels, and {height}x{width} (height x width) are needed"
-            )
-        if (head.height, head.width) != (height, width):
-            warnings.warn(
-                f"the {what} {path} of {head.height}x{head.width} pixels was brought to {height}x{width} ({fit})",
-                ReverieWarning,
-                stacklevel=2,
-            )
-        return decode(data, Recipe(height, width, channels, fit or "crop")).astype(np.float32) / np.float32(255)
-    except Broken as error:
-        raise UserError(f"the {what} {path} cannot be read: {error}") from None
 
 
-def fit_array(values: np.ndarray, shape: Shape, what: str) -> np.ndarray:
-    """Return one picture that is an array in the shape asked for, (C, H, W) float32 in [0, 1]."""
-    channels, height, width = shape
+def _fit_array(values: np.ndarray, shape: Shape, name: str, fit: str) -> Picture:
+    x = _planes(values, shape, name)
+    size = (x.shape[1], x.shape[2])
+    if not (x.dtype.kind == "f" and x.min() >= 0 and x.max() <= 1 and x.shape == shape):
+        eight = eight_bits(x, name)[0]
+        if x.shape != shape:
+            image = Image.fromarray(eight[0] if len(eight) == 1 else np.ascontiguousarray(np.moveaxis(eight, 0, -1)))
+            eight = shaped(plain(image, shape[0]), Recipe(shape[1], shape[2], shape[0], fit))
+        x = eight.astype(np.float32) / np.float32(255)
+    return Picture(np.ascontiguousarray(x, np.float32), name, size, fit)
+
+
+def _planes(values: np.ndarray, shape: Shape, name: str) -> np.ndarray:
+    """Return an array of one picture as (C, H, W): channels come last or first."""
     if values.dtype.kind not in "buif" or values.size == 0:
-        raise UserError(f"{what} does not hold the numbers of a picture")
-    x = values[None] if values.ndim == 2 else values
-    if x.ndim == 3 and x.shape != shape and x.shape == (height, width, channels):
-        x = np.moveaxis(x, -1, 0)
-    if x.shape != shape:
-        raise UserError(f"{what} has the shape {values.shape}; {height}x{width} pixels with {channels} channels are needed")
-    if not (x.dtype.kind == "f" and x.min() >= 0 and x.max() <= 1):
-        x = eight_bits(x, what)[0].astype(np.float32) / np.float32(255)
-    return np.ascontiguousarray(x, np.float32)
+        raise UserError(f"{name} does not hold the numbers of a picture")
+    if values.ndim == 2:
+        return values[None]
+    channels, height, width = shape
+    if values.shape == shape:
+        return values
+    if values.ndim == 3 and (values.shape == (height, width, channels) or values.shape[-1] in CHANNELS):
+        return np.moveaxis(values, -1, 0)
+    if values.ndim == 3 and values.shape[0] in CHANNELS:
+        return values
+    raise UserError(f"{name} has the shape {values.shape}; a picture is (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels")
 
 
-def read_mask(mask: str | Path, shape: Shape) -> np.ndarray:
+def read_mask(mask: str | Path | np.ndarray, shape: Shape, size: Size | None = None, fit: str = "crop") -> np.ndarray:
     """Return which numbers of a picture are known, (C, H, W) bool: the white pixels of a mask are to be filled.
 
-    mask: a file, a name from BOXES, or a box of rows and columns such as 10:20,5:25 (the first inside, the last not).  White
-    in a file is what is at least half as bright as its brightest pixel.
+    mask: a file, a name from BOXES, a box of rows and columns such as 10:20,5:25 (the first inside, the last not), or an array
+    (H, W) that is not 0 where to fill.  White in a file is what is at least half as bright as its brightest pixel.  size and
+    fit: those of the picture, which the mask follows; what a white pixel touches is filled.  A mask may also have the size
+    asked for already.
     """
-    height, width = shape[1:]
+    after = shape[1], shape[2]
+    before = after if size is None else size
+    name = "the mask" if isinstance(mask, np.ndarray) else f"the mask {mask}"
+    fill = _read_fill(mask, before)
+    if fill.shape == before:
+        fill = _follow(fill, after, fit)
+    if fill.shape != after:
+        also = f", or of {_by(after)} as the run's images" if before != after else ""
+        raise UserError(f"{name} is of {_by(fill.shape)} pixels, and {_by(before)} are needed, as its image is{also}")
+    if not fill.any():
+        raise UserError(f"{name} has nothing to fill; make the pixels that are to be drawn white")
+    if fill.all():
+        raise UserError(f"{name} leaves no pixel known; make what is to be kept black, or use reverie sample")
+    return np.broadcast_to(~fill, shape)
+
+
+def _read_fill(mask: str | Path | np.ndarray, size: Size) -> np.ndarray:
+    """Return where to fill, (H, W) bool, in the size that a file or an array has, and of this size otherwise."""
+    if isinstance(mask, np.ndarray):
+        if mask.ndim != 2:
+            raise UserError(f"the mask has the shape {mask.shape}; it must be (H, W), and not 0 where to fill")
+        return np.asarray(mask != 0)
+    height, width = size
     text = str(mask)
-    fill = np.zeros((height, width), bool)
+    fill = np.zeros(size, bool)
     if text in BOXES:
         top, bottom, left, right = BOXES[text]
         fill[round(top * height) : round(bottom * height), round(left * width) : round(right * width)] = True
     elif box := re.fullmatch(r"(\d{1,6}):(\d{1,6}),(\d{1,6}):(\d{1,6})", text):
-        top, bottom, left, right = (int(part) for part in box.groups())
-        if not (top < bottom <= height and left < right <= width):
+        first, end, left_one, right_end = (int(part) for part in box.groups())
+        if not (first < end <= height and left_one < right_end <= width):
             raise UserError(f"the box {text} does not lie within {height} rows and {width} columns; write rows, then columns")
-        fill[top:bottom, left:right] = True
+        fill[first:end, left_one:right_end] = True
     else:
         if not Path(text).exists():
             raise UserError(
                 f"the mask {text!r} is no file; give a picture with white where to fill, a box like 10:20,5:25, or one of:"
                 f" {', '.join(BOXES)}"
             )
-        bright = read_picture(text, (1, height, width), "mask")[0]
+        bright = _read_grey(text)
         fill = bright >= max(float(bright.max()), 1e-6) / 2  # masks of 0 and 1 are meant as those of 0 and 255
-    if not fill.any():
-        raise UserError(f"the mask {text} has nothing to fill; make the pixels that are to be drawn white")
-    if fill.all():
-        raise UserError(f"the mask {text} leaves no pixel known; make what is to be kept black, or use reverie sample")
-    return np.broadcast_to(~fill, shape)
+    return fill
+
+
+def _read_grey(file: str) -> np.ndarray:
+    """Return the brightness of a mask's pixels in the size they have, (H, W)."""
+    name, content = f"the mask {file}", _read_file(file, "mask")
+    if isinstance(content, np.ndarray):
+        planes = _planes(content, (1, 0, 0), name)
+        return np.asarray(_fit_array(planes, (1, planes.shape[1], planes.shape[2]), name, "crop").x[0])
+    try:
+        head = read_header(content)
+        return np.asarray(decode(content, Recipe(head.height, head.width, 1))[0])
+    except Broken as error:
+        raise UserError(f"{name} cannot be read: {error}") from None
+
+
+def _follow(fill: np.ndarray, size: Size, fit: str) -> np.ndarray:
+    """Bring a mask to a size as its picture was; a pixel of which any part was white is white, and what pads it is black."""
+    if fill.shape == size:
+        return fill
+    image, across = Image.fromarray(fill.astype(np.uint8) * 255), (size[1], size[0])
+    if fit == "crop":
+        return np.asarray(ImageOps.fit(image, across, Image.Resampling.BOX), bool)
+    scale = min(size[0] / fill.shape[0], size[1] / fill.shape[1])
+    inner = across if fit == "stretch" else tuple(max(1, round(side * scale)) for side in image.size)
+    canvas = Image.new("L", across, 0)
+    canvas.paste(image.resize(inner, Image.Resampling.BOX), tuple((a - b) // 2 for a, b in zip(across, inner, strict=True)))
+    return np.asarray(canvas, bool)
+
+
+def _by(size: tuple[int, ...]) -> str:
+    return "x".join(map(str, size))

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from reverie.editing import Edits, Inversion
-from reverie.picture import INK, SOFT, coloured, contact_sheet, figure, plain, save, to_bytes, write_film
+from reverie.picture import SOFT, coloured, contact_sheet, figure, headline, save, titled, to_bytes, write_film
 
 WAY_SHOWN = 12  # images of a way in a picture
 FILM_SIDE = 256  # pixels, at least, of a film
@@ -23,7 +23,7 @@ def _image(axes: Axes, image: np.ndarray, title: str = "") -> None:
     axes.imshow(pixels, interpolation="nearest")
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
-    axes.set_title(plain(title), fontsize=10, color=INK)
+    titled(axes, title)
 
 
 def edit_sheet(edits: Edits, caption: str = "") -> Figure:
@@ -38,7 +38,7 @@ def edit_sheet(edits: Edits, caption: str = "") -> Figure:
             _image(panels[row, column], edits.x[column - 1, row], f"strength {strength:g}" if row == 0 else "")
     _image(panels[0, 0], edits.image, "image")
     if caption:
-        made.suptitle(plain(caption), fontsize=9, color=SOFT)
+        headline(made, caption, colour=SOFT)
     return made
 
 
