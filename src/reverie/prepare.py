@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ from reverie.augment_plan import choose_augment
 from reverie.codec import standard_spec
 from reverie.config import Config, DataConfig, TrainingConfig
 from reverie.data import DATASETS, Dataset, load_data
-from reverie.errors import UserError
+from reverie.errors import UserError, unknown
 from reverie.files import writable_folder
 from reverie.inspection import describe
 from reverie.learner import Learner
 from reverie.metrics.features import silent
 from reverie.noise import check_seed
 from reverie.plan import check_width, network_for, plan
+from reverie.remedy import spoken
 from reverie.reread import reread
 from reverie.run import Run, choose_device, load
 from reverie.schedule import SCHEDULES
@@ -35,6 +37,7 @@ from reverie.trainer import RUN_FILES, RUN_FOLDERS, Training, clear
 
 SPREAD_SAMPLE = 2000  # images enough to know their standard deviation
 READING = ("points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress")
+NO_OPTIONS = ("data", "out", "path", "options", "given")  # parameters that are not options of a training
 KEPT_READING = ("points", "size", "fit", "channels", "labels")  # of these, what a run must remember to read its data again
 
 
@@ -66,6 +69,14 @@ def spread(dataset: Dataset) -> float:
         return 1.0
     index = torch.linspace(0, len(dataset) - 1, min(len(dataset), SPREAD_SAMPLE)).long()
     return max(float(2 * dataset.batch(index)[0].std()), 1e-3)
+
+
+def check_options(given: Iterable[str]) -> None:
+    """Refuse the name of an option that no training takes, before anything is read."""
+    named = (*signature(prepare).parameters, *signature(resume).parameters)
+    known = [name for name in dict.fromkeys((*named, *READING, *TrainingConfig.model_fields)) if name not in NO_OPTIONS]
+    if wrong := [name for name in given if name not in known]:
+        raise unknown(wrong[0], known, "option of training")
 
 
 def prepare(
@@ -148,6 +159,12 @@ def prepare(
         network={**network_for(dataset.shape, len(dataset.label_names), wished), **told},
         training=training,
         start=start.record(before) if before else None,
+        asked={
+            **{key: getattr(training, key) for key in ("seed", *options) if key != "seed" or seed},
+            **{key: spoken(spec) for key, spec in (("schedule", schedule), ("network", network), ("target", target)) if spec},
+            **({"augment": ",".join(map(spoken, [augment] if augment == "none" else changes))} if augment != "auto" else {}),
+            **({"from": str(start_from)} if start_from is not None else {}),
+        },
     )  # fmt: skip
     check_width(config.network)
     model = checkpoint.build_model(config)
@@ -158,6 +175,8 @@ def prepare(
     about = tuple(describe(dataset))
     model.denoiser.schedule.warn_if_signal_remains()
     path = _claim(out, dataset.name, overwrite)
+    if out is None and path.name != dataset.name:
+        about += (f"this run goes to {path}, because {path.with_name(dataset.name)} is there already",)
     checkpoint.write_config(path, config)
     learner = Learner(model, training)
     return Training(Run(config, learner.average.model, path), learner, train_set, held_out, about, reasons, tensorboard)

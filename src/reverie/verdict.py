@@ -1,17 +1,24 @@
-"""The verdict on a run: what is wrong, how good it is, and what to do next."""
+"""The verdict on a run: what is wrong, what the time has given, and what to do next."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from reverie import checkpoint
-from reverie.doctor import RESCUE, Finding
+from reverie.config import Config
+from reverie.data.dataset import HELD_OUT
+from reverie.doctor import FALLING, NOISY
+from reverie.patient import ENOUGH, Finding, fell
+from reverie.remedy import handy, mend, sizes
 from reverie.run import Run
 
-STILL_FALLING = 0.03  # by which the held-out loss must have fallen in the second half of a run for more time to be worth it
+SHARP, VARIED = (0.7, 1.4), 0.7  # fine detail and spread of previews, as multiples of the data's, that pass for theirs
+NEAR = 0.02  # energy distance of points, in units of their deviation, that passes for none
+
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -23,55 +30,88 @@ class Verdict:
     commands: dict[str, str]
 
 
-def _figures(levels: Sequence[float]) -> str:
-    return " ".join(f"{value:.3g}" for value in levels)
+def _shown(config: Config, rows: Sequence[Row]) -> tuple[str, bool]:
+    """Say what the newest previews look like beside the data, and whether they look like them; nothing if not known."""
+    row = next((row for row in reversed(rows) if row.get("look")), None)
+    if row is None:
+        return "", False
+    look = row["look"]
+    if len(config.data.shape) == 1:
+        near = row.get("preview_score", 0.0) < NEAR
+        return "the samples lie like the data" if near else "the samples do not yet lie like the data", near
+    if look["noise"] > NOISY:
+        return "the previews are noise", False
+    if look["detail"] < SHARP[0]:
+        return f"the previews are blurred, with {look['detail']:.0%} of the data's fine detail", False
+    if look["detail"] > SHARP[1]:
+        return f"the previews are rough, with {look['detail']:.0%} of the data's fine detail", False
+    if look["spread"] < VARIED:
+        return f"the previews are alike, with {look['spread']:.0%} of the data's spread", False
+    return "the previews are as sharp and as varied as the data", True
 
 
-def _progress(rows: Sequence[dict[str, Any]]) -> str:
+def _health(findings: Sequence[Finding], steps: int, noise: bool) -> str:
+    if findings:
+        return f"{len(findings)} found wrong: " + " | ".join(str(finding) for finding in findings)
+    if noise:
+        return f"too short to judge: after {_steps(steps)} the previews are still noise"
+    if steps < ENOUGH:
+        return f"too short to judge: {_steps(steps)}"
+    return "healthy: the doctor found nothing wrong"
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'s' * (count != 1)}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{handy(seconds / 60)} minutes"
+
+
+def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
+    """Say in one line what this size and this time have given."""
     if not rows:
         return "no check on held-out data was made"
-    first, last = rows[0], rows[-1]
-    line = f"held-out loss {last['held_out']:.4f}, at first {first['held_out']:.4f}; from least to most noise"
-    line += f" {_figures(last['held_out_levels'])}"
-    if last.get("optimum_levels"):
-        line += f"; on training data {_figures(last['seen_levels'])}, at least"
-        line += f" {_figures(last['optimum_levels'])}"
-    return line
+    first, last, training = rows[0], rows[-1], config.training
+    kind = "points" if len(config.data.shape) == 1 else "x".join(map(str, config.data.shape[1:])) + " images"
+    seen = last["i"] * training.batch * training.accumulate / max(1.0, (1 - HELD_OUT) * config.data.count)
+    times = f"{seen:,.0f} times" if seen >= 1.5 else "once" if seen >= 0.95 else f"in part, {seen:.0%} of them"
+    line = f"{_time(last['seconds'])} on {config.data.count:,} {kind}, seen {times}: "
+    line += f"held-out loss {last['held_out']:.4f}" + (f", at first {first['held_out']:.4f}" if first is not last else "")
+    return line + (f"; {shown}" if shown else "")
 
 
-def _next(rows: Sequence[dict[str, Any]], findings: Sequence[Finding]) -> str:
+def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], shown: str, good: bool) -> str:
     if findings:
         return f"next: {findings[0].advice}"
-    middle = [row for row in rows if row["fraction"] <= 0.5]
-    if not middle or len(rows) < 3:
+    fall = fell(rows) if rows else None
+    if fall is None or rows[-1]["i"] < ENOUGH:
         return "next: train longer; this was too short to judge"
-    fell = 1 - rows[-1]["held_out"] / middle[-1]["held_out"]
-    if fell > STILL_FALLING:
-        return f"next: the held-out loss fell by {fell:.0%} in the second half, so more time will help"
-    return f"next: the held-out loss fell by only {max(fell, 0):.1%} in the second half, so more time will give little"
+    since, share = fall
+    if share > FALLING:
+        return f"next: the held-out loss fell by {share:.0%} since step {since:,}, so more time will help"
+    flat = f"next: since step {since:,} the held-out loss fell by {max(share, 0):.1%} only"
+    linear = rows[-1].get("linear_levels")
+    if linear and sum(rows[-1]["held_out_levels"]) > sum(linear):
+        shown, good = "it is worse than that of a linear filter", False
+    if good:
+        return f"{flat}, and {shown}: more time will give little"
+    larger = sizes(config.network).larger
+    advice = f"a larger network may give more: --network {larger}" if larger else "more data may give more"
+    return f"{flat}{', but ' if shown else ''}{shown}: {advice}"
 
 
 def verdict(run: Run) -> Verdict:
     """Judge a run by its reports and findings."""
     rows = [row for row in run.metrics() if "held_out" in row]
     findings = tuple(checkpoint.read_findings(run.path))
-    if findings:
-        health = f"{len(findings)} found wrong: " + " | ".join(str(finding) for finding in findings)
-    else:
-        health = "healthy: the doctor found nothing wrong"
     path, training = shlex.quote(str(run.path)), run.config.training
     finished = bool(rows) and rows[-1]["fraction"] == 1
-    longer = f" --extend --minutes {training.minutes or 5:g}" if finished else ""
-    commands = {"go on": f"reverie train --resume {path}{longer}"}
-    if findings:
-        lower = any(finding.check == RESCUE for finding in findings)  # otherwise the usual rate is the best guess
-        commands["mend"] = _again(run) + (f" --learning-rate {training.learning_rate / 10:g}" if lower else "")
-    return Verdict((health, _progress(rows), _next(rows, findings)), findings, commands)
-
-
-def _again(run: Run) -> str:
-    """Return the command that trains a new run beside this one on the same data for as long."""
-    training, data = run.config.training, run.config.data
-    length = f"--minutes {training.minutes:g}" if training.minutes else f"--steps {training.steps}"
-    read = "".join(f" --{key} {shlex.quote(str(value))}" for key, value in data.reading.items())
-    return f"reverie train {shlex.quote(data.source)} --out {shlex.quote(f'{run.path}-mended')} {length}{read}"
+    again = f"--minutes {handy(training.minutes)}" if training.minutes else f"--steps {training.steps}"
+    commands = {"go on": f"reverie train --resume {path}" + (f" --extend {again}" if finished else "")}
+    if findings and (command := mend(run, findings)):
+        commands["mend"] = command
+    shown, good = _shown(run.config, rows)
+    health = _health(findings, rows[-1]["i"] if rows else 0, shown == "the previews are noise")
+    lines = (health, _gave(run.config, rows, shown), _next(run.config, rows, findings, shown, good))
+    return Verdict(lines, findings, commands)
