@@ -106,10 +106,10 @@ Check = Callable[[Patient], Finding | None]
 def fell(rows: Sequence[Row]) -> tuple[int, float] | None:
     """Return by what share the held-out loss fell over the last half of the steps, and since which step.
 
-    rows: reports with a check.  Steps and not fractions are compared, because a run may have been extended; None where the
-    only check before was that of the untrained network.
+    rows: reports with a check.  Steps and not fractions are compared, because a run may have been extended; None where all
+    checks before were of a network that was hardly trained.
     """
-    before = [row for row in rows if 1 < row["i"] <= rows[-1]["i"] / 2]
+    before = [row for row in rows if max(1.5, rows[-1]["i"] / 10) <= row["i"] <= rows[-1]["i"] / 2]
     if not before:
         return None
     return int(before[-1]["i"]), 1 - float(rows[-1]["held_out"]) / max(float(before[-1]["held_out"]), 1e-300)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -47,13 +47,10 @@ def _own(network: Spec) -> str:
     return spoken({k: v for k, v in plain.items() if k == "name" or (k not in TOLD and v != usual[k])})
 
 
-def _parameters(network: Spec) -> int | None:
-    """Return how many parameters a network has; None for one that cannot be."""
-    try:
-        with torch.device("meta"):
-            return sum(p.numel() for p in build(NETWORKS, network, "network").parameters())
-    except UserError:
-        return None
+def _parameters(network: Spec) -> int:
+    """Return how many parameters a network has."""
+    with torch.device("meta"):
+        return sum(p.numel() for p in build(NETWORKS, network, "network").parameters())
 
 
 def _design(network: Spec) -> dict[str, Any]:
@@ -61,26 +58,30 @@ def _design(network: Spec) -> dict[str, Any]:
     return {key: value for key, value in network.items() if isinstance(value, str | bool)}
 
 
+def _counts(network: Spec) -> Iterator[tuple[int, str]]:
+    """Yield the parameters and names of networks of the same design for the same data, those that can be."""
+    told = {key: network[key] for key in (*TOLD, "stem") if key in network}
+    others = {name: {**told, **preset} for name, preset in PRESETS.items() if preset["name"] == network["name"]}
+    if grows := GROWS.get(network["name"]):
+        for size in (network[grows] // 2, network[grows] * 2):
+            others[spoken({"name": network["name"], grows: size})] = {**network, grows: size}
+    for name, other in others.items():
+        with suppress(UserError):
+            full = complete(NETWORKS, other, "network")
+            if _design(full) == _design(network):
+                yield _parameters(full), name
+
+
 def sizes(network: Spec) -> Sizes:
     """Return the next smaller and larger network of the same design, and one that folds fewer pixels."""
-    told = {key: network[key] for key in (*TOLD, "stem") if key in network}
-    mine = _parameters(network)
-    others: dict[str, Spec] = {name: complete(NETWORKS, {**told, **preset}, "network") for name, preset in PRESETS.items()
-                               if preset["name"] == network["name"]}  # fmt: skip
-    if grows := GROWS.get(network["name"]):
-        others |= {spoken({"name": network["name"], grows: size}): {**network, grows: size}
-                   for size in (network[grows] // 2, network[grows] * 2)}  # fmt: skip
-    counts = {name: count for name, other in others.items()
-              if _design(other) == _design(network) and (count := _parameters(other))}  # fmt: skip
-    found = Sizes()
-    if mine is not None:
-        smaller = {count: name for name, count in counts.items() if count * APART < mine}
-        larger = {count: name for name, count in counts.items() if count > APART * mine}
-        found = Sizes(smaller[max(smaller)] if smaller else None, larger[min(larger)] if larger else None)
-    if (stem := network.get("stem", 1)) > 1:
-        widest = [k for k in range(stem - 1, 0, -1) if stem % k == 0 and network["channels"] * k**2 <= network["widths"][0]]
-        found = replace(found, unfolded=_own({**network, "stem": widest[0]}) if widest else None)
-    return found
+    mine, counts = _parameters(network), list(_counts(network))
+    smaller = max((pair for pair in counts if pair[0] * APART < mine), default=(0, None))[1]
+    larger = min((pair for pair in counts if pair[0] > APART * mine), default=(0, None))[1]
+    stem, unfolded = network.get("stem", 1), None
+    for k in range(1, stem):
+        if stem % k == 0 and network["channels"] * k**2 <= network["widths"][0]:
+            unfolded = _own({**network, "stem": k})
+    return Sizes(smaller, larger, unfolded)
 
 
 def _settings(config: Config) -> dict[str, Any]:

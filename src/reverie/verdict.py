@@ -47,7 +47,7 @@ def _shown(config: Config, rows: Sequence[Row]) -> tuple[str, bool]:
         return f"the previews are rough, with {look['detail']:.0%} of the data's fine detail", False
     if look["spread"] < VARIED:
         return f"the previews are alike, with {look['spread']:.0%} of the data's spread", False
-    return "the previews are as sharp and as varied as the data", True
+    return "in fine detail and spread the previews are like the data", True
 
 
 def _health(findings: Sequence[Finding], steps: int, noise: bool) -> str:
@@ -75,8 +75,8 @@ def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
     first, last, training = rows[0], rows[-1], config.training
     kind = "points" if len(config.data.shape) == 1 else "x".join(map(str, config.data.shape[1:])) + " images"
     seen = last["i"] * training.batch * training.accumulate / max(1.0, (1 - HELD_OUT) * config.data.count)
-    times = f"{seen:,.0f} times" if seen >= 1.5 else "once" if seen >= 0.95 else f"in part, {seen:.0%} of them"
-    line = f"{_time(last['seconds'])} on {config.data.count:,} {kind}, seen {times}: "
+    times = f"each seen {seen:,.0f} times" if seen >= 1.5 else f"{min(1.0, seen):.0%} of them seen once"
+    line = f"{_time(last['seconds'])} on {config.data.count:,} {kind}, {times}: "
     line += f"held-out loss {last['held_out']:.4f}" + (f", at first {first['held_out']:.4f}" if first is not last else "")
     return line + (f"; {shown}" if shown else "")
 
@@ -84,9 +84,11 @@ def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
 def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], shown: str, good: bool) -> str:
     if findings:
         return f"next: {findings[0].advice}"
-    fall = fell(rows) if rows else None
-    if fall is None or rows[-1]["i"] < ENOUGH:
+    if not rows or rows[-1]["i"] < ENOUGH:
         return "next: train longer; this was too short to judge"
+    fall = fell(rows)
+    if fall is None:
+        return "next: train longer; there were too few checks to tell whether the held-out loss still falls"
     since, share = fall
     if share > FALLING:
         return f"next: the held-out loss fell by {share:.0%} since step {since:,}, so more time will help"
