@@ -129,7 +129,7 @@ def test_a_network_too_narrow_for_its_input_is_never_called_healthy(
     assert "32 channels for the 48 numbers" in found.cause and "33% of the noise cannot pass" in found.cause
     assert verdict.lines[0].startswith("1 found wrong: the previews are noise") and "--network unet:stem=2" in verdict.lines[2]
     assert "the previews are noise" in verdict.lines[1]
-    assert "--network unet:stem=2" in verdict.commands["mend"] or "--network unet " in verdict.commands["mend"] + " "
+    assert verdict.commands["mend"].endswith("--batch 32 --network unet:stem=2")
 
 
 def test_the_same_network_wide_enough_is_not_suspected_of_noise(

@@ -31,7 +31,7 @@ from reverie.spec import complete
 from reverie.training import Step
 from reverie.verdict import verdict
 
-LIKE = {"detail": 1.0, "spread": 1.0, "noise": 0.0}
+LIKE = {"detail": 1.0, "spread": 1.0, "nearest": 1.0, "noise": 0.0}
 IMAGES = {"channels": 3, "height": 32, "width": 32, "labels": 0, "stem": 2}
 
 
@@ -53,7 +53,9 @@ def test_an_extended_run_is_compared_by_its_steps(images: Run) -> None:
     before = [{"i": i, "fraction": i / 1000, "held_out": loss} for i, loss in ((1, 1.7), (500, 0.5), (1000, 0.4))]
     run = told(images, *before, {"i": 1500, "held_out": 0.39}, {"i": 2000, "held_out": 0.372, "look": LIKE})
     assert "fell by 7% since step 1,000, so more time will help" in verdict(run).lines[2]
-    assert fell([{"i": 1, "held_out": 1.7}, {"i": 60, "held_out": 0.4}]) is None
+    short = told(images, *before, {"i": 1250, "held_out": 0.4, "look": LIKE})
+    assert "since step 1,000 the held-out loss fell by 0.0% only" in verdict(short).lines[2]
+    assert fell([{"i": 1, "held_out": 1.7, "fraction": 0.01}, {"i": 60, "held_out": 0.4, "fraction": 1}]) is None
     first = told(images, {"i": 1, "held_out": 1.7}, {"i": 60, "held_out": 0.4})
     assert "too few checks" in verdict(first).lines[2] and "fell" not in verdict(first).lines[2]
 
@@ -64,7 +66,7 @@ FLAT = ({"i": 1, "held_out": 1.7}, {"i": 500, "held_out": 0.401}, {"i": 1000, "h
 @pytest.mark.parametrize(
     ("last", "said"),
     [
-        ({"look": LIKE}, "in fine detail and spread the previews are like the data: more time will give little"),
+        ({"look": LIKE}, "and the previews have the detail and spread of held-out data: more time will give little"),
         ({"look": {**LIKE, "detail": 0.6}}, "blurred, with 60% of the data's fine detail: a larger network may give more"),
         ({"look": {**LIKE, "spread": 0.5}}, "alike, with 50% of the data's spread: a larger network may give more: --network"),
         ({"look": LIKE, "linear_levels": [0.2] * 4}, "worse than that of a linear filter: a larger network may give more"),
@@ -89,6 +91,15 @@ def test_the_second_line_is_plain_words(images: Run) -> None:
         "5.03 minutes on 1,797 8x8 images, each seen 37 times: held-out loss 0.4000, at first 1.7000;"
         " the previews are blurred, with 60% of the data's fine detail"
     )
+    linear = told(images, *FLAT[:2], {**FLAT[2], "look": LIKE, "linear_levels": [0.4, 0.5, 0.6, 0.7]})
+    assert verdict(linear).lines[1].endswith("held-out loss 0.4000, at first 1.7000, that of a linear filter 0.5500")
+
+
+def test_samples_off_the_data_are_told_of_points(spiral_run: Run, tmp_path: Path) -> None:
+    run = replace(spiral_run, path=tmp_path)
+    off = told(run, *FLAT[:2], {**FLAT[2], "look": {**LIKE, "nearest": 3.2}})
+    assert "but samples lie 3.2 times as far from the closest training datum as held-out data do" in verdict(off).lines[2]
+    assert "more time will give little" in verdict(told(run, *FLAT[:2], {**FLAT[2], "look": LIKE})).lines[2]
 
 
 def test_numbers_in_commands_are_round(images: Run) -> None:
@@ -108,7 +119,7 @@ def test_networks_to_advise_are_of_the_same_design_and_another_size() -> None:
     points = complete(NETWORKS, {"name": "mlp", "hidden": 64}, "network")
     assert sizes(points).smaller == "mlp:hidden=32" and sizes(points).larger == "mlp:hidden=128"
     narrow = complete(NETWORKS, {**IMAGES, "name": "unet", "stem": 4, "widths": (64, 64)}, "network")
-    assert sizes(narrow).unfolded == "unet:widths=[64,64]"  # a stem of 2 is the usual one
+    assert sizes(narrow).unfolded == "unet:widths=[64,64],stem=2"
 
 
 def test_what_mends_changes_something(images: Run) -> None:

@@ -123,7 +123,7 @@ def noisy_previews(p: Patient) -> Finding | None:
     fall = fell(rows)
     if max(noise / NOISY, missed / MISSED) < 1 or fall is None or fall[1] > (SLOW if narrow else FALLING):
         return None  # what still gets better is not ill but young: the verdict says so
-    what = f"the previews are noise, as much as {noise:.0%} of the data's variance"
+    what = f"the previews are noise, whose variance is {noise:.0%} of the data's"
     if noise < NOISY:
         what = f"the network misses {missed:.0%} of the noise that a linear filter would find"
     if narrow and p.entry is not None:

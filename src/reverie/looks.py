@@ -27,10 +27,15 @@ class Look:
         return max(0.0, self.grain - truth.grain) / max(truth.blank**2, 1e-12)
 
     def beside(self, truth: Look) -> dict[str, float]:
-        """Return what a verdict needs: fine detail and spread as multiples of the data's, and the share of noise."""
-        detail = (self.grain / truth.grain) ** 0.5 if truth.grain > 0 else 1.0
-        spread = (self.spread / truth.spread) ** 0.5 if truth.spread > 0 else 1.0
-        return {"detail": round(detail, 4), "spread": round(spread, 4), "noise": round(self.noise(truth), 4)}
+        """Return what a verdict needs: fine detail, spread and nearest as multiples of the data's, and the share of noise."""
+
+        def times(mine: float, theirs: float) -> float:
+            return round(mine / theirs, 4) if theirs > 0 else 1.0
+
+        return {
+            "detail": times(self.grain**0.5, truth.grain**0.5), "spread": times(self.spread**0.5, truth.spread**0.5),
+            "nearest": times(self.nearest, truth.nearest), "noise": round(self.noise(truth), 4),
+        }  # fmt: skip
 
 
 def grain(z: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ Row = Mapping[str, Any]
 RESCUE = "rescue"  # what a finding is called that tells of a rollback
 ENOUGH = 30  # steps below which nothing can be said of how a network learns: its last layers move before its first
 FEW = 10  # training data below which there is nothing to learn but to copy them
+EXTENDED = 0.8  # of all steps, at most, that the run before an extension had, for what the extension gave to be told
 SETTLED = 0.25  # the share of a run after which previews should show something
 
 
@@ -104,12 +105,16 @@ Check = Callable[[Patient], Finding | None]
 
 
 def fell(rows: Sequence[Row]) -> tuple[int, float] | None:
-    """Return by what share the held-out loss fell over the last half of the steps, and since which step.
+    """Return since which step the held-out loss is compared, and by what share it fell.
 
-    rows: reports with a check.  Steps and not fractions are compared, because a run may have been extended; None where all
-    checks before were of a network that was hardly trained.
+    rows: reports with a check.  Compared is the end of the run before it was extended, whose learning rate had fallen like
+    that of the end now, or else the middle of the steps; not fractions, which an extension changes.  None where all checks
+    before were of a network that was hardly trained.
     """
-    before = [row for row in rows if max(1.5, rows[-1]["i"] / 10) <= row["i"] <= rows[-1]["i"] / 2]
+    last = rows[-1]["i"]
+    trained = [row for row in rows[:-1] if row["i"] >= max(2, last / 10)]
+    ends = [row for row in trained if row["fraction"] == 1 and row["i"] <= EXTENDED * last] if rows[-1]["fraction"] == 1 else []
+    before = ends or [row for row in trained if row["i"] <= last / 2]
     if not before:
         return None
     return int(before[-1]["i"]), 1 - float(rows[-1]["held_out"]) / max(float(before[-1]["held_out"]), 1e-300)

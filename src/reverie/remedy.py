@@ -41,10 +41,10 @@ def spoken(spec: Mapping[str, Any] | str) -> str:
 
 
 def _own(network: Spec) -> str:
-    """Write a network of a run with those options alone that are neither usual nor told by the data."""
+    """Write a network of a run with its stem, which is planned if not given, and what is neither usual nor told by the data."""
     usual = complete(NETWORKS, {"name": network["name"]}, "network")
     plain = {key: tuple(v) if isinstance(v, list) else v for key, v in network.items()}
-    return spoken({k: v for k, v in plain.items() if k == "name" or (k not in TOLD and v != usual[k])})
+    return spoken({k: v for k, v in plain.items() if k in ("name", "stem") or (k not in TOLD and v != usual[k])})
 
 
 def _parameters(network: Spec) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,10 @@ from reverie.remedy import handy, mend, sizes
 from reverie.run import Run
 
 SHARP, VARIED = (0.7, 1.4), 0.7  # fine detail and spread of previews, as multiples of the data's, that pass for theirs
-NEAR = 0.02  # energy distance of points, in units of their deviation, that passes for none
+FAR = 1.5  # distance of samples to the closest training datum, as a multiple of held-out data's, that does not pass for theirs
+ABOVE = 1.15  # times a linear filter's loss at some noise level, from which a network is worse than that
+MORE = 5  # minutes to go on for where the steps so far were too few to tell anything
+SHORT, NOISE = "too short to judge", "the previews are noise"
 
 Row = Mapping[str, Any]
 
@@ -30,33 +34,26 @@ class Verdict:
     commands: dict[str, str]
 
 
-def _shown(config: Config, rows: Sequence[Row]) -> tuple[str, bool]:
-    """Say what the newest previews look like beside the data, and whether they look like them; nothing if not known."""
-    row = next((row for row in reversed(rows) if row.get("look")), None)
-    if row is None:
-        return "", False
-    look = row["look"]
+def _shown(config: Config, look: Mapping[str, float]) -> str:
+    """Say what is amiss with the previews beside the data; nothing where nothing is."""
     if len(config.data.shape) == 1:
-        near = row.get("preview_score", 0.0) < NEAR
-        return "the samples lie like the data" if near else "the samples do not yet lie like the data", near
+        far = look["nearest"]
+        return f"samples lie {far:.2g} times as far from the closest training datum as held-out data do" if far > FAR else ""
     if look["noise"] > NOISY:
-        return "the previews are noise", False
-    if look["detail"] < SHARP[0]:
-        return f"the previews are blurred, with {look['detail']:.0%} of the data's fine detail", False
-    if look["detail"] > SHARP[1]:
-        return f"the previews are rough, with {look['detail']:.0%} of the data's fine detail", False
-    if look["spread"] < VARIED:
-        return f"the previews are alike, with {look['spread']:.0%} of the data's spread", False
-    return "in fine detail and spread the previews are like the data", True
+        return NOISE
+    if not SHARP[0] <= look["detail"] <= SHARP[1]:
+        name = "blurred" if look["detail"] < 1 else "rough"
+        return f"the previews are {name}, with {look['detail']:.0%} of the data's fine detail"
+    return f"the previews are alike, with {look['spread']:.0%} of the data's spread" if look["spread"] < VARIED else ""
 
 
 def _health(findings: Sequence[Finding], steps: int, noise: bool) -> str:
     if findings:
         return f"{len(findings)} found wrong: " + " | ".join(str(finding) for finding in findings)
     if noise:
-        return f"too short to judge: after {_steps(steps)} the previews are still noise"
+        return f"{SHORT}: after {_steps(steps)} the previews are still noise"
     if steps < ENOUGH:
-        return f"too short to judge: {_steps(steps)}"
+        return f"{SHORT}: {_steps(steps)}"
     return "healthy: the doctor found nothing wrong"
 
 
@@ -78,10 +75,12 @@ def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
     times = f"each seen {seen:,.0f} times" if seen >= 1.5 else f"{min(1.0, seen):.0%} of them seen once"
     line = f"{_time(last['seconds'])} on {config.data.count:,} {kind}, {times}: "
     line += f"held-out loss {last['held_out']:.4f}" + (f", at first {first['held_out']:.4f}" if first is not last else "")
+    if last.get("linear_levels"):
+        line += f", that of a linear filter {statistics.fmean(last['linear_levels']):.4f}"
     return line + (f"; {shown}" if shown else "")
 
 
-def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], shown: str, good: bool) -> str:
+def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], shown: str, looked: bool) -> str:
     if findings:
         return f"next: {findings[0].advice}"
     if not rows or rows[-1]["i"] < ENOUGH:
@@ -93,11 +92,16 @@ def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], show
     if share > FALLING:
         return f"next: the held-out loss fell by {share:.0%} since step {since:,}, so more time will help"
     flat = f"next: since step {since:,} the held-out loss fell by {max(share, 0):.1%} only"
-    linear = rows[-1].get("linear_levels")
-    if linear and sum(rows[-1]["held_out_levels"]) > sum(linear):
-        shown, good = "it is worse than that of a linear filter", False
-    if good:
-        return f"{flat}, and {shown}: more time will give little"
+    linear = rows[-1].get("linear_levels") or ()
+    if any(mine > ABOVE * its for mine, its in zip(rows[-1]["held_out_levels"], linear, strict=False)):
+        shown = "it is worse than that of a linear filter"
+    if looked and not shown:
+        kind = (
+            "samples lie as near to the training data as"
+            if len(config.data.shape) == 1
+            else "previews have the detail and spread of"
+        )
+        return f"{flat}, and the {kind} held-out data: more time will give little"
     larger = sizes(config.network).larger
     advice = f"a larger network may give more: --network {larger}" if larger else "more data may give more"
     return f"{flat}{', but ' if shown else ''}{shown}: {advice}"
@@ -109,11 +113,13 @@ def verdict(run: Run) -> Verdict:
     findings = tuple(checkpoint.read_findings(run.path))
     path, training = shlex.quote(str(run.path)), run.config.training
     finished = bool(rows) and rows[-1]["fraction"] == 1
-    again = f"--minutes {handy(training.minutes)}" if training.minutes else f"--steps {training.steps}"
-    commands = {"go on": f"reverie train --resume {path}" + (f" --extend {again}" if finished else "")}
+    look = next((row["look"] for row in reversed(rows) if row.get("look")), None)
+    shown = _shown(run.config, look) if look else ""
+    health = _health(findings, rows[-1]["i"] if rows else 0, shown == NOISE)
+    as_long = f"--minutes {handy(training.minutes)}" if training.minutes else f"--steps {training.steps}"
+    longer = f"--minutes {MORE}" if health.startswith(SHORT) and not training.minutes else as_long
+    commands = {"go on": f"reverie train --resume {path}" + (f" --extend {longer}" if finished else "")}
     if findings and (command := mend(run, findings)):
         commands["mend"] = command
-    shown, good = _shown(run.config, rows)
-    health = _health(findings, rows[-1]["i"] if rows else 0, shown == "the previews are noise")
-    lines = (health, _gave(run.config, rows, shown), _next(run.config, rows, findings, shown, good))
+    lines = (health, _gave(run.config, rows, shown), _next(run.config, rows, findings, shown, look is not None))
     return Verdict(lines, findings, commands)
