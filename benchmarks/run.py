@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.busy import busy
 from benchmarks.derivatives import derivatives
 from benchmarks.images import costs, quality, throughput
 from benchmarks.inverse import restoration
@@ -154,6 +155,7 @@ def main() -> None:
     rows += [*sinkhorn_rows(), mmd_row(), *measure_rows()]
     sections = {
         "Training speed of image networks": throughput() + costs(),
+        "Training on a busy machine": busy(),
         "Quality on MNIST": quality(),
         "Quality against network evaluations": evaluations(),
         "Sampling speed at equal quality": against_diffusers(),

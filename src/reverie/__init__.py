@@ -9,9 +9,11 @@ The verbs load torch when they are first used, so that importing the package is 
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from reverie.busy import let_threads_sleep
 from reverie.errors import ReverieWarning, UserError
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
         train,
         train_classifier,
     )
+
+if "torch" not in sys.modules:  # later it would have no effect
+    let_threads_sleep()
 
 __version__ = version("reverie")
 __all__ = [

@@ -21,7 +21,6 @@ from reverie.augment import build_augment, told_entries
 from reverie.codec import CODECS
 from reverie.config import Config
 from reverie.denoiser import NetDenoiser
-from reverie.doctor import RESCUE, Finding
 from reverie.errors import UserError, pick
 from reverie.families.diffusion import Diffusion
 from reverie.files import atomic, reason
@@ -30,6 +29,7 @@ from reverie.nets.mlp import ConditionalMLP
 from reverie.nets.transformer import Transformer
 from reverie.nets.unet import UNet
 from reverie.pair import TARGETS
+from reverie.patient import RESCUE, Finding
 from reverie.schedule import SCHEDULES
 from reverie.spec import build, one_line
 

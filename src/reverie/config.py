@@ -78,7 +78,10 @@ class StartConfig(Section):
 
 
 class Config(Section):
-    """The whole configuration of a run, as stored in config.toml."""
+    """The whole configuration of a run, as stored in config.toml.
+
+    asked: the settings that a person chose, as they are given on the command line; all others were planned.
+    """
 
     format: Literal[1] = 1
     family: Literal["diffusion"] = "diffusion"
@@ -91,6 +94,7 @@ class Config(Section):
     network: Spec
     training: TrainingConfig
     start: StartConfig | None = None
+    asked: dict[str, bool | int | float | str] = Field(default_factory=dict, max_length=64)
 
     def as_table(self) -> dict[str, Any]:
         """Return plain values for TOML, which knows no None."""

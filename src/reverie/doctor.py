@@ -2,86 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from torch import Tensor
+from reverie.patient import ENOUGH, FEW, SETTLED, Check, Finding, Patient, Row, fell
+from reverie.schedule import SIGNAL_LIMIT
 
-from reverie.codec import Codec
-from reverie.schedule import SIGNAL_LIMIT, Schedule
-
-Row = Mapping[str, Any]
-
-RESCUE = "rescue"  # what a finding is called that tells of a rollback
-SETTLED = 0.25  # the share of a run after which previews should show something
 STUCK, MOVED = 0.99, 1e-3  # of the first held-out loss; relative movement of the weights by which learning shows
 BLANK, COLLAPSED, SATURATED = 0.1, 0.05, 0.3
+NOISY = 0.15  # white noise over the previews, as a share of the data's variance, from which they are noise to an eye
+MISSED = 0.15  # the share of the noise lost beyond a linear filter from which a network does not see the noise
+FALLING = 0.03  # by which the held-out loss must have fallen over the last half of the steps for more time to be worth it
 LAG = 0.1  # the share of what was learned by which the average may be worse than the raw weights
 RISE = 1.05  # how far above its lowest value a held-out loss may lie
 COPY = 0.5  # samples this much closer to the training data than held-out data are copies
 FLAT = 0.005  # improvement of the held-out loss below which it has stopped
 PATIENCE = 4  # checks without improvement after which it has stopped
+LEARNED = 0.9  # of the first loss on training data, below which something of them was learned
+RANK = (0.6, 1.6)  # how near the share that a narrow network must miss a share must be to be explained by it
+SLOW = 0.25  # a fall over the last half of the steps up to which a loss near that share is taken to stand there
 LEVELS = ("the least noise", "little noise", "much noise", "the most noise")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What is wrong, since which step, why probably, and what to do."""
-
-    check: str
-    what: str
-    since: int
-    cause: str
-    advice: str
-
-    def __str__(self) -> str:
-        return f"{self.what} (since step {self.since:,}): probably {self.cause}; {self.advice}"
-
-    def as_row(self, i: int) -> dict[str, Any]:
-        """Return the finding as a row of metrics.jsonl."""
-        return {"i": i, "finding": asdict(self)}
-
-
-@dataclass(frozen=True)
-class Look:
-    """What a preview shows, beside the same figures of the data; in model units.
-
-    blank, spread and outside: median deviation within a sample, mean variance between samples, and share of values beyond
-    the data's range by a quarter of it; nearest: median distance to the closest training datum.
-    """
-
-    mean: float
-    blank: float
-    spread: float
-    outside: float
-    nearest: float
-
-
-@dataclass
-class Patient:
-    """What the checks look at.  rows: the reports so far; looks: the newest preview, and the data seen in the same way."""
-
-    rows: Sequence[Row]
-    schedule: Schedule
-    codec: Codec
-    data: Tensor
-    is_images: bool
-    movement: Mapping[str, float] = field(default_factory=dict)
-    preview: Look | None = None
-    truth: Look | None = None
-
-    @property
-    def now(self) -> Row:
-        """The newest report."""
-        return self.rows[-1]
-
-    def checked(self) -> list[Row]:
-        """Return the reports that hold a check on held-out data."""
-        return [row for row in self.rows if "held_out" in row]
-
-
-Check = Callable[[Patient], Finding | None]
 
 
 def data_range(p: Patient) -> Finding | None:
@@ -108,7 +47,8 @@ def constant_data(p: Patient) -> Finding | None:
         kind = "channel" if p.is_images else "coordinate"
         cause = "a broken export, or an empty alpha channel"
         advice = "leave it out; for images --channels does it"
-        return Finding("constant_data", f"{kind} {dead[0]} of the data never changes", 0, cause, advice)
+        change: Mapping[str, str | None] = {"channels": "3"} if p.is_images and dead == [3] else {}
+        return Finding("constant_data", f"{kind} {dead[0]} of the data never changes", 0, cause, advice, change)
     return None
 
 
@@ -118,62 +58,113 @@ def signal_left(p: Patient) -> Finding | None:
         return None
     what = f"the schedule ends with a signal of {left:.2g} times the noise"
     cause = "too few steps or too small a beta_end or sigma_max"
-    return Finding("signal_left", what, 0, cause, "train with --schedule cosine or rectified")
+    return Finding("signal_left", what, 0, cause, "train with --schedule cosine or rectified", {"schedule": "cosine"})
+
+
+def few_data(p: Patient) -> Finding | None:
+    """So few training data that there is nothing to learn but to give them back."""
+    if p.count >= FEW:
+        return None
+    kind = ("image" if p.is_images else "point") + "s" * (p.count != 1)
+    what = f"only {p.count} {kind} to train on, too few to learn from: the model can only copy them"
+    return Finding("few_data", what, 0, "", f"give at least {FEW}, better some hundreds")
 
 
 def not_learning(p: Patient) -> Finding | None:
     """A held-out loss that is still that of a network that gives nothing."""
     rows = p.checked()
-    late = [row for row in rows if row["fraction"] >= 0.1]
-    if not late or late[0] is rows[0] or not p.movement:
+    late = [row for row in rows if p.share(row) >= 0.1]
+    if not late or late[0] is rows[0] or not p.movement or p.now["i"] < ENOUGH:
         return None
     first, best = float(rows[0]["held_out"]), min(float(row["held_out"]) for row in late)
     if best < STUCK * first:
         return None
     what = f"the held-out loss is {float(late[-1]['held_out']):.4g} and was {first:.4g} before anything was learned"
-    rate = max(float(row["learning_rate"]) for row in p.rows)
+    rate, chosen = max(float(row["learning_rate"]) for row in p.rows), "learning_rate" in p.asked
+    seen = [sum(row["seen_levels"]) for row in (rows[0], rows[-1]) if row.get("seen_levels")]
+    change: Mapping[str, str | None] = {"learning_rate": None}
     if max(p.movement.values()) < MOVED:
         cause, advice = "a learning rate that is too small to move the weights", f"try --learning-rate {100 * rate:.2g}"
+        change = change if chosen else {"learning_rate": f"{100 * rate:.2g}"}
     elif p.now["fraction"] < 2 * SETTLED:
         return None  # it may still begin
+    elif len(seen) == 2 and seen[1] < LEARNED * seen[0]:
+        cause, advice, change = (
+            "training data that tell nothing of the held-out ones",
+            "give more data, or data of one kind",
+            {},
+        )
+    elif chosen:
+        cause, advice = "a learning rate that is too high", "leave --learning-rate out"
     else:
-        cause = "a learning rate that is too high, or data that hold nothing but noise"
-        advice = "leave --learning-rate out, or give a tenth of it"
-    return Finding("not_learning", what, int(late[0]["i"]), cause, advice)
+        cause, advice = "data that hold nothing but noise", f"look at the data, or try --learning-rate {rate / 10:.2g}"
+        change = {"learning_rate": f"{rate / 10:.2g}"}
+    return Finding("not_learning", what, int(late[0]["i"]), cause, advice, change)
 
 
 def dead_parameter(p: Patient) -> Finding | None:
     """A parameter that no step has changed."""
     still = [name for name, moved in p.movement.items() if moved == 0]
-    if p.now["fraction"] < 0.05 or not still or max(p.movement.values()) < MOVED:
+    if p.now["fraction"] < 0.05 or p.now["i"] < ENOUGH or not still or max(p.movement.values()) < MOVED:
         return None
     what = f"{len(still)} of {len(p.movement)} parameters never changed, first {still[0]}"
     cause = "a frozen layer, or one that the output does not depend on"
     return Finding("dead_parameter", what, 0, cause, "unfreeze it or take it out")
 
 
+def noisy_previews(p: Patient) -> Finding | None:
+    """Previews that are noise, or a network that sees less of the noise than a linear filter, and no longer gets better."""
+    if not p.is_images or not p.shows() or p.now["i"] < ENOUGH:
+        return None
+    assert p.preview is not None and p.truth is not None
+    noise, rows = p.preview.noise(p.truth), p.checked()
+    missed = p.linear.missed(rows[-1]["held_out_levels"]) if p.linear is not None else 0.0
+    narrow = p.entry is not None and 0 < RANK[0] * p.entry.lost < missed < RANK[1] * p.entry.lost
+    fall = fell(rows)
+    if max(noise / NOISY, missed / MISSED) < 1 or fall is None or fall[1] > (SLOW if narrow else FALLING):
+        return None  # what still gets better is not ill but young: the verdict says so
+    what = f"the previews are noise, whose variance is {noise:.0%} of the data's"
+    if noise < NOISY:
+        what = f"the network misses {missed:.0%} of the noise that a linear filter would find"
+    if narrow and p.entry is not None:
+        cause = f"a network too narrow for its input: its first map has {p.entry.width} channels for the {p.entry.folded}"
+        cause += f" numbers folded into each place, so {p.entry.lost:.0%} of the noise cannot pass; {missed:.0%} is missed"
+        other, else_do = p.sizes.unfolded, f"give a network whose first map has at least {p.entry.folded} channels"
+    else:
+        cause, other, else_do = "a network too small for these images", p.sizes.larger, "train on smaller images with --size"
+    change = {"network": other} if other is not None else {}
+    return Finding(
+        "noisy_previews", what, int(p.now["i"]), cause, f"train with --network {other}" if other else else_do, change
+    )
+
+
 def empty_previews(p: Patient) -> Finding | None:
     """Previews that are black, white or one colour, saturated, or all the same."""
-    if p.preview is None or p.truth is None or p.now["fraction"] < SETTLED:
+    if not p.shows():
         return None
+    assert p.preview is not None and p.truth is not None
     look, truth, i = p.preview, p.truth, int(p.now["i"])
+    rate = f"{max(float(row.get('learning_rate', 0)) for row in p.rows) / 10:.2g}"
+    advice, lower = f"train longer, or with --learning-rate {rate}", {"learning_rate": rate}
     if p.is_images and look.blank < BLANK * truth.blank:
         name = "black" if look.mean < -0.8 else "white" if look.mean > 0.8 else "of one colour"
         cause = "weights that give the same value everywhere"
-        return Finding("empty_previews", f"the previews are {name}", i, cause, "train longer or with a lower --learning-rate")
+        return Finding("empty_previews", f"the previews are {name}", i, cause, advice, lower)
     if look.outside > SATURATED:
         what = f"{look.outside:.0%} of the previews' values lie far outside the data's range"
         cause = "an error that grows from step to step of sampling"
-        return Finding("empty_previews", what, i, cause, "train with --target v or flow, and look at the schedule")
+        if p.asked.get("target", "flow") in ("v", "flow"):
+            return Finding("empty_previews", what, i, cause, advice, lower)
+        return Finding("empty_previews", what, i, cause, "train with --target flow", {"target": "flow"})
     if look.spread < COLLAPSED * truth.spread:
         what = f"the previews are nearly all the same: their variance is {look.spread / truth.spread:.1%} of the data's"
-        return Finding("empty_previews", what, i, "a collapse of the model", "train longer or with a lower --learning-rate")
+        return Finding("empty_previews", what, i, "a collapse of the model", advice, lower)
     return None
 
 
 def lagging_average(p: Patient) -> Finding | None:
     """Average weights that are worse than the raw ones."""
-    rows = [row for row in p.checked() if row["fraction"] >= SETTLED and "raw_held_out" in row]
+    rows = [row for row in p.checked() if p.share(row) >= SETTLED and "raw_held_out" in row]
     if len(rows) < 2:
         return None
     first = float(p.checked()[0]["held_out"])
@@ -182,7 +173,8 @@ def lagging_average(p: Patient) -> Finding | None:
     what = f"the average weights are worse than the raw ones: held-out loss {rows[-1]['held_out']:.3g} against"
     what += f" {rows[-1]['raw_held_out']:.3g}"
     cause = "an average over too many steps"
-    return Finding("lagging_average", what, int(rows[-2]["i"]), cause, "lower ema_share, or train longer")
+    advice = "leave ema_share out" if "ema_share" in p.asked else "train longer"
+    return Finding("lagging_average", what, int(rows[-2]["i"]), cause, advice, {"ema_share": None})
 
 
 def overfitting(p: Patient) -> Finding | None:
@@ -197,48 +189,54 @@ def overfitting(p: Patient) -> Finding | None:
         if best < len(held) - 2 and fell and min(held[-2:]) > RISE * held[best]:
             what = f"at {level} the held-out loss rose from {held[best]:.3g} to {held[-1]:.3g} while that of training data fell"
             cause = "too few data for a training of this length"
-            return Finding(
-                "overfitting", what, int(rows[best]["i"]), cause, "give more data, train shorter, or a smaller --network"
-            )
+            advice, change = _less(p, rows[best]["i"] / rows[-1]["i"])
+            return Finding("overfitting", what, int(rows[best]["i"]), cause, advice, change)
     return None
 
 
 def copies(p: Patient) -> Finding | None:
     """Samples that lie closer to training data than held-out data do."""
-    if p.preview is None or p.truth is None or p.now["fraction"] < SETTLED:
+    if not p.shows():
         return None
+    assert p.preview is not None and p.truth is not None
     ours, theirs = p.preview.nearest, p.truth.nearest
     if ours >= COPY * theirs or theirs == 0:
         return None
     what = f"samples are {ours / theirs:.2f} times as far from the closest training datum as held-out data are"
     cause = "a model that has learned its training data by heart"
-    return Finding("copies", what, int(p.now["i"]), cause, "give more data, train shorter, or a smaller --network")
+    return Finding("copies", what, int(p.now["i"]), cause, *_less(p, 0.5))
+
+
+def _less(p: Patient, share: float) -> tuple[str, Mapping[str, str | None]]:
+    """Return the advice against learning by heart, and the change: a shorter training where no network is smaller."""
+    share = max(0.05, share)
+    shorter = f"train for {share:.0%} of the time"
+    if p.sizes.smaller is None:
+        return f"give more data, or {shorter}", {"length": f"{share:.2g}"}
+    return f"give more data, {shorter}, or train with --network {p.sizes.smaller}", {"network": p.sizes.smaller}
 
 
 CHECKS: dict[str, Check] = {
     check.__name__: check
     for check in (
-        data_range, constant_data, signal_left, not_learning, dead_parameter, empty_previews, lagging_average, overfitting,
-        copies,
+        data_range, constant_data, few_data, signal_left, not_learning, dead_parameter, noisy_previews, empty_previews,
+        lagging_average, overfitting, copies,
     )
 }  # fmt: skip
 
 
+# What a finding leaves nothing to say about.
+EXPLAINS = {"few_data": ("not_learning", "lagging_average", "overfitting", "copies"), "constant_data": ("few_data",)}
+
+
 def examine(patient: Patient) -> tuple[Finding, ...]:
-    """Return what the checks find."""
-    return tuple(found for check in CHECKS.values() if (found := check(patient)) is not None)
+    """Return what the checks find, without what another finding explains."""
+    found = {name: finding for name, check in CHECKS.items() if (finding := check(patient)) is not None}
+    explained = {name for cause, names in EXPLAINS.items() if cause in found for name in names}
+    return tuple(finding for name, finding in found.items() if name not in explained)
 
 
 def has_stopped_improving(rows: Sequence[Row], key: str = "held_out", least: float = FLAT) -> bool:
     """Tell whether a figure's best value of the last checks is no better than the best before them."""
     values = [float(row[key]) for row in rows if key in row]
     return len(values) > 2 * PATIENCE and min(values[-PATIENCE:]) > (1 - least) * min(values[:-PATIENCE])
-
-
-def look_at(z: Tensor, distance: Tensor, low: float, high: float) -> Look:
-    """Return what data or samples look like.  z: (n, ...) in model units; distance: (n,) to the closest training datum."""
-    flat = z.flatten(1)
-    margin = (high - low) / 4
-    outside = ((flat < low - margin) | (flat > high + margin)).float().mean()
-    spread = flat.var(0).mean() if len(flat) > 1 else flat.new_zeros(())
-    return Look(float(flat.mean()), float(flat.std(1).median()), float(spread), float(outside), float(distance.median()))

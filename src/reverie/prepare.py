@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ from reverie.augment_plan import choose_augment
 from reverie.codec import standard_spec
 from reverie.config import Config, DataConfig, TrainingConfig
 from reverie.data import DATASETS, Dataset, load_data
-from reverie.errors import UserError
+from reverie.errors import UserError, unknown
 from reverie.files import writable_folder
 from reverie.inspection import describe
 from reverie.learner import Learner
 from reverie.metrics.features import silent
 from reverie.noise import check_seed
 from reverie.plan import check_width, network_for, plan
+from reverie.remedy import spoken
 from reverie.reread import CHOSEN, kept_reading, reread
 from reverie.run import Run, choose_device, load
 from reverie.schedule import SCHEDULES
@@ -36,10 +38,7 @@ from reverie.wishes import Wishes, check_folder
 
 SPREAD_SAMPLE = 2000  # images enough to know their standard deviation
 READING = ("points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress")
-OTHERS = (
-    "steps", "minutes", "epochs", "seed", "device", "schedule", "network", "target", "augment", "start_from", "overwrite",
-    "tensorboard",
-)  # fmt: skip
+NO_OPTIONS = ("data", "out", "path", "options", "given")  # parameters that are not options of a training
 
 
 def _free_folder(name: str) -> Path:
@@ -77,6 +76,14 @@ def spread(dataset: Dataset) -> float:
     return max(float(2 * dataset.some(SPREAD_SAMPLE).std()), 1e-3)
 
 
+def check_options(given: Iterable[str]) -> None:
+    """Refuse the name of an option that no training takes, before anything is read."""
+    named = (*signature(prepare).parameters, *signature(resume).parameters)
+    known = [name for name in dict.fromkeys((*named, *READING, *TrainingConfig.model_fields)) if name not in NO_OPTIONS]
+    if wrong := [name for name in given if name not in known]:
+        raise unknown(wrong[0], known, "option of training")
+
+
 def prepare(
     data: str,
     out: str | Path | None = None,
@@ -101,6 +108,7 @@ def prepare(
     labels, ...), and further fields of TrainingConfig (batch, learning_rate, weight, times, ...).  augment: see
     `reverie.augment_plan`; start_from: a run whose weights are the first ones.
     """
+    check_options(options)
     reading = {key: options.pop(key) for key in READING if key in options}
     events.check(tensorboard)
     where = choose_device(device)
@@ -115,7 +123,7 @@ def prepare(
     before = load(start_from, "cpu") if start_from is not None else None
     asked = start.network_of(before) if before is not None and network is None else network
     wishes = Wishes(minutes, steps, schedule, asked, target, options, where)
-    wishes.check(data, reading.get("size"), (*READING, *OTHERS))
+    wishes.check(data, reading.get("size"))
     if out is not None:
         _check_free(Path(out), overwrite)
     foresee = wishes.foresee if before is None or reading.get("size") else None  # else the size is not known yet
@@ -162,6 +170,12 @@ def prepare(
         network={**network_for(dataset.shape, len(dataset.label_names), wished), **told},
         training=training,
         start=start.record(before) if before else None,
+        asked={
+            **{key: getattr(training, key) for key in ("seed", *options) if key != "seed" or seed},
+            **{key: spoken(spec) for key, spec in (("schedule", schedule), ("network", network), ("target", target)) if spec},
+            **({"augment": ",".join(map(spoken, [augment] if augment == "none" else changes))} if augment != "auto" else {}),
+            **({"from": str(start_from)} if start_from is not None else {}),
+        },
     )  # fmt: skip
     check_width(config.network)
     model = checkpoint.build_model(config)
@@ -172,6 +186,8 @@ def prepare(
     about = tuple(describe(dataset))
     model.denoiser.schedule.warn_if_signal_remains()
     path = _claim(out, dataset.name, overwrite)
+    if out is None and path.name != dataset.name:
+        about += (f"this run goes to {path}, because {path.with_name(dataset.name)} is there already",)
     checkpoint.write_config(path, config)
     learner = Learner(model, training)
     return Training(Run(config, learner.average.model, path), learner, train_set, held_out, about, reasons, tensorboard)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from reverie.data import Dataset, LazyImages, at_once, evaluated_at_once
 from reverie.distances import nearest
-from reverie.doctor import Look, look_at
 from reverie.errors import ReverieWarning
 from reverie.files import atomic
+from reverie.looks import Look, look_at
 from reverie.picture import contact_sheet, dots, figure, headed, plane, save, to_bytes, window, write_film
 from reverie.run import Run
 

@@ -10,12 +10,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+
+from reverie.busy import BUSY
 
 if TYPE_CHECKING:
     from reverie.training import Step
 
 EVERY = 10.0  # seconds between lines where there is no terminal to draw a bar on
+FRESH = 1.25  # times the steps of the last check, up to which its held-out loss is shown beside the training loss
+JUDGED = 5.0  # seconds of training after which it is known whether the machine is busy
+NOTE = 74  # columns that the longest progress note takes, so that it fits 80 with a bar or a percentage before it
 
 
 def clock(seconds: float) -> str:
@@ -25,6 +30,17 @@ def clock(seconds: float) -> str:
         return f"{whole} s"
     hours, rest = divmod(whole, 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+def pace(per_second: float) -> str:
+    """Say a speed, however low: 120 steps/s, 2.5 steps/s, 0.04 steps/s."""
+    return f"{per_second:,.0f} steps/s" if per_second >= 9.95 else f"{max(per_second, 1e-4):.2g} steps/s"
+
+
+def progress_note(step: Step, held_out: float | None) -> str:
+    """Say how far a training is, in at most NOTE columns; the held-out loss where one is given."""
+    held = f", held out {held_out:.4g}" if held_out is not None else ""
+    return f"step {step.i:,}, loss {step.loss or 0:.4g}{held}, {pace(step.per_second)}, {clock(step.seconds_left)} left"
 
 
 def plain(value: Any) -> str:
@@ -77,24 +93,32 @@ class Screen:
 
         self.result(values, "\n".join(f"{key.replace('_', ' '):<{width}}  {told(value)}" for key, value in values.items()))
 
-    def _bar(self) -> Progress:
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
-        return Progress(*columns, console=self.console, transient=True, disable=not (self.talks and self.console.is_terminal))
+    def _bar(self, *columns: ProgressColumn) -> Progress:
+        usual = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
+        shown = self.talks and self.console.is_terminal
+        return Progress(*(columns or usual), console=self.console, transient=True, disable=not shown)
 
     def follow_training(self, steps: Iterable[Step]) -> Step:
         """Show reports as they come, with the time left, and return the last one."""
-        held, said = "", time.monotonic()
-        with self._bar() as bar:
+        held: Step | None = None
+        said, before, judged, waited, busy = time.monotonic(), 0.0, 0.0, 0.0, False
+        width = max(5, min(40, self.console.width - NOTE - 1))
+        with self._bar(BarColumn(width), TextColumn("{task.fields[note]}")) as bar:
             task = bar.add_task("training", total=1.0, note="")
-            for step in steps:
-                if step.held_out is not None:
-                    held = f", held out {step.held_out:.4f}"
-                pace = f"{step.per_second:.0f} steps/s, {clock(step.seconds_left)} left"
+            for k, step in enumerate(steps):
                 for finding in step.findings:
                     bar.console.print(f"doctor: {finding}", markup=False) if self.talks else None
                 if step.loss is None:
                     continue
-                note = f"step {step.i:,}, loss {step.loss:.4f}{held}, {pace}"
+                held = step if step.held_out is not None else held
+                before = step.seconds if k == 0 else before
+                waited += (step.waited or 0.0) * (step.seconds - before)
+                judged, before = judged + step.seconds - before, step.seconds
+                if self.talks and not busy and judged > JUDGED and waited > BUSY * judged:
+                    busy = True
+                    bar.console.print(f"the machine is busy: training waits for a processor {waited / judged:.0%} of the time")
+                fresh = held is not None and step.i <= FRESH * held.i
+                note = progress_note(step, held.held_out if held is not None and fresh else None)
                 bar.update(task, completed=step.fraction, note=note)
                 if bar.disable and time.monotonic() - said > EVERY:
                     said = time.monotonic()

@@ -18,14 +18,18 @@ from torch import Tensor
 from reverie import checkpoint, snapshots
 from reverie.classifier import CLASSIFIER_FILE
 from reverie.data import Dataset
-from reverie.doctor import PATIENCE, Finding, Look, Patient, examine, has_stopped_improving
+from reverie.doctor import PATIENCE, examine, has_stopped_improving
 from reverie.errors import UserError
 from reverie.files import reason
 from reverie.inspection import flops
 from reverie.learner import Learner
+from reverie.linear import first_map, linear_filter
+from reverie.looks import Look
+from reverie.patient import Finding, Patient
 from reverie.picture import loss_curve, save
 from reverie.previews import FOLDER as PREVIEWS
 from reverie.previews import Previews
+from reverie.remedy import sizes
 from reverie.run import Run
 from reverie.signals import Stopped, stop_requests
 from reverie.tensorboard import FOLDER as EVENTS
@@ -174,6 +178,10 @@ class Doctor:
         model = checkpoint.build_model(training.run.config)
         self.first = {name: p.detach().clone() for name, p in model.named_parameters()} if fresh else {}
         self.data = training.train.some(DATA_LOOKED_AT)
+        model = training.run.model
+        self.linear = linear_filter(model, model.codec.encode(self.data.to(training.learner.device)))
+        self.entry = first_map(model) if training.train.is_images else None
+        self.sizes = sizes(training.run.config.network)
         self.look: Look | None = None
         self.previewing = PREVIEW_SHARE * training.learner.seconds
 
@@ -197,13 +205,16 @@ class Doctor:
         began = time.monotonic()
         if self.previewing <= max(FREE, PREVIEW_SHARE * step.seconds) or step.fraction == 1:
             self.look, score = self.previews.take(step.i)
-            step = replace(step, preview_score=score)
+            step = replace(step, preview_score=score, look=self.look.beside(self.previews.truth))
             self.previewing += time.monotonic() - began
+        if step.fraction == 1 and self.linear is not None:
+            step = replace(step, linear_levels=self.linear.loss_levels)
         self.rows.extend(step.as_rows())
         model = self.training.run.model
         patient = Patient(
             self.rows, model.denoiser.schedule, model.codec, self.data, self.training.train.is_images,
-            self._movement(), self.look, self.previews.truth,
+            self._movement(), self.look, self.previews.truth, len(self.training.train), self.training.run.config.asked,
+            self.linear, self.entry, self.sizes,
         )  # fmt: skip
         found = {finding.check: finding for finding in examine(patient)}
         new = tuple(finding for name, finding in found.items() if name not in self.active)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from reverie.busy import Waiting
 from reverie.config import TrainingConfig
 from reverie.data import Dataset, evaluated_at_once
 from reverie.denoiser import Denoiser
-from reverie.doctor import RESCUE, Finding
 from reverie.errors import UserError
 from reverie.families.diffusion import Diffusion
 from reverie.learner import Learner
@@ -24,13 +24,15 @@ from reverie.loss import loss, weight_of
 from reverie.noise import mix_seed
 from reverie.oracle import DatasetDenoiser
 from reverie.pair import Pair
+from reverie.patient import RESCUE, Finding
 
 LEVELS = 4  # the held-out loss is told for as many ranges of t
 REPORTS, CHECKS = 200, 20  # how often, in a whole run, a step is reported and the held-out loss taken
-CHECK_SHARE, FREE = 0.03, 0.5  # of the training time, at most, goes into the held-out loss; but so many seconds always may
+CHECK_SHARE, FREE = 0.05, 0.5  # of the training time, at most, goes into the held-out loss; but so many seconds always may
 CLOCK = 0.5  # the fewest seconds between reports when the length is given in minutes
 HELD_OUT_DRAWS = {False: 2000, True: 512}  # noised points, noised images of which the held-out loss is the mean
 LOOKED_AT = 256  # of these, at a time
+LARGE, LARGE_DRAWS = 1024, 256  # numbers in an image above which a check, which must be had often, makes fewer draws
 OPTIMUM_MOST = 10**8  # numbers in a training set, above which its optimum is not worked out
 STEP_DECAYS = 10  # "step" halves the learning rate as often in a run
 END_SHARE = 0.25  # of the time so far, a training until good takes to end
@@ -46,7 +48,9 @@ class Step:
     held_out: of the average weights; held_out_levels: the same in four equal ranges of t, from little noise to much;
     noise_error_levels: the mean squared error of the predicted noise in these ranges; seen_levels: the loss on training
     data; raw_held_out: the held-out loss of the raw weights; preview_score: see `reverie.previews`; optimum_levels: the
-    least loss on training data that any model can have; findings: what is newly wrong; active: the checks that find something.
+    least loss on training data that any model can have; linear_levels: that of the best linear filter; look: the previews
+    beside the data, see `reverie.looks`; waited: the share of time without a processor, see `reverie.busy`; findings: what
+    is newly wrong; active: the checks that find something.
     """
 
     i: int
@@ -62,6 +66,9 @@ class Step:
     raw_held_out: float | None = None
     preview_score: float | None = None
     optimum_levels: tuple[float, ...] = ()
+    linear_levels: tuple[float, ...] = ()
+    look: Mapping[str, float] | None = None
+    waited: float | None = None
     findings: tuple[Finding, ...] = ()
     active: tuple[str, ...] = ()
 
@@ -98,10 +105,9 @@ def end_of(ending: float) -> float:
     return min(1.0, ending * (1 + END_SHARE))
 
 
-def _draws(model: Diffusion, data: Dataset, seed: int) -> Iterator[tuple[Tensor, Pair, Tensor | None]]:
+def _draws(model: Diffusion, data: Dataset, seed: int, draws: int) -> Iterator[tuple[Tensor, Pair, Tensor | None]]:
     """Yield times (b,), data with noise, and labels: the same at every call, with as many times from each range of t."""
     schedule, device = model.denoiser.schedule, next(model.parameters()).device
-    draws = HELD_OUT_DRAWS[data.is_images]
     random = torch.Generator().manual_seed(mix_seed(seed, -(2**40)))
     t = schedule.t_min + (1 - schedule.t_min) * (torch.randperm(draws, generator=random) + 0.5).double() / draws
     for part in torch.arange(draws).split(evaluated_at_once(data.shape, LOOKED_AT)):
@@ -124,22 +130,29 @@ def level_of(model: Diffusion, t: Tensor, levels: int) -> Tensor:
 
 
 @torch.no_grad()
-def noised_losses(model: Diffusion, data: Dataset, seed: int, denoiser: Denoiser | None = None) -> tuple[Tensor, Tensor]:
+def noised_losses(
+    model: Diffusion, data: Dataset, seed: int, denoiser: Denoiser | None = None, draws: int | None = None
+) -> tuple[Tensor, Tensor]:
     """Return times, spread evenly over [t_min, 1], and the loss of noised data there: (n,) each.
 
-    denoiser: one to be judged in place of the model's own.
+    denoiser: one to be judged in place of the model's own; draws: how many, and always the same ones.
     """
     d = model.denoiser
     times, losses = [], []
-    for t, truth, cond in _draws(model, data, seed):
+    for t, truth, cond in _draws(model, data, seed, draws or HELD_OUT_DRAWS[data.is_images]):
         times.append(t)
         losses.append(loss(denoiser or d, truth, t, cond, d.target, model.weight, d.sigma_data).double().cpu())
     return torch.cat(times), torch.cat(losses)
 
 
+def check_draws(data: Dataset) -> int:
+    """Return how many draws a check makes: a function of the data alone, so that checks of all runs on them compare."""
+    return LARGE_DRAWS if data.is_images and math.prod(data.shape) > LARGE else HELD_OUT_DRAWS[data.is_images]
+
+
 def held_out_loss(model: Diffusion, data: Dataset, seed: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
     """Return the loss on held-out data, whole and in four ranges of t, and the error of the noise in these ranges."""
-    t, lost = noised_losses(model, data, seed)
+    t, lost = noised_losses(model, data, seed, draws=check_draws(data))
     d = model.denoiser
     shares = [weight_of(weight, d.schedule, t, d.target, d.sigma_data) for weight in ("snr", model.weight)]
     return float(lost.mean()), _levels(model, t, lost), _levels(model, t, lost * shares[0] / shares[1])
@@ -160,7 +173,7 @@ def optimum_levels(model: Diffusion, data: Dataset, seed: int) -> tuple[float, .
     Empty where the set is too large to say.
     """
     best = optimum(model, data)
-    return _levels(model, *noised_losses(model, data, seed, best)) if best is not None else ()
+    return _levels(model, *noised_losses(model, data, seed, best, check_draws(data))) if best is not None else ()
 
 
 def check_up(learner: Learner, train: Dataset, held_out: Dataset, seed: int) -> dict[str, Any]:
@@ -195,16 +208,17 @@ def rescue(learner: Learner, wrong: tuple[int, str], train: Dataset, settings: T
     """Go back to a good state with half the learning rate; a third time, give up and say why."""
     step, what = wrong
     x, _ = next(batches(train, settings.batch, settings.seed, (step - 1) * settings.accumulate))
+    lower = f"{settings.learning_rate / 10:.3g}"
     bad_data = not bool(torch.isfinite(x).all())
     cause = "the batch of that step holds values that are not finite" if bad_data else "the learning rate is too high"
-    advice = "look for NaN in the data" if bad_data else f"train with --learning-rate {settings.learning_rate / 10:g}"
+    advice = "look for NaN in the data" if bad_data else f"train with --learning-rate {lower}"
     if learner.rescues == RESCUES:
         raise UserError(f"stopped at step {step}: {what}, for the third time; probably {cause}: {advice}")
     rescues, seconds = learner.rescues + 1, learner.seconds
     learner.restore(learner.good)
     learner.rescues, learner.seconds, learner.last = rescues, seconds, learner.good
     what = f"{what}; back to step {learner.i} with the learning rate times {0.5**rescues:g}"
-    return Finding(RESCUE, what, step, cause, advice)
+    return Finding(RESCUE, what, step, cause, advice, {} if bad_data else {"learning_rate": lower})
 
 
 def fit(
@@ -231,6 +245,7 @@ def fit(
     loader = reader(train, settings.batch, settings.seed, learner.i * settings.accumulate)
     begun, reported, reported_at = time.monotonic() - learner.seconds, time.monotonic(), learner.i
     fraction, checking = fraction_now(), CHECK_SHARE * learner.seconds
+    waiting = Waiting()
     reports, checks = (math.floor(fraction * REPORTS) + 1, math.ceil(fraction * CHECKS)) if learner.i else (0, 0)
     while fraction < 1 and not stop():
         seed = settings.seed if not learner.rescues else mix_seed(settings.seed, -(2**41) - learner.rescues)
@@ -273,8 +288,9 @@ def fit(
         figures = check_up(learner, train, held_out, settings.seed) if check else {}
         if fraction == 1:
             figures["optimum_levels"] = optimum_levels(learner.average.model, train, settings.seed)
-        checks += check
-        checking += time.monotonic() - now
+        if check:  # what the first of all costs, on the network as it is drawn, is not held against the next ones
+            checking += (time.monotonic() - now) * (learner.i > 1)
+            checks = math.floor(fraction * CHECKS) + 1
         speed = (learner.i - reported_at) / max(now - reported, 1e-9)
-        yield Step(learner.i, fraction, learner.seconds, speed, mean, rate, **figures)
+        yield Step(learner.i, fraction, learner.seconds, speed, mean, rate, waited=waiting.share(), **figures)
         reported, reported_at = time.monotonic(), learner.i

@@ -20,7 +20,7 @@ from reverie.measurements import MEASUREMENTS
 from reverie.metrics.features import FEATURES, Tell, silent
 from reverie.pair import TARGETS
 from reverie.plan import PRESETS
-from reverie.prepare import prepare
+from reverie.prepare import check_options, prepare
 from reverie.prepare import resume as go_on
 from reverie.restoration import inpaint, restore
 from reverie.run import Options, Progress, Run, load
@@ -58,6 +58,7 @@ def begin(
     data: str | None = None, out: str | Path | None = None, *, resume: str | Path | None = None, **options: Any
 ) -> Training:
     """Return a training that is ready to start, or to go on."""
+    check_options(options)
     if resume is not None:
         if out is not None:
             raise UserError("give either --out for a new run or --resume for one that is there")

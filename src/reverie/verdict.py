@@ -1,17 +1,28 @@
-"""The verdict on a run: what is wrong, how good it is, and what to do next."""
+"""The verdict on a run: what is wrong, what the time has given, and what to do next."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from reverie import checkpoint
-from reverie.doctor import RESCUE, Finding
+from reverie.config import Config
+from reverie.data.dataset import HELD_OUT
+from reverie.doctor import FALLING, NOISY
+from reverie.patient import ENOUGH, Finding, fell
+from reverie.remedy import handy, mend, sizes
 from reverie.run import Run
 
-STILL_FALLING = 0.03  # by which the held-out loss must have fallen in the second half of a run for more time to be worth it
+SHARP, VARIED = (0.7, 1.4), 0.7  # fine detail and spread of previews, as multiples of the data's, that pass for theirs
+FAR = 1.5  # distance of samples to the closest training datum, as a multiple of held-out data's, that does not pass for theirs
+ABOVE = 1.15  # times a linear filter's loss at some noise level, from which a network is worse than that
+MORE = 5  # minutes to go on for where the steps so far were too few to tell anything
+SHORT, NOISE = "too short to judge", "the previews are noise"
+
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -23,55 +34,92 @@ class Verdict:
     commands: dict[str, str]
 
 
-def _figures(levels: Sequence[float]) -> str:
-    return " ".join(f"{value:.3g}" for value in levels)
+def _shown(config: Config, look: Mapping[str, float]) -> str:
+    """Say what is amiss with the previews beside the data; nothing where nothing is."""
+    if len(config.data.shape) == 1:
+        far = look["nearest"]
+        return f"samples lie {far:.2g} times as far from the closest training datum as held-out data do" if far > FAR else ""
+    if look["noise"] > NOISY:
+        return NOISE
+    if not SHARP[0] <= look["detail"] <= SHARP[1]:
+        name = "blurred" if look["detail"] < 1 else "rough"
+        return f"the previews are {name}, with {look['detail']:.0%} of the data's fine detail"
+    return f"the previews are alike, with {look['spread']:.0%} of the data's spread" if look["spread"] < VARIED else ""
 
 
-def _progress(rows: Sequence[dict[str, Any]]) -> str:
+def _health(findings: Sequence[Finding], steps: int, noise: bool) -> str:
+    if findings:
+        return f"{len(findings)} found wrong: " + " | ".join(str(finding) for finding in findings)
+    if noise:
+        return f"{SHORT}: after {_steps(steps)} the previews are still noise"
+    if steps < ENOUGH:
+        return f"{SHORT}: {_steps(steps)}"
+    return "healthy: the doctor found nothing wrong"
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'s' * (count != 1)}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{handy(seconds / 60)} minutes"
+
+
+def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
+    """Say in one line what this size and this time have given."""
     if not rows:
         return "no check on held-out data was made"
-    first, last = rows[0], rows[-1]
-    line = f"held-out loss {last['held_out']:.4f}, at first {first['held_out']:.4f}; from least to most noise"
-    line += f" {_figures(last['held_out_levels'])}"
-    if last.get("optimum_levels"):
-        line += f"; on training data {_figures(last['seen_levels'])}, at least"
-        line += f" {_figures(last['optimum_levels'])}"
-    return line
+    first, last, training = rows[0], rows[-1], config.training
+    kind = "points" if len(config.data.shape) == 1 else "x".join(map(str, config.data.shape[1:])) + " images"
+    seen = last["i"] * training.batch * training.accumulate / max(1.0, (1 - HELD_OUT) * config.data.count)
+    times = f"each seen {seen:,.0f} times" if seen >= 1.5 else f"{min(1.0, seen):.0%} of them seen once"
+    line = f"{_time(last['seconds'])} on {config.data.count:,} {kind}, {times}: "
+    line += f"held-out loss {last['held_out']:.4f}" + (f", at first {first['held_out']:.4f}" if first is not last else "")
+    if last.get("linear_levels"):
+        line += f", that of a linear filter {statistics.fmean(last['linear_levels']):.4f}"
+    return line + (f"; {shown}" if shown else "")
 
 
-def _next(rows: Sequence[dict[str, Any]], findings: Sequence[Finding]) -> str:
+def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], shown: str, looked: bool) -> str:
     if findings:
         return f"next: {findings[0].advice}"
-    middle = [row for row in rows if row["fraction"] <= 0.5]
-    if not middle or len(rows) < 3:
+    if not rows or rows[-1]["i"] < ENOUGH:
         return "next: train longer; this was too short to judge"
-    fell = 1 - rows[-1]["held_out"] / middle[-1]["held_out"]
-    if fell > STILL_FALLING:
-        return f"next: the held-out loss fell by {fell:.0%} in the second half, so more time will help"
-    return f"next: the held-out loss fell by only {max(fell, 0):.1%} in the second half, so more time will give little"
+    fall = fell(rows)
+    if fall is None:
+        return "next: train longer; there were too few checks to tell whether the held-out loss still falls"
+    since, share = fall
+    if share > FALLING:
+        return f"next: the held-out loss fell by {share:.0%} since step {since:,}, so more time will help"
+    flat = f"next: since step {since:,} the held-out loss fell by {max(share, 0):.1%} only"
+    linear = rows[-1].get("linear_levels") or ()
+    if any(mine > ABOVE * its for mine, its in zip(rows[-1]["held_out_levels"], linear, strict=False)):
+        shown = "it is worse than that of a linear filter"
+    if looked and not shown:
+        kind = (
+            "samples lie as near to the training data as"
+            if len(config.data.shape) == 1
+            else "previews have the detail and spread of"
+        )
+        return f"{flat}, and the {kind} held-out data: more time will give little"
+    larger = sizes(config.network).larger
+    advice = f"a larger network may give more: --network {larger}" if larger else "more data may give more"
+    return f"{flat}{', but ' if shown else ''}{shown}: {advice}"
 
 
 def verdict(run: Run) -> Verdict:
     """Judge a run by its reports and findings."""
     rows = [row for row in run.metrics() if "held_out" in row]
     findings = tuple(checkpoint.read_findings(run.path))
-    if findings:
-        health = f"{len(findings)} found wrong: " + " | ".join(str(finding) for finding in findings)
-    else:
-        health = "healthy: the doctor found nothing wrong"
     path, training = shlex.quote(str(run.path)), run.config.training
     finished = bool(rows) and rows[-1]["fraction"] == 1
-    longer = f" --extend --minutes {training.minutes or 5:g}" if finished else ""
-    commands = {"go on": f"reverie train --resume {path}{longer}"}
-    if findings:
-        lower = any(finding.check == RESCUE for finding in findings)  # otherwise the usual rate is the best guess
-        commands["mend"] = _again(run) + (f" --learning-rate {training.learning_rate / 10:g}" if lower else "")
-    return Verdict((health, _progress(rows), _next(rows, findings)), findings, commands)
-
-
-def _again(run: Run) -> str:
-    """Return the command that trains a new run beside this one on the same data for as long."""
-    training, data = run.config.training, run.config.data
-    length = f"--minutes {training.minutes:g}" if training.minutes else f"--steps {training.steps}"
-    read = "".join(f" --{key} {shlex.quote(str(value))}" for key, value in data.reading.items())
-    return f"reverie train {shlex.quote(data.source)} --out {shlex.quote(f'{run.path}-mended')} {length}{read}"
+    look = next((row["look"] for row in reversed(rows) if row.get("look")), None)
+    shown = _shown(run.config, look) if look else ""
+    health = _health(findings, rows[-1]["i"] if rows else 0, shown == NOISE)
+    as_long = f"--minutes {handy(training.minutes)}" if training.minutes else f"--steps {training.steps}"
+    longer = f"--minutes {MORE}" if health.startswith(SHORT) and not training.minutes else as_long
+    commands = {"go on": f"reverie train --resume {path}" + (f" --extend {longer}" if finished else "")}
+    if findings and (command := mend(run, findings)):
+        commands["mend"] = command
+    lines = (health, _gave(run.config, rows, shown), _next(run.config, rows, findings, shown, look is not None))
+    return Verdict(lines, findings, commands)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from reverie.data import DATASETS, Dataset, evaluated_at_once
 from reverie.data.fitting import said, whole_side
 from reverie.data.folder import MEMORY_LIMIT
 from reverie.data.pixels import parse_size
-from reverie.errors import UserError, pick, unknown
+from reverie.errors import UserError, pick
 from reverie.footprint import BYTES, Footprint, available
 from reverie.loss import TIMES, WEIGHTS
 from reverie.pair import TARGETS
@@ -51,11 +51,8 @@ class Wishes:
     smaller: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def check(self, data: str, size: str | None, others: Iterable[str]) -> None:
-        """Refuse what no data could make possible.  others: the names of further options, for guesses at what was meant."""
-        for key in self.settings:
-            if key not in TrainingConfig.model_fields:
-                raise unknown(key, (*TrainingConfig.model_fields, *others), "option of training")
+    def check(self, data: str, size: str | None) -> None:
+        """Refuse what no data could make possible."""
         try:
             TrainingConfig(**{"steps": 1, **self.settings})
         except ValidationError as error:
