@@ -16,6 +16,7 @@ from reverie.cli_options import (
     IntervalOption,
     JsonOption,
     LabelOption,
+    MovedDataOption,
     PrecisionOption,
     QuietOption,
     RescaleOption,
@@ -42,6 +43,7 @@ def evaluate(
     steps: SamplingSteps = None,
     grid: GridOption = None,
     precision: PrecisionOption = "fp32",
+    data: MovedDataOption = None,
     data_dir: DataDirOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
@@ -62,7 +64,7 @@ def evaluate(
             screen.say(f"{run.path}:")
         with screen.reading() as on_progress:
             found.append(verbs.evaluate(
-                run, n, quick=quick, features=features, data_dir=data_dir, say=screen.say,
+                run, n, quick=quick, features=features, data=data, data_dir=data_dir, say=screen.say,
                 on_progress=on_progress, label=label, guidance=guidance, guidance_interval=guidance_interval,
                 guidance_rescale=guidance_rescale, classifier_guidance=classifier_guidance, sampler=sampler, steps=steps,
                 grid=grid, precision=precision, seed=seed,

@@ -17,6 +17,7 @@ from reverie.cli_options import (
     IntervalOption,
     JsonOption,
     LabelOption,
+    MovedDataOption,
     QuietOption,
     RescaleOption,
     RunPath,
@@ -41,6 +42,7 @@ def train_classifier(
     minutes: Minutes = None,
     steps: Steps = None,
     seed: SeedOption = 0,
+    data: MovedDataOption = None,
     data_dir: DataDirOption = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -53,7 +55,7 @@ def train_classifier(
 
     with screen.reading() as on_progress:
         training = verbs.begin_classifier(
-            run, device=device, minutes=minutes, steps=steps, seed=seed, data_dir=data_dir, on_progress=on_progress
+            run, device=device, minutes=minutes, steps=steps, seed=seed, data=data, data_dir=data_dir, on_progress=on_progress
         )
     try:
         last = screen.follow_training(training)

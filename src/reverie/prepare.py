@@ -18,14 +18,14 @@ from reverie import tensorboard as events
 from reverie.checkpoint import NETWORKS
 from reverie.codec import standard_spec
 from reverie.config import Config, DataConfig, TrainingConfig
-from reverie.data import DATASETS, Dataset, load_data
+from reverie.data import Dataset, load_data
 from reverie.errors import UserError
 from reverie.files import writable_folder
 from reverie.inspection import describe
 from reverie.learner import Learner
 from reverie.noise import check_seed
 from reverie.plan import PRESETS, network_for, plan
-from reverie.reread import reread
+from reverie.reread import placed, reread, source_of
 from reverie.run import Run, choose_device
 from reverie.schedule import SCHEDULES
 from reverie.spec import Spec, complete, one_line, parse
@@ -33,7 +33,7 @@ from reverie.trainer import RUN_FILES, RUN_FOLDERS, Training, clear
 
 SPREAD_SAMPLE = 2000  # images enough to know their standard deviation
 READING = ("points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress")
-KEPT_READING = ("points", "size", "fit", "channels", "labels")  # of these, what a run must remember to read its data again
+KEPT_READING = ("points", "size", "fit", "channels", "labels", "data_dir")  # what a run must remember of them
 
 
 def _free_folder(name: str) -> Path:
@@ -104,6 +104,8 @@ def prepare(
         if length is not None and not 0 < length < math.inf:
             raise UserError(f"the number of {name} must be above 0, got {length}")
     dataset = load_data(data, seed=seed, **reading)
+    if reading.get("data_dir") is not None:
+        reading["data_dir"] = str(Path(reading["data_dir"]).expanduser().resolve())
     train_set, held_out = dataset.split(seed)
     if epochs is not None:
         steps = max(1, round(epochs * len(train_set) / options.get("batch", 64)))
@@ -122,7 +124,7 @@ def prepare(
         target=target or chosen.target,
         sigma_data=spread(train_set),
         data=DataConfig(
-            name=dataset.name, source=data if data in DATASETS else str(Path(data).expanduser().resolve()),
+            name=dataset.name, source=source_of(data),
             count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,
             label_counts=tuple(dataset.label_counts()), fingerprint=dataset.fingerprint(),
             reading={key: reading[key] for key in KEPT_READING if reading.get(key) is not None},
@@ -160,7 +162,7 @@ def _differences(config: Config, given: Mapping[str, Any]) -> list[str]:
     """Return how settings that were given differ from those of a run, a phrase each."""
     kept: dict[str, Any] = {
         **config.training.model_dump(), **config.data.reading, "schedule": config.schedule, "network": config.network,
-        "target": config.target, "data": config.data.source,
+        "target": config.target,
     }  # fmt: skip
     differing = []
     for key, value in given.items():
@@ -169,8 +171,6 @@ def _differences(config: Config, given: Mapping[str, Any]) -> list[str]:
         elif key == "network":
             told = {k: kept[key][k] for k in ("channels", "height", "width", "labels", "stem") if k in kept[key]}
             same = json.dumps(complete(NETWORKS, {**told, **_preset(value)}, "network")) == json.dumps(kept[key])
-        elif key == "data":
-            same = value in (kept[key], config.data.name) or str(Path(value).expanduser().resolve()) == kept[key]
         else:
             same = kept.get(key) == value
         if not same:
@@ -190,14 +190,16 @@ def resume(
     steps: int | None = None,
     device: str = "auto",
     tensorboard: bool = False,
-    data_dir: str | None = None,
+    data: str | Path | None = None,
+    data_dir: str | Path | None = None,
     strict: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None,
     **given: Any,
 ) -> Training:
     """Go on with a run where its last whole checkpoint left it; `extend` goes on with a finished one for longer.
 
-    given: settings as for `prepare`; those that differ from the run's are refused.
+    data, data_dir: where its data are now, if they were moved; given: settings as for `prepare`; those that differ from the
+    run's are refused.
     """
     path, where = Path(path), choose_device(device)
     events.check(tensorboard)
@@ -215,7 +217,8 @@ def resume(
     t = config.training
     if max(learner.i / (t.steps or math.inf), learner.seconds / 60 / (t.minutes or math.inf)) >= 1:
         raise UserError(f"{path} is finished; go on for longer with --extend --minutes 10, say")
-    dataset = reread(config.data, data_dir=data_dir, strict=strict, on_progress=on_progress)
+    dataset = reread(config.data, data=data, data_dir=data_dir, strict=strict, on_progress=on_progress)
+    run.config = config = config.model_copy(update={"data": placed(config.data, data, data_dir)})
     with snapshots.locked(path):
         checkpoint.keep_rows(path, learner.i)
         checkpoint.write_config(path, config)
