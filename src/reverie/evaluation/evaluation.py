@@ -21,7 +21,7 @@ from reverie.evaluation.score import HEADLINES, said
 from reverie.evaluation.section import Section
 from reverie.metrics.features import FEATURES, Features, Tell, silent
 from reverie.reread import reread
-from reverie.run import Options, Run
+from reverie.run import Options, Run, check_count
 from reverie.samples import Samples
 
 USUAL = {False: 2048, True: 512}  # samples, and when in a hurry
@@ -160,6 +160,9 @@ def evaluate_run(
     if isinstance(features, str) and features != "auto":
         pick(FEATURES, features, "kind of features")
     n = USUAL[quick] if n is None else n
+    check_count(n)
+    run.sampling(options)
+    run.labels(options.get("label"), 1, 0)  # all that can be wrong is told before data are read
     whole, why = None, ""
     try:
         whole = find_data(run, n, tell, data, data_dir)

@@ -78,7 +78,7 @@ def undecided(f: Figures) -> str | None:
         return None
     return (
         f"real data differ among themselves more than the samples differ from them (KID {said(k, of='floor')} against"
-        f" {said(k)}): too few data, or features that do not suit them, so that nothing can be judged by it"
+        f" {said(k)}): too few data to judge by, features that do not suit them, or samples that copy them"
     )
 
 

@@ -92,7 +92,7 @@ def _detail(m: Material) -> dict[str, Any]:
 
 
 def quality_section(m: Material) -> Section:
-    """KID and Fréchet distance of features, each beside that of held-out data, and the detail of the images."""
+    """KID and Fréchet distance of features, each beside that of real data, and the detail of the images."""
     m.tell("distances of features", 0, 2)
     by_kernel = _kid(m)
     m.tell("distances of features", 1, 2)
@@ -147,7 +147,7 @@ def two_sample_section(m: Material) -> Section:
     """Whether a classifier can tell samples from real data: held-out ones, or all where few are held out."""
     found = two_sample(m.of_samples, m.of_real if m.parted else m.of_held, m.seed)
     figures = {
-        "told_apart": score(found.accuracy, found.standard_error, 0.5, 0.0, p_value=found.p_value),
+        "told_apart": score(found.accuracy, found.standard_error, 0.5, p_value=found.p_value),
         "asked": found.asked, "trained": found.trained, **m.facts(),
     }  # fmt: skip
     words = (

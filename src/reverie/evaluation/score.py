@@ -1,4 +1,4 @@
-"""A score: a value with its standard error, the same figure of held-out data, and what they say together."""
+"""A score: a value with its standard error, the same figure of real data, and what they say together."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Headline:
     section: str
     name: str
     title: str
-    better: str  # "low", "high" or "floor": the nearer to the figure of held-out data
+    better: str  # "low", "high" or "floor": the nearer to the figure of real data
     form: str = ".3g"
     key: str = ""  # in the section's figures, if it is not the name
 
