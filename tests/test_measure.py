@@ -26,7 +26,7 @@ from reverie.evaluation.model import _quality
 from reverie.evaluation.nearness import samples_section
 from reverie.evaluation.quality import quality_section
 from reverie.evaluation.section import Section
-from reverie.metrics.features import own_classifier, silent
+from reverie.metrics.features import choose, own_classifier, silent
 from reverie.metrics.frechet import frechet_distance
 from reverie.run import Run
 from reverie.samples import Samples
@@ -329,7 +329,7 @@ def test_the_frechet_distance_and_its_floor_have_one_count(
 ) -> None:
     train, held, x, _ = digits
     few = held.take(torch.arange(50))
-    m = gather(x, train, few, None, "pixels", 0, True, silent, "")
+    m = gather(x, train, few, None, replace(choose("pixels", train, few), learned=True), 0, True, silent, "")
     figures = quality_section(m).figures
     by_hand = np.mean([frechet_distance(part, m.of_train) for part in m.of_samples.split(50)])
     assert figures["frechet"]["value"] == pytest.approx(by_hand) and figures["frechet"]["samples"] == 50

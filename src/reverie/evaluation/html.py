@@ -187,7 +187,7 @@ def _picture(caption: str, data: bytes) -> str:
 
 
 def _section(number: int, section: Section) -> str:
-    verdict = "".join(f"<p>{escape(line)}</p>\n" for line in section.verdict)
+    verdict = "".join(f"<p>{escape(line)}</p>\n" for line in section.verdict if number)  # the first stands just above
     words = "".join(f'<p class="words">{escape(line)}</p>\n' for line in section.words)
     pictures = "".join(_picture(caption, data) for caption, data in section.pictures.items())
     return (
