@@ -103,6 +103,8 @@ def test_a_floor_above_the_samples_is_a_finding() -> None:
     )
     assert said[0] == ["undecided"] and "real data differ among themselves more than the samples" in said[1][0]
     assert "0.934 ± 0.8" in said[1][0] and "0.097 ± 0.02" in said[1][0]
+    assert scored(kid={"value": -0.03, "error": 0.01, "floor": 0.0, "floor_error": 0.013}) == []
+    assert scored(kid={"value": 0.1, "error": 0.01, "floor": 0.0, "floor_error": 0.2}) == ["undecided"]
     assert scored(kid={"value": -0.002, "error": 0.003, "floor": 0.0, "floor_error": 0.003}) == []
     assert scored(kid={"value": 0.5, "error": 0.01, "floor": 0.0, "floor_error": 0.003}) == ["distant"]
 

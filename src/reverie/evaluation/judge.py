@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ BLURRED, GRAINY = 0.75, 1.35  # of the data's detail
 COPIED = 0.01  # share of copies that is worth a word
 COLLAPSED = 0.5  # share of repeated samples from which on there is little else
 SURE = 3.0  # standard errors from which a difference is told that is no fault
+BLIND = 0.05  # of KID between real data, or its error: about what a slight blur makes, which could then not be seen
 TOLD = 0.9  # of right answers: samples that are told from data nearly always
 
 
@@ -72,14 +72,19 @@ def distant(f: Figures) -> str | None:
 
 
 def undecided(f: Figures) -> str | None:
-    """Real data that are further from the training data than the samples are: a floor that is none."""
+    """Real data by which nothing can be judged: further from the training data than the samples are, or who knows how far."""
     k = f["kid"]
-    if k.get("floor", -math.inf) - k.get("floor_error", 0.0) <= k["value"] + k.get("error", 0.0):
-        return None
-    return (
-        f"real data differ among themselves more than the samples differ from them (KID {said(k, of='floor')} against"
-        f" {said(k)}): too few data to judge by, features that do not suit them, or samples that copy them"
-    )
+    floor, error = k.get("floor", 0.0), k.get("floor_error", 0.0)
+    if floor >= BLIND and floor - error > k["value"]:
+        return (
+            f"real data differ among themselves more than the samples differ from them (KID {said(k, of='floor')} against"
+            f" {said(k)}): too few data to judge by, or features that do not suit them"
+        )
+    if error >= BLIND and excess(k) <= CLEAR:
+        return (
+            f"too few data to judge by: as many new ones have a KID of {said(k, of='floor')}, the samples {said(k)}"
+        )
+    return None
 
 
 def told_apart(f: Figures) -> str | None:
