@@ -44,21 +44,22 @@ class ClassifierTraining:
         minutes: float | None = None,
         steps: int | None = None,
         seed: int = 0,
+        data: str | Path | None = None,
         data_dir: str | Path | None = None,
         on_progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
-        data = run.config.data
+        known = run.config.data
         if minutes is not None and steps is not None:
             raise UserError("give only one of --steps and --minutes")
         for name, length in (("steps", steps), ("minutes", minutes)):
             if length is not None and not 0 < length < math.inf:
                 raise UserError(f"the number of {name} must be above 0, got {length}")
-        if len(data.labels) < 2:
-            raise UserError(f"the run {run.path} has {len(data.labels) or 'no'} labels, so there is nothing to tell apart")
+        if len(known.labels) < 2:
+            raise UserError(f"the run {run.path} has {len(known.labels) or 'no'} labels, so there is nothing to tell apart")
         self.run, self.seed, self.steps = run, check_seed(seed), steps
         self.minutes = MINUTES if minutes is None and steps is None else minutes
-        dataset = reread(data, data_dir=data_dir, on_progress=on_progress)
-        self.train, self.held_out = dataset.split(data.seed)
+        dataset = reread(known, data=data, data_dir=data_dir, on_progress=on_progress)
+        self.train, self.held_out = dataset.split(known.seed)
         self.accuracy: dict[str, float] = {}
         self.path: Path | None = None
 

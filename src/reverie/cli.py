@@ -24,6 +24,7 @@ from reverie.cli_options import (
     FitOption,
     JsonOption,
     LabelsOption,
+    MovedDataOption,
     QuietOption,
     RunPath,
     SeedOption,
@@ -83,6 +84,7 @@ def train(
     fit: Annotated[str | None, typer.Option("--fit", help=FIT_HELP)] = None,
     channels: ChannelsOption = None,
     labels: Annotated[str | None, typer.Option("--labels", help=LABELS_HELP)] = None,
+    moved: MovedDataOption = None,
     data_dir: DataDirOption = None,
     strict: StrictOption = False,
     points: Annotated[int | None, typer.Option("--points", help="How many points to generate, for data that are.")] = None,
@@ -112,6 +114,10 @@ def train(
     from reverie import verbs
     from reverie.signals import Stopped
 
+    if moved is not None:
+        if resume is None or data is not None:
+            raise UserError("--data goes with --resume RUN alone; a new run takes DATA without it")
+        data = str(moved)
     given: dict[str, Any] = {
         "minutes": minutes, "steps": steps, "epochs": epochs, "until": until, "seed": seed, "size": size, "fit": fit,
         "channels": channels, "labels": labels, "points": points, "batch": batch, "accumulate": accumulate,

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from reverie.cli_options import DataDirOption, DeviceOption, JsonOption, QuietOption, named, sampling, screen_for
+from reverie.cli_options import (
+    DataDirOption,
+    DeviceOption,
+    JsonOption,
+    MovedDataOption,
+    QuietOption,
+    named,
+    sampling,
+    screen_for,
+)
 
 
 @sampling()
@@ -17,6 +26,7 @@ def evaluate(
     out: Annotated[Path | None, typer.Option("--out", help="Write a report, X.html, that opens without a network.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer samples and coarser error bars: under two minutes.")] = False,
     features: Annotated[str, named("features", "What images are compared by; auto suits the data", "--features")] = "auto",
+    data: MovedDataOption = None,
     data_dir: DataDirOption = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -37,7 +47,7 @@ def evaluate(
             screen.say(f"{run.path}:")
         with screen.reading() as on_progress:
             found.append(verbs.evaluate(
-                run, n, quick=quick, features=features, data_dir=data_dir, say=screen.say,
+                run, n, quick=quick, features=features, data=data, data_dir=data_dir, say=screen.say,
                 on_progress=on_progress, **options,
             ))  # fmt: skip
     result = found[0] if len(found) == 1 else compare(found)

@@ -45,6 +45,9 @@ FitOption = Annotated[str, typer.Option("--fit", help=FIT_HELP)]
 ChannelsOption = Annotated[int | None, typer.Option("--channels", help="1 grey, 3 colour, 4 with transparency; else inferred.")]
 LabelsOption = Annotated[str, typer.Option("--labels", help=LABELS_HELP)]
 DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where the files of named data sets are.")]
+MovedDataOption = Annotated[
+    Path | None, typer.Option("--data", help="Where the run's data are now, if they were moved or renamed.", metavar="PATH")
+]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Refuse data with broken files instead of skipping them.")]
 LabelOption = Annotated[
     str | None, typer.Option("--label", help="Class to draw, all for each in turn, or a weighted sum such as 6:1.5,8:-1.")

@@ -12,6 +12,7 @@ from reverie.cli_options import (
     DataDirOption,
     DeviceOption,
     JsonOption,
+    MovedDataOption,
     QuietOption,
     RunPath,
     SeedOption,
@@ -35,6 +36,7 @@ def train_classifier(
     minutes: Minutes = None,
     steps: Steps = None,
     seed: SeedOption = 0,
+    data: MovedDataOption = None,
     data_dir: DataDirOption = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -47,7 +49,7 @@ def train_classifier(
 
     with screen.reading() as on_progress:
         training = verbs.begin_classifier(
-            run, device=device, minutes=minutes, steps=steps, seed=seed, data_dir=data_dir, on_progress=on_progress
+            run, device=device, minutes=minutes, steps=steps, seed=seed, data=data, data_dir=data_dir, on_progress=on_progress
         )
     try:
         last = screen.follow_training(training)

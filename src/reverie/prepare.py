@@ -20,7 +20,7 @@ from reverie.augment import read, told_entries
 from reverie.augment_plan import choose_augment
 from reverie.codec import standard_spec
 from reverie.config import Config, DataConfig, TrainingConfig
-from reverie.data import DATASETS, Dataset, load_data
+from reverie.data import Dataset, load_data
 from reverie.errors import UserError, unknown
 from reverie.files import writable_folder
 from reverie.inspection import describe
@@ -29,7 +29,7 @@ from reverie.metrics.features import silent
 from reverie.noise import check_seed
 from reverie.plan import check_width, network_for, plan
 from reverie.remedy import spoken
-from reverie.reread import CHOSEN, kept_reading, reread
+from reverie.reread import CHOSEN, kept_reading, placed, reread, source_of
 from reverie.run import Run, choose_device, load
 from reverie.schedule import SCHEDULES
 from reverie.spec import Spec, complete, one_line, parse
@@ -160,7 +160,7 @@ def prepare(
         target=target or chosen.target,
         sigma_data=before.config.sigma_data if before else spread(train_set),
         data=DataConfig(
-            name=dataset.name, source=data if data in DATASETS else str(Path(data).expanduser().resolve()),
+            name=dataset.name, source=source_of(data),
             count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,
             label_counts=tuple(dataset.label_counts()), fingerprint=dataset.fingerprint(),
             reading=kept_reading(reading, dataset),
@@ -212,7 +212,7 @@ def _differences(config: Config, given: Mapping[str, Any]) -> list[str]:
     """Return how settings that were given differ from those of a run, a phrase each."""
     kept: dict[str, Any] = {
         **config.training.model_dump(), **config.data.reading, "schedule": config.schedule, "network": config.network,
-        "target": config.target, "data": config.data.source,
+        "target": config.target,
     }  # fmt: skip
     differing = []
     for key, value in given.items():
@@ -225,8 +225,6 @@ def _differences(config: Config, given: Mapping[str, Any]) -> list[str]:
             same = all(json.dumps(planned.get(k)) == json.dumps(v) for k, v in kept[key].items() if k not in free)
         elif key == "augment":
             same = value == "auto" or (() if value == "none" else read(value)) == kept[key]
-        elif key == "data":
-            same = value in (kept[key], config.data.name) or str(Path(value).expanduser().resolve()) == kept[key]
         elif key in CHOSEN and value == "auto":
             same = True  # what was chosen then is kept
         else:
@@ -250,14 +248,16 @@ def resume(
     steps: int | None = None,
     device: str = "auto",
     tensorboard: bool = False,
-    data_dir: str | None = None,
+    data: str | Path | None = None,
+    data_dir: str | Path | None = None,
     strict: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None,
     **given: Any,
 ) -> Training:
     """Go on with a run where its last whole checkpoint left it; `extend` goes on with a finished one for longer.
 
-    given: settings as for `prepare`; those that differ from the run's are refused.
+    data, data_dir: where its data are now, if they were moved; given: settings as for `prepare`; those that differ from the
+    run's are refused.
     """
     path, where = Path(path), choose_device(device)
     events.check(tensorboard)
@@ -275,7 +275,8 @@ def resume(
     t = config.training
     if max(learner.i / (t.steps or math.inf), learner.seconds / 60 / (t.minutes or math.inf)) >= 1:
         raise UserError(f"{path} is finished; go on for longer with --extend --minutes 10, say")
-    dataset = reread(config.data, data_dir=data_dir, strict=strict, on_progress=on_progress)
+    dataset = reread(config.data, data=data, data_dir=data_dir, strict=strict, on_progress=on_progress)
+    run.config = config = config.model_copy(update={"data": placed(config.data, data, data_dir)})
     with snapshots.locked(path):
         checkpoint.keep_rows(path, learner.i)
         checkpoint.write_config(path, config)

@@ -26,7 +26,7 @@ def _opened(run: str | Path | Run, device: str) -> Run:
 
 
 def begin_classifier(run: str | Path | Run, *, device: str = "auto", **options: Any) -> ClassifierTraining:
-    """Return the training of a run's classifier, ready to start.  options: minutes or steps, seed, data_dir."""
+    """Return the training of a run's classifier, ready to start.  options: minutes or steps, seed, data, data_dir."""
     return ClassifierTraining(_opened(run, device), **options)
 
 
@@ -35,7 +35,7 @@ def train_classifier(
 ) -> dict[str, float]:
     """Train the classifier of a run and return its accuracy on held-out data by time.
 
-    options: minutes or steps, seed, data_dir.
+    options: minutes or steps, seed, data, data_dir.
     """
     training = begin_classifier(run, device=device, **options)
     for step in training:

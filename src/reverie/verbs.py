@@ -44,8 +44,8 @@ def train(
 ) -> Run:
     """Train a model of a data set and return the run: `reverie.train("spiral", "runs/spiral", steps=2000)`.
 
-    Or go on with one that was interrupted: `reverie.train(resume="runs/spiral")`; or begin with the weights of another:
-    `reverie.train("cats", start_from="runs/animals")`.
+    Or go on with one that was interrupted: `reverie.train(resume="runs/spiral")`, and data then says where its data are now; or
+    begin with the weights of another: `reverie.train("cats", start_from="runs/animals")`.
     """
     training = begin(data, out, resume=resume, **options)
     for step in training:
@@ -95,17 +95,18 @@ def sample(run: str | Path | Run, n: int = 16, *, device: str = "auto", **option
 
 def evaluate(
     run: str | Path | Run, n: int | None = None, *, device: str = "auto", quick: bool = False,
-    features: str | Callable[[Tensor], Tensor] = "auto", data_dir: str | Path | None = None, say: Say = lambda text: None,
-    on_progress: Tell = silent, **options: Unpack[Options],
+    features: str | Callable[[Tensor], Tensor] = "auto", data: str | Path | None = None,
+    data_dir: str | Path | None = None, say: Say = lambda text: None, on_progress: Tell = silent, **options: Unpack[Options],
 ) -> Evaluation:  # fmt: skip
     """Measure n samples of a run against its data: `reverie.evaluate("runs/spiral")["sliced_wasserstein"]`.
 
     n: 2,048, or 512 if quick.  features: what images are compared by: auto, classifier, general, pixels, or any function from
-    images (B, C, H, W) in [0, 1] to (B, D).  The result prints itself, and `.save("report.html")` writes a report.
+    images (B, C, H, W) in [0, 1] to (B, D).  data: where the run's data are now, if they were moved.
+    The result prints itself, and `.save("report.html")` writes a report.
     """
     run = run if isinstance(run, Run) else load(run, device)
     return evaluate_run(
-        run, n, quick=quick, features=features, data_dir=data_dir, say=say, tell=on_progress, options=options
+        run, n, quick=quick, features=features, data=data, data_dir=data_dir, say=say, tell=on_progress, options=options
     )  # fmt: skip
 
 

@@ -13,13 +13,13 @@ from reverie.data.folder import read_images
 from reverie.data.form import Options
 from reverie.data.idx import find_pair, labels_beside, looks_like_idx, read_pair
 from reverie.data.labels import LABELS
-from reverie.data.names import DATASETS, cdb_dataset, cdb_files
+from reverie.data.names import DATASETS, FROM_FILES, cdb_dataset, cdb_files
 from reverie.data.pixels import FITS, check_channels, check_fit, parse_size
 from reverie.data.sources import is_image
 from reverie.data.table import read_csv, read_parquet
 from reverie.errors import UserError, pick, unknown
 
-__all__ = ["DATASETS", "FITS", "LABELS", "Dataset", "LazyImages", "at_once", "evaluated_at_once", "load_data"]
+__all__ = ["DATASETS", "FITS", "FROM_FILES", "LABELS", "Dataset", "LazyImages", "at_once", "evaluated_at_once", "load_data"]
 
 READERS: dict[str, Callable[[Path, str, Options], Dataset]] = {
     ".npy": read_array_file,
@@ -50,6 +50,8 @@ def load_data(
     check_channels(channels)
     if Path(source).suffix.lower() not in TABLES or source in DATASETS:  # the columns of a table are kinds of labels as well
         pick(LABELS, labels, "kind of labels")
+    if data_dir is not None and source not in FROM_FILES:
+        raise UserError(f"--data-dir says where the files of {', '.join(FROM_FILES)} are; leave it out for {source}")
     folder = Path(data_dir).expanduser() if data_dir is not None else None
     pixels = parse_size(size) if size is not None else None
     options = Options(pixels, fit, channels, labels, strict, folder, on_progress, on_form)

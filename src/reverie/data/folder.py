@@ -83,7 +83,7 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         *_conversions(headers, recipe.channels, options.channels),
         *(["every image is grey though stored in colour: 1 channel is used"] if stored_in_colour else []),
         *([f"pixel values reach only from {low} to {high} of 255; are the images meant to be this dark?"] if high < 32 else []),
-        *duplicate_note(copies, "images"),
+        *duplicate_note(copies, "image"),
         *([f"{len(good)} images are too many for memory and are {source} when needed"] if lazy else []),
         *_others(listing),
         *_skipped(broken),

@@ -90,7 +90,7 @@ def duplicate_note(count: int, what: str) -> tuple[str, ...]:
     """Return the line about duplicates, if there are any."""
     if not count:
         return ()
-    return (f"1 {what[:-1]} is an exact copy of another" if count == 1 else f"{count:,} {what} are exact copies of others",)
+    return (f"1 {what} is an exact copy of another" if count == 1 else f"{count:,} {what}s are exact copies of others",)
 
 
 def points_dataset(
@@ -116,7 +116,7 @@ def points_dataset(
         "source": source, "kind": "points", "count": len(x), "shape": [x.shape[1]], "classes": classes(labels, names),
         "range": [float(tensor.min()), float(tensor.max())], "duplicates": copies, "broken": [],
     }  # fmt: skip
-    return Dataset(name, tensor, labels, names, (*notes, *duplicate_note(copies, "points")), report)
+    return Dataset(name, tensor, labels, names, (*notes, *duplicate_note(copies, "point")), report)
 
 
 def images_dataset(
@@ -150,7 +150,7 @@ def images_dataset(
         "classes": classes(labels, names), "range": [int(x.min()), int(x.max())], "duplicates": copies, "broken": [],
     }  # fmt: skip
     fitted = fit_all(x, Recipe(*size, target, fit), options)
-    return Dataset(name, torch.from_numpy(fitted), labels, names, (*said, *duplicate_note(copies, "images")), report)
+    return Dataset(name, torch.from_numpy(fitted), labels, names, (*said, *duplicate_note(copies, "image")), report)
 
 
 def fit_all(x: np.ndarray, recipe: Recipe, options: Options) -> np.ndarray:

@@ -186,3 +186,4 @@ DATASETS: dict[str, Loader] = {
     "fashion": _idx(FASHION_MNIST),
     "hoda": _hoda,
 }
+FROM_FILES = ("mnist", "fashion", "hoda")  # those of them whose files lie somewhere

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from reverie.errors import UserError
+from reverie.evaluation.score import said, score
 from reverie.evaluation.section import Section
 from reverie.picture import CYCLE, INK, SOFT, figure, png_bytes
-from reverie.run import Progress, Run
+from reverie.run import Options, Progress, Run
 from reverie.samplers import GRIDS, SAMPLERS, affordable
 from reverie.samples import Samples
 from reverie.spec import build
@@ -18,11 +19,12 @@ from reverie.spec import build
 NAME, TITLE = "network_evaluations", "Quality against network evaluations"
 SAMPLERS_SHOWN = ("ddpm", "ddim", "dpm++2m")
 BUDGETS = (5, 10, 20, 40)
+MATTERS = 0.25  # of what the best lies above real data: what more than that is worse is not as good, however unsure
 
 Quality = Callable[[Samples], tuple[float, float | None]]  # a value, the less the better, and its standard error
 
 
-def _picture(rows: Sequence[dict[str, Any]], what: str, floor: float | None) -> bytes:
+def _picture(rows: Sequence[dict[str, Any]], what: str, floor: tuple[float, float] | None) -> bytes:
     made = figure(7, 3.6)
     axes = made.subplots()
     names = list(dict.fromkeys(row["sampler"] for row in rows))
@@ -35,7 +37,8 @@ def _picture(rows: Sequence[dict[str, Any]], what: str, floor: float | None) -> 
             color=CYCLE[k % len(CYCLE)], marker="o", ms=4, lw=1.4, capsize=2, label=name,
         )  # fmt: skip
     if floor is not None:
-        axes.axhline(floor, color=SOFT, lw=1, ls="--", label="floor: held-out data")
+        axes.axhline(floor[0], color=SOFT, lw=1, ls="--", label="real data")
+        axes.axhspan(floor[0] - 2 * floor[1], floor[0] + 2 * floor[1], color=SOFT, alpha=0.15, lw=0)
     budgets = sorted({row["evaluations"] for row in rows})
     axes.set(xscale="log", xlabel="network evaluations for a sample", ylabel=what)
     axes.set_xticks(budgets, [str(b) for b in budgets])
@@ -46,9 +49,46 @@ def _picture(rows: Sequence[dict[str, Any]], what: str, floor: float | None) -> 
     return png_bytes(made)
 
 
-def _as_good(row: dict[str, Any], best: dict[str, Any]) -> bool:
+def _within_noise(row: dict[str, Any], best: dict[str, Any]) -> bool:
     """Tell whether a row is not worse than the best by more than two standard errors of the difference."""
     return bool(row["value"] - best["value"] <= 2 * math.hypot(row["standard error"] or 0, best["standard error"] or 0))
+
+
+def _said(row: dict[str, Any], unit: str) -> str:
+    return f"{said({'value': row['value'], 'error': row['standard error']})} {unit}".rstrip()
+
+
+def _verdict(rows: Sequence[dict[str, Any]], what: str, unit: str, floor: tuple[float, float]) -> str:
+    """Say how few evaluations are enough, if that can be known.
+
+    To be enough is to be as good as the best that was measured: within noise, and by so little that it does not matter, for
+    large noise would let anything pass.
+    """
+    best = min(rows, key=lambda row: float(row["value"]))
+    if all(_within_noise(row, best) for row in rows):
+        return f"No sampler and no number of evaluations differs from the others by more than noise in its {what}."
+    little = max(MATTERS * abs(best["value"] - floor[0]), floor[1])
+    good = [row for row in rows if _within_noise(row, best) and row["value"] - best["value"] <= little]
+    enough = min(good, key=lambda row: int(row["evaluations"]))
+    choice = f"{enough['sampler']} with {enough['evaluations']} network evaluations"
+    if enough is best:
+        return f"{choice} has the least {what}, {_said(best, unit)}; no fewer evaluations were found to be as good."
+    name = f"{best['sampler']} with {best['evaluations']}"
+    return f"{choice} is enough: its {what} is {_said(enough, unit)}, the least of all, {_said(best, unit)}, has {name}."
+
+
+def _drawn_before(
+    run: Run, quality: Quality, options: Options, samples: Samples, rows: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the row of samples that were drawn for the rest of the report, unless it is there or its cost is not known."""
+    name, steps, _ = run.usual(options)
+    sampler, grid = run.sampling(options)
+    spent = sampler.evaluations(grid)
+    if spent is None or any((row["sampler"], row["evaluations"]) == (name, spent) for row in rows):
+        return []
+    value, error = quality(samples)
+    return [{"sampler": name, "evaluations": spent, "steps": steps, "value": value, "standard error": error,
+             "ms for a sample": None}]  # fmt: skip
 
 
 def evaluations_section(
@@ -61,12 +101,14 @@ def evaluations_section(
     seed: int = 0,
     counts: Sequence[int] = BUDGETS,
     samplers: Sequence[str] = SAMPLERS_SHOWN,
-    floor: float | None = None,
+    floor: tuple[float, float] | None = None,
+    evaluated: tuple[Options, Samples] | None = None,
     on_progress: Progress | None = None,
 ) -> Section:
     """Draw n samples with each sampler and budget and measure them: quality(samples) gives a value and its standard error.
 
-    Less must be better.  what: its name; floor: the value of held-out data.  The noise of a sample is the same everywhere.
+    Less must be better.  what: its name; floor: the value of real data and its error; evaluated: samples that are there
+    already, and how they were drawn.  The noise of a sample is the same everywhere.
     """
     spacing = build(GRIDS, run.usual({})[2], "grid")
     rows: list[dict[str, Any]] = []
@@ -93,16 +135,15 @@ def evaluations_section(
         )
         if on_progress:
             on_progress(k + 1, len(jobs))
-    best = min(rows, key=lambda row: float(row["value"]))
-    enough = min((row for row in rows if _as_good(row, best)), key=lambda row: int(row["evaluations"]))
-    least = f"{enough['value']:.3g} {unit}".strip()
-    if all(_as_good(row, best) for row in rows):
-        verdict = (f"No sampler and no number of evaluations differs from the others by more than noise in its {what}.",)
-    else:
-        choice = f"{enough['sampler']} with {enough['evaluations']} network evaluations is enough"
-        verdict = (f"{choice}: its {what} is {least}, and none is better by more than noise.",)
-    beside = {"measure": what, "unit": unit or None, "samples": n, "seed": seed, "grid": run.usual({})[2], "floor": floor}
+    if evaluated is not None:
+        rows += _drawn_before(run, quality, *evaluated, rows)
+    verdict = (_verdict(rows, what, unit, floor or (0.0, 0.0)),)
+    beside: dict[str, Any] = {"measure": what, "unit": unit or None, "samples": n, "seed": seed, "grid": run.usual({})[2]}
+    beside |= {"floor": score(*floor)} if floor else {}
     figures: dict[str, Any] = {**{key: value for key, value in beside.items() if value is not None}, "results": rows}
-    words = ("Less is better. Every sampler starts from the same noise, so the figures tend to err together.",)
+    words = (
+        f"Less is better. Each figure is of {n} samples, so it is less sure than that of all samples. Every sampler starts from"
+        " the same noise, so the figures tend to err together.",
+    )
     caption = f"{what} against network evaluations ± 2 standard errors; n = {n}, seed {seed}"
     return Section(NAME, TITLE, verdict, words, figures, {caption: _picture(rows, what, floor)})

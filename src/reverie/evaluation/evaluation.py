@@ -14,14 +14,14 @@ from torch import Tensor
 
 from reverie.data import DATASETS, Dataset, load_data
 from reverie.errors import UserError, pick
-from reverie.evaluation.judge import judge
+from reverie.evaluation.judge import judge, missing
 from reverie.evaluation.measure import gather, sections_of, without_data
 from reverie.evaluation.model import model_sections
 from reverie.evaluation.score import HEADLINES, said
 from reverie.evaluation.section import Section
 from reverie.metrics.features import FEATURES, Features, Tell, silent
 from reverie.reread import reread
-from reverie.run import Options, Run
+from reverie.run import Options, Run, check_count
 from reverie.samples import Samples
 
 USUAL = {False: 2048, True: 512}  # samples, and when in a hurry
@@ -53,7 +53,8 @@ class Evaluation:
         """Return everything as plain values: facts, verdict, the first figures by name, and all sections."""
         first: dict[str, Any] = {}
         for key, found in self.scores():
-            names = {"value": key, "error": f"{key}_error", "floor": f"{key}_floor", "p_value": f"{key}_p_value"}
+            names = {"value": key, "error": f"{key}_error", "floor": f"{key}_floor", "floor_error": f"{key}_floor_error",
+                     "p_value": f"{key}_p_value"}  # fmt: skip
             first |= {name: found[part] for part, name in names.items() if part in found}
         sections = {section.name: dict(section.figures) for section in self.sections}
         return {**self.facts, "verdict": list(self.verdict), "flags": list(self.flags), **first, "sections": sections}
@@ -63,15 +64,15 @@ class Evaluation:
         return self.figures()[name]
 
     def table(self) -> list[tuple[str, str, str]]:
-        """Return the first figures in words: what, of the samples, of held-out data."""
+        """Return the first figures in words: what, of the samples, of real data."""
         rows = []
         for key, found in self.scores():
             row = HEADLINES[key]
-            rows.append((row.title, said(found, row.form), f"{found['floor']:{row.form}}" if "floor" in found else ""))
+            rows.append((row.title, said(found, row.form), said(found, row.form, "floor")))
         return rows
 
     def __str__(self) -> str:
-        rows = [("", "samples", "held-out data"), *self.table()]
+        rows = [("", "samples", "real data"), *self.table()]
         widths = [max(len(row[k]) for row in rows) for k in range(3)]
         table = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}".rstrip() for a, b, c in rows]
         facts = self.facts
@@ -84,30 +85,31 @@ class Evaluation:
         """Write the report, one HTML file that needs nothing else."""
         from reverie.evaluation.html import write_report
 
-        rows = [dict(zip(("figure", "samples", "held-out data"), row, strict=True)) for row in self.table()]
+        rows = [dict(zip(("figure", "samples", "real data"), row, strict=True)) for row in self.table()]
         said_there = {line for section in self.sections for line in section.verdict}
         verdict = tuple(line for line in self.verdict if line not in said_there)  # the rest stands in its own section
         first = Section("summary", "In short", verdict, figures={"figures": rows} if rows else {})
         facts = {key: value for key, value in self.facts.items() if value is not None}
-        return write_report(path, f"Evaluation of {self.facts['run']}", facts, [first, *self.sections])
+        shared = {why for why, titles in missing(self.sections).items() if len(titles) > 1}  # said once, in short
+        sections = [s for s in self.sections if s.figures.get("not_computable") not in shared]
+        return write_report(path, f"Evaluation of {self.facts['run']}", facts, [first, *sections])
 
 
-def find_data(run: Run, n: int, tell: Tell = silent, data_dir: str | Path | None = None) -> tuple[Dataset, Dataset]:
-    """Return the training and held-out data of a run, read again and checked to be the same.
+def find_data(
+    run: Run, n: int, tell: Tell = silent, data: str | Path | None = None, data_dir: str | Path | None = None
+) -> tuple[Dataset, Dataset]:
+    """Return the training and held-out data of a run, read again, from another place if one is given.
 
     Points that are made by a formula are made anew for the held-out set, 2n of them.
     """
     known = run.config.data
     source = known.source or known.name
-    try:
-        data = reread(known, data_dir=data_dir, on_progress=tell)
-    except UserError as error:
-        raise UserError(f"the data of the run could not be read again ({error})") from None
-    train, held = data.split(known.seed)
-    if not data.is_images and source in DATASETS:
+    found = reread(known, data=data, data_dir=data_dir, on_progress=tell)
+    train, held = found.split(known.seed)
+    if not found.is_images and source in DATASETS:
         held = load_data(source, max(2 * n, 16) * max(1, len(known.labels)), known.seed + 1)
-        if len(held) == len(data) and held.fingerprint() == data.fingerprint():  # not made but kept
-            held = data.split(known.seed)[1]
+        if len(held) == len(found) and held.fingerprint() == found.fingerprint():  # not made but kept
+            held = found.split(known.seed)[1]
     return train, held
 
 
@@ -147,27 +149,42 @@ def draw(run: Run, n: int, say: Say, tell: Tell, options: Options) -> tuple[Samp
 
 def evaluate_run(
     run: Run, n: int | None = None, *, quick: bool = False, features: str | Callable[[Tensor], Tensor] | Features = "auto",
-    data_dir: str | Path | None = None, say: Say = lambda text: None, tell: Tell = silent, options: Options | None = None,
+    data: str | Path | None = None, data_dir: str | Path | None = None, say: Say = lambda text: None, tell: Tell = silent,
+    options: Options | None = None,
 ) -> Evaluation:  # fmt: skip
-    """Draw n samples of a run (2,048, or 512 when quick) and measure everything that can be."""
+    """Draw n samples of a run (2,048, or 512 when quick) and measure everything that can be.
+
+    data, data_dir: where its data are now; what is not there is refused, while data that are merely gone are done without.
+    """
     options = options or {}
     if isinstance(features, str) and features != "auto":
         pick(FEATURES, features, "kind of features")
     n = USUAL[quick] if n is None else n
+    check_count(n)
+    run.sampling(options)
+    run.labels(options.get("label"), 1, 0)  # all that can be wrong is told before data are read
+    whole, why = None, ""
+    try:
+        whole = find_data(run, n, tell, data, data_dir)
+    except UserError as error:
+        if data is not None or data_dir is not None:
+            raise
+        why = str(error)
     samples, each = draw(run, n, say, tell, options)
     known, seed, label = run.config.data, options.get("seed", 0), options.get("label")
     steered = label not in (None, "all") or options.get("guidance", 1.0) != 1
     try:
-        whole = find_data(run, n, tell, data_dir)
+        if whole is None:
+            raise UserError(why)
         train, held = _parts(whole, label)
     except UserError as error:
         sections = list(without_data(samples.x, samples.labels, str(error)))
-        sections += model_sections(run, None, quick, seed, tell, steered)
+        sections += model_sections(run, None, quick, seed, tell, steered=steered, why=str(error))
     else:
         material = gather(
             samples.x, train, held, samples.labels, features, seed, quick, tell, known.source or known.name, whole
         )  # fmt: skip
-        sections = [*sections_of(material), *model_sections(run, material, quick, seed, tell, steered)]
+        sections = [*sections_of(material), *model_sections(run, material, quick, seed, tell, options, steered=steered)]
     flags, verdict = judge(sections)
     rows = [row for row in run.metrics() if "held_out" in row]
     facts = {

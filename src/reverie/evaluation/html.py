@@ -110,14 +110,14 @@ def _scalar(value: object, key: str = "") -> str:
 
 
 def _measured(figure: Mapping[str, Any]) -> str:
-    """Return a measured figure in one line: value, standard error, unit, then held-out data, p-value, count and seed."""
+    """Return a measured figure in one line: value, standard error, unit, then real data, p-value, count and seed."""
 
     def plus(key: str) -> str:
         return f" ± {float(figure[key]):.2g}" if figure.get(key) is not None else ""
 
     error = plus("error")
     unit = f" {escape(figure['unit'])}" if figure.get("unit") else ""
-    beside = [f"held-out data {_number(figure['floor'])}{plus('floor_error')}"] if figure.get("floor") is not None else []
+    beside = [f"real data {_number(figure['floor'])}{plus('floor_error')}"] if figure.get("floor") is not None else []
     beside += [f"{_name(key)} = {_scalar(figure[key], key)}" for key in ("p_value", "n", "seed") if figure.get(key) is not None]
     return f"{_scalar(figure['value'])}{error}{unit}" + (f" ({', '.join(beside)})" if beside else "")
 
@@ -187,7 +187,7 @@ def _picture(caption: str, data: bytes) -> str:
 
 
 def _section(number: int, section: Section) -> str:
-    verdict = "".join(f"<p>{escape(line)}</p>\n" for line in section.verdict)
+    verdict = "".join(f"<p>{escape(line)}</p>\n" for line in section.verdict if number)  # the first stands just above
     words = "".join(f'<p class="words">{escape(line)}</p>\n' for line in section.words)
     pictures = "".join(_picture(caption, data) for caption, data in section.pictures.items())
     return (

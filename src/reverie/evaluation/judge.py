@@ -10,18 +10,19 @@ from reverie.evaluation.section import Section
 
 Figures = Mapping[str, Any]
 
-FAR = 0.5  # of the held-out data's precision, recall or coverage: less is a fault of its own
+FAR = 0.5  # of real data's precision, recall or coverage: less is a fault of its own
 BLURRED, GRAINY = 0.75, 1.35  # of the data's detail
 COPIED = 0.01  # share of copies that is worth a word
 COLLAPSED = 0.5  # share of repeated samples from which on there is little else
 SURE = 3.0  # standard errors from which a difference is told that is no fault
+BLIND = 0.05  # of KID between real data, or its error: about what a slight blur makes, which could then not be seen
 TOLD = 0.9  # of right answers: samples that are told from data nearly always
 
 
 def _low(f: Figures, *names: str) -> str:
-    """Say which of some figures are far below those of held-out data."""
+    """Say which of some figures are far below those of real data."""
     low = [name for name in names if f[name]["value"] < FAR * f[name]["floor"] and excess(f[name]) < -CLEAR]
-    return " and ".join(f"{name} {f[name]['value']:.2f} (held-out data {f[name]['floor']:.2f})" for name in low)
+    return " and ".join(f"{name} {f[name]['value']:.2f} (real data {said(f[name], '.2f', 'floor')})" for name in low)
 
 
 def unlike(f: Figures) -> str | None:
@@ -67,7 +68,21 @@ def distant(f: Figures) -> str | None:
     k = f["kid"]
     if excess(k) <= CLEAR:
         return None
-    return f"on average the samples differ from the data: KID {said(k)}, where held-out data have {k['floor']:.2g}"
+    return f"on average the samples differ from the data: KID {said(k)}, where real data have {said(k, '.2g', 'floor')}"
+
+
+def undecided(f: Figures) -> str | None:
+    """Real data by which nothing can be judged: further from the training data than the samples are, or who knows how far."""
+    k = f["kid"]
+    floor, error = k.get("floor", 0.0), k.get("floor_error", 0.0)
+    if floor >= BLIND and floor - error > k["value"]:
+        return (
+            f"real data differ among themselves more than the samples differ from them (KID {said(k, of='floor')} against"
+            f" {said(k)}): too few data to judge by, or features that do not suit them"
+        )
+    if error >= BLIND and excess(k) <= CLEAR:
+        return f"too few data to judge by: as many new ones have a KID of {said(k, of='floor')}, the samples {said(k)}"
+    return None
 
 
 def told_apart(f: Figures) -> str | None:
@@ -120,6 +135,7 @@ RULES: dict[str, tuple[str, Callable[[Figures], str | None]]] = {
     "told_apart": ("two_sample", told_apart),
     "far_off": ("points", far_off),
     "distant": ("quality", distant),
+    "undecided": ("quality", undecided),
 }
 
 
@@ -131,7 +147,7 @@ def faults(name: str, figures: Figures) -> tuple[str, ...]:
 
 
 def differences(found: Mapping[str, Figures]) -> list[str]:
-    """Return the first figures that are worse than those of held-out data by more than noise, in words."""
+    """Return the first figures that are worse than those of real data by more than noise, in words."""
     said_of = []
     for key, row in HEADLINES.items():
         figure = found.get(row.section, {}).get(row.key or key)
@@ -139,7 +155,7 @@ def differences(found: Mapping[str, Figures]) -> list[str]:
             continue
         above = excess(figure)
         if {"low": above, "high": -above}.get(row.better, abs(above)) > SURE:
-            said_of.append(f"{row.title} {figure['value']:{row.form}} ({figure['floor']:{row.form}})")
+            said_of.append(f"{row.title} {figure['value']:{row.form}} ({said(figure, row.form, 'floor')})")
     return said_of
 
 
@@ -148,7 +164,6 @@ def judge(sections: Sequence[Section]) -> tuple[list[str], list[str]]:
     found = {s.name: s.figures for s in sections if "not_computable" not in s.figures}
     flags = {name: words for name, (where, rule) in RULES.items() if where in found and (words := rule(found[where]))}
     measured = [s for s in sections if s.name in found and any(s.name == where for where, _ in RULES.values())]
-    missing = [f"{s.title.lower()}: {s.figures['not_computable']}" for s in sections if "not_computable" in s.figures]
     if flags:
         lines = list(flags.values())
     elif {"quality", "points"} & set(found):
@@ -160,4 +175,13 @@ def judge(sections: Sequence[Section]) -> tuple[list[str], list[str]]:
     else:
         lines = []
     lines += [s.verdict[0] for s in sections if s.verdict and s.name in found and s not in measured]
-    return list(flags), [*lines, *(f"not measured: {words}" for words in missing)]
+    return list(flags), [*lines, *(f"not measured: {', '.join(titles)}: {why}" for why, titles in missing(sections).items())]
+
+
+def missing(sections: Sequence[Section]) -> dict[str, list[str]]:
+    """Return why something could not be measured, each reason once, and what that is."""
+    found: dict[str, list[str]] = {}
+    for s in sections:
+        if "not_computable" in s.figures:
+            found.setdefault(s.figures["not_computable"], []).append(s.title[0].lower() + s.title[1:])
+    return found

@@ -16,6 +16,7 @@ from reverie.errors import UserError
 from reverie.metrics.features import Features, Tell, choose, silent
 
 REFERENCE = {False: 10_000, True: 4_000}  # data that features are taken of, at most; fewer when in a hurry
+FEW = 500  # held-out data below which floors come from splits of all real data
 MOST_LAZY = {False: 50_000, True: 4_000}  # training images looked through for copies where they must be read from files
 BLOCK = 2048
 
@@ -30,6 +31,11 @@ class Effort:
     def resamples(self) -> int:
         """How often sets are drawn anew for an interval."""
         return 50 if self.quick else 200
+
+    @property
+    def splits(self) -> int:
+        """How often the real data are parted for a floor."""
+        return 12 if self.quick else 24
 
     @property
     def permutations(self) -> int:
@@ -119,15 +125,57 @@ class Material:
         return self.features.of(self.some(self.held), self.tell, "features of held-out data")
 
     @property
-    def shared(self) -> int:
-        """The count at which samples and held-out data are compared."""
-        return min(len(self.samples), len(self.of_held))
+    def unit(self) -> float:
+        """The root mean square of training features, in which KID is measured so that it does not depend on their size."""
+        return float(self.of_train.square().mean().sqrt()) or 1.0
 
-    def parts(self) -> Iterator[Tensor]:
-        """Yield features of the samples in groups of that count, so that each can be compared with the held-out data."""
-        for part in self.of_samples.split(self.shared):
-            if len(part) == self.shared:
-                yield part
+    @cached_property
+    def of_real(self) -> Tensor:
+        """Features of all real data, (M + H, D), which are alike unless the features were learned from some of them."""
+        return torch.cat([self.of_train, self.of_held])
+
+    @property
+    def parted(self) -> bool:
+        """Whether floors come from splits of all real data, because few are held out."""
+        return len(self.held) < FEW and not self.features.learned
+
+    @property
+    def shared(self) -> int:
+        """The count at which samples, and for the floor real data, are compared with real data."""
+        return min(len(self.samples), len(self.of_real) // 2 if self.parted else len(self.of_held))
+
+    def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield features of samples and of real data that are compared; the counts are those of `floors`.
+
+        Held-out data are compared with all training data; where real data are parted, both sides have half of them.
+        """
+        if not self.parted:
+            yield from ((part, self.of_train) for part in self.of_samples.split(self.shared) if len(part) == self.shared)
+            return
+        random = torch.Generator().manual_seed(self.seed)
+        for _ in range(self.effort.splits):
+            ours, theirs = (z[torch.randperm(len(z), generator=random)[: self.shared]] for z in (self.of_samples, self.of_real))
+            yield ours, theirs
+
+    def floors(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield features of real data that a perfect model's samples would be like, and what they are compared with."""
+        if not self.parted:
+            yield self.of_held[: self.shared], self.of_train
+            return
+        random = torch.Generator().manual_seed(self.seed + 1)
+        for _ in range(self.effort.splits):
+            order = torch.randperm(len(self.of_real), generator=random)
+            yield self.of_real[order[: self.shared]], self.of_real[order[self.shared : 2 * self.shared]]
+
+    def about_floors(self) -> str:
+        """Say what floors are."""
+        if not self.parted:
+            return "Beside it stands the same figure for held-out data: a perfect model scores there, within the error bars."
+        return (
+            f"Only {len(self.held):,} data are held out, so beside it stands the same figure between {self.shared:,} of all"
+            f" real data and {self.shared:,} others: the mean of {self.effort.splits} random splits ± how much they vary. A"
+            " perfect model scores there."
+        )
 
     def looked_through(self) -> int:
         """Return how many training data are searched for neighbours."""
@@ -146,4 +194,5 @@ class Material:
         return {
             "features": {"name": self.features.name, **self.features.facts}, "samples": len(self.samples),
             "training_data": len(self.of_train), "held_out_data": len(self.of_held), "measuring_seed": self.seed,
+            "floor_of": f"{self.effort.splits} splits of all real data" if self.parted else "held-out data",
         }  # fmt: skip

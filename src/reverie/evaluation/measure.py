@@ -45,7 +45,7 @@ MEASURES: dict[bool, dict[str, Measure]] = {
 
 def not_computable(name: str, why: str) -> Section:
     """Return a section that says why it holds nothing."""
-    return Section(name, TITLES[name], words=(f"Not computable because {why}.",), figures={"not_computable": why})
+    return Section(name, TITLES[name], figures={"not_computable": why})
 
 
 def measure(

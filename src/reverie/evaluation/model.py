@@ -11,12 +11,14 @@ from reverie.evaluation.effort import NAME as EFFORT
 from reverie.evaluation.effort import TITLE as EFFORT_TITLE
 from reverie.evaluation.effort import evaluations_section
 from reverie.evaluation.levels import noise_levels_section
+from reverie.evaluation.likelihood import NAME as LIKELIHOOD
+from reverie.evaluation.likelihood import TITLE as LIKELIHOOD_TITLE
 from reverie.evaluation.likelihood import likelihood_section
 from reverie.evaluation.material import Material, as_images
+from reverie.evaluation.quality import distance_by_kernel, kid_floor
 from reverie.evaluation.section import Section
 from reverie.metrics.features import Tell
-from reverie.metrics.kid import kid
-from reverie.run import Run
+from reverie.run import Options, Run
 from reverie.samples import Samples
 from reverie.transport import sliced_wasserstein
 
@@ -26,16 +28,11 @@ BUDGETS = {False: (5, 10, 20, 40), True: (5, 20)}
 HALVES = 4  # parts of a set of points, whose spread gives the error of the distance
 
 
-def _quality(m: Material) -> tuple[str, Callable[[Samples], tuple[float, float | None]], float]:
-    """Return a measure of samples, the less the better: its name, the function, and what held-out data have."""
+def _quality(m: Material) -> tuple[str, Callable[[Samples], tuple[float, float | None]], tuple[float, float]]:
+    """Return a measure of samples, the less the better: its name, the function, and what real data have ± its error."""
     if m.is_images:
-        unit = float(m.of_train.square().mean().sqrt()) or 1.0
-
-        def distance(features: torch.Tensor) -> tuple[float, float]:
-            found = kid(features / unit, m.of_train / unit)
-            return float(found.value), found.standard_error
-
-        return "KID", lambda s: distance(m.features.of(as_images(s.x))), distance(m.of_held)[0]
+        floor = kid_floor(m, COUNTS[m.effort.quick][2])
+        return "KID", lambda s: distance_by_kernel(m, m.features.of(as_images(s.x))), floor
     data = m.some(m.held)
     count = min(COUNTS[m.effort.quick][2], len(data) // 2)
     if not count:
@@ -47,21 +44,38 @@ def _quality(m: Material) -> tuple[str, Callable[[Samples], tuple[float, float |
         whole = float(sliced_wasserstein(points, reference, p=1))
         return whole, float(torch.tensor(parts).std()) / len(parts) ** 0.5
 
-    return "sliced Wasserstein distance", lambda s: sliced(torch.from_numpy(s.x)), sliced(mine)[0]
+    return "sliced Wasserstein distance", lambda s: sliced(torch.from_numpy(s.x)), sliced(mine)
 
 
-def model_sections(run: Run, m: Material | None, quick: bool, seed: int, tell: Tell, steered: bool = False) -> list[Section]:
-    """Measure loss by noise level, likelihood, and, unless a label or guidance steers it, quality against evaluations."""
+def _drawn_before(m: Material, many: int) -> Samples | None:
+    """Return the first of the samples that were evaluated, if there are as many, in the form a sampler gives them."""
+    if len(m.samples) < many:
+        return None
+    x = m.samples[:many]
+    return Samples((x.movedim(1, -1) if x.ndim > 2 else x).numpy(), None)
+
+
+def model_sections(
+    run: Run, m: Material | None, quick: bool, seed: int, tell: Tell, options: Options | None = None, *, steered: bool = False,
+    why: str = "",
+) -> list[Section]:  # fmt: skip
+    """Measure loss by noise level, likelihood, and, unless a label or guidance steers it, quality against evaluations.
+
+    options: those that the samples were drawn with; why: the data cannot be had, if they cannot.
+    """
     few, flow, drawn = COUNTS[quick]
     tell("loss at each noise level", 0, 1)
     sections = [noise_levels_section(run, m.train if m else None, m.held if m else None, seed=seed)]
     tell("loss at each noise level", 1, 1)
-    x, labels = m.held.batch(torch.arange(min(few, len(m.held)))) if m else (None, None)
+    if m is None:
+        lost = {"not_computable": why}
+        return [*sections, Section(LIKELIHOOD, LIKELIHOOD_TITLE, figures=lost), Section(EFFORT, EFFORT_TITLE, figures=lost)]
+    x, labels = m.held.batch(torch.arange(min(few, len(m.held))))
     sections.append(
         likelihood_section(run, x, labels, n=few, flow_n=flow, seed=seed, on_progress=lambda i, of: tell("likelihood", i, of))
     )
-    if m is None or steered:
-        why = "samples of one label or under guidance are not drawn again for it" if steered else "the data are gone"
+    if steered:
+        why = "samples of one label or under guidance are not drawn again for it"
         return [*sections, Section(EFFORT, EFFORT_TITLE, figures={"not_computable": why})]
     try:
         what, quality, floor = _quality(m)
@@ -70,6 +84,7 @@ def model_sections(run: Run, m: Material | None, quick: bool, seed: int, tell: T
     sections.append(
         evaluations_section(
             run, quality, what=what, n=drawn, seed=seed, counts=BUDGETS[quick], floor=floor,
+            evaluated=(options or {}, samples) if (samples := _drawn_before(m, drawn)) else None,
             on_progress=lambda i, of: tell("quality against evaluations", i, of),
         )
     )  # fmt: skip

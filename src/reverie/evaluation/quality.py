@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,20 @@ def detail(images: Tensor) -> Tensor:
     return torch.cat(parts, 1).mean(1).double()
 
 
+Pairs = Sequence[tuple[Tensor, Tensor]]
+
+
+def averaged(pairs: Pairs, figure: Callable[[Tensor, Tensor], float]) -> tuple[float, float | None]:
+    """Return the mean of a figure over pairs of sets and how much it varies from one to the next, if there are several."""
+    values = [figure(x, y) for x, y in pairs]
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
 def _frechet(m: Material) -> dict[str, Any]:
     many = m.effort.resamples // (1 if m.of_train.shape[1] <= CHEAP else 4)
-    held, parts = m.of_held[: m.shared], list(m.parts())
-    ours, floor = float(np.mean([frechet_distance(part, m.of_train) for part in parts])), frechet_distance(held, m.of_train)
-    errors = [frechet_spread(x, m.of_train, many, m.seed)[0] for x in (parts[0], held)]
+    pairs, floors = list(m.pairs()), list(m.floors())
+    ours, (floor, varies) = averaged(pairs, frechet_distance)[0], averaged(floors, frechet_distance)
+    errors = [frechet_spread(*pairs[0], many, m.seed)[0], varies or frechet_spread(*floors[0], many, m.seed)[0]]
     error, interval = frechet_spread(m.of_samples, m.of_train, many, m.seed)
     return {
         "frechet": score(ours, errors[0], floor, errors[1], samples=m.shared),
@@ -47,11 +57,27 @@ def _frechet(m: Material) -> dict[str, Any]:
     }
 
 
+def distance_by_kernel(m: Material, features: Tensor) -> tuple[float, float]:
+    """Return the KID of features to those of the training data, in units of the latter, and its standard error."""
+    found = kid(features / m.unit, m.of_train / m.unit)
+    return float(found.value), found.standard_error
+
+
+def kid_floor(m: Material, count: int) -> tuple[float, float]:
+    """Return the KID that so many fresh data would have, and its standard error.
+
+    Between random parts of one set it is 0 on average, whatever the counts, and varies with 1/n + 1/m.
+    """
+    if not m.parted:
+        return distance_by_kernel(m, m.of_held)
+    _, varies = averaged(list(m.floors()), lambda x, y: float(kid(x / m.unit, y / m.unit).value))
+    assert varies is not None
+    return 0.0, varies * (1 / count + 1 / len(m.of_train)) / (2 / m.shared)
+
+
 def _kid(m: Material) -> dict[str, Any]:
-    unit = float(m.of_train.square().mean().sqrt()) or 1.0  # so that KID does not depend on how large features are
-    ours, floor = (kid(x / unit, m.of_train / unit) for x in (m.of_samples, m.of_held))
-    found = score(float(ours.value), ours.standard_error, float(floor.value), floor.standard_error)
-    return {"kid": found, "kid_feature_unit": unit}
+    ours, floor = distance_by_kernel(m, m.of_samples), kid_floor(m, len(m.samples))
+    return {"kid": score(*ours, *floor), "kid_feature_unit": m.unit}
 
 
 def _detail(m: Material) -> dict[str, Any]:
@@ -59,11 +85,14 @@ def _detail(m: Material) -> dict[str, Any]:
     if not (usual := float(truth.mean())):
         return {}
     errors = [float(x.std() / usual / len(x) ** 0.5) if len(x) > 1 else None for x in (fine, held)]
-    return {"detail": score(float(fine.mean()) / usual, errors[0], float(held.mean()) / usual, errors[1])}
+    floor = float(held.mean()) / usual
+    if m.parted:  # as many fresh data would have what the training data have, give or take the chance of both
+        floor, errors[1] = 1.0, float(truth.std() / usual * (1 / len(fine) + 1 / len(truth)) ** 0.5)
+    return {"detail": score(float(fine.mean()) / usual, errors[0], floor, errors[1])}
 
 
 def quality_section(m: Material) -> Section:
-    """KID and Fréchet distance of features, each beside that of held-out data, and the detail of the images."""
+    """KID and Fréchet distance of features, each beside that of real data, and the detail of the images."""
     m.tell("distances of features", 0, 2)
     by_kernel = _kid(m)
     m.tell("distances of features", 1, 2)
@@ -79,41 +108,50 @@ def quality_section(m: Material) -> Section:
     )  # fmt: skip
     net = figures["features"]
     known = f", which is right about {net['held_out_accuracy']:.1%} of held-out images" if "held_out_accuracy" in net else ""
+    because = f" They were chosen because {net['chosen_because']}." if "chosen_because" in net else ""
     words = (
         why,
-        "The floor is the same figure for held-out data: a perfect model scores there, within the error bars.",
-        f"The Fréchet distance falls as the count grows; it and its floor are taken at {m.shared:,}. All"
+        m.about_floors() + (" The KID of such parts is 0 on average; its ± is for as many samples." if m.parted else ""),
+        f"The Fréchet distance falls as the count grows; samples and real data have it at {m.shared:,}. All"
         f" {len(m.samples):,} samples at once have {by_moments['frechet_all']['value']:.3g}.",
-        f"Features: {net['net']}{known}.",
+        f"Features: {net['net']}{known}.{because}",
     )
     return Section("quality", "Distance to the data", faults("quality", figures), words, figures)
 
 
 def variety_section(m: Material) -> Section:
-    """Precision, recall, density and coverage, each beside that of held-out data at the same count."""
+    """Precision, recall, density and coverage, each beside that of real data at the same counts."""
     most = MOST_BALLS[m.effort.quick]
-    count = min(m.shared, most)
-    ours, floor = (manifold(x[:count], m.of_train[:most], NEIGHBOURS) for x in (m.of_samples, m.of_held))
+    ours, floors = ([manifold(x[:most], y[:most], NEIGHBOURS) for x, y in pairs] for pairs in (m.pairs(), m.floors()))
+
+    def of(name: str) -> dict[str, Any]:
+        theirs = [found.values[name] for found in floors]
+        varies = max(float(np.std(theirs, ddof=1)), 1 / m.shared) if len(theirs) > 1 else floors[0].errors[name]
+        return score(
+            float(np.mean([found.values[name] for found in ours])), ours[0].errors[name], float(np.mean(theirs)), varies
+        )
+
     figures = {
-        **{name: score(ours.values[name], ours.errors[name], floor.values[name], floor.errors[name]) for name in NAMES},
-        "neighbours": NEIGHBOURS, **m.facts(), "compared_count": count, "training_data": min(most, len(m.of_train)),
+        **{name: of(name) for name in NAMES}, "neighbours": NEIGHBOURS, **m.facts(), "compared_count": min(m.shared, most),
+        "training_data": min(most, m.shared if m.parted else len(m.of_train)),
     }  # fmt: skip
     words = (
-        "Precision: the share of samples among training data. Recall: the share of training data among samples. Density and"
-        " coverage say the same and mind outliers less. All depend on the counts, so compare with the floor, held-out data.",
+        "Precision: the share of samples among real data. Recall: the share of real data among samples. Density and"
+        " coverage say the same and mind outliers less. All depend on the counts, so compare with the figure beside it.",
+        m.about_floors(),
     )
     return Section("variety", "Precision and variety", faults("variety", figures), words, figures)
 
 
 def two_sample_section(m: Material) -> Section:
-    """Whether a classifier can tell samples from held-out data, and from what it would say of real data."""
-    found = two_sample(m.of_samples, m.of_held, m.seed)
+    """Whether a classifier can tell samples from real data: held-out ones, or all where few are held out."""
+    found = two_sample(m.of_samples, m.of_real if m.parted else m.of_held, m.seed)
     figures = {
-        "told_apart": score(found.accuracy, found.standard_error, 0.5, 0.0, p_value=found.p_value),
+        "told_apart": score(found.accuracy, found.standard_error, 0.5, p_value=found.p_value),
         "asked": found.asked, "trained": found.trained, **m.facts(),
     }  # fmt: skip
     words = (
-        f"A logistic classifier saw {found.trained:,} features of samples and held-out data and was asked about"
+        f"A logistic classifier saw the features of {found.trained:,} samples and real data and was asked about"
         f" {found.asked:,} others: right in {found.accuracy:.1%} of cases, by luck with probability {found.p_value:.2g}."
         " 50 % means that it cannot tell them apart; this test is hard, and a good model may well fail it.",
     )
@@ -138,7 +176,9 @@ def labels_section(m: Material) -> Section | None:
                "classifier": facts, "samples": len(right)}  # fmt: skip
     worst = min(by_label, key=lambda name: by_label[name])
     words = (
-        f"The classifier sees the wanted label in {share:.1%} of the samples, and in {floor:.1%} of held-out data;"
+        f"The classifier sees the wanted label in {share:.1%} of the samples, and in {floor:.1%} of {len(x):,} held-out data;"
         f" least often for {worst!r}, {by_label[worst]:.1%}.",
+        f"It is {facts['net'].split(',')[0]}. What it does not recognise in real data it cannot judge in samples either: read"
+        " the one share beside the other.",
     )
     return Section("labels", "Do samples show their labels?", faults("labels", figures), words, figures)

@@ -1,4 +1,4 @@
-"""A score: a value with its standard error, the same figure of held-out data, and what they say together."""
+"""A score: a value with its standard error, the same figure of real data, and what they say together."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ def excess(found: Mapping[str, Any]) -> float:
     return gap / error if error > 0 else math.copysign(math.inf, gap) if gap else 0.0
 
 
-def said(found: Mapping[str, Any], form: str = ".3g") -> str:
-    """Say a score: value ± error."""
-    text = f"{found['value']:{form}}"
-    return text + (f" ± {found['error']:{'.2g' if form == '.3g' else form}}" if found.get("error") is not None else "")
+def said(found: Mapping[str, Any], form: str = ".3g", of: str = "value") -> str:
+    """Say a score: value ± error, or its floor ± the error of that; nothing if it has none."""
+    if of not in found:
+        return ""
+    error = found.get("error" if of == "value" else f"{of}_error")
+    return f"{found[of]:{form}}" + (f" ± {error:{'.2g' if form == '.3g' else form}}" if error is not None else "")
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Headline:
     section: str
     name: str
     title: str
-    better: str  # "low", "high" or "floor": the nearer to the figure of held-out data
+    better: str  # "low", "high" or "floor": the nearer to the figure of real data
     form: str = ".3g"
     key: str = ""  # in the section's figures, if it is not the name
 

