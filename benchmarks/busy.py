@@ -69,8 +69,8 @@ def busy() -> list[str]:
     sleeps, spins = WAYS
     lines = ["| waiting threads | quiet, ms a step | one core taken, ms a step | ratio |", "|---|---|---|---|"]
     for way in WAYS:
-        quiet, taken = 1e3 * middle[way, False], 1e3 * middle[way, True]
-        lines.append(f"| {way} | {quiet:.1f} | {taken:.1f} | {taken / quiet:.2f} |")
+        quiet, beside = 1e3 * middle[way, False], 1e3 * middle[way, True]
+        lines.append(f"| {way} | {quiet:.1f} | {beside:.1f} | {beside / quiet:.2f} |")
     cost = middle[sleeps, False] / middle[spins, False] - 1
     head = f"unet-tiny, batch 64, {os.cpu_count()} threads, medians of {ROUNDS} processes in turn: on a quiet machine sleeping"
     text = [
