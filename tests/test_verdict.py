@@ -23,7 +23,7 @@ from reverie.doctor import copies
 from reverie.errors import UserError
 from reverie.looks import Look
 from reverie.patient import Finding, Patient, Sizes, fell
-from reverie.plan import PRESETS
+from reverie.plan import PRESETS, network_for
 from reverie.remedy import handy, mend, sizes
 from reverie.run import Run
 from reverie.screen import Screen, pace, progress_note
@@ -32,7 +32,7 @@ from reverie.training import Step
 from reverie.verdict import verdict
 
 LIKE = {"detail": 1.0, "spread": 1.0, "nearest": 1.0, "noise": 0.0}
-IMAGES = {"channels": 3, "height": 32, "width": 32, "labels": 0, "stem": 2}
+SHAPE = (3, 32, 32)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_numbers_in_commands_are_round(images: Run) -> None:
 
 
 def test_networks_to_advise_are_of_the_same_design_and_another_size() -> None:
-    networks = {name: complete(NETWORKS, {**IMAGES, **preset}, "network") for name, preset in PRESETS.items()}
+    networks = {name: network_for(SHAPE, 0, name) for name in PRESETS}
     assert sizes(networks["unet-tiny"]).smaller is None and sizes(networks["unet-base"]).larger is None
     for name in ("unet-tiny", "unet-small"):
         larger = sizes(networks[name]).larger
@@ -118,8 +118,7 @@ def test_networks_to_advise_are_of_the_same_design_and_another_size() -> None:
         assert sizes(networks[larger]).smaller in PRESETS
     points = complete(NETWORKS, {"name": "mlp", "hidden": 64}, "network")
     assert sizes(points).smaller == "mlp:hidden=32" and sizes(points).larger == "mlp:hidden=128"
-    narrow = complete(NETWORKS, {**IMAGES, "name": "unet", "stem": 4, "widths": (64, 64)}, "network")
-    assert sizes(narrow).unfolded == "unet:widths=[64,64],stem=2"
+    assert sizes(network_for(SHAPE, 0, "unet:widths=[64,64],stem=8")).unfolded == "unet:widths=[64,64],stem=4"
 
 
 def test_what_mends_changes_something(images: Run) -> None:

@@ -209,6 +209,8 @@ def copies(p: Patient) -> Finding | None:
 
 def _less(p: Patient, share: float) -> tuple[str, Mapping[str, str | None]]:
     """Return the advice against learning by heart, and the change: a shorter training where no network is smaller."""
+    if p.asked.get("augment") == "none":
+        return "give more data, or leave --augment none out", {"augment": None}
     share = max(0.05, share)
     shorter = f"train for {share:.0%} of the time"
     if p.sizes.smaller is None:

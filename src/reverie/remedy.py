@@ -13,11 +13,11 @@ from reverie.checkpoint import NETWORKS
 from reverie.config import Config
 from reverie.errors import UserError
 from reverie.patient import Finding, Sizes
-from reverie.plan import PRESETS
+from reverie.plan import PRESETS, network_for
 from reverie.run import Run
 from reverie.spec import Spec, build, complete
+from reverie.start import OF_THE_DATA
 
-TOLD = ("channels", "height", "width", "labels")  # what the data tell a network, which cannot be given with --network
 GROWS = {"mlp": "hidden", "transformer": "dim"}  # the option that makes a network larger where there is no preset
 APART = 1.5  # in parameters, from which a network is another size
 PYTHON_ONLY = ("warmup", "ema_share", "gradient_limit", "weight_decay", "precision", "label_dropout")  # no options of train
@@ -44,7 +44,7 @@ def _own(network: Spec) -> str:
     """Write a network of a run with its stem, which is planned if not given, and what is neither usual nor told by the data."""
     usual = complete(NETWORKS, {"name": network["name"]}, "network")
     plain = {key: tuple(v) if isinstance(v, list) else v for key, v in network.items()}
-    return spoken({k: v for k, v in plain.items() if k in ("name", "stem") or (k not in TOLD and v != usual[k])})
+    return spoken({k: v for k, v in plain.items() if k in ("name", "stem") or (k not in OF_THE_DATA and v != usual[k])})
 
 
 def _parameters(network: Spec) -> int:
@@ -60,16 +60,15 @@ def _design(network: Spec) -> dict[str, Any]:
 
 def _counts(network: Spec) -> Iterator[tuple[int, str]]:
     """Yield the parameters and names of networks of the same design for the same data, those that can be."""
-    told = {key: network[key] for key in (*TOLD, "stem") if key in network}
-    others = {name: {**told, **preset} for name, preset in PRESETS.items() if preset["name"] == network["name"]}
+    shape = tuple(network[key] for key in ("channels", "height", "width") if key in network)
+    others = [name for name, preset in PRESETS.items() if preset["name"] == network["name"]]
     if grows := GROWS.get(network["name"]):
-        for size in (network[grows] // 2, network[grows] * 2):
-            others[spoken({"name": network["name"], grows: size})] = {**network, grows: size}
-    for name, other in others.items():
+        others += [spoken({"name": network["name"], grows: size}) for size in (network[grows] // 2, network[grows] * 2)]
+    for name in others:
         with suppress(UserError):
-            full = complete(NETWORKS, other, "network")
+            full = {**network_for(shape, network.get("labels", 0), name), "told": network.get("told", 0)}
             if _design(full) == _design(network):
-                yield _parameters(full), name
+                yield _parameters({key: full[key] for key in network}), name
 
 
 def sizes(network: Spec) -> Sizes:
