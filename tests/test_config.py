@@ -44,6 +44,7 @@ TRAINING: dict[str, st.SearchStrategy[Any]] = {
     "weight": st.sampled_from(["uniform", "vlb"]),
     "times": st.sampled_from(["uniform", "logit-normal"]),
     "label_dropout": st.floats(0, 1),
+    "augment": st.lists(st.fixed_dictionaries({"name": NAMES, "share": st.floats(0, 1)}), max_size=5),
     "seed": st.integers(0, 2**31 - 1),
 }
 LENGTH = st.one_of(
@@ -109,6 +110,8 @@ BAD = [
     ("training", "precision", "fp16"),
     ("training", "weight", 3),
     ("training", "times", None),
+    ("training", "augment", "flip"),
+    ("training", "augment", [{"name": "flip"}] * 17),
     ("data", "name", 7),
     ("data", "source", 7),
     ("data", "count", 0),
@@ -129,7 +132,9 @@ def test_a_bad_field_is_refused(section: str, field: str, value: Any) -> None:
         Config.model_validate(table)
 
 
-@pytest.mark.parametrize(("field", "value"), [("format", 2), ("family", "gan"), ("target", 1), ("sigma_data", 0), ("extra", 1)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("format", 2), ("family", "gan"), ("target", 1), ("sigma_data", 0), ("extra", 1), ("start", "runs/a")]
+)
 def test_a_bad_top_field_is_refused(field: str, value: Any) -> None:
     with pytest.raises(ValidationError):
         Config.model_validate({**valid(), field: value})
@@ -158,6 +163,9 @@ def test_a_bad_top_field_is_refused(field: str, value: Any) -> None:
         ({"codec": {"name": "standard", "mean": [0.0], "std": [1.0]}}, "2 coordinates but the codec has 1"),
         ({"training": {"steps": 1, "weight": "heavy"}}, "unknown weight"),
         ({"training": {"steps": 1, "times": "never"}}, "unknown way to draw times"),
+        ({"training": {"steps": 1, "augment": [{"name": "flap"}]}}, "did you mean 'flip'"),
+        ({"training": {"steps": 1, "augment": [{"name": "flip", "told": False}]}}, "points cannot be augmented"),
+        ({"training": {"steps": 1, "augment": [{"name": "shift"}]}}, "tell 2 numbers but the network is told 0"),
         ({"target": "eps", "schedule": {"name": "rectified"}}, "divides by alpha"),
         ({"target": "score", "schedule": {"name": "cosine"}}, "divides by alpha"),
     ],

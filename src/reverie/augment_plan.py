@@ -43,7 +43,7 @@ def choose_augment(
         names.append("flip:told=no")
         why = "are few, and cannot be told from their mirror images"
     elif mirrored.right:
-        why = f"are few; no flip, because {mirrored.share:.0%} of them can be told from their mirror images"
+        why = f"are few; no flip, because {mirrored.share:.0%} were told from their mirror images, where guessing gives 50%"
     else:
         why = "are few; no flip, because so few cannot show whether they may be mirrored"
     specs = read(names)
