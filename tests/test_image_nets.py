@@ -13,7 +13,7 @@ from reverie.errors import UserError
 from reverie.nets.transformer import Transformer, places
 from reverie.nets.unet import UNet
 from reverie.optimizer import OPTIMIZERS
-from reverie.plan import PRESETS, check_width, network_for, stem_for
+from reverie.plan import PRESETS, check_width, expectation, largest_colour_side, network_for, slow_size, stem_for
 from reverie.spec import Spec, build
 
 IMAGE_SPECS = {**PRESETS, "transformer": {"name": "transformer"}}
@@ -178,3 +178,24 @@ def test_no_two_places_of_the_transformer_coincide() -> None:
 def test_sizes_grow() -> None:
     counts = [sum(p.numel() for p in make(name).parameters()) for name in ("unet-tiny", "unet-small", "unet-base")]
     assert counts == sorted(counts)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ((3, 100, 70), "--size 100x72"),
+        ((3, 70, 70), "--size 72x72"),
+        ((3, 64, 64), None),
+        ((3, 32, 32), None),
+        ((1, 28, 28), None),
+    ],
+)
+def test_a_size_that_keeps_pixels_from_being_folded_is_told(shape: tuple[int, int, int], size: str | None) -> None:
+    said = slow_size(network_for(shape, 0, "unet-tiny"))
+    assert said is None if size is None else said and size in said
+
+
+def test_short_budgets_on_a_cpu_get_small_colour_images_and_true_expectations() -> None:
+    assert largest_colour_side(5, None, "cpu") == 32 == largest_colour_side(None, None, "cpu")
+    assert [largest_colour_side(*wish) for wish in ((15, None, "cpu"), (5, None, "cuda"), (None, 9, "cpu"))] == [64] * 3
+    assert "rough shapes; in 15: " in expectation((3, 64, 64), 5)

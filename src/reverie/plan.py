@@ -9,6 +9,7 @@ from typing import Any
 
 from reverie.checkpoint import NETWORKS
 from reverie.data import Dataset
+from reverie.data.pixels import DEFAULT_SIDE
 from reverie.errors import UserError
 from reverie.spec import Spec, complete, parse
 
@@ -28,6 +29,14 @@ PRESETS: dict[str, Spec] = {
 FINEST_MAP = 16  # the stem folds pixels until the first map is at most about this wide
 COARSEST_MAP = 16  # a preset has as many resolutions as bring its last map to at most this width, where attention is cheap
 WIDEST = 256  # channels that a resolution added to a preset may have
+COLOUR_64_MINUTES = 15  # on a CPU, from which colour images are 64 pixels wide by default; with less they are 32
+SHORT_SIDE = 32
+# What colour images of 32 x 32 look like after so many minutes on two cores (docs/benchmarks.md); larger ones take as much
+# longer as they have more pixels.
+TO_EXPECT = (
+    (0.0, "patches of the right colours"), (0.5, "colours and rough shapes"), (3.0, "shapes that can be recognised"),
+    (20.0, "clean pictures, where there are data enough"),
+)  # fmt: skip
 SMALL_WORTH_MINUTES = 30  # budgets from which a larger network is chosen: judged by its cost, not measured
 BASE_WORTH_MINUTES = 240
 
@@ -100,6 +109,38 @@ def check_width(network: Spec) -> None:
             f" them: {1 - width / folded:.0%} of the noise could never be predicted; give a {fold} of at most"
             f" {math.isqrt(width // channels)}, or {first[1]} from {folded} on"
         )
+
+
+def largest_colour_side(minutes: float | None, steps: int | None, device: str) -> int:
+    """Return the longest side to choose for colour images: what a budget in minutes on a CPU can do something with."""
+    short = device == "cpu" and steps is None and (minutes or IMAGE_MINUTES) < COLOUR_64_MINUTES
+    return SHORT_SIDE if short else DEFAULT_SIDE
+
+
+def looks(shape: tuple[int, ...], minutes: float) -> str:
+    """Return in words what images of this shape look like after so many minutes on two cores."""
+    of_32 = minutes * SHORT_SIDE**2 / (shape[1] * shape[2])
+    return [words for least, words in TO_EXPECT if of_32 >= least][-1]
+
+
+def expectation(shape: tuple[int, ...], minutes: float) -> str:
+    """Say what a training of so many minutes on a CPU gives, and what a longer one would."""
+    now, size = looks(shape, minutes), f"{shape[1]}x{shape[2]}"
+    line = f"to expect of {size} in {minutes:g} minutes on two cores: {now}"
+    longer = next((m for m in (15, 60, 240) if m > minutes and looks(shape, m) != now), None)
+    return line if longer is None else f"{line}; in {longer}: {looks(shape, longer)}"
+
+
+def slow_size(network: Spec) -> str | None:
+    """Return a note where the size keeps a U-Net from folding its pixels, which makes every step many times slower."""
+    if network["name"] != "unet":
+        return None
+    channels, height, width, stem = (network[key] for key in ("channels", "height", "width", "stem"))
+    unit = 2 * stem << len(network["widths"]) - 1
+    tall, wide = (max(1, round(side / unit)) * unit for side in (height, width))
+    if max(height, width) <= 2 * FINEST_MAP * stem or stem_for(channels, tall, wide, network["widths"]) <= stem:
+        return None
+    return f"--size {tall}x{wide} would train several times faster, because its pixels can be folded {2 * stem} x {2 * stem}"
 
 
 def plan(dataset: Dataset, minutes: float | None, steps: int | None) -> Plan:

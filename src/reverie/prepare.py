@@ -21,13 +21,14 @@ from reverie.augment_plan import choose_augment
 from reverie.codec import standard_spec
 from reverie.config import Config, DataConfig, TrainingConfig
 from reverie.data import Dataset, load_data
+from reverie.data.pixels import DEFAULT_SIDE
 from reverie.errors import UserError, unknown
 from reverie.files import writable_folder
 from reverie.inspection import describe
 from reverie.learner import Learner
 from reverie.metrics.features import silent
 from reverie.noise import check_seed
-from reverie.plan import check_width, network_for, plan
+from reverie.plan import check_width, expectation, largest_colour_side, network_for, plan, slow_size
 from reverie.remedy import spoken
 from reverie.reread import CHOSEN, kept_reading, placed, reread, source_of
 from reverie.run import Run, choose_device, load
@@ -127,7 +128,8 @@ def prepare(
     if out is not None:
         _check_free(Path(out), overwrite)
     foresee = wishes.foresee if before is None or reading.get("size") else None  # else the size is not known yet
-    dataset = load_data(data, seed=seed, on_form=foresee, **reading)
+    largest = largest_colour_side(minutes, steps, where.type) if epochs is None else DEFAULT_SIDE
+    dataset = load_data(data, seed=seed, on_form=foresee, largest_colour=largest, **reading)
     if before is not None:
         if reading.get("size") is None and (size := start.size_of(before, dataset)):
             reading["size"] = size
@@ -182,6 +184,10 @@ def prepare(
     if before is not None:
         reasons += start.carry(before, model, config)
     reasons += (why,) if why else ()
+    if (slow := slow_size(config.network)) and "stem" not in wished:
+        reasons += (slow,)
+    if dataset.is_images and training.minutes and where.type == "cpu":
+        reasons += (expectation(dataset.shape, training.minutes),)
     model = model.to(where)
     about = tuple(describe(dataset))
     model.denoiser.schedule.warn_if_signal_remains()

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from reverie import checkpoint, snapshots
+from reverie.allocator import keep_freed_memory
 from reverie.classifier import CLASSIFIER_FILE
 from reverie.data import Dataset
 from reverie.doctor import PATIENCE, examine, has_stopped_improving
@@ -103,6 +104,7 @@ class Training:
             if sum(p.numel() for p in learner.model.parameters()) < SMALL_NETWORK:
                 stack.callback(torch.set_num_threads, torch.get_num_threads())
                 torch.set_num_threads(1)  # two threads gain nothing here, and stall each other when the machine is busy
+            keep_freed_memory()
             whole = False  # between steps, when the state can be kept
             try:
                 for step in self._work(stop):

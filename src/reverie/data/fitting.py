@@ -22,16 +22,16 @@ def whole_side(side: int) -> int:
     return max(unit, side - side % unit)
 
 
-def choose_size(sizes: Counter[Size]) -> tuple[Size, str | None]:
-    """Return the size for images of these sizes, and a note where it is not simply their own."""
+def choose_size(sizes: Counter[Size], largest: int = DEFAULT_SIDE) -> tuple[Size, str | None]:
+    """Return the size for images of these sizes, no side above the largest, and a note where it is not simply their own."""
     own = next(iter(sizes))
-    if len(sizes) == 1 and max(own) <= DEFAULT_SIDE:
+    if len(sizes) == 1 and max(own) <= largest:
         size = whole_side(own[0]), whole_side(own[1])
         if size == own:
             return own, None
     else:
         short = np.repeat([min(size) for size in sizes], list(sizes.values()))
-        size = (whole_side(min(DEFAULT_SIDE, int(np.median(short)))),) * 2
+        size = (whole_side(min(largest, int(np.median(short)))),) * 2
     least, most = min(sizes, key=lambda s: s[0] * s[1]), max(sizes, key=lambda s: s[0] * s[1])
     seen = f"images of {said(least)}" if len(sizes) == 1 else (
         f"images of {len(sizes)} sizes from {said(least)} to {said(most)}"

@@ -120,9 +120,9 @@ def _room(shape: tuple[int, int, int, int]) -> np.ndarray | None:
 def _choose(headers: Sequence[Header], options: Options) -> tuple[Recipe, list[str]]:
     """Return the form for images with these headers, and notes where size and fit are a choice."""
     sizes = Counter((header.height, header.width) for header in headers)
-    size, size_note = (options.size, None) if options.size else choose_size(sizes)
-    fit, fit_note = choose_fit(sizes, size, options.fit)
     channels = options.channels or (1 if all(header.kind in GREY for header in headers) else 3)
+    size, size_note = (options.size, None) if options.size else choose_size(sizes, options.largest(channels))
+    fit, fit_note = choose_fit(sizes, size, options.fit)
     return Recipe(*size, channels, fit), [note for note in (size_note, fit_note) if note]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from reverie.data.dataset import Dataset
 from reverie.data.fitting import choose_fit, choose_size
-from reverie.data.pixels import Recipe, plain, shape, workers
+from reverie.data.pixels import DEFAULT_SIDE, Recipe, plain, shape, workers
 from reverie.errors import UserError
 
 Progress = Callable[[str, int, int], None]  # (what is being done, done, of how many)
@@ -27,7 +27,7 @@ NAMES_SHOWN = 12  # sizes listed one by one in a report
 
 @dataclass(frozen=True)
 class Options:
-    """How data are to be read.  size: (height, width)."""
+    """How data are to be read.  size: (height, width); largest_colour: the longest side of colour images that is chosen."""
 
     size: tuple[int, int] | None = None
     fit: str = "auto"
@@ -37,6 +37,11 @@ class Options:
     data_dir: Path | None = None
     on_progress: Progress | None = None
     on_form: Callable[[Dataset], None] | None = None
+    largest_colour: int = DEFAULT_SIDE
+
+    def largest(self, channels: int) -> int:
+        """Return the longest side that is chosen for images of so many channels."""
+        return self.largest_colour if channels > 1 else DEFAULT_SIDE
 
     def tell(self, what: str, done: int, total: int) -> None:
         """Pass progress on to whoever asked for it."""
@@ -134,10 +139,10 @@ def images_dataset(
         raise UserError(f"{source} holds no images (its shape is {x.shape})")
     said = list(notes)
     sizes = Counter({(height, width): count})
-    size, size_note = (options.size, None) if options.size else choose_size(sizes)
+    target = options.channels or (3 if channels == 4 else channels)
+    size, size_note = (options.size, None) if options.size else choose_size(sizes, options.largest(target))
     fit, fit_note = choose_fit(sizes, size, options.fit)
     said.extend(note for note in (size_note, fit_note) if note)
-    target = options.channels or (3 if channels == 4 else channels)
     if target != channels:
         words = {1: "grey", 3: "RGB", 4: "RGBA"}
         over = ", transparency laid over white" if channels == 4 else ""
