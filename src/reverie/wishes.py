@@ -123,11 +123,11 @@ class Wishes:
 
 def _fitting(footprint: Footprint, form: Dataset, batch: int, room: float) -> int | None:
     """Return the largest of the halves, quarters, ... of a batch that a training has room for."""
-    while batch > 1:
+    if memory(footprint, form, 1) > room:
+        return None
+    while memory(footprint, form, batch) > room:
         batch = -(-batch // 2)
-        if memory(footprint, form, batch) <= room:
-            return batch
-    return None
+    return batch
 
 
 def memory(network: Footprint, form: Dataset, batch: int) -> int:
