@@ -11,10 +11,10 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from reverie.data.arrays import eight_bits, read_npy
-from reverie.data.pixels import Broken, Recipe, check_fit, decode, plain, read_header
+from reverie.data.pixels import FITS, Broken, Recipe, decode, plain, read_header
 from reverie.data.pixels import shape as shaped
 from reverie.data.sources import FILE_LIMIT
-from reverie.errors import ReverieWarning, UserError
+from reverie.errors import ReverieWarning, UserError, pick
 from reverie.files import reason
 
 Shape = tuple[int, int, int]
@@ -57,7 +57,7 @@ def read_picture(image: str | Path | np.ndarray, shape: Shape, what: str, fit: s
     image: a file, or an array (H, W), (H, W, C) or (C, H, W), which an .npy file may hold as well; fit: how data of another
     size are brought to this one.  8-bit values k become k / 255; real numbers from 0 to 1 are taken as they are.
     """
-    check_fit(fit)
+    pick(FITS, fit, "fit")
     channels, height, width = shape
     if isinstance(image, np.ndarray):
         return _fit_array(image, shape, f"the {what}", fit)
