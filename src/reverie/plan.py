@@ -159,4 +159,4 @@ def plan(dataset: Dataset, minutes: float | None, steps: int | None) -> Plan:
     settings = {"batch": 64, "optimizer": "muon", "learning_rate": 1e-2, "times": "logit-normal", **length}
     given = f"{budget:g} minutes" if budget else f"{steps} steps"
     reason = f"images {height}x{width}x{channels}, {len(dataset):,} of them, {given}: unet-{size}"
-    return Plan(dict(PRESETS[f"unet-{size}"]), {"name": "rectified"}, "flow", settings, (reason,))
+    return Plan({"name": f"unet-{size}"}, {"name": "rectified"}, "flow", settings, (reason,))

@@ -138,7 +138,8 @@ def prepare(
     options |= wishes.smaller
     train_set, held_out = dataset.split(seed)
     if epochs is not None:
-        steps = max(1, round(epochs * len(train_set) / options.get("batch", 64)))
+        usual = plan(dataset, None, 1).settings | options
+        steps = max(1, round(epochs * len(train_set) / (usual["batch"] * usual.get("accumulate", 1))))
     chosen = plan(dataset, minutes, steps)
     reasons = (*(chosen.reasons if network is None else ()), *wishes.notes)
     if before is not None:

@@ -74,7 +74,7 @@ class Attention(nn.Module):
         """Return x plus what each place has gathered from all others."""
         b, c, h, w = x.shape
         qkv = self.qkv(self.norm(x)).reshape(b, 3, self.heads, c // self.heads, h * w).transpose(-1, -2)
-        q, k, v = qkv.unbind(1)
+        q, k, v = qkv.contiguous().unbind(1)  # else torch takes a way that holds the whole table of pairs
         gathered = functional.scaled_dot_product_attention(q, k, v)
         out: Tensor = x + self.out(gathered.transpose(-1, -2).reshape(b, c, h, w))
         return out
