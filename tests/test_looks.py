@@ -94,7 +94,8 @@ def colours(tmp_path: Path) -> str:
 
 
 def trained(data: str, out: Path, network: str, monkeypatch: pytest.MonkeyPatch) -> Training:
-    monkeypatch.setattr("reverie.prepare.check_width", lambda network: None)  # runs begun before it was refused go on
+    for room in ("prepare", "wishes"):  # runs begun before it was refused go on
+        monkeypatch.setattr(f"reverie.{room}.check_width", lambda network: None)
     training = verbs.prepare(data, out, steps=250, batch=32, network=network, augment="none")
     list(training)
     return training
