@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,11 +11,21 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from reverie.checkpoint import NETWORKS
+from reverie.data import Dataset
 from reverie.errors import UserError
 from reverie.nets.transformer import Transformer, places
 from reverie.nets.unet import UNet
 from reverie.optimizer import OPTIMIZERS
-from reverie.plan import PRESETS, check_width, expectation, largest_colour_side, network_for, slow_size, stem_for
+from reverie.plan import (
+    PRESETS,
+    check_width,
+    expectation,
+    largest_colour_side,
+    network_for,
+    slow_size,
+    small_for_the_budget,
+    stem_for,
+)
 from reverie.spec import Spec, build
 
 IMAGE_SPECS = {**PRESETS, "transformer": {"name": "transformer"}}
@@ -199,3 +211,10 @@ def test_short_budgets_on_a_cpu_get_small_colour_images_and_true_expectations() 
     assert largest_colour_side(5, None, "cpu") == 32 == largest_colour_side(None, None, "cpu")
     assert [largest_colour_side(*wish) for wish in ((15, None, "cpu"), (5, None, "cuda"), (None, 9, "cpu"))] == [64] * 3
     assert "rough shapes; in 15: " in expectation((3, 64, 64), 5)
+
+
+def test_why_colour_images_are_small_is_said_with_how_to_have_more() -> None:
+    data = Dataset("photos", torch.zeros(4, 3, 32, 32, dtype=torch.uint8), report={"sizes": {"400x300": 3, "other": 1}})
+    assert "--size 64 --minutes 15" in str(small_for_the_budget(data, 32))
+    assert small_for_the_budget(data, 64) is None
+    assert small_for_the_budget(replace(data, report={"sizes": {"32x32": 4}}), 32) is None

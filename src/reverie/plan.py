@@ -117,6 +117,16 @@ def largest_colour_side(minutes: float | None, steps: int | None, device: str) -
     return SHORT_SIDE if short else DEFAULT_SIDE
 
 
+def small_for_the_budget(dataset: Dataset, largest: int) -> str | None:
+    """Return a note where colour images are made smaller than they are, because the budget is short: how to have more."""
+    sizes = [name.split("x") for name in dataset.report.get("sizes", {}) if "x" in name]
+    larger = any(min(map(int, sides)) > largest for sides in sizes)
+    if largest == DEFAULT_SIDE or len(dataset.shape) < 3 or dataset.shape[0] == 1 or not larger:
+        return None
+    size = f"{dataset.shape[1]}x{dataset.shape[2]}"
+    return f"{size} because the time is short; for more detail: --size {DEFAULT_SIDE} --minutes {COLOUR_64_MINUTES} or longer"
+
+
 def looks(shape: tuple[int, ...], minutes: float) -> str:
     """Return in words what images of this shape look like after so many minutes on two cores."""
     of_32 = minutes * SHORT_SIDE**2 / (shape[1] * shape[2])

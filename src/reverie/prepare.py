@@ -28,7 +28,7 @@ from reverie.inspection import describe
 from reverie.learner import Learner
 from reverie.metrics.features import silent
 from reverie.noise import check_seed
-from reverie.plan import check_width, expectation, largest_colour_side, network_for, plan, slow_size
+from reverie.plan import check_width, expectation, largest_colour_side, network_for, plan, slow_size, small_for_the_budget
 from reverie.remedy import spoken
 from reverie.reread import CHOSEN, kept_reading, placed, reread, source_of
 from reverie.run import Run, choose_device, load
@@ -185,6 +185,8 @@ def prepare(
     if before is not None:
         reasons += start.carry(before, model, config)
     reasons += (why,) if why else ()
+    if not reading.get("size") and (small := small_for_the_budget(dataset, largest)):
+        reasons += (small,)
     if (slow := slow_size(config.network)) and "stem" not in wished:
         reasons += (slow,)
     if dataset.is_images and training.minutes and where.type == "cpu":
