@@ -10,7 +10,7 @@ import sys
 STEPS, LONGEST = 60, 20.0  # steps timed in a process, and the seconds after which fewer must do
 ROUNDS = 5
 
-# A fresh process each: the setting is read when torch is loaded.  "late" loads torch before us, so that it has no effect.
+# A fresh process each: the setting is read when torch is loaded, so it has no effect where that comes first.
 CHILD = """
 import time
 {first}
@@ -40,6 +40,7 @@ while done < {steps} and time.perf_counter() - begun < {longest}:
     done += 1
 print((time.perf_counter() - begun) / done)
 """
+SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    pass"  # it ends when this process does
 WAYS = {"threads sleep (set by reverie)": "import reverie", "threads spin (torch alone)": "import torch"}
 
 
@@ -57,7 +58,7 @@ def busy() -> list[str]:
     times: dict[tuple[str, bool], list[float]] = {(way, taken): [] for way in WAYS for taken in (False, True)}
     for _ in range(ROUNDS):
         for taken in (False, True):
-            other = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if taken else None
+            other = subprocess.Popen([sys.executable, "-c", SPIN]) if taken else None
             try:
                 for way, first in WAYS.items():
                     times[way, taken].append(seconds_a_step(first))
