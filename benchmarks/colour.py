@@ -1,0 +1,69 @@
+"""Colour images: which network, at which size, for which budget.
+
+    python -m benchmarks.colour DATA --size 32 --cpu-seconds 120 NETWORK NETWORK ...
+
+Every network is trained for as many steps as take the same time of the processor, measured beforehand, so a busy machine gives
+nearly the same figures.  Ten minutes on two quiet cores are about 1,100 such seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.measure import machine
+from benchmarks.small import HEAD, Bench, Split, divided
+from reverie.data import load_data
+from reverie.learner import Learner
+from reverie.loader import batches
+from reverie.prepare import prepare
+
+WARM, TIMED = 2, 6  # steps that are not timed, and those that are
+
+
+def seconds_a_step(split: Split, place: Path, options: dict[str, Any]) -> float:
+    """Return the time of the processor that a training step takes: loss, gradients, optimizer and average."""
+    training = prepare(str(split.folder), place, steps=1, overwrite=True, **options)
+    learner: Learner = training.learner
+    source = batches(split.train, training.run.config.training.batch, 0)
+    for k in range(WARM + TIMED):
+        if k == WARM:
+            begun = time.process_time()
+        x, labels = next(source)
+        learner.model.loss(x, labels, k).mean().backward()
+        for optimizer in learner.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        learner.average.update(k)
+    return (time.process_time() - begun) / TIMED
+
+
+def main() -> None:
+    """Train each network for the same time and print a row of figures about images that none has seen."""
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    asked.add_argument("data", help="folder of images")
+    asked.add_argument("networks", nargs="+", help="as for --network")
+    asked.add_argument("--size", default="32")
+    asked.add_argument("--cpu-seconds", type=float, default=120.0)
+    asked.add_argument("--batch", type=int, default=64)
+    asked.add_argument("--augment", default="none")
+    asked.add_argument("--count", type=int, default=512, help="samples that are measured")
+    given = asked.parse_args()
+    torch.set_num_threads(1)
+    print(machine(), *HEAD, sep="\n", flush=True)
+    with tempfile.TemporaryDirectory() as aside:
+        data = load_data(given.data, size=given.size)
+        split = divided(data, len(data) * 9 // 10, Path(aside) / Path(given.data).name)
+        for network in given.networks:
+            options = {"network": network, "batch": given.batch, "augment": given.augment}
+            steps = max(1, round(given.cpu_seconds / seconds_a_step(split, Path(aside) / "timed", options)))
+            Bench(Path(aside), steps, given.count).trained(split, network, **options)
+
+
+if __name__ == "__main__":
+    main()
