@@ -126,10 +126,10 @@ def test_enough_is_as_good_as_the_best_and_not_merely_unsure() -> None:
     floor = (0.0, 0.004)
     said = _verdict([best, middling, unsure, bad], "KID", "", floor)
     assert said.startswith("ddpm with 20 network evaluations is enough: its KID is 0.11 ± 0.02")
-    assert "0.097 ± 0.01, has dpm++2m with 40" in said
+    assert "the least of all, 0.097 ± 0.01, has dpm++2m with 40" in said
     assert _verdict([best, unsure, bad], "KID", "", floor).startswith("dpm++2m with 40 network evaluations has the least KID")
     assert "No sampler" in _verdict([best, unsure], "KID", "", floor)
-    at_floor = [row("ddim", 5, 0.002, 0.003), row("ddim", 20, -0.001, 0.003), bad]
+    at_floor = [row("ddpm", 5, 0.003, 0.003), row("ddim", 5, 0.002, 0.003), row("ddim", 20, -0.001, 0.003), bad]
     assert _verdict(at_floor, "KID", "", floor).startswith("ddim with 5 network evaluations is enough")
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 from reverie.data import Dataset, load_data
 from reverie.errors import ReverieWarning, UserError
 from reverie.metrics import efficientnet, features
-from reverie.metrics.features import accurate, choose, digit_like, suited, two_levels
+from reverie.metrics.features import accurate, choose, suited, two_levels, unlike_digits
 from reverie.metrics.kid import kid
 
 SIDE, COUNT, REFERENCE, HELD = 32, 100, 200, 60
@@ -134,13 +134,14 @@ def test_every_fault_is_further_than_real_data_and_more_of_it_further_still(kind
 
 def test_signs_are_told_from_photographs() -> None:
     digits, small = load_data("digits"), load_data("digits8")
-    assert digit_like(digits) and digit_like(small)
-    assert digit_like(Dataset("inverted", 255 - digits.x[:200]))  # type: ignore[operator,index]
+    assert unlike_digits(digits) is None and unlike_digits(small) is None
+    assert unlike_digits(Dataset("inverted", 255 - digits.x[:200])) is None  # type: ignore[operator,index]
     photos = photographs(40)
     grey = photos.batch(torch.arange(40))[0].mean(1, keepdim=True)
-    assert not digit_like(photos) and not digit_like(as_data(grey)) and not digit_like(coloured_shapes(9))
-    assert not digit_like(load_data("digits", channels=3)) and not digit_like(load_data("digits", size="80"))
-    assert not digit_like(as_data(torch.zeros(9, 1, 8, 8)))
+    for shaded in (as_data(grey), as_data(torch.zeros(9, 1, 8, 8))):
+        assert unlike_digits(shaded) == "the images are not ink on a plain ground, as digits are"
+    assert unlike_digits(photos) == unlike_digits(load_data("digits", channels=3)) == "the images are in colour"
+    assert unlike_digits(load_data("digits", size="80")) == "the images are larger than 64 pixels"
 
 
 def test_two_levels_are_the_closed_form() -> None:
@@ -158,7 +159,7 @@ def test_a_classifier_must_be_good_and_known_to_be() -> None:
 def test_labels_in_colour_are_not_compared_by_their_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = coloured_shapes(60)
     monkeypatch.setattr(features, "own_classifier", lambda *_: pytest.fail("no classifier is asked"))
-    assert suited(*shapes.split(0)) == ("general", "the images are no digits or other small signs in grey")
+    assert suited(*shapes.split(0)) == ("general", "the images are in colour")
 
 
 def test_what_auto_says_of_digits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,12 +69,12 @@ def _verdict(rows: Sequence[dict[str, Any]], what: str, unit: str, floor: tuple[
         return f"No sampler and no number of evaluations differs from the others by more than noise in its {what}."
     little = max(MATTERS * abs(best["value"] - floor[0]), floor[1])
     good = [row for row in rows if _within_noise(row, best) and row["value"] - best["value"] <= little]
-    enough = min(good, key=lambda row: int(row["evaluations"]))
+    enough = min(good, key=lambda row: (int(row["evaluations"]), float(row["value"])))
     choice = f"{enough['sampler']} with {enough['evaluations']} network evaluations"
     if enough is best:
         return f"{choice} has the least {what}, {_said(best, unit)}; no fewer evaluations were found to be as good."
     name = f"{best['sampler']} with {best['evaluations']}"
-    return f"{choice} is enough: its {what} is {_said(enough, unit)}, the least of all, {_said(best, unit)}, has {name}."
+    return f"{choice} is enough: its {what} is {_said(enough, unit)}; the least of all, {_said(best, unit)}, has {name}."
 
 
 def _drawn_before(

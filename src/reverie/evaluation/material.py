@@ -43,6 +43,11 @@ class Effort:
         return 200 if self.quick else 500
 
 
+def few_held(count: int) -> str:
+    """Say that few data are held out."""
+    return "Only one datum is held out" if count == 1 else f"Only {count:,} data are held out"
+
+
 def as_images(samples: np.ndarray) -> Tensor:
     """Return samples in user units as a tensor: points (N, D), images (N, C, H, W)."""
     x = torch.from_numpy(np.ascontiguousarray(samples, np.float32))
@@ -170,9 +175,9 @@ class Material:
     def about_floors(self) -> str:
         """Say what floors are."""
         if not self.parted:
-            return "Beside it stands the same figure for held-out data: a perfect model scores there, within the error bars."
+            return "Beside each stands the same figure for held-out data: a perfect model scores there, within the error bars."
         return (
-            f"Only {len(self.held):,} data are held out, so beside it stands the same figure between {self.shared:,} of all"
+            f"{few_held(len(self.held))}, so beside each stands the same figure between {self.shared:,} of all"
             f" real data and {self.shared:,} others: the mean of {self.effort.splits} random splits ± how much they vary. A"
             " perfect model scores there."
         )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from reverie.errors import UserError
 from reverie.evaluation.judge import faults
-from reverie.evaluation.material import Material
+from reverie.evaluation.material import Material, few_held
 from reverie.evaluation.score import score
 from reverie.evaluation.section import Section
 from reverie.kernels import mmd, mmd_test
@@ -123,7 +123,7 @@ def memory_section(m: Material) -> Section:
         f"A copy is less than {COPY:g} times as far from a training point as that one is from its own nearest neighbour.",
         f"The nearest of {m.looked_through():,} training data lies at {middle[0]:.3g} (median) for samples and at"
         f" {middle[1]:.3g} for {floor_of.rstrip(',')}.",
-        *((f"Only {len(held)} data are held out, too few to compare with, so the floor is that of {len(theirs.distance)}"
+        *((f"{few_held(len(held))}, too few to compare with, so the floor is that of {len(theirs.distance)}"
            " training data, each left out in turn and compared with the rest.",) if few else ()),
     )  # fmt: skip
     pictures = {}

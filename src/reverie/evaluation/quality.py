@@ -137,7 +137,7 @@ def variety_section(m: Material) -> Section:
     }  # fmt: skip
     words = (
         "Precision: the share of samples among real data. Recall: the share of real data among samples. Density and"
-        " coverage say the same and mind outliers less. All depend on the counts, so compare with the figure beside it.",
+        " coverage say the same and mind outliers less. All depend on the counts, so compare with the figure beside.",
         m.about_floors(),
     )
     return Section("variety", "Precision and variety", faults("variety", figures), words, figures)

@@ -145,17 +145,20 @@ def two_levels(images: Tensor) -> float:
     return float(between.max() / variance)
 
 
-def digit_like(data: Dataset) -> bool:
-    """Tell whether images are signs: grey, small, ink on a ground, in each of them and the same in all.
+def unlike_digits(data: Dataset) -> str | None:
+    """Say why images are no digits or other signs, or nothing if they are: grey, small, ink on a ground, the same in all.
 
     A LeNet sees all there is of such images.  In colours, shades and textures it learns only what its labels need, and what is
     wrong with the rest leaves its features as they are.
     """
-    if data.shape[0] != 1 or max(data.shape[1:]) > SIGN_SIDE:
-        return False
+    if data.shape[0] != 1:
+        return "the images are in colour"
+    if max(data.shape[1:]) > SIGN_SIDE:
+        return f"the images are larger than {SIGN_SIDE} pixels"
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
     x = data.batch(order[:SEEN])[0]
-    return two_levels(x) >= SIGN_LEVELS and float(np.median([two_levels(one) for one in x])) >= SIGN_LEVELS
+    inked = min(two_levels(x), float(np.median([two_levels(one) for one in x])))
+    return None if inked >= SIGN_LEVELS else "the images are not ink on a plain ground, as digits are"
 
 
 def accurate(share: float, count: int) -> bool:
@@ -169,8 +172,8 @@ def accurate(share: float, count: int) -> bool:
 
 def suited(train: Dataset, held: Dataset, tell: Tell = silent) -> tuple[str, str]:
     """Return the name of the features that suit images, and why: those of their own classifier if it can be trusted."""
-    why = "the images are no digits or other small signs in grey"
-    if digit_like(train):
+    why = unlike_digits(train)
+    if why is None:
         try:
             facts = own_classifier(train, held, tell)[1]
         except UserError:
