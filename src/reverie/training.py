@@ -29,6 +29,7 @@ from reverie.patient import RESCUE, Finding
 LEVELS = 4  # the held-out loss is told for as many ranges of t
 REPORTS, CHECKS = 200, 20  # how often, in a whole run, a step is reported and the held-out loss taken
 CHECK_SHARE, FREE = 0.05, 0.5  # of the training time, at most, goes into the held-out loss; but so many seconds always may
+OLDEST = 0.4  # of a run, at most, goes by between two checks, whatever they cost
 CLOCK = 0.5  # the fewest seconds between reports when the length is given in minutes
 HELD_OUT_DRAWS = {False: 2000, True: 512}  # noised points, noised images of which the held-out loss is the mean
 LOOKED_AT = 256  # of these, at a time
@@ -284,7 +285,9 @@ def fit(
         reports = math.floor(fraction * REPORTS) + 1
         mean = float(torch.stack([lost for lost, _ in learner.window]).mean())
         learner.report()
-        check = fraction == 1 or (fraction * CHECKS >= checks and checking <= max(FREE, CHECK_SHARE * learner.seconds))
+        affordable = checking <= max(FREE, CHECK_SHARE * learner.seconds)
+        old = fraction - checks / CHECKS > OLDEST
+        check = fraction == 1 or old or (fraction * CHECKS >= checks and affordable)
         figures = check_up(learner, train, held_out, settings.seed) if check else {}
         if fraction == 1:
             figures["optimum_levels"] = optimum_levels(learner.average.model, train, settings.seed)
