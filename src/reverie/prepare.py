@@ -174,7 +174,8 @@ def prepare(
         training=training,
         start=start.record(before) if before else None,
         asked={
-            **{key: getattr(training, key) for key in ("seed", *options) if (key != "seed" or seed) and key not in wishes.smaller},
+            **{key: getattr(training, key) for key in options if key not in wishes.smaller},
+            **({"seed": seed} if seed else {}),
             **{key: spoken(spec) for key, spec in (("schedule", schedule), ("network", network), ("target", target)) if spec},
             **({"augment": ",".join(map(spoken, [augment] if augment == "none" else changes))} if augment != "auto" else {}),
             **({"from": str(start_from)} if start_from is not None else {}),
