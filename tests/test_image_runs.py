@@ -15,7 +15,7 @@ import reverie
 from reverie import verbs
 from reverie.data import load_data
 from reverie.inspection import flops
-from reverie.plan import plan
+from reverie.plan import network_for, plan
 from reverie.run import Run
 
 TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
@@ -121,12 +121,12 @@ def test_an_illegal_size_names_a_legal_one(command, tmp_path: Path) -> None:
 def test_epochs_and_accumulation(tmp_path: Path) -> None:
     training = verbs.prepare("digits8", tmp_path / "run", epochs=0.2, batch=64, accumulate=2, decay="step", network=TINY)
     *_, last = training
-    assert last.i == round(0.2 * 1707 / 64)
+    assert last.i == round(0.2 * 1707 / (64 * 2))  # an epoch is one pass over the data
 
 
 def test_the_plan_follows_the_budget() -> None:
     data = load_data("digits8")
-    sizes = [plan(data, minutes, None).network["widths"] for minutes in (5, 60, 600)]
+    sizes = [network_for(data.shape, 10, plan(data, minutes, None).network)["widths"] for minutes in (5, 60, 600)]
     assert sizes == sorted(sizes) and len(set(sizes)) == 3
 
 
