@@ -118,7 +118,7 @@ def noisy_previews(p: Patient) -> Finding | None:
         return None
     assert p.preview is not None and p.truth is not None
     noise, rows = p.preview.noise(p.truth), p.checked()
-    missed = p.linear.missed(rows[-1]["held_out_levels"]) if p.linear is not None else 0.0
+    missed = p.linear.missed(rows[-1]["seen_levels"]) if p.linear is not None else 0.0  # overfitting is another illness
     narrow = p.entry is not None and 0 < RANK[0] * p.entry.lost < missed < RANK[1] * p.entry.lost
     fall = fell(rows)
     if max(noise / NOISY, missed / MISSED) < 1 or fall is None or fall[1] > (SLOW if narrow else FALLING):

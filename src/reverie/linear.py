@@ -48,10 +48,10 @@ class Filter:
     loss_levels: tuple[float, ...]
     noise_levels: tuple[float, ...]
 
-    def missed(self, held_out_levels: Sequence[float]) -> float:
+    def missed(self, loss_levels: Sequence[float]) -> float:
         """Return the share of the noise that a network loses beyond the filter, where noise is the most and is asked for."""
         k = max(k for k in range(LEVELS) if self.noise_levels[k] >= ASKED * max(self.noise_levels))
-        return (held_out_levels[k] - self.loss_levels[k]) / self.noise_levels[k]
+        return (loss_levels[k] - self.loss_levels[k]) / self.noise_levels[k]
 
 
 def linear_filter(model: Diffusion, z: Tensor) -> Filter | None:

@@ -65,7 +65,8 @@ class Sizes:
 class Patient:
     """What the checks look at.
 
-    rows: the reports so far; preview, truth: the newest preview, and the data seen in the same way; count: of training data;
+    rows: the reports so far; preview, truth: the newest preview, and the data seen in the same way; previewed: the step of
+    that preview, the newest one if nothing is said; count: of training data;
     asked: the settings that a person chose; linear: what a linear filter loses; entry: the first map of the network.
     """
 
@@ -82,6 +83,7 @@ class Patient:
     linear: Filter | None = None
     entry: FirstMap | None = None
     sizes: Sizes = Sizes()
+    previewed: int | None = None
 
     @property
     def now(self) -> Row:
@@ -97,8 +99,9 @@ class Patient:
         return float(self.now["fraction"] * row["i"] / max(1, self.now["i"]))
 
     def shows(self) -> bool:
-        """Tell whether there are previews, and the run is old enough for them to show something."""
-        return self.preview is not None and self.truth is not None and self.now["fraction"] >= SETTLED
+        """Tell whether there is a preview, taken when the run was old enough for it to show something."""
+        at = self.now["i"] if self.previewed is None else self.previewed
+        return self.preview is not None and self.truth is not None and self.share({"i": at}) >= SETTLED
 
 
 Check = Callable[[Patient], Finding | None]

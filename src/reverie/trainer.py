@@ -185,6 +185,7 @@ class Doctor:
         self.entry = first_map(model) if training.train.is_images else None
         self.sizes = sizes(training.run.config.network)
         self.look: Look | None = None
+        self.looked_at = 0
         self.previewing = PREVIEW_SHARE * training.learner.seconds
 
     def _movement(self) -> dict[str, float]:
@@ -208,7 +209,8 @@ class Doctor:
         if self.previewing <= max(FREE, PREVIEW_SHARE * step.seconds) or step.fraction == 1:
             self.look, score = self.previews.take(step.i)
             step = replace(step, preview_score=score, look=self.look.beside(self.previews.truth))
-            self.previewing += time.monotonic() - began
+            self.previewing += (time.monotonic() - began) * (step.i > 1)  # as with checks, the first is not held against others
+            self.looked_at = step.i
         if step.fraction == 1 and self.linear is not None:
             step = replace(step, linear_levels=self.linear.loss_levels)
         self.rows.extend(step.as_rows())
@@ -216,7 +218,7 @@ class Doctor:
         patient = Patient(
             self.rows, model.denoiser.schedule, model.codec, self.data, self.training.train.is_images,
             self._movement(), self.look, self.previews.truth, len(self.training.train), self.training.run.config.asked,
-            self.linear, self.entry, self.sizes,
+            self.linear, self.entry, self.sizes, self.looked_at,
         )  # fmt: skip
         found = {finding.check: finding for finding in examine(patient)}
         new = tuple(finding for name, finding in found.items() if name not in self.active)

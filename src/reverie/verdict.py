@@ -93,8 +93,8 @@ def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], show
         return f"next: the held-out loss fell by {share:.0%} since step {since:,}, so more time will help"
     flat = f"next: since step {since:,} the held-out loss fell by {max(share, 0):.1%} only"
     linear = rows[-1].get("linear_levels") or ()
-    if any(mine > ABOVE * its for mine, its in zip(rows[-1]["held_out_levels"], linear, strict=False)):
-        shown = "it is worse than that of a linear filter"
+    if any(mine > ABOVE * its for mine, its in zip(rows[-1].get("seen_levels", ()), linear, strict=False)):
+        shown = "even on training data the loss is worse than that of a linear filter"
     if looked and not shown:
         kind = (
             "samples lie as near to the training data as"
