@@ -146,5 +146,5 @@ def test_score_spiral_notices_uneven_coverage() -> None:
 
 
 def test_copies_are_counted_in_words() -> None:
-    assert duplicate_note(1, "image") == ("1 image is an exact copy of another one",)
+    assert duplicate_note(1, "image") == ("1 image is an exact copy of another",)
     assert duplicate_note(2, "point") == ("2 points are exact copies of others",) and duplicate_note(0, "image") == ()
