@@ -9,6 +9,7 @@ from scipy.stats import kstest
 
 from reverie.data import load_data
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
+from reverie.data.form import duplicate_note
 from reverie.data.toy import PATTERNS, TOYS
 from reverie.errors import UserError
 from reverie.metrics.points import score_spiral
@@ -142,3 +143,8 @@ def test_score_spiral_notices_uneven_coverage() -> None:
     figures = score_spiral(spiral_curve(theta))
     assert figures["coverage_ks"] == pytest.approx(0.5, abs=0.02) and figures["mean_distance"] < 1e-9
     assert kstest(theta, "uniform", (THETA_MIN, (THETA_MAX - THETA_MIN) / 2)).pvalue > 0.01
+
+
+def test_copies_are_counted_in_words() -> None:
+    assert duplicate_note(1, "image") == ("1 image is an exact copy of another",)
+    assert duplicate_note(2, "point") == ("2 points are exact copies of others",) and duplicate_note(0, "image") == ()

@@ -101,3 +101,10 @@ def test_the_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_report_is_an_html_file(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"\.html"):
         write_report(tmp_path / name, "title", {}, [])
+
+
+def test_a_figure_is_told_in_one_line_beside_that_of_real_data() -> None:
+    figure = {"value": 2.0, "error": 0.1, "floor": 1.0, "floor_error": 0.2, "samples": 256}
+    page = Page(report("A report", {}, [Section("a", "A", ("Said once.",), figures={"frechet": figure})]))
+    assert "2 ± 0.1 (real data 1 ± 0.2, samples = 256)" in page.text
+    assert page.text.count("Said once.") == 1  # the box above the first section says it

@@ -76,8 +76,8 @@ class Evaluation:
         widths = [max(len(row[k]) for row in rows) for k in range(3)]
         table = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}".rstrip() for a, b, c in rows]
         facts = self.facts
-        count = f"{facts['samples']:,} sample{'s' * (facts['samples'] != 1)}"
-        head = f"{count} of {facts['run']} ({facts['sampler']}, {facts['steps']} steps, seed {facts['seed']})"
+        drawn = "1 sample" if facts["samples"] == 1 else f"{facts['samples']:,} samples"
+        head = f"{drawn} of {facts['run']} ({facts['sampler']}, {facts['steps']} steps, seed {facts['seed']})"
         return "\n".join([*self.verdict, "", head, *(table if len(rows) > 1 else [])])
 
     def save(self, path: str | Path) -> Path:

@@ -16,17 +16,8 @@ from reverie.files import atomic
 SUFFIXES = (".html", ".htm")
 NOT_COMPUTABLE = "not_computable"
 PLAIN_NUMBERS = ("seed", "seeds", "year")  # names, not amounts: no separators in them
-MEASURED = {
-    "value",
-    "error",
-    "unit",
-    "n",
-    "samples",
-    "seed",
-    "floor",
-    "floor_error",
-    "p_value",
-}  # a figure that is told in one line
+BESIDE = ("p_value", "n", "samples", "seed")  # what is told after a figure, in this order
+MEASURED = {"value", "error", "unit", "floor", "floor_error", *BESIDE}  # a figure that is told in one line
 MAGIC = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif"}
 
 STYLE = """
@@ -128,11 +119,7 @@ def _measured(figure: Mapping[str, Any]) -> str:
     error = plus("error")
     unit = f" {escape(figure['unit'])}" if figure.get("unit") else ""
     beside = [f"real data {_number(figure['floor'])}{plus('floor_error')}"] if figure.get("floor") is not None else []
-    beside += [
-        f"{_name(key)} = {_scalar(figure[key], key)}"
-        for key in ("p_value", "n", "samples", "seed")
-        if figure.get(key) is not None
-    ]
+    beside += [f"{_name(key)} = {_scalar(figure[key], key)}" for key in BESIDE if figure.get(key) is not None]
     return f"{_scalar(figure['value'])}{error}{unit}" + (f" ({', '.join(beside)})" if beside else "")
 
 
