@@ -96,6 +96,8 @@ def colours(tmp_path: Path) -> str:
 def trained(data: str, out: Path, network: str, monkeypatch: pytest.MonkeyPatch) -> Training:
     for room in ("prepare", "wishes"):  # runs begun before it was refused go on
         monkeypatch.setattr(f"reverie.{room}.check_width", lambda network: None)
+    monkeypatch.setattr("reverie.training.CHECK_SHARE", 1.0)  # all checks and previews, however busy the machine is
+    monkeypatch.setattr("reverie.trainer.PREVIEW_SHARE", 1.0)
     training = verbs.prepare(data, out, steps=250, batch=32, network=network, augment="none")
     list(training)
     return training
