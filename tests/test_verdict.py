@@ -174,7 +174,17 @@ STEP = Step(1, 0.001, 1.0, 5.0, 1.5, 0.01, held_out=1.7)
 @pytest.mark.parametrize("held", [None, 1.0, 0.1234567])
 def test_the_longest_progress_fits_eighty_columns(held: float | None) -> None:
     step = Step(1_234_567, 0.5, 99 * 3600.0, 1234.0, 12.3456789, 0.01)
-    assert len(f"{step.fraction:4.0%} {progress_note(step, held)}") <= 80
+    check = None if held is None else replace(step, held_out=held, seen_levels=(held, held / 3, held / 9, held / 30))
+    assert len(f"{step.fraction:4.0%} {progress_note(step, check)}") <= 80
+
+
+def test_the_losses_that_stand_side_by_side_are_over_the_same_noise_levels() -> None:
+    check = replace(STEP, held_out=0.25, seen_levels=(0.5, 0.2, 0.1, 0.08))
+    assert progress_note(replace(STEP, i=2), None).startswith("step 2, loss 1.5, 5 steps/s")
+    assert progress_note(replace(STEP, i=2), check).startswith("step 2, training 0.22, held out 0.25, 5 steps/s")
+
+
+def test_speeds_are_told_however_low() -> None:
     assert [pace(x) for x in (1234.4, 9.96, 2.54, 0.2, 0.04)] == [
         "1,234 steps/s", "10 steps/s", "2.5 steps/s", "0.2 steps/s", "0.04 steps/s",
     ]  # fmt: skip

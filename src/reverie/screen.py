@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -37,10 +38,16 @@ def pace(per_second: float) -> str:
     return f"{per_second:,.0f} steps/s" if per_second >= 9.95 else f"{max(per_second, 1e-4):.2g} steps/s"
 
 
-def progress_note(step: Step, held_out: float | None) -> str:
-    """Say how far a training is, in at most NOTE columns; the held-out loss where one is given."""
-    held = f", held out {held_out:.4g}" if held_out is not None else ""
-    return f"step {step.i:,}, loss {step.loss or 0:.4g}{held}, {pace(step.per_second)}, {clock(step.seconds_left)} left"
+def progress_note(step: Step, check: Step | None) -> str:
+    """Say how far a training is, in at most NOTE columns.
+
+    With a check: its losses on training and held-out data, which compare; the loss of the steps is over other noise levels.
+    """
+    lost = f"loss {step.loss or 0:.4g}"
+    if check is not None:
+        seen = fmean(check.seen_levels) if check.seen_levels else None
+        lost = f"{f'training {seen:.4g}' if seen is not None else lost}, held out {check.held_out:.4g}"
+    return f"step {step.i:,}, {lost}, {pace(step.per_second)}, {clock(step.seconds_left)} left"
 
 
 def plain(value: Any) -> str:
@@ -118,7 +125,7 @@ class Screen:
                     busy = True
                     bar.console.print(f"the machine is busy: training waits for a processor {waited / judged:.0%} of the time")
                 fresh = held is not None and step.i <= FRESH * held.i
-                note = progress_note(step, held.held_out if held is not None and fresh else None)
+                note = progress_note(step, held if fresh else None)
                 bar.update(task, completed=step.fraction, note=note)
                 if bar.disable and time.monotonic() - said > EVERY:
                     said = time.monotonic()
