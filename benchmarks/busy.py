@@ -15,10 +15,10 @@ CHILD = """
 import time
 {first}
 import torch
-from reverie.checkpoint import NETWORKS
-from reverie.optimizer import muon
-from reverie.plan import PRESETS
-from reverie.spec import build
+from reverie.runs.folder import NETWORKS
+from reverie.training.optimizer import muon
+from reverie.diffusion.plan import PRESETS
+from reverie.base.spec import build
 
 torch.set_num_threads({threads})
 net = build(NETWORKS, {{**PRESETS["unet-tiny"], "labels": 10}}, "network")

@@ -19,9 +19,9 @@ import torch
 from benchmarks.measure import machine
 from benchmarks.small import HEAD, Bench, Split, divided
 from reverie.data import load_data
-from reverie.learner import Learner
-from reverie.loader import batches
-from reverie.prepare import prepare
+from reverie.training.learner import Learner
+from reverie.training.loader import batches
+from reverie.training.prepare import prepare
 
 WARM, TIMED = 2, 6  # steps that are not timed, and those that are
 

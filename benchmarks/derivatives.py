@@ -14,8 +14,8 @@ from torch.nn import functional
 from reverie.autodiff import Coloring, color, detect, divergence, measure, recorded_jacobian, sparse_hessian, sparse_jacobian
 from reverie.autodiff.second import PASSES, PRODUCTS
 from reverie.autodiff.sparse import ORDERS, check
-from reverie.denoiser import NetDenoiser
-from reverie.schedule import Linear
+from reverie.diffusion.denoiser import NetDenoiser
+from reverie.diffusion.schedule import Linear
 
 ROUNDS = 7
 

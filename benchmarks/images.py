@@ -20,15 +20,15 @@ import torch
 from torch import Tensor, nn
 
 import reverie
-from reverie.checkpoint import NETWORKS
+from reverie.base.spec import build
 from reverie.data import load_data
 from reverie.data.idx import read_pair
-from reverie.metrics.classifier import LeNet, accuracy, answers, train_classifier
-from reverie.metrics.frechet import frechet_distance
-from reverie.optimizer import muon
-from reverie.plan import PRESETS
-from reverie.run import Run
-from reverie.spec import build
+from reverie.diffusion.plan import PRESETS
+from reverie.evaluation.metrics.classifier import LeNet, accuracy, answers, train_classifier
+from reverie.evaluation.metrics.frechet import frechet_distance
+from reverie.runs.folder import NETWORKS
+from reverie.runs.run import Run
+from reverie.training.optimizer import muon
 
 BATCH = 64
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.images import mnist, mnist_folder
+from reverie.base.spec import build
 from reverie.data.idx import read_pair
-from reverie.inverse import INPAINTERS
-from reverie.measurements import Blur, Keep, Measurement, Pool
-from reverie.run import Options, Run
-from reverie.spec import build
+from reverie.diffusion.known import INPAINTERS
+from reverie.diffusion.measurements import Blur, Keep, Measurement, Pool
+from reverie.runs.run import Options, Run
 
 COUNT = 32
 MISSING = ["MNIST was not found, so nothing was measured; set REVERIE_DATA."]

@@ -13,18 +13,18 @@ import torch
 import reverie
 from benchmarks.measure import Row, side_by_side
 from benchmarks.transport import alone, clouds
-from reverie.distances import nearest
-from reverie.metrics.kid import kid
+from reverie.base.distances import nearest
+from reverie.evaluation.metrics.kid import kid
 
 KID = """
-from reverie.metrics.kid import kid
+from reverie.evaluation.metrics.kid import kid
 x, y = (torch.randn(50_000, 64, generator=random) + shift for shift in (0.0, 0.02))
 begun = time.perf_counter()
 found = kid(x, y)
 said = {"value": float(found.value), "error": found.standard_error}
 """
 NEAREST = """
-from reverie.metrics.memory import neighbours
+from reverie.evaluation.metrics.memory import neighbours
 data, x = torch.rand(60_000, 784, generator=random), torch.rand(2_000, 784, generator=random)
 begun = time.perf_counter()
 found = neighbours(x, lambda: data.split(2048), lambda index: data[index])

@@ -19,17 +19,17 @@ from benchmarks.measurement import measure_rows, measurement
 from benchmarks.sampling import against_diffusers, evaluations, precision, streaming
 from benchmarks.steering import steering
 from benchmarks.transport import large, mmd_row, sinkhorn_rows
+from reverie.base.noise import Noise, image_seeds
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
-from reverie.denoiser import NetDenoiser
-from reverie.loss import draw_times, loss
+from reverie.diffusion.denoiser import NetDenoiser
+from reverie.diffusion.loss import draw_times, loss
+from reverie.diffusion.oracle import DatasetDenoiser
+from reverie.diffusion.pair import Pair
+from reverie.diffusion.samplers import start, trajectory
+from reverie.diffusion.samplers.grids import Uniform
+from reverie.diffusion.samplers.onestep import DDIM, DDPM
+from reverie.diffusion.schedule import Linear
 from reverie.nets.mlp import ConditionalMLP
-from reverie.noise import Noise, image_seeds
-from reverie.oracle import DatasetDenoiser
-from reverie.pair import Pair
-from reverie.samplers import start, trajectory
-from reverie.samplers.grids import Uniform
-from reverie.samplers.onestep import DDIM, DDPM
-from reverie.schedule import Linear
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 

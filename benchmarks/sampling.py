@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from benchmarks.images import Mnist, mnist
 from benchmarks.measure import side_by_side
-from reverie.denoiser import Denoiser, NetDenoiser
-from reverie.run import Run
-from reverie.samplers import GRIDS, SAMPLERS, affordable
-from reverie.schedule import Linear
-from reverie.spec import build
+from reverie.base.spec import build
+from reverie.diffusion.denoiser import Denoiser, NetDenoiser
+from reverie.diffusion.samplers import GRIDS, SAMPLERS, affordable
+from reverie.diffusion.schedule import Linear
+from reverie.runs.run import Run
 
 BUDGETS = (5, 10, 20, 50)
 COUNT = 1000  # samples for each figure: those of a table share their seeds
@@ -125,10 +125,10 @@ def their_ddim(run: Run, n: int, steps: int = 50) -> np.ndarray:
 
 CHILD = """
 import resource, sys, time
-from reverie import verbs
+from reverie import api
 run, count, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 begun = time.perf_counter()
-verbs.sample_to(run, count, out, device="cpu", steps=5)
+api.sample_to(run, count, out, device="cpu", steps=5)
 print(time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 

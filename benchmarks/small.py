@@ -21,13 +21,13 @@ from torch import Tensor
 import reverie
 from benchmarks.measure import machine
 from reverie.data import Dataset, load_data
-from reverie.denoiser import NULL
+from reverie.diffusion.denoiser import NULL
 from reverie.evaluation.material import as_images
-from reverie.metrics.features import choose
-from reverie.metrics.kid import kid
-from reverie.metrics.memory import neighbours
-from reverie.run import Run
-from reverie.training import noised_losses
+from reverie.evaluation.metrics.features import choose
+from reverie.evaluation.metrics.kid import kid
+from reverie.evaluation.metrics.memory import neighbours
+from reverie.runs.run import Run
+from reverie.training.loop import noised_losses
 
 LOSS_SEEDS = 4  # times 512 noised images: what the held-out loss is the mean of
 HEAD = ["| what | images | held-out loss | KID | KID of training images | copies |", "|---|---|---|---|---|---|"]

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.images import mnist
-from reverie.denoiser import NULL
-from reverie.guidance import ClassifierFree
-from reverie.illusions import Illusions, illusion
-from reverie.metrics.classifier import LeNet
-from reverie.run import Run
+from reverie.diffusion.denoiser import NULL
+from reverie.diffusion.guidance import ClassifierFree
+from reverie.evaluation.metrics.classifier import LeNet
+from reverie.runs.run import Run
+from reverie.steering.illusion import Illusions, illusion
 
 TRIES, VIEWS, LABELS = 64, "identity,rotate180", "6,9"
 

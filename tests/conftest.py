@@ -11,9 +11,9 @@ import torch
 from hypothesis import settings
 
 import reverie
-from reverie.cli import main
-from reverie.run import Run
-from reverie.schedule import SCHEDULES, Schedule
+from reverie.cli.main import main
+from reverie.diffusion.schedule import SCHEDULES, Schedule
+from reverie.runs.run import Run
 
 settings.register_profile("steady", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("steady")

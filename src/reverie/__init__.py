@@ -13,12 +13,11 @@ import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from reverie.busy import let_threads_sleep
-from reverie.errors import ReverieWarning, UserError
+from reverie.base.busy import let_threads_sleep
+from reverie.base.errors import ReverieWarning, UserError
 
 if TYPE_CHECKING:
-    from reverie.run import load
-    from reverie.verbs import (
+    from reverie.api import (
         edit,
         evaluate,
         illusion,
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
         train,
         train_classifier,
     )
+    from reverie.runs.run import load
 
 if "torch" not in sys.modules:  # later it would have no effect
     let_threads_sleep()
@@ -46,7 +46,7 @@ _VERBS = frozenset(__all__) - {"ReverieWarning", "UserError", "__version__"}
 
 def __getattr__(name: str) -> Any:
     if name in _VERBS:
-        from reverie import verbs
+        from reverie import api
 
-        return getattr(verbs, name)
+        return getattr(api, name)
     raise AttributeError(f"module 'reverie' has no attribute {name!r}")

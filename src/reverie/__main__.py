@@ -1,5 +1,5 @@
 """`python -m reverie` is the same as `reverie`."""
 
-from reverie.cli import main
+from reverie.cli.main import main
 
 main()

@@ -13,7 +13,7 @@ from typing import Any, Union
 import torch
 from torch import Tensor
 
-from reverie.errors import UserError
+from reverie.base.errors import UserError
 
 Number = Union[Tensor, "Dual", float]
 _levels = itertools.count(1000, 1000)  # of derivatives, far from those of numbers nested by hand

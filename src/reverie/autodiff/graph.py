@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from reverie.autodiff.modes import Tensors, as_tuple
-from reverie.errors import UserError
+from reverie.base.errors import UserError
 
 SHOWN = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "power", "neg": "-", "sum": "Σ", "mean": "mean"}
 SAME = ("view", "_unsafe_view", "alias", "clone", "expand", "unsqueeze", "squeeze")

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.func import jacrev, jvp, vmap
 
 from reverie.autodiff.modes import as_tuple
-from reverie.errors import ReverieWarning, UserError, pick
+from reverie.base.errors import ReverieWarning, UserError, pick
 
 _pulled: Any = torch.func.vjp  # (f(x), u -> u^T J)
 

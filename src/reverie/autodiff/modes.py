@@ -14,7 +14,7 @@ from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from reverie.autodiff.profile import measure
-from reverie.errors import UserError, pick
+from reverie.base.errors import UserError, pick
 
 Tensors = Tensor | tuple[Tensor, ...]
 MEMORY = 2**28  # bytes that the products of a Jacobian which run at once may take

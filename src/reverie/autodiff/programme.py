@@ -10,7 +10,7 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from reverie.autodiff.implicit import implicit
-from reverie.errors import UserError
+from reverie.base.errors import UserError
 
 TOLERANCE = 1e-9  # what counts as zero, relative to the largest x and the largest cost
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from reverie.autodiff.modes import MEMORY, MODES, Tensors, as_tuple, chunk_for, jvp, vjp
-from reverie.errors import UserError, pick
+from reverie.base.errors import UserError, pick
 
 Scalar = Callable[..., Tensor]
 

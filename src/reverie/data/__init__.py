@@ -7,6 +7,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 
+from reverie.base.errors import UserError, pick, unknown
 from reverie.data.arrays import from_array, read_array_file
 from reverie.data.dataset import Dataset, LazyImages, at_once, evaluated_at_once
 from reverie.data.folder import read_images
@@ -17,7 +18,6 @@ from reverie.data.names import DATASETS, FROM_FILES, cdb_dataset, cdb_files
 from reverie.data.pixels import DEFAULT_SIDE, FITS, check_channels, check_fit, parse_size
 from reverie.data.sources import is_image
 from reverie.data.table import read_csv, read_parquet
-from reverie.errors import UserError, pick, unknown
 
 __all__ = ["DATASETS", "FITS", "FROM_FILES", "LABELS", "Dataset", "LazyImages", "at_once", "evaluated_at_once", "load_data"]
 

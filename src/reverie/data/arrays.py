@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from torch import Tensor
 
+from reverie.base.errors import UserError
+from reverie.base.files import reason
 from reverie.data.dataset import Dataset
 from reverie.data.form import CHUNK, Options, encode_labels, images_dataset, points_dataset
-from reverie.errors import UserError
-from reverie.files import reason
 
 ARRAY_LIMIT = 8 * 2**30
 DEFLATE_MOST = 1100  # deflate cannot shrink further than this

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from reverie.base.errors import UserError
+from reverie.base.files import reason
 from reverie.data.fitting import whole_side
 from reverie.data.form import Options, fit_all
 from reverie.data.pixels import DEFAULT_SIDE, Recipe
-from reverie.errors import UserError
-from reverie.files import reason
 
 HEADER = 1024
 MARGIN = 2  # pixels left free around the largest image

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.base.errors import UserError
 from reverie.data.pixels import Broken, Recipe, decode, workers
 from reverie.data.sources import Entry
-from reverie.errors import UserError
 
 HELD_OUT = 0.05
 NUMBERS_AT_ONCE = 2**24  # numbers of data that are looked at together, at most: 64 MiB

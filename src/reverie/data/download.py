@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from reverie.base.errors import UserError
+from reverie.base.files import reason
 from reverie.data.form import Options
-from reverie.errors import UserError
-from reverie.files import reason
 
 PIECE = 256 * 1024
 TIMEOUT = 20.0

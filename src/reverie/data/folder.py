@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from reverie.base.errors import UserError
+from reverie.base.files import reason
 from reverie.data.dataset import Dataset, LazyImages
 from reverie.data.fitting import choose_fit, choose_size
 from reverie.data.form import Options, classes, duplicate_note, encode_labels, shown_sizes
 from reverie.data.labels import find_labels, listed
 from reverie.data.pixels import GREY, Broken, Header, Recipe, decode, quiet, read_header, workers
 from reverie.data.sources import IMAGE_SUFFIXES, Entry, Listing, list_folder, list_zip
-from reverie.errors import UserError
-from reverie.files import reason
 
 MEMORY_LIMIT = 2**30  # bytes of fitted pixels that are kept in memory; more go to a file that is gone when the program ends
 DISK_SHARE = 0.5  # of the free space for temporary files, at most; beyond it images are decoded again when needed

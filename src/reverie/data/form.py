@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from reverie.base.errors import UserError
 from reverie.data.dataset import Dataset
 from reverie.data.fitting import choose_fit, choose_size
 from reverie.data.pixels import DEFAULT_SIDE, Recipe, plain, shape, workers
-from reverie.errors import UserError
 
 Progress = Callable[[str, int, int], None]  # (what is being done, done, of how many)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from reverie.errors import UserError
-from reverie.files import reason
+from reverie.base.errors import UserError
+from reverie.base.files import reason
 
 UBYTE = 0x08
 SIZE_LIMIT = 4 * 2**30

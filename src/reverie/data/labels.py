@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from reverie.base.errors import UserError, pick
 from reverie.data.sources import Entry
-from reverie.errors import UserError, pick
 
 METADATA_LIMIT = 256 * 2**20
 COLUMNS = ("label", "class", "text")

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
+from reverie.base.errors import UserError
 from reverie.data.cdb import read_cdb_files
 from reverie.data.dataset import Dataset
 from reverie.data.download import Remote, Unreachable, cache_folder, fetch
 from reverie.data.form import Options, encode_labels, images_dataset, points_dataset, shown_sizes
 from reverie.data.idx import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, find_pair, read_pair
 from reverie.data.toy import PATTERNS, TOYS, Maker, patterns
-from reverie.errors import UserError
 
 TEN = tuple(str(k) for k in range(10))
 FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle-boot")

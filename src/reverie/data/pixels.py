@@ -16,7 +16,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from reverie.errors import UserError, pick
+from reverie.base.errors import UserError, pick
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # told by content, never by name; nothing that runs a program
 PIXEL_LIMIT = 64_000_000

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
+from reverie.base.errors import ReverieWarning, UserError, pick
+from reverie.base.files import reason
 from reverie.data.arrays import eight_bits, read_npy
 from reverie.data.pixels import FITS, Broken, Recipe, decode, plain, read_header
 from reverie.data.pixels import shape as shaped
 from reverie.data.sources import FILE_LIMIT
-from reverie.errors import ReverieWarning, UserError, pick
-from reverie.files import reason
 
 Shape = tuple[int, int, int]
 Size = tuple[int, int]

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from reverie.errors import UserError
-from reverie.files import reason
+from reverie.base.errors import UserError
+from reverie.base.files import reason
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 METADATA = ("metadata.csv", "metadata.jsonl")

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from reverie.base.errors import UserError, unknown
+from reverie.base.files import reason
 from reverie.data.dataset import Dataset
 from reverie.data.form import Options, encode_labels, points_dataset
 from reverie.data.labels import LABELS, listed
-from reverie.errors import UserError, unknown
-from reverie.files import reason
 
 LABEL_COLUMNS = ("label", "class", "target")
 ROWS_PER_LABEL = 2  # at least, on average, for words to be taken as labels

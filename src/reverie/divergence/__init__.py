@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.base.errors import ReverieWarning, UserError, pick
+from reverie.base.points import check_gaussian, check_points, check_weights, tensor
 from reverie.divergence import neighbours, normal, states
-from reverie.errors import ReverieWarning, UserError, pick
-from reverie.inputs import check_gaussian, check_points, check_weights, tensor
 
 __all__ = ["DIVERGENCES", "Divergence", "discrete", "gaussian", "samples"]
 

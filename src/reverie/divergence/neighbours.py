@@ -6,7 +6,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 from scipy.special import gammaln
 
-from reverie.errors import UserError
+from reverie.base.errors import UserError
 
 
 def _nearest(points: np.ndarray, around: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from scipy.integrate import quad
 from scipy.special import ndtr
 from torch import Tensor
 
-from reverie.errors import UserError
+from reverie.base.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 from scipy.stats import studentized_range
 
-from reverie.errors import UserError
+from reverie.base.errors import UserError
 from reverie.evaluation.evaluation import Evaluation
 from reverie.evaluation.score import HEADLINES, said
 from reverie.evaluation.section import Section

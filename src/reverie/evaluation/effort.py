@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from reverie.errors import UserError
+from reverie.base.errors import UserError
+from reverie.base.spec import build
+from reverie.diffusion.samplers import GRIDS, SAMPLERS, affordable
+from reverie.draw.picture import CYCLE, INK, SOFT, figure, png_bytes
 from reverie.evaluation.score import said, score
 from reverie.evaluation.section import Section
-from reverie.picture import CYCLE, INK, SOFT, figure, png_bytes
-from reverie.run import Options, Progress, Run
-from reverie.samplers import GRIDS, SAMPLERS, affordable
-from reverie.samples import Samples
-from reverie.spec import build
+from reverie.runs.run import Options, Progress, Run
+from reverie.runs.samples import Samples
 
 NAME, TITLE = "network_evaluations", "Quality against network evaluations"
 SAMPLERS_SHOWN = ("ddpm", "ddim", "dpm++2m")

@@ -12,17 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.base.errors import UserError, pick
 from reverie.data import DATASETS, Dataset, load_data
-from reverie.errors import UserError, pick
 from reverie.evaluation.judge import judge, missing
 from reverie.evaluation.measure import gather, sections_of, without_data
+from reverie.evaluation.metrics.features import FEATURES, Features, Tell, silent
 from reverie.evaluation.model import model_sections
 from reverie.evaluation.score import HEADLINES, said
 from reverie.evaluation.section import Section
-from reverie.metrics.features import FEATURES, Features, Tell, silent
-from reverie.reread import reread
-from reverie.run import Options, Run, check_count
-from reverie.samples import Samples
+from reverie.runs.reread import reread
+from reverie.runs.run import Options, Run, check_count
+from reverie.runs.samples import Samples
 
 USUAL = {False: 2048, True: 512}  # samples, and when in a hurry
 

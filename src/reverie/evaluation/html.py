@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reverie.errors import UserError
+from reverie.base.errors import UserError
+from reverie.base.files import atomic
 from reverie.evaluation.section import Section
-from reverie.files import atomic
 
 SUFFIXES = (".html", ".htm")
 NOT_COMPUTABLE = "not_computable"

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from reverie.base.errors import UserError
 from reverie.data import Dataset
-from reverie.errors import UserError
+from reverie.draw.picture import ACCENT, INK, SOFT, WARM, figure, png_bytes
 from reverie.evaluation.section import Section
-from reverie.picture import ACCENT, INK, SOFT, WARM, figure, png_bytes
-from reverie.run import Run
-from reverie.training import HELD_OUT_DRAWS, LEVELS, level_of, noised_losses, optimum
+from reverie.runs.run import Run
+from reverie.training.loop import HELD_OUT_DRAWS, LEVELS, level_of, noised_losses, optimum
 
 NAME, TITLE = "noise_levels", "Loss at each noise level"
 APART = 3.0  # standard errors between training and held-out loss from which they differ

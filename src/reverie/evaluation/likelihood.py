@@ -11,13 +11,13 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from reverie.errors import UserError
+from reverie.base.errors import UserError
+from reverie.base.noise import image_seeds
+from reverie.diffusion.likelihood import Bound, LogProb, mean_and_error
+from reverie.draw.picture import ACCENT, INK, SOFT, WARM, figure, png_bytes
 from reverie.evaluation.score import said, score
 from reverie.evaluation.section import Section
-from reverie.likelihood import Bound, LogProb, mean_and_error
-from reverie.noise import image_seeds
-from reverie.picture import ACCENT, INK, SOFT, WARM, figure, png_bytes
-from reverie.run import Progress, Run
+from reverie.runs.run import Progress, Run
 
 NAME, TITLE = "likelihood", "Likelihood of held-out data"
 VARIANCE = "forward"  # of the chain: "posterior" is far too small where steps are few

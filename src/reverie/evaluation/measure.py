@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.base.errors import UserError
 from reverie.data import Dataset
-from reverie.errors import UserError
 from reverie.evaluation.material import Effort, Material, as_images
+from reverie.evaluation.metrics.features import Features, Tell, silent
 from reverie.evaluation.nearness import memory_section, points_section, samples_section
 from reverie.evaluation.quality import labels_section, quality_section, two_sample_section, variety_section
 from reverie.evaluation.section import Section
-from reverie.metrics.features import Features, Tell, silent
 
 Measure = Callable[[Material], Section | None]
 

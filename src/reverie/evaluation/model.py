@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from reverie.errors import UserError
+from reverie.base.errors import UserError
 from reverie.evaluation.effort import NAME as EFFORT
 from reverie.evaluation.effort import TITLE as EFFORT_TITLE
 from reverie.evaluation.effort import evaluations_section
@@ -15,11 +15,11 @@ from reverie.evaluation.likelihood import NAME as LIKELIHOOD
 from reverie.evaluation.likelihood import TITLE as LIKELIHOOD_TITLE
 from reverie.evaluation.likelihood import likelihood_section
 from reverie.evaluation.material import Material, as_images
+from reverie.evaluation.metrics.features import Tell
 from reverie.evaluation.quality import distance_by_kernel, kid_floor
 from reverie.evaluation.section import Section
-from reverie.metrics.features import Tell
-from reverie.run import Options, Run
-from reverie.samples import Samples
+from reverie.runs.run import Options, Run
+from reverie.runs.samples import Samples
 from reverie.transport import sliced_wasserstein
 
 # data whose cost is measured, of them by the flow, and samples for each sampler and budget; fewer when in a hurry

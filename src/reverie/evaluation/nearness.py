@@ -11,15 +11,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from reverie.errors import UserError
+from reverie.base.errors import UserError
+from reverie.draw.picture import ACCENT, SOFT, WARM, contact_sheet, dots, figure, plane, png_bytes, to_bytes, window
 from reverie.evaluation.judge import faults
 from reverie.evaluation.material import Material, few_held
+from reverie.evaluation.metrics.memory import COPY, SAME, left_out, neighbours
+from reverie.evaluation.metrics.points import EXACT
 from reverie.evaluation.score import score
 from reverie.evaluation.section import Section
 from reverie.kernels import mmd, mmd_test
-from reverie.metrics.memory import COPY, SAME, left_out, neighbours
-from reverie.metrics.points import EXACT
-from reverie.picture import ACCENT, SOFT, WARM, contact_sheet, dots, figure, plane, png_bytes, to_bytes, window
 from reverie.transport import sinkhorn_divergence, sliced_wasserstein
 
 SHOWN, PAIRS = 48, 10

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from reverie.evaluation.judge import faults
 from reverie.evaluation.material import Material
+from reverie.evaluation.metrics.classifier import accuracy, answers
+from reverie.evaluation.metrics.features import JUDGED, own_classifier
+from reverie.evaluation.metrics.frechet import frechet_distance, frechet_spread
+from reverie.evaluation.metrics.kid import kid
+from reverie.evaluation.metrics.manifold import NAMES, manifold
+from reverie.evaluation.metrics.twosample import two_sample
 from reverie.evaluation.score import score
 from reverie.evaluation.section import Section
-from reverie.metrics.classifier import accuracy, answers
-from reverie.metrics.features import JUDGED, own_classifier
-from reverie.metrics.frechet import frechet_distance, frechet_spread
-from reverie.metrics.kid import kid
-from reverie.metrics.manifold import NAMES, manifold
-from reverie.metrics.twosample import two_sample
 
 ENOUGH = 2048  # samples from which on a Fréchet distance leads
 NEIGHBOURS = 5

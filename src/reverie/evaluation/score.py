@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from reverie.errors import UserError
+from reverie.base.errors import UserError
 
 CLEAR = 2.0  # standard errors by which a difference must exceed noise to count
 

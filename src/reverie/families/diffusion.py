@@ -8,15 +8,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from reverie.augment import Augment
-from reverie.codec import Codec
-from reverie.denoiser import NULL, Denoiser, Given, NetDenoiser, Steer, Told
-from reverie.likelihood.bound import Bound, bound, check_data, continuous_bound
-from reverie.likelihood.flow import LogProb, dequantise, log_prob
-from reverie.loss import draw_times, loss
-from reverie.noise import Noise, mix_seed
-from reverie.pair import Pair
-from reverie.samplers import Frame, Sampler, start, trajectory
+from reverie.base.noise import Noise, mix_seed
+from reverie.data.augment import Augment
+from reverie.data.codec import Codec
+from reverie.diffusion.denoiser import NULL, Denoiser, Given, NetDenoiser, Steer, Told
+from reverie.diffusion.likelihood.bound import Bound, bound, check_data, continuous_bound
+from reverie.diffusion.likelihood.flow import LogProb, dequantise, log_prob
+from reverie.diffusion.loss import draw_times, loss
+from reverie.diffusion.pair import Pair
+from reverie.diffusion.samplers import Frame, Sampler, start, trajectory
 
 
 class Diffusion(nn.Module):

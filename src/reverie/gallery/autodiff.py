@@ -14,13 +14,13 @@ from torch import Tensor
 
 from reverie.autodiff import Graph, measure, profile, record
 from reverie.autodiff.second import PASSES, PRODUCTS
+from reverie.base.files import writable_folder
+from reverie.base.noise import Noise, image_seeds
 from reverie.data import load_data
-from reverie.files import writable_folder
-from reverie.noise import Noise, image_seeds
-from reverie.oracle import DatasetDenoiser
-from reverie.picture import ACCENT, CYCLE, INK, SOFT, WARM, figure, save
-from reverie.posterior import posterior_variance
-from reverie.schedule import Cosine
+from reverie.diffusion.oracle import DatasetDenoiser
+from reverie.diffusion.schedule import Cosine
+from reverie.diffusion.uncertainty import posterior_variance
+from reverie.draw.picture import ACCENT, CYCLE, INK, SOFT, WARM, figure, save
 
 GREEN = CYCLE[2]
 DEPTH = 40  # layers of the chain whose memory is drawn

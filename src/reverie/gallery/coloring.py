@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from reverie.autodiff.sparse import Coloring, color
-from reverie.files import writable_folder
-from reverie.picture import CYCLE, INK, SOFT, figure, save
+from reverie.base.files import writable_folder
+from reverie.draw.picture import CYCLE, INK, SOFT, figure, save
 
 RECTANGLE = np.zeros((4, 5), bool)
 RECTANGLE[[0, 0, 1, 1, 2, 2, 3, 3], [1, 3, 3, 4, 1, 2, 0, 2]] = True

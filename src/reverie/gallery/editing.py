@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reverie.editing import Edits, Inversion
-from reverie.picture import SOFT, coloured, contact_sheet, figure, headline, save, titled, to_bytes, write_film
+from reverie.draw.picture import SOFT, coloured, contact_sheet, figure, headline, save, titled, to_bytes, write_film
+from reverie.steering.editing import Edits, Inversion
 
 WAY_SHOWN = 12  # images of a way in a picture
 FILM_SIDE = 256  # pixels, at least, of a film

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from reverie.files import writable_folder
+from reverie.base.files import writable_folder
+from reverie.draw.picture import CYCLE, figure, save
 from reverie.nets.embedding import SinusoidalEmbedding
-from reverie.picture import CYCLE, figure, save
 
 
 def _embed(positions: int, dim: int) -> Tensor:

@@ -8,10 +8,10 @@ from typing import Unpack
 
 import numpy as np
 
-from reverie.conditions import MOST_GUIDANCE, read_numbers
-from reverie.errors import UserError
-from reverie.picture import INK, SOFT, check_picture, colours, contact_sheet, dots, figure, plain, save, to_bytes, window
-from reverie.run import Options, Run, load
+from reverie.base.errors import UserError
+from reverie.draw.picture import INK, SOFT, check_picture, colours, contact_sheet, dots, figure, plain, save, to_bytes, window
+from reverie.runs.labels import MOST_GUIDANCE, read_numbers
+from reverie.runs.run import Options, Run, load
 
 SCALES = "0,1,2,4,8"
 IMAGES, POINTS = 4, 300  # in a cell

@@ -11,8 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from reverie.base.files import writable_folder
+from reverie.base.noise import check_seed
 from reverie.data import load_data
-from reverie.files import writable_folder
+from reverie.draw.picture import ACCENT, INK, SOFT, WARM, figure, plane, save, window
 from reverie.kernels import (
     Gaussian,
     InverseMultiquadric,
@@ -24,8 +26,6 @@ from reverie.kernels import (
     gram,
     kernel_pca,
 )
-from reverie.noise import check_seed
-from reverie.picture import ACCENT, INK, SOFT, WARM, figure, plane, save, window
 
 POINTS = 300
 BETWEEN = 0.68  # the radius that parts the two circles

@@ -11,15 +11,15 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
+from reverie.base.errors import UserError
+from reverie.base.files import writable_folder
+from reverie.base.noise import Noise, image_seeds
 from reverie.data import load_data
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
-from reverie.errors import UserError
-from reverie.files import writable_folder
-from reverie.noise import Noise, image_seeds
-from reverie.picture import ACCENT, INK, SOFT, WARM, dots, figure, loss_curve, pixels, plane, save, write_film
-from reverie.process import jump
-from reverie.run import Run, load
-from reverie.samples import Samples
+from reverie.diffusion.process import jump
+from reverie.draw.picture import ACCENT, INK, SOFT, WARM, dots, figure, loss_curve, pixels, plane, save, write_film
+from reverie.runs.run import Run, load
+from reverie.runs.samples import Samples
 
 LIMITS = (-2.0, 2.0)
 POINTS, LINES = 1000, 200

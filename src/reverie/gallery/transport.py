@@ -13,12 +13,12 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from reverie.base.errors import ReverieWarning
+from reverie.base.files import writable_folder
+from reverie.base.noise import check_seed
 from reverie.data import load_data
 from reverie.divergence import discrete
-from reverie.errors import ReverieWarning
-from reverie.files import writable_folder
-from reverie.noise import check_seed
-from reverie.picture import ACCENT, CYCLE, INK, SOFT, WARM, figure, plane, save, window
+from reverie.draw.picture import ACCENT, CYCLE, INK, SOFT, WARM, figure, plane, save, window
 from reverie.transport import Problem, between, exact, sinkhorn, wasserstein_1d
 
 EPSILONS = (0.1, 0.01, 0.001)

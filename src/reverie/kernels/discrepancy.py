@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from reverie.distances import precise, row_blocks
-from reverie.errors import UserError, pick
+from reverie.base.distances import precise, row_blocks
+from reverie.base.errors import UserError, pick
+from reverie.base.noise import check_seed
 from reverie.kernels.kernel import Gaussian, Kernel
 from reverie.kernels.matrices import Points, check_inputs, median_width
-from reverie.noise import check_seed
 
 SIDE = 1024  # of the square blocks
 

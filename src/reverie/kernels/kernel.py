@@ -16,8 +16,8 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from reverie.distances import manhattan, squared
-from reverie.errors import UserError
+from reverie.base.distances import manhattan, squared
+from reverie.base.errors import UserError
 
 FEATURES = 10_000_000  # the most numbers that an explicit feature map may give for one point
 

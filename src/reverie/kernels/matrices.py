@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.distances import euclidean, row_blocks
-from reverie.errors import UserError
-from reverie.inputs import check_points, real_dtype, tensor
+from reverie.base.distances import euclidean, row_blocks
+from reverie.base.errors import UserError
+from reverie.base.points import check_points, real_dtype, tensor
 from reverie.kernels.kernel import Kernel
 
 Points = Tensor | Sequence[str]

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.distances import precise, row_blocks
-from reverie.errors import UserError
-from reverie.inputs import real_dtype, tensor
+from reverie.base.distances import precise, row_blocks
+from reverie.base.errors import UserError
+from reverie.base.points import real_dtype, tensor
 from reverie.kernels.kernel import Kernel
 from reverie.kernels.matrices import Points, check_inputs, gram, gram_times
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from reverie.errors import UserError
+from reverie.base.errors import UserError
 
 LEVEL_SCALE = 20.0  # positions per unit of noise level: the quickest coordinate then turns about three times a unit
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from reverie.errors import UserError
+from reverie.base.errors import UserError
 from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, SinusoidalEmbedding, map_of_told
 
 

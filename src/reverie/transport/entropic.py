@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from reverie.distances import attainable
-from reverie.errors import ReverieWarning, UserError
-from reverie.inputs import Weights, tensor
+from reverie.base.distances import attainable
+from reverie.base.errors import ReverieWarning, UserError
+from reverie.base.points import Weights, tensor
 from reverie.transport.anderson import Anderson
 from reverie.transport.problem import CostFunction, Problem, between, finite
 from reverie.transport.softmin import SoftMin

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.distances import root
-from reverie.errors import UserError
-from reverie.inputs import check_gaussian, real_dtype, tensor
+from reverie.base.distances import root
+from reverie.base.errors import UserError
+from reverie.base.points import check_gaussian, real_dtype, tensor
 
 
 def gaussian_wasserstein(mean_x: Any, covariance_x: Any, mean_y: Any, covariance_y: Any) -> Tensor:

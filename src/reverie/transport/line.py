@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.distances import precise, root
-from reverie.errors import UserError
-from reverie.inputs import Weights, check_points, check_weights, tensor
-from reverie.noise import Noise, image_seeds
+from reverie.base.distances import precise, root
+from reverie.base.errors import UserError
+from reverie.base.noise import Noise, image_seeds
+from reverie.base.points import Weights, check_points, check_weights, tensor
 
 
 def wasserstein_1d(x: Any, y: Any, a: Weights = None, b: Weights = None, p: float = 1.0) -> Tensor:

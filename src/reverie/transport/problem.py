@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.distances import euclidean, manhattan, precise, row_blocks, squared, squared_factors
-from reverie.errors import UserError, pick
-from reverie.inputs import Weights, check_points, check_weights, real_dtype, tensor
+from reverie.base.distances import euclidean, manhattan, precise, row_blocks, squared, squared_factors
+from reverie.base.errors import UserError, pick
+from reverie.base.points import Weights, check_points, check_weights, real_dtype, tensor
 
 CostFunction = Callable[[Tensor, Tensor], Tensor]
 

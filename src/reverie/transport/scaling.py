@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from reverie.distances import attainable, precise
-from reverie.errors import ReverieWarning, UserError
-from reverie.inputs import real_dtype, tensor
+from reverie.base.distances import attainable, precise
+from reverie.base.errors import ReverieWarning, UserError
+from reverie.base.points import real_dtype, tensor
 from reverie.transport.entropic import solve
 from reverie.transport.problem import costing
 

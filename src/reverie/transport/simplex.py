@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.errors import UserError
+from reverie.base.errors import UserError
 from reverie.transport.problem import Problem, finite
 
 MOVES = 10_000_000  # of the simplex, far more than it needs for thousands of points

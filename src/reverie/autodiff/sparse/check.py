@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import connected_components
 
 from reverie.autodiff.sparse.color import Coloring, as_pattern
 from reverie.autodiff.sparse.recover import entries
-from reverie.errors import UserError
+from reverie.base.errors import UserError
 
 
 def _clash(groups: np.ndarray, colors: np.ndarray) -> int | None:

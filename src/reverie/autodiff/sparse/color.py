@@ -12,7 +12,7 @@ from scipy import sparse
 from reverie.autodiff.sparse import greedy
 from reverie.autodiff.sparse.order import ORDERS, Graph, intersections, without_diagonal
 from reverie.autodiff.sparse.recover import Recovery, recovery
-from reverie.errors import UserError, pick
+from reverie.base.errors import UserError, pick
 
 NONE = -1  # the colour of a row or column that takes part in no product
 

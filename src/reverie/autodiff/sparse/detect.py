@@ -13,7 +13,7 @@ from reverie.autodiff.second import of_one_number
 from reverie.autodiff.sparse.color import color
 from reverie.autodiff.sparse.rules import rule_of
 from reverie.autodiff.sparse.tracer import Pattern, Tracer, empty, links
-from reverie.errors import UserError, pick
+from reverie.base.errors import UserError, pick
 
 Function = Callable[[Tensor], Tensor]
 

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from reverie.autodiff.sparse.color import Coloring, color
 from reverie.autodiff.sparse.decompress import FORMATS, as_torch, decompress, seeds
 from reverie.autodiff.sparse.detect import Function, detect
-from reverie.errors import UserError, pick
+from reverie.base.errors import UserError, pick
 
 CHUNK = 64  # products that run at once
 ANY = ("columns", "rows", "both")  # the problems that are for any matrix

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import sparse
 
-from reverie.errors import UserError
+from reverie.base.errors import UserError
 
 GRAPH_LIMIT = 200_000_000  # entries of an intersection graph that still fit in memory
 

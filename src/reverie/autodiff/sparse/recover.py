@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from reverie.errors import UserError
+from reverie.base.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from reverie.errors import ReverieWarning, UserError
+from reverie.base.errors import ReverieWarning, UserError
 
 Pattern = sparse.csr_array  # boolean: (numbers of a tensor, inputs)
 

@@ -1,0 +1,78 @@
+"""A spec is a name and its options: `ddim:eta=0.5` on the command line, a table in config.toml, a dict in Python."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+
+from reverie.base.errors import UserError, pick, unknown
+
+T = TypeVar("T")
+Spec = dict[str, Any]
+
+
+def parse(spec: str | Mapping[str, Any]) -> Spec:
+    """Read `name` or `name:key=value,key=[value,value]` into {"name": name, key: value}."""
+    if not isinstance(spec, str):
+        return dict(spec)
+    name, _, options = spec.partition(":")
+    parsed: Spec = {"name": name.strip()}
+    for option in filter(None, (o.strip() for o in re.split(r",(?![^\[]*\])", options))):
+        key, equals, value = option.partition("=")
+        if not equals:
+            raise UserError(f"cannot read {option!r} in {spec!r}; write options as name:key=value,key=value")
+        value = value.strip()
+        is_list = value.startswith("[") and value.endswith("]")
+        parsed[key.strip()] = [v.strip() for v in value[1:-1].split(",")] if is_list else value
+    return parsed
+
+
+def one_line(error: ValidationError) -> str:
+    """Say the first of pydantic's complaints in one clause."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    message = str(first["msg"])
+    return f"{where}: {message} (got {first['input']!r})" if where else f"{message} (got {first['input']!r})"
+
+
+def complete(table: Mapping[str, Callable[..., T]], spec: str | Mapping[str, Any], what: str) -> Spec:
+    """Check a spec against the signature of what it names and fill in the defaults, so that it can be stored."""
+    options = parse(spec)
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise UserError(f"a {what} needs a name, got {spec!r}")
+    parameters = inspect.signature(pick(table, name, what), eval_str=True).parameters
+    full: Spec = {"name": name}
+    for key in options:
+        if key not in parameters:
+            if not parameters:
+                raise UserError(f"the {what} {name!r} takes no options, got {key!r}")
+            raise unknown(key, parameters, f"option of the {what} {name!r}:")
+    for key, parameter in parameters.items():
+        if key not in options:
+            if parameter.default is parameter.empty:
+                raise UserError(f"the {what} {name!r} needs a value for {key!r}")
+            full[key] = parameter.default
+            continue
+        try:
+            full[key] = _adapter(parameter.annotation).validate_python(options[key])
+        except ValidationError as error:
+            raise UserError(f"the {what} {name!r} cannot take {key}: {one_line(error)}") from None
+    return full
+
+
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=False))
+    except PydanticUserError:  # a type that carries its own configuration
+        return TypeAdapter(annotation)
+
+
+def build(table: Mapping[str, Callable[..., T]], spec: str | Mapping[str, Any], what: str) -> T:
+    """Make the thing that a spec names."""
+    options = complete(table, spec, what)
+    return table[options.pop("name")](**options)

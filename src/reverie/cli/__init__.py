@@ -1,0 +1,1 @@
+"""The command line.  torch is imported only when work starts."""

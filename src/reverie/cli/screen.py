@@ -1,0 +1,161 @@
+"""What a person sees in the terminal: progress on standard error, results on standard output."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+
+from reverie.base.busy import BUSY
+
+if TYPE_CHECKING:
+    from reverie.training.loop import Step
+
+EVERY = 10.0  # seconds between lines where there is no terminal to draw a bar on
+FRESH = 1.25  # times the steps of the last check, up to which its held-out loss is shown beside the training loss
+JUDGED = 5.0  # seconds of training after which it is known whether the machine is busy
+NOTE = 74  # columns that the longest progress note takes, so that it fits 80 with a bar or a percentage before it
+
+
+def clock(seconds: float) -> str:
+    """Say a duration: 8 s, 3:20, 1:02:03."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+def pace(per_second: float) -> str:
+    """Say a speed, however low: 120 steps/s, 2.5 steps/s, 0.04 steps/s."""
+    return f"{per_second:,.0f} steps/s" if per_second >= 9.95 else f"{max(per_second, 1e-4):.2g} steps/s"
+
+
+def progress_note(step: Step, check: Step | None) -> str:
+    """Say how far a training is, in at most NOTE columns.
+
+    With a check: its losses on training and held-out data, which compare; the loss of the steps is over other noise levels.
+    """
+    lost = f"loss {step.loss or 0:.4g}"
+    if check is not None:
+        seen = fmean(check.seen_levels) if check.seen_levels else None
+        lost = f"{f'training {seen:.4g}' if seen is not None else lost}, held out {check.held_out:.4g}"
+    return f"step {step.i:,}, {lost}, {pace(step.per_second)}, {clock(step.seconds_left)} left"
+
+
+def plain(value: Any) -> str:
+    """Say a value for a person."""
+    match value:
+        case float():
+            return f"{value:.4g}"
+        case dict():
+            return ", ".join(f"{k} {plain(v)}" for k, v in value.items()) or "none"
+        case list() | tuple():
+            joint = "; " if any(isinstance(v, dict) for v in value) else ", "
+            return joint.join(plain(v) for v in value) or "none"
+        case None:
+            return "not known"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case _:
+            return str(value)
+
+
+class Screen:
+    """Speaks as the options --json and --quiet ask."""
+
+    def __init__(self, as_json: bool, quiet: bool) -> None:
+        self.as_json, self.quiet = as_json, quiet
+        self.console = Console(stderr=True, highlight=False)
+        self.talks = not quiet and not as_json
+
+    def say(self, text: str) -> None:
+        """Print a line about the work on standard error."""
+        if self.talks:
+            print(text, file=sys.stderr)
+
+    def result(self, values: Mapping[str, Any], text: str) -> None:
+        """Print the result: the values as JSON, or the text."""
+        if self.as_json:
+            print(json.dumps(values))
+        elif not self.quiet:
+            print(text)
+
+    def table(self, values: Mapping[str, Any]) -> None:
+        """Print named values, one a line, and lists of sentences with a line each."""
+        width = max(map(len, values), default=0)
+
+        def told(value: Any) -> str:
+            sentences = isinstance(value, list) and any(isinstance(v, str) and v.count(" ") > 2 for v in value)
+            return f"\n{'':<{width}}  ".join(map(plain, value)) if sentences else plain(value)
+
+        self.result(values, "\n".join(f"{key.replace('_', ' '):<{width}}  {told(value)}" for key, value in values.items()))
+
+    def _bar(self, *columns: ProgressColumn) -> Progress:
+        usual = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
+        shown = self.talks and self.console.is_terminal
+        return Progress(*(columns or usual), console=self.console, transient=True, disable=not shown)
+
+    def follow_training(self, steps: Iterable[Step]) -> Step:
+        """Show reports as they come, with the time left, and return the last one."""
+        held: Step | None = None
+        said, before, judged, waited, busy = time.monotonic(), 0.0, 0.0, 0.0, False
+        width = max(5, min(40, self.console.width - NOTE - 1))
+        with self._bar(BarColumn(width), TextColumn("{task.fields[note]}")) as bar:
+            task = bar.add_task("training", total=1.0, note="")
+            for k, step in enumerate(steps):
+                for finding in step.findings:
+                    bar.console.print(f"doctor: {finding}", markup=False) if self.talks else None
+                if step.loss is None:
+                    continue
+                held = step if step.held_out is not None else held
+                before = step.seconds if k == 0 else before
+                waited += (step.waited or 0.0) * (step.seconds - before)
+                judged, before = judged + step.seconds - before, step.seconds
+                if self.talks and not busy and judged > JUDGED and waited > BUSY * judged:
+                    busy = True
+                    bar.console.print(f"the machine is busy: training waits for a processor {waited / judged:.0%} of the time")
+                fresh = held is not None and step.i <= FRESH * held.i
+                note = progress_note(step, held if fresh else None)
+                bar.update(task, completed=step.fraction, note=note)
+                if bar.disable and time.monotonic() - said > EVERY:
+                    said = time.monotonic()
+                    self.say(f"{step.fraction:4.0%} {note}")
+        return step
+
+    @contextmanager
+    def reading(self) -> Iterator[Callable[[str, int, int], None]]:
+        """Show bars with the time left for work whose parts announce themselves: call what is yielded with (what, done, of)."""
+        with self._bar() as bar:
+            tasks: dict[str, tuple[Any, float]] = {}
+            said = time.monotonic()
+
+            def update(what: str, done: int, of: int) -> None:
+                nonlocal said
+                now = time.monotonic()
+                if what not in tasks:
+                    tasks[what] = bar.add_task(what, total=of, note=""), now
+                task, begun = tasks[what]
+                left = (now - begun) / done * (of - done) if done else 0.0
+                note = f"{done:,}/{of:,}" + (f", {clock(left)} left" if left >= 1 else "")
+                bar.update(task, completed=done, note=note)
+                if bar.disable and now - said > EVERY:
+                    said = now
+                    self.say(f"{what}: {note}")
+
+            yield update
+
+    @contextmanager
+    def counting(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Show a bar that follows what is yielded, called with (done, of)."""
+        with self.reading() as update:
+            yield lambda done, of: update(what, done, of)

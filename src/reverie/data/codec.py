@@ -1,0 +1,87 @@
+"""Between the user's units and the model's."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from reverie.base.errors import UserError
+
+
+class Codec(nn.Module, ABC):
+    """An invertible change of units.  x: (B, ...) in user units; z: (B, ...) in model units.
+
+    levels: how many evenly spaced values in [-1, 1] each number of z has, None where they are real numbers.
+    """
+
+    levels: int | None = None
+
+    def log_cell(self, shape: tuple[int, ...]) -> float:
+        """Return the log-volume in model units of one datum's cell: a unit cube of user units, or the box of one level.
+
+        log p(x) = log p(z) + log_cell; for levels, log p(x) is that of all the values that are rounded to x.
+        """
+        raise UserError(f"the codec {type(self).__name__} does not keep track of volumes, so likelihoods cannot be told")
+
+    @abstractmethod
+    def encode(self, x: Tensor) -> Tensor:
+        """Return z."""
+
+    @abstractmethod
+    def decode(self, z: Tensor) -> Tensor:
+        """Return x."""
+
+
+class Standard(Codec):
+    """Points with mean 0 and standard deviation 1 in each coordinate: z = (x - mean) / std."""
+
+    def __init__(self, mean: list[float], std: list[float]) -> None:
+        super().__init__()
+        if not mean or len(mean) != len(std) or min(std) <= 0:
+            raise UserError("the standard codec needs as many standard deviations as means, all above 0")
+        self.mean, self.std = torch.tensor(mean), torch.tensor(std)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return (x - mean) / std."""
+        return (x - self.mean.to(x)) / self.std.to(x)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Return mean + std z."""
+        return self.mean.to(z) + self.std.to(z) * z
+
+    def log_cell(self, shape: tuple[int, ...]) -> float:
+        """Return -sum log std."""
+        return -float(self.std.double().log().sum())
+
+
+class Pixels(Codec):
+    """Images: [0, 1] to [-1, 1] and back; what a sample leaves outside [0, 1] is cut off when it is drawn or written."""
+
+    levels = 256
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return 2 x - 1."""
+        return 2 * x - 1
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Return (z + 1) / 2 within [0, 1]."""
+        return ((z + 1) / 2).clamp(0, 1)
+
+    def log_cell(self, shape: tuple[int, ...]) -> float:
+        """Return D log(2 / 255)."""
+        return math.prod(shape) * math.log(2 / (self.levels - 1))
+
+
+def standard_spec(x: Tensor) -> dict[str, object]:
+    """Return the spec of the codec that standardises these points; a constant coordinate is only shifted.  x: (N, D)."""
+    mean, std = x.double().mean(0), x.double().std(0)
+    return {"name": "standard", "mean": mean.tolist(), "std": torch.where(std > 0, std, 1.0).tolist()}
+
+
+CODECS: dict[str, type[Codec]] = {"standard": Standard, "pixels": Pixels}

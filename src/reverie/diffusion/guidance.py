@@ -1,0 +1,150 @@
+"""Guidance: wrappers that follow a condition more, or less, closely than the model does.  They are denoisers themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from reverie.base.errors import UserError
+from reverie.base.scalar import Coefficient, Time, combine, expand
+from reverie.diffusion.denoiser import NULL, Denoiser
+from reverie.diffusion.pair import Pair, pair_of
+from reverie.diffusion.schedule import Schedule
+
+LogProb = Callable[[Tensor, Time, Tensor], Tensor]  # (x, t, labels) -> log p(label | x at time t), (B,)
+
+LEAST_SIGNAL = 1e-4  # alpha / sigma below which a classifier is asked at the time when it was as much
+NOTHING = 1e-12  # a coefficient below it is rounding
+
+
+def check_interval(interval: tuple[float, float]) -> tuple[float, float]:
+    """Refuse what is no interval of times."""
+    low, high = interval
+    if not 0 <= low < high <= 1:
+        raise UserError(f"a guidance interval needs 0 <= low < high <= 1 (times: 0 is data, 1 is noise), got {low:g},{high:g}")
+    return low, high
+
+
+class ClassifierFree(Denoiser):
+    """Classifier-free guidance (arXiv:2207.12598) by one condition or a weighted sum of several (arXiv:2206.01714).
+
+    none + scale sum_k weight_k (conditional_k - none), for x0 and eps alike.  All estimates that enter are made in one
+    batch, and those with a coefficient of 0 are not made: scale 1 is plain conditional sampling and scale 0 unconditional
+    sampling for one evaluation each.
+
+    interval: the times t at which the scale holds; at others it is 1 (arXiv:2404.07724).  rescale: how far the guided x0
+    is taken back to the standard deviation, over each datum, that it has at scale 1 (arXiv:2305.08891, section 3.4).
+    """
+
+    def __init__(
+        self,
+        inner: Denoiser,
+        scale: float,
+        interval: tuple[float, float] = (0.0, 1.0),
+        rescale: float = 0.0,
+        weights: Sequence[float] = (1.0,),
+    ) -> None:
+        super().__init__()
+        if not 0 <= rescale <= 1:
+            raise UserError(f"guidance is rescaled by a share between 0 (not at all) and 1 (wholly), got {rescale}")
+        self.inner, self.schedule, self.scale, self.rescale = inner, inner.schedule, scale, rescale
+        self.interval, self.weights = check_interval(interval), tuple(weights)
+
+    def scale_at(self, t: Time) -> Coefficient:
+        """Return the scale within the interval and 1 outside: float or (B,)."""
+        low, high = self.interval
+        if isinstance(t, Tensor) and t.ndim:
+            t = t.double().cpu()
+            return torch.where((t >= low) & (t <= high), torch.tensor(self.scale, dtype=torch.float64), 1.0)
+        return self.scale if low <= float(t) <= high else 1.0
+
+    def coefficients(self, scale: Coefficient) -> list[Coefficient]:
+        """Return the factor of each conditional estimate, and last that of the unconditional one; their sum is 1."""
+        shares: list[Coefficient] = [scale * weight for weight in self.weights]
+        return [*shares, 1 - sum(shares)]
+
+    def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
+        """Return the guided estimate.  x: (B, ...); t: float or (B,); cond: (B,), or (B, K) for K weights."""
+        if cond is None:
+            return self.inner(x, t, None)
+        given = cond.reshape(len(x), -1).unbind(1)
+        labels = [*given, torch.full_like(given[0], NULL)]
+        if len(labels) != len(self.weights) + 1:
+            raise ValueError(f"{len(labels) - 1} conditions were given for {len(self.weights)} weights")
+        scale = self.scale_at(t)
+        guided, plain = self.coefficients(scale), self.coefficients(1.0)
+        rescaled = self.rescale > 0 and any(_counts(g - p) for g, p in zip(guided, plain, strict=True))
+        used = [k for k in range(len(labels)) if _counts(guided[k]) or (rescaled and _counts(plain[k]))]
+        if len(used) == 1:
+            return self.inner(x, t, labels[used[0]])
+        many = t.repeat(len(used)) if isinstance(t, Tensor) and t.ndim else t
+        stacked = self.inner(x.repeat(len(used), *[1] * (x.ndim - 1)), many, torch.cat([labels[k] for k in used]))
+        x0, eps = stacked.x0.chunk(len(used)), stacked.eps.chunk(len(used))
+        pair = Pair(_sum([guided[k] for k in used], x0), _sum([guided[k] for k in used], eps))
+        if not rescaled:
+            return pair
+        wanted, found = _spread(_sum([plain[k] for k in used], x0)), _spread(pair.x0)
+        ratio = torch.where(found > 0, wanted / found, 1.0)
+        return pair_of(x, pair.x0 * (1 + self.rescale * (ratio - 1)), *self.schedule(t), "x0")
+
+
+def _counts(coefficient: Coefficient) -> bool:
+    if isinstance(coefficient, Tensor):
+        return bool((coefficient.abs() > NOTHING).any())
+    return abs(coefficient) > NOTHING
+
+
+def _sum(coefficients: Sequence[Coefficient], parts: Sequence[Tensor]) -> Tensor:
+    total = expand(coefficients[0], parts[0]) * parts[0]
+    for coefficient, part in zip(coefficients[1:], parts[1:], strict=True):
+        total = combine(1.0, total, coefficient, part)
+    return total
+
+
+def _spread(x: Tensor) -> Tensor:
+    """Return the standard deviation within each datum, (B, 1, ..., 1)."""
+    return x.std(dim=tuple(range(1, x.ndim)), keepdim=True)
+
+
+class ClassifierGuided(Denoiser):
+    """Classifier guidance (arXiv:2105.05233): the score is shifted by scale times g, the gradient of log p(label | x).
+
+    eps <- eps - scale sigma g,  x0 <- x0 + scale sigma² / alpha g.  Around an unconditional denoiser scale 1 is exact
+    conditional sampling, with the exact classifier.  As alpha goes to 0, g does too and g / alpha has a limit: below
+    alpha / sigma = 1e-4 it is taken there.  weights: one for each label, as in `ClassifierFree`.
+    """
+
+    def __init__(self, inner: Denoiser, log_prob: LogProb, scale: float, weights: Sequence[float] = (1.0,)) -> None:
+        super().__init__()
+        self.inner, self.schedule, self.scale, self.weights = inner, inner.schedule, scale, tuple(weights)
+        self.log_prob = log_prob
+        self.latest = _latest(inner.schedule)
+
+    def gradient(self, x: Tensor, t: Time, cond: Tensor) -> Tensor:
+        """Return the gradient of sum_k weight_k log p(label_k | x at time t), (B, ...)."""
+        labels = cond.reshape(len(x), -1).unbind(1)
+
+        def total(z: Tensor) -> Tensor:
+            parts = zip(self.weights, labels, strict=True)
+            return torch.stack([weight * self.log_prob(z, t, label).sum() for weight, label in parts]).sum()
+
+        gradient: Tensor = torch.func.grad(total)(x)  # in spite of no_grad around it
+        return gradient
+
+    def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
+        """Return the guided estimate.  x: (B, ...); t: float or (B,); cond: (B,), or (B, K) for K weights."""
+        pair = self.inner(x, t, cond)
+        if cond is None or self.scale == 0:
+            return pair
+        alpha, sigma = self.schedule(t)
+        asked = t.clamp(max=self.latest) if isinstance(t, Tensor) else min(t, self.latest)
+        alpha_asked, sigma_asked = self.schedule(asked)
+        shift = expand(self.scale * sigma_asked**2 / alpha_asked, x) * self.gradient(x, asked, cond)
+        return Pair(pair.x0 + shift, combine(1.0, pair.eps, -alpha / sigma, shift))
+
+
+def _latest(schedule: Schedule) -> float:
+    return float(schedule.invert(2 * math.log(LEAST_SIGNAL)))

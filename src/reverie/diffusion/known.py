@@ -1,0 +1,215 @@
+"""Steering by what is known of the data: inpainting by replacement, and posterior guidance for y = A(x0) + noise."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from reverie.autodiff.conjugate import Solved, conjugate_residuals
+from reverie.base.errors import UserError
+from reverie.base.scalar import Time, expand, sqrt
+from reverie.diffusion.denoiser import Denoiser, Steer
+from reverie.diffusion.measurements import Keep, Measurement
+from reverie.diffusion.pair import Pair, pair_of
+from reverie.diffusion.samplers.grids import INNER, MOST_NOISE
+
+Tell = Callable[[Solved], None]
+
+MOST_MOVED = 10.0
+
+_pulled: Any = torch.func.vjp  # (f(x), u -> (u^T J,)); it works where gradients are switched off around it
+
+
+class Replace(Denoiser):
+    """A denoiser whose x0 is the truth where it is known; eps is recomputed so that x = alpha x0 + sigma eps still holds.
+
+    Under DDPM the known part of x then follows q(x_s | x_t, x0) exactly.  The estimate of the rest has seen the known part
+    through its noise only, so the result is biased; a zigzag grid lets the parts agree (RePaint, arXiv:2201.09865).
+    values: (1 or B, ...); known: (...) bool, of one datum.
+    """
+
+    def __init__(self, inner: Denoiser, values: Tensor, known: Tensor) -> None:
+        super().__init__()
+        self.inner, self.schedule, self.values, self.known = inner, inner.schedule, values, known
+
+    def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
+        """Return the inner estimate with the truth put in."""
+        alpha, sigma = self.schedule(t)
+        x0 = torch.where(self.known.to(x.device), self.values.to(x), self.inner(x, t, cond).x0)
+        return pair_of(x, x0, alpha, sigma, "x0")
+
+
+class Posterior(Denoiser):
+    """A denoiser that knows y = A(x0) + noise: x0 + C A^T w, where C = Cov[x0 | x] and a subclass chooses w.
+
+    C = sigma² / alpha J^T with the Jacobian J = dE[x0 | x]/dx (Tweedie's formula of second order), so that C v is one pass
+    backward and C A^T w is sigma² / alpha times the gradient of w . A(E[x0 | x]).  That of a trained network is not quite
+    symmetric; products with it are always those of J^T.  At more noise than sigma / alpha = 100 the Jacobian is taken
+    there, where C is within 1e-4 of the covariance of the data: the formula itself is 0 / 0 at alpha = 0.  A covariance
+    that is not quite one can send x0 anywhere, so it is moved no further than ten times the gap and the length
+    of what is unsure for data N(0, I): |gap| + sqrt(d sigma² / (alpha² + sigma²)).
+    y: (1 or B, ...); measure: any differentiable function of x0.
+    """
+
+    def __init__(self, inner: Denoiser, measure: Measurement, y: Tensor) -> None:
+        super().__init__()
+        self.inner, self.schedule, self.measure, self.y = inner, inner.schedule, measure, y
+        self.far = float(self.schedule.invert(-2 * math.log(MOST_NOISE)))
+
+    @abstractmethod
+    def weigh(self, gap: Tensor, covariance: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return w for the gap y - A(x0) and the products u -> A C A^T u.  gap, u, w: of the shape of y."""
+
+    def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
+        """Return the estimate given x and y."""
+        x0, pull = _pulled(lambda x: self.inner(x, t, cond).x0, x)
+        near = t.clamp(max=self.far) if isinstance(t, Tensor) else min(t, self.far)
+        if bool((near != t).any()) if isinstance(near, Tensor) else near != t:
+            _, pull = _pulled(lambda x: self.inner(x, near, cond).x0, x)
+        alpha, sigma = self.schedule(near)
+        scale = expand(sigma**2 / alpha, x)
+        seen, back = _pulled(self.measure, x0)
+
+        def spread(u: Tensor) -> Tensor:
+            moved: Tensor = scale * pull(back(u)[0])[0]  # C A^T u
+            return moved
+
+        def covariance(u: Tensor) -> Tensor:
+            pushed: Tensor = torch.func.jvp(self.measure, (x0,), (spread(u),))[1]
+            return pushed
+
+        gap = self.y.to(seen) - seen
+        moved = spread(self.weigh(gap, covariance))
+        unsure = sigma / sqrt(alpha**2 + sigma**2)  # the deviation of x0 given x, for data N(0, I)
+        room = _size(gap, x.ndim) + expand(unsure, x) * math.sqrt(x[0].numel())
+        moved = moved * (MOST_MOVED * room / _size(moved, x.ndim)).clamp(max=1)
+        alpha, sigma = self.schedule(t)
+        return pair_of(x, x0 + moved, alpha, sigma, "x0")
+
+
+def _size(x: Tensor, dimensions: int) -> Tensor:
+    """Return the length of each datum: (B, 1, ...) with so many dimensions."""
+    size: Tensor = x.flatten(1).norm(dim=1).reshape(-1, *[1] * (dimensions - 1))
+    return size
+
+
+class ResidualGradient(Posterior):
+    """Diffusion posterior sampling (DPS, arXiv:2209.14687): the gradient of the residual's norm.
+
+    p(y | x) is taken as exp(-scale sqrt(m) |y - A(E[x0 | x])|) for m measured numbers, so w = scale sqrt(m) gap / |gap|:
+    the step of the paper (its eq. 16) made independent of the number of steps and of the sampler.  How noisy y is does not
+    matter.
+    """
+
+    def __init__(self, inner: Denoiser, measure: Measurement, y: Tensor, scale: float = 3.0) -> None:
+        super().__init__(inner, measure, y)
+        self.scale = scale
+
+    def weigh(self, gap: Tensor, covariance: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the gap brought to the length scale sqrt(m)."""
+        size = _size(gap, gap.ndim) / math.sqrt(gap[0].numel())
+        return self.scale * gap / torch.where(size > 0, size, 1.0)
+
+
+class MomentMatching(Posterior):
+    """E[x0 | x, y] where x0 given x is taken as Gaussian with the denoiser's own mean and covariance (arXiv:2405.13712).
+
+    (A C A^T + noise² I) w = gap, by a few conjugate residuals for each image.  For Gaussian data and linear A this is the
+    conditional mean itself, so every sampler draws from the exact posterior; other A are linearised at E[x0 | x].
+    noise: standard deviation, in model units; products: at most so many with A C A^T, each a pass backward; tell: is handed
+    every solution.
+    """
+
+    def __init__(
+        self,
+        inner: Denoiser,
+        measure: Measurement,
+        y: Tensor,
+        noise: float = 0.0,
+        products: int = 8,
+        tolerance: float = 1e-3,
+        tell: Tell | None = None,
+    ) -> None:
+        super().__init__(inner, measure, y)
+        self.noise, self.products, self.tolerance, self.tell = noise, products, tolerance, tell
+
+    def weigh(self, gap: Tensor, covariance: Callable[[Tensor], Tensor]) -> Tensor:
+        """Solve for w."""
+        solved = conjugate_residuals(
+            lambda u: covariance(u) + self.noise**2 * u, gap, self.tolerance, min(self.products, gap[0].numel())
+        )
+        if self.tell is not None:
+            self.tell(solved)
+        return solved.x
+
+
+class Method(ABC):
+    """A way to steer by a measurement."""
+
+    def grid(self, asked: str | None) -> str | None:
+        """Return the time grid to be used where this one is asked for; None is the usual one."""
+        return asked
+
+    @abstractmethod
+    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: Tell) -> Steer:
+        """Return the wrapper for y = measure(x0) + noise, in model units; tell is handed what was solved on the way."""
+
+
+@dataclass(frozen=True)
+class Replacement(Method):
+    """Put the known values into every estimate of x0."""
+
+    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: Tell) -> Steer:
+        """Return the wrapper; measure must be one that keeps some numbers."""
+        known = cast(Keep, measure).known
+        values = y.new_zeros(len(y), *known.shape)
+        values[:, known] = y
+        return lambda inner: Replace(inner, values, known)
+
+
+@dataclass(frozen=True)
+class RePaint(Replacement):
+    """The same, with every few steps walked several times so that old and new can agree (arXiv:2201.09865)."""
+
+    jump: Annotated[int, Field(ge=1, le=10_000)] = 5
+    repeats: Annotated[int, Field(ge=1, le=1000)] = 5
+
+    def grid(self, asked: str | None) -> str:
+        """Return the zigzag along the grid that is asked for, by name."""
+        if asked is not None and asked not in INNER:
+            raise UserError(f"repaint walks along a grid without options, one of {', '.join(INNER)}; got {asked!r}")
+        return f"zigzag:grid={asked or 'uniform'},jump={self.jump},repeats={self.repeats}"
+
+
+@dataclass(frozen=True)
+class DPS(Method):
+    """Follow the gradient of the residual's norm (arXiv:2209.14687)."""
+
+    scale: Annotated[float, Field(gt=0, le=1e4)] = 3.0
+
+    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: Tell) -> Steer:
+        """Return the wrapper."""
+        return lambda inner: ResidualGradient(inner, measure, y, self.scale)
+
+
+@dataclass(frozen=True)
+class Moment(Method):
+    """Match the mean and the covariance of x0 given x (arXiv:2405.13712)."""
+
+    products: Annotated[int, Field(ge=1, le=1000)] = 8
+    tolerance: Annotated[float, Field(gt=0, lt=1)] = 1e-3
+
+    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: Tell) -> Steer:
+        """Return the wrapper."""
+        return lambda inner: MomentMatching(inner, measure, y, noise, self.products, self.tolerance, tell)
+
+
+POSTERIORS: dict[str, type[Method]] = {"moment": Moment, "dps": DPS}
+INPAINTERS: dict[str, type[Method]] = {**POSTERIORS, "repaint": RePaint, "replace": Replacement}

@@ -1,0 +1,34 @@
+"""How probable data are under a model: variational bounds, exact log-probability by the flow, losses of score models.
+
+Functions of a denoiser take data in model units and give nats.  `Diffusion.bound` and `Diffusion.log_prob` take data in
+user units.  "Nats" of a bound are the nats to pay: at least -log p(x) in expectation.
+"""
+
+from __future__ import annotations
+
+from reverie.diffusion.likelihood.bound import Bound, bound, by_joint_chain, continuous_bound
+from reverie.diffusion.likelihood.flow import PROBES, LogProb, dequantise, log_prob
+from reverie.diffusion.likelihood.normal import discretised, mean_and_error
+from reverie.diffusion.likelihood.score import (
+    denoising_score_loss,
+    fisher_divergence,
+    implicit_score_loss,
+    sliced_score_loss,
+)
+
+__all__ = [
+    "PROBES",
+    "Bound",
+    "LogProb",
+    "bound",
+    "by_joint_chain",
+    "continuous_bound",
+    "denoising_score_loss",
+    "dequantise",
+    "discretised",
+    "fisher_divergence",
+    "implicit_score_loss",
+    "log_prob",
+    "mean_and_error",
+    "sliced_score_loss",
+]

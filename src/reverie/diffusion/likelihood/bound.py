@@ -1,0 +1,211 @@
+"""The variational bound: of the T-step model as its parts, in two derivations, and in continuous time.
+
+The T-step model starts at N(0, (alpha² + sigma²) I), takes DDPM's ancestral steps along a grid of times, and ends with a
+normal around the last estimate of x0, of variance sigma² / (alpha² + sigma²), which is DDPM's beta_1 and the exact one for
+data N(0, I).  8-bit data have the discretised normal instead.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from reverie.base.errors import UserError, pick
+from reverie.base.noise import Noise
+from reverie.diffusion.denoiser import Denoiser
+from reverie.diffusion.likelihood.normal import discretised, kl_normal, log_normal, summed
+from reverie.diffusion.pair import Pair
+from reverie.diffusion.process import chain, transition
+from reverie.diffusion.samplers.onestep import VARIANCES, ancestral
+from reverie.diffusion.samplers.rungekutta import straight, straight_time
+from reverie.diffusion.schedule import Schedule
+
+LEAST_LOG_SNR = -13.8  # where the integral over the log-SNR begins at the latest
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What each of B data costs at most, as its parts, in nats.
+
+    prior: KL(q(x_1 | x0) || p(x_1)), (B,); denoising: KL(q(x_s | x_t, x0) || p(x_s | x_t)) of each step, or the pieces of
+    the integral over the log-SNR, (B, K), with log_snr, (B, K), where they lie; reconstruction: -log p(x0 | x_s) at the
+    last time, (B,); size: numbers in a datum.
+    """
+
+    prior: Tensor
+    denoising: Tensor
+    reconstruction: Tensor
+    log_snr: Tensor
+    size: int
+
+    @property
+    def nats(self) -> Tensor:
+        """The whole bound on -log p(x0): (B,)."""
+        return self.prior + self.denoising.sum(1) + self.reconstruction
+
+    @property
+    def bits(self) -> Tensor:
+        """The whole bound in bits for each dimension: (B,)."""
+        return self.nats / (self.size * math.log(2))
+
+    def parts(self) -> dict[str, Tensor]:
+        """Return the three parts by name, (B,) each."""
+        return {"prior": self.prior, "denoising": self.denoising.sum(1), "reconstruction": self.reconstruction}
+
+
+def prior_cost(schedule: Schedule, x0: Tensor, t: float) -> Tensor:
+    """Return KL(q(x_t | x0) || N(0, (alpha² + sigma²) I)), of what is left of the data where sampling starts: (B,)."""
+    alpha, sigma = (float(c) for c in schedule(t))
+    return kl_normal(alpha**2 * summed(x0.square()), x0[0].numel(), sigma**2, alpha**2 + sigma**2)
+
+
+def reconstruction_cost(denoiser: Denoiser, truth: Pair, t: float, cond: Tensor | None, levels: int | None) -> Tensor:
+    """Return -log p(x0 | x_t) of the last step: (B,).  levels: of 8-bit data 256, None for real numbers."""
+    alpha, sigma = (float(c) for c in denoiser.schedule(t))
+    mean = denoiser(truth.mix(alpha, sigma), t, cond).x0
+    return -_decoded(truth.x0, mean, sigma**2 / (alpha**2 + sigma**2), levels)
+
+
+def _decoded(x0: Tensor, mean: Tensor, variance: float, levels: int | None) -> Tensor:
+    return log_normal(x0, mean, variance) if levels is None else discretised(x0, mean, variance, levels)
+
+
+def denoising_cost(denoiser: Denoiser, truth: Pair, t: float, s: float, cond: Tensor | None, variance: str) -> Tensor:
+    """Return KL(q(x_s | x_t, x0) || p(x_s | x_t)) at x_t = alpha x0 + sigma eps, between two normals: (B,)."""
+    schedule = denoiser.schedule
+    guess = denoiser(truth.mix(*schedule(t)), t, cond)
+    a, b = ancestral(schedule, t, s)
+    squared = summed((guess.mix(a, b) - truth.mix(a, b)).square())
+    of, to = (float(VARIANCES[name](schedule, t, s)) for name in ("posterior", variance))
+    return kl_normal(squared, truth.x0[0].numel(), of, to)
+
+
+def _check(x0: Tensor, grid: Tensor, variance: str, levels: int | None) -> list[float]:
+    """Return the times of a grid, or say what is wrong with it or the data."""
+    pick(VARIANCES, variance, "variance")
+    check_data(x0, levels)
+    times: list[float] = grid.tolist()
+    if len(times) < 2 or any(t <= s for t, s in pairwise(times)):
+        raise UserError("the bound of a chain needs a grid of at least 2 times that fall")
+    return times
+
+
+def check_data(x0: Tensor, levels: int | None) -> None:
+    """Refuse data that are no batch of finite numbers, or that do not lie on the levels they should have."""
+    if not len(x0) or not x0.numel():
+        raise UserError("there are no data to tell the likelihood of")
+    if not x0.isfinite().all():
+        raise UserError("the data hold NaN or infinity, which have no likelihood; remove those first")
+    if levels is not None:
+        place = (x0 + 1) * (levels - 1) / 2
+        if (place - place.round()).abs().max() > 1e-2 or place.min() < -0.5 or place.max() > levels - 0.5:
+            raise UserError(f"the data are not {levels} evenly spaced levels of [-1, 1], so bits for each pixel mean nothing")
+
+
+@torch.no_grad()
+def bound(
+    denoiser: Denoiser,
+    x0: Tensor,
+    grid: Tensor,
+    noise: Noise,
+    cond: Tensor | None = None,
+    variance: str = "posterior",
+    levels: int | None = None,
+) -> Bound:
+    """Return the bound of the T-step model by its posterior form, one draw of x_t for each step and datum.
+
+    -log p(x0) <= KL(q(x_T | x0) || p(x_T)) + sum_k E KL(q(x_s | x_t, x0) || p(x_s | x_t)) - E log p(x0 | x_1)
+    (arXiv:2006.11239, eq. 5).  x0: (B, ...) in model units; grid: (T,) falling; variance: of DDPM's steps, "posterior" or
+    "forward"; levels: 256 for 8-bit data in [-1, 1].
+    """
+    times = _check(x0, grid, variance, levels)
+    terms = [denoising_cost(denoiser, Pair(x0, noise.like(x0)), t, s, cond, variance) for t, s in pairwise(times)]
+    return Bound(
+        prior_cost(denoiser.schedule, x0, times[0]),
+        torch.stack(terms, 1),
+        reconstruction_cost(denoiser, Pair(x0, noise.like(x0)), times[-1], cond, levels),
+        torch.as_tensor(denoiser.schedule.log_snr(grid[:-1])).expand(len(x0), -1),
+        x0[0].numel(),
+    )
+
+
+@torch.no_grad()
+def by_joint_chain(
+    denoiser: Denoiser,
+    x0: Tensor,
+    grid: Tensor,
+    noise: Noise,
+    cond: Tensor | None = None,
+    variance: str = "posterior",
+    levels: int | None = None,
+) -> Tensor:
+    """Return the same bound by the joint chain, from one walk of x_1, ..., x_T for each datum: (B,) nats.
+
+    -log p(x0) <= E_q[log q(x_1..T | x0) - log p(x_0..T)] (arXiv:2006.11239, eq. 3).  Its expectation is that of `bound`,
+    its variance is larger.
+    """
+    schedule, times = denoiser.schedule, _check(x0, grid, variance, levels)
+    path = zip(times[::-1], chain(schedule, x0, grid.flip(0), noise), strict=True)
+    t, x = next(path)
+    alpha, sigma = schedule(t)
+    mean = denoiser(x, t, cond).x0
+    total = log_normal(x, alpha * x0, float(sigma**2)) - _decoded(x0, mean, float(sigma**2 / (alpha**2 + sigma**2)), levels)
+    for later, ahead in path:
+        scale, std = transition(schedule, t, later)
+        back = denoiser(ahead, later, cond).mix(*ancestral(schedule, later, t))
+        total += log_normal(ahead, scale * x, float(std**2))
+        total -= log_normal(x, back, float(VARIANCES[variance](schedule, later, t)))
+        t, x = later, ahead
+    alpha, sigma = schedule(t)
+    return total - log_normal(x, 0.0, float(alpha**2 + sigma**2))
+
+
+@torch.no_grad()
+def continuous_bound(
+    denoiser: Denoiser,
+    x0: Tensor,
+    noise: Noise,
+    cond: Tensor | None = None,
+    draws: int = 16,
+    levels: int | None = None,
+    start: float = 1.0,
+    end: float | None = None,
+) -> Bound:
+    """Return the bound of the chain of infinitely many steps, for any schedule.
+
+    Prior and reconstruction as before, and between them 1/2 E integral |eps - eps_hat|² d log_snr (arXiv:2107.00630, eq. 17).
+    The integral is taken over tau = -log w, w = sigma / (alpha + sigma): d log_snr = 2 d tau / (1 - w).  Where a schedule ends
+    without any signal it begins at log-SNR -13.8, a millionth of signal power, because a network whose error in eps does not
+    vanish there would cost infinitely much; the prior is taken at the same time, so that this is still a bound.  Each datum
+    has one draw in each of `draws` equal strata of tau, with an offset of its own.  end: t_min unless told otherwise.
+    """
+    check_data(x0, levels)
+    if draws < 1:
+        raise UserError(f"the bound in continuous time needs at least 1 draw, got {draws}")
+    schedule = denoiser.schedule
+    end = schedule.t_min if end is None else end
+    if not 0 <= end < start <= 1 or not schedule(end)[1] > 0:
+        raise UserError(f"the bound needs 0 <= end < start <= 1 and some noise at the end, got {start} and {end}")
+    start = max(min(start, float(schedule.invert(LEAST_LOG_SNR))), end)
+    low, high = (-math.log(straight(schedule, t)[0]) for t in (start, end))
+    offset = noise.uniform(1)[0][:, 0].cpu().double()
+    terms, places = [], []
+    for k in range(draws):
+        w = torch.exp(-(low + (high - low) * (k + offset) / draws))
+        t = straight_time(schedule, w)
+        alpha, sigma = schedule(t)
+        truth = Pair(x0, noise.like(x0))
+        squared = summed((denoiser(truth.mix(alpha, sigma), t, cond).eps - truth.eps).square())
+        terms.append(squared * ((high - low) / draws / (1 - w)).to(squared))
+        places.append(torch.as_tensor(schedule.log_snr(t)))
+    return Bound(
+        prior_cost(schedule, x0, start),
+        torch.stack(terms, 1),
+        reconstruction_cost(denoiser, Pair(x0, noise.like(x0)), end, cond, levels),
+        torch.stack(places, 1),
+        x0[0].numel(),
+    )

@@ -1,0 +1,53 @@
+"""Normal densities of a batch, and of its levels; means with their errors."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from reverie.base.distances import precise
+
+
+def summed(values: Tensor) -> Tensor:
+    """Return the sum over each datum in the finest dtype: (B,).  values: (B, ...)."""
+    return values.flatten(1).to(precise(values)).sum(1)
+
+
+def log_normal(x: Tensor, mean: Tensor | float, variance: float) -> Tensor:
+    """Return log N(x; mean, variance I) of each datum in nats: (B,).  x, mean: (B, ...)."""
+    size = x[0].numel()
+    return -summed((x - mean).square()) / (2 * variance) - size / 2 * math.log(2 * math.pi * variance)
+
+
+def kl_normal(squared: Tensor, size: int, of: float, to: float) -> Tensor:
+    """Return KL(N(a, of I) || N(b, to I)) in nats, with squared = |a - b|² of each datum, (B,), in `size` dimensions."""
+    ratio = of / to
+    return squared / (2 * to) + size / 2 * (ratio - 1 - math.log(ratio))
+
+
+def discretised(x: Tensor, mean: Tensor, variance: float, levels: int = 256) -> Tensor:
+    """Return the log-probability of each datum's levels under a discretised Gaussian in nats: (B,).
+
+    Each number of x is one of the levels -1, -1 + h, ..., 1 with h = 2 / (levels - 1) and gets the mass of
+    N(mean, variance) within h / 2 of it; the outermost two get the tails as well, so that the sum over all levels is 1
+    (arXiv:2006.11239, eq. 13).  x, mean: (B, ...).
+    """
+    x, mean = x.to(precise(x)), mean.to(precise(x))
+    half, std = 1 / (levels - 1), math.sqrt(variance)
+    low, high = (x - half - mean) / std, (x + half - mean) / std
+    low = torch.where(x < -1 + half, -torch.inf, low)
+    high = torch.where(x > 1 - half, torch.inf, high)
+    # The mass of [low, high] is that of [-high, -low], and far out only the lower tail has digits.
+    mirrored = low + high > 0
+    low, high = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
+    top, bottom = torch.special.log_ndtr(high), torch.special.log_ndtr(low)
+    return summed(top + torch.log(-torch.expm1(bottom - top)))
+
+
+def mean_and_error(values: Tensor) -> tuple[float, float | None]:
+    """Return the mean over data and its standard error, None for a single datum.  values: (B,)."""
+    values = values.double()
+    error = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else None
+    return float(values.mean()), error

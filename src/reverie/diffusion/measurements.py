@@ -1,0 +1,112 @@
+"""Measurements of clean data, y = A(x0) + noise: what a picture was put through before it was seen.
+
+A measurement is any differentiable function of a batch, (B, ...) -> (B, ...).  Those named here are linear and keep constants,
+so that it does not matter whether they are applied in user units or in model units.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from reverie.base.errors import UserError
+
+Measurement = Callable[[Tensor], Tensor]
+
+LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601: the grey of most image files
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Only some of the numbers are seen: A(x0) = x0 where known.  known: (...) bool, of one datum; y: (B, count)."""
+
+    known: Tensor
+
+    def __call__(self, x0: Tensor) -> Tensor:
+        """Return the known numbers of each datum."""
+        return x0[:, self.known.to(x0.device)]
+
+
+class Degradation(ABC):
+    """A measurement of images that has a name."""
+
+    @abstractmethod
+    def __call__(self, x0: Tensor) -> Tensor:
+        """Return what is seen of clean images.  x0: (B, C, H, W)."""
+
+    @abstractmethod
+    def seen(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """Return the shape of what is seen of images of this shape, (C, H, W), or say why there is none."""
+
+
+@dataclass(frozen=True)
+class Pool(Degradation):
+    """Means over squares of factor x factor pixels, to be scaled up again."""
+
+    factor: Annotated[int, Field(ge=2, le=64)] = 4
+
+    def __call__(self, x0: Tensor) -> Tensor:
+        """Return the small images: (B, C, H / factor, W / factor)."""
+        return functional.avg_pool2d(x0, self.factor)
+
+    def seen(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """Return (C, H / factor, W / factor)."""
+        channels, height, width = shape
+        if height % self.factor or width % self.factor:
+            raise UserError(
+                f"images of {height}x{width} are not made of squares of {self.factor} pixels; choose another factor"
+            )
+        return channels, height // self.factor, width // self.factor
+
+
+@dataclass(frozen=True)
+class Blur(Degradation):
+    """Gaussian blur; width is the standard deviation in pixels, and the edge pixels go on for ever."""
+
+    width: Annotated[float, Field(gt=0, le=100)] = 2.0
+
+    def __call__(self, x0: Tensor) -> Tensor:
+        """Return the blurred images: (B, C, H, W)."""
+        rows, columns = (_blurring(size, self.width, x0) for size in x0.shape[-2:])
+        return rows @ x0 @ columns.T
+
+    def seen(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """Return (C, H, W)."""
+        channels, height, width = shape
+        return channels, height, width
+
+
+def _blurring(size: int, width: float, like: Tensor) -> Tensor:
+    """Return the matrix (size, size) that blurs a line of pixels; what lies beyond an end has the value of the end."""
+    reach = max(1, round(4 * width))
+    offsets = torch.arange(-reach, reach + 1, dtype=torch.float64)
+    weights = (-(offsets**2) / (2 * width**2)).exp()
+    places = (torch.arange(size)[:, None] + offsets.long()).clamp(0, size - 1)
+    matrix = torch.zeros(size, size, dtype=torch.float64).scatter_add_(1, places, (weights / weights.sum()).expand(size, -1))
+    return matrix.to(like)
+
+
+@dataclass(frozen=True)
+class Grey(Degradation):
+    """The luminance of colour images, to be coloured again."""
+
+    def __call__(self, x0: Tensor) -> Tensor:
+        """Return the grey images: (B, 1, H, W)."""
+        return torch.einsum("bchw,c->bhw", x0, x0.new_tensor(LUMINANCE))[:, None]
+
+    def seen(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """Return (1, H, W)."""
+        channels, height, width = shape
+        if channels != len(LUMINANCE):
+            raise UserError(f"only colour images can be coloured, and these have {channels} of the 3 channels they need")
+        return 1, height, width
+
+
+MEASUREMENTS: dict[str, type[Degradation]] = {"upscale": Pool, "deblur": Blur, "colour": Grey}

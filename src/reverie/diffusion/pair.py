@@ -1,0 +1,92 @@
+"""Clean data and noise as one value, and the six things a network can be asked to output.
+
+Coefficients (alpha, sigma, a, b, ...) are floats or float64 of shape (B,); data have shape (B, ...).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from reverie.base.errors import pick
+from reverie.base.scalar import Coefficient, combine, sqrt
+
+Row = tuple[Coefficient, Coefficient]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Clean data x0 and unit noise eps.  x0, eps: (B, ...)."""
+
+    x0: Tensor
+    eps: Tensor
+
+    def mix(self, a: Coefficient, b: Coefficient) -> Tensor:
+        """Return a x0 + b eps.  a, b: float or (B,).
+
+        (alpha, sigma) gives noised data, a target's row gives what the network should output, (alpha_s, sigma_s)
+        is the deterministic step to time s, and the schedule's rates give the probability-flow velocity.
+        """
+        return combine(a, self.x0, b, self.eps)
+
+
+def _eps(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
+    return 0.0, 1.0
+
+
+def _x0(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
+    return 1.0, 0.0
+
+
+def _v(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
+    return -sigma, alpha
+
+
+def _flow(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
+    return -1.0, 1.0
+
+
+def _score(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
+    return 0.0, -1 / sigma
+
+
+def _edm(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
+    r = sqrt(alpha**2 * k**2 + sigma**2)
+    return sigma / (k * r), -alpha * k / r
+
+
+Target = Callable[[Coefficient, Coefficient, float], Row]
+
+TARGETS: dict[str, Target] = {
+    "eps": _eps,  # the noise (arXiv:2006.11239)
+    "x0": _x0,  # the clean data
+    "v": _v,  # alpha eps - sigma x0 (arXiv:2202.00512)
+    "flow": _flow,  # eps - x0, the velocity of the straight path (arXiv:2209.03003)
+    "score": _score,  # -eps / sigma, the gradient of the log-density (arXiv:2011.13456)
+    "edm": _edm,  # unit variance at every noise level for data of standard deviation k (arXiv:2206.00364)
+}
+
+
+def row(target: str, alpha: Coefficient, sigma: Coefficient, k: float = 1.0) -> Row:
+    """Return (a, b) such that the target is a x0 + b eps.  k: standard deviation of the data (EDM only)."""
+    return pick(TARGETS, target, "target")(alpha, sigma, k)
+
+
+def decode(x: Tensor, y: Tensor, alpha: Coefficient, sigma: Coefficient, a: Coefficient, b: Coefficient) -> Pair:
+    """Solve x = alpha x0 + sigma eps, y = a x0 + b eps for (x0, eps).
+
+    x0 = (b x - sigma y) / D,  eps = (alpha y - a x) / D,  D = alpha b - sigma a.  x, y: (B, ...).
+    """
+    d = alpha * b - sigma * a
+    return Pair(x0=combine(b / d, x, -sigma / d, y), eps=combine(alpha / d, y, -a / d, x))
+
+
+def pair_of(x: Tensor, y: Tensor, alpha: Coefficient, sigma: Coefficient, target: str, k: float = 1.0) -> Pair:
+    """Recover clean data and noise from noised data x and one target value y: `pair_of(x, y, alpha, sigma, "score")`.
+
+    For "score" and "eps" this is Tweedie's formula, x0 = (x + sigma² score) / alpha = (x - sigma eps) / alpha.
+    The way back is `pair.mix(*row(target, alpha, sigma))`.
+    """
+    return decode(x, y, alpha, sigma, *row(target, alpha, sigma, k))

@@ -1,0 +1,90 @@
+"""Runge-Kutta 4(5) with steps of its own for each member of a batch: the integrator of sampling and of likelihoods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from reverie.base.scalar import expand
+
+Slope = Callable[[Tensor, Tensor], Tensor]  # of x, (B, ...), at places (B,) float64 on the CPU
+
+# Dormand and Prince, "A family of embedded Runge-Kutta formulae" (1980): the last row is also the fifth-order solution.
+ROWS = (
+    (1 / 5,),
+    (3 / 40, 9 / 40),
+    (44 / 45, -56 / 15, 32 / 9),
+    (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
+    (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
+    (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
+)
+PLACES = (1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0, 1.0)
+ERRORS = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)  # fifth minus fourth order
+
+FIRST_SHARE = 0.2  # of the interval, for the very first step
+LEAST_SHARE = 1e-7  # of the interval: smaller steps cannot help any more
+
+
+class TooStiffError(ArithmeticError):
+    """Steps became too small to go on."""
+
+
+def mean_size(error: Tensor, x: Tensor, ahead: Tensor) -> Tensor:
+    """Return the root mean square of error / (1 + |x|) of each member: (B,)."""
+    return (error / (1 + torch.maximum(x.abs(), ahead.abs()))).flatten(1).square().mean(1).sqrt()
+
+
+def integrate(
+    slope: Slope,
+    x: Tensor,
+    first: Tensor,
+    start: float,
+    end: float,
+    tolerance: float,
+    stride: Tensor | None = None,
+    size: Callable[[Tensor, Tensor, Tensor], Tensor] = mean_size,
+) -> tuple[Tensor, Tensor]:
+    """Carry x from start to end along dx/dplace = slope(x, place), and return it with the length of the next step.
+
+    A step is taken if size(error, x, ahead) is within the tolerance.  Each member has its own steps, so that it does not
+    depend on its batch.  first: the slope at the start; stride: lengths to begin with, (B,), positive either way.
+    """
+    way = 1.0 if end > start else -1.0
+    whole = abs(end - start)
+    place = torch.full((len(x),), start, dtype=torch.float64)
+    stride = stride if stride is not None else torch.full_like(place, whole * FIRST_SHARE)
+    while (left := (end - place) * way).max() > 0:
+        taken = torch.minimum(stride, left)
+        ahead, next_slope, error = _try(slope, x, place, taken * way, first)
+        ratio = (size(error, x, ahead).double().cpu() / tolerance).nan_to_num(nan=torch.inf)
+        going = left > 0
+        accepted = (ratio <= 1) & going
+        keep = accepted.to(x.device).reshape(-1, *[1] * (x.ndim - 1))
+        x, first = torch.where(keep, ahead, x), torch.where(keep, next_slope, first)
+        place = torch.where(accepted, torch.where(taken == left, end, place + way * taken), place)
+        factor = (0.9 * ratio.clamp(min=1e-12) ** -0.2).clamp(0.2, 5.0)
+        # A last step that the end of the interval cut short says nothing against the longer one.
+        cut = accepted & (taken < stride)
+        stride = torch.where(going, torch.where(cut, torch.maximum(stride, taken * factor), taken * factor), stride)
+        if float((stride / whole).min()) < LEAST_SHARE:
+            raise TooStiffError
+    return x, stride
+
+
+def _try(slope: Slope, x: Tensor, place: Tensor, taken: Tensor, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Try steps of the given lengths, with their signs: return the ends, the slopes there, and the estimated errors."""
+    slopes = [first]
+    for c, row in zip(PLACES, ROWS, strict=True):
+        ahead = x + expand(taken, x) * _weighted(row, slopes)
+        slopes.append(slope(ahead, place + c * taken))
+    return ahead, slopes[-1], expand(taken, x) * _weighted(ERRORS, slopes)
+
+
+def _weighted(weights: Sequence[float], slopes: Sequence[Tensor]) -> Tensor:
+    """Return the sum of the slopes with their weights."""
+    total = weights[0] * slopes[0]
+    for weight, slope in zip(weights[1:], slopes[1:], strict=True):
+        total = total.add_(slope, alpha=weight) if weight else total
+    return total

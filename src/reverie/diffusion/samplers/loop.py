@@ -1,0 +1,126 @@
+"""The one sampling loop, and what it asks of a sampler."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reverie.base.errors import UserError
+from reverie.base.noise import Noise
+from reverie.base.scalar import sqrt
+from reverie.diffusion.denoiser import Denoiser
+from reverie.diffusion.pair import Pair
+from reverie.diffusion.process import transition
+from reverie.diffusion.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One moment of a trajectory, number i of as many: x at time t and the estimate made from it.  x: (B, ...)."""
+
+    i: int
+    of: int
+    t: float
+    x: Tensor
+    pair: Pair
+
+    @property
+    def x0(self) -> Tensor:
+        """The clean data that x seems to hide: (B, ...)."""
+        return self.pair.x0
+
+
+class Sampler(ABC):
+    """A rule for one step.  It owns no schedule and no loop; what it must remember it returns."""
+
+    order: int | None = None  # at which x converges to the probability flow as steps shrink; None where noise is drawn
+    rests: bool = False  # whether a step may end at the time it began
+
+    @abstractmethod
+    def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
+        """Step from the current frame to time s and return x there and the memory (None at first).
+
+        The frame holds the estimate at (x, t), so a sampler of one evaluation a step never calls `denoise`
+        except for its schedule.
+        """
+
+    def stir(self, schedule: Schedule, x: Tensor, t: float, noise: Noise) -> tuple[Tensor, float]:
+        """Return x and t from which the next frame is made: by default, those that the last step reached."""
+        return x, t
+
+    def extra(self, first: bool) -> int | None:
+        """Return how often a step calls `denoise` besides the frame's own estimate; None if that depends on x."""
+        return 0
+
+    def evaluations(self, grid: Tensor) -> int | None:
+        """Return how many network evaluations a trajectory over a grid costs; None if that depends on x."""
+        total, first = 1, True
+        for t, s in pairwise(grid.tolist()):
+            if s <= t:
+                more = self.extra(first)
+                if more is None:
+                    return None
+                total += 1 + more
+            first = s > t
+        return total
+
+    def check(self, schedule: Schedule, grid: Tensor) -> None:
+        """Refuse a grid that this sampler cannot walk under this schedule, before any network is called."""
+        times = grid.tolist()
+        if not times or not all(0 <= t <= 1 and schedule(t)[1] > 0 for t in times):
+            raise UserError("a time grid needs at least one time, each in [0, 1] and with some noise left (sigma > 0)")
+        if min(times) < schedule.t_min * (1 - 1e-9):
+            raise UserError(
+                f"this grid goes down to t = {min(times):.3g}, but the model knows nothing below t = {schedule.t_min:.3g};"
+                " take fewer steps or another grid"
+            )
+        if not self.rests and any(t == s for t, s in pairwise(times)):
+            raise UserError("this grid stays at one noise level, which only the langevin sampler can use")
+
+
+def affordable(sampler: Sampler, grid: Callable[[Schedule, int], Tensor], schedule: Schedule, budget: int) -> int | None:
+    """Return the most steps on a grid that cost no more than a budget of network evaluations.
+
+    None if the cost depends on x; one step if even two cost more.
+    """
+    for steps in range(budget, 1, -1):
+        cost = sampler.evaluations(grid(schedule, steps))
+        if cost is None:
+            return None
+        if cost <= budget:
+            return steps
+    return 1
+
+
+def start(schedule: Schedule, t: float, eps: Tensor) -> Tensor:
+    """Return the noise a trajectory starts from: sqrt(alpha² + sigma²) eps, the right size for data of unit variance."""
+    alpha, sigma = schedule(t)
+    return sqrt(alpha**2 + sigma**2) * eps
+
+
+@torch.no_grad()
+def trajectory(denoise: Denoiser, sampler: Sampler, x: Tensor, grid: Tensor, noise: Noise) -> Iterator[Frame]:
+    """Walk x along the grid and yield every frame; the last frame's x0 is the sample.
+
+    The grid ends above sigma = 0, and the last act is always one more estimate: no case for the end is needed.  Where
+    the grid rises, x is noised again by q(x_s | x_t): no estimate is made there, and the sampler forgets what it
+    remembered.  x: (B, ...) at time grid[0]; grid: (n,) float64.
+    """
+    sampler.check(denoise.schedule, grid)
+    times, memory = grid.tolist(), None
+    for i, (t, s) in enumerate(zip(times, [*times[1:], None], strict=True)):
+        if s is not None and s > t:
+            scale, std = transition(denoise.schedule, t, s)
+            x, memory = Pair(x, noise.like(x)).mix(scale, std), None
+            continue
+        x, t = sampler.stir(denoise.schedule, x, t, noise)
+        now = Frame(i, len(times), t, x, denoise(x, t))
+        yield now
+        if s is not None:
+            x, memory = sampler.step(denoise, now, s, noise, memory)

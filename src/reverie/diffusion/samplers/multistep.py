@@ -1,0 +1,252 @@
+"""Samplers that remember earlier estimates: DPM-Solver++, UniPC, Adams-Bashforth.
+
+DPM-Solver++ and UniPC work in l = log(alpha / sigma), where the probability flow between times t and s is
+
+    x_s = (sigma_s / sigma_t) x + sigma_s * integral from l_t to l_s of e^l x0(l) dl      (arXiv:2211.01095, eq. 8)
+
+and only x0(l) needs approximation: a polynomial through the estimates so far.  An estimate made at alpha = 0 lies
+infinitely far back in l and counts no more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+from torch import Tensor
+
+from reverie.base.errors import UserError
+from reverie.base.noise import Noise
+from reverie.base.scalar import combine
+from reverie.diffusion.denoiser import Denoiser
+from reverie.diffusion.samplers.loop import Frame, Sampler
+from reverie.diffusion.schedule import Schedule
+
+Past = list[tuple[float, Tensor]]  # (place, estimate) of earlier frames, the latest first
+
+# A step may be this many times as long as the one before for a straight line and for a parabola to be followed.  Longer
+# steps, such as the last of few uniform ones, where l runs away, are left to lower degrees.  Against the exact flow of a
+# Gaussian and a mixture (four schedules, 5 to 50 uniform steps) this makes errors 3 to 10 times smaller in the mean.
+GROWTH = (3.0, 1.5)
+
+
+def half_log_snr(schedule: Schedule, t: float) -> float:
+    """Return l = log(alpha / sigma), which rises as noise falls; -inf where alpha = 0."""
+    return float(schedule.log_snr(t)) / 2
+
+
+def remember(place: float, estimate: Tensor, past: Past, length: int) -> Past:
+    """Put the newest estimate in front and keep as many as are needed, none of them infinitely far away."""
+    return [(p, e) for p, e in [(place, estimate), *past][:length] if math.isfinite(p)]
+
+
+def within_reach(place: float, h: float, past: Past) -> Past:
+    """Return the estimates that the polynomial of a step of length h passes through besides the one at its start."""
+    return past[: sum(h <= most * (place - past[0][0]) for most in GROWTH)] if past else past
+
+
+def trapezoid(denoise: Denoiser, now: Frame, s: float) -> Tensor:
+    """Return x at time s to second order, by x0 at both ends and one evaluation: d(x / sigma) = x0 d(alpha / sigma).
+
+    Methods of third order need such a first step, because a first-order one would leave an error of second order.
+    """
+    (alpha_t, sigma_t), (alpha_s, sigma_s) = denoise.schedule(now.t), denoise.schedule(s)
+    ahead = denoise(now.pair.mix(alpha_s, sigma_s), s).x0
+    weight = (alpha_s - alpha_t * sigma_s / sigma_t) / 2
+    return combine(sigma_s / sigma_t, now.x, weight, now.x0 + ahead)
+
+
+@dataclass(frozen=True)
+class Stride:
+    """One step in l, of length h and with eta of the reverse equation's noise (1 is all of it).
+
+    x_s = keep x + gain (x0 + ...) + spread z,  keep = sigma_s / sigma_t e^(-eta h),  gain = alpha_s (1 - e^(-(1 + eta) h)).
+    """
+
+    h: float
+    keep: float
+    gain: float
+    spread: float
+    alpha: float
+
+
+def stride(schedule: Schedule, t: float, s: float, eta: float = 0.0) -> Stride:
+    """Measure the step from t to s."""
+    (_, sigma_t), (alpha_s, sigma_s) = schedule(t), schedule(s)
+    h = half_log_snr(schedule, s) - half_log_snr(schedule, t)
+    decay = math.exp(-eta * h) if eta else 1.0
+    spread = float(sigma_s) * math.sqrt(-math.expm1(-2 * eta * h)) if eta else 0.0
+    return Stride(h, float(sigma_s / sigma_t) * decay, -float(alpha_s) * math.expm1(-(1 + eta) * h), spread, float(alpha_s))
+
+
+class DPM2M(Sampler):
+    """DPM-Solver++(2M): x0 extrapolated half a step ahead on a straight line in l (arXiv:2211.01095, algorithm 2).
+
+    x_s = keep x + gain (x0 + (x0 - x0_before) h / (2 h_before)).  eta > 0 adds noise: see `dpm++sde`.
+    """
+
+    order: int | None = 2
+    eta = 0.0
+
+    def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Past | None) -> tuple[Tensor, Past]:
+        """Return x at time s and the estimates to remember."""
+        go, place, past = stride(denoise.schedule, now.t, s, self.eta), half_log_snr(denoise.schedule, now.t), memory or []
+        x = combine(go.keep, now.x, go.gain, now.x0)
+        if near := within_reach(place, go.h, past):
+            before, x0_before = near[0]
+            lead = go.gain * go.h / (2 * (place - before))
+            x = x.add_(now.x0, alpha=lead).sub_(x0_before, alpha=lead)
+        if self.eta:
+            x = x.add_(noise.like(x), alpha=go.spread)
+        return x, remember(place, now.x0, past, 1)
+
+
+class DPMSDE(DPM2M):
+    """DPM-Solver++ for the reverse stochastic equation, two-step (arXiv:2211.01095, section 4.4 and appendix A).
+
+    As 2M with keep, gain and noise of the reverse equation.  eta scales its noise: 1 is all of it (a first step is then
+    exactly DDPM's), 0 is 2M.
+    """
+
+    def __init__(self, eta: float = 1.0) -> None:
+        if not 0 <= eta <= 1:
+            raise UserError(f"eta must lie in [0, 1], got {eta}")
+        self.eta, self.order = eta, None if eta else 2
+
+
+class DPM3M(Sampler):
+    """DPM-Solver++(3M): a parabola in l through the last three estimates, integrated exactly (arXiv:2211.01095).
+
+    x_s = keep x + gain x0 + alpha_s (m1 slope + m2 bend),  m1 = h - (1 - e^-h),  m2 = h² - 2 m1, where slope and bend are
+    the first and half the second derivative of the parabola at l_t.  The first step is the trapezoid's.  The order holds
+    where alpha > 0 at the start; from alpha = 0 it was measured as 2.5.
+    """
+
+    order = 3
+
+    def extra(self, first: bool) -> int:
+        """Return one for the first step."""
+        return int(first)
+
+    def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Past | None) -> tuple[Tensor, Past]:
+        """Return x at time s and the estimates to remember."""
+        place, past = half_log_snr(denoise.schedule, now.t), memory or []
+        kept = remember(place, now.x0, past, 2)
+        if memory is None:
+            return trapezoid(denoise, now, s), kept
+        go = stride(denoise.schedule, now.t, s)
+        x = combine(go.keep, now.x, go.gain, now.x0)
+        if near := within_reach(place, go.h, past):
+            slope, bend = _derivatives(place, now.x0, near)
+            m1 = go.h + math.expm1(-go.h)
+            x = x.add_(slope, alpha=go.alpha * m1)
+            if bend is not None:
+                x = x.add_(bend, alpha=go.alpha * (go.h**2 - 2 * m1))
+        return x, kept
+
+
+def _derivatives(place: float, estimate: Tensor, past: Past) -> tuple[Tensor, Tensor | None]:
+    """Return the slope and half the second derivative, at `place`, of the polynomial through up to three estimates."""
+    d1 = place - past[0][0]
+    first = (estimate - past[0][1]) / d1
+    if len(past) == 1:
+        return first, None
+    d2 = past[0][0] - past[1][0]
+    bend = (first - (past[0][1] - past[1][1]) / d2) / (d1 + d2)
+    return first + bend * d1, bend
+
+
+class UniPC(Sampler):
+    """Predict, and correct the last prediction by the estimate that was made at it (arXiv:2302.04867, B(h) = e^h - 1).
+
+    Each estimate serves twice, so the corrector costs nothing: a predictor of order p is corrected to order p + 1.  The
+    first correction is of second order, which limits the whole to third.
+    """
+
+    def __init__(self, order: Annotated[int, Field(ge=1, le=3)] = 2) -> None:
+        if order not in (1, 2, 3):
+            raise UserError(f"the order of unipc's predictor must be 1, 2 or 3, got {order}")
+        self.predictor, self.order = order, min(order + 1, 3)
+
+    def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
+        """Return x at time s, and what the correction of it will need: where it came from and the estimates before."""
+        schedule, x, past = denoise.schedule, now.x, []
+        if memory is not None:
+            before, x_before, x0_before, past = memory
+            x = self._move(schedule, before, now.t, x_before, x0_before, past, now.x0)
+            past = remember(half_log_snr(schedule, before), x0_before, past, self.predictor)
+        used = past[: self.predictor - 1]
+        return self._move(schedule, now.t, s, x, now.x0, used, None), (now.t, x, now.x0, used)
+
+    def _move(self, schedule: Schedule, t: float, s: float, x: Tensor, x0: Tensor, past: Past, ahead: Tensor | None) -> Tensor:
+        """Go from t to s by the estimates at t and before, and for a correction the one at s as well."""
+        go, place = stride(schedule, t, s), half_log_snr(schedule, t)
+        others = [((p - place) / go.h, e) for p, e in within_reach(place, go.h, past)]
+        others += [(1.0, ahead)] if ahead is not None else []
+        x = combine(go.keep, x, go.gain, x0)
+        for (r, estimate), weight in zip(others, _weights(go.h, [r for r, _ in others]), strict=True):
+            share = go.gain * weight / r
+            x = x.add_(estimate, alpha=share).sub_(x0, alpha=share)
+        return x
+
+
+def _weights(h: float, places: list[float]) -> list[float]:
+    """Return UniPC's weights a_k of (x0_k - x0) / r_k for K estimates at l_t + r_k h.
+
+    sum_k a_k r_k^(n - 1) = m_n / m_0 for n = 1 .. K, where m_n is the integral of e^(l - l_s) ((l - l_t) / h)^n over the
+    step and by parts m_n = 1 - n m_{n-1} / h: powers of l are then integrated exactly.  A single weight is 1/2 instead,
+    which is as good and holds for an infinite h.
+    """
+    if len(places) <= 1:
+        return [0.5] * len(places)
+    moments = [-math.expm1(-h)]
+    for n in range(1, len(places) + 1):
+        moments.append(1 - n * moments[-1] / h)
+    system = np.vander(places, increasing=True).T
+    return [float(a) for a in np.linalg.solve(system, np.array(moments[1:]) / moments[0])]
+
+
+class AdamsBashforth(Sampler):
+    """Integrate eps over u = sigma / alpha by a polynomial through the last estimates (PLMS, arXiv:2202.09778).
+
+    d(x / alpha) = eps du, so x_s = alpha_s (x / alpha_t + sum_k w_k eps_k), where w_k are the integrals of the Lagrange
+    polynomials from u_t to u_s: the classical coefficients where the u are evenly spaced, and right where they are not.
+    Of third order the first step is the trapezoid's; this order holds where alpha > 0 at the start, and was measured as
+    2.4 from alpha = 0.
+    """
+
+    def __init__(self, order: Annotated[int, Field(ge=1, le=3)] = 3) -> None:
+        if order not in (1, 2, 3):
+            raise UserError(f"the order of adams-bashforth must be 1, 2 or 3, got {order}")
+        self.terms = self.order = order
+
+    def extra(self, first: bool) -> int:
+        """Return one for the first step of a third-order walk."""
+        return int(first and self.terms == 3)
+
+    def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Past | None) -> tuple[Tensor, Past]:
+        """Return x at time s and the estimates to remember."""
+        (alpha_t, sigma_t), (alpha_s, sigma_s) = denoise.schedule(now.t), denoise.schedule(s)
+        place, past = float(sigma_t / alpha_t) if alpha_t > 0 else math.inf, memory or []
+        kept = remember(place, now.pair.eps, past, self.terms - 1)
+        if memory is None and self.terms == 3:
+            return trapezoid(denoise, now, s), kept
+        x = now.pair.mix(alpha_s, sigma_s)
+        if past:
+            estimates = [(place, now.pair.eps), *past]
+            gains = lagrange_integrals([p for p, _ in estimates], place, float(sigma_s / alpha_s))
+            for (_, eps), gain in zip(estimates[1:], gains[1:], strict=True):
+                share = float(alpha_s) * gain  # the weights sum to u_s - u_t, which the DDIM step has given to eps
+                x = x.add_(eps, alpha=share).sub_(now.pair.eps, alpha=share)
+        return x, kept
+
+
+def lagrange_integrals(nodes: list[float], start: float, end: float) -> list[float]:
+    """Return the integrals from start to end of the polynomials that are 1 at one node and 0 at the others."""
+    width = end - start
+    moments = [1 / (n + 1) for n in range(len(nodes))]  # of powers on [0, 1]
+    system = np.vander([(node - start) / width for node in nodes], increasing=True).T
+    return [width * float(w) for w in np.linalg.solve(system, moments)]

@@ -1,0 +1,221 @@
+"""How fast data turn into noise: alpha(t) and sigma(t) with x = alpha x0 + sigma eps, t = 0 data, t = 1 noise.
+
+A time and its coefficients are floats, a batch of them float64 (B,) on the CPU; `reverie.base.scalar` casts them at the edge.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from scipy.interpolate import PchipInterpolator
+from torch import Tensor, nn
+
+from reverie.base.errors import ReverieWarning, UserError
+from reverie.base.scalar import Coefficient, Time, as_time, exp, expm1, log, sqrt
+
+Steps = Annotated[int, Field(ge=2, le=100_000)]
+
+SIGNAL_LIMIT = 0.03  # alpha / sigma at t = 1 above which samplers start from visibly wrong noise
+BETA_CAP = 0.999  # the largest beta of schedules that are given by alpha_bar (arXiv:2102.09672)
+
+
+class Schedule(nn.Module, ABC):
+    """A curve t -> (alpha, sigma), amplitudes (never squared, never cumulative).
+
+    A subclass defines `forward`; the rest follows from it.  t: float or (B,) in [0, 1].
+    """
+
+    t_min: float = 1e-3  # the time at which sampling stops and the x0 estimate is taken
+
+    if TYPE_CHECKING:
+
+        def __call__(self, t: Time) -> tuple[Coefficient, Coefficient]: ...  # noqa: D102
+
+    @abstractmethod
+    def forward(self, t: Time) -> tuple[Coefficient, Coefficient]:
+        """Return alpha(t), sigma(t)."""
+
+    def log_snr(self, t: Time) -> Coefficient:
+        """Return 2 log(alpha / sigma), which falls with t."""
+        alpha, sigma = self(t)
+        return 2 * (log(alpha) - log(sigma))
+
+    def rates(self, t: Time) -> tuple[Coefficient, Coefficient]:
+        """Return d alpha / dt and d sigma / dt, by forward-mode differentiation."""
+        t = as_time(t)
+        batch = t if isinstance(t, Tensor) else torch.tensor([t], dtype=torch.float64)
+        d_alpha, d_sigma = torch.func.jvp(self, (batch,), (torch.ones_like(batch),))[1]
+        return (d_alpha, d_sigma) if isinstance(t, Tensor) else (float(d_alpha), float(d_sigma))
+
+    def invert(self, log_snr: Time) -> Time:
+        """Return the t in [0, 1] with the given log-SNR, by bisection to float64 precision.
+
+        A log-SNR outside the schedule's range gives the nearer end.
+        """
+        target = as_time(log_snr)
+        if not isinstance(target, Tensor):
+            return float(self.invert(torch.tensor([target], dtype=torch.float64)))
+        low, high = torch.zeros_like(target), torch.ones_like(target)
+        for _ in range(64):
+            middle = (low + high) / 2
+            noisier = torch.as_tensor(self.log_snr(middle)) < target
+            low, high = torch.where(noisier, low, middle), torch.where(noisier, middle, high)
+        return (low + high) / 2
+
+    def remaining_signal(self) -> float:
+        """Return alpha / sigma at t = 1: how much of the data is left in what should be pure noise."""
+        alpha, sigma = self(1.0)
+        return float(alpha / sigma)
+
+    def warn_if_signal_remains(self) -> None:
+        """Warn when the end of the schedule still holds signal, because then sampling starts from the wrong noise."""
+        if (left := self.remaining_signal()) > SIGNAL_LIMIT:
+            alpha, sigma = self(1.0)
+            warnings.warn(
+                f"the schedule ends at alpha = {float(alpha):.3g}, sigma = {float(sigma):.3g} (ratio {left:.2g}, wanted at"
+                f" most {SIGNAL_LIMIT}): signal is left at t = 1, so sampling starts from noise the model never saw;"
+                " raise beta_end or sigma_max",
+                ReverieWarning,
+                stacklevel=3,
+            )
+
+
+class Table(Schedule):
+    """A discrete chain beta_1..beta_T, exact at t = i/T and smooth between.
+
+    alpha² = alpha_bar(t), sigma² = 1 - alpha_bar(t), alpha_bar(i/T) = prod_{j<=i} (1 - beta_j).
+    Between the nodes log alpha_bar is a monotone cubic (PCHIP), so that the rates are continuous.  betas: (T,).
+    """
+
+    def __init__(self, betas: np.ndarray, hint: str = "") -> None:
+        super().__init__()
+        if len(betas) < 2:
+            raise UserError(f"a schedule needs at least 2 steps, got {len(betas)}")
+        if not (betas.min() > 0 and betas.max() < 1):
+            raise UserError(
+                f"every beta must lie strictly between 0 and 1, but this schedule of {len(betas)} steps has betas from"
+                f" {betas.min():.4g} to {betas.max():.4g}{hint}"
+            )
+        self.steps = len(betas)
+        self.t_min = 1 / self.steps
+        nodes = np.concatenate([[0.0], np.log1p(-betas).cumsum()])
+        curve = PchipInterpolator(np.arange(self.steps + 1), nodes)
+        self._cubics = torch.from_numpy(curve.c.T.copy())  # (T, 4), a plain attribute: never cast, never moved
+        self._rows: list[Any] = curve.c.T.tolist()
+
+    def forward(self, t: Time) -> tuple[Coefficient, Coefficient]:
+        """Return alpha, sigma from the cubic of the interval that t lies in."""
+        place = as_time(t) * self.steps
+        if isinstance(place, Tensor):
+            left = place.detach().floor().clamp(0, self.steps - 1)
+            u: Coefficient = place - left
+            c3, c2, c1, c0 = self._cubics[left.long()].unbind(-1)
+        else:
+            first = min(max(int(place), 0), self.steps - 1)
+            u = place - first
+            c3, c2, c1, c0 = self._rows[first]
+        log_alpha_bar = ((c3 * u + c2) * u + c1) * u + c0
+        return exp(log_alpha_bar / 2), sqrt(-expm1(log_alpha_bar))
+
+
+def _count(steps: int) -> int:
+    if steps < 2:
+        raise UserError(f"a schedule needs at least 2 steps, got {steps}")
+    return steps
+
+
+class Linear(Table):
+    """beta grows linearly from beta_start to beta_end, both given for 1,000 steps and scaled by 1000/steps.
+
+    arXiv:2006.11239, section 4.
+    """
+
+    def __init__(self, steps: Steps = 1000, beta_start: float = 1e-4, beta_end: float = 0.02) -> None:
+        scale = 1000 / _count(steps)
+        betas = np.linspace(beta_start * scale, beta_end * scale, steps)
+        super().__init__(betas, f"; beta_start and beta_end are scaled by 1000/steps = {scale:.4g}")
+
+
+class ScaledLinear(Table):
+    """The square root of beta grows linearly; the values are those of latent diffusion (arXiv:2112.10752)."""
+
+    def __init__(self, steps: Steps = 1000, beta_start: float = 0.00085, beta_end: float = 0.012) -> None:
+        scale = 1000 / _count(steps)
+        if not (beta_start > 0 and beta_end > 0):
+            raise UserError(f"beta_start and beta_end must be positive, got {beta_start} and {beta_end}")
+        betas = np.linspace((beta_start * scale) ** 0.5, (beta_end * scale) ** 0.5, steps) ** 2
+        super().__init__(betas, f"; beta_start and beta_end are scaled by 1000/steps = {scale:.4g}")
+
+
+def _capped_betas(alpha_bar: Callable[[np.ndarray], np.ndarray], steps: int) -> np.ndarray:
+    nodes = alpha_bar(np.arange(_count(steps) + 1) / steps)
+    return np.asarray(np.minimum(1 - nodes[1:] / nodes[:-1], BETA_CAP))
+
+
+class Cosine(Table):
+    """alpha_bar = cos²(pi/2 (t + shift) / (1 + shift)), normalised to 1 at t = 0 (arXiv:2102.09672)."""
+
+    def __init__(self, steps: Steps = 1000, shift: float = 0.008) -> None:
+        if not shift >= 0:
+            raise UserError(f"the cosine schedule's shift must not be negative, got {shift}")
+        super().__init__(_capped_betas(lambda t: np.cos((t + shift) / (1 + shift) * np.pi / 2) ** 2, steps))
+
+
+class Sigmoid(Table):
+    """alpha_bar falls as a logistic curve over [start, end] with the given temperature (arXiv:2212.11972)."""
+
+    def __init__(self, steps: Steps = 1000, start: float = -3.0, end: float = 3.0, temperature: float = 1.0) -> None:
+        if not (end > start and temperature > 0):
+            raise UserError(f"a sigmoid schedule needs start < end and temperature > 0, got {start}, {end}, {temperature}")
+
+        def alpha_bar(t: np.ndarray) -> np.ndarray:
+            fall = 1 / (1 + np.exp((start + t * (end - start)) / temperature))
+            return np.asarray((fall - fall[-1]) / (fall[0] - fall[-1]))
+
+        super().__init__(_capped_betas(alpha_bar, steps))
+
+
+class LogLinear(Schedule):
+    """Variance exploding: alpha = 1, sigma = sigma_min (sigma_max / sigma_min)^t (arXiv:2011.13456)."""
+
+    t_min = 0.0  # sigma(0) = sigma_min is already above zero
+
+    def __init__(self, sigma_min: float = 0.005, sigma_max: float = 80.0) -> None:
+        super().__init__()
+        if not 0 < sigma_min < sigma_max < math.inf:
+            raise UserError(f"a log-linear schedule needs 0 < sigma_min < sigma_max, got {sigma_min} and {sigma_max}")
+        self.sigma_min, self.sigma_max = sigma_min, sigma_max
+
+    def forward(self, t: Time) -> tuple[Coefficient, Coefficient]:
+        """Return 1, sigma(t)."""
+        t = as_time(t)
+        return t * 0 + 1.0, self.sigma_min * (self.sigma_max / self.sigma_min) ** t
+
+
+class Rectified(Schedule):
+    """The straight path: alpha = 1 - t, sigma = t (arXiv:2209.03003)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def forward(self, t: Time) -> tuple[Coefficient, Coefficient]:
+        """Return 1 - t, t."""
+        t = as_time(t)
+        return 1 - t, t * 1.0
+
+
+SCHEDULES: dict[str, type[Schedule]] = {
+    "linear": Linear,
+    "cosine": Cosine,
+    "sigmoid": Sigmoid,
+    "scaled-linear": ScaledLinear,
+    "log-linear": LogLinear,
+    "rectified": Rectified,
+}

@@ -1,0 +1,1 @@
+"""Pictures, contact sheets, curves and films: arrays in, files out."""

@@ -1,0 +1,137 @@
+"""Looking at a data set or a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.flop_counter import FlopCounterMode
+
+from reverie.base.files import atomic
+from reverie.base.noise import check_seed
+from reverie.data import DATASETS, Dataset, load_data
+from reverie.draw.picture import check_picture, contact_sheet, loss_curve, save, scatter, to_bytes
+from reverie.families.diffusion import Diffusion
+from reverie.runs.folder import CONFIG
+from reverie.runs.run import Run, load
+from reverie.training.summary import verdict
+
+SHEET = 64  # images on a contact sheet
+
+
+def flops(model: Diffusion) -> int:
+    """Return the floating-point operations of one evaluation of the network for one datum."""
+    device = next(model.parameters()).device
+    with FlopCounterMode(display=False) as counter:
+        model.denoiser(torch.zeros(1, *model.shape, device=device), 0.5)
+    return int(counter.get_total_flops())
+
+
+def draw_data(dataset: Dataset, out: Path) -> None:
+    """Draw a contact sheet of images, or a scatter of points."""
+    count = SHEET if dataset.is_images else 10_000
+    x, labels = dataset.batch(torch.linspace(0, len(dataset) - 1, min(count, len(dataset))).long())
+    names = [dataset.label_names[int(k)] for k in labels] if labels is not None else None
+    if not dataset.is_images:
+        save(scatter(x.numpy(), names, dataset.name), out)
+        return
+    with atomic(out) as aside:
+        Image.fromarray(contact_sheet(to_bytes(np.moveaxis(x.numpy(), 1, -1)), names)).save(aside)
+
+
+def _counts(counts: Mapping[str, int], most: int = 6) -> str:
+    """Say how often each thing occurs, the commonest first."""
+    ordered = sorted(counts.items(), key=lambda pair: -pair[1])
+    rest = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return ", ".join(f"{name} {count:,}" for name, count in ordered[:most]) + rest
+
+
+def describe(dataset: Dataset) -> Iterator[str]:
+    """Say what a scan has found, a line each: sizes, modes, classes, range, duplicates, then its notes."""
+    found = dataset.report
+    if dataset.is_images:
+        low, high = found["range"]
+        yield f"{len(dataset):,} images; sizes {_counts(found['sizes'])}; modes {_counts(found['modes'])}"
+        yield f"values {low} to {high}; {found['duplicates']:,} duplicates"
+    if dataset.label_names:
+        counts = dict(zip(dataset.label_names, dataset.label_counts(), strict=True))
+        yield f"{len(counts)} classes: {_counts(counts, 12)}"
+    yield from dataset.notes
+
+
+def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:
+    """Describe a data set; with `out`, draw it as well."""
+    if out is not None:
+        draw_data(dataset, Path(out))
+    x = dataset.some(2000)
+    axes = (0, 2, 3) if dataset.is_images else (0,)
+    return {
+        "data": dataset.name,
+        **{key: value for key, value in dataset.report.items() if key != "classes"},
+        "count": len(dataset),
+        "shape": list(dataset.shape),
+        "range": [float(x.min()), float(x.max())],
+        "mean": x.mean(axes).tolist(),
+        "std": x.std(axes).tolist(),
+        "labels": dict(zip(dataset.label_names, dataset.label_counts(), strict=True)),
+        "fingerprint": dataset.fingerprint(),
+        "notes": list(dataset.notes),
+    }
+
+
+def inspect_run(run: Run, out: str | Path | None) -> dict[str, Any]:
+    """Describe a run; with `out`, draw its losses."""
+    rows = run.metrics()
+    schedule = run.model.denoiser.schedule
+    alpha, sigma = schedule(1.0)
+    schedule.warn_if_signal_remains()
+    if out is not None and rows:
+        save(loss_curve(rows), Path(out))
+    judged = verdict(run)
+    held: Mapping[str, Any] = next((row for row in reversed(rows) if "held_out" in row), {})
+    return {
+        "run": str(run.path),
+        "data": run.config.data.name,
+        "shape": list(run.config.data.shape),
+        "labels": list(run.config.data.labels),
+        "parameters": sum(p.numel() for p in run.model.parameters()),
+        "operations": flops(run.model),
+        "network": run.config.network,
+        "target": run.config.target,
+        "schedule": run.config.schedule,
+        "schedule_end": {"alpha": alpha, "sigma": sigma},
+        "steps": rows[-1]["i"] if rows else 0,
+        "seconds": rows[-1]["seconds"] if rows else 0.0,
+        "finished": bool(rows) and rows[-1]["fraction"] == 1,
+        "training_loss": rows[-1]["loss"] if rows else None,
+        "held_out_loss": held.get("held_out"),
+        "held_out_loss_by_noise": held.get("held_out_levels", []),
+        "training_loss_by_noise": held.get("seen_levels", []),
+        "least_training_loss_by_noise": held.get("optimum_levels", []),
+        "linear_filter_loss_by_noise": held.get("linear_levels", []),
+        "held_out_noise_error_by_noise": held.get("noise_error_levels", []),
+        "verdict": list(judged.lines),
+        "findings": [asdict(finding) for finding in judged.findings],
+        "commands": judged.commands,
+    }
+
+
+def inspect(
+    what: str | Path,
+    *,
+    out: str | Path | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    reading: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Describe a run folder or a data set; with `out`, draw it as well.  reading: options of `load_data`."""
+    if out is not None:
+        check_picture(Path(out))
+    if str(what) not in DATASETS and (Path(what) / CONFIG).exists():
+        return inspect_run(load(what, device), out)
+    return inspect_data(load_data(str(what), seed=check_seed(seed), **(reading or {})), out)

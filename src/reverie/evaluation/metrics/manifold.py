@@ -1,0 +1,67 @@
+"""Precision, recall, density and coverage: how two sets of features lie in each other's neighbourhoods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reverie.base.distances import euclidean, row_blocks
+from reverie.base.errors import UserError
+from reverie.base.points import check_points, tensor
+
+GROUPS = 8  # of samples, left out in turn for the standard errors
+NAMES = ("precision", "recall", "density", "coverage")
+
+
+@dataclass(frozen=True)
+class Manifold:
+    """The four figures and their standard errors, which tell how they would differ with other samples."""
+
+    values: dict[str, float]
+    errors: dict[str, float]
+    k: int
+
+
+def _table(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat([euclidean(x[rows], y) for rows in row_blocks(len(x), len(y))])
+
+
+def _figures(across: Tensor, radii: Tensor, own: Tensor, k: int) -> Tensor:
+    """Return the four figures: (4,).  across: (M real, N) distances; radii: (M,) of the real; own: (N, N) distances."""
+    ours = own.kthvalue(k + 1, 1).values  # a sample is its own first neighbour
+    inside = across < radii[:, None]
+    return torch.stack([
+        inside.any(0).double().mean(),
+        (across < ours).any(1).double().mean(),
+        inside.sum(0).double().mean() / k,
+        (across.min(1).values < radii).double().mean(),
+    ])  # fmt: skip
+
+
+def manifold(samples: Any, real: Any, k: int = 5) -> Manifold:
+    """Compare features of samples (N, D) with those of real data (M, D).
+
+    A ball around each point reaches to its k-th neighbour in its own set.  precision: the share of samples in balls of real
+    data; recall: of real data in balls of samples (arXiv:1904.06991); density: in how many balls of real data a sample lies, by
+    k; coverage: the share of real data whose ball holds a sample (arXiv:2002.09797).
+    """
+    samples, real = tensor(samples).float(), tensor(real).float()
+    for name, points in (("samples", samples), ("real data", real)):
+        check_points(points, name)
+        if len(points) <= k:
+            raise UserError(f"neighbourhoods of {k} neighbours need at least {k + 1} {name}, got {len(points)}")
+    across, own = _table(real, samples), _table(samples, samples)
+    radii = torch.cat([euclidean(real[rows], real).kthvalue(k + 1, 1).values for rows in row_blocks(len(real), len(real))])
+    values = _figures(across, radii, own, k)
+    groups = torch.arange(len(samples)) % GROUPS
+    errors = torch.full((4,), torch.nan)
+    if len(samples) >= 2 * GROUPS and len(samples) - len(samples) // GROUPS > k + 1:
+        parts = [_figures(across[:, groups != g], radii, own[groups != g][:, groups != g], k) for g in range(GROUPS)]
+        left = torch.stack(parts)
+        errors = ((GROUPS - 1) / GROUPS * (left - left.mean(0)).square().sum(0)).sqrt()
+        errors = errors.clamp_min(1 / len(samples))  # what one sample weighs: figures at their limit are not certain
+    by_name = [dict(zip(NAMES, map(float, row), strict=True)) for row in (values, errors)]
+    return Manifold(by_name[0], by_name[1], k)

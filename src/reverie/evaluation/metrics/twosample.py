@@ -1,0 +1,55 @@
+"""The classifier two-sample test: whether samples can be told from data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import binomtest
+
+from reverie.base.errors import UserError
+from reverie.base.noise import check_seed
+from reverie.base.points import check_points, tensor
+
+FEWEST = 8  # of each set
+
+
+@dataclass(frozen=True)
+class TwoSample:
+    """The share of right answers on members it was not trained on, its standard error, and the chance of as many by luck."""
+
+    accuracy: float
+    standard_error: float
+    p_value: float
+    trained: int
+    asked: int
+
+
+def two_sample(x: Any, y: Any, seed: int = 0) -> TwoSample:
+    """Train a logistic classifier to tell x from y on one half of each and ask it about the other (arXiv:1610.06545).
+
+    It sees the features and their squares, so it notices what is too narrow or too wide.  Half is guessing.  x: (n, d); y:
+    (m, d), of which as many as of the smaller set are used.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    sets = [tensor(z).double() for z in (x, y)]
+    for name, points in zip(("x", "y"), sets, strict=True):
+        check_points(points, name)
+    many = min(map(len, sets)) // 2 * 2
+    if many < FEWEST:
+        raise UserError(f"the two-sample test needs at least {FEWEST} of each set, got {len(sets[0])} and {len(sets[1])}")
+    random = np.random.default_rng(check_seed(seed))
+    rows = np.concatenate([z.numpy()[random.permutation(len(z))[:many]] for z in sets])
+    answers = np.repeat([0, 1], many)
+    known = np.tile(np.arange(many) < many // 2, 2)
+    scale = rows[known].std(0)
+    rows = (rows - rows[known].mean(0)) / np.where(scale > 0, scale, 1.0)
+    rows = np.clip(rows, -20, 20)  # a feature that hardly varied must not outweigh all others
+    rows = np.concatenate([rows, rows**2 / 2], 1)
+    judge = LogisticRegression(C=0.1, max_iter=500).fit(rows[known], answers[known])
+    right = int((judge.predict(rows[~known]) == answers[~known]).sum())
+    share = right / many
+    error = float(np.sqrt(max(share * (1 - share), 1 / many) / many))
+    return TwoSample(share, error, float(binomtest(right, many, alternative="greater").pvalue), many, many)

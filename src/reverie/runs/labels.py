@@ -1,0 +1,93 @@
+"""What a user asks to be drawn: one label, all in turn, or a weighted sum of labels such as `6:1.5,8:-1`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reverie.base.errors import UserError, unknown
+from reverie.diffusion.guidance import check_interval
+
+MOST_GUIDANCE, MOST_PARTS = 1000, 64
+NUMBER = r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(?:,\s*|$)"
+WEIGHT = re.compile(NUMBER, re.IGNORECASE)
+PART = re.compile(rf"(.+?):{NUMBER}", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Composition:
+    """Labels, by number, and the weight of each."""
+
+    labels: tuple[int, ...]
+    weights: tuple[float, ...]
+
+
+def read_label(label: str, names: Sequence[str]) -> Composition:
+    """Return what a label asks for; a name that is in the run always stands for itself, whatever signs it holds."""
+    if label in names:
+        return Composition((names.index(label),), (1.0,))
+    parts, rest = [], label
+    while rest:
+        known = next((name for name in sorted(names, key=len, reverse=True) if rest.startswith(f"{name}:")), None)
+        found = WEIGHT.match(rest, len(known) + 1) if known is not None else PART.match(rest)
+        if found is None:
+            raise unknown(label, (*names, "all"), "label")
+        parts.append((known if known is not None else found[1].strip(), float(found[found.lastindex or 1])))
+        rest = rest[found.end() :]
+    if not parts:
+        raise unknown(label, (*names, "all"), "label")
+    if wrong := [name for name, _ in parts if name not in names]:
+        raise unknown(wrong[0], names, "label")
+    if len(parts) > MOST_PARTS:
+        raise UserError(f"at most {MOST_PARTS} labels can be composed, got {len(parts)}")
+    weights = tuple(check_scale(weight, f"the weight of {name!r}") for name, weight in parts)
+    return Composition(tuple(names.index(name) for name, _ in parts), weights)
+
+
+def check_scale(scale: float, what: str) -> float:
+    """Refuse a scale that is no number or too large to mean anything."""
+    if not abs(scale) <= MOST_GUIDANCE:
+        raise UserError(f"{what} must lie within +-{MOST_GUIDANCE}, got {scale}")
+    return scale
+
+
+def read_numbers(text: str | float | Sequence[float], what: str) -> tuple[float, ...]:
+    """Read `0.2,0.8`, a number, or numbers."""
+    if isinstance(text, int | float):
+        return (float(text),)
+    try:
+        numbers = tuple(float(part) for part in (text.split(",") if isinstance(text, str) else text))
+    except ValueError:
+        raise UserError(f"cannot read {what} {text!r}; write numbers with commas between, such as 0.2,0.8") from None
+    if not numbers or not all(map(math.isfinite, numbers)):
+        raise UserError(f"{what} must be finite numbers, got {text!r}")
+    return numbers
+
+
+def read_interval(text: str | Sequence[float] | None) -> tuple[float, float]:
+    """Read the times between which guidance acts, `LOW,HIGH`; None is all."""
+    if text is None:
+        return 0.0, 1.0
+    numbers = read_numbers(text, "the guidance interval")
+    if len(numbers) != 2:
+        raise UserError(f"a guidance interval has two ends, such as 0.2,0.8, got {text!r}")
+    return check_interval((numbers[0], numbers[1]))
+
+
+def read_labels(text: str | Sequence[str], names: Sequence[str]) -> tuple[int, ...]:
+    """Read labels with commas between, `6,9`, as numbers; names that hold commas themselves are found too."""
+    if not isinstance(text, str):
+        words, joint = [str(word) for word in text], 1
+    else:
+        words, joint = text.split(","), len(text)
+    found: list[int] = []
+    while words:
+        takes = range(min(joint, len(words)), 0, -1)
+        fitting = next((k for k in takes if ",".join(words[:k]).strip() in names), None)
+        if fitting is None:
+            raise unknown(words[0].strip(), names, "label")
+        found.append(list(names).index(",".join(words[:fitting]).strip()))
+        words = words[fitting:]
+    return tuple(found)

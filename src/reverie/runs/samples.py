@@ -1,0 +1,227 @@
+"""What sampling gives: an array that can show and save itself."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import DTypeLike
+from PIL import Image
+
+from reverie.base.errors import UserError
+from reverie.base.files import atomic, writable_folder
+from reverie.draw.picture import (
+    Film,
+    contact_sheet,
+    image_frames,
+    most_filmed,
+    most_on_sheet,
+    png_bytes,
+    point_frames,
+    save,
+    scatter,
+    to_bytes,
+    write_film,
+)
+
+SUFFIXES = (".npy", ".png", ".gif", ".mp4")
+
+
+def is_folder(out: str | Path) -> bool:
+    """Tell whether an output is a folder: it ends in a slash, exists as one, or has no suffix."""
+    return str(out).endswith("/") or Path(out).is_dir() or not Path(out).suffix
+
+
+def check_output(out: str | Path) -> None:
+    """Refuse an output that cannot be written, before any work is done for it."""
+    path = Path(out)
+    if not is_folder(out) and path.suffix.lower() not in SUFFIXES:
+        raise UserError(f"cannot write {path}: choose a name that ends in {', '.join(SUFFIXES)}, or a folder")
+    writable_folder(path if is_folder(out) else path.parent)
+
+
+def check_room(out: str | Path, n: int, shape: tuple[int, ...]) -> None:
+    """Refuse more data of a shape, (D,) or (C, H, W), than one picture or film can show, before they are drawn."""
+    if wants_film(out):
+        check_film(n, shape)
+    elif not streams(out, shape) and len(shape) > 1 and n > (most := most_on_sheet(shape[1], shape[2])):
+        bare = Path(out).with_suffix("")
+        raise UserError(
+            f"{out} cannot show {n:,} images: a sheet holds at most {most:,} of {shape[1]}x{shape[2]} pixels; "
+            f"ask for fewer with -n, or write a folder (--out {bare}/) or an array (--out {bare}.npy)"
+        )
+
+
+def check_film(n: int, shape: tuple[int, ...]) -> None:
+    """Refuse a film whose frames would take too much memory."""
+    if n > (most := most_filmed(shape)):
+        what = "points" if len(shape) == 1 else f"images of {shape[1]}x{shape[2]} pixels"
+        raise UserError(
+            f"a film shows at most {most:,} {what}, whose frames are all held in memory, got {n:,}; film fewer of them, "
+            "or write them without the way to them, as a folder or as X.npy"
+        )
+
+
+def wants_film(out: str | Path) -> bool:
+    """Tell whether this output shows the way and not only the end."""
+    return not is_folder(out) and Path(out).suffix.lower() in (".gif", ".mp4")
+
+
+def streams(out: str | Path, shape: tuple[int, ...]) -> bool:
+    """Tell whether this output of data of this shape is written batch by batch: an array, or a folder of images."""
+    return len(shape) > 1 if is_folder(out) else Path(out).suffix.lower() == ".npy"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples in user units, their labels, and the frames on the way where they were kept.
+
+    x: float32, (N, D) points, or (N, H, W) or (N, H, W, C) images in [0, 1]; titles: what a sheet says under each image.
+    """
+
+    x: np.ndarray
+    labels: Sequence[str] | None = None
+    film: Film = ()
+    titles: Sequence[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.x, dtype=dtype)
+
+    @property
+    def are_images(self) -> bool:
+        """Tell images from points."""
+        return self.x.ndim > 2
+
+    def picture(self) -> bytes:
+        """Return a PNG: a sheet of the images, one image alone as it is, or a scatter of the points."""
+        if self.are_images and len(self) == 1:
+            return _png(to_bytes(self.x[0]))
+        return self._repr_png_()
+
+    def _repr_png_(self) -> bytes:
+        if not self.are_images:
+            return png_bytes(scatter(self.x, self.labels))
+        return _png(contact_sheet(to_bytes(self.x), self.titles))
+
+    def save(self, path: str | Path) -> list[Path]:
+        """Write .npy, .png, .gif or .mp4, or a folder with an image file each; return the files written."""
+        check_output(path)
+        kind = "" if is_folder(path) else Path(path).suffix.lower()
+        path = Path(path)
+        match kind:
+            case ".npy":
+                return write([self], len(self), path)
+            case ".png":
+                with atomic(path) as aside:
+                    aside.write_bytes(self.picture())
+            case ".gif" | ".mp4":
+                if not self.film:
+                    raise UserError(f"cannot write the film {path}: sample with film=True to keep the frames")
+                frames = (
+                    image_frames(self.film, self.x, self.titles) if self.are_images else point_frames(self.film, self.labels)
+                )
+                write_film(path, frames)
+            case _ if self.are_images:
+                return write([self], len(self), path)
+            case _:
+                save(scatter(self.x, self.labels), path / "picture.png")
+                return [*write([self], len(self), path / "points.npy"), path / "picture.png"]
+        return [path]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Writing was interrupted; the message says what was kept."""
+
+
+def write(batches: Iterable[Samples], n: int, out: str | Path) -> list[Path]:
+    """Write n samples that come in batches as an array, or as a folder of images; no more than one batch is held.
+
+    The array and the labels beside it appear when all is written, and so does each image.  On Ctrl-C the images that are
+    there stay, with their labels, and the batches of an array are kept as X.partial.npy.
+    """
+    return _write_folder(batches, n, Path(out)) if is_folder(out) else _write_array(batches, n, Path(out))
+
+
+def _write_folder(batches: Iterable[Samples], n: int, folder: Path) -> list[Path]:
+    files: list[Path] = []
+    labels: list[str] = []
+    try:
+        for batch in batches:
+            for k, image in enumerate(batch.x):
+                path = folder / f"{len(files):0{len(str(n - 1))}d}.png"
+                with atomic(path) as aside:
+                    Image.fromarray(to_bytes(image)).save(aside)
+                files.append(path)
+                labels += batch.labels[k : k + 1] if batch.labels is not None else ()
+    except KeyboardInterrupt:
+        if not files:
+            raise Interrupted("no image was finished, so nothing was kept") from None
+        _write_labels(labels[: len(files)], folder / "labels.csv")
+        raise Interrupted(f"the first {len(files):,} of {n:,} images are in {folder} and stay there") from None
+    _check_all_came(len(files), n)
+    return [*files, *_write_labels(labels, folder / "labels.csv")]
+
+
+def _write_array(batches: Iterable[Samples], n: int, path: Path) -> list[Path]:
+    labels: list[str] = []
+    done, kept = 0, path.with_suffix(".partial.npy")
+    with atomic(path) as aside:
+        try:
+            with aside.open("wb") as array:
+                for batch in batches:
+                    if not done:
+                        shape = batch.x.shape[1:]
+                        _write_header(array, (n, *shape))
+                        begin = array.tell()
+                    array.write(batch.x.astype("<f4").tobytes())
+                    labels += batch.labels or ()
+                    done += len(batch)
+        except KeyboardInterrupt:
+            if not done:
+                raise Interrupted("nothing was finished, so nothing was kept") from None
+            with aside.open("rb+") as array:
+                _write_header(array, (done, *shape))
+                array.truncate(begin + 4 * done * math.prod(shape))
+            with atomic(kept) as place:
+                aside.replace(place)
+            _write_labels(labels[:done], kept.with_suffix(".labels.csv"))
+            raise Interrupted(f"the first {done:,} of {n:,} samples are in {kept}") from None
+        _check_all_came(done, n)
+    return [path, *_write_labels(labels, path.with_suffix(".labels.csv"))]
+
+
+def _write_header(array: BinaryIO, shape: tuple[int, ...]) -> None:
+    """Write the header of an .npy file, which is equally long for every number of data."""
+    np.lib.format.write_array_header_1_0(array, {"descr": "<f4", "fortran_order": False, "shape": shape})
+
+
+def _write_labels(labels: Sequence[str], path: Path) -> list[Path]:
+    """Write labels beside the samples; without any, those of other samples that were here before are removed."""
+    if not labels:
+        path.unlink(missing_ok=True)
+        return []
+    with atomic(path) as aside, aside.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(("index", "label"))
+        rows.writerows(enumerate(labels))
+    return [path]
+
+
+def _check_all_came(done: int, n: int) -> None:
+    if done != n:
+        raise ValueError(f"{n} samples were announced and {done} came")
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="png")
+    return buffer.getvalue()

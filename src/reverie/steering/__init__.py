@@ -1,0 +1,1 @@
+"""Verbs that draw something wanted: edit, invert, interpolate, illusion, inpaint, restore."""

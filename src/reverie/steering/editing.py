@@ -1,0 +1,276 @@
+"""Editing: an image noised part of the way and drawn again, taken to its own noise and back, or led over into another."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.base.errors import UserError, unknown
+from reverie.base.noise import Noise, image_seeds
+from reverie.base.scalar import sqrt
+from reverie.base.spec import build, parse
+from reverie.data.single import read_picture
+from reverie.diffusion.denoiser import Denoiser, Given
+from reverie.diffusion.pair import Pair
+from reverie.diffusion.samplers import GRIDS, SAMPLERS, Frame, Sampler, start, trajectory
+from reverie.diffusion.schedule import Schedule
+from reverie.runs.labels import read_numbers
+from reverie.runs.run import Options, Progress, Run
+
+INVERTIBLE = ("ddim", "heun")
+USUAL_INVERSION = ("heun", 50, "uniform")
+MOST_STRENGTHS, MOST_ROWS, MOST_FRAMES = 32, 64, 1000
+
+
+def own_image(run: Run, image: str | Path | np.ndarray | Tensor) -> Tensor:
+    """Return an image in model units, (1, C, H, W), fitted as the training data were."""
+    shape = run.config.data.shape
+    if len(shape) != 3:
+        raise UserError(f"{run.path} is a run of points; images can be edited only with a run of images")
+    picture = read_picture(image if isinstance(image, str | Path) else np.asarray(image), shape, "image", run.fit)
+    picture.say_fitted()
+    device = next(run.model.parameters()).device
+    return run.model.codec.encode(torch.from_numpy(picture.x)[None].to(device))
+
+
+@dataclass(frozen=True)
+class Edits:
+    """An image drawn again.  image: (H, W[, C]); x: (S, N, H, W[, C]) in [0, 1] for S strengths and N seeds."""
+
+    image: np.ndarray
+    x: np.ndarray
+    strengths: tuple[float, ...]
+
+
+def check_strengths(strength: str | float | Sequence[float], t_min: float) -> tuple[float, ...]:
+    """Refuse what is no time to noise an image to."""
+    strengths = read_numbers(strength, "the strength")
+    for value in strengths:
+        if not 0 < value <= 1:
+            raise UserError(f"a strength must lie above 0 (the image itself) and be at most 1 (a new one), got {value:g}")
+        if value <= t_min:
+            raise UserError(f"a strength of {value:g} is below t = {t_min:g}, where the model's knowledge ends")
+    if len(strengths) > MOST_STRENGTHS:
+        raise UserError(f"at most {MOST_STRENGTHS} strengths can be shown at once, got {len(strengths)}")
+    return strengths
+
+
+def edit(
+    run: Run,
+    image: str | Path | np.ndarray | Tensor,
+    strength: str | float | Sequence[float] = 0.6,
+    n: int = 1,
+    *,
+    on_progress: Progress | None = None,
+    **options: Unpack[Options],
+) -> Edits:
+    """Draw an image again (arXiv:2108.01073): it is noised to the time t = strength and denoised from there.
+
+    A strength of 1 forgets the image.  Without a label the model goes by no condition.
+    """
+    origin = own_image(run, image)
+    strengths = check_strengths(strength, run.model.denoiser.schedule.t_min)
+    if n > MOST_ROWS:
+        raise UserError(f"an edit is drawn at most {MOST_ROWS} times at once, got {n}; other seeds give others")
+    asked = run.of_no_label(options)
+    _, steps, spaced = run.usual(asked)
+    rows = []
+    for k, value in enumerate(strengths):
+        run.sampling(asked)  # says what is wrong with the options before the grid is moved
+        times = build(GRIDS, _started(parse(spaced), value), "grid")(run.model.denoiser.schedule, steps)
+        for frame in run.frames(n, origin=origin if value < 1 else None, times=times, **asked):
+            if on_progress:
+                on_progress(k * frame.of + frame.i + 1, len(strengths) * frame.of)
+            last = frame
+        rows.append(run.finished(last))
+    return Edits(run.decode(origin)[0], np.stack(rows), strengths)
+
+
+def _started(grid: dict[str, Any], t: float) -> dict[str, Any]:
+    if grid["name"] in ("zigzag", "level"):
+        raise UserError(f"the grid {grid['name']} has no start to be moved; edit with uniform or another falling grid")
+    return {**grid, "start": t}
+
+
+def guided(run: Run, options: Options, n: int) -> Denoiser:
+    """Return the denoiser of a run under the options; without a label, under no condition."""
+    label, asked = options.get("label"), run.of_no_label(options)
+    if label == "all" and "all" not in run.config.data.labels:
+        raise UserError("here everything is of one label; give its name with --label, or none")
+    cond = run.labels(label, n, options.get("seed", 0)) if label is not None else None
+    device = next(run.model.parameters()).device
+    return Given(run.guidance(asked)(run.model.denoiser), cond.to(device) if cond is not None else None)
+
+
+def encode(denoise: Denoiser, sampler: Sampler, x0: Tensor, grid: Tensor) -> Iterator[Frame]:
+    """Take data up a rising grid along the probability flow, to the noise that a sampler brings back (arXiv:2010.02502).
+
+    The first x is alpha x0 + sigma eps with the eps estimated at alpha x0; each step is the sampler's own, upwards.
+    x0: (B, ...); grid: (n,) ascending, from above sigma = 0.
+    """
+    times = grid.tolist()
+    alpha, sigma = denoise.schedule(times[0])
+    x = Pair(x0, denoise(alpha * x0, times[0]).eps).mix(alpha, sigma)
+    noise = Noise(torch.zeros(len(x), dtype=torch.int64))
+    for i, (t, s) in enumerate(pairwise(times)):
+        now = Frame(i, len(times), t, x, denoise(x, t))
+        yield now
+        x, _ = sampler.step(denoise, now, s, noise, None)
+    yield Frame(len(times) - 1, len(times), times[-1], x, denoise(x, times[-1]))
+
+
+def unit_noise(schedule: Schedule, x: Tensor, t: float) -> Tensor:
+    """Return the unit noise that a trajectory would start from to be at x at its first time."""
+    alpha, sigma = schedule(t)
+    return x / sqrt(alpha**2 + sigma**2)
+
+
+def inversion(run: Run, options: Options) -> tuple[Sampler, Tensor]:
+    """Return the sampler and the falling times to invert with: Heun and 50 uniform ones if nothing is said."""
+    named, counted, spaced = options.get("sampler"), options.get("steps"), options.get("grid")
+    sampler_name, steps, grid_name = USUAL_INVERSION
+    asked: Options = {
+        **options,
+        "sampler": sampler_name if named is None else named,
+        "steps": steps if counted is None else counted,
+        "grid": grid_name if spaced is None else spaced,
+    }
+    name = parse(str(asked["sampler"]))["name"]
+    if name not in SAMPLERS:
+        raise unknown(name, INVERTIBLE, "sampler")
+    sampler, grid = run.sampling(asked)
+    if name not in INVERTIBLE or sampler.order is None:
+        raise UserError(f"an image is taken to noise by {' or '.join(INVERTIBLE)} without fresh noise, got {asked['sampler']}")
+    if any(s >= t for t, s in pairwise(grid.tolist())) or len(grid) < 2:
+        raise UserError("an image is taken to noise along a grid of at least 2 times that only falls, such as uniform")
+    return sampler, grid
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """An image, the noise it comes from, and what comes back.
+
+    image, back: (H, W[, C]) in [0, 1]; noise: the same, unit noise (a model of the run takes it to `back`); error: the
+    root mean square difference of image and back; mean, deviation: of the noise, 0 and 1 for true noise.
+    """
+
+    image: np.ndarray
+    noise: np.ndarray
+    back: np.ndarray
+    error: float
+    mean: float
+    deviation: float
+    evaluations: int
+
+
+def _unit_frames(denoise: Denoiser, sampler: Sampler, eps: Tensor, grid: Tensor) -> Iterator[Frame]:
+    x = start(denoise.schedule, float(grid[0]), eps)
+    return trajectory(denoise, sampler, x, grid, Noise(torch.zeros(len(eps), dtype=torch.int64)))
+
+
+@torch.no_grad()
+def invert(
+    run: Run,
+    image: str | Path | np.ndarray | Tensor,
+    *,
+    on_progress: Progress | None = None,
+    **options: Unpack[Options],
+) -> Inversion:
+    """Take an image to the noise that the model draws it from, and back, by DDIM or Heun."""
+    x0 = own_image(run, image)
+    sampler, grid = inversion(run, options)
+    denoise = guided(run, options, 1)
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    hook = run.model.denoiser.register_forward_hook(count)
+    try:
+        for frame in encode(denoise, sampler, x0, grid.flip(0)):
+            if on_progress:
+                on_progress(frame.i + 1, 2 * frame.of)
+        eps = unit_noise(denoise.schedule, frame.x, frame.t)
+        for frame in _unit_frames(denoise, sampler, eps, grid):
+            if on_progress:
+                on_progress(frame.of + frame.i + 1, 2 * frame.of)
+    finally:
+        hook.remove()
+    before, back = run.decode(x0)[0], run.finished(frame)[0]
+    noise = eps[0].float().cpu()
+    shown = noise[0] if len(noise) == 1 else noise.movedim(0, -1)
+    error = float(np.sqrt(((before - back) ** 2).mean()))
+    return Inversion(before, shown.numpy(), back, error, float(noise.mean()), float(noise.std()), calls)
+
+
+def slerp(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
+    """Return points on the arc between two vectors: directions turn evenly, and norms change linearly.
+
+    (sin((1 - w) angle) a / |a| + sin(w angle) b / |b|) / sin(angle) (Shoemake 1985), times (1 - w) |a| + w |b|.
+    a, b: any one shape; share: (n,) -> (n, ...).
+    """
+    flat_a, flat_b, w = a.flatten().double(), b.flatten().double(), share.double().to(a.device)[:, None]
+    size_a, size_b = flat_a.norm(), flat_b.norm()
+    one, two = flat_a / size_a, flat_b / size_b
+    angle = 2 * torch.atan2((one - two).norm(), (one + two).norm())  # exact for small and for large angles
+    if angle < 1e-9:
+        direction = (1 - w) * one + w * two
+    elif angle > math.pi - 1e-9:
+        raise UserError("the two ends are opposite to each other, so there is no one way between them")
+    else:
+        direction = (((1 - w) * angle).sin() * one + (w * angle).sin() * two) / angle.sin()
+    way: Tensor = ((1 - w) * size_a + w * size_b) * direction
+    return way.to(a.dtype).reshape(len(share), *a.shape)
+
+
+def _end(run: Run, end: str | int | Path | np.ndarray, options: Options) -> Tensor:
+    """Return the unit noise of one end, (C, H, W): a seed's own, or that of an image."""
+    if isinstance(end, int) or (isinstance(end, str) and end.strip().isdecimal()):
+        device = next(run.model.parameters()).device
+        return Noise(image_seeds(int(end), 1)).like(torch.empty(1, *run.config.data.shape, device=device))[0]
+    x0 = own_image(run, end)
+    sampler, grid = inversion(run, options)
+    denoise = guided(run, options, 1)
+    (last,) = deque(encode(denoise, sampler, x0, grid.flip(0)), maxlen=1)
+    return unit_noise(denoise.schedule, last.x, last.t)[0]
+
+
+@torch.no_grad()
+def interpolate(
+    run: Run,
+    begin: str | int | Path | np.ndarray,
+    end: str | int | Path | np.ndarray,
+    frames: int = 60,
+    *,
+    on_progress: Progress | None = None,
+    **options: Unpack[Options],
+) -> np.ndarray:
+    """Draw the way from one image to another along the arc between their noises: (frames, H, W[, C]).
+
+    An end is a seed or an image: a seed's first image, or an image that is taken to its noise.  With a label all of the
+    way is of that label; without, the model goes by none.
+    """
+    if len(run.config.data.shape) != 3:
+        raise UserError(f"{run.path} is a run of points; only images are led over into each other")
+    if not 2 <= frames <= MOST_FRAMES:
+        raise UserError(f"a way needs from 2 to {MOST_FRAMES:,} frames, got {frames}")
+    sampler, grid = inversion(run, options)
+    a, b = (_end(run, which, options) for which in (begin, end))
+    noises = slerp(a, b, torch.linspace(0, 1, frames, dtype=torch.float64))
+    drawn, size = [], run.batch_size()
+    for k, part in enumerate(noises.split(size)):
+        for frame in _unit_frames(guided(run, options, len(part)), sampler, part, grid):
+            if on_progress:
+                on_progress(k * size * frame.of + (frame.i + 1) * len(part), frames * frame.of)
+        drawn.append(run.finished(frame))
+    return np.concatenate(drawn)

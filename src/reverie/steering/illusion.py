@@ -1,0 +1,158 @@
+"""Optical illusions: one picture that is something else in every view, as a sheet of its views or as a film."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Unpack
+
+import numpy as np
+import torch
+from PIL import Image
+
+from reverie.base.errors import UserError
+from reverie.base.files import atomic, writable_folder
+from reverie.diffusion.denoiser import NULL, Denoiser
+from reverie.diffusion.views import Illusion, Placed, read_views
+from reverie.draw.lettering import strip, wrap
+from reverie.draw.picture import HEADING, coloured, headed, to_bytes, write_film
+from reverie.runs.labels import read_labels
+from reverie.runs.run import Options, Progress, Run, check_count
+from reverie.steering.motion import between
+
+SUFFIXES = (".png", ".gif", ".mp4", ".npy")
+USUAL: Options = {"guidance": 3.0}
+GAP = 4  # pixels between images
+WIDE = 320  # pixels, about, that a film is wide
+FILMED = 16  # pictures, at most, in a film
+MOVING, STILL = 36, 18  # frames of a film, fifteen to the second
+
+
+@dataclass(frozen=True)
+class Illusions:
+    """Pictures and their views.  x: (N, H, W) or (N, H, W, C) in [0, 1]; titles: what each view should show."""
+
+    x: np.ndarray
+    views: Sequence[Placed]
+    titles: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def seen(self, k: int) -> np.ndarray:
+        """Return the pictures as view k shows them, in the shape of x."""
+        z = torch.from_numpy(np.moveaxis(self.x, -1, 1) if self.x.ndim == 4 else self.x)
+        shown = ((self.views[k](2 * z - 1) + 1) / 2).numpy()
+        return np.moveaxis(shown, 1, -1) if self.x.ndim == 4 else shown
+
+    def sheet(self) -> np.ndarray:
+        """Return every picture with its views side by side, (H', W', 3) uint8."""
+        factor = max(1, 84 // max(self.x.shape[1:3]))
+        seen = [coloured(to_bytes(self.seen(k)), factor) for k in range(len(self.views))]
+        strips = [np.concatenate([_framed(part[i], GAP // 2) for part in seen], axis=1) for i in range(len(self))]
+        strips = [_framed(strip, GAP) for strip in strips]
+        square = (len(self) * strips[0].shape[0] / strips[0].shape[1]) ** 0.5  # as many across would make a square sheet
+        across = min(range(1, len(self) + 1), key=lambda k: abs(math.log(k / square)) + 0.3 * (len(self) % k > 0))
+        rows = [np.concatenate(strips[k : k + across], axis=1) for k in range(0, len(strips), across)]
+        wide = rows[0].shape[1]
+        rows = [np.pad(row, ((0, 0), (0, wide - row.shape[1]), (0, 0)), constant_values=255) for row in rows]
+        return np.concatenate(
+            [strip(wrap(" | ".join(self.titles), wide - 2 * GAP, HEADING, len(self.titles)), wide, HEADING), *rows]
+        )
+
+    def frames(self) -> Iterator[np.ndarray]:
+        """Yield the frames of a film that goes from view to view and back to the first, (H', W', 3) uint8."""
+        count = min(len(self), FILMED)
+        across = int(np.ceil(np.sqrt(count)))
+        factor = max(1, WIDE // (across * max(self.x.shape[1:3])))
+        x = self.x[:count] if self.x.ndim == 4 else self.x[:count, ..., None]
+        order = [*range(len(self.views)), 0]
+        for a, b in pairwise(order):
+            yield from [_page(between(x, self.views[a], self.views[a], 0.0, factor), across, self.titles[a])] * STILL
+            for k in range(1, MOVING + 1):
+                share = k / MOVING
+                moved = between(x, self.views[a], self.views[b], share * share * (3 - 2 * share), factor)
+                yield _page(moved, across, self.titles[b] if k == MOVING else "")
+
+    def save(self, path: str | Path) -> list[Path]:
+        """Write the sheet (.png), the film (.gif, .mp4) or the pictures themselves (.npy); return the files written."""
+        path = check_output(Path(path))
+        match path.suffix.lower():
+            case ".png":
+                with atomic(path) as aside:
+                    Image.fromarray(self.sheet()).save(aside, format="png")
+            case ".npy":
+                with atomic(path) as aside, aside.open("wb") as file:
+                    np.save(file, self.x)
+            case _:
+                write_film(path, self.frames())
+        return [path]
+
+
+def check_output(path: Path, suffixes: Sequence[str] = SUFFIXES) -> Path:
+    """Refuse an output that cannot be written, before any work is done for it."""
+    if path.suffix.lower() not in suffixes or path.is_dir():
+        raise UserError(f"cannot write {path}: choose a name that ends in {', '.join(suffixes)}")
+    writable_folder(path.parent)
+    return path
+
+
+def _framed(image: np.ndarray, gap: int) -> np.ndarray:
+    return np.pad(image, ((gap, gap), (gap, gap), (0, 0)), constant_values=255)
+
+
+def _page(images: np.ndarray, across: int, title: str) -> np.ndarray:
+    """Lay frames of pictures out in rows, with a title above.  images: (N, H, W, 3) uint8."""
+    blank = np.full_like(images[0], 255)
+    cells = [*images, *[blank] * (-len(images) % across)]
+    rows = [np.concatenate([_framed(c, GAP // 2) for c in cells[k : k + across]], 1) for k in range(0, len(cells), across)]
+    return headed(np.concatenate(rows), title)
+
+
+def illusion(
+    run: Run,
+    views: str | Sequence[str],
+    labels: str | Sequence[str] | None = None,
+    n: int = 1,
+    *,
+    on_progress: Progress | None = None,
+    **options: Unpack[Options],
+) -> Illusions:
+    """Draw n pictures that are the label of each view in that view: `illusion(run, "identity,rotate180", "6,9")`.
+
+    Without labels every view shows anything that the run can draw.  Guidance is 3 if nothing is said: each view has to
+    give way to the others, and needs to insist.
+    """
+    check_count(n)
+    placed = read_views(views, run.config.data.shape)
+    names = run.config.data.labels
+    if labels is not None and not names:
+        raise UserError(f"the run {run.path} was trained without labels, so its views cannot be given any")
+    numbers = read_labels(labels, names) if labels is not None else None
+    if numbers is not None and len(numbers) != len(placed):
+        raise UserError(f"{len(placed)} views need {len(placed)} labels, one for each in order, got {len(numbers)}")
+    if options.get("label") is not None:
+        raise UserError("an illusion has a label for each view, given by --labels, and none for the whole")
+    if numbers is None and names and (options.get("guidance", 1.0) != 1 or options.get("classifier_guidance")):
+        raise UserError("guidance needs a label for each view to steer by; give them with --labels")
+    asked: Options = {**(USUAL if numbers is not None else {}), **options, "label": None}
+    wanted = numbers if numbers is not None else (NULL,) * len(placed) if names else None
+    size = max(1, run.batch_size() // len(placed))
+    parts = []
+    for first in range(0, n, size):
+        count = min(size, n - first)
+        conds = None if wanted is None else torch.tensor(wanted)[:, None].expand(-1, count)
+
+        def steer(denoiser: Denoiser, conds: torch.Tensor | None = conds) -> Denoiser:
+            return Illusion(denoiser, list(placed.values()), conds)
+
+        for frame in run.frames(count, first, steer=steer, **asked):
+            if on_progress:
+                on_progress(first * frame.of + (frame.i + 1) * count, n * frame.of)
+            last = frame
+        parts.append(run.finished(last))
+    titles = list(placed) if numbers is None else [f"{v}: {names[c]}" for v, c in zip(placed, numbers, strict=True)]
+    return Illusions(np.concatenate(parts), list(placed.values()), titles)

@@ -1,0 +1,146 @@
+"""What inpainting and restoring give: several results for one picture, which can show and save themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import DTypeLike
+
+from reverie.base.errors import UserError
+from reverie.draw.picture import (
+    ACCENT,
+    DPI,
+    INK,
+    SOFT,
+    WARM,
+    dots,
+    figure,
+    headline,
+    plane,
+    png_bytes,
+    save,
+    titled,
+    to_bytes,
+    window,
+)
+from reverie.runs.samples import Samples, check_output, is_folder
+
+FILL = np.array([0.80, 0.86, 0.95])  # the colour of pixels that are not known
+SHOWN, ACROSS = 32, 10  # results on a sheet, at most, and panels in a row of it
+PANEL = 1.25  # inches across
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Results in user units, one seed each, what was seen, and the original where it is known.
+
+    x: (N, D), (N, H, W) or (N, H, W, C) float32; seen: a picture, NaN where nothing was seen, or the known coordinates of a
+    point with NaN for the others; original: a picture; others: points of the model to compare with; figures: measured.
+    """
+
+    x: np.ndarray
+    seen: np.ndarray
+    original: np.ndarray | None = None
+    labels: Sequence[str] | None = None
+    others: np.ndarray | None = None
+    title: str = ""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.x, dtype=dtype)
+
+    @property
+    def spread(self) -> np.ndarray:
+        """The standard deviation of each number over the results; 0 where all agree, or there is only one."""
+        return np.asarray(self.x.std(0, ddof=1 if len(self.x) > 1 else 0))
+
+    def sheet(self) -> Figure:
+        """Draw original, what was seen, the results and their spread; for points, the results over the model's own."""
+        return self._pictures() if self.x.ndim > 2 else self._plane()
+
+    def _repr_png_(self) -> bytes:
+        return png_bytes(self.sheet())
+
+    def save(self, path: str | Path) -> list[Path]:
+        """Write the sheet (.png), the results as an array (.npy), or a folder of result files with the sheet."""
+        check_results(path)
+        out = Path(path)
+        if not is_folder(path):
+            if out.suffix.lower() == ".npy":
+                return Samples(self.x, self.labels).save(out)
+            save(self.sheet(), out)
+            return [out]
+        if self.x.ndim > 2:
+            files = Samples(self.x, self.labels).save(f"{out}/")
+        else:
+            files = Samples(self.x, self.labels).save(out / "points.npy")
+        save(self.sheet(), out / "sheet.png")
+        return [*files, out / "sheet.png"]
+
+    def _pictures(self) -> Figure:
+        scores = self.figures.get("psnr_each", ())
+        panels: list[tuple[str, Any]] = [("original", self.original)] if self.original is not None else []
+        given = "masked" if np.isnan(self.seen).any() else "given"
+        panels.append((f"{given}, {self.figures['psnr_given']:.1f} dB" if scores else given, self.seen))
+        for k, image in enumerate(self.x[:SHOWN]):
+            words = [*([f"label {self.labels[k]}"] if self.labels else []), *([f"{scores[k]:.1f} dB"] if scores else [])]
+            panels.append((", ".join(words) or f"result {k}", image))
+        down = -(-(len(panels) + 1) // ACROSS)
+        across = -(-(len(panels) + 1) // down)
+        made = figure(PANEL * across, 1.6 * down + 0.35)
+        grid = made.subplots(down, across, squeeze=False).ravel()
+        for axes in grid:
+            axes.set_axis_off()
+        for axes, (title, image) in zip(grid, panels, strict=False):
+            axes.imshow(_shown(image), interpolation="nearest")
+            titled(axes, title, 8, round(PANEL * DPI) - 6)
+        last = grid[len(panels)]
+        spread = self.spread if self.spread.ndim == 2 else np.sqrt((self.spread**2).mean(-1))
+        drawn = last.imshow(spread, cmap="magma", vmin=0, vmax=max(float(spread.max()), 1e-3), interpolation="nearest")
+        last.set_title("spread", fontsize=8, color=INK)
+        bar = made.colorbar(drawn, cax=last.inset_axes((0.0, -0.11, 1.0, 0.06)), orientation="horizontal")
+        bar.ax.tick_params(labelsize=6, length=2, colors=INK)
+        bar.outline.set_visible(False)
+        headline(made, self.title)
+        return made
+
+    def _plane(self) -> Figure:
+        made = figure(5, 5)
+        others = self.others if self.others is not None else self.x
+        axes: Axes = plane(made.subplots(), window(np.concatenate([others, self.x])[:, :2]), self.title)
+        dots(axes, others, "#c3ccd6")
+        dots(axes, self.x, ACCENT)
+        lines = (axes.axvline, axes.axhline)
+        for draw, value in zip(lines, self.seen[:2], strict=False):
+            if np.isfinite(value):
+                draw(value, color=WARM, lw=0.8, zorder=0)
+        axes.scatter([], [], s=20, c="#c3ccd6", label="the model")
+        axes.scatter([], [], s=20, c=ACCENT, label="given what is known")
+        axes.legend(fontsize=8, loc="upper right", framealpha=0.9, labelcolor=INK, edgecolor=SOFT)
+        return made
+
+
+def check_results(out: str | Path) -> None:
+    """Refuse an output that results cannot be written to, before any work is done for it."""
+    if not is_folder(out) and Path(out).suffix.lower() not in (".png", ".npy"):
+        raise UserError(f"cannot write {out}: choose a name that ends in .png or .npy, or a folder")
+    check_output(out)
+
+
+def _shown(image: np.ndarray) -> np.ndarray:
+    """Return a picture as (H, W, 3) uint8, what is not known in a colour of its own and transparency over white."""
+    pixels = image[..., None] if image.ndim == 2 else image
+    hidden = np.isnan(pixels).any(-1)
+    if pixels.shape[-1] == 4:
+        pixels = pixels[..., :3] * pixels[..., 3:] + 1 - pixels[..., 3:]
+    colour = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+    return to_bytes(np.where(hidden[..., None], FILL, np.nan_to_num(colour)))

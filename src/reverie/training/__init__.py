@@ -1,0 +1,1 @@
+"""From data to a trained run: planning, steps, checks, checkpoints, previews and the verdict."""

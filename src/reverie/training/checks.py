@@ -1,0 +1,244 @@
+"""The doctor: small checks of a training's recent history, each of which finds one illness or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from reverie.diffusion.schedule import SIGNAL_LIMIT
+from reverie.training.patient import ENOUGH, FEW, SETTLED, Check, Finding, Patient, Row, fell
+
+STUCK, MOVED = 0.99, 1e-3  # of the first held-out loss; relative movement of the weights by which learning shows
+BLANK, COLLAPSED, SATURATED = 0.1, 0.05, 0.3
+NOISY = 0.15  # white noise over the previews, as a share of the data's variance, from which they are noise to an eye
+MISSED = 0.15  # the share of the noise lost beyond a linear filter from which a network does not see the noise
+FALLING = 0.03  # by which the held-out loss must have fallen over the last half of the steps for more time to be worth it
+LAG = 0.1  # the share of what was learned by which the average may be worse than the raw weights
+RISE = 1.05  # how far above its lowest value a held-out loss may lie
+COPY = 0.5  # samples this much closer to the training data than held-out data are copies
+FLAT = 0.005  # improvement of the held-out loss below which it has stopped
+PATIENCE = 4  # checks without improvement after which it has stopped
+LEARNED = 0.9  # of the first loss on training data, below which something of them was learned
+RANK = (0.6, 1.6)  # how near the share that a narrow network must miss a share must be to be explained by it
+SLOW = 0.25  # a fall over the last half of the steps up to which a loss near that share is taken to stand there
+LEVELS = ("the least noise", "little noise", "much noise", "the most noise")
+
+
+def data_range(p: Patient) -> Finding | None:
+    """Images outside [0, 1], or a codec that does not give back what it was given."""
+    low, high = float(p.data.min()), float(p.data.max())
+    if p.is_images and (low < -1e-3 or high > 1 + 1e-3):
+        what = f"the images hold values from {low:.3g} to {high:.3g}"
+        return Finding("data_range", what, 0, "a wrong scale: they should lie between 0 and 1", "divide bytes by 255")
+    error = float((p.codec.decode(p.codec.encode(p.data)) - p.data).abs().max())
+    if error > 1e-3 * max(1.0, abs(low), abs(high)):
+        what = f"normalising the data and undoing it changes them by up to {error:.3g}"
+        cause = "a normalisation that is inverted wrongly"
+        return Finding("data_range", what, 0, cause, "mend the codec so that decode(encode(x)) is x")
+    return None
+
+
+def constant_data(p: Patient) -> Finding | None:
+    """A channel or coordinate that never changes, or data that are all the same."""
+    if float(p.data.std(0).max()) < 1e-6:
+        cause = "one datum repeated"
+        return Finding("constant_data", "all data are the same", 0, cause, "give data that differ, or the model will copy it")
+    flat = p.data.transpose(0, 1).flatten(1)  # (channels, everything else)
+    if dead := [k for k, deviation in enumerate(flat.std(1).tolist()) if deviation < 1e-6]:
+        kind = "channel" if p.is_images else "coordinate"
+        cause = "a broken export, or an empty alpha channel"
+        advice = "leave it out; for images --channels does it"
+        change: Mapping[str, str | None] = {"channels": "3"} if p.is_images and dead == [3] else {}
+        return Finding("constant_data", f"{kind} {dead[0]} of the data never changes", 0, cause, advice, change)
+    return None
+
+
+def signal_left(p: Patient) -> Finding | None:
+    """A schedule that does not end in noise."""
+    if (left := p.schedule.remaining_signal()) <= SIGNAL_LIMIT:
+        return None
+    what = f"the schedule ends with a signal of {left:.2g} times the noise"
+    cause = "too few steps or too small a beta_end or sigma_max"
+    return Finding("signal_left", what, 0, cause, "train with --schedule cosine or rectified", {"schedule": "cosine"})
+
+
+def few_data(p: Patient) -> Finding | None:
+    """So few training data that there is nothing to learn but to give them back."""
+    if p.count >= FEW:
+        return None
+    kind = ("image" if p.is_images else "point") + "s" * (p.count != 1)
+    what = f"only {p.count} {kind} to train on, too few to learn from: the model can only copy them"
+    return Finding("few_data", what, 0, "", f"give at least {FEW}, better some hundreds")
+
+
+def not_learning(p: Patient) -> Finding | None:
+    """A held-out loss that is still that of a network that gives nothing."""
+    rows = p.checked()
+    late = [row for row in rows if p.share(row) >= 0.1]
+    if not late or late[0] is rows[0] or not p.movement or p.now["i"] < ENOUGH:
+        return None
+    first, best = float(rows[0]["held_out"]), min(float(row["held_out"]) for row in late)
+    if best < STUCK * first:
+        return None
+    what = f"the held-out loss is {float(late[-1]['held_out']):.4g} and was {first:.4g} before anything was learned"
+    rate, chosen = max(float(row["learning_rate"]) for row in p.rows), "learning_rate" in p.asked
+    seen = [sum(row["seen_levels"]) for row in (rows[0], rows[-1]) if row.get("seen_levels")]
+    change: Mapping[str, str | None] = {"learning_rate": None}
+    if max(p.movement.values()) < MOVED:
+        cause, advice = "a learning rate that is too small to move the weights", f"try --learning-rate {100 * rate:.2g}"
+        change = change if chosen else {"learning_rate": f"{100 * rate:.2g}"}
+    elif p.now["fraction"] < 2 * SETTLED:
+        return None  # it may still begin
+    elif len(seen) == 2 and seen[1] < LEARNED * seen[0]:
+        cause, advice, change = (
+            "training data that tell nothing of the held-out ones",
+            "give more data, or data of one kind",
+            {},
+        )
+    elif chosen:
+        cause, advice = "a learning rate that is too high", "leave --learning-rate out"
+    else:
+        cause, advice = "data that hold nothing but noise", f"look at the data, or try --learning-rate {rate / 10:.2g}"
+        change = {"learning_rate": f"{rate / 10:.2g}"}
+    return Finding("not_learning", what, int(late[0]["i"]), cause, advice, change)
+
+
+def dead_parameter(p: Patient) -> Finding | None:
+    """A parameter that no step has changed."""
+    still = [name for name, moved in p.movement.items() if moved == 0]
+    if p.now["fraction"] < 0.05 or p.now["i"] < ENOUGH or not still or max(p.movement.values()) < MOVED:
+        return None
+    what = f"{len(still)} of {len(p.movement)} parameters never changed, first {still[0]}"
+    cause = "a frozen layer, or one that the output does not depend on"
+    return Finding("dead_parameter", what, 0, cause, "unfreeze it or take it out")
+
+
+def noisy_previews(p: Patient) -> Finding | None:
+    """Previews that are noise, or a network that sees less of the noise than a linear filter, and no longer gets better."""
+    if not p.is_images or not p.shows() or p.now["i"] < ENOUGH:
+        return None
+    assert p.preview is not None and p.truth is not None
+    noise, rows = p.preview.noise(p.truth), p.checked()
+    missed = p.linear.missed(rows[-1]["seen_levels"]) if p.linear is not None else 0.0  # overfitting is another illness
+    narrow = p.entry is not None and 0 < RANK[0] * p.entry.lost < missed < RANK[1] * p.entry.lost
+    fall = fell(rows)
+    if max(noise / NOISY, missed / MISSED) < 1 or fall is None or fall[1] > (SLOW if narrow else FALLING):
+        return None  # what still gets better is not ill but young: the verdict says so
+    what = f"the previews are noise, whose variance is {noise:.0%} of the data's"
+    if noise < NOISY:
+        what = f"the network misses {missed:.0%} of the noise that a linear filter would find"
+    if narrow and p.entry is not None:
+        cause = f"a network too narrow for its input: its first map has {p.entry.width} channels for the {p.entry.folded}"
+        cause += f" numbers folded into each place, so {p.entry.lost:.0%} of the noise cannot pass; {missed:.0%} is missed"
+        other, else_do = p.sizes.unfolded, f"give a network whose first map has at least {p.entry.folded} channels"
+    else:
+        cause, other, else_do = "a network too small for these images", p.sizes.larger, "train on smaller images with --size"
+    change = {"network": other} if other is not None else {}
+    return Finding(
+        "noisy_previews", what, int(p.now["i"]), cause, f"train with --network {other}" if other else else_do, change
+    )
+
+
+def empty_previews(p: Patient) -> Finding | None:
+    """Previews that are black, white or one colour, saturated, or all the same."""
+    if not p.shows():
+        return None
+    assert p.preview is not None and p.truth is not None
+    look, truth, i = p.preview, p.truth, int(p.now["i"])
+    rate = f"{max(float(row.get('learning_rate', 0)) for row in p.rows) / 10:.2g}"
+    advice, lower = f"train longer, or with --learning-rate {rate}", {"learning_rate": rate}
+    if p.is_images and look.blank < BLANK * truth.blank:
+        name = "black" if look.mean < -0.8 else "white" if look.mean > 0.8 else "of one colour"
+        cause = "weights that give the same value everywhere"
+        return Finding("empty_previews", f"the previews are {name}", i, cause, advice, lower)
+    if look.outside > SATURATED:
+        what = f"{look.outside:.0%} of the previews' values lie far outside the data's range"
+        cause = "an error that grows from step to step of sampling"
+        if p.asked.get("target", "flow") in ("v", "flow"):
+            return Finding("empty_previews", what, i, cause, advice, lower)
+        return Finding("empty_previews", what, i, cause, "train with --target flow", {"target": "flow"})
+    if look.spread < COLLAPSED * truth.spread:
+        what = f"the previews are nearly all the same: their variance is {look.spread / truth.spread:.1%} of the data's"
+        return Finding("empty_previews", what, i, "a collapse of the model", advice, lower)
+    return None
+
+
+def lagging_average(p: Patient) -> Finding | None:
+    """Average weights that are worse than the raw ones."""
+    rows = [row for row in p.checked() if p.share(row) >= SETTLED and "raw_held_out" in row]
+    if len(rows) < 2:
+        return None
+    first = float(p.checked()[0]["held_out"])
+    if any(row["held_out"] - row["raw_held_out"] <= LAG * abs(first - row["raw_held_out"]) for row in rows[-2:]):
+        return None
+    what = f"the average weights are worse than the raw ones: held-out loss {rows[-1]['held_out']:.3g} against"
+    what += f" {rows[-1]['raw_held_out']:.3g}"
+    cause = "an average over too many steps"
+    advice = "leave ema_share out" if "ema_share" in p.asked else "train longer"
+    return Finding("lagging_average", what, int(rows[-2]["i"]), cause, advice, {"ema_share": None})
+
+
+def overfitting(p: Patient) -> Finding | None:
+    """A held-out loss that rises, at some noise level, while that on training data falls."""
+    rows = [row for row in p.checked() if row.get("seen_levels")]
+    for k, level in enumerate(LEVELS):
+        held = [row["held_out_levels"][k] for row in rows]
+        if len(held) < 4:
+            return None
+        best = min(range(len(held)), key=held.__getitem__)
+        fell = rows[-1]["seen_levels"][k] < rows[best]["seen_levels"][k]
+        if best < len(held) - 2 and fell and min(held[-2:]) > RISE * held[best]:
+            what = f"at {level} the held-out loss rose from {held[best]:.3g} to {held[-1]:.3g} while that of training data fell"
+            cause = "too few data for a training of this length"
+            advice, change = _less(p, rows[best]["i"] / rows[-1]["i"])
+            return Finding("overfitting", what, int(rows[best]["i"]), cause, advice, change)
+    return None
+
+
+def copies(p: Patient) -> Finding | None:
+    """Samples that lie closer to training data than held-out data do."""
+    if not p.shows():
+        return None
+    assert p.preview is not None and p.truth is not None
+    ours, theirs = p.preview.nearest, p.truth.nearest
+    if ours >= COPY * theirs or theirs == 0:
+        return None
+    what = f"samples are {ours / theirs:.2f} times as far from the closest training datum as held-out data are"
+    cause = "a model that has learned its training data by heart"
+    return Finding("copies", what, int(p.now["i"]), cause, *_less(p, 0.5))
+
+
+def _less(p: Patient, share: float) -> tuple[str, Mapping[str, str | None]]:
+    """Return the advice against learning by heart, and the change: a shorter training where no network is smaller."""
+    if p.asked.get("augment") == "none":
+        return "give more data, or leave --augment none out", {"augment": None}
+    share = max(0.05, share)
+    shorter = f"train for {share:.0%} of the time"
+    if p.sizes.smaller is None:
+        return f"give more data, or {shorter}", {"length": f"{share:.2g}"}
+    return f"give more data, {shorter}, or train with --network {p.sizes.smaller}", {"network": p.sizes.smaller}
+
+
+CHECKS: dict[str, Check] = {
+    check.__name__: check
+    for check in (
+        data_range, constant_data, few_data, signal_left, not_learning, dead_parameter, noisy_previews, empty_previews,
+        lagging_average, overfitting, copies,
+    )
+}  # fmt: skip
+
+
+# What a finding leaves nothing to say about.
+EXPLAINS = {"few_data": ("not_learning", "lagging_average", "overfitting", "copies"), "constant_data": ("few_data",)}
+
+
+def examine(patient: Patient) -> tuple[Finding, ...]:
+    """Return what the checks find, without what another finding explains."""
+    found = {name: finding for name, check in CHECKS.items() if (finding := check(patient)) is not None}
+    explained = {name for cause, names in EXPLAINS.items() if cause in found for name in names}
+    return tuple(finding for name, finding in found.items() if name not in explained)
+
+
+def has_stopped_improving(rows: Sequence[Row], key: str = "held_out", least: float = FLAT) -> bool:
+    """Tell whether a figure's best value of the last checks is no better than the best before them."""
+    values = [float(row[key]) for row in rows if key in row]
+    return len(values) > 2 * PATIENCE and min(values[-PATIENCE:]) > (1 - least) * min(values[:-PATIENCE])

@@ -1,0 +1,138 @@
+"""Training the classifier of a run, as an iterator of reports."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from reverie.base.errors import UserError
+from reverie.base.noise import check_seed, mix_seed
+from reverie.base.signals import Stopped, stop_requests
+from reverie.diffusion.classifier import Classifier, ClassifierFacts, classifier_for, write_classifier
+from reverie.diffusion.loss import draw_times
+from reverie.diffusion.pair import Pair
+from reverie.runs.reread import reread
+from reverie.runs.run import Run
+from reverie.training.loader import reader
+from reverie.training.loop import Step
+from reverie.training.optimizer import adamw
+
+MINUTES = 2.0  # if nothing is said
+BATCH, RATE, DECAY, WARMUP = 128, 2e-3, 0.01, 0.02
+REPORTS, CLOCK = 100, 0.5  # how often a training reports, and the fewest seconds between
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # times at which the accuracy is told
+MOST_HELD_OUT = 2000
+
+
+class ClassifierTraining:
+    """A training that is ready to start: iterate over it for its reports; at the end the classifier is in the run.
+
+    Stopped by Ctrl-C, it keeps what it has learned so far.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        minutes: float | None = None,
+        steps: int | None = None,
+        seed: int = 0,
+        data: str | Path | None = None,
+        data_dir: str | Path | None = None,
+        on_progress: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        known = run.config.data
+        if minutes is not None and steps is not None:
+            raise UserError("give only one of --steps and --minutes")
+        for name, length in (("steps", steps), ("minutes", minutes)):
+            if length is not None and not 0 < length < math.inf:
+                raise UserError(f"the number of {name} must be above 0, got {length}")
+        if len(known.labels) < 2:
+            raise UserError(f"the run {run.path} has {len(known.labels) or 'no'} labels, so there is nothing to tell apart")
+        self.run, self.seed, self.steps = run, check_seed(seed), steps
+        self.minutes = MINUTES if minutes is None and steps is None else minutes
+        dataset = reread(known, data=data, data_dir=data_dir, on_progress=on_progress)
+        self.train, self.held_out = dataset.split(known.seed)
+        self.accuracy: dict[str, float] = {}
+        self.path: Path | None = None
+
+    def __iter__(self) -> Iterator[Step]:
+        """Yield the reports, then write the classifier; raise Stopped if asked to stop."""
+        device = next(self.run.model.parameters()).device
+        classifier = classifier_for(self.run.config, self.seed).to(device)
+        average = copy.deepcopy(classifier).requires_grad_(False).eval()
+        with stop_requests() as stop:
+            last = None
+            for last in self._fit(classifier, average, stop):
+                yield last
+            if last is None:
+                raise Stopped(stop.by)
+            self.accuracy = self.measure(average)
+            facts = ClassifierFacts(
+                fingerprint=self.run.config.data.fingerprint, steps=last.i, seconds=last.seconds, seed=self.seed,
+                held_out=min(len(self.held_out), MOST_HELD_OUT), accuracy=self.accuracy,
+            )  # fmt: skip
+            self.path = write_classifier(self.run.path, average, facts)
+        if stop():
+            raise Stopped(stop.by)
+
+    def _fit(self, classifier: Classifier, average: Classifier, stop: Callable[[], bool]) -> Iterator[Step]:
+        (optimizer,) = adamw(classifier, RATE, DECAY)
+        mine, theirs = ([p.detach() for p in net.parameters()] for net in (average, classifier))
+        loader = reader(self.train, BATCH, self.seed)
+        device = theirs[0].device
+        begun = reported = time.monotonic()
+        i = reported_at = 0
+        fraction, total, count = 0.0, 0.0, 0
+        while fraction < 1 and not stop():
+            rate = RATE * min(1.0, max(fraction, 1e-3) / WARMUP) * 0.5 * (1 + math.cos(math.pi * fraction))
+            optimizer.param_groups[0]["lr"] = rate
+            x, labels = next(loader)
+            assert labels is not None
+            optimizer.zero_grad(set_to_none=True)
+            lost = self.loss(classifier, x.to(device), labels.to(device), mix_seed(self.seed, i))
+            lost.backward()
+            optimizer.step()
+            torch._foreach_lerp_(mine, theirs, 1 / (1 + 0.05 * i))
+            i += 1
+            total, count = total + float(lost.detach()), count + 1
+            now = time.monotonic()
+            fraction = min(1.0, i / self.steps if self.steps else (now - begun) / (60 * (self.minutes or 1)))
+            if now - reported < CLOCK and fraction < 1 and not stop():
+                continue
+            if not math.isfinite(total):
+                raise UserError(f"the classifier's loss became {total} at step {i}; look for NaN in the data")
+            speed = (i - reported_at) / max(now - reported, 1e-9)
+            yield Step(i, fraction, now - begun, speed, total / count, rate)
+            total, count, reported, reported_at = 0.0, 0, time.monotonic(), i
+
+    def loss(self, classifier: Classifier, x: Tensor, labels: Tensor, seed: int) -> Tensor:
+        """Return the mean cross entropy, in nats, of data noised to times all over [t_min, 1]."""
+        z = self.run.model.codec.encode(x)
+        random = torch.Generator().manual_seed(seed)
+        t = draw_times("stratified", classifier.schedule, len(x), random)
+        eps = torch.randn(z.shape, generator=random, dtype=z.dtype).to(z.device)
+        return functional.cross_entropy(classifier(Pair(z, eps).mix(*classifier.schedule(t)), t), labels)
+
+    @torch.no_grad()
+    def measure(self, classifier: Classifier) -> dict[str, float]:
+        """Return the share of held-out data told rightly, at each of a few times."""
+        device, right = next(classifier.parameters()).device, dict.fromkeys(map(str, LEVELS), 0)
+        chosen = torch.arange(min(len(self.held_out), MOST_HELD_OUT))
+        random = torch.Generator().manual_seed(mix_seed(self.seed, -(2**40)))
+        for part in chosen.split(500):
+            x, labels = self.held_out.batch(part)
+            assert labels is not None
+            z = self.run.model.codec.encode(x.to(device))
+            eps = torch.randn(z.shape, generator=random).to(device)
+            for t in LEVELS:
+                scores = classifier(Pair(z, eps).mix(*classifier.schedule(t)), t)
+                right[str(t)] += int((scores.argmax(1).cpu() == labels).sum())
+        return {t: count / len(chosen) for t, count in right.items()}

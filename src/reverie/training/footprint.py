@@ -1,0 +1,132 @@
+"""How much memory a training will take, worked out without taking any, and how much there is."""
+
+from __future__ import annotations
+
+import math
+import os
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from reverie.base.spec import Spec, build
+from reverie.runs.folder import NETWORKS
+
+BYTES = 4  # of a number
+WEIGHT_COPIES = 16  # weights, their average and gradients, the optimizer's state, two snapshots of all that, and room to work
+DATUM_COPIES = 10  # data, noise, their mixture, estimates, the loss and the gradients of these
+OVERHEAD, ALLOCATED = 1.25, 64 * 2**20  # what an allocator and the layers' own room to work add: measured on U-Nets
+
+
+class _Ledger(TorchDispatchMode):
+    """Keeps count of the bytes of all tensors that live at a time, by their storages."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = self.most = 0
+        self.known: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, Tensor):
+                self._enter(tensor.untyped_storage())
+        return made
+
+    def _enter(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key not in self.known:
+            self.known[key] = storage.nbytes()
+            self.now += self.known[key]
+            self.most = max(self.most, self.now)
+            weakref.finalize(storage, self._leave, key)
+
+    def _leave(self, key: int) -> None:
+        self.now -= self.known.pop(key)
+
+
+class Footprint:
+    """The memory that a network for data of a shape takes; its tensors have shapes and no content."""
+
+    def __init__(self, network: Spec, shape: tuple[int, ...]) -> None:
+        self.fake = FakeTensorMode()  # on the meta device other kernels would be chosen, with other needs
+        with self.fake:
+            self.net: nn.Module = build(NETWORKS, network, "network")
+        self.shape = shape
+        self.weights = WEIGHT_COPIES * BYTES * sum(p.numel() for p in self.net.parameters())
+
+    def step(self, batch: int) -> int:
+        """Return the bytes of a training step."""
+        return self._peak(batch, lambda x, level: self.net(x, level).sum().backward())
+
+    def look(self, count: int) -> int:
+        """Return the bytes of evaluating so many data without gradients."""
+        with torch.no_grad():
+            return self._peak(count, self.net)
+
+    def _peak(self, count: int, work: Callable[[Tensor, Tensor], Any]) -> int:
+        with self.fake, _Ledger() as ledger:
+            work(torch.empty(count, *self.shape), torch.empty(count))
+        data = DATUM_COPIES * BYTES * count * math.prod(self.shape)
+        return ALLOCATED + int(OVERHEAD * (ledger.most + data))
+
+
+def available(device: torch.device) -> int | None:
+    """Return the bytes of memory that can still be had, None where the system does not tell."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    found = [bytes_free for bytes_free in (_machine(), _container()) if bytes_free is not None]
+    return min(found, default=None)
+
+
+def _machine() -> int | None:
+    """Return what the machine has: as Linux tells it, or the free pages, or half of all pages."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    for name, share in (("SC_AVPHYS_PAGES", 1.0), ("SC_PHYS_PAGES", 0.5)):
+        try:
+            return round(share * os.sysconf(name) * os.sysconf("SC_PAGE_SIZE"))
+        except (ValueError, OSError, AttributeError):
+            continue
+    return None
+
+
+def _container(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
+    """Return what is left of the least limit of the control groups that we are in (cgroup v2, or v1's own)."""
+    try:
+        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+    except OSError:
+        return None
+    left = []
+    for _, controllers, place in (line for line in lines if len(line) == 3):
+        names = ("memory.max", "memory.current", "inactive_file") if not controllers else (
+            "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+        )  # fmt: skip
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base = root / "memory" if controllers else root
+        inside = base / place.lstrip("/")
+        for folder in (inside, *inside.parents):
+            left.append(_left_in(folder, *names))
+            if folder == base:
+                break
+    return min((bytes_free for bytes_free in left if bytes_free is not None), default=None)
+
+
+def _left_in(folder: Path, limit: str, used: str, reclaimable: str) -> int | None:
+    try:
+        most, now = int((folder / limit).read_text()), int((folder / used).read_text())
+        rows = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return max(0, most - now + int(rows.get(reclaimable, 0)))
+    except (OSError, ValueError):  # no limit is set ("max"), or there is no such group
+        return None

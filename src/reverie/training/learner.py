@@ -1,0 +1,157 @@
+"""Everything that changes while a model learns, so that it can be kept, put back and gone on with."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from reverie.base.errors import UserError
+from reverie.families.diffusion import Diffusion
+from reverie.runs.config import TrainingConfig
+from reverie.training.optimizer import OPTIMIZERS, STATE
+
+
+class Average:
+    """The exponential average of a model's parameters, over the last `share` of the steps so far (arXiv:2312.02696).
+
+    Because the horizon grows with the run, the average is never stuck at the first weights.
+    """
+
+    def __init__(self, model: Diffusion, share: float) -> None:
+        self.model = copy.deepcopy(model).requires_grad_(False).eval()
+        self.share = share
+        self._mine: list[Tensor] = list(self.model.parameters())
+        self._theirs = [p.detach() for p in model.parameters()]  # views: they follow the model
+
+    def update(self, updates: int) -> None:
+        """Move towards the model's parameters; updates: how often this has been done before."""
+        torch._foreach_lerp_(self._mine, self._theirs, 1 / (1 + self.share * updates))
+
+
+class Facts(BaseModel):
+    """The numbers beside the weights.
+
+    i: steps done; seconds: time spent; window: the losses since the last report and norms of the gradients; first_loss:
+    that of the first step, when the network gives nothing yet; rescues: how often the training was rolled back;
+    ending: the fraction of the longest time allowed at which a training until good began to end.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    i: int = Field(default=0, ge=0)
+    seconds: float = Field(default=0.0, ge=0)
+    window: tuple[tuple[float, float], ...] = Field(default=(), max_length=10**7)
+    first_loss: float | None = None
+    rescues: int = Field(default=0, ge=0)
+    ending: float | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of a learner's tensors and facts."""
+
+    tensors: Mapping[str, Tensor]
+    facts: Facts
+
+
+class Learner:
+    """A model, the average of its weights, its optimizers, and how far it has come (see Facts)."""
+
+    def __init__(self, model: Diffusion, settings: TrainingConfig) -> None:
+        self.model = model
+        self.average = Average(model, settings.ema_share)
+        self.optimizers = OPTIMIZERS[settings.optimizer](model, settings.learning_rate, settings.weight_decay)
+        self.i, self.seconds, self.rescues = 0, 0.0, 0
+        self.first_loss: float | None = None
+        self.ending: float | None = None
+        self.window: list[tuple[Tensor, Tensor]] = []
+        # A state is known to be good when the steps after it went well, so a rescue goes back to the report before the last.
+        self.good = self.last = self.snapshot()
+
+    def facts(self) -> Facts:
+        """Return how far it has come, as plain numbers."""
+        window = tuple((float(loss), float(norm)) for loss, norm in self.window)
+        return Facts(
+            i=self.i, seconds=self.seconds, window=window, first_loss=self.first_loss, rescues=self.rescues, ending=self.ending
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def _modules(self) -> Iterator[tuple[str, nn.Module]]:
+        yield "model", self.model
+        yield "average", self.average.model
+
+    def _optimizer_parameters(self) -> Iterator[tuple[str, int, torch.optim.Optimizer, nn.Parameter]]:
+        for k, optimizer in enumerate(self.optimizers):
+            for j, p in enumerate(optimizer.param_groups[0]["params"]):
+                yield f"optimizer.{k}.{j}", j, optimizer, p
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every tensor by name, not copied."""
+        found = {f"{part}.{name}": t.detach() for part, module in self._modules() for name, t in module.state_dict().items()}
+        for prefix, _, optimizer, p in self._optimizer_parameters():
+            found |= {f"{prefix}.{key}": value for key, value in optimizer.state.get(p, {}).items()}
+        return found
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the name and shape of every tensor that a learner like this can have; the optimizers' may be missing."""
+        wanted = {
+            f"{part}.{name}": tuple(t.shape) for part, module in self._modules() for name, t in module.state_dict().items()
+        }
+        for prefix, _, optimizer, p in self._optimizer_parameters():
+            wanted |= {f"{prefix}.{key}": () if key == "step" else tuple(p.shape) for key in STATE[type(optimizer)]}
+        return wanted
+
+    def snapshot(self) -> Snapshot:
+        """Return a copy to go back to."""
+        return Snapshot({name: t.clone() for name, t in self.tensors().items()}, self.facts())
+
+    def report(self) -> None:
+        """Note that all went well since the last report, and begin another."""
+        self.window = []
+        self.good, self.last = self.last, self.snapshot()
+
+    def restore(self, kept: Snapshot) -> None:
+        """Put tensors and facts back, bit for bit."""
+        for part, module in self._modules():
+            prefix = f"{part}."
+            module.load_state_dict({n.removeprefix(prefix): t for n, t in kept.tensors.items() if n.startswith(prefix)})
+        states: list[dict[int, dict[str, Tensor]]] = [{} for _ in self.optimizers]
+        for name, t in kept.tensors.items():
+            if name.startswith("optimizer."):
+                _, k, j, key = name.split(".")
+                states[int(k)].setdefault(int(j), {})[key] = t.clone()
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        facts = kept.facts
+        self.i, self.seconds, self.rescues = facts.i, facts.seconds, facts.rescues
+        self.first_loss, self.ending = facts.first_loss, facts.ending
+        self.window = [(torch.tensor(loss), torch.tensor(norm)) for loss, norm in facts.window]
+
+    def is_finite(self) -> bool:
+        """Tell whether every weight is a number."""
+        weights = [p.detach() for p in self.model.parameters()]
+        return math.isfinite(float(torch.stack(torch._foreach_norm(weights)).sum()))
+
+    def check(self, tensors: Mapping[str, Any], path: object) -> None:
+        """Refuse tensors, or slices of a file that know their shape, that are not those of a learner like this."""
+        wanted = self.shapes()
+        found = {name: tuple(t.get_shape() if hasattr(t, "get_shape") else t.shape) for name, t in tensors.items()}
+        needed = {name for name in wanted if not name.startswith("optimizer.")}
+        wrong = sorted(n for n in needed | found.keys() if wanted.get(n) != found.get(n))
+        if wrong:
+            name = wrong[0]
+            raise UserError(
+                f"{path} does not fit config.toml: {len(wrong)} tensors differ, first {name}"
+                f" (wanted {wanted.get(name, 'none')}, found {found.get(name, 'none')})"
+            )

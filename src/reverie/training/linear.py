@@ -1,0 +1,113 @@
+"""What little any network must be able to do: the loss of the best linear filter, and how much its first map lets through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from reverie.diffusion.loss import weight_of
+from reverie.diffusion.pair import row
+from reverie.families.diffusion import Diffusion
+from reverie.training.loop import LEVELS, level_of
+
+TIMES = 16  # in each range of t, at which the filter's error is averaged
+ASKED = 0.25  # of its largest share in the target, from which the noise of a range counts as asked for
+MOST_COORDINATES = 1024  # of points, up to which their covariance is taken and not their variances alone
+
+
+def power(z: Tensor) -> Tensor:
+    """Return the variances of data along directions that are nearly independent: (D,) float64.
+
+    For images those are the frequencies of each principal colour; for points the eigenvectors of the covariance.
+    z: (n, C, H, W) or (n, D).
+    """
+    centred: Tensor = (z - z.mean(0)).double()
+    unbiased = len(z) / max(1, len(z) - 1)
+    if z.ndim == 2:
+        wide = z.shape[1] > MOST_COORDINATES
+        values: Tensor = centred.var(0, correction=0) if wide else torch.linalg.eigvalsh(centred.T @ centred / len(z))
+        return values.clamp_min(0) * unbiased
+    colours = centred.transpose(0, 1).flatten(1)
+    _, basis = torch.linalg.eigh(colours @ colours.T)
+    mixed = torch.einsum("nchw,cd->ndhw", centred, basis)
+    strength: Tensor = torch.fft.fft2(mixed, norm="ortho").abs().square().mean(0)
+    return strength.flatten() * unbiased
+
+
+@dataclass(frozen=True)
+class Filter:
+    """The best linear denoiser of data with a known power spectrum (Wiener 1949), by what it loses in each range of t.
+
+    E|x0 - x0_hat|² = mean over S of S sigma² / (alpha² S + sigma²).  loss_levels: the filter's loss, in the units of the
+    training loss; noise_levels: how much of the target's variance is noise, b² in the same units.
+    """
+
+    loss_levels: tuple[float, ...]
+    noise_levels: tuple[float, ...]
+
+    def missed(self, loss_levels: Sequence[float]) -> float:
+        """Return the share of the noise that a network loses beyond the filter, where noise is the most and is asked for."""
+        k = max(k for k in range(LEVELS) if self.noise_levels[k] >= ASKED * max(self.noise_levels))
+        return (loss_levels[k] - self.loss_levels[k]) / self.noise_levels[k]
+
+
+def linear_filter(model: Diffusion, z: Tensor) -> Filter | None:
+    """Return what the best linear filter loses on data like these, without evaluating anything; None for too few.
+
+    z: (n, ...) in model units; those that are not finite are left out.
+    """
+    z = z[z.flatten(1).isfinite().all(1)]
+    if len(z) < 2:
+        return None
+    d = model.denoiser
+    low = d.schedule.t_min
+    t = low + (1 - low) * (torch.arange(LEVELS * TIMES, dtype=torch.float64) + 0.5) / (LEVELS * TIMES)
+    alpha, sigma = (torch.as_tensor(c, dtype=torch.float64)[:, None] for c in d.schedule(t))
+    variances = power(z).cpu()
+    error = (variances * sigma**2 / (alpha**2 * variances + sigma**2)).mean(1)
+    place, weight = level_of(model, t, LEVELS), weight_of(model.weight, d.schedule, t, d.target, d.sigma_data)
+    size = (alpha**2 + sigma**2).sqrt()[:, 0]
+    _, b = row(d.target, alpha[:, 0] / size, sigma[:, 0] / size, d.sigma_data)
+    own = weight_of("uniform", d.schedule, t, d.target, d.sigma_data)  # the target's own units
+
+    def levels(values: Tensor) -> tuple[float, ...]:
+        return tuple(float(values[place == k].mean()) for k in range(LEVELS))
+
+    return Filter(levels(error * weight), levels(torch.as_tensor(b).expand(len(t)) ** 2 * weight / own))
+
+
+@dataclass(frozen=True)
+class FirstMap:
+    """How many numbers the first map of an image network makes of how many it is given, at each of its places."""
+
+    width: int
+    folded: int
+
+    @property
+    def lost(self) -> float:
+        """The share of white noise that cannot pass."""
+        return max(0.0, 1 - self.width / self.folded)
+
+
+@torch.no_grad()
+def first_map(model: Diffusion) -> FirstMap | None:
+    """Return the first convolution of maps, or dense layer on tokens, that the network's input meets; None without one."""
+    found: list[FirstMap] = []
+    numbers = torch.Size(model.shape).numel()
+
+    def note(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if output.ndim == 4 or (isinstance(layer, nn.Linear) and output.ndim == 3):
+            width = output.shape[1 if isinstance(layer, nn.Conv2d) else 2]
+            found.append(FirstMap(width, round(numbers * width / output.numel())))
+
+    layers = [m for m in model.denoiser.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    hooks = [layer.register_forward_hook(note) for layer in layers]
+    try:
+        model.denoiser(torch.zeros(1, *model.shape, device=next(model.parameters()).device), 0.5)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found[0] if found else None

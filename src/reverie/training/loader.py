@@ -1,0 +1,65 @@
+"""Batches of a data set: any of them can be had at once, so a training can go on where it was left."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from reverie.base.noise import mix_seed
+from reverie.data import Dataset
+
+Batch = tuple[Tensor, Tensor | None]
+
+
+def batches(data: Dataset, batch: int, seed: int, first: int = 0) -> Iterator[Batch]:
+    """Yield batches for ever, from number `first` on, each epoch in an order of its own that is a function of the seed."""
+    batch = min(batch, len(data))
+    epoch, skipped = divmod(first, len(data) // batch)
+    while True:
+        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(mix_seed(seed, -1 - epoch)))
+        for start in range(skipped * batch, len(data) - batch + 1, batch):
+            yield data.batch(order[start : start + batch])
+        epoch, skipped = epoch + 1, 0
+
+
+def ahead(source: Iterator[Batch], depth: int = 4) -> Iterator[Batch]:
+    """Yield from a source that a thread of its own reads a few batches ahead of us."""
+    ready: queue.Queue[Batch | BaseException] = queue.Queue(depth)
+    stop = threading.Event()
+
+    def put(item: Batch | BaseException) -> None:
+        while not stop.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def work() -> None:
+        try:
+            for item in source:
+                put(item)
+                if stop.is_set():
+                    return
+        except BaseException as error:  # carried over to the thread that waits
+            put(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        while True:
+            item = ready.get()
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop.set()
+
+
+def reader(data: Dataset, batch: int, seed: int, first: int = 0) -> Iterator[Batch]:
+    """Yield batches from number `first` on, read ahead where images must be decoded."""
+    source = batches(data, batch, seed, first)
+    return source if isinstance(data.x, Tensor) or data.x.store is not None else ahead(source)

@@ -1,0 +1,123 @@
+"""What the doctor looks at, and what is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from reverie.data.codec import Codec
+from reverie.data.looks import Look
+from reverie.diffusion.schedule import Schedule
+
+if TYPE_CHECKING:
+    from reverie.training.linear import Filter, FirstMap
+
+Row = Mapping[str, Any]
+
+RESCUE = "rescue"  # what a finding is called that tells of a rollback
+ENOUGH = 30  # steps below which nothing can be said of how a network learns: its last layers move before its first
+FEW = 10  # training data below which there is nothing to learn but to copy them
+EXTENDED = 0.8  # of all steps, at most, that the run before an extension had, for what the extension gave to be told
+SETTLED = 0.25  # the share of a run after which previews should show something
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong, since which step, why probably (nothing where that is plain), and what to do.
+
+    change: the settings that the advice changes, as options of `reverie train`, None for one to be left out; "length" is
+    a multiple of the present one.
+    """
+
+    check: str
+    what: str
+    since: int
+    cause: str
+    advice: str
+    change: Mapping[str, str | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.change, dict) or not all(isinstance(v, str | None) for v in self.change.values()):
+            raise TypeError("change must map names of settings to words")  # it may come from a file
+
+    def __str__(self) -> str:
+        since = f" (since step {self.since:,})" if self.since else ""
+        return f"{self.what}{since}{': probably ' if self.cause else ''}{self.cause}; {self.advice}"
+
+    def as_row(self, i: int) -> dict[str, Any]:
+        """Return the finding as a row of metrics.jsonl."""
+        return {"i": i, "finding": asdict(self)}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Other networks of the same design as --network takes them: the next smaller and larger, and one that folds less."""
+
+    smaller: str | None = None
+    larger: str | None = None
+    unfolded: str | None = None
+
+
+@dataclass
+class Patient:
+    """What the checks look at.
+
+    rows: the reports so far; preview, truth: the newest preview, and the data seen in the same way; previewed: the step of
+    that preview, the newest one if nothing is said; count: of training data;
+    asked: the settings that a person chose; linear: what a linear filter loses; entry: the first map of the network.
+    """
+
+    rows: Sequence[Row]
+    schedule: Schedule
+    codec: Codec
+    data: Tensor
+    is_images: bool
+    movement: Mapping[str, float] = field(default_factory=dict)
+    preview: Look | None = None
+    truth: Look | None = None
+    count: int = FEW
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    linear: Filter | None = None
+    entry: FirstMap | None = None
+    sizes: Sizes = Sizes()
+    previewed: int | None = None
+
+    @property
+    def now(self) -> Row:
+        """The newest report."""
+        return self.rows[-1]
+
+    def checked(self) -> list[Row]:
+        """Return the reports that hold a check on held-out data."""
+        return [row for row in self.rows if "held_out" in row]
+
+    def share(self, row: Row) -> float:
+        """Return how far in the run a report was; its own fraction may be that of a shorter run, before an extension."""
+        return float(self.now["fraction"] * row["i"] / max(1, self.now["i"]))
+
+    def shows(self) -> bool:
+        """Tell whether there is a preview, taken when the run was old enough for it to show something."""
+        at = self.now["i"] if self.previewed is None else self.previewed
+        return self.preview is not None and self.truth is not None and self.share({"i": at}) >= SETTLED
+
+
+Check = Callable[[Patient], Finding | None]
+
+
+def fell(rows: Sequence[Row]) -> tuple[int, float] | None:
+    """Return since which step the held-out loss is compared, and by what share it fell.
+
+    rows: reports with a check.  Compared is the end of the run before it was extended, whose learning rate had fallen like
+    that of the end now, or else the middle of the steps; not fractions, which an extension changes.  None where all checks
+    before were of a network that was hardly trained.
+    """
+    last = rows[-1]["i"]
+    trained = [row for row in rows[:-1] if row["i"] >= max(2, last / 10)]
+    ends = [row for row in trained if row["fraction"] == 1 and row["i"] <= EXTENDED * last] if rows[-1]["fraction"] == 1 else []
+    before = ends or [row for row in trained if row["i"] <= last / 2]
+    if not before:
+        return None
+    return int(before[-1]["i"]), 1 - float(rows[-1]["held_out"]) / max(float(before[-1]["held_out"]), 1e-300)

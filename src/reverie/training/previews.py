@@ -1,0 +1,116 @@
+"""Previews: the same seeds drawn again and again while a model learns, and what they tell."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import imageio.v3 as iio
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from reverie.base.distances import nearest
+from reverie.base.errors import ReverieWarning
+from reverie.base.files import atomic
+from reverie.data import Dataset, LazyImages, at_once, evaluated_at_once
+from reverie.data.looks import Look, look_at
+from reverie.draw.picture import contact_sheet, dots, figure, headed, plane, save, to_bytes, window, write_film
+from reverie.runs.run import Run
+
+FOLDER, FILM, LABELS = "previews", "film.gif", "labels.png"
+DRAWN = {False: 1000, True: 32}  # points, images of a preview
+SHOWN, STEPS = 12, 12  # images on the sheet, and sampling steps
+BLOCK, MOST_LAZY = 4096, 4096  # data looked through at a time; and in all where they must be read from files
+REFERENCE = 256  # data that previews are compared with: held-out ones, and training data where those are fewer
+LABEL_ROWS, LABEL_COLUMNS = 20, 8
+
+
+def draw(run: Run, n: int) -> Tensor:
+    """Return n samples in model units, (n, ...): always the same seeds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReverieWarning)  # it was said when the training was prepared
+        for frame in run.frames(n, steps=STEPS):
+            last = frame
+    return last.x0
+
+
+def energy_distance(x: Tensor, y: Tensor) -> float:
+    """Return 2 E|x - y| - E|x - x'| - E|y - y'|, zero only for equal distributions (Székely and Rizzo 2013)."""
+    x, y = x.flatten(1), y.flatten(1)
+
+    def within(z: Tensor) -> Tensor:
+        return torch.cdist(z, z).sum() / max(1, len(z) * (len(z) - 1))
+
+    return float(2 * torch.cdist(x, y).mean() - within(x) - within(y)) / math.sqrt(x.shape[1])
+
+
+class Previews:
+    """Draws previews into the run folder and says what they look like beside the data."""
+
+    def __init__(self, run: Run, raw: Run, train: Dataset, held_out: Dataset) -> None:
+        self.run, self.raw, self.train = run, raw, train
+        self.is_images = train.is_images
+        most = at_once(train.shape, REFERENCE)
+        self.held = self._encode(held_out, torch.arange(min(most, len(held_out))))
+        few = min(most - len(self.held), len(train))
+        self.reference = torch.cat([self.held, self._encode(train, torch.arange(few))]) if few > 0 else self.held
+        self.low, self.high = float(self.held.min()), float(self.held.max())
+        self.truth = look_at(self.held, nearest(self.held, self._blocks())[0], self.low, self.high)
+
+    def _encode(self, data: Dataset, index: Tensor) -> Tensor:
+        device = next(self.run.model.parameters()).device
+        return self.run.model.codec.encode(data.batch(index)[0].to(device))
+
+    def _blocks(self) -> Iterator[Tensor]:
+        count = min(len(self.train), MOST_LAZY) if isinstance(self.train.x, LazyImages) else len(self.train)
+        for part in torch.arange(count).split(at_once(self.train.shape, BLOCK)):
+            yield self._encode(self.train, part)
+
+    def take(self, i: int) -> tuple[Look, float]:
+        """Draw the sheet of step i; return what it looks like and its energy distance to data."""
+        z = draw(self.run, evaluated_at_once(self.train.shape, DRAWN[self.is_images]))
+        raw = draw(self.raw, min(SHOWN, len(z)) if self.is_images else len(z))
+        distance, index = nearest(z, self._blocks())
+        path = self.run.path / FOLDER / f"step-{i:07d}.png"
+        if self.is_images:
+            self._sheet(path, z[:SHOWN], raw, index[:SHOWN], distance[:SHOWN])
+        else:
+            self._clouds(path, z, raw)
+        return look_at(z, distance, self.low, self.high), energy_distance(z, self.reference)
+
+    def _sheet(self, path: Path, z: Tensor, raw: Tensor, index: Tensor, distance: Tensor) -> None:
+        closest = self._encode(self.train, index.cpu())
+        rows = [self.run.decode(part) for part in (z, raw, closest)]
+        titles = [["average"] * len(z), ["raw"] * len(z), [f"train {d:.2f}" for d in distance.tolist()]]
+        sheet = contact_sheet(to_bytes(np.concatenate(rows)), [t for row in titles for t in row], columns=len(z))
+        with atomic(path) as aside:
+            Image.fromarray(sheet).save(aside)
+
+    def _clouds(self, path: Path, z: Tensor, raw: Tensor) -> None:
+        count = min(len(self.train), len(z))
+        data = self.train.batch(torch.arange(count))[0].numpy()
+        data = data[np.isfinite(data).all(1)]
+        made = figure(9, 3.3)
+        limits = window(data[:, :2])
+        panels = zip(made.subplots(1, 3), (self.run.decode(z), self.run.decode(raw), data), strict=True)
+        for (axes, points), title in zip(panels, ("average weights", "raw weights", "training data"), strict=True):
+            dots(plane(axes, limits, title), points)
+        save(made, path)
+
+    def finish(self) -> None:
+        """Join the sheets to a film, and draw a contact sheet of the labels of a conditional run."""
+        folder = self.run.path / FOLDER
+        paths = sorted(folder.glob("step-*.png"))
+        sheets = [headed(iio.imread(p)[..., :3], f"step {p.stem.removeprefix('step-').lstrip('0') or 0}") for p in paths]
+        if len(sheets) > 1 and len({s.shape for s in sheets}) == 1:
+            write_film(folder / FILM, sheets, per_second=3)
+        names = self.run.config.data.labels[:LABEL_ROWS]
+        if self.is_images and names:
+            rows = [self.run.sample(LABEL_COLUMNS, label=name, steps=STEPS).x for name in names]
+            titles = [name for name in names for _ in range(LABEL_COLUMNS)]
+            with atomic(folder / LABELS) as aside:
+                Image.fromarray(contact_sheet(to_bytes(np.concatenate(rows)), titles, columns=LABEL_COLUMNS)).save(aside)

@@ -1,0 +1,112 @@
+"""What a run could do otherwise: other sizes of its network, and the command that trains it anew with something changed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from reverie.base.errors import UserError
+from reverie.base.spec import Spec, build, complete
+from reverie.diffusion.plan import PRESETS, network_for
+from reverie.runs.config import Config
+from reverie.runs.folder import NETWORKS
+from reverie.runs.run import Run
+from reverie.training.patient import Finding, Sizes
+from reverie.training.start import OF_THE_DATA
+
+GROWS = {"mlp": "hidden", "transformer": "dim"}  # the option that makes a network larger where there is no preset
+APART = 1.5  # in parameters, from which a network is another size
+PYTHON_ONLY = ("warmup", "ema_share", "gradient_limit", "weight_decay", "precision", "label_dropout")  # no options of train
+
+
+def handy(number: float) -> str:
+    """Write a number with three digits that count, so that it can be typed again: 10.0087 is 10."""
+    return f"{float(f'{number:.3g}'):.10g}"
+
+
+def spoken(spec: Mapping[str, Any] | str) -> str:
+    """Write a spec as --network and --schedule take it."""
+    if isinstance(spec, str):
+        return spec
+
+    def value(v: Any) -> str:
+        return f"[{','.join(map(str, v))}]" if isinstance(v, list | tuple) else str(v)
+
+    options = ",".join(f"{key}={value(v)}" for key, v in spec.items() if key != "name")
+    return f"{spec['name']}:{options}" if options else str(spec["name"])
+
+
+def _own(network: Spec) -> str:
+    """Write a network of a run with its stem, which is planned if not given, and what is neither usual nor told by the data."""
+    usual = complete(NETWORKS, {"name": network["name"]}, "network")
+    plain = {key: tuple(v) if isinstance(v, list) else v for key, v in network.items()}
+    return spoken({k: v for k, v in plain.items() if k in ("name", "stem") or (k not in OF_THE_DATA and v != usual[k])})
+
+
+def _parameters(network: Spec) -> int:
+    """Return how many parameters a network has."""
+    with torch.device("meta"):
+        return sum(p.numel() for p in build(NETWORKS, network, "network").parameters())
+
+
+def _design(network: Spec) -> dict[str, Any]:
+    """Return what makes a network more than larger or smaller: the options that are no numbers."""
+    return {key: value for key, value in network.items() if isinstance(value, str | bool)}
+
+
+def _counts(network: Spec) -> Iterator[tuple[int, str]]:
+    """Yield the parameters and names of networks of the same design for the same data, those that can be."""
+    shape = tuple(network[key] for key in ("channels", "height", "width") if key in network)
+    others = [name for name, preset in PRESETS.items() if preset["name"] == network["name"]]
+    if grows := GROWS.get(network["name"]):
+        others += [spoken({"name": network["name"], grows: size}) for size in (network[grows] // 2, network[grows] * 2)]
+    for name in others:
+        with suppress(UserError):
+            full = {**network_for(shape, network.get("labels", 0), name), "told": network.get("told", 0)}
+            if _design(full) == _design(network):
+                yield _parameters({key: full[key] for key in network}), name
+
+
+def sizes(network: Spec) -> Sizes:
+    """Return the next smaller and larger network of the same design, and one that folds fewer pixels."""
+    mine, counts = _parameters(network), list(_counts(network))
+    smaller = max((pair for pair in counts if pair[0] * APART < mine), default=(0, None))[1]
+    larger = min((pair for pair in counts if pair[0] > APART * mine), default=(0, None))[1]
+    stem, unfolded = network.get("stem", 1), None
+    for k in range(1, stem):
+        if stem % k == 0 and network["channels"] * k**2 <= network["widths"][0]:
+            unfolded = _own({**network, "stem": k})
+    return Sizes(smaller, larger, unfolded)
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """Return the settings of a run as words, by the names of the options."""
+    return {
+        **config.training.model_dump(), **config.data.reading, "schedule": spoken(config.schedule),
+        "network": _own(config.network), "target": config.target,
+    }  # fmt: skip
+
+
+def mend(run: Run, findings: Sequence[Finding]) -> str | None:
+    """Return the command that trains anew, beside this run, with what the findings advise; None if that changes nothing."""
+    config, change = run.config, dict[str, str | None]()
+    for finding in findings:
+        change = {**finding.change, **change}
+    now = _settings(config)
+    differing = {k for k, v in change.items() if (k in config.asked if v is None else k == "length" or v != str(now.get(k)))}
+    if not differing:
+        return None
+    share, training = float(change.pop("length", None) or 1), config.training
+    length = f"--minutes {handy(training.minutes * share)}" if training.minutes else ""
+    length = length or f"--steps {max(1, round((training.steps or 1) * share))}"
+    kept = {**config.data.reading, **{k: v for k, v in config.asked.items() if k not in PYTHON_ONLY}, **change}
+    options = "".join(
+        f" --{key.replace('_', '-')}" + ("" if value is True else f" {shlex.quote(str(value))}")
+        for key, value in kept.items() if value is not None and value is not False and key not in PYTHON_ONLY
+    )  # fmt: skip
+    source, out = shlex.quote(config.data.source), shlex.quote(f"{run.path}-mended")
+    return f"reverie train {source} --out {out} {length}{options}"

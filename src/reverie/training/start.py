@@ -1,0 +1,145 @@
+"""Starting from the weights of another run: what fits is carried over, by name where names say it, and the rest is told."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reverie.base.errors import UserError
+from reverie.base.spec import Spec
+from reverie.data import Dataset
+from reverie.data.augment import told_entries
+from reverie.diffusion.plan import Plan
+from reverie.families.diffusion import Diffusion
+from reverie.runs import folder
+from reverie.runs.config import Config, StartConfig
+from reverie.runs.run import Run
+
+OF_THE_DATA = ("channels", "height", "width", "labels", "told")  # options of a network that are not chosen
+NET = "denoiser.net."
+LABELS, TOLD, BIAS = f"{NET}label.table", f"{NET}told.weight", f"{NET}tell.2.bias"
+LEAST_FITTING = 0.5  # of the weights must fit, or the run is no start
+RATE = 0.5  # of the usual learning rate
+SHOWN = 6  # names listed one by one
+
+
+def network_of(run: Run) -> Spec:
+    """Return the network of a run without what its data decided."""
+    return {key: value for key, value in run.config.network.items() if key not in OF_THE_DATA}
+
+
+def follow(chosen: Plan, run: Run, target: str | None) -> Plan:
+    """Return a plan with what belongs to the weights of a run: network, target and schedule, and with a lower rate."""
+    if target not in (None, run.config.target):
+        raise UserError(
+            f"{run.path} was trained to predict {run.config.target!r}, which its weights know; leave --target {target} out"
+        )
+    settings: dict[str, Any] = {**chosen.settings, "learning_rate": RATE * chosen.settings["learning_rate"]}
+    rows = run.metrics()
+    after = f" after {rows[-1]['i']:,} steps" if rows else ""
+    reason = f"start: the weights of {run.path}{after} on {run.config.data.name}"
+    return replace(
+        chosen, network=network_of(run), schedule=run.config.schedule, target=run.config.target, settings=settings,
+        reasons=(reason,),
+    )  # fmt: skip
+
+
+def size_of(run: Run, dataset: Dataset) -> str | None:
+    """Return the size to read images with to have them as the run knows them; None where they are, or are no images."""
+    height, width = run.config.data.shape[1:] or (0, 0)
+    if not dataset.is_images or not height or dataset.shape[1:] == (height, width):
+        return None
+    return str(height) if height == width else f"{height}x{width}"
+
+
+def check_shape(run: Run, dataset: Dataset) -> None:
+    """Refuse data that the network of a run cannot be for; images of another size are none such."""
+    ours, theirs = dataset.shape, tuple(run.config.data.shape)
+    if len(ours) == len(theirs) and ours[0] == theirs[0]:
+        return
+    if len(theirs) == 1:
+        raise UserError(f"{run.path} is a run of points of {theirs[0]} coordinates, and {dataset.name} holds {_said(ours)}")
+    if len(ours) == 1:
+        raise UserError(f"{run.path} is a run of {_said(theirs)}, and {dataset.name} holds {_said(ours)}; start without --from")
+    raise UserError(
+        f"{run.path} is a run of {_said(theirs)}, and {dataset.name} holds {_said(ours)};"
+        f" read them alike with --size {theirs[1]}{f'x{theirs[2]}' if theirs[1] != theirs[2] else ''} --channels {theirs[0]}"
+    )
+
+
+def _said(shape: tuple[int, ...]) -> str:
+    return f"images of {shape[1]}x{shape[2]}x{shape[0]}" if len(shape) == 3 else f"points of {shape[0]} coordinates"
+
+
+def record(run: Run) -> StartConfig:
+    """Return what a run says of the one it started from: where it was, and a hash of its weights."""
+    content = (run.path / folder.WEIGHTS_FILE).read_bytes()
+    return StartConfig(run=str(Path(run.path).resolve()), weights=hashlib.sha256(content).hexdigest()[:16])
+
+
+@torch.no_grad()
+def carry(run: Run, model: Diffusion, config: Config) -> tuple[str, ...]:
+    """Give a new model the weights of a run, and return what there is to say of those that it did not have or did not take.
+
+    Rows of labels and columns of augmentations go by their names.  A label that is new starts as no label; where the new
+    model has no labels, it starts as the label of the data's name, or as no label.
+    """
+    old, new = run.model.state_dict(), model.state_dict()
+    before, now = run.config.data.labels, config.data.labels
+    notes: list[str] = []
+    special = {LABELS, TOLD}
+    fitting = [name for name in new if name not in special and name in old and old[name].shape == new[name].shape]
+    share = sum(new[name].numel() for name in fitting) / max(1, sum(t.numel() for n, t in new.items() if n not in special))
+    if share < LEAST_FITTING:
+        raise UserError(
+            f"only {share:.0%} of this network's weights are in {run.path}, which has another network;"
+            " leave --network out to take its network"
+        )
+    for name in fitting:
+        new[name].copy_(old[name])
+    if other := [name for name in new if name not in special and name not in fitting]:
+        names = _listed(name.removeprefix(NET) for name in other)
+        notes.append(f"{len(other)} of {len(new)} tensors do not fit and start anew: {names}")
+    if LABELS in new and new[LABELS].shape[1:] == old.get(LABELS, new[LABELS]).shape[1:]:
+        table = old.get(LABELS, torch.zeros_like(new[LABELS][:1]))
+        new[LABELS].copy_(table[[1 + before.index(name) if name in before else 0 for name in (None, *now)]])
+    if before or now:
+        notes.extend(_about_labels(before, now, config.data.name))
+    if LABELS in old and LABELS not in new and BIAS in fitting:
+        new[BIAS].add_(old[LABELS][1 + before.index(config.data.name) if config.data.name in before else 0])
+    if TOLD in new:
+        known = told_entries(run.config.training.augment, run.config.data.shape)
+        new[TOLD].copy_(_columns(old.get(TOLD), known, told_entries(config.training.augment, config.data.shape), new[TOLD]))
+    model.load_state_dict(new)
+    return tuple(notes)
+
+
+def _columns(old: Tensor | None, known: Sequence[str], wanted: Sequence[str], like: Tensor) -> Tensor:
+    """Return the columns of a map that have these names, and zeros for names it does not know."""
+    made = torch.zeros_like(like)
+    if old is not None and len(old) == len(like):
+        for k, name in enumerate(wanted):
+            if name in known:
+                made[:, k] = old[:, known.index(name)]
+    return made
+
+
+def _about_labels(before: Sequence[str], now: Sequence[str], name: str) -> list[str]:
+    """Say which labels are known, which are new, and which are left behind."""
+    if not now:
+        return [f"these data are what it knows as the label {name!r}" if name in before else "its labels are left behind"]
+    known, new = [label for label in now if label in before], [label for label in now if label not in before]
+    left = [label for label in before if label not in now]
+    parts = [f"{what}: {_listed(labels)}" for what, labels in (("known", known), ("new", new), ("left behind", left)) if labels]
+    return ["labels " + "; ".join(parts)]
+
+
+def _listed(names: Any) -> str:
+    names = list(names)
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -1,0 +1,125 @@
+"""The verdict on a run: what is wrong, what the time has given, and what to do next."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reverie.data.dataset import HELD_OUT
+from reverie.runs import folder
+from reverie.runs.config import Config
+from reverie.runs.run import Run
+from reverie.training.checks import FALLING, NOISY
+from reverie.training.patient import ENOUGH, Finding, fell
+from reverie.training.remedy import handy, mend, sizes
+
+SHARP, VARIED = (0.7, 1.4), 0.7  # fine detail and spread of previews, as multiples of the data's, that pass for theirs
+FAR = 1.5  # distance of samples to the closest training datum, as a multiple of held-out data's, that does not pass for theirs
+ABOVE = 1.15  # times a linear filter's loss at some noise level, from which a network is worse than that
+MORE = 5  # minutes to go on for where the steps so far were too few to tell anything
+SHORT, NOISE = "too short to judge", "the previews are noise"
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Three lines for a person, what the doctor found, and the commands to go on and to mend."""
+
+    lines: tuple[str, str, str]
+    findings: tuple[Finding, ...]
+    commands: dict[str, str]
+
+
+def _shown(config: Config, look: Mapping[str, float]) -> str:
+    """Say what is amiss with the previews beside the data; nothing where nothing is."""
+    if len(config.data.shape) == 1:
+        far = look["nearest"]
+        return f"samples lie {far:.2g} times as far from the closest training datum as held-out data do" if far > FAR else ""
+    if look["noise"] > NOISY:
+        return NOISE
+    if not SHARP[0] <= look["detail"] <= SHARP[1]:
+        name = "blurred" if look["detail"] < 1 else "rough"
+        return f"the previews are {name}, with {look['detail']:.0%} of the data's fine detail"
+    return f"the previews are alike, with {look['spread']:.0%} of the data's spread" if look["spread"] < VARIED else ""
+
+
+def _health(findings: Sequence[Finding], steps: int, noise: bool) -> str:
+    if findings:
+        return f"{len(findings)} found wrong: " + " | ".join(str(finding) for finding in findings)
+    if noise:
+        return f"{SHORT}: after {_steps(steps)} the previews are still noise"
+    if steps < ENOUGH:
+        return f"{SHORT}: {_steps(steps)}"
+    return "healthy: the doctor found nothing wrong"
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'s' * (count != 1)}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{handy(seconds / 60)} minutes"
+
+
+def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
+    """Say in one line what this size and this time have given."""
+    if not rows:
+        return "no check on held-out data was made"
+    first, last, training = rows[0], rows[-1], config.training
+    kind = "points" if len(config.data.shape) == 1 else "x".join(map(str, config.data.shape[1:])) + " images"
+    seen = last["i"] * training.batch * training.accumulate / max(1.0, (1 - HELD_OUT) * config.data.count)
+    times = f"each seen {seen:,.0f} times" if seen >= 1.5 else f"{min(1.0, seen):.0%} of them seen once"
+    line = f"{_time(last['seconds'])} on {config.data.count:,} {kind}, {times}: "
+    line += f"held-out loss {last['held_out']:.4f}" + (f", at first {first['held_out']:.4f}" if first is not last else "")
+    if last.get("linear_levels"):
+        line += f", that of a linear filter {statistics.fmean(last['linear_levels']):.4f}"
+    return line + (f"; {shown}" if shown else "")
+
+
+def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], shown: str, looked: bool) -> str:
+    if findings:
+        return f"next: {findings[0].advice}"
+    if not rows or rows[-1]["i"] < ENOUGH:
+        return "next: train longer; this was too short to judge"
+    fall = fell(rows)
+    if fall is None:
+        return "next: train longer; there were too few checks to tell whether the held-out loss still falls"
+    since, share = fall
+    if share > FALLING:
+        return f"next: the held-out loss fell by {share:.0%} since step {since:,}, so more time will help"
+    flat = f"next: since step {since:,} the held-out loss fell by {max(share, 0):.1%} only"
+    linear = rows[-1].get("linear_levels") or ()
+    if any(mine > ABOVE * its for mine, its in zip(rows[-1].get("seen_levels", ()), linear, strict=False)):
+        shown = "even on training data the loss is worse than that of a linear filter"
+    if looked and not shown:
+        kind = (
+            "samples lie as near to the training data as"
+            if len(config.data.shape) == 1
+            else "previews have the detail and spread of"
+        )
+        return f"{flat}, and the {kind} held-out data: more time will give little"
+    larger = sizes(config.network).larger
+    advice = f"a larger network may give more: --network {larger}" if larger else "more data may give more"
+    return f"{flat}{', but ' if shown else ''}{shown}: {advice}"
+
+
+def verdict(run: Run) -> Verdict:
+    """Judge a run by its reports and findings."""
+    rows = [row for row in run.metrics() if "held_out" in row]
+    findings = tuple(folder.read_findings(run.path))
+    path, training = shlex.quote(str(run.path)), run.config.training
+    finished = bool(rows) and rows[-1]["fraction"] == 1
+    look = next((row["look"] for row in reversed(rows) if row.get("look")), None)
+    shown = _shown(run.config, look) if look else ""
+    health = _health(findings, rows[-1]["i"] if rows else 0, shown == NOISE)
+    as_long = f"--minutes {handy(training.minutes)}" if training.minutes else f"--steps {training.steps}"
+    longer = f"--minutes {MORE}" if health.startswith(SHORT) and not training.minutes else as_long
+    commands = {"go on": f"reverie train --resume {path}" + (f" --extend {longer}" if finished else "")}
+    if findings and (command := mend(run, findings)):
+        commands["mend"] = command
+    lines = (health, _gave(run.config, rows, shown), _next(run.config, rows, findings, shown, look is not None))
+    return Verdict(lines, findings, commands)

@@ -1,0 +1,53 @@
+"""TensorBoard events, for those who ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from reverie.base.errors import UserError
+from reverie.training.loop import LEVELS, Step
+
+FOLDER = "tensorboard"
+
+
+def scalars(step: Step) -> Iterator[tuple[str, float]]:
+    """Yield the curves of a report by name."""
+    single = {"loss/training": step.loss, "loss/held_out": step.held_out, "loss/held_out_raw": step.raw_held_out}
+    for name, value in {**single, "learning_rate": step.learning_rate, "steps_per_second": step.per_second}.items():
+        if value is not None:
+            yield name, value
+    for kind, levels in (("held_out_by_noise", step.held_out_levels), ("noise_error", step.noise_error_levels)):
+        for k, value in enumerate(levels):
+            yield f"{kind}/{k + 1}_of_{LEVELS}", value
+
+
+@contextmanager
+def recorder(run: Path, wanted: bool) -> Iterator[Callable[[Step], None]]:
+    """Yield a function that writes a report's curves into the run's tensorboard folder; it does nothing if not wanted."""
+    if not wanted:
+        yield lambda step: None
+        return
+    from tensorboardX import SummaryWriter
+
+    writer = SummaryWriter(str(run / FOLDER))
+
+    def record(step: Step) -> None:
+        for name, value in scalars(step):
+            writer.add_scalar(name, value, step.i)
+
+    try:
+        yield record
+    finally:
+        writer.close()
+
+
+def check(wanted: bool) -> bool:
+    """Refuse to promise events that cannot be written."""
+    if wanted:
+        try:
+            import tensorboardX  # noqa: F401
+        except ImportError:
+            raise UserError("--tensorboard needs the package tensorboardX: pip install 'reverie[tensorboard]'") from None
+    return wanted

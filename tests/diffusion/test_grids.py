@@ -1,0 +1,91 @@
+"""Time grids: where they begin and end, and how they are spaced."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from reverie.base.errors import UserError
+from reverie.base.spec import build
+from reverie.diffusion.samplers.grids import GRIDS, INNER, MOST_NOISE, Karras, LogSNR, Quadratic, Trailing, Uniform, Zigzag
+from reverie.diffusion.schedule import Linear, Rectified, Schedule
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_grids_fall_from_the_noise_to_the_data(name: str, schedule: Schedule) -> None:
+    grid = INNER[name]()(schedule, 10)
+    assert grid.dtype == torch.float64 and len(grid) == 10 and (grid.diff() < 0).all()
+    alpha, sigma = schedule(float(grid[0]))
+    assert float(grid[0]) == 1 or sigma / alpha == pytest.approx(MOST_NOISE)  # where alpha(1) = 0 some begin just below
+    assert float(grid[-1]) == pytest.approx(0.1 if name == "trailing" else schedule.t_min, abs=1e-15)
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_one_step_is_one_time(name: str, schedule: Schedule) -> None:
+    (time,) = INNER[name]()(schedule, 1).tolist()
+    alpha, sigma = schedule(time)
+    assert time == 1 or sigma / alpha == pytest.approx(MOST_NOISE)  # all is still to be done
+
+
+def test_the_grid_of_all_steps_is_the_discrete_chain() -> None:
+    chain = torch.arange(40, 0, -1, dtype=torch.float64) / 40
+    torch.testing.assert_close(Uniform()(Linear(40), 40), chain)
+    torch.testing.assert_close(Trailing()(Linear(40), 40), chain)
+
+
+def test_spacings(schedule: Schedule) -> None:
+    def gaps(values: torch.Tensor) -> torch.Tensor:
+        return values.diff() / values.diff()[0]
+
+    def noise(grid: torch.Tensor) -> torch.Tensor:
+        alpha, sigma = schedule(grid)
+        return torch.as_tensor(sigma / alpha)
+
+    one = torch.ones(8, dtype=torch.float64)
+    torch.testing.assert_close(gaps(Uniform()(schedule, 9)), one)
+    torch.testing.assert_close(gaps(Quadratic()(schedule, 9).sqrt()), one)
+    torch.testing.assert_close(gaps(noise(LogSNR()(schedule, 9)).log()), one, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(gaps(noise(Karras(rho=5.0)(schedule, 9)) ** 0.2), one, rtol=1e-6, atol=1e-6)
+
+
+def test_zigzag_walks_each_stretch_again() -> None:
+    grid = Zigzag(jump=2, repeats=3)(Rectified(), 5)
+    a, b, c, d, e = Uniform()(Rectified(), 5).tolist()
+    assert grid.tolist() == [a, b, c, a, b, c, a, b, c, d, e, c, d, e, c, d, e]
+    torch.testing.assert_close(Zigzag(repeats=1)(Rectified(), 7), Uniform()(Rectified(), 7))
+
+
+def test_grids_take_their_ends() -> None:
+    grid = build(GRIDS, "karras:rho=3,start=0.6,end=0.05", "grid")(Rectified(), 4)
+    assert float(grid[0]) == 0.6 and float(grid[-1]) == 0.05
+
+
+BAD = [
+    "karras:rho=0",
+    "uniform:start=2",
+    "uniform:start=0.1,end=0.2",
+    "level:t=0",
+    "zigzag:grid=zigzag",
+    "zigzag:jump=0",
+    "trailing:start=0",
+]
+
+
+@pytest.mark.parametrize("spec", BAD)
+def test_impossible_grids_are_refused(spec: str) -> None:
+    with pytest.raises(UserError):
+        build(GRIDS, spec, "grid")(Linear(), 10)
+
+
+def test_a_grid_that_starts_below_the_end_of_the_chain_is_refused() -> None:
+    with pytest.raises(UserError, match="cannot fall"):
+        Uniform(start=0.01)(Linear(40), 5)
+
+
+@pytest.mark.parametrize("grid", [LogSNR, Karras])
+def test_a_grid_in_the_noise_level_needs_a_finite_and_falling_one(grid: type[LogSNR]) -> None:
+    for schedule in (Linear(), Rectified()):
+        with pytest.raises(UserError, match="none at t = 0"):
+            grid(end=0.0)(schedule, 4)
+    with pytest.raises(UserError, match="not below"):
+        grid(end=0.995)(Rectified(), 4)

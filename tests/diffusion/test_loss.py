@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from reverie.base.errors import UserError
+from reverie.diffusion.denoiser import Denoiser
+from reverie.diffusion.loss import TIMES, WEIGHTS, draw_times, loss
+from reverie.diffusion.oracle import GaussianDenoiser
+from reverie.diffusion.pair import TARGETS, Pair, pair_of
+from reverie.diffusion.schedule import Cosine, Linear, Schedule
+
+
+def unit_gaussian(schedule: Schedule, d: int = 3) -> GaussianDenoiser:
+    return GaussianDenoiser(schedule, torch.zeros(d, dtype=torch.float64), torch.eye(d, dtype=torch.float64))
+
+
+def truth(n: int, d: int = 3) -> Pair:
+    random = torch.Generator().manual_seed(0)
+    return Pair(*(torch.randn(n, d, generator=random, dtype=torch.float64) for _ in range(2)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_weight_means_the_same_for_every_target(target: str, schedule: Schedule) -> None:
+    model, pair = unit_gaussian(schedule), truth(40)
+    t = torch.linspace(0.05, 0.95, 40, dtype=torch.float64)
+    simple = loss(model, pair, t, target="eps", weight="uniform")
+    torch.testing.assert_close(loss(model, pair, t, target=target, weight="snr"), simple)
+    alpha, sigma = schedule(t)
+    x0_error = (model(pair.mix(alpha, sigma), t).x0 - pair.x0).square().mean(1)
+    snr = (alpha / sigma) ** 2
+    torch.testing.assert_close(loss(model, pair, t, target=target, weight="min-snr"), snr.clamp(max=5) * x0_error)
+    assert loss(model, pair, t, target=target, weight="vlb").shape == (40,)
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_every_weight_is_minimised_by_the_optimum(weight: str) -> None:
+    class Shifted(Denoiser):
+        def __init__(self, inner: GaussianDenoiser, by: float) -> None:
+            super().__init__()
+            self.inner, self.schedule, self.by = inner, inner.schedule, by
+
+        def forward(self, x, t, cond=None):
+            return pair_of(x, self.inner(x, t).x0 * (1 + self.by), *self.schedule(t), "x0")
+
+    optimum, pair = unit_gaussian(Cosine()), truth(20_000)
+    t = draw_times("stratified", Cosine(), 20_000, torch.Generator().manual_seed(1))
+    best = loss(optimum, pair, t, weight=weight).mean()
+    for by in (-0.2, 0.2):
+        assert loss(Shifted(optimum, by), pair, t, weight=weight).mean() > best
+
+
+@pytest.mark.parametrize("schedule", [Linear(), Cosine()], ids=["linear", "cosine"])
+def test_vlb_is_the_continuous_bound_in_nats(schedule: Schedule) -> None:
+    """For N(0, 1) data the error of x0 is 1 / (1 + snr), so the integral is half of log((1 + snr_max) / (1 + snr_min))."""
+    n = 200_000
+    t = draw_times("stratified", schedule, n, torch.Generator().manual_seed(2))
+    values = loss(unit_gaussian(schedule, 1), truth(n, 1), t, weight="vlb") * (1 - schedule.t_min)
+    high, low = math.exp(schedule.log_snr(schedule.t_min)), math.exp(schedule.log_snr(1.0))
+    exact = 0.5 * math.log((1 + high) / (1 + low))
+    assert float(values.mean()) == pytest.approx(exact, abs=3 * float(values.std()) / math.sqrt(n))
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_times_stay_in_range_and_are_seeded(name: str) -> None:
+    t = draw_times(name, Linear(), 1000, torch.Generator().manual_seed(3))
+    assert t.dtype == torch.float64 and t.shape == (1000,)
+    assert float(t.min()) >= 0.001 and float(t.max()) <= 1
+    assert torch.equal(t, draw_times(name, Linear(), 1000, torch.Generator().manual_seed(3)))
+    assert float(t.mean()) == pytest.approx(0.5, abs=0.03)
+
+
+def test_stratified_times_fill_every_stratum() -> None:
+    t = TIMES["stratified"](64, torch.Generator().manual_seed(4))
+    assert sorted((t * 64).long().tolist()) == list(range(64))
+
+
+def test_logit_normal_times_crowd_in_the_middle() -> None:
+    t = TIMES["logit-normal"](20_000, torch.Generator().manual_seed(5))
+    assert float(((t > 0.25) & (t < 0.75)).double().mean()) == pytest.approx(0.728, abs=0.01)  # P(|z| < log 3)
+
+
+@pytest.mark.parametrize(("weight", "times"), [("unifrm", "uniform"), ("uniform", "stratifed")])
+def test_unknown_names_are_refused(weight: str, times: str) -> None:
+    with pytest.raises(UserError, match="did you mean"):
+        t = draw_times(times, Linear(), 4, torch.Generator())
+        loss(unit_gaussian(Linear()), truth(4), t, weight=weight)

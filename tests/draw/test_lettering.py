@@ -1,0 +1,77 @@
+"""Captions in any writing: never a box, never too wide."""
+
+from __future__ import annotations
+
+import pytest
+from PIL import ImageFont, features
+
+from reverie.draw import lettering
+from reverie.draw.lettering import USUAL, drawable, shorten, strip, told, wrap
+from reverie.draw.picture import figure, headline, pixels, titled
+
+TEXTS = ("cat", "گربه\u200cی سفید", "αλεπού", "猫が好き", "🐉 and 😀", "שלום", "\U0001d400\U0001d401", "日\u202e\x07\ufe0f")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_letter_that_is_drawn_is_in_the_font(text: str) -> None:
+    line, font = drawable(text)
+    assert {ord(letter) for letter in line} <= lettering._letters(font) and line
+
+
+def test_letters_that_no_font_has_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lettering, "_fonts", lambda: (USUAL,))
+    drawable.cache_clear()
+    try:
+        assert drawable("猫 cat") == ("\\u732b cat", USUAL)
+        assert drawable("🐉") == (":dragon:", USUAL) and drawable("αλφα") == ("αλφα", USUAL)
+        assert drawable("a\u202eb\n c") == ("ab c", USUAL)  # nothing that turns or breaks the line
+        assert told("猫$") == "\\u732b$"
+    finally:
+        drawable.cache_clear()
+
+
+def test_another_font_of_the_machine_helps() -> None:
+    """Matplotlib brings one with mathematical letters, which the usual one lacks."""
+    assert 0x1D400 not in lettering._letters(USUAL)
+    line, font = drawable("\N{MATHEMATICAL BOLD CAPITAL A}")
+    assert line == "\N{MATHEMATICAL BOLD CAPITAL A}" and font != USUAL
+    assert (strip([line], 40, 12) < 128).any()
+
+
+@pytest.mark.skipif(not features.check("raqm"), reason="this Pillow is without raqm, so letters are not joined")
+def test_persian_is_joined_and_runs_from_right_to_left() -> None:
+    font = ImageFont.truetype(USUAL, 24)
+    apart = sum(font.getlength(letter) for letter in "گربه")
+    assert font.getlength("گربه") < 0.9 * apart
+    ink = strip(["اسسس"], 200, 24)[..., 0] < 128
+    tall = ink.sum(0)[ink.any(0)]
+    assert tall[-6:].max() > 1.5 * tall[:6].max()  # the first letter, an upright stroke, stands on the right
+
+
+def test_without_raqm_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "check", lambda name: False)
+    drawable.cache_clear()
+    with pytest.warns(UserWarning, match="without raqm"):
+        drawable("گربه")
+    drawable.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "text", ["a" * 40, "گربه\u200cی سفید " * 4, "猫" * 40, "People and Body and all the rest of it", "e\u0301" * 40]
+)
+@pytest.mark.parametrize("width", [32, 64, 200])
+def test_long_captions_are_shortened_to_the_width(text: str, width: int) -> None:
+    short = shorten(text, width, 11)
+    font = ImageFont.truetype(drawable(text)[1], 11)
+    assert font.getlength(short) <= width and short.endswith("…") and len(short) > 1
+    lines = wrap(text, width, 11, 2)
+    assert 1 <= len(lines) <= 2 and all(font.getlength(line) <= width for line in lines)
+    assert shorten("a", 64, 11) == "a" and wrap("a b", 64, 11, 2) == ["a b"] and wrap("", 64, 11, 2) == []
+
+
+def test_titles_of_figures_have_no_boxes(recwarn: pytest.WarningsRecorder) -> None:
+    made = figure(2, 2)
+    titled(made.subplots(), "猫 🐉 گربه $x$ and something much longer than the width", 8, 150)
+    headline(made, "猫 🐉 $^$" * 20)
+    pixels(made)
+    assert not [w for w in recwarn if "Glyph" in str(w.message)]

@@ -1,0 +1,149 @@
+"""Floors: what a perfect model would score, where few data are held out; and what follows from their errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from reverie.data import Dataset
+from reverie.evaluation.effort import _verdict, evaluations_section
+from reverie.evaluation.evaluation import Evaluation
+from reverie.evaluation.judge import judge
+from reverie.evaluation.material import Material
+from reverie.evaluation.measure import gather, measure
+from reverie.evaluation.metrics.features import Features, silent
+from reverie.evaluation.metrics.kid import kid
+from reverie.evaluation.quality import kid_floor, quality_section, two_sample_section, variety_section
+from reverie.evaluation.section import Section
+from reverie.runs.run import Run
+from reverie.runs.samples import Samples
+
+REAL = 200
+
+
+def images(count: int, seed: int) -> np.ndarray:
+    """Return grey images of 3 x 3, each of them shades around one of its own."""
+    random = np.random.default_rng(seed)
+    return np.clip(random.normal(0.5, 0.12, (count, 1, 1)) + random.normal(0, 0.1, (count, 3, 3)), 0, 1).astype(np.float32)
+
+
+def data(count: int, seed: int) -> Dataset:
+    return Dataset("made", torch.from_numpy((255 * images(count, seed)).round().astype(np.uint8))[:, None])
+
+
+def laid_out(samples: np.ndarray, real: Dataset, features: object = "pixels") -> Material:
+    return gather(samples, *real.split(0), None, features, 0, True, silent, "")  # type: ignore[arg-type]
+
+
+def test_the_floor_of_kid_is_what_fresh_data_would_score() -> None:
+    """At the counts of the samples, though the real data were parted in halves."""
+    found, errors = [], []
+    for k in range(40):
+        m = laid_out(images(300, 100 + k), data(REAL, k))
+        found.append(float(kid(m.of_samples / m.unit, m.of_train / m.unit).value))
+        floor, error = kid_floor(m, 300)
+        errors.append(error)
+        assert floor == 0 and m.parted
+    assert abs(np.mean(found)) < 3 * np.std(found) / len(found) ** 0.5
+    assert np.mean(errors) == pytest.approx(np.std(found, ddof=1), rel=0.35)
+
+
+def test_fresh_data_score_at_the_floors_of_few_held_out_data() -> None:
+    found = {s.name: s for s in measure(images(300, 7), *data(REAL, 0).split(0), features="pixels", quick=True)}
+    assert judge(list(found.values()))[0] == []
+    for section, keys in (
+        ("quality", ("kid", "frechet", "detail")),
+        ("variety", ("precision", "recall", "density", "coverage")),
+    ):
+        for key in keys:
+            f = found[section].figures[key]
+            assert f["floor_error"] > 0
+            assert abs(f["value"] - f["floor"]) < 3 * np.hypot(f["error"], f["floor_error"]), (key, f)
+    assert "Only 10 data are held out" in found["quality"].words[1] and "12 random splits" in found["quality"].words[1]
+
+
+def test_both_sides_and_their_floor_have_one_count() -> None:
+    m = laid_out(images(300, 7), data(REAL, 0))
+    for pairs in (list(m.pairs()), list(m.floors())):
+        assert len(pairs) == 12 and all(len(x) == len(y) == REAL // 2 for x, y in pairs)
+    for x, y in m.floors():  # no datum is compared with itself
+        assert not (torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist") == 0).any()
+    variety = variety_section(m).figures
+    assert variety["compared_count"] == variety["training_data"] == REAL // 2
+    assert quality_section(m).figures["frechet"]["samples"] == REAL // 2
+    assert two_sample_section(m).figures["asked"] == REAL  # all real data, not the ten that are held out
+    assert laid_out(images(30, 7), data(REAL, 0)).shared == 30
+
+
+def test_features_that_know_the_training_data_have_their_floor_from_held_out_data() -> None:
+    real = data(REAL, 0)
+    train = real.split(0)[0].batch(torch.arange(190))[0]
+
+    def by_heart(x: Tensor) -> Tensor:
+        """Return pixels, and whether the image is a training image."""
+        known = (torch.cdist(x.flatten(1), train.flatten(1), compute_mode="donot_use_mm_for_euclid_dist") == 0).any(1)
+        return torch.cat([x.flatten(1), known[:, None].float()], 1)
+
+    m = laid_out(images(300, 7), real, Features("by heart", by_heart, {"net": "a list"}, learned=True))
+    assert not m.parted and m.facts()["floor_of"] == "held-out data"
+    floor, error = kid_floor(m, 300)
+    assert floor > 10 * error  # held-out data are as unknown to it as samples are
+    assert "distant" not in judge([quality_section(m)])[0]
+
+
+def scored(**figures: dict[str, float]) -> list[str]:
+    return judge([Section("quality", "q", figures=figures)])[0]
+
+
+def test_a_floor_above_the_samples_is_a_finding() -> None:
+    said = judge(
+        [Section("quality", "q", figures={"kid": {"value": 0.097, "error": 0.02, "floor": 0.934, "floor_error": 0.8}})]
+    )
+    assert said[0] == ["undecided"] and "real data differ among themselves more than the samples" in said[1][0]
+    assert "0.934 ± 0.8" in said[1][0] and "0.097 ± 0.02" in said[1][0]
+    assert scored(kid={"value": -0.03, "error": 0.01, "floor": 0.0, "floor_error": 0.013}) == []
+    assert scored(kid={"value": 0.1, "error": 0.01, "floor": 0.0, "floor_error": 0.2}) == ["undecided"]
+    assert scored(kid={"value": -0.002, "error": 0.003, "floor": 0.0, "floor_error": 0.003}) == []
+    assert scored(kid={"value": 0.5, "error": 0.01, "floor": 0.0, "floor_error": 0.003}) == ["distant"]
+
+
+def test_floors_are_printed_with_their_errors() -> None:
+    figures = {"kid": {"value": 0.5, "error": 0.02, "floor": 0.0, "floor_error": 0.003}}
+    facts = {"run": "r", "samples": 9, "sampler": "ddim", "steps": 4, "seed": 0}
+    found = Evaluation(facts, (Section("quality", "q", figures=figures),), (), ())
+    assert "0 ± 0.003" in str(found) and "real data" in str(found) and found.figures()["kid_floor_error"] == 0.003
+
+
+def row(sampler: str, evaluations: int, value: float, error: float) -> dict[str, object]:
+    return {"sampler": sampler, "evaluations": evaluations, "value": value, "standard error": error}
+
+
+def test_enough_is_as_good_as_the_best_and_not_merely_unsure() -> None:
+    best, middling = row("dpm++2m", 40, 0.097, 0.01), row("ddpm", 20, 0.11, 0.02)
+    unsure, bad = row("ddim", 5, 0.421, 0.2), row("ddpm", 5, 3.0, 0.1)
+    floor = (0.0, 0.004)
+    said = _verdict([best, middling, unsure, bad], "KID", "", floor)
+    assert said.startswith("ddpm with 20 network evaluations is enough: its KID is 0.11 ± 0.02")
+    assert "the least of all, 0.097 ± 0.01, has dpm++2m with 40" in said
+    assert _verdict([best, unsure, bad], "KID", "", floor).startswith("dpm++2m with 40 network evaluations has the least KID")
+    assert "No sampler" in _verdict([best, unsure], "KID", "", floor)
+    at_floor = [row("ddpm", 5, 0.003, 0.003), row("ddim", 5, 0.002, 0.003), row("ddim", 20, -0.001, 0.003), bad]
+    assert _verdict(at_floor, "KID", "", floor).startswith("ddim with 5 network evaluations is enough")
+
+
+def test_the_samples_of_the_report_are_among_those_compared(spiral_run: Run) -> None:
+    def spread(samples: Samples) -> tuple[float, float | None]:
+        return float(abs(samples.x.std() - 1)), 0.01
+
+    usual = spiral_run.sample(30)
+    kinds = {"what": "distance", "n": 30, "counts": (4,), "samplers": ("ddim",)}
+    rows = evaluations_section(spiral_run, spread, evaluated=({}, usual), **kinds).figures["results"]  # type: ignore[arg-type]
+    name, steps, _ = spiral_run.usual({})
+    assert len(rows) == 2 and (rows[1]["sampler"], rows[1]["steps"]) == (name, steps)
+    assert rows[1]["value"] == pytest.approx(spread(usual)[0])
+    again = evaluations_section(spiral_run, spread, evaluated=({"sampler": "ddim", "steps": 4}, usual), **kinds)  # type: ignore[arg-type]
+    assert len(again.figures["results"]) == 1
+    open_cost = evaluations_section(spiral_run, spread, evaluated=({"sampler": "rk45"}, usual), **kinds)  # type: ignore[arg-type]
+    assert len(open_cost.figures["results"]) == 1

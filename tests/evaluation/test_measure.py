@@ -1,0 +1,391 @@
+"""Evaluations know right from wrong, say so, and say what they cannot know."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.nn import functional
+
+import reverie
+from reverie import api
+from reverie.base.errors import UserError
+from reverie.data import Dataset, load_data
+from reverie.evaluation.compare import clear, compare
+from reverie.evaluation.evaluation import Evaluation, of_label
+from reverie.evaluation.judge import RULES, judge
+from reverie.evaluation.measure import gather, measure, sections_of, without_data
+from reverie.evaluation.metrics.features import choose, own_classifier, silent
+from reverie.evaluation.metrics.frechet import frechet_distance
+from reverie.evaluation.model import _quality
+from reverie.evaluation.nearness import samples_section
+from reverie.evaluation.quality import quality_section
+from reverie.evaluation.section import Section
+from reverie.runs.run import Run
+from reverie.runs.samples import Samples
+from reverie.transport import sliced_wasserstein
+
+COUNT = 250
+TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Dataset, Dataset, np.ndarray, list[str]]:
+    """Training and held-out data, and other images of the same kind that stand for samples, with their labels."""
+    data = load_data("digits")
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(3))
+    train, held, rest = (data.take(part) for part in (order[:3000], order[3000:3500], order[3500 : 3500 + COUNT]))
+    x, labels = rest.batch(torch.arange(COUNT))
+    assert labels is not None
+    return train, held, x[:, 0].numpy(), [data.label_names[int(k)] for k in labels]
+
+
+def blur(x: np.ndarray) -> np.ndarray:
+    return functional.avg_pool2d(torch.from_numpy(x)[:, None], 3, 1, 1)[:, 0].numpy()
+
+
+def fakes(digits: tuple[Dataset, Dataset, np.ndarray, list[str]], kind: str) -> np.ndarray:
+    train, _, x, _ = digits
+    noise = np.random.default_rng(0).random(x.shape, np.float32)
+    return {
+        "fresh": x,
+        "noise": noise,
+        "blurred": blur(blur(x)),
+        "grainy": np.clip(x + 0.8 * (noise - 0.5), 0, 1),
+        "repeated": np.repeat(x[:1], COUNT, 0),
+        "one class": x[[0] * 2 + list(range(1, COUNT))],
+        "copied": train.batch(torch.arange(COUNT))[0][:, 0].numpy(),
+    }[kind]
+
+
+@pytest.fixture(scope="module")
+def found(digits: tuple[Dataset, Dataset, np.ndarray, list[str]]) -> dict[str, dict[str, Section]]:
+    train, held, _, labels = digits
+    kinds = ("fresh", "noise", "blurred", "grainy", "repeated", "copied")
+    return {kind: {s.name: s for s in measure(fakes(digits, kind), train, held, labels=labels, quick=True)} for kind in kinds}
+
+
+def verdict(sections: dict[str, Section]) -> tuple[list[str], str]:
+    flags, lines = judge(list(sections.values()))
+    return flags, " | ".join(lines)
+
+
+def gap(sections: dict[str, Section], section: str, key: str) -> float:
+    """By how many standard errors a figure lies above the floor."""
+    f = sections[section].figures[key]
+    return (f["value"] - f["floor"]) / np.hypot(f["error"], f.get("floor_error", 0.0))
+
+
+def test_data_that_were_held_out_score_at_the_floor(found: dict[str, dict[str, Section]]) -> None:
+    fresh = found["fresh"]
+    flags, said = verdict(fresh)
+    assert flags == [] and said.startswith("good: nothing that was measured tells the samples from real data")
+    for section, key in (("quality", "kid"), ("quality", "frechet"), ("quality", "detail"), ("variety", "precision"),
+                         ("variety", "recall"), ("variety", "coverage"), ("memory", "copies"),
+                         ("labels", "label_accuracy"), ("two_sample", "told_apart")):  # fmt: skip
+        assert abs(gap(fresh, section, key)) < 3.5, (key, fresh[section].figures[key])
+
+
+def test_noise_is_unlike_the_data(found: dict[str, dict[str, Section]]) -> None:
+    flags, said = verdict(found["noise"])
+    assert {"unlike", "distant", "grainy", "told_apart"} <= set(flags) and "do not look like the data" in said
+    assert gap(found["noise"], "quality", "kid") > 10 and gap(found["noise"], "quality", "frechet") > 10
+    density = found["noise"]["variety"].figures["density"]
+    assert density["value"] < 0.3 * density["floor"]
+    assert found["noise"]["two_sample"].figures["told_apart"]["value"] > 0.98
+    assert found["noise"]["labels"].figures["label_accuracy"]["value"] < 0.3 and "labels are not obeyed" in said
+
+
+def test_blurred_data_are_called_blurred(found: dict[str, dict[str, Section]]) -> None:
+    flags, said = verdict(found["blurred"])
+    assert {"blurred", "distant"} <= set(flags) and "the samples are blurred" in said
+    assert gap(found["blurred"], "quality", "kid") > 3
+    assert verdict(found["grainy"])[0][0] != "blurred" and "grainy" in verdict(found["grainy"])[0]
+
+
+def test_one_repeated_image_is_called_a_collapse(found: dict[str, dict[str, Section]]) -> None:
+    flags, said = verdict(found["repeated"])
+    assert {"repeated", "collapsed"} <= set(flags) and "lack variety" in said and "collapsed" in said
+    assert found["repeated"]["variety"].figures["recall"]["value"] < 0.02
+
+
+def test_copied_training_data_are_called_copies(found: dict[str, dict[str, Section]]) -> None:
+    flags, said = verdict(found["copied"])
+    assert flags[0] == "copied" and "copies its training data" in said
+    copies = found["copied"]["memory"].figures["copies"]
+    assert copies["value"] == 1 and copies["floor"] < 0.02
+    assert gap(found["copied"], "quality", "kid") < 3  # the distances alone would have praised them
+    sheet, histogram = found["copied"]["memory"].pictures.values()
+    assert all(picture.startswith(b"\x89PNG") for picture in (sheet, histogram))
+
+
+def test_every_score_tells_features_counts_and_seeds(found: dict[str, dict[str, Section]]) -> None:
+    for name in ("quality", "variety", "two_sample"):
+        figures = found["fresh"][name].figures
+        net = figures["features"]
+        assert net["name"] == "classifier" and "LeNet" in net["net"] and net["held_out_accuracy"] > 0.95
+        assert figures["samples"] == COUNT and figures["held_out_data"] == 500 and figures["measuring_seed"] == 0
+    assert found["fresh"]["quality"].figures["leads"] == "kid" and "KID leads" in found["fresh"]["quality"].words[0]
+    json.dumps([s.figures for s in found["fresh"].values()])
+
+
+def test_every_rule_belongs_to_a_section_that_is_measured(found: dict[str, dict[str, Section]]) -> None:
+    assert {section for section, _ in RULES.values()} <= {*found["fresh"], "points"}
+
+
+def test_what_cannot_be_measured_is_said(digits: tuple[Dataset, Dataset, np.ndarray, list[str]]) -> None:
+    train, held, x, labels = digits
+    pixels = {"features": "pixels", "quick": True}
+    one = {s.name: s for s in measure(x[:1], train, held, labels=labels[:1], **pixels)}
+    assert "at least two" in one["quality"].figures["not_computable"] and "copies" in one["memory"].figures
+    assert "not measured: distance to the data: " in verdict(one)[1]
+    with pytest.raises(UserError, match="2 of 250 samples hold NaN"):
+        bad = x.copy()
+        bad[:2, 3, 3] = np.nan
+        list(measure(bad, train, held))
+    with pytest.raises(UserError, match="1x27x28 cannot be measured against data of 1x28x28"):
+        list(measure(x[:, 1:], train, held))
+    plain = [replace(part.take(torch.arange(300)), labels=None, label_names=()) for part in (train, held)]
+    found = {s.name: s for s in measure(x[:100], *plain, quick=True)}
+    assert found["quality"].figures["features"]["name"] == "general" and "labels" not in found and "good" in verdict(found)[1]
+    asked = {s.name: s for s in measure(x, *plain, features="classifier", quick=True)}
+    assert "have no labels" in asked["quality"].figures["not_computable"]
+    gone = {s.name: s for s in without_data(x, labels, "the data are gone")}
+    assert {s.figures.get("not_computable") for s in gone.values()} == {None, "the data are gone"}
+    assert "too little could be measured" in verdict(gone)[1]
+
+
+def test_constant_images_are_measured_and_found_wrong(digits: tuple[Dataset, Dataset, np.ndarray, list[str]]) -> None:
+    train, held, x, _ = digits
+    black = {s.name: s for s in measure(np.zeros_like(x), train, held, features="pixels", quick=True)}
+    assert {"repeated", "collapsed", "blurred"} <= set(verdict(black)[0])
+    flat = Dataset("flat", torch.zeros(60, 1, 28, 28, dtype=torch.uint8))
+    found = {s.name: s for s in measure(x[:50], flat, flat.take(torch.arange(20)), quick=True)}
+    assert "told_apart" in verdict(found)[0] or "distant" in verdict(found)[0]
+
+
+def test_any_function_gives_features(digits: tuple[Dataset, Dataset, np.ndarray, list[str]]) -> None:
+    train, held, x, _ = digits
+
+    def quarters(images: torch.Tensor) -> torch.Tensor:
+        return functional.adaptive_avg_pool2d(images, 2)
+
+    found = next(s for s in measure(x, train, held, features=quarters, quick=True) if s.name == "quality")
+    assert found.figures["features"]["name"] == "quarters" and abs(gap({"quality": found}, "quality", "kid")) < 3.5
+
+
+@pytest.fixture(scope="module")
+def image_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return reverie.train("digits8", tmp_path_factory.mktemp("runs") / "digits8", steps=60, network=TINY)
+
+
+def test_points_and_their_exact_truth(spiral_run: Run) -> None:
+    found = api.evaluate(spiral_run, 400, quick=True)
+    figures = found.figures()
+    assert figures["samples"] == 400 and figures["seed"] == 0 and figures["sampler"] == "ddim"
+    for key in ("mean_distance", "coverage_ks", "sliced_wasserstein", "sinkhorn", "mmd"):
+        assert figures[key] > -0.01 and f"{key}_error" in figures and f"{key}_floor" in figures
+    assert figures["mean_distance_floor"] < 1e-3 and 0 < figures["mmd_p_value"] <= 1
+    assert found["verdict"] == list(found.verdict) and "sliced Wasserstein" in str(found)
+    data = load_data("spiral", 400, 5).x.numpy()
+    train, held = load_data("spiral", 2000).split(0)[0], load_data("spiral", 800, 9)
+    right = {s.name: s for s in measure(data, train, held, source="spiral", quick=True)}
+    wrong = {s.name: s for s in measure(data + 0.2, train, held, source="spiral", quick=True)}
+    copies = {s.name: s for s in measure(train.x.numpy()[:400], train, held, source="spiral", quick=True)}
+    assert verdict(right)[0] == [] and "far_off" in verdict(wrong)[0] and "copied" in verdict(copies)[0]
+
+
+def test_the_command_measures_images_writes_a_report_and_compares(command, image_run: Run, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(image_run.path, other)
+    words = ("--quick", "-n", 40, "--steps", 4, "--seed", 2)
+    code, out, err = command("evaluate", image_run.path, *words, "--out", tmp_path / "report.html", "--json")
+    figures = json.loads(out)
+    assert code == 0 and err == "" and figures["samples"] == 40 and figures["seed"] == 2 and figures["verdict"]
+    page = (tmp_path / "report.html").read_text()
+    assert (
+        figures["verdict"][0] in page.replace("&#x27;", "'")
+        and page.count("<img") >= 3
+        and "http" not in page.split("<body>")[1]
+    )
+    code, out, err = command("evaluate", image_run.path, other, *words, "--out", tmp_path / "both.html")
+    assert code == 0 and "no difference between the runs is larger than noise" in out and "ms an image" in err
+    assert "Side by side" in (tmp_path / "both.html").read_text()
+    assert command("evaluate", image_run.path, *words, "--quiet", "--features", "pixels") == (0, "", "")
+
+
+def test_a_label_is_measured_against_its_own_data(image_run: Run) -> None:
+    found = api.evaluate(image_run, 20, label="3", steps=3, quick=True)
+    figures = found["sections"]["labels"]
+    assert found["label"] == "3" and list(figures["by_label"]) == ["3"]
+    assert found["sections"]["memory"]["training_data"] < 200
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--features", "pixel"), "did you mean 'pixels'"),
+        (("--out", "report.pdf"), "report.pdf"),
+        (("-n", "0"), "at least 1"),
+        (("{run}", "{run}-gone"), "there is no run"),
+        (("--label", "eleven"), "unknown label"),
+    ],
+)
+def test_mistakes_of_the_command(command, image_run: Run, words: tuple[str, ...], said: str) -> None:
+    code, out, err = command("evaluate", image_run.path, *(w.format(run=image_run.path) for w in words))
+    assert code == 2 and out == "" and err.startswith("error: ") and err.count("\n") == 1 and said in err
+
+
+@pytest.fixture(scope="module")
+def few_photos(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run on ten colour pictures of two labels, of which one is held out."""
+    folder = tmp_path_factory.mktemp("few")
+    random = np.random.default_rng(0)
+    for k in range(10):
+        (folder / "photos" / "ab"[k % 2]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 255, (8, 8, 3), np.uint8)).save(folder / "photos" / "ab"[k % 2] / f"{k}.png")
+    return reverie.train(str(folder / "photos"), folder / "run", steps=3, network=TINY, batch=4)
+
+
+@pytest.mark.parametrize("words", [(), ("--label", "a"), ("--label", "b")])
+def test_ten_images_are_measured_as_far_as_they_go(command, few_photos: Run, words: tuple[str, ...]) -> None:
+    code, out, _ = command("evaluate", few_photos.path, "--quick", "-n", 8, "--steps", 3, "--json", *words)
+    sections = json.loads(out, parse_constant=pytest.fail)["sections"]
+    assert code == 0
+    if "not_computable" in sections["memory"]:  # the one held-out image has the other label
+        assert f"no held-out data of the label '{words[1]}'" in sections["memory"]["not_computable"]
+    else:
+        assert "value" in sections["likelihood"]["flow"] and "error" not in sections["likelihood"]["flow"]
+    assert command("evaluate", few_photos.path, "--quick", "-n", 8, "--steps", 3, *words)[0] == 0
+    assert command("evaluate", few_photos.path, few_photos.path, "--quick", "-n", 8, "--steps", 3, *words)[0] == 0
+
+
+def test_no_data_to_measure_against(digits: tuple[Dataset, Dataset, np.ndarray, list[str]]) -> None:
+    train, held, x, _ = digits
+    with pytest.raises(UserError, match="no held-out data"):
+        measure(x, train, held.take(torch.arange(0)))
+
+
+def test_the_classifier_of_one_label_knows_the_others(
+    digits: tuple[Dataset, Dataset, np.ndarray, list[str]],
+) -> None:
+    train, held, x, labels = digits
+    threes = np.array(labels) == "3"
+    own = of_label(train, "3"), of_label(held, "3")
+    wrong = gather(x[~threes][:60], *own, ["3"] * 60, "auto", 0, True, silent, "", (train, held))
+    right = gather(x[threes], *own, ["3"] * int(threes.sum()), "auto", 0, True, silent, "", (train, held))
+    shares = [{s.name: s for s in sections_of(m)}["labels"].figures["label_accuracy"] for m in (wrong, right)]
+    assert shares[0]["value"] < 0.1 and shares[1]["value"] > 0.8 and shares[1]["floor"] > 0.9
+    with pytest.raises(UserError, match="all of one label"):
+        own_classifier(*own, silent)
+
+
+def test_too_few_points_are_told() -> None:
+    train, held = load_data("spiral", 400).split(0)
+    for samples, kept in ((1, 20), (20, 3)):
+        found = {s.name: s for s in measure(train.x.numpy()[:samples], train, held.take(torch.arange(kept)), quick=True)}
+        assert f"needs 2 samples and 4 held-out points, got {samples} and {kept}" in found["points"].figures["not_computable"]
+
+
+def test_doubles_in_the_data_are_no_fault_of_the_samples(digits: tuple[Dataset, Dataset, np.ndarray, list[str]]) -> None:
+    x = digits[0].batch(torch.arange(200))[0]
+    doubled = x[torch.arange(200) // 2]
+    real = samples_section(doubled, None, doubled.roll(30, 0))
+    assert real.verdict == () and real.figures["repeated"]["value"] == real.figures["repeated"]["floor"] == 1
+    some = samples_section(torch.cat([x[:180], x[:20]]), None, x)
+    assert some.verdict == ("20% of the samples are the same as another one",)
+    assert "the model has collapsed" in samples_section(x[:1].expand(50, -1, -1, -1), None, doubled[::2]).verdict[0]
+
+
+def test_memorised_sets_of_few_images_are_called_copied() -> None:
+    x = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (20, 1, 8, 8), np.uint8))
+    train, held = Dataset("few", x[:18]), Dataset("few", x[18:])
+    copies = train.batch(torch.arange(100) % 18)[0][:, 0].numpy()
+    fresh = np.random.default_rng(1).random((100, 8, 8), np.float32)
+    memory = {s.name: s for s in measure(copies, train, held, quick=True)}["memory"]
+    assert "copies its training data" in memory.verdict[0] and "each left out in turn" in memory.words[-1]
+    assert memory.figures["copies"]["floor"] == 0 and memory.figures["floor_count"] == 18
+    assert {s.name: s for s in measure(fresh, train, held, quick=True)}["memory"].verdict == ()
+    alone = {s.name: s for s in measure(copies, train.take(torch.arange(1)), held, quick=True)}["memory"]
+    assert alone.figures["floor_of"] == "held-out data" and len(alone.pictures) == 2
+
+
+def test_the_frechet_distance_and_its_floor_have_one_count(
+    digits: tuple[Dataset, Dataset, np.ndarray, list[str]],
+) -> None:
+    train, held, x, _ = digits
+    few = held.take(torch.arange(50))
+    m = gather(x, train, few, None, replace(choose("pixels", train, few), learned=True), 0, True, silent, "")
+    figures = quality_section(m).figures
+    by_hand = np.mean([frechet_distance(part, m.of_train) for part in m.of_samples.split(50)])
+    assert figures["frechet"]["value"] == pytest.approx(by_hand) and figures["frechet"]["samples"] == 50
+    assert figures["frechet_all"]["value"] == pytest.approx(frechet_distance(m.of_samples, m.of_train))
+    assert figures["frechet_all"]["interval"][0] < figures["frechet_all"]["value"] < 0.8 * figures["frechet"]["value"]
+
+
+def test_the_floor_of_points_is_not_measured_against_itself() -> None:
+    train, held = load_data("spiral", 400).split(0)
+    half = len(held) // 2
+    m = gather(train.x.numpy()[:40], train, held, None, "auto", 0, True, silent, "spiral")
+    _, quality, (floor, _) = _quality(m)
+    data = m.some(held)
+    assert floor == pytest.approx(float(sliced_wasserstein(data[:half], data[half:], p=1)))
+    assert quality(Samples(data[:half].numpy(), None))[0] == pytest.approx(floor)
+
+
+def test_data_that_are_gone(command, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for k in range(12):
+        Image.fromarray(random.integers(0, 255, (8, 8), np.uint8)).save(folder / f"{k}.png")
+    run = reverie.train(str(folder), tmp_path / "run", steps=2, network=TINY, batch=4)
+    Image.fromarray(random.integers(0, 255, (8, 8), np.uint8)).save(folder / "new.png")
+    code, out, _ = command("evaluate", run.path, "-n", 4, "--steps", 2, "--json")
+    assert code == 0 and "they were 12 and here are 13" in json.loads(out)["sections"]["quality"]["not_computable"]
+    shutil.rmtree(folder)
+    code, out, _ = command("evaluate", run.path, "-n", 4, "--steps", 2)
+    assert code == 0 and "no longer at" in out and "too little could be measured" in out
+
+
+def made(run: str, kid: float, error: float, **more: object) -> Evaluation:
+    figures = {"kid": {"value": kid, "error": error, "floor": 0.0}, **more}
+    return Evaluation({"run": run, "fingerprint": "a", "samples": 9}, (Section("quality", "q", figures=figures),), (), ())
+
+
+def test_many_equal_runs_seldom_differ() -> None:
+    random = np.random.default_rng(0)
+    rows = [compare([made(f"r{k}", float(v), 1.0) for k, v in enumerate(random.normal(size=6))]).rows()[0] for _ in range(600)]
+    share = np.mean([bool(row.worse) for row in rows])
+    assert 0.01 < share < 0.09  # 5 %, with a standard error of 0.9 %; 2 standard errors for all would give 20 %
+    assert clear(2) == pytest.approx(1.96, abs=0.001)
+
+
+def test_differences_within_noise_are_no_differences() -> None:
+    near = compare([made("runs/a", 1.0, 0.1), made("runs/b", 1.2, 0.1)])
+    assert near.figures()["comparison"]["kid"]["clearly_worse"] == [] and "no difference" in near.verdict()[0]
+    far = compare([made("runs/a", 1.0, 0.1), made("runs/b", 1.2, 0.1), made("runs/c", 1.5, 0.1)])
+    assert far.figures()["comparison"]["kid"] | {"values": 0} == {
+        "values": 0, "best": "a", "clearly_worse": ["c"], "with_errors": True,
+    }  # fmt: skip
+    assert "a is better than at least one other in: KID" in far.verdict()[0]
+    assert "1 ± 0.1 *" in str(far) and "1.2 ± 0.1 ~" in str(far)
+    high = {"detail": {"value": 0.9, "error": 0.01, "floor": 1.0}}, {"detail": {"value": 1.3, "error": 0.01, "floor": 1.0}}
+    detail = compare([made("a", 1, 1, **high[0]), made("b", 1, 1, **high[1])]).figures()["comparison"]["detail"]
+    assert detail["best"] == "a" and detail["clearly_worse"] == ["b"]
+    with pytest.raises(UserError, match="at least two runs"):
+        compare([made("a", 1, 1)])

@@ -1,0 +1,110 @@
+"""The report: whole, self-contained, and deaf to what hostile names say."""
+
+from __future__ import annotations
+
+import base64
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from reverie.base.errors import UserError
+from reverie.draw.picture import figure, png_bytes
+from reverie.evaluation.html import report, write_report
+from reverie.evaluation.section import Section
+
+VOID = {"meta", "img"}
+
+
+class Page(HTMLParser):
+    """Reads a page, checks that every tag is closed in order, and keeps tags, attributes and text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+HOSTILE = """</style><script>alert(1)</script>"'><img src=x onerror=alert(1)> &amp; \x1b[31m\u202etxt\x00 \ud800"""
+
+
+def full(text: str) -> list[Section]:
+    made = figure(1, 1)
+    return [
+        Section(
+            text, text, (text,), (text,),
+            {
+                text: text, "bits": {"value": 1.25, "error": 0.01, "unit": text, "n": 2000, "seed": 1234},
+                "rows": [{text: 1, "b": text}, {text: 22_000, "b": None}], "group": {"inner": {text: [1, 2]}, "more": [text]},
+                "gone": {"not_computable": text}, "flag": True, "path": Path("a") / "b",
+            },
+            {text: png_bytes(made)},
+        ),
+        Section("b", "Second", figures={"not_computable": text}),
+    ]  # fmt: skip
+
+
+def test_hostile_text_is_shown_and_never_obeyed() -> None:
+    page = Page(report(HOSTILE, {HOSTILE: HOSTILE, "path": HOSTILE}, full(HOSTILE)))
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert not any(key.startswith("on") for _, attributes in page.tags for key in attributes)
+    assert "<script>alert(1)</script>" in page.text
+    assert not set("\x1b\u202e\x00\ud800") & set(page.text)
+
+
+def test_nothing_is_asked_for_from_elsewhere() -> None:
+    page = Page(report("A report", {}, full("plain")))
+    for tag, attributes in page.tags:
+        assert tag not in ("script", "link", "iframe", "object", "base")
+        for key in ("src", "href"):
+            value = attributes.get(key) or "#"
+            assert value.startswith(("#", "data:image/png;base64,")), (tag, value)
+    source = next(attributes["src"] for tag, attributes in page.tags if tag == "img")
+    assert source is not None and base64.b64decode(source.partition(",")[2]).startswith(b"\x89PNG")
+
+
+def test_links_lead_somewhere_and_figures_say_counts_seeds_and_units() -> None:
+    page = Page(report("A report", {"samples": 2000, "seed": 1234}, full("plain")))
+    ids = {f"#{attributes['id']}" for _, attributes in page.tags if "id" in attributes}
+    assert {attributes["href"] for tag, attributes in page.tags if tag == "a"} == ids
+    assert "1.25 ± 0.01 plain (n = 2,000, seed = 1234)" in page.text
+    assert "Not computable: plain" in page.text and "not computable: plain" in page.text
+    assert "22,000" in page.text and "yes" in page.text
+
+
+def test_the_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    out = write_report(tmp_path / "new" / "report.html", HOSTILE, {}, full(HOSTILE))
+    assert Page(out.read_text(encoding="utf-8")).tags[0][0] == "html"
+    broken = Section("a", "A", pictures={"not a picture": b"text"})
+    before = out.read_bytes()
+    with pytest.raises(ValueError, match="neither PNG"):
+        write_report(out, "title", {}, [broken])
+    assert out.read_bytes() == before and [p.name for p in out.parent.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize("name", ["report.pdf", "report", "."])
+def test_a_report_is_an_html_file(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"\.html"):
+        write_report(tmp_path / name, "title", {}, [])
+
+
+def test_a_figure_is_told_in_one_line_beside_that_of_real_data() -> None:
+    figure = {"value": 2.0, "error": 0.1, "floor": 1.0, "floor_error": 0.2, "samples": 256}
+    page = Page(report("A report", {}, [Section("a", "A", ("Said once.",), figures={"frechet": figure})]))
+    assert "2 ± 0.1 (real data 1 ± 0.2, samples = 256)" in page.text
+    assert page.text.count("Said once.") == 1  # the box above the first section says it

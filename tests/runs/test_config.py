@@ -1,0 +1,286 @@
+"""Specs, configuration, run folders: everything that is written down and read back."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
+
+import reverie
+from reverie.base.errors import UserError
+from reverie.base.files import atomic
+from reverie.base.spec import build, complete, parse
+from reverie.data.codec import Standard, standard_spec
+from reverie.diffusion.samplers import SAMPLERS
+from reverie.diffusion.samplers.onestep import DDIM
+from reverie.diffusion.schedule import SCHEDULES, Linear
+from reverie.runs.config import Config, DataConfig, TrainingConfig
+from reverie.runs.folder import build_model, read_config, read_metrics, write_config
+from reverie.runs.run import Run
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=8)
+
+TRAINING: dict[str, st.SearchStrategy[Any]] = {
+    "batch": st.integers(1, 10**6),
+    "learning_rate": st.floats(1e-9, 10),
+    "warmup": st.floats(0, 0.5),
+    "ema_share": st.floats(1e-6, 1),
+    "gradient_limit": st.floats(1e-6, 1e6),
+    "accumulate": st.integers(1, 10_000),
+    "decay": st.sampled_from(["cosine", "step"]),
+    "until": st.sampled_from(["end", "good"]),
+    "optimizer": st.sampled_from(["adamw", "muon"]),
+    "weight_decay": st.floats(0, 10),
+    "precision": st.sampled_from(["fp32", "bf16"]),
+    "weight": st.sampled_from(["uniform", "vlb"]),
+    "times": st.sampled_from(["uniform", "logit-normal"]),
+    "label_dropout": st.floats(0, 1),
+    "augment": st.lists(st.fixed_dictionaries({"name": NAMES, "share": st.floats(0, 1)}), max_size=5),
+    "seed": st.integers(0, 2**31 - 1),
+}
+LENGTH = st.one_of(
+    st.fixed_dictionaries({"steps": st.integers(1, 10**9)}), st.fixed_dictionaries({"minutes": st.floats(1e-3, 10**6)})
+)
+DATA = st.integers(0, 4).flatmap(
+    lambda k: st.fixed_dictionaries(
+        {
+            "name": NAMES,
+            "source": NAMES,
+            "count": st.integers(1, 10**9),
+            "seed": st.integers(0, 2**31 - 1),
+            "shape": st.lists(st.integers(1, 16384), min_size=1, max_size=3),
+            "labels": st.lists(NAMES, min_size=k, max_size=k),
+            "label_counts": st.lists(st.integers(0, 100), min_size=k, max_size=k),
+            "fingerprint": NAMES,
+            "reading": st.dictionaries(NAMES, st.one_of(NAMES, st.integers(0, 2**31)), max_size=3),
+        }
+    )
+)
+
+
+def valid() -> dict[str, Any]:
+    return {
+        "data": {"name": "spiral", "count": 100, "shape": [2]},
+        "codec": {"name": "standard", "mean": [0.0, 0.0], "std": [1.0, 1.0]},
+        "schedule": {"name": "cosine"},
+        "network": {"name": "mlp", "channels": 2, "labels": 0},
+        "training": {"steps": 10},
+    }
+
+
+@given(training=st.fixed_dictionaries({}, optional=TRAINING), length=LENGTH, data=DATA, sigma=st.floats(1e-3, 1e3))
+def test_any_valid_configuration_survives_toml(training, length, data, sigma) -> None:
+    config = Config.model_validate({**valid(), "data": data, "training": {**training, **length}, "sigma_data": sigma})
+    assert Config.model_validate(tomllib.loads(tomli_w.dumps(config.as_table()))) == config
+
+
+def test_the_strategies_know_every_field() -> None:
+    assert set(TrainingConfig.model_fields) == {*TRAINING, "steps", "minutes"}
+    fields = {"name", "source", "count", "seed", "shape", "labels", "label_counts", "fingerprint", "reading"}
+    assert set(DataConfig.model_fields) == fields
+
+
+BAD = [
+    ("training", "steps", 0),
+    ("training", "steps", -5),
+    ("training", "steps", 1.5),
+    ("training", "minutes", 3),
+    ("training", "batch", 0),
+    ("training", "learning_rate", -1e-3),
+    ("training", "learning_rate", float("nan")),
+    ("training", "warmup", 0.9),
+    ("training", "ema_share", 0),
+    ("training", "gradient_limit", 0),
+    ("training", "label_dropout", 1.5),
+    ("training", "seed", -1),
+    ("training", "seed", 2**31),
+    ("training", "colour", "red"),
+    ("training", "accumulate", 0),
+    ("training", "decay", "linear"),
+    ("training", "weight_decay", -1),
+    ("training", "precision", "fp16"),
+    ("training", "weight", 3),
+    ("training", "times", None),
+    ("training", "augment", "flip"),
+    ("training", "augment", [{"name": "flip"}] * 17),
+    ("data", "name", 7),
+    ("data", "source", 7),
+    ("data", "count", 0),
+    ("data", "seed", "x"),
+    ("data", "shape", []),
+    ("data", "shape", [10**10]),
+    ("data", "labels", ["a"]),
+    ("data", "label_counts", [3]),
+    ("data", "fingerprint", 5),
+]
+
+
+@pytest.mark.parametrize(("section", "field", "value"), BAD)
+def test_a_bad_field_is_refused(section: str, field: str, value: Any) -> None:
+    table = valid()
+    table[section][field] = value
+    with pytest.raises(ValidationError):
+        Config.model_validate(table)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("format", 2), ("family", "gan"), ("target", 1), ("sigma_data", 0), ("extra", 1), ("start", "runs/a")]
+)
+def test_a_bad_top_field_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(ValidationError):
+        Config.model_validate({**valid(), field: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"target": "epsilon"}, "did you mean 'eps'"),
+        ({"schedule": {"name": "lienar"}}, "did you mean 'linear'"),
+        ({"schedule": {"name": "linear", "beta_strat": 1}}, "did you mean 'beta_start'"),
+        ({"schedule": {"name": "linear", "steps": "many"}}, "steps"),
+        ({"schedule": {"name": "linear", "steps": 10}}, "strictly between 0 and 1"),
+        ({"schedule": {"name": "rectified", "steps": 10}}, "takes no options"),
+        ({"schedule": {}}, "needs a name"),
+        ({"network": {"name": "os.system", "channels": 2}}, "unknown network"),
+        ({"network": {"name": "mlp", "channels": 2, "hidden": 10**10}}, "hidden"),
+        ({"network": {"name": "mlp", "channels": 2, "layers": 10**9}}, "layers"),
+        ({"network": {"name": "mlp", "channels": 2, "layers": 64, "hidden": 8192}}, "at most 500,000,000"),
+        ({"network": {"name": "mlp", "channels": 2, "embedding_dim": 15}}, "even dimension"),
+        ({"network": {"name": "mlp", "channels": 3}}, "the network is for"),
+        ({"network": {"name": "mlp", "channels": 2, "labels": 4}}, "0 labels but the network has 4"),
+        ({"data": {"name": "x", "count": 3, "shape": [2, 2]}}, "the network is for"),
+        ({"codec": {"name": "standard"}}, "needs a value for 'mean'"),
+        ({"codec": {"name": "standard", "mean": [0.0, 1.0], "std": [0.0, 1.0]}}, "all above 0"),
+        ({"codec": {"name": "standard", "mean": [0.0], "std": [1.0]}}, "2 coordinates but the codec has 1"),
+        ({"training": {"steps": 1, "weight": "heavy"}}, "unknown weight"),
+        ({"training": {"steps": 1, "times": "never"}}, "unknown way to draw times"),
+        ({"training": {"steps": 1, "augment": [{"name": "flap"}]}}, "did you mean 'flip'"),
+        ({"training": {"steps": 1, "augment": [{"name": "flip", "told": False}]}}, "points cannot be augmented"),
+        ({"training": {"steps": 1, "augment": [{"name": "shift"}]}}, "tell 2 numbers but the network is told 0"),
+        ({"target": "eps", "schedule": {"name": "rectified"}}, "divides by alpha"),
+        ({"target": "score", "schedule": {"name": "cosine"}}, "divides by alpha"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_with_the_reason(change: dict[str, Any], match: str) -> None:
+    with pytest.raises(UserError, match=match):
+        build_model(Config.model_validate({**valid(), **change}))
+
+
+def test_specs_are_read_from_text() -> None:
+    assert parse("ddim:eta=0.5, x=1") == {"name": "ddim", "eta": "0.5", "x": "1"}
+    assert parse("unet:widths=[8, 12],stem=1") == {"name": "unet", "widths": ["8", "12"], "stem": "1"}
+    made = build(SAMPLERS, "ddim:eta=0.5", "sampler")
+    assert isinstance(made, DDIM) and made.eta == 0.5
+    assert complete(SCHEDULES, "linear:steps=40", "schedule") == {
+        "name": "linear",
+        "steps": 40,
+        "beta_start": 1e-4,
+        "beta_end": 0.02,
+    }
+    for text in ("ddim:eta", "ddim:eta=", "ddim:eta=nan", "ddim:eta=inf", "ddim:eta=2", "ddpm:variance=none", "ddmi", ""):
+        with pytest.raises(UserError):
+            build(SAMPLERS, text, "sampler")
+
+
+@given(text=st.text(max_size=30))
+def test_any_text_is_a_spec_or_a_clear_refusal(text: str) -> None:
+    try:
+        build(SAMPLERS, text, "sampler")
+    except UserError as error:
+        assert "\n" not in str(error) or "\n" in text
+
+
+def test_codec_round_trip() -> None:
+    x = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 5.0, 0.0]) + 2
+    spec = standard_spec(x)
+    codec = build({"standard": Standard}, spec, "codec")
+    z = codec.encode(x)
+    torch.testing.assert_close(z[:, :2].std(0), torch.ones(2))
+    assert (z[:, 2].abs() < 1e-5).all()
+    torch.testing.assert_close(codec.decode(z), x)
+
+
+def test_save_load_sample_gives_equal_numbers(spiral_run: Run) -> None:
+    again = reverie.load(spiral_run.path)
+    assert again.config == spiral_run.config
+    assert (again.sample(50, seed=3).x == spiral_run.sample(50, seed=3).x).all()
+
+
+def _copy(run: Run, to: Path) -> Path:
+    return Path(shutil.copytree(run.path, to))
+
+
+def _nan(path: Path) -> None:
+    state = load_file(path)
+    state[next(iter(state))].fill_(float("nan"))
+    save_file(state, path)
+
+
+def _extra(path: Path) -> None:
+    save_file({**load_file(path), "evil": torch.zeros(1)}, path)
+
+
+@pytest.mark.parametrize(
+    ("file", "harm", "match"),
+    [
+        ("model.safetensors", lambda p: p.unlink(), "missing"),
+        ("model.safetensors", lambda p: p.write_bytes(p.read_bytes()[:-100]), "truncated or damaged"),
+        ("model.safetensors", lambda p: p.write_bytes(b""), "truncated or damaged"),
+        ("model.safetensors", lambda p: p.write_bytes(b"\xff" * 64), "truncated or damaged"),
+        ("model.safetensors", _nan, "not finite"),
+        ("model.safetensors", _extra, "does not fit"),
+        ("config.toml", lambda p: p.unlink(), "not a run"),
+        ("config.toml", lambda p: p.write_text("= = ="), "not valid TOML"),
+        ("config.toml", lambda p: p.write_bytes(b"\xff\xfe"), "not valid TOML"),
+        (
+            "config.toml",
+            lambda p: p.write_text(p.read_text().replace('name = "cosine"', 'name = "cosnie"')),
+            "did you mean 'cosine'",
+        ),
+        ("config.toml", lambda p: p.write_text(p.read_text().replace("hidden = 42", "hidden = 43")), "does not fit"),
+        ("config.toml", lambda p: p.write_text("format = 1"), "not a valid configuration"),
+    ],
+)
+def test_a_damaged_run_is_refused_in_one_sentence(spiral_run: Run, tmp_path: Path, file: str, harm, match: str) -> None:
+    folder = _copy(spiral_run, tmp_path / "run")
+    harm(folder / file)
+    with pytest.raises(UserError, match=match) as caught:
+        reverie.load(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_run_at_all(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no run"):
+        reverie.load(tmp_path / "nowhere")
+
+
+def test_metrics_survive_a_line_cut_off(tmp_path: Path) -> None:
+    row = '{"i": 1, "loss": 1.0, "fraction": 0.5, "seconds": 2.0}'
+    (tmp_path / "metrics.jsonl").write_text(f'{row}\n3\n[]\n{{"i": 1}}\n{row}\n{{"i": ')
+    assert [r["i"] for r in read_metrics(tmp_path)] == [1, 1]
+
+
+def test_atomic_writes_leave_the_old_file_on_failure(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), atomic(path) as aside:
+        aside.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_config_file_can_be_read_back(tmp_path: Path) -> None:
+    config = Config.model_validate(valid())
+    write_config(tmp_path, config)
+    assert read_config(tmp_path) == config
+    assert isinstance(build_model(config).denoiser.schedule, SCHEDULES["cosine"])
+    assert not isinstance(build_model(config).denoiser.schedule, Linear)

@@ -1,0 +1,177 @@
+"""Samples on their way to disk."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from reverie import api
+from reverie.base.errors import UserError
+from reverie.diffusion.samplers import SAMPLERS
+from reverie.draw.picture import coloured, contact_sheet, enlargement, image_frames, most_filmed
+from reverie.gallery.samplers import BUDGETS, draw_cell
+from reverie.runs import run as run_module
+from reverie.runs.run import Run
+from reverie.runs.samples import Interrupted, Samples, write
+
+
+def halves(n: int, labels: bool) -> list[Samples]:
+    x = np.random.default_rng(0).random((n, 4, 3)).astype(np.float32)
+    names = [str(k) for k in range(n)] if labels else None
+    cut = n // 2 + 1
+    return [Samples(part, names and names[k * cut :][:cut]) for k, part in enumerate((x[:cut], x[cut:]))]
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_batches_make_one_file_or_folder(labels: bool, tmp_path: Path) -> None:
+    parts = halves(11, labels)
+    files = write(parts, 11, tmp_path / "all.npy")
+    np.testing.assert_array_equal(np.load(files[0]), np.concatenate([p.x for p in parts]))
+    assert len(files) == 1 + labels
+    images = write(parts, 11, tmp_path / "folder")
+    assert [f.name for f in images[:3]] == ["00.png", "01.png", "02.png"] and len(images) == 11 + labels
+    assert Image.open(images[10]).size == (3, 4)
+    if labels:
+        assert files[-1].read_text() == images[-1].read_text() and files[-1].read_text().split()[-1] == "10,10"
+
+
+def test_a_failure_on_the_way_leaves_no_array(tmp_path: Path) -> None:
+    def failing():
+        yield halves(11, True)[0]
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write(failing(), 11, tmp_path / "all.npy")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_samples_are_the_same_in_batches_of_any_size(patterns_run: Run, monkeypatch, tmp_path: Path) -> None:
+    whole = patterns_run.sample(25, steps=5, seed=3, sampler="ddpm")
+    monkeypatch.setattr(run_module, "BATCH_VALUES", 14)
+    told: list[tuple[int, int]] = []
+    options = {"steps": 5, "seed": 3, "sampler": "ddpm"}
+    api.sample_to(patterns_run, 25, tmp_path / "x.npy", on_progress=lambda *now: told.append(now), **options)
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), whole.x, atol=1e-5)
+    labels = [line.split(",")[1] for line in (tmp_path / "x.labels.csv").read_text().split()[1:]]
+    assert labels == whole.labels
+    assert told[4::5] == [(7, 25), (14, 25), (21, 25), (25, 25)] and told == sorted(told)  # images, not evaluations
+
+
+MEMORY = """
+import resource, sys
+import numpy as np
+from reverie.runs.samples import Interrupted, Samples, write
+count = int(sys.argv[1])
+write((Samples(np.zeros((100, 28, 28, 3), np.float32)) for _ in range(count // 100)), count, sys.argv[2])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+def test_writing_takes_constant_memory(tmp_path: Path) -> None:
+    """20,000 images are 188 MB: writing them must not need more than writing 200."""
+    few, many = (
+        int(subprocess.run([sys.executable, "-c", MEMORY, str(n), tmp_path / "x.npy"], capture_output=True, text=True).stdout)
+        for n in (200, 20_000)
+    )
+    assert (tmp_path / "x.npy").stat().st_size > 188e6 and many < few + 20
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_gallery_spends_what_it_says(name: str, spiral_run: Run) -> None:
+    cell = draw_cell(spiral_run, name, 1, 3, 0, None)
+    assert cell.x.shape == (3, 2) and (name == "rk45" or 0 < cell.evaluations <= BUDGETS[1])
+
+
+def test_the_gallery_of_samplers(command, spiral_run: Run, tmp_path: Path) -> None:
+    code, out, _ = command("gallery", "samplers", spiral_run.path, "--out", tmp_path / "sheet.png")
+    assert code == 0 and "sheet.png" in out and Image.open(tmp_path / "sheet.png").height > 1500
+
+
+def test_what_is_transparent_is_shown_over_white() -> None:
+    clear = np.zeros((2, 3, 3, 4), np.uint8)
+    assert coloured(clear, 2).shape == (2, 6, 6, 3) and (coloured(clear, 2) == 255).all()
+    grey = np.full((1, 2, 2), 7, np.uint8)
+    assert (coloured(grey) == 7).all() and coloured(grey).shape == (1, 2, 2, 3)
+
+
+@pytest.mark.parametrize(("count", "side", "wide"), [(4, 28, 454), (4, 64, 518), (16, 28, 458), (100, 28, 582), (2, 16, 262)])
+def test_small_images_are_enlarged_by_whole_factors(count: int, side: int, wide: int) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (count, side, side), dtype=np.uint8)
+    sheet, across = contact_sheet(images), int(np.ceil(np.sqrt(count)))
+    factor = enlargement(side, side, across)
+    assert sheet.shape[1] == wide and 1 <= factor <= 8
+    np.testing.assert_array_equal(sheet[2 : 2 + side * factor : factor, 2 : 2 + side * factor : factor, 0], images[0])
+
+
+@pytest.mark.parametrize(("shape", "mode"), [((8, 8), "L"), ((64, 64, 3), "RGB"), ((16, 16, 4), "RGBA")])
+def test_one_image_is_written_bare(shape: tuple[int, ...], mode: str, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (1, *shape)).astype(np.float32) / 255
+    Samples(x).save(tmp_path / "one.png")
+    image = Image.open(tmp_path / "one.png")
+    assert image.mode == mode
+    np.testing.assert_array_equal(np.asarray(image), (x[0] * 255).round())
+
+
+def test_sheets_and_films_say_their_labels(tmp_path: Path) -> None:
+    x = np.full((4, 28, 28), 0.5, np.float32)
+    plain, titled = (contact_sheet((x * 255).astype(np.uint8), t) for t in (None, ["گربه", "αλεπού", "猫", "dog"]))
+    assert titled.shape[0] > plain.shape[0] + 20 and (titled[2 + 224 : 2 + 224 + 14] < 128).any()
+    film = ((1.0, x, x), (0.5, x, x))
+    (first, *_, last), (named, *_) = (list(image_frames(film, x, t)) for t in (None, ["a", "b", "c", "d"]))
+    assert first.shape == last.shape and (first[:16] < 128).any() and (first != last).any()  # t above it
+    assert named.shape[0] > first.shape[0] + 20
+
+
+def test_labels_are_said_where_all_are_asked_for(patterns_run: Run) -> None:
+    assert patterns_run.sample(3, steps=2, label="all").titles == list(patterns_run.config.data.labels[:3])
+    assert patterns_run.sample(3, steps=2).titles is None and patterns_run.sample(3, steps=2).labels is not None
+    assert patterns_run.sample(3, steps=2, label="all", film=True).titles is not None
+
+
+def stopping(n: int) -> list[Samples]:
+    yield from halves(n, True)[:1]
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_folder_keeps_its_images(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted, match=f"the first 6 of 11 images are in {tmp_path}/x and stay there"):
+        write(stopping(11), 11, tmp_path / "x")
+    assert sorted(p.name for p in (tmp_path / "x").iterdir()) == [*(f"{k:02d}.png" for k in range(6)), "labels.csv"]
+    assert (tmp_path / "x" / "labels.csv").read_text().split() == ["index,label", *(f"{k},{k}" for k in range(6))]
+
+
+def test_an_interrupted_array_keeps_whole_batches_under_another_name(tmp_path: Path) -> None:
+    (tmp_path / "x.npy").write_text("older")
+    with pytest.raises(Interrupted, match=r"the first 600 of 1,100 samples are in .*x\.partial\.npy"):
+        write((Samples(np.repeat(part.x, 100, 0), None) for part in stopping(11)), 1100, tmp_path / "x.npy")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.npy", "x.partial.npy"]
+    np.testing.assert_array_equal(np.load(tmp_path / "x.partial.npy"), np.repeat(halves(11, True)[0].x, 100, 0))
+    assert (tmp_path / "x.npy").read_text() == "older"
+
+
+@pytest.mark.parametrize(("out", "kept"), [("x/", "no image was finished"), ("x.npy", "nothing was finished"), ("x.png", "")])
+def test_an_interrupt_says_what_was_kept(command, spiral_run: Run, patterns_run: Run, monkeypatch, out, kept, tmp_path) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "finished", stop)
+    code, said, err = command("sample", patterns_run.path, "-n", 3, "--steps", 2, "--out", f"{tmp_path}/{out}")
+    assert code == 130 and said == "" and "interrupted; " in err and "nothing was kept" in err
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_too_many_for_a_film_or_a_sheet_are_refused_at_once(command, patterns_run: Run, tmp_path: Path) -> None:
+    images = Samples(np.zeros((10_001, 8, 8), np.float32))
+    with pytest.raises(UserError, match="at most 10,000 images of 8x8"):
+        images.save(tmp_path / "x.png")
+    code, _, err = command("sample", patterns_run.path, "-n", 100_000, "--out", tmp_path / "x.mp4")
+    assert code == 2 and "a film shows at most 20,000 points" in err and "X.npy" in err
+    assert 100 < most_filmed((3, 64, 64)) < most_filmed((1, 28, 28)) < 500
+    with pytest.raises(UserError, match="film"):
+        patterns_run.sample(100_000, film=True)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,323 @@
+"""Each illness is made in a real small training and must be found; healthy trainings must stay unsuspected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import reverie
+from reverie import api
+from reverie.base.distances import nearest
+from reverie.base.errors import ReverieWarning, UserError
+from reverie.data import Dataset, load_data
+from reverie.data.looks import Look, look_at
+from reverie.diffusion.pair import pair_of
+from reverie.runs import folder
+from reverie.runs.config import TrainingConfig
+from reverie.training.checks import CHECKS, empty_previews, has_stopped_improving
+from reverie.training.loop import Step, end_of, learning_rate
+from reverie.training.patient import Finding, Patient
+from reverie.training.previews import energy_distance
+from reverie.training.trainer import Training
+
+
+@dataclass(frozen=True)
+class Changed(Dataset):
+    """Data whose batches pass through a function of (x, positions)."""
+
+    change: Callable[[Tensor, Tensor], Tensor] = lambda x, index: x
+
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
+        x, labels = super().batch(index)
+        return self.change(x, index), labels
+
+
+def changed(data: Dataset, change: Callable[[Tensor, Tensor], Tensor]) -> Dataset:
+    return Changed(data.name, data.x, data.labels, data.label_names, data.notes, data.report, change)
+
+
+def points(tmp_path: Path, **options) -> Training:
+    return api.prepare("spiral", tmp_path / "run", **{"points": 1000, "steps": 400, **options})
+
+
+def images(tmp_path: Path, **options) -> Training:
+    return api.prepare("digits8", tmp_path / "run", **{"steps": 60, "batch": 32, **options})
+
+
+def findings(training: Training) -> dict[str, Finding]:
+    """Run a training to its end and return what was found, first come first."""
+    found: dict[str, Finding] = {}
+    for step in training:
+        for finding in step.findings:
+            found.setdefault(finding.check, finding)
+    return found
+
+
+def at_step(training: Training, i: int, act: Callable[[], None]) -> None:
+    """Have something done once, after the i-th step."""
+    update, done = training.learner.average.update, []
+
+    def hook(k: int) -> None:
+        update(k)
+        if k + 1 == i and not done:
+            done.append(True)
+            act()
+
+    training.learner.average.update = hook  # type: ignore[method-assign]
+
+
+def assert_rescued(training: Training, step: int, said: str) -> None:
+    found = findings(training)
+    assert set(found) == {"rescue"} and found["rescue"].since == step and said in found["rescue"].what
+    rows = training.run.metrics()
+    assert rows[-1]["i"] == 400 and training.learner.rescues == 1 and training.learner.is_finite()
+    assert rows[-1]["held_out"] < rows[0]["held_out"]
+    for row in rows:
+        usual = learning_rate(training.run.config.training, (row["i"] - 1) / 400)
+        assert row["learning_rate"] == pytest.approx(usual if row["i"] < step else usual / 2)
+    assert [f.check for f in folder.read_findings(training.run.path)] == ["rescue"]  # told for good
+
+
+def test_nan_in_one_batch(tmp_path: Path) -> None:
+    training = points(tmp_path)
+    sick: list[bool] = []
+
+    def change(x: Tensor, index: Tensor) -> Tensor:
+        if training.learner.i == 201 and not sick:  # no check is made there, so it is the trainer that reads
+            sick.append(True)
+            return x * torch.nan
+        return x
+
+    training.train = changed(training.train, change)
+    assert_rescued(training, 202, "the loss became nan")
+
+
+def test_nan_in_the_weights(tmp_path: Path) -> None:
+    training = points(tmp_path)
+    at_step(training, 200, lambda: next(training.learner.model.parameters()).data.fill_(torch.nan))
+    assert_rescued(training, 200, "a weight is no longer finite")
+
+
+def test_nan_in_a_gradient(tmp_path: Path) -> None:
+    training = points(tmp_path)
+    parameter = next(training.learner.model.parameters())
+    sick: list[bool] = []
+
+    def hook(gradient: Tensor) -> Tensor | None:
+        if training.learner.i == 200 and not sick:
+            sick.append(True)
+            return gradient * torch.inf
+        return None
+
+    parameter.register_hook(hook)
+    assert_rescued(training, 201, "a gradient became")
+
+
+def test_a_loss_that_explodes_without_nan(tmp_path: Path) -> None:
+    training = points(tmp_path)
+
+    def act() -> None:
+        for p in training.learner.model.parameters():
+            p.data.mul_(100)
+
+    at_step(training, 200, act)
+    assert_rescued(training, 201, "the loss grew to")
+
+
+def test_data_that_hold_nan_stop_the_training_and_are_named(tmp_path: Path) -> None:
+    training = points(tmp_path)
+    training.train = changed(training.train, lambda x, index: x.masked_fill((index == 5)[:, None], torch.nan))
+    with pytest.raises(UserError, match=r"third time; probably the batch of that step holds values that are not finite"):
+        list(training)
+
+
+def test_a_learning_rate_a_thousand_times_too_high(tmp_path: Path) -> None:
+    training = points(tmp_path, learning_rate=5.0)
+    try:
+        found = findings(training)
+    except UserError as error:
+        assert "for the third time" in str(error) and "--learning-rate 0.5" in str(error)
+    else:
+        assert {"not_learning", "rescue"} & set(found), found
+
+
+def test_a_learning_rate_too_low(tmp_path: Path) -> None:
+    found = findings(points(tmp_path, learning_rate=1e-8))
+    assert set(found) == {"not_learning"} and "too small" in found["not_learning"].cause
+
+
+def test_images_from_0_to_255(tmp_path: Path) -> None:
+    training = images(tmp_path)
+    training.train = changed(training.train, lambda x, index: x * 255)
+    try:
+        found = findings(training)
+    except UserError:  # the loss may explode as well
+        found = {f.check: f for f in folder.read_findings(tmp_path / "run")}
+    assert "from 0 to 255" in found["data_range"].what
+
+
+def test_a_normalisation_inverted_wrongly(tmp_path: Path) -> None:
+    training = images(tmp_path)
+    codec = training.run.model.codec
+    decode = codec.decode
+    codec.decode = lambda z: 1 - decode(z)  # type: ignore[method-assign]
+    assert "inverted wrongly" in findings(training)["data_range"].cause
+
+
+def test_a_constant_channel(tmp_path: Path) -> None:
+    data = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
+    data[:, 1] = 7
+    np.save(tmp_path / "points.npy", data)
+    found = findings(api.prepare(str(tmp_path / "points.npy"), tmp_path / "run", steps=200))
+    assert "coordinate 1 of the data never changes" in found["constant_data"].what
+
+
+def test_one_image_repeated(tmp_path: Path) -> None:
+    one = load_data("digits8").batch(torch.tensor([3]))[0]
+    np.save(tmp_path / "same.npy", (one[:, 0].repeat(50, 1, 1) * 255).byte().numpy())
+    found = findings(api.prepare(str(tmp_path / "same.npy"), tmp_path / "run", steps=30, batch=16))
+    assert found["constant_data"].what == "all data are the same"
+
+
+def test_a_frozen_layer(tmp_path: Path) -> None:
+    training = images(tmp_path)
+    name, layer = next((n, m) for n, m in training.learner.model.named_modules() if n.endswith("enter"))
+    layer.requires_grad_(False)
+    found = findings(training)
+    assert set(found) == {"dead_parameter"} and f"first {name}" in found["dead_parameter"].what
+
+
+def test_an_average_that_lags(tmp_path: Path) -> None:
+    found = findings(points(tmp_path, ema_share=1.0, steps=1500, learning_rate=0.02))
+    assert set(found) == {"lagging_average"}
+
+
+def test_a_schedule_that_keeps_signal(tmp_path: Path) -> None:
+    with pytest.warns(ReverieWarning):
+        training = points(tmp_path, schedule="linear:steps=40,beta_start=8e-6,beta_end=9e-5", steps=50)
+    assert "signal_left" in findings(training)
+
+
+def test_twenty_training_images(tmp_path: Path) -> None:
+    """A few images, learned for long, are overfitted and copied."""
+    few = load_data("digits8").take(torch.arange(0, 1700, 80)[:21])
+    np.save(tmp_path / "few.npy", (few.batch(torch.arange(21))[0][:, 0] * 255).byte().numpy())
+    training = api.prepare(str(tmp_path / "few.npy"), tmp_path / "run", steps=350, batch=16, augment="none")
+    found = findings(training)
+    assert {"overfitting", "copies"} & set(found), found
+    assert all("--network" not in finding.advice for finding in found.values())  # there is none smaller than the usual one
+
+
+@pytest.mark.parametrize(("value", "name"), [(-1.0, "black"), (1.0, "white"), (0.1, "of one colour")])
+def test_previews_of_one_colour(tmp_path: Path, value: float, name: str) -> None:
+    training = images(tmp_path)
+    denoiser = training.run.model.denoiser
+
+    def forward(x: Tensor, t, cond=None):
+        return pair_of(x, torch.full_like(x, value), *denoiser.schedule(t), "x0")
+
+    denoiser.forward = forward  # type: ignore[method-assign]
+    assert findings(training)["empty_previews"].what == f"the previews are {name}"
+
+
+def patient(look: Look, truth: Look) -> Patient:
+    row = {"i": 10, "fraction": 1.0, "loss": 1.0}
+    return Patient([row], None, None, torch.zeros(1), True, {}, look, truth)  # type: ignore[arg-type]
+
+
+def test_saturated_and_collapsed_previews() -> None:
+    data = load_data("digits8").batch(torch.arange(64))[0] * 2 - 1
+    zeros = torch.zeros(64)
+    truth = look_at(data, zeros, -1, 1)
+    assert empty_previews(patient(look_at(data, zeros, -1, 1), truth)) is None
+    saturated = empty_previews(patient(look_at(data * 4, zeros, -1, 1), truth))
+    assert saturated is not None and "far outside" in saturated.what
+    collapsed = empty_previews(patient(look_at(data[:1].repeat(64, 1, 1, 1), zeros, -1, 1), truth))
+    assert collapsed is not None and "all the same" in collapsed.what
+
+
+def test_nearest_is_brute_force() -> None:
+    random = torch.Generator().manual_seed(0)
+    z, train = torch.randn(20, 1, 4, 4, generator=random), torch.randn(300, 1, 4, 4, generator=random)
+    distance, index = nearest(z, train.split(70))
+    every = (z[:, None] - train[None]).square().flatten(2).mean(2).sqrt()
+    torch.testing.assert_close(distance, every.min(1).values)
+    assert torch.equal(index, every.argmin(1))
+
+
+def test_energy_distance_tells_distributions_apart() -> None:
+    random = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2000, 1, generator=random), torch.randn(2000, 1, generator=random)
+    assert abs(energy_distance(x, y)) < 0.01
+    # 2 E|x - y| - E|x - x'| - E|y - y'| for normals a mean of 3 apart: 2 * 3.0 ... with E|N(m, 2)| in closed form
+    apart = torch.distributions.Normal(0.0, 1.0)
+    m, s = 3.0, 2**0.5
+    folded = s * (2 / torch.pi) ** 0.5 * np.exp(-(m**2) / 4) + m * (1 - 2 * float(apart.cdf(torch.tensor(-m / s))))
+    assert energy_distance(x, y + m) == pytest.approx(2 * folded - 4 / np.sqrt(np.pi), abs=0.1)
+
+
+def test_a_plateau_is_seen() -> None:
+    falling = [{"held_out": 1.0 / (k + 1)} for k in range(20)]
+    flat = falling[:8] + [{"held_out": 0.13}] * 8
+    assert not has_stopped_improving(falling) and has_stopped_improving(flat)
+    assert not has_stopped_improving(flat[:5])
+
+
+def test_a_training_until_good_ends_with_a_falling_rate() -> None:
+    settings = TrainingConfig(steps=100, learning_rate=1.0, until="good")
+    assert [learning_rate(settings, f) for f in (0.1, 0.5, 0.79)] == [1, 1, 1]
+    assert learning_rate(settings, 0.9) == pytest.approx(0.5) and learning_rate(settings, 1.0) == pytest.approx(0)
+    assert end_of(0.4) == pytest.approx(0.5) and learning_rate(settings, 0.45, 0.4) == pytest.approx(0.5)
+    assert learning_rate(settings, 0.5, 0.4) == pytest.approx(0)
+
+
+@pytest.mark.slow
+def test_until_good_ends_early_and_says_when(tmp_path: Path) -> None:
+    """A set this simple stops improving long before the longest time allowed."""
+    steps: list[Step] = []
+    run = reverie.train("moons", tmp_path / "run", points=300, batch=64, steps=25_000, until="good", on_step=steps.append)
+    assert steps[-1].fraction == 1 and steps[-1].i < 20_000
+    assert run.metrics()[-1]["learning_rate"] < 0.05 * max(row["learning_rate"] for row in run.metrics())
+
+
+def test_the_verdict_and_inspect_tell_the_same(tmp_path: Path, command) -> None:
+    training = points(tmp_path, learning_rate=1e-8)
+    list(training)
+    verdict = api.verdict(training.run)
+    assert "1 found wrong" in verdict.lines[0] and "too small" in verdict.lines[0] and len(verdict.lines) == 3
+    assert verdict.commands["mend"].endswith("run-mended --steps 400 --points 1000")  # the usual rate is the cure
+    assert "--extend" in verdict.commands["go on"]
+    code, out, _ = command("inspect", training.run.path)
+    assert code == 0 and "1 found wrong" in out and "not_learning" in out
+
+
+HEALTHY = {"spiral": {"steps": 2000, "points": 5000}, "digits8": {"steps": 250}}
+
+
+def assert_healthy(tmp_path: Path, name: str, seed: int) -> None:
+    training = api.prepare(name, tmp_path / "run", seed=seed, **HEALTHY[name])
+    assert findings(training) == {} and training.learner.rescues == 0
+    assert api.verdict(training.run).lines[0] == "healthy: the doctor found nothing wrong"
+
+
+@pytest.mark.parametrize("name", list(HEALTHY))
+def test_a_healthy_run_is_not_suspected(tmp_path: Path, name: str) -> None:
+    assert_healthy(tmp_path, name, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 11))
+@pytest.mark.parametrize("name", list(HEALTHY))
+def test_no_healthy_seed_is_suspected(tmp_path: Path, name: str, seed: int) -> None:
+    assert_healthy(tmp_path, name, seed)
+
+
+def test_every_check_has_a_name() -> None:
+    assert all(name == check.__name__ and check.__doc__ for name, check in CHECKS.items())
+    assert replace(Finding("a", "b", 1, "c", "d"), since=2).as_row(3)["finding"]["since"] == 2

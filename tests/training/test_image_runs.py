@@ -1,0 +1,134 @@
+"""Images end to end: folders in, grids, films and folders out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import imageio.v3 as iio
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import reverie
+from reverie import api
+from reverie.data import load_data
+from reverie.diffusion.plan import network_for, plan
+from reverie.evaluation.inspection import flops
+from reverie.runs.run import Run
+
+TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
+
+
+def draw_folder(folder: Path, mode: str, size: tuple[int, int], count: int = 24) -> Path:
+    """Write images of two classes, bright and dark, into folders of their names."""
+    random = np.random.default_rng(0)
+    for k in range(count):
+        base = 200 if k % 2 else 50
+        shape = (size[0], size[1], 3) if mode == "RGB" else size
+        pixels = np.clip(random.normal(base, 20, shape), 0, 255).astype(np.uint8)
+        path = folder / ("bright" if k % 2 else "dark") / f"{k}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return reverie.train("digits8", tmp_path_factory.mktemp("runs") / "digits8", steps=150, network=TINY)
+
+
+def test_a_folder_of_rectangles_gives_rectangles(tmp_path: Path) -> None:
+    run = reverie.train(
+        str(draw_folder(tmp_path / "photos", "RGB", (64, 48))), tmp_path / "run", steps=3, network=TINY, batch=4
+    )
+    assert run.config.data.shape == (3, 64, 48) and run.config.data.labels == ("bright", "dark")
+    assert run.sample(2, steps=2).x.shape == (2, 64, 48, 3)
+
+
+def test_grey_gives_grey_and_colour_gives_colour(tmp_path: Path) -> None:
+    for mode, shape in (("L", (3, 16, 16)), ("RGB", (3, 16, 16, 3))):
+        folder = draw_folder(tmp_path / mode, mode, (16, 16))
+        run = reverie.train(str(folder), tmp_path / f"run-{mode}", steps=2, network=TINY, batch=4)
+        samples = run.sample(3, steps=2).x
+        assert samples.shape == shape and samples.dtype == np.float32 and samples.min() >= 0 and samples.max() <= 1
+
+
+def test_two_trainings_with_one_seed_are_equal(tmp_path: Path) -> None:
+    runs = [reverie.train("digits8", tmp_path / str(k), steps=4, network=TINY) for k in range(2)]
+    first, second = (torch.cat([p.flatten() for p in run.model.parameters()]) for run in runs)
+    assert torch.equal(first, second)
+
+
+def test_save_load_sample_is_equal_and_batches_do_not_matter(digits_run: Run) -> None:
+    again = reverie.load(digits_run.path)
+    many, few = digits_run.sample(9, steps=5), again.sample(4, steps=5)
+    assert (again.sample(9, steps=5).x == many.x).all()
+    np.testing.assert_allclose(many.x[:4], few.x, atol=1e-4)
+
+
+def test_learning_lowers_the_loss_at_every_noise_level(digits_run: Run) -> None:
+    held = [row for row in digits_run.metrics() if "held_out" in row]
+    assert held[-1]["held_out"] < 0.7 * held[0]["held_out"]
+    assert len(held[-1]["noise_error_levels"]) == 4 and held[-1]["noise_error_levels"][3] < 0.5
+
+
+def test_every_kind_of_output(command, digits_run: Run, tmp_path: Path) -> None:
+    for out in ("grid.png", "film.gif", "film.mp4", "samples.npy", "images/"):
+        words = (
+            "sample",
+            digits_run.path,
+            "-n",
+            12,
+            "--label",
+            "all",
+            "--steps",
+            3,
+            "--guidance",
+            2,
+            "--out",
+            f"{tmp_path}/{out}",
+        )
+        assert command(*words)[0] == 0
+    assert np.load(tmp_path / "samples.npy").shape == (12, 8, 8)
+    assert (tmp_path / "samples.labels.csv").read_text().split()[1:3] == ["0,0", "1,1"]
+    images = sorted((tmp_path / "images").glob("*.png"))
+    assert len(images) == 12 and Image.open(images[0]).size == (8, 8) and (tmp_path / "images" / "labels.csv").exists()
+    grid, film = Image.open(tmp_path / "grid.png"), iio.imread(tmp_path / "film.mp4", plugin="FFMPEG")
+    assert min(grid.size) >= 100 and film.shape[2] > 1.5 * film.shape[1]
+
+
+def test_inspect_tells_size_cost_and_error(command, digits_run: Run, tmp_path: Path) -> None:
+    found = json.loads(command("inspect", digits_run.path, "--json")[1])
+    assert found["operations"] == flops(digits_run.model) > 10_000 and len(found["held_out_noise_error_by_noise"]) == 4
+    code, out, _ = command("inspect", "digits8", "--out", tmp_path / "sheet.png")
+    assert code == 0 and "1, 8, 8" in out and Image.open(tmp_path / "sheet.png").width > 200
+
+
+def test_an_illegal_size_names_a_legal_one(command, tmp_path: Path) -> None:
+    folder = draw_folder(tmp_path / "odd", "L", (31, 31))
+    code, _, err = command("train", folder, "--out", tmp_path / "run", "--steps", 1, "--size", 31)
+    assert code == 2 and "nearest legal size is 32x32" in err and not (tmp_path / "run").exists()
+    assert (
+        command("train", folder, "--out", tmp_path / "run", "--steps", 1, "--size", 32, "--network", TINY, "--batch", 4, "-q")[
+            0
+        ]
+        == 0
+    )
+
+
+def test_epochs_and_accumulation(tmp_path: Path) -> None:
+    training = api.prepare("digits8", tmp_path / "run", epochs=0.2, batch=64, accumulate=2, decay="step", network=TINY)
+    *_, last = training
+    assert last.i == round(0.2 * 1707 / (64 * 2))  # an epoch is one pass over the data
+
+
+def test_the_plan_follows_the_budget() -> None:
+    data = load_data("digits8")
+    sizes = [network_for(data.shape, 10, plan(data, minutes, None).network)["widths"] for minutes in (5, 60, 600)]
+    assert sizes == sorted(sizes) and len(set(sizes)) == 3
+
+
+def test_a_notebook_shows_the_images(digits_run: Run) -> None:
+    assert digits_run.sample(4, steps=2)._repr_png_().startswith(b"\x89PNG")
