@@ -26,7 +26,7 @@ from reverie.data.idx import read_pair
 from reverie.diffusion.plan import PRESETS
 from reverie.evaluation.metrics.classifier import LeNet, accuracy, answers, train_classifier
 from reverie.evaluation.metrics.frechet import frechet_distance
-from reverie.runs.folder import NETWORKS
+from reverie.nets import NETWORKS
 from reverie.runs.run import Run
 from reverie.training.optimizer import muon
 

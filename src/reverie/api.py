@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from torch import Tensor
 
 from reverie.base.errors import UserError
+from reverie.base.progress import Tell, silent
 from reverie.data import DATASETS
 from reverie.data.augment import AUGMENTATIONS
 from reverie.diffusion.known import INPAINTERS, POSTERIORS
@@ -21,8 +22,8 @@ from reverie.diffusion.schedule import SCHEDULES
 from reverie.diffusion.views import VIEWS
 from reverie.evaluation.evaluation import Evaluation, Say, evaluate_run
 from reverie.evaluation.inspection import inspect
-from reverie.evaluation.metrics.features import FEATURES, Tell, silent
-from reverie.runs.folder import NETWORKS
+from reverie.evaluation.metrics.features import FEATURES
+from reverie.nets import NETWORKS
 from reverie.runs.run import Options, Progress, Run, load
 from reverie.runs.samples import Samples, check_output, check_room, streams, wants_film, write
 from reverie.steering.restore import inpaint, restore

@@ -23,7 +23,8 @@ from reverie.data.augment_plan import FEW, OFTEN, choose_augment
 from reverie.data.mirror import FEWEST, try_mirror
 from reverie.diffusion.denoiser import NetDenoiser, Told
 from reverie.diffusion.schedule import Rectified
-from reverie.runs.folder import NETWORKS, build_model, read_config
+from reverie.nets import NETWORKS
+from reverie.runs.folder import build_model, read_config
 from tests.training.test_resume import assert_equal
 
 SHAPES = [(1, 8, 8), (3, 16, 12), (4, 9, 20)]

@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from reverie.base.progress import silent
 from reverie.data import Dataset
 from reverie.evaluation.effort import _verdict, evaluations_section
 from reverie.evaluation.evaluation import Evaluation
 from reverie.evaluation.judge import judge
 from reverie.evaluation.material import Material
 from reverie.evaluation.measure import gather, measure
-from reverie.evaluation.metrics.features import Features, silent
+from reverie.evaluation.metrics.features import Features
 from reverie.evaluation.metrics.kid import kid
 from reverie.evaluation.quality import kid_floor, quality_section, two_sample_section, variety_section
 from reverie.evaluation.section import Section

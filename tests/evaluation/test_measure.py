@@ -17,12 +17,13 @@ from torch.nn import functional
 import reverie
 from reverie import api
 from reverie.base.errors import UserError
+from reverie.base.progress import silent
 from reverie.data import Dataset, load_data
 from reverie.evaluation.compare import clear, compare
 from reverie.evaluation.evaluation import Evaluation, of_label
 from reverie.evaluation.judge import RULES, judge
 from reverie.evaluation.measure import gather, measure, sections_of, without_data
-from reverie.evaluation.metrics.features import choose, own_classifier, silent
+from reverie.evaluation.metrics.features import choose, own_classifier
 from reverie.evaluation.metrics.frechet import frechet_distance
 from reverie.evaluation.model import _quality
 from reverie.evaluation.nearness import samples_section

@@ -23,9 +23,9 @@ from reverie.diffusion.plan import (
     small_for_the_budget,
     stem_for,
 )
+from reverie.nets import NETWORKS
 from reverie.nets.transformer import Transformer, places
 from reverie.nets.unet import UNet
-from reverie.runs.folder import NETWORKS
 from reverie.training.optimizer import OPTIMIZERS
 
 IMAGE_SPECS = {**PRESETS, "transformer": {"name": "transformer"}}

@@ -17,10 +17,11 @@ import reverie
 from reverie.base.errors import UserError
 from reverie.cli.main import app
 from reverie.data.single import read_picture
-from reverie.diffusion.classifier import CLASSIFIER_FILE, Classifier, read_classifier
+from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.guidance import ClassifierGuided
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.schedule import Cosine, Rectified
+from reverie.runs.classifier import CLASSIFIER_FILE, read_classifier
 from reverie.runs.run import Options, Run, load
 
 TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"

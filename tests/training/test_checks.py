@@ -20,9 +20,10 @@ from reverie.data.looks import Look, look_at
 from reverie.diffusion.pair import pair_of
 from reverie.runs import folder
 from reverie.runs.config import TrainingConfig
+from reverie.runs.finding import Finding
 from reverie.training.checks import CHECKS, empty_previews, has_stopped_improving
 from reverie.training.loop import Step, end_of, learning_rate
-from reverie.training.patient import Finding, Patient
+from reverie.training.patient import Patient
 from reverie.training.previews import energy_distance
 from reverie.training.trainer import Training
 

@@ -15,8 +15,8 @@ import reverie
 from reverie import api
 from reverie.data import load_data
 from reverie.diffusion.plan import network_for, plan
-from reverie.evaluation.inspection import flops
 from reverie.runs.run import Run
+from reverie.training.footprint import flops
 
 TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
 

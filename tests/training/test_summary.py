@@ -22,12 +22,14 @@ from reverie.base.spec import complete
 from reverie.cli.screen import Screen, pace, progress_note
 from reverie.data.looks import Look
 from reverie.diffusion.plan import PRESETS, network_for
+from reverie.nets import NETWORKS
 from reverie.runs.config import TrainingConfig
-from reverie.runs.folder import METRICS, NETWORKS
+from reverie.runs.finding import Finding
+from reverie.runs.folder import METRICS
 from reverie.runs.run import Run
 from reverie.training.checks import copies, empty_previews
 from reverie.training.loop import Step
-from reverie.training.patient import Finding, Patient, Sizes, fell
+from reverie.training.patient import Patient, Sizes, fell
 from reverie.training.remedy import handy, mend, sizes
 from reverie.training.summary import verdict
 

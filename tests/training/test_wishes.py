@@ -18,7 +18,7 @@ from reverie.base.spec import build
 from reverie.data import Dataset, at_once, evaluated_at_once, folder
 from reverie.data.fitting import choose_size
 from reverie.diffusion.plan import network_for
-from reverie.runs.folder import NETWORKS
+from reverie.nets import NETWORKS
 from reverie.training import prepare, wishes
 from reverie.training.footprint import Footprint, _container, _Ledger, available
 from reverie.training.wishes import Wishes, memory

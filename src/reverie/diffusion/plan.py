@@ -11,7 +11,7 @@ from reverie.base.errors import UserError
 from reverie.base.spec import Spec, complete, parse
 from reverie.data import Dataset
 from reverie.data.pixels import DEFAULT_SIDE
-from reverie.runs.folder import NETWORKS
+from reverie.nets import NETWORKS
 
 POINT_STEPS = 10_000
 IMAGE_MINUTES = 10.0

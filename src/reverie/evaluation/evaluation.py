@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError, pick
+from reverie.base.progress import Tell, silent
 from reverie.data import DATASETS, Dataset, load_data
 from reverie.evaluation.judge import judge, missing
 from reverie.evaluation.measure import gather, sections_of, without_data
-from reverie.evaluation.metrics.features import FEATURES, Features, Tell, silent
+from reverie.evaluation.metrics.features import FEATURES, Features
 from reverie.evaluation.model import model_sections
 from reverie.evaluation.score import HEADLINES, said
 from reverie.evaluation.section import Section

@@ -2,66 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from PIL import Image
-from torch.utils.flop_counter import FlopCounterMode
-
-from reverie.base.files import atomic
 from reverie.base.noise import check_seed
 from reverie.data import DATASETS, Dataset, load_data
-from reverie.draw.picture import check_picture, contact_sheet, loss_curve, save, scatter, to_bytes
-from reverie.families.diffusion import Diffusion
+from reverie.data.describe import draw_data
+from reverie.draw.picture import check_picture, loss_curve, save
 from reverie.runs.folder import CONFIG
 from reverie.runs.run import Run, load
+from reverie.training.footprint import flops
 from reverie.training.summary import verdict
-
-SHEET = 64  # images on a contact sheet
-
-
-def flops(model: Diffusion) -> int:
-    """Return the floating-point operations of one evaluation of the network for one datum."""
-    device = next(model.parameters()).device
-    with FlopCounterMode(display=False) as counter:
-        model.denoiser(torch.zeros(1, *model.shape, device=device), 0.5)
-    return int(counter.get_total_flops())
-
-
-def draw_data(dataset: Dataset, out: Path) -> None:
-    """Draw a contact sheet of images, or a scatter of points."""
-    count = SHEET if dataset.is_images else 10_000
-    x, labels = dataset.batch(torch.linspace(0, len(dataset) - 1, min(count, len(dataset))).long())
-    names = [dataset.label_names[int(k)] for k in labels] if labels is not None else None
-    if not dataset.is_images:
-        save(scatter(x.numpy(), names, dataset.name), out)
-        return
-    with atomic(out) as aside:
-        Image.fromarray(contact_sheet(to_bytes(np.moveaxis(x.numpy(), 1, -1)), names)).save(aside)
-
-
-def _counts(counts: Mapping[str, int], most: int = 6) -> str:
-    """Say how often each thing occurs, the commonest first."""
-    ordered = sorted(counts.items(), key=lambda pair: -pair[1])
-    rest = f" and {len(ordered) - most} more" if len(ordered) > most else ""
-    return ", ".join(f"{name} {count:,}" for name, count in ordered[:most]) + rest
-
-
-def describe(dataset: Dataset) -> Iterator[str]:
-    """Say what a scan has found, a line each: sizes, modes, classes, range, duplicates, then its notes."""
-    found = dataset.report
-    if dataset.is_images:
-        low, high = found["range"]
-        yield f"{len(dataset):,} images; sizes {_counts(found['sizes'])}; modes {_counts(found['modes'])}"
-        yield f"values {low} to {high}; {found['duplicates']:,} duplicates"
-    if dataset.label_names:
-        counts = dict(zip(dataset.label_names, dataset.label_counts(), strict=True))
-        yield f"{len(counts)} classes: {_counts(counts, 12)}"
-    yield from dataset.notes
 
 
 def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:

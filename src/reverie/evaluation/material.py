@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError
+from reverie.base.progress import Tell, silent
 from reverie.data import Dataset, LazyImages
-from reverie.evaluation.metrics.features import Features, Tell, choose, silent
+from reverie.evaluation.metrics.features import Features, choose
 
 REFERENCE = {False: 10_000, True: 4_000}  # data that features are taken of, at most; fewer when in a hurry
 FEW = 500  # held-out data below which floors come from splits of all real data

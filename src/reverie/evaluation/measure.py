@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError
+from reverie.base.progress import Tell, silent
 from reverie.data import Dataset
 from reverie.evaluation.material import Effort, Material, as_images
-from reverie.evaluation.metrics.features import Features, Tell, silent
+from reverie.evaluation.metrics.features import Features
 from reverie.evaluation.nearness import memory_section, points_section, samples_section
 from reverie.evaluation.quality import labels_section, quality_section, two_sample_section, variety_section
 from reverie.evaluation.section import Section

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from reverie.base.errors import UserError
+from reverie.base.progress import Tell
 from reverie.evaluation.effort import NAME as EFFORT
 from reverie.evaluation.effort import TITLE as EFFORT_TITLE
 from reverie.evaluation.effort import evaluations_section
@@ -15,7 +16,6 @@ from reverie.evaluation.likelihood import NAME as LIKELIHOOD
 from reverie.evaluation.likelihood import TITLE as LIKELIHOOD_TITLE
 from reverie.evaluation.likelihood import likelihood_section
 from reverie.evaluation.material import Material, as_images
-from reverie.evaluation.metrics.features import Tell
 from reverie.evaluation.quality import distance_by_kernel, kid_floor
 from reverie.evaluation.section import Section
 from reverie.runs.run import Options, Run

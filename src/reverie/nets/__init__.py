@@ -1,1 +1,13 @@
 """Networks.  They know nothing of diffusion: data, a noise level and a label in, data out."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from reverie.nets.mlp import ConditionalMLP
+from reverie.nets.transformer import Transformer
+from reverie.nets.unet import UNet
+
+NETWORKS: dict[str, type[nn.Module]] = {"mlp": ConditionalMLP, "unet": UNet, "transformer": Transformer}
+
+__all__ = ["NETWORKS"]

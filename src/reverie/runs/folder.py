@@ -27,15 +27,11 @@ from reverie.diffusion.loss import TIMES, WEIGHTS
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.schedule import SCHEDULES
 from reverie.families.diffusion import Diffusion
-from reverie.nets.mlp import ConditionalMLP
-from reverie.nets.transformer import Transformer
-from reverie.nets.unet import UNet
+from reverie.nets import NETWORKS
 from reverie.runs.config import Config
-from reverie.training.patient import RESCUE, Finding
+from reverie.runs.finding import RESCUE, Finding
 
 CONFIG, WEIGHTS_FILE, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
-
-NETWORKS: dict[str, type[nn.Module]] = {"mlp": ConditionalMLP, "unet": UNet, "transformer": Transformer}
 
 MOST_PARAMETERS = 500_000_000
 ALPHA_LIMIT = 1e-3  # below this alpha at t = 1, targets whose decoding divides by alpha are useless there

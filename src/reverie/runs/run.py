@@ -15,13 +15,14 @@ from torch import Tensor
 from reverie.base.errors import UserError, pick, unknown
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.spec import build
-from reverie.diffusion.classifier import Classifier, read_classifier
+from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.denoiser import Denoiser, LowPrecision, Steer
 from reverie.diffusion.guidance import ClassifierFree, ClassifierGuided
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, Frame, Sampler
 from reverie.draw.picture import FILM_FRAMES
 from reverie.families.diffusion import Diffusion
 from reverie.runs import folder
+from reverie.runs.classifier import read_classifier
 from reverie.runs.config import Config
 from reverie.runs.labels import check_scale, read_interval, read_label
 from reverie.runs.samples import Samples, check_film

@@ -10,11 +10,11 @@ import numpy as np
 
 from reverie.base.files import atomic
 from reverie.draw.picture import check_picture, save
-from reverie.gallery.editing import edit_sheet, inversion_sheet, save_way
 from reverie.runs.run import Options, Progress, Run, load
 from reverie.steering import editing
 from reverie.steering.illusion import Illusions, check_output
 from reverie.steering.illusion import illusion as draw_illusion
+from reverie.steering.sheets import edit_sheet, inversion_sheet, save_way
 from reverie.training.classifier import ClassifierTraining
 from reverie.training.loop import Step
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from reverie.diffusion.schedule import SIGNAL_LIMIT
-from reverie.training.patient import ENOUGH, FEW, SETTLED, Check, Finding, Patient, Row, fell
+from reverie.runs.finding import Finding
+from reverie.training.patient import ENOUGH, FEW, SETTLED, Check, Patient, Row, fell
 
 STUCK, MOVED = 0.99, 1e-3  # of the first held-out loss; relative movement of the weights by which learning shows
 BLANK, COLLAPSED, SATURATED = 0.1, 0.05, 0.3

@@ -15,9 +15,10 @@ from torch.nn import functional
 from reverie.base.errors import UserError
 from reverie.base.noise import check_seed, mix_seed
 from reverie.base.signals import Stopped, stop_requests
-from reverie.diffusion.classifier import Classifier, ClassifierFacts, classifier_for, write_classifier
+from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.loss import draw_times
 from reverie.diffusion.pair import Pair
+from reverie.runs.classifier import ClassifierFacts, classifier_for, write_classifier
 from reverie.runs.reread import reread
 from reverie.runs.run import Run
 from reverie.training.loader import reader

@@ -22,9 +22,9 @@ from reverie.diffusion.oracle import DatasetDenoiser
 from reverie.diffusion.pair import Pair
 from reverie.families.diffusion import Diffusion
 from reverie.runs.config import TrainingConfig
+from reverie.runs.finding import RESCUE, Finding
 from reverie.training.learner import Learner
 from reverie.training.loader import batches, reader
-from reverie.training.patient import RESCUE, Finding
 
 LEVELS = 4  # the held-out loss is told for as many ranges of t
 REPORTS, CHECKS = 200, 20  # how often, in a whole run, a step is reported and the held-out loss taken

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -11,45 +11,17 @@ from torch import Tensor
 from reverie.data.codec import Codec
 from reverie.data.looks import Look
 from reverie.diffusion.schedule import Schedule
+from reverie.runs.finding import Finding
 
 if TYPE_CHECKING:
     from reverie.training.linear import Filter, FirstMap
 
 Row = Mapping[str, Any]
 
-RESCUE = "rescue"  # what a finding is called that tells of a rollback
 ENOUGH = 30  # steps below which nothing can be said of how a network learns: its last layers move before its first
 FEW = 10  # training data below which there is nothing to learn but to copy them
 EXTENDED = 0.8  # of all steps, at most, that the run before an extension had, for what the extension gave to be told
 SETTLED = 0.25  # the share of a run after which previews should show something
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What is wrong, since which step, why probably (nothing where that is plain), and what to do.
-
-    change: the settings that the advice changes, as options of `reverie train`, None for one to be left out; "length" is
-    a multiple of the present one.
-    """
-
-    check: str
-    what: str
-    since: int
-    cause: str
-    advice: str
-    change: Mapping[str, str | None] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.change, dict) or not all(isinstance(v, str | None) for v in self.change.values()):
-            raise TypeError("change must map names of settings to words")  # it may come from a file
-
-    def __str__(self) -> str:
-        since = f" (since step {self.since:,})" if self.since else ""
-        return f"{self.what}{since}{': probably ' if self.cause else ''}{self.cause}; {self.advice}"
-
-    def as_row(self, i: int) -> dict[str, Any]:
-        """Return the finding as a row of metrics.jsonl."""
-        return {"i": i, "finding": asdict(self)}
 
 
 @dataclass(frozen=True)

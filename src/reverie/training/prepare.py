@@ -17,11 +17,13 @@ from pydantic import ValidationError
 from reverie.base.errors import UserError, unknown
 from reverie.base.files import writable_folder
 from reverie.base.noise import check_seed
+from reverie.base.progress import silent
 from reverie.base.spec import Spec, complete, one_line, parse
 from reverie.data import Dataset, load_data
 from reverie.data.augment import read, told_entries
 from reverie.data.augment_plan import choose_augment
 from reverie.data.codec import standard_spec
+from reverie.data.describe import describe
 from reverie.data.pixels import DEFAULT_SIDE
 from reverie.diffusion.plan import (
     check_width,
@@ -33,8 +35,6 @@ from reverie.diffusion.plan import (
     small_for_the_budget,
 )
 from reverie.diffusion.schedule import SCHEDULES
-from reverie.evaluation.inspection import describe
-from reverie.evaluation.metrics.features import silent
 from reverie.runs import folder
 from reverie.runs.config import Config, DataConfig, TrainingConfig
 from reverie.runs.reread import CHOSEN, kept_reading, placed, reread, source_of

@@ -12,10 +12,11 @@ import torch
 from reverie.base.errors import UserError
 from reverie.base.spec import Spec, build, complete
 from reverie.diffusion.plan import PRESETS, network_for
+from reverie.nets import NETWORKS
 from reverie.runs.config import Config
-from reverie.runs.folder import NETWORKS
+from reverie.runs.finding import Finding
 from reverie.runs.run import Run
-from reverie.training.patient import Finding, Sizes
+from reverie.training.patient import Sizes
 from reverie.training.start import OF_THE_DATA
 
 GROWS = {"mlp": "hidden", "transformer": "dim"}  # the option that makes a network larger where there is no preset

@@ -11,9 +11,10 @@ from typing import Any
 from reverie.data.dataset import HELD_OUT
 from reverie.runs import folder
 from reverie.runs.config import Config
+from reverie.runs.finding import Finding
 from reverie.runs.run import Run
 from reverie.training.checks import FALLING, NOISY
-from reverie.training.patient import ENOUGH, Finding, fell
+from reverie.training.patient import ENOUGH, fell
 from reverie.training.remedy import handy, mend, sizes
 
 SHARP, VARIED = (0.7, 1.4), 0.7  # fine detail and spread of previews, as multiples of the data's, that pass for theirs

@@ -21,17 +21,18 @@ from reverie.base.files import reason
 from reverie.base.signals import Stopped, stop_requests
 from reverie.data import Dataset
 from reverie.data.looks import Look
-from reverie.diffusion.classifier import CLASSIFIER_FILE
 from reverie.draw.picture import loss_curve, save
-from reverie.evaluation.inspection import flops
 from reverie.runs import folder
+from reverie.runs.classifier import CLASSIFIER_FILE
+from reverie.runs.finding import Finding
 from reverie.runs.run import Run
 from reverie.training import checkpoints
 from reverie.training.checks import PATIENCE, examine, has_stopped_improving
+from reverie.training.footprint import flops
 from reverie.training.learner import Learner
 from reverie.training.linear import first_map, linear_filter
 from reverie.training.loop import FREE, Step, fit
-from reverie.training.patient import Finding, Patient
+from reverie.training.patient import Patient
 from reverie.training.previews import FOLDER as PREVIEWS
 from reverie.training.previews import Previews
 from reverie.training.remedy import sizes

@@ -22,8 +22,8 @@ from reverie.diffusion.loss import TIMES, WEIGHTS
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.plan import PRESETS, check_width, network_for, plan
 from reverie.diffusion.schedule import SCHEDULES
+from reverie.nets import NETWORKS
 from reverie.runs.config import TrainingConfig
-from reverie.runs.folder import NETWORKS
 from reverie.training.footprint import BYTES, Footprint, available
 from reverie.training.loop import LOOKED_AT, OPTIMUM_MOST
 from reverie.training.start import OF_THE_DATA

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.base.errors import ReverieWarning, UserError, pick
+from reverie.base.progress import Tell, silent
 from reverie.data import Dataset
 from reverie.data.download import cache_folder
 from reverie.evaluation.metrics import classifier, efficientnet
@@ -27,12 +28,6 @@ JUDGED = 5000  # held-out images, at most, that the classifier is tried on
 ACCURATE, SURELY = 0.95, 0.9  # of right answers: what a classifier has that is compared by, and what two errors less leave it
 SIGN_SIDE, SIGN_LEVELS = 64, 0.82  # the largest side of a sign, and the share of its variance that two grey levels explain
 SEEN = 500  # images by which signs are told from photographs
-
-Tell = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
-
-
-def silent(what: str, done: int, of: int) -> None:
-    """Tell nobody."""
 
 
 @dataclass(frozen=True)

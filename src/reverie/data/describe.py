@@ -1,0 +1,48 @@
+"""What a data set looks like: in words, and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from reverie.base.files import atomic
+from reverie.data.dataset import Dataset
+from reverie.draw.picture import contact_sheet, save, scatter, to_bytes
+
+SHEET = 64  # images on a contact sheet
+
+
+def draw_data(dataset: Dataset, out: Path) -> None:
+    """Draw a contact sheet of images, or a scatter of points."""
+    count = SHEET if dataset.is_images else 10_000
+    x, labels = dataset.batch(torch.linspace(0, len(dataset) - 1, min(count, len(dataset))).long())
+    names = [dataset.label_names[int(k)] for k in labels] if labels is not None else None
+    if not dataset.is_images:
+        save(scatter(x.numpy(), names, dataset.name), out)
+        return
+    with atomic(out) as aside:
+        Image.fromarray(contact_sheet(to_bytes(np.moveaxis(x.numpy(), 1, -1)), names)).save(aside)
+
+
+def _counts(counts: Mapping[str, int], most: int = 6) -> str:
+    """Say how often each thing occurs, the commonest first."""
+    ordered = sorted(counts.items(), key=lambda pair: -pair[1])
+    rest = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return ", ".join(f"{name} {count:,}" for name, count in ordered[:most]) + rest
+
+
+def describe(dataset: Dataset) -> Iterator[str]:
+    """Say what a scan has found, a line each: sizes, modes, classes, range, duplicates, then its notes."""
+    found = dataset.report
+    if dataset.is_images:
+        low, high = found["range"]
+        yield f"{len(dataset):,} images; sizes {_counts(found['sizes'])}; modes {_counts(found['modes'])}"
+        yield f"values {low} to {high}; {found['duplicates']:,} duplicates"
+    if dataset.label_names:
+        counts = dict(zip(dataset.label_names, dataset.label_counts(), strict=True))
+        yield f"{len(counts)} classes: {_counts(counts, 12)}"
+    yield from dataset.notes
