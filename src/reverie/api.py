@@ -26,11 +26,11 @@ from reverie.evaluation.metrics.features import FEATURES
 from reverie.nets import NETWORKS
 from reverie.runs.run import Options, Progress, Run, load
 from reverie.runs.samples import Samples, check_output, check_room, streams, wants_film, write
+from reverie.runs.step import Step
 from reverie.steering.restore import inpaint, restore
 from reverie.steering.verbs import begin_classifier, edit, illusion, interpolate, invert, train_classifier
-from reverie.training.loop import Step
 from reverie.training.prepare import check_options, prepare
-from reverie.training.prepare import resume as go_on
+from reverie.training.resume import resume as go_on
 from reverie.training.summary import verdict
 from reverie.training.trainer import Training
 

@@ -12,7 +12,7 @@ from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.scalar import Time
 from reverie.diffusion.denoiser import NULL, Denoiser, Given, NetDenoiser
-from reverie.diffusion.guidance import ClassifierFree, ClassifierGuided
+from reverie.diffusion.guidance import ClassifierFree, ClassifierGuided, read_interval
 from reverie.diffusion.oracle import GaussianDenoiser, MixtureDenoiser
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import SAMPLERS, start, trajectory
@@ -20,7 +20,7 @@ from reverie.diffusion.samplers.grids import Uniform
 from reverie.diffusion.schedule import Cosine, Linear, LogLinear, Rectified, Schedule
 from reverie.diffusion.views import Illusion, read_views
 from reverie.nets.unet import UNet
-from reverie.runs.labels import read_interval, read_label, read_labels
+from reverie.runs.labels import read_label, read_labels
 
 COVARIANCE = torch.tensor([[0.5, 0.2], [0.2, 0.3]], dtype=torch.float64)
 MEANS = torch.tensor([[0.3, -0.1], [1.0, 0.5], [-0.7, 0.8]], dtype=torch.float64)

@@ -19,6 +19,7 @@ IMAGE_MINUTES = 10.0
 # The networks by name: what `--network` takes.  A preset is a spec whose options can be overridden one by one.
 PRESETS: dict[str, Spec] = {
     "unet-tiny": {"name": "unet", "widths": (32, 64), "blocks": 1},
+    "unet-mini": {"name": "unet", "widths": (48, 96), "blocks": 1},
     "unet-small": {"name": "unet", "widths": (64, 128), "blocks": 2},
     "unet-base": {"name": "unet", "widths": (128, 256), "blocks": 2},
     "unet-teaching": {
@@ -37,8 +38,12 @@ TO_EXPECT = (
     (0.0, "patches of the right colours"), (0.5, "colours and rough shapes"), (3.0, "shapes that can be recognised"),
     (20.0, "clean pictures, where there are data enough"),
 )  # fmt: skip
-SMALL_WORTH_MINUTES = 30  # budgets from which a larger network is chosen: judged by its cost, not measured
+# Budgets from which a larger network is chosen for colour images: measured for mini (docs/benchmarks.md: after 4 minutes of
+# one core it overtakes tiny on emoji), judged by the cost for the others.  Grey digits are simpler.
+MINI_WORTH_MINUTES = 3
+SMALL_WORTH_MINUTES = 30
 BASE_WORTH_MINUTES = 240
+COLOUR_BATCH = 32  # half the batch of digits: at equal time its held-out loss is lower (docs/benchmarks.md)
 
 
 @dataclass(frozen=True)
@@ -164,9 +169,12 @@ def plan(dataset: Dataset, minutes: float | None, steps: int | None) -> Plan:
     if minutes is None and steps is None:
         length["minutes"] = IMAGE_MINUTES
     budget = length["minutes"] or 0.0
-    size = "base" if budget >= BASE_WORTH_MINUTES else "small" if budget >= SMALL_WORTH_MINUTES else "tiny"
     channels, height, width = dataset.shape
-    settings = {"batch": 64, "optimizer": "muon", "learning_rate": 1e-2, "times": "logit-normal", **length}
+    size = "base" if budget >= BASE_WORTH_MINUTES else "small" if budget >= SMALL_WORTH_MINUTES else "tiny"
+    if size == "tiny" and channels > 1 and budget >= MINI_WORTH_MINUTES:
+        size = "mini"
+    batch = COLOUR_BATCH if channels > 1 else 64
+    settings = {"batch": batch, "optimizer": "muon", "learning_rate": 1e-2, "times": "logit-normal", **length}
     given = f"{budget:g} minutes" if budget else f"{steps} steps"
     reason = f"images {height}x{width}x{channels}, {len(dataset):,} of them, {given}: unet-{size}"
     return Plan({"name": f"unet-{size}"}, {"name": "rectified"}, "flow", settings, (reason,))

@@ -11,12 +11,12 @@ import numpy as np
 from reverie.base.files import atomic
 from reverie.draw.picture import check_picture, save
 from reverie.runs.run import Options, Progress, Run, load
+from reverie.runs.step import Step
 from reverie.steering import editing
 from reverie.steering.illusion import Illusions, check_output
 from reverie.steering.illusion import illusion as draw_illusion
 from reverie.steering.sheets import edit_sheet, inversion_sheet, save_way
 from reverie.training.classifier import ClassifierTraining
-from reverie.training.loop import Step
 
 WAY_SUFFIXES = (".mp4", ".gif", ".png", ".npy")
 
