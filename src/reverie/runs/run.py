@@ -15,7 +15,7 @@ from torch import Tensor
 from reverie.base.errors import UserError, unknown
 from reverie.base.noise import Noise, image_seeds
 from reverie.diffusion.classifier import Classifier
-from reverie.diffusion.denoiser import Steer
+from reverie.diffusion.denoiser import Denoiser, Steer
 from reverie.diffusion.samplers import Frame, Sampler
 from reverie.draw.picture import FILM_FRAMES
 from reverie.families import FAMILIES
@@ -207,17 +207,24 @@ class Run:
         """Return the model as it was early in its training."""
         if self._early is None:
             if not (self.path / folder.EARLY_FILE).is_file():
-                raise UserError(f"{self.path} has no {folder.EARLY_FILE}, which autoguidance needs; train it again to have one")
+                raise UserError(
+                    f"{self.path} has no {folder.EARLY_FILE}, which autoguidance needs; sample with --autoguidance 1, or train it again"
+                )
             model = build_model(self.config)
             folder.read_weights(self.path, model, folder.EARLY_FILE)
             self._early = model.to(self.model.device).eval()
         return self._early
 
+    def _early_denoiser(self) -> Denoiser:
+        early = self.early()
+        assert isinstance(early, Diffusion)
+        return early.denoiser
+
     def guidance(self, options: Options) -> Steer:
         """Return the wrapper that guides the model's denoiser as the options ask, and refuse what has no meaning."""
         label, names = options.get("label"), self.config.data.labels
         weights = (1.0,) if label is None or self.in_turn(label) or not names else read_label(label, names).weights
-        return build_guidance(self.kind, len(names), options, weights, self.classifier)
+        return build_guidance(self.kind, len(names), options, weights, self.classifier, self._early_denoiser)
 
     def of_no_label(self, options: Options) -> Options:
         """Return a copy of options that goes by no condition where no label is given, instead of by one drawn by chance."""
