@@ -208,7 +208,8 @@ class Run:
         if self._early is None:
             if not (self.path / folder.EARLY_FILE).is_file():
                 raise UserError(
-                    f"{self.path} has no {folder.EARLY_FILE}, which autoguidance needs; sample with --autoguidance 1, or train it again"
+                    f"{self.path} has no {folder.EARLY_FILE}, which autoguidance needs;"
+                    " sample with --autoguidance 1, or train it again"
                 )
             model = build_model(self.config)
             folder.read_weights(self.path, model, folder.EARLY_FILE)
