@@ -61,8 +61,8 @@ class Plan:
 def stem_for(channels: int, height: int, width: int, widths: Sequence[int]) -> int:
     """Return the side of the squares to fold: the least power of two that makes the map small, if the size allows it.
 
-    A stem never folds more numbers than three quarters of the first map's channels: a narrower map cannot pass on the noise, and
-    one just as wide has no room for anything else.
+    A stem never folds more numbers than three quarters of the first map's channels: a narrower map cannot pass on the noise,
+    and one just as wide has no room for anything else.
     """
     stem, unit = 1, 2 << len(widths) - 1  # what the size must be divisible by for twice the stem
     while max(height, width) / stem > FINEST_MAP and channels * (2 * stem) ** 2 <= ROOM * widths[0]:

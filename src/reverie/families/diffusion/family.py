@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from pydantic import ValidationError
+from torch.utils.flop_counter import FlopCounterMode
 
 from reverie.base.errors import UserError, pick
 from reverie.base.spec import Spec, build, complete, one_line, parse
@@ -25,6 +26,7 @@ from reverie.families.diffusion.settings import DiffusionSettings, build_diffusi
 from reverie.families.model import Family, FamilyPlan, Likelihood, PlanRequest
 from reverie.nets import NETWORKS
 
+SPEED = {True: 6e10, False: 5e12}  # floating-point operations a second, about, of a CPU with two cores and of a GPU
 SPREAD_SAMPLE = 2000  # images enough to know their standard deviation
 OF_THE_DATA = ("channels", "height", "width", "labels", "told")  # options of a network that are not chosen
 
@@ -77,13 +79,12 @@ class DiffusionFamily(Family[DiffusionSettings]):
         training = {key: value for key, value in chosen.settings.items() if key != "times"} | dict(request.training)
         reasons = () if "network" in wished else chosen.reasons
         network: Spec = parse(wished["network"]) if "network" in wished else chosen.network
-        seen = training["steps"] * training["batch"] * training.get("accumulate", 1) if training.get("steps") else None
-        passes = seen / len(request.train) if seen is not None else None
+        full = network_for(data.shape, len(data.label_names), network)
+        check_width(full)
+        passes = self._seen(full, training, request) / len(request.train)
         augment, why = choose_augment(wished.get("augment", "auto"), request.train, passes, request.seed, request.tell)
         reasons += (why,) if why else ()
-        told = {"told": n} if (n := len(told_entries(augment, data.shape))) else {}
-        full = {**network_for(data.shape, len(data.label_names), network), **told}
-        check_width(full)
+        full |= {"told": n} if (n := len(told_entries(augment, data.shape))) else {}
         if (slow := slow_size(full)) and "stem" not in network:
             reasons += (slow,)
         if data.is_images and training.get("minutes") and request.device == "cpu":
@@ -101,6 +102,15 @@ class DiffusionFamily(Family[DiffusionSettings]):
         except ValidationError as error:
             raise UserError(f"cannot train like this: {one_line(error)}") from None
         return FamilyPlan(settings, training, reasons)
+
+    def _seen(self, network: Spec, training: Mapping[str, Any], request: PlanRequest) -> float:
+        """Return how many data a training will see: by its steps, or about as many as fit into its minutes."""
+        if training.get("steps"):
+            return float(training["steps"] * training["batch"] * training.get("accumulate", 1))
+        with torch.device("meta"), FlopCounterMode(display=False) as counter:
+            net = build(NETWORKS, network, "network")
+            net(torch.zeros(1, *request.data.shape), torch.zeros(1))
+        return 60 * float(training["minutes"]) * SPEED[request.device == "cpu"] / (3 * max(1, counter.get_total_flops()))
 
     def network(self, form: Dataset, minutes: float | None, steps: int | None, wished: Mapping[str, Any]) -> Spec | None:
         """Return the network, asked for or planned; it refuses a shape that it cannot take."""
