@@ -9,11 +9,9 @@ The verbs load torch when they are first used, so that importing the package is 
 
 from __future__ import annotations
 
-import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from reverie.base.busy import let_threads_sleep
 from reverie.base.errors import ReverieWarning, UserError
 
 if TYPE_CHECKING:
@@ -31,9 +29,6 @@ if TYPE_CHECKING:
         train_classifier,
     )
     from reverie.runs.run import load
-
-if "torch" not in sys.modules:  # later it would have no effect
-    let_threads_sleep()
 
 __version__ = version("reverie")
 __all__ = [

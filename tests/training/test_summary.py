@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,7 @@ import torch
 
 import reverie
 from reverie import api
-from reverie.base.busy import Waiting
+from reverie.base.busy import Waiting, few_threads_when_busy
 from reverie.base.errors import UserError
 from reverie.base.spec import complete
 from reverie.cli.screen import Screen, pace, progress_note
@@ -217,16 +214,23 @@ def test_waiting_is_a_share() -> None:
     assert share is not None and 0 <= share <= 1
 
 
-@pytest.mark.parametrize(
-    ("before", "given", "policy"),
-    [("", {}, "PASSIVE"), ("import sys, types; sys.modules['torch'] = types.ModuleType('torch')", {}, "None"),
-     ("", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")],
-)  # fmt: skip
-def test_threads_sleep_while_they_wait_unless_it_is_too_late_or_set(before: str, given: dict[str, str], policy: str) -> None:
-    code = f"{before}\nimport reverie, os\nprint(os.environ.get('OMP_WAIT_POLICY'))"
-    plain = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
-    done = subprocess.run([sys.executable, "-c", code], env={**plain, **given}, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == policy
+def test_one_thread_while_another_program_holds_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    share, now, threads = 0.0, 0.0, []
+    monkeypatch.setattr(Waiting, "share", lambda self: share)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with few_threads_when_busy(lambda: now) as mind:
+            for now, share in ((0.5, 0.9), (2, 0.0), (4, 0.4), (6, 0.0), (33, 0.0), (35, 0.0), (37, 0.4), (90, 0.0), (99, 0.0)):
+                mind()
+                threads.append(torch.get_num_threads())
+            assert threads == [2, 2, 1, 1, 1, 2, 1, 1, 2]  # it looks once a second, tries again after 30 s, then after 60
+            share, now = 0.5, 101.0
+            mind()
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_misspelt_option_of_training_is_answered(tmp_path: Path) -> None:

@@ -1,21 +1,16 @@
-"""How long this process waits for a processor, which is how a busy machine shows."""
+"""A busy machine: how long this process waits for a processor, and how it gets along with fewer threads."""
 
 from __future__ import annotations
 
-import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 BUSY = 0.15  # the share of waiting from which a machine is called busy
+LOOK = 1.0  # seconds over which waiting is judged
+PATIENCE, LONGEST = 30.0, 480.0  # seconds with one thread until all are tried again: at first, and when it was in vain often
 _TASKS = Path("/proc/self/task")
-
-
-def let_threads_sleep() -> None:
-    """Have threads that wait for each other sleep instead of spin; to be called before torch is loaded.
-
-    A spinning thread holds the processor that the one it waits for could use, so where another program takes a core,
-    training becomes many times slower.  What the user has set stays.
-    """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 class Waiting:
@@ -46,3 +41,38 @@ class Waiting:
         self.before = now
         ran, waited = (sum(now[k][j] - before.get(k, (0, 0))[j] for k in now) for j in (0, 1))
         return round(waited / (ran + waited), 3) if before and ran + waited > 0 else None
+
+
+@contextmanager
+def few_threads_when_busy(clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[], None]]:
+    """Yield what is to be called between steps: while another program holds a core, it takes torch down to one thread.
+
+    Threads that wait for each other spin, and hold the processor that the one they wait for needs: where another program
+    takes one of two cores, training is 20 to 50 times slower with two threads and 1.6 times with one.  Threads that sleep
+    instead (OMP_WAIT_POLICY=PASSIVE) cost a quiet machine a third of its speed (docs/benchmarks.md).
+    """
+    import torch
+
+    most, waiting, wait = torch.get_num_threads(), Waiting(), PATIENCE
+    looked = began = clock()
+
+    def mind() -> None:
+        nonlocal looked, began, wait
+        now = clock()
+        if most == 1 or now - looked < LOOK:
+            return
+        looked, share = now, waiting.share()
+        if torch.get_num_threads() == most:
+            if share is not None and share > BUSY:
+                torch.set_num_threads(1)
+                began = now
+            elif now - began > LONGEST:
+                wait = PATIENCE
+        elif now - began > wait:
+            torch.set_num_threads(most)
+            began, wait = now, min(2 * wait, LONGEST)
+
+    try:
+        yield mind
+    finally:
+        torch.set_num_threads(most)

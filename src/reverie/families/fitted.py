@@ -80,6 +80,7 @@ class FittedFamily(Family[Settings]):
 
     can: ClassVar[frozenset[str]] = frozenset({"labels"})
     likelihood: ClassVar[Likelihood] = "exact"
+    learns_by_steps: ClassVar[bool] = False
     rounds: ClassVar[int] = 1  # at most
 
     def plan(self, request: PlanRequest) -> FamilyPlan[Settings]:

@@ -153,6 +153,7 @@ class Family(ABC, Generic[Settings]):
     options: ClassVar[Mapping[str, Any]] = {}
     likelihood: ClassVar[Likelihood] = "none"
     settings: type[Settings]
+    learns_by_steps: ClassVar[bool] = True  # and can be trained for longer; else it is fitted at once
     found: ClassVar[frozenset[str]] = frozenset()  # settings that cannot be asked for: they are found by training
 
     @property

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.base.busy import few_threads_when_busy
 from reverie.base.errors import UserError, unknown
 from reverie.base.noise import Noise, image_seeds
 from reverie.diffusion.classifier import Classifier
@@ -273,12 +274,14 @@ class Run:
 
         Data that are drawn at once are all finished at once, so progress between is that share of them.
         """
-        for frame in self.frames(n, first, **options):
-            if kept is not None and (frame.i * FILM_FRAMES >= len(kept) * frame.of or frame.i == frame.of - 1):
-                kept.append((float(frame.t), self.decode(frame.x), self.decode(frame.x0)))
-            if on_progress:
-                on_progress(first + n * (frame.i + 1) // frame.of, of)
-            last = frame
+        with few_threads_when_busy() as mind_threads:
+            for frame in self.frames(n, first, **options):
+                mind_threads()
+                if kept is not None and (frame.i * FILM_FRAMES >= len(kept) * frame.of or frame.i == frame.of - 1):
+                    kept.append((float(frame.t), self.decode(frame.x), self.decode(frame.x0)))
+                if on_progress:
+                    on_progress(first + n * (frame.i + 1) // frame.of, of)
+                last = frame
         x0 = self.finished(last)
         label = options.get("label")
         names = self.names(self.labels(label, n, options.get("seed", 0), first), options)

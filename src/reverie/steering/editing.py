@@ -77,6 +77,7 @@ def edit(
 
     A strength of 1 forgets the image.  Without a label the model goes by no condition.
     """
+    run.require("edit")
     origin = own_image(run, image)
     strengths = check_strengths(strength, run.diffusion.denoiser.schedule.t_min)
     if n > MOST_ROWS:
@@ -186,6 +187,7 @@ def invert(
     **options: Unpack[Options],
 ) -> Inversion:
     """Take an image to the noise that the model draws it from, and back, by DDIM or Heun."""
+    run.require("invert")
     x0 = own_image(run, image)
     sampler, grid = inversion(run, options)
     denoise = guided(run, options, 1)
@@ -260,6 +262,7 @@ def interpolate(
     An end is a seed or an image: a seed's first image, or an image that is taken to its noise.  With a label all of the
     way is of that label; without, the model goes by none.
     """
+    run.require("interpolate")
     if len(run.config.data.shape) != 3:
         raise UserError(f"{run.path} is a run of points; only images are led over into each other")
     if not 2 <= frames <= MOST_FRAMES:

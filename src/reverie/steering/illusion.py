@@ -127,6 +127,7 @@ def illusion(
     give way to the others, and needs to insist.
     """
     check_count(n)
+    run.require("illusion")
     placed = read_views(views, run.config.data.shape)
     names = run.config.data.labels
     if labels is not None and not names:

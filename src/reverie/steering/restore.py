@@ -52,6 +52,7 @@ def inpaint(
     known decides.
     """
     run = run if isinstance(run, Run) else load(run, device)
+    run.require("inpaint")
     shape = run.config.data.shape
     if len(shape) == 1:
         if image is not None or mask is not None:
@@ -103,6 +104,7 @@ def restore(
     in the picture, whose values run from 0 to 1; if not given, that of rounding to 8 bits.
     """
     run = run if isinstance(run, Run) else load(run, device)
+    run.require("restore")
     shape = _picture_shape(run)
     action = build(MEASUREMENTS, task, "task")
     small = action.seen(shape)

@@ -116,7 +116,7 @@ def dead_parameter(p: Patient) -> Finding | None:
 
 def noisy_previews(p: Patient) -> Finding | None:
     """Previews that are noise, or a network that sees less of the noise than a linear filter, and no longer gets better."""
-    if not p.is_images or not p.shows() or p.now["i"] < ENOUGH:
+    if not p.is_images or p.network.schedule is None or not p.shows() or p.now["i"] < ENOUGH:
         return None
     assert p.preview is not None and p.truth is not None
     noise, rows = p.preview.noise(p.truth), p.checked()

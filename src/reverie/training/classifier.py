@@ -49,6 +49,7 @@ class ClassifierTraining:
         data_dir: str | Path | None = None,
         on_progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
+        run.require("train-classifier")
         known = run.config.data
         if minutes is not None and steps is not None:
             raise UserError("give only one of --steps and --minutes")

@@ -99,13 +99,15 @@ def rescue(learner: Learner, wrong: tuple[int, str], train: Dataset, settings: T
 
 
 def fit(
-    learner: Learner, train: Dataset, held_out: Dataset, settings: TrainingConfig, stop: Callable[[], bool] = lambda: False
-) -> Iterator[Step]:
+    learner: Learner, train: Dataset, held_out: Dataset, settings: TrainingConfig, stop: Callable[[], bool] = lambda: False,
+    mind_threads: Callable[[], None] = lambda: None,
+) -> Iterator[Step]:  # fmt: skip
     """Train to the given number of steps or minutes and yield reports; learner.average holds the weights to keep.
 
     Everything random at step i is a function of the seed, i, and how often the training was rescued, so a learner put
     back to an earlier state goes the same way again.  With a length in steps the result is a function of the settings;
-    with a length in minutes it depends on the machine's speed as well.  When stop() is true, it ends after the step.
+    with a length in minutes it depends on the machine's speed as well.  When stop() is true, it ends after the step;
+    mind_threads() is called after each, see `reverie.base.busy`.
     """
     device, model = learner.device, learner.model
     if not isinstance(model, TrainedModel):
@@ -149,6 +151,7 @@ def fit(
         learner.window.append((torch.stack(losses).mean(), norm.detach()))
         if learner.first_loss is None and math.isfinite(losses[0]):
             learner.first_loss = float(losses[0])
+        mind_threads()
         learner.seconds = time.monotonic() - begun
         fraction = fraction_now()
         now = time.monotonic()

@@ -109,10 +109,23 @@ def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], show
     return f"{flat}{', but ' if shown else ''}{shown}: {advice}"
 
 
+def _fitted(run: Run, rows: Sequence[Row], findings: Sequence[Finding]) -> tuple[str, str, str]:
+    """Judge a model that is fitted at once: there is no time to judge, only what it costs to say new data with it."""
+    health = _health(findings, ENOUGH, noise=False)
+    if not rows:
+        return health, "no check on held-out data was made", "next: train it again"
+    last, path = rows[-1], shlex.quote(str(run.path))
+    fitted = f"{_time(last['seconds'])} on {run.config.data.count:,} {run.kind}, fitted in {last['i']:,} round{'s' * (last['i'] != 1)}"
+    cost = f"held-out data cost {last['held_out']:.4f} nats for each dimension, training data {last['seen']:.4f}"
+    return health, f"{fitted}: {cost}", f"next: measure it beside another family: reverie evaluate {path} OTHER-RUN"
+
+
 def verdict(run: Run) -> Verdict:
     """Judge a run by its reports and findings."""
     rows = [row for row in run.metrics() if "held_out" in row]
     findings = tuple(folder.read_findings(run.path))
+    if not run.config.model_family.learns_by_steps:
+        return Verdict(_fitted(run, rows, findings), findings, {})
     path, training = shlex.quote(str(run.path)), run.config.training
     finished = bool(rows) and rows[-1]["fraction"] == 1
     look = next((row["look"] for row in reversed(rows) if row.get("look")), None)

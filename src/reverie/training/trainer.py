@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from reverie.base.allocator import keep_freed_memory
+from reverie.base.busy import few_threads_when_busy
 from reverie.base.errors import UserError
 from reverie.base.files import reason
 from reverie.base.signals import Stopped, stop_requests
@@ -97,9 +98,10 @@ class Training:
                 stack.callback(torch.set_num_threads, torch.get_num_threads())
                 torch.set_num_threads(1)  # two threads gain nothing here, and stall each other when the machine is busy
             keep_freed_memory()
+            mind_threads = stack.enter_context(few_threads_when_busy())
             whole = False  # between steps, when the state can be kept
             try:
-                for step in self._work(stop):
+                for step in self._work(stop, mind_threads):
                     record(step)
                     whole = True
                     yield step
@@ -134,7 +136,7 @@ class Training:
             folder.write_weights(path, learner.average.model)
             save(loss_curve(self.run.metrics()), path / LOSS_PICTURE)
 
-    def _work(self, stop: Callable[[], bool]) -> Iterator[Step]:
+    def _work(self, stop: Callable[[], bool], mind_threads: Callable[[], None]) -> Iterator[Step]:
         run, learner, settings = self.run, self.learner, self.run.config.training
         previews = Previews(run, replace(run, model=learner.model), self.train, self.held_out)
         doctor = Doctor(self, previews)
@@ -142,7 +144,7 @@ class Training:
         best = min((row["held_out"] for row in doctor.rows if "held_out" in row), default=float("inf"))
         writing = WRITE_SHARE * learner.seconds
         with (run.path / folder.METRICS).open("a") as file:
-            for report in fit(learner, self.train, self.held_out, settings, stop):
+            for report in fit(learner, self.train, self.held_out, settings, stop, mind_threads):
                 if not (run.path / folder.CONFIG).exists():
                     raise UserError(f"the run folder {run.path} was removed, so the training stopped at step {learner.i:,}")
                 step = doctor.visit(report)

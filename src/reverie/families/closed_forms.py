@@ -1,0 +1,89 @@
+"""The families of closed form: Gaussians, mixtures of them, and probabilistic principal components."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import nn
+
+from reverie.families.closed import Covariance
+from reverie.families.fitted import FittedFamily
+from reverie.families.gaussian import GaussianModel
+from reverie.families.mixture import MixtureModel
+from reverie.families.model import FamilySettings
+from reverie.families.pca import PCAModel
+
+Floor = Annotated[float, Field(gt=0, lt=1)]
+Rank = Annotated[int, Field(ge=1, le=1024)]
+
+
+class GaussianSettings(FamilySettings):
+    """See `reverie.families.gaussian`."""
+
+    name: Literal["gaussian"] = "gaussian"
+    covariance: Covariance = "auto"
+    rank: Rank = 32
+    floor: Floor = 1e-6
+
+
+class GaussianFamily(FittedFamily[GaussianSettings]):
+    """One Gaussian for each label."""
+
+    name = "gaussian"
+    summary = "One Gaussian for each label, by maximum likelihood; images have low rank plus noise. The least to beat."
+    settings = GaussianSettings
+
+    def density(self, settings: GaussianSettings, shape: tuple[int, ...], labels: int, levels: int | None) -> nn.Module:
+        """Make the Gaussian."""
+        return GaussianModel(shape, labels, settings.covariance, settings.rank, levels, settings.floor)
+
+
+class MixtureSettings(FamilySettings):
+    """See `reverie.families.mixture`."""
+
+    name: Literal["mixture"] = "mixture"
+    components: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = "auto"
+    covariance: Covariance = "auto"
+    rank: Rank = 8
+    floor: Floor = 1e-4
+    restarts: Annotated[int, Field(ge=1, le=100)] = 4
+    iterations: Annotated[int, Field(ge=1, le=10_000)] = 200
+
+
+class MixtureFamily(FittedFamily[MixtureSettings]):
+    """A mixture of Gaussians for each label."""
+
+    name = "mixture"
+    summary = "A mixture of Gaussians for each label, by EM from k-means++ starts; BIC chooses how many."
+    settings = MixtureSettings
+    rounds = 10**6
+
+    def density(self, settings: MixtureSettings, shape: tuple[int, ...], labels: int, levels: int | None) -> nn.Module:
+        """Make the mixture."""
+        s = settings
+        return MixtureModel(shape, labels, s.components, s.covariance, s.rank, levels, s.floor, s.restarts,
+                            iterations=s.iterations)  # fmt: skip
+
+
+class PCASettings(FamilySettings):
+    """See `reverie.families.pca`."""
+
+    name: Literal["pca"] = "pca"
+    latent: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = "auto"
+    floor: Floor = 1e-6
+
+
+class PCAFamily(FittedFamily[PCASettings]):
+    """Probabilistic principal components."""
+
+    name = "pca"
+    summary = (
+        "Probabilistic PCA (Tipping and Bishop 1999): a linear autoencoder with an exact likelihood; BIC chooses its size."
+    )
+    can = FittedFamily.can | {"encode"}
+    settings = PCASettings
+
+    def density(self, settings: PCASettings, shape: tuple[int, ...], labels: int, levels: int | None) -> nn.Module:
+        """Make the model."""
+        return PCAModel(shape, labels, settings.latent, levels, settings.floor)
