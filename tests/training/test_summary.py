@@ -221,7 +221,8 @@ def test_one_thread_while_another_program_holds_a_core(monkeypatch: pytest.Monke
     torch.set_num_threads(2)
     try:
         with few_threads_when_busy(lambda: now) as mind:
-            for now, share in ((0.5, 0.9), (2, 0.0), (4, 0.4), (6, 0.0), (33, 0.0), (35, 0.0), (37, 0.4), (90, 0.0), (99, 0.0)):
+            times = ((0.5, 0.9), (2, 0.0), (4, 0.4), (6, 0.0), (33, 0.0), (35, 0.0), (37, 0.4), (90, 0.0), (99, 0.0))
+            for now, share in times:  # noqa: B007, both are looked up by name
                 mind()
                 threads.append(torch.get_num_threads())
             assert threads == [2, 2, 1, 1, 1, 2, 1, 1, 2]  # it looks once a second, tries again after 30 s, then after 60

@@ -79,7 +79,7 @@ class PCAFamily(FittedFamily[PCASettings]):
 
     name = "pca"
     summary = (
-        "Probabilistic PCA (Tipping and Bishop 1999): a linear autoencoder with an exact likelihood; BIC chooses its size."
+        "Probabilistic PCA (Tipping and Bishop 1999): a linear autoencoder with an exact likelihood."
     )
     can = FittedFamily.can | {"encode"}
     settings = PCASettings

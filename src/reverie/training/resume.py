@@ -92,7 +92,7 @@ def resume(
     run = Run(config, learner.average.model, path)
     if not config.model_family.learns_by_steps and (extend or any(row["fraction"] == 1 for row in run.metrics())):
         raise UserError(
-            f"{path} is of the family {config.family.name}, which is fitted at once: there is nothing to go on with"
+            f"{path} is of the family {config.family.name}, which is fitted at once; nothing is left to do"
         )
     if extend:
         run.config = config = _longer(run, minutes, steps)

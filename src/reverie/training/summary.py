@@ -115,7 +115,8 @@ def _fitted(run: Run, rows: Sequence[Row], findings: Sequence[Finding]) -> tuple
     if not rows:
         return health, "no check on held-out data was made", "next: train it again"
     last, path = rows[-1], shlex.quote(str(run.path))
-    fitted = f"{_time(last['seconds'])} on {run.config.data.count:,} {run.kind}, fitted in {last['i']:,} round{'s' * (last['i'] != 1)}"
+    rounds = f"{last['i']:,} round{'s' * (last['i'] != 1)}"
+    fitted = f"{_time(last['seconds'])} on {run.config.data.count:,} {run.kind}, fitted in {rounds}"
     cost = f"held-out data cost {last['held_out']:.4f} nats for each dimension, training data {last['seen']:.4f}"
     return health, f"{fitted}: {cost}", f"next: measure it beside another family: reverie evaluate {path} OTHER-RUN"
 
