@@ -27,10 +27,11 @@ class ClosedForm(nn.Module, ABC):
 
     shape: of one datum; labels: how many there are, 0 for none; rank: q of the covariances, see Normals; levels: how many
     evenly spaced values in [0, 1] each number has, 256 for 8-bit images, None for real numbers; floor: see `least`; shared:
-    whether all labels have the same covariances.  A number that is a level stands for the interval of one level around it: fitting averages over
-    uniform noise of that width, which adds width² / 12 to each variance (arXiv:1511.01844).
+    whether all labels have the same covariances.
 
-    All of the state is in buffers, whose shapes follow from these arguments.  A component of weight 0 is not used.
+    A level stands for the interval of one level around it.  Fitting averages over uniform noise of that width, which adds
+    width² / 12 to each variance (arXiv:1511.01844).  All of the state is in buffers, in float64 on the CPU, and their shapes
+    follow from the arguments.  A component of weight 0 is not used.
     """
 
     mean: Tensor  # (L, K, D)
@@ -127,7 +128,7 @@ class ClosedForm(nn.Module, ABC):
 
         x: (B, *shape); cond: (B,) labels, NULL or None for the mixture of all labels by their frequency.
         """
-        return self._log_density(x, cond, 0.0)
+        return self._joint(x, cond, 0.0).logsumexp(1)
 
     def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> Tensor:
         """Return the log-density of points, or the log-probability of levels, in nats: (B,) float64.
@@ -143,23 +144,26 @@ class ClosedForm(nn.Module, ABC):
 
     def cost(self, x: Tensor, labels: Tensor | None) -> float:
         """Return -log p(x | label) / D in nats, averaged over data and over the noise within levels.  x: (N, *shape)."""
-        return -float(self._log_density(x, labels, self.spread).mean()) / self.size - math.log(self.cell)
+        return -float(self._joint(x, labels, self.spread).logsumexp(1).mean()) / self.size - math.log(self.cell)
 
-    def _log_density(self, x: Tensor, cond: Tensor | None, spread: float) -> Tensor:
-        """Return the log-density, averaged over independent noise of a variance `spread` on each number: (B,)."""
+    def posterior(self, x: Tensor, cond: Tensor | None) -> Tensor:
+        """Return p(label | x), which is 1 at a label that is given: (B, L) float64.  x: (B, *shape); cond: (B,)."""
+        return self._joint(x, cond, 0.0).softmax(1)
+
+    def _joint(self, x: Tensor, cond: Tensor | None, spread: float) -> Tensor:
+        """Return log p(x, label), or log p(x | label) and -inf elsewhere for those with a label: (B, L).
+
+        It is averaged over independent noise of variance `spread` on each number.
+        """
         x, cond = self._rows(x), self._condition(cond, len(x))
-        parts = []
-        for part in row_blocks(len(x), self.size, BLOCK):
-            rows, label = x[part].double(), cond[part]
-            joint = rows.new_full((len(rows), len(self.mean)), -torch.inf)
-            for k in range(len(self.mean)):
-                chosen = (label == NULL) | (label == k)
-                if chosen.any():
-                    normals, log_weights = self.normals(k)
-                    joint[chosen, k] = (normals.log_density(rows[chosen], spread) + log_weights).logsumexp(1)
-            joint += torch.where((label == NULL)[:, None], self.frequency.log(), 0.0)
-            parts.append(joint.logsumexp(1))
-        return torch.cat(parts) if parts else self.mean.new_empty(0)
+        joint = self.mean.new_full((len(x), len(self.mean)), -torch.inf)
+        for label, share in enumerate(self.frequency.log()):
+            normals, log_weights = self.normals(label)
+            for part in row_blocks(len(x), self.size, BLOCK):
+                chosen = ((cond[part] == NULL) | (cond[part] == label)).nonzero()[:, 0] + part.start
+                density = (normals.log_density(x[chosen].double(), spread) + log_weights).logsumexp(1)
+                joint[chosen, label] = torch.where(cond[chosen] == NULL, density + share, density)
+        return joint
 
     def _rows(self, x: Tensor) -> Tensor:
         """Return data as rows: (N, D)."""
@@ -173,7 +177,7 @@ class ClosedForm(nn.Module, ABC):
             return torch.full((count,), NULL)
         cond = cond.detach().cpu()
         if len(cond) != count or not ((cond == NULL) | ((cond >= 0) & (cond < self.labels))).all():
-            raise UserError(f"the model has {self.labels} labels, numbered from 0, and takes one of them for each of {count} data")
+            raise UserError(f"the model has {self.labels} labels, numbered from 0, and takes one for each of {count} data")
         return cond
 
     def _training_data(self, x: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -186,11 +190,12 @@ class ClosedForm(nn.Module, ABC):
         if self.levels is None and bool((rows == rows[0]).all()):
             raise UserError("all the data are equal, so no density has them; a model needs data that differ")
         if bool(self.labels) != (labels is not None):
-            raise UserError(f"the model has {self.labels} labels; data {'with' if self.labels else 'without'} labels are needed")
-        group = self._condition(labels, len(rows)).clamp_min(0) if labels is None else self._condition(labels, len(rows))
+            needed = "with" if self.labels else "without"
+            raise UserError(f"the model has {self.labels} labels, so it is fitted to data {needed} labels")
+        group = self._condition(labels, len(rows)) if labels is not None else torch.zeros(len(rows), dtype=torch.int64)
         if (group == NULL).any():
             raise UserError("some of the training data have no label; leave those out")
-        self.frequency.copy_(group.bincount(minlength=len(self.frequency)) / len(rows))
+        self.frequency.copy_(group.bincount(minlength=len(self.frequency)).double() / len(rows))
         return rows, group
 
 
@@ -209,4 +214,5 @@ def rank_of(covariance: str, rank: int, shape: tuple[int, ...], full_up_to: int)
     size = math.prod(shape)
     automatic = size if size <= full_up_to else 0
     low = min(rank, size - 1)
-    return pick({"auto": automatic if len(shape) == 1 else low, "full": size, "diagonal": 0, "low-rank": low}, covariance, "covariance")
+    forms = {"auto": automatic if len(shape) == 1 else low, "full": size, "diagonal": 0, "low-rank": low}
+    return pick(forms, covariance, "covariance")

@@ -53,7 +53,7 @@ class Sums:
 def expectation(x: Tensor, normals: Normals, weights: Tensor, spread: float) -> Sums:
     """Return what the next step needs to know of the data, in one pass.  x: (N, D); spread: see Normals.log_density."""
     components, size, rank = normals.loadings.shape
-    probe = torch.eye(size).double().expand(components, -1, -1) if normals.full else normals.solved()
+    probe = torch.eye(size).double().expand(components, -1, -1) if normals.full else normals.solved
     centre = normals.mean.mean(0)
     count, first, square = (torch.zeros(*s).double() for s in ((components,), (components, size), (components, size)))
     second = torch.zeros(components, size, rank).double()

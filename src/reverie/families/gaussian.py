@@ -20,18 +20,17 @@ class GaussianModel(ClosedForm):
 
     covariance: full, diagonal, or low-rank, which is factor analysis: rank common factors and a noise of its own for each
     pixel, fitted by EM.  auto: full for points of up to 1,024 dimensions, diagonal for more, low-rank for images.
-    floor: the least variance of a coordinate of points, in any direction of a full covariance, as a share of its variance in
-    all data; for levels it is the mean variance over the number of data, because a pixel that never changed in N
-    images may in the next.
+    floor: the least variance of a coordinate of points as a share of all data's, see `least`; levels have their own.
 
-    A label's covariance counts, beside its own data, as many as a covariance has parameters for each dimension, (D + 1) / 2,
-    1 or rank + 1, that are spread like all data; so a label of one datum has a proper density.  A full covariance of no more
+    A label's covariance counts, besides its own data, as many as a covariance has numbers for each dimension, (D + 1) / 2, 1 or
+    rank + 1, that are spread like all data; so a label of one datum has a proper density.  A full covariance of no more
     data than dimensions is shrunk in the same way towards its own diagonal.  Otherwise nothing is shrunk.
+    tolerance: what a step of factor analysis must gain, in nats for each dimension; it takes at most 500.
     """
 
     def __init__(
         self, shape: tuple[int, ...], labels: int = 0, covariance: Covariance = "auto", rank: int = 32,
-        levels: int | None = None, floor: float = 1e-6, tolerance: float = 1e-6,
+        levels: int | None = None, floor: float = 1e-6, tolerance: float = 1e-5,
     ) -> None:  # fmt: skip
         super().__init__(shape, labels, 1, rank_of(covariance, rank, shape, FULL_UP_TO), levels, floor)
         self.tolerance = tolerance
@@ -73,7 +72,7 @@ def fitted(scatter: Scatter, mean: Tensor, rank: int, floor: Tensor, seed: int, 
         now.loadings[..., (len(scatter.x) - 1) // 2 :] = 0.0  # as many factors leave no noise: EM keeps these at 0
     before = -torch.inf
     for _ in range(STEPS):
-        product = (scatter @ now.solved()[0])[None]
+        product = (scatter @ now.solved[0])[None]
         level = float(now.mean_log_density(variance, product)) / len(floor)
         if level - before < tolerance:
             break

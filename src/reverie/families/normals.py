@@ -66,8 +66,9 @@ class Normals:
         root = torch.linalg.solve_triangular(self._factor, scaled, upper=False)
         return 1 / self.noise, root, -1.0, _log_det(self._factor) + self.noise.log().sum(1)
 
+    @cached_property
     def solved(self) -> Tensor:
-        """Return C^-1 W = noise^-1 W M^-1 for covariances that are not full: (K, D, q).  E[z | x] is its product with x - mean."""
+        """C^-1 W = noise^-1 W M^-1 for covariances that are not full: (K, D, q).  E[z | x] is (x - mean) times it."""
         return torch.cholesky_solve((self.loadings / self.noise[..., None]).mT, self._factor).mT
 
     def log_density(self, x: Tensor, spread: float = 0.0) -> Tensor:
@@ -114,8 +115,8 @@ def _log_det(factor: Tensor) -> Tensor:
 def maximised(now: Normals, mean: Tensor, variance: Tensor, product: Tensor, floor: Tensor) -> Normals:
     """Return Gaussians under which data with these moments are likelier than under the ones of now, or as likely.
 
-    mean, variance: (K, D), of the data around that mean; product: their covariance S times C^-1 W of now, (K, D, q), or for full
-    covariances S itself; floor: (D,), the least noise, or for full covariances C >= diag(floor).
+    mean, variance: (K, D), of the data and around that mean; product: their covariance S times C^-1 W of now, (K, D, q), or
+    for full covariances S itself; floor: (D,), the least noise, or for full covariances C >= diag(floor).
     Full and diagonal covariances are the likeliest at once.  Those of low rank take one step of the EM algorithm for factor
     analysis (Rubin and Thayer 1982), with B = C^-1 W:  W' = S B (I - W^T B + B^T S B)^-1,  noise' = diag(S - W' (S B)^T).
     Each form has its maximum under the floor where what is below the floor is raised to it.
@@ -128,7 +129,7 @@ def maximised(now: Normals, mean: Tensor, variance: Tensor, product: Tensor, flo
         low = (values[:, :1] < 1)[..., None]
         factor = torch.linalg.cholesky(torch.where(low, (raised + raised.mT) / 2, scaled))
         return Normals(mean, scale[:, None] * factor, torch.zeros_like(mean))
-    solved = now.solved()
+    solved = now.solved
     eye = torch.eye(solved.shape[2], dtype=solved.dtype)
     second = eye - now.loadings.mT @ solved + solved.mT @ product  # the mean of E[z z^T | x] over the data
     loadings = torch.linalg.solve((second + second.mT) / 2, product.mT).mT

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.families.closed import ClosedForm
-from reverie.families.normals import Normals
 from reverie.families.scatter import Scatter, group_means
 
 MOST = 64  # latent dimensions that auto chooses from
@@ -43,12 +42,11 @@ class PCAModel(ClosedForm):
         scatter = Scatter(rows, means, group, self.spread)
         if not scatter.variance.any():
             raise UserError("the data of each label are equal, so they have no density around its mean; train without labels")
-        count, most = len(rows), self.loadings.shape[3]
-        used = len(group.unique())
-        most = max(0, min(most, (count - used) // 2))
-        values, vectors = scatter.leading(most)
-        latent = best_latent(values, float(scatter.variance.sum()), count, self.size) if self.latent == "auto" else most
-        left = float(scatter.variance.sum() - values[:latent].sum()) / (self.size - latent)
+        total, latent = float(scatter.variance.sum()), min(self.rank, (len(rows) - len(group.unique())) // 2)
+        values, vectors = scatter.leading(latent)
+        if self.latent == "auto":
+            latent = best_latent(values, total, len(rows), self.size)
+        left = (total - float(values[:latent].sum())) / (self.size - latent)
         noise = max(left, self.floor * float(scatter.variance.mean()))
         self.loadings.zero_()
         self.loadings[0, 0, :, :latent] = vectors[:, :latent] * (values[:latent] - noise).clamp_min(0).sqrt()
@@ -61,10 +59,8 @@ class PCAModel(ClosedForm):
 
         x: (B, *shape); cond: (B,) labels, NULL or None for the mean over the labels that x may have.
         """
-        rows = self._rows(x).double()
-        chosen = self.posterior(x, cond)
-        normals = Normals(self.mean[:1, 0], self.loadings[0], self.noise[0])
-        return ((rows - chosen @ self.mean[:, 0]) @ normals.solved()[0]).float()
+        expected = self.posterior(x, cond) @ self.mean[:, 0]
+        return ((self._rows(x).double() - expected) @ self.normals(0)[0].solved[0]).float()
 
     def decode(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
         """Return E[x | z] = mean + W z: (B, *shape), float32.  cond: (B,) labels, NULL or None for the mean over all labels."""
@@ -76,7 +72,7 @@ class PCAModel(ClosedForm):
 def best_latent(values: Tensor, total: float, count: int, size: int) -> int:
     """Return the latent dimension of least BIC = -2 log p(data) + parameters log N.
 
-    -2 log p(data) = N (sum_i<=q log l_i + (D - q) log sigma² + constant); parameters: D q - q (q - 1) / 2 besides mean and sigma².
+    -2 log p(data) = N (sum_i<=q log l_i + (D - q) log sigma² + constant), and W has D q - q (q - 1) / 2 parameters.
     values: (m,), the largest eigenvalues; total: the sum of all.
     """
     costs = []

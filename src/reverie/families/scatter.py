@@ -44,9 +44,9 @@ class Scatter:
 
     @cached_property
     def _matrix(self) -> Tensor | None:
-        """N S without the spread, where it is small enough to be held and smaller than the data."""
+        """N S without the spread, where it is small enough to be held and its products are no dearer than those of the data."""
         size = self.x.shape[1]
-        if size > min(HELD_UP_TO, len(self.x)):
+        if size > min(HELD_UP_TO, 2 * len(self.x)):
             return None
         return sum((rows.T @ rows for rows in self._centred()), torch.zeros(size, size).double())
 
@@ -74,7 +74,15 @@ class Scatter:
             values, vectors = (torch.from_numpy(a) for a in found)
         return values.flip(0)[:count], vectors.flip(1)[:, :count]
 
+    @cached_property
+    def _few(self) -> Tensor | None:
+        """The centred data where they are a single block, so that they are made once."""
+        return next(self._blocks(), self.x.double()) if self.x.numel() <= BLOCK else None
+
     def _centred(self) -> Iterator[Tensor]:
+        return self._blocks() if self._few is None else iter([self._few])
+
+    def _blocks(self) -> Iterator[Tensor]:
         for part in row_blocks(len(self.x), self.x.shape[1], BLOCK):
             yield self.x[part].double() - (self.mean if self.group is None else self.mean[self.group[part]])
 
