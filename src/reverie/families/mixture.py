@@ -9,10 +9,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from reverie.base.errors import UserError
 from reverie.base.noise import mix_seed
 from reverie.families.closed import ClosedForm, Covariance, rank_of
 from reverie.families.em import Mixture, em, expectation, started
 from reverie.families.gaussian import label_gaussians
+from reverie.families.normals import Normals
 from reverie.families.scatter import Scatter, group_means
 
 FULL_UP_TO = 64  # dimensions of points up to which covariances are full
@@ -30,8 +32,8 @@ class MixtureModel(ClosedForm):
     A label of few data has fewer, see `most`; one component is the Gaussian of the family `gaussian`.
     covariance, rank: as of `gaussian`, but auto is full for points of up to 64 dimensions.  floor: the least variance as a
     share of all data's in that coordinate; for levels it is their mean variance over N / components.
-    restarts: k-means++ starts, of which the best after 10 iterations goes on.  Starts and counts of components are compared
-    with at most 2^21 numbers of the data; the last EM has them all.  tolerance, iterations: when EM ends, see `em`.
+    restarts: k-means++ starts, of which the likeliest after 10 iterations goes on.  Starts and counts of components are
+    compared on a part of large data, of 2^21 numbers; the last EM has them all.  tolerance, iterations: when EM ends, see `em`.
     """
 
     def __init__(
@@ -39,6 +41,8 @@ class MixtureModel(ClosedForm):
         covariance: Covariance = "auto", rank: int = 8, levels: int | None = None, floor: float = 1e-4, restarts: int = 4,
         tolerance: float = 1e-5, iterations: int = 200,
     ) -> None:  # fmt: skip
+        if restarts < 1 or iterations < 1:
+            raise UserError(f"a mixture needs at least one start and one iteration, got {restarts} and {iterations}")
         count = MOST if components == "auto" else components
         super().__init__(shape, labels, count, rank_of(covariance, rank, shape, FULL_UP_TO), levels, floor)
         self.components, self.restarts, self.tolerance, self.iterations = components, restarts, tolerance, iterations
@@ -68,19 +72,23 @@ class MixtureModel(ClosedForm):
                 nats[label] = now.nats
                 yield self._mean_cost(nats)
 
+    @property
+    def needed(self) -> float:
+        """How many data a component needs on average: 2 (1 + parameters of a covariance / D)."""
+        return 2 + 2 * self.parameters_per_dimension
+
     def most(self, count: int) -> int:
-        """Return how many components so many data may have: each needs 2 (1 + parameters of a covariance / D), on average."""
-        return min(self.weights.shape[1], int(count / (2 + 2 * self.parameters_per_dimension)))
+        """Return how many components so many data may have."""
+        return min(self.weights.shape[1], int(count / self.needed))
 
     def _searched(self, x: Tensor, label: int, unit: Tensor, seed: int) -> Mixture | None:
         """Return the mixture to begin with, or None where a label keeps its one Gaussian.  x: (N, D), a label's data."""
         most, auto = self.most(len(x)), self.components == "auto"
         if most < 2:
             return None
-        size = max(len(x) * self.size * len(self.mean), 1)
-        random = torch.Generator().manual_seed(seed)
-        if size > SEARCHED:
-            x = x[torch.randperm(len(x), generator=random)[: max(2, len(x) * SEARCHED // size)]]
+        searched = max(SEARCHED // (self.size * len(self.mean)), math.ceil(most * self.needed))
+        if len(x) > searched:
+            x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:searched]]
         normals, log_weights = self.normals(label)
         alone = expectation(x, normals, log_weights.exp(), self.spread).log_density / len(x)
         best, found, worse = Mixture(normals, log_weights.exp(), alone, len(x)), None, 0
@@ -93,19 +101,17 @@ class MixtureModel(ClosedForm):
         return found
 
     def _best_start(self, x: Tensor, components: int, unit: Tensor, seed: int) -> Mixture:
-        """Return what EM makes of the best of a few starts, or of all of them that were worth going on with."""
+        """Return what EM makes of that start which is the likeliest after a few iterations."""
         floor = self.least(unit, len(x) / components)
 
-        def run(normals: Mixture, iterations: int) -> Mixture:
-            *_, last = em(x, normals.normals, normals.weights, floor, self.spread, self.tolerance, iterations)
+        def run(normals: Normals, weights: Tensor, iterations: int) -> Mixture:
+            *_, last = em(x, normals, weights, floor, self.spread, self.tolerance, iterations)
             return last
 
-        short = []
-        for k in range(self.restarts):
-            normals = started(x, components, self.rank, unit, floor, mix_seed(seed, k))
-            weights = torch.full((len(normals.mean),), 1 / len(normals.mean)).double()
-            short.append(run(Mixture(normals, weights, -math.inf, len(x)), SHORT))
-        return run(max(short, key=lambda m: m.nats), self.iterations)
+        starts = [started(x, components, self.rank, unit, floor, mix_seed(seed, k)) for k in range(self.restarts)]
+        tried = [run(start, torch.ones(len(start.mean)).double() / len(start.mean), SHORT) for start in starts]
+        best = max(tried, key=lambda mixture: mixture.nats)
+        return run(best.normals, best.weights, self.iterations)
 
     def _mean_cost(self, nats: list[float]) -> float:
         mean = sum(float(share) * of for share, of in zip(self.frequency, nats, strict=True))
