@@ -1,0 +1,142 @@
+"""The EM algorithm for mixtures of Gaussians (Dempster, Laird and Rubin 1977), in blocks of data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reverie.base.distances import row_blocks
+from reverie.families.normals import Normals, maximised, start
+from reverie.families.scatter import BLOCK
+
+EMPTY = 0.5  # data below which a component is given up and begins again elsewhere
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """sum_k w_k N(x; mean_k, C_k), and what N data say of it.  weights: (K,); nats: the mean log-density of a datum."""
+
+    normals: Normals
+    weights: Tensor
+    nats: float
+    count: int
+
+    @property
+    def bic(self) -> float:
+        """-2 log p(data) + parameters log N (Schwarz 1978)."""
+        parameters = self.normals.parameters + len(self.weights) - 1
+        return -2 * self.count * self.nats + parameters * math.log(self.count)
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Sums over the data, each weighted by its share r_k = w_k N_k(x) / p(x) in a component; x is counted from `centre`.
+
+    count: sum r, (K,); first: sum r x, (K, D); square: sum r x², (K, D); second: sum r x x^T B, (K, D, q), with B = C^-1 W,
+    or 1 for full covariances; log_density: sum log p(x); stranger: the datum of least density, (D,).
+    """
+
+    centre: Tensor
+    probe: Tensor
+    count: Tensor
+    first: Tensor
+    square: Tensor
+    second: Tensor
+    log_density: float
+    stranger: Tensor
+
+
+def expectation(x: Tensor, normals: Normals, weights: Tensor, spread: float) -> Sums:
+    """Return what the next step needs to know of the data, in one pass.  x: (N, D); spread: see Normals.log_density."""
+    components, size, rank = normals.loadings.shape
+    probe = torch.eye(size).double().expand(components, -1, -1) if normals.full else normals.solved
+    centre = normals.mean.mean(0)
+    count, first, square = (torch.zeros(*s).double() for s in ((components,), (components, size), (components, size)))
+    second = torch.zeros(components, size, rank).double()
+    total, least, stranger = 0.0, torch.inf, centre
+    for part in row_blocks(len(x), size, BLOCK):
+        rows = x[part].double()
+        joint = normals.log_density(rows, spread) + weights.log()
+        density = joint.logsumexp(1)
+        share = (joint - density[:, None]).exp()
+        total += float(density.sum())
+        if density.min() < least:
+            least, stranger = float(density.min()), rows[density.argmin()]
+        rows = rows - centre
+        count += share.sum(0)
+        first += share.T @ rows
+        square += share.T @ rows.square()
+        for k in range(components if rank else 0):
+            second[k] += rows.T @ (share[:, k, None] * (rows @ probe[k]))
+    return Sums(centre, probe, count, first, square, second, total, stranger)
+
+
+def maximisation(now: Normals, sums: Sums, floor: Tensor, spread: float) -> tuple[Normals, Tensor]:
+    """Return Gaussians and weights, (K,), that are at least as likely as now; an empty component begins again at the stranger.
+
+    Moments of component k: mean = sum r x / sum r, S B = sum r x x^T B / sum r - mean mean^T B + spread B.
+    """
+    total = sums.count.sum()
+    kept = sums.count >= EMPTY
+    count = sums.count.clamp_min(EMPTY)[:, None]
+    mean = sums.first / count
+    variance = sums.square / count - mean.square() + spread
+    product = sums.second / count[..., None] - mean[..., None] * (mean[:, None] @ sums.probe) + spread * sums.probe
+    found = maximised(now, mean + sums.centre, variance.clamp_min(0), product, floor)
+    if kept.all():
+        return found, sums.count / total
+    whole = ~kept[:, None]
+    found = Normals(
+        torch.where(whole, now.mean, found.mean), torch.where(whole[..., None], now.loadings, found.loadings),
+        torch.where(whole, now.noise, found.noise),
+    )  # fmt: skip
+    weights = torch.where(kept, sums.count, 0.0)
+    again, like = int(kept.int().argmin()), int(sums.count.argmax())
+    found.mean[again], found.loadings[again], found.noise[again] = sums.stranger, found.loadings[like], found.noise[like]
+    weights[again] = 1.0
+    return found, weights / weights.sum()
+
+
+def em(
+    x: Tensor, normals: Normals, weights: Tensor, floor: Tensor, spread: float, tolerance: float, iterations: int
+) -> Iterator[Mixture]:
+    """Yield the mixture before the first and after each iteration, until log-density changes little; it never falls.
+
+    x: (N, D); floor: (D,), the least variance.  tolerance: of the change of the mean log-density, relative to 1 + its size.
+    Only where an empty component begins again the log-density may fall.
+    """
+    before = -torch.inf
+    for _ in range(iterations + 1):
+        sums = expectation(x, normals, weights, spread)
+        nats = sums.log_density / len(x)
+        yield Mixture(normals, weights, nats, len(x))
+        if abs(nats - before) <= tolerance * (1 + abs(nats)):
+            return
+        before = nats
+        normals, weights = maximisation(normals, sums, floor, spread)
+
+
+def plus_plus(x: Tensor, components: int, random: torch.Generator) -> tuple[Tensor, float]:
+    """Return data to begin components at, and the mean squared distance of the data to the nearest: (k, D) and a number.
+
+    k-means++: each is drawn with a chance proportional to its squared distance to the nearest before it (Arthur and
+    Vassilvitskii 2007).  There are fewer than asked for where fewer data differ.  x: (N, D) float64.
+    """
+    chosen = [x[int(torch.randint(len(x), (), generator=random))]]
+    nearest = (x - chosen[0]).square().sum(1)
+    while len(chosen) < components and nearest.any():
+        chosen.append(x[int(torch.multinomial(nearest, 1, generator=random))])
+        nearest = nearest.minimum((x - chosen[-1]).square().sum(1))
+    return torch.stack(chosen), float(nearest.mean())
+
+
+def started(x: Tensor, components: int, rank: int, unit: Tensor, floor: Tensor, seed: int) -> Normals:
+    """Return Gaussians at k-means++ starts, as wide as the data lie from them.  x: (N, D); unit: (D,), squared."""
+    scale = unit.sqrt()
+    places, squares = plus_plus(x.double() / scale, components, torch.Generator().manual_seed(seed))
+    variance = (unit * squares / len(unit)).maximum(floor).expand_as(places)
+    return start(places * scale, variance, rank, seed)

@@ -1,0 +1,80 @@
+"""The Gaussian of greatest likelihood, one for each label: the simplest model there is, and the least another should beat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from reverie.families.closed import ClosedForm, Covariance, rank_of
+from reverie.families.normals import Normals, maximised, start
+from reverie.families.scatter import Scatter, group_means
+
+FULL_UP_TO = 1024  # dimensions of points up to which the covariance is full
+STEPS = 500
+
+
+class GaussianModel(ClosedForm):
+    """N(mean, C) by maximum likelihood, for each label its own.
+
+    covariance: full, diagonal, or low-rank, which is factor analysis: rank common factors and a noise of its own for each
+    pixel, fitted by EM.  auto: full for points of up to 1,024 dimensions, diagonal for more, low-rank for images.
+    floor: the least variance of a coordinate of points as a share of all data's, see `least`; levels have their own.
+
+    A label's covariance counts, besides its own data, as many as a covariance has numbers for each dimension, (D + 1) / 2, 1 or
+    rank + 1, that are spread like all data; so a label of one datum has a proper density.  A full covariance of no more
+    data than dimensions is shrunk in the same way towards its own diagonal.  Otherwise nothing is shrunk.
+    tolerance: what a step of factor analysis must gain, in nats for each dimension; it takes at most 500.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], labels: int = 0, covariance: Covariance = "auto", rank: int = 32,
+        levels: int | None = None, floor: float = 1e-6, tolerance: float = 1e-5,
+    ) -> None:  # fmt: skip
+        super().__init__(shape, labels, 1, rank_of(covariance, rank, shape, FULL_UP_TO), levels, floor)
+        self.tolerance = tolerance
+
+    def fit(self, x: Tensor, labels: Tensor | None, seed: int) -> Iterator[float]:
+        """Fit in one round; see ClosedForm.fit.  The seed only starts factor analysis."""
+        rows, group = self._training_data(x, labels)
+        for label, normals in enumerate(label_gaussians(self, rows, group, seed, self.tolerance)):
+            self.put(label, normals, torch.ones(1))
+        yield self.cost(x, labels)
+
+
+def label_gaussians(model: ClosedForm, rows: Tensor, group: Tensor, seed: int, tolerance: float) -> Iterator[Normals]:
+    """Yield the Gaussian of each label, one Normals each.  rows: (N, D); group: (N,)."""
+    size, rank, weight = model.size, model.rank, model.parameters_per_dimension
+    mean = group_means(rows, torch.zeros_like(group), 1)
+    scatter = Scatter(rows, mean, spread=model.spread)
+    least = model.least(model.units(scatter.variance), len(rows))
+    if rank == size and len(rows) <= size:
+        own = Normals(mean, torch.zeros(1, size, 0).double(), scatter.variance.maximum(least)[None])
+        scatter = Scatter(rows, mean, spread=model.spread, target=own, weight=weight)
+    whole = fitted(scatter, mean, rank, least, seed, tolerance)
+    if len(model.mean) == 1:
+        yield whole
+        return
+    for label, mean in enumerate(group_means(rows, group, len(model.mean))[:, None]):
+        scatter = Scatter(rows[group == label], mean, spread=model.spread, target=whole, weight=weight)
+        yield fitted(scatter, mean, rank, least, seed, tolerance)
+
+
+def fitted(scatter: Scatter, mean: Tensor, rank: int, floor: Tensor, seed: int, tolerance: float) -> Normals:
+    """Return the likeliest Gaussian of data with this mean and covariance.  mean: (1, D); floor: (D,)."""
+    variance = scatter.variance[None]
+    now = start(mean, variance.maximum(floor), rank, seed)
+    if rank in (0, len(floor)):
+        product = scatter @ torch.eye(len(floor), rank).double()
+        return maximised(now, mean, variance, product[None], floor)
+    if scatter.target is None:
+        now.loadings[..., (len(scatter.x) - 1) // 2 :] = 0.0  # as many factors leave no noise: EM keeps these at 0
+    before = -torch.inf
+    for _ in range(STEPS):
+        product = (scatter @ now.solved[0])[None]
+        level = float(now.mean_log_density(variance, product)) / len(floor)
+        if level - before < tolerance:
+            break
+        before, now = level, maximised(now, mean, variance, product, floor)
+    return now

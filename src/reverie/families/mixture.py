@@ -1,0 +1,118 @@
+"""A mixture of Gaussians for each label, with as many components as BIC likes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from reverie.base.errors import UserError
+from reverie.base.noise import mix_seed
+from reverie.families.closed import ClosedForm, Covariance, rank_of
+from reverie.families.em import Mixture, em, expectation, started
+from reverie.families.gaussian import label_gaussians
+from reverie.families.normals import Normals
+from reverie.families.scatter import Scatter, group_means
+
+FULL_UP_TO = 64  # dimensions of points up to which covariances are full
+MOST = 10  # components that auto chooses from
+SEARCHED = 2**21  # numbers of data by which starts and counts of components are compared
+FACTORS = 1e-5  # the tolerance of factor analysis for one component, see GaussianModel
+SHORT = 10  # iterations after which starts are compared
+PATIENCE = 2  # counts of components in a row with a worse BIC, after which larger ones are not tried
+
+
+class MixtureModel(ClosedForm):
+    """p(x) = sum_k w_k N(x; mean_k, C_k) by EM; each label has a mixture of its own.
+
+    components: of each label; auto: the number of at most 10 with the least BIC, tried upwards until two in a row are worse.
+    A label of few data has fewer, see `most`; one component is the Gaussian of the family `gaussian`.
+    covariance, rank: as of `gaussian`, but auto is full for points of up to 64 dimensions.  floor: the least variance as a
+    share of all data's in that coordinate; for levels it is their mean variance over N / components.
+    restarts: k-means++ starts, of which the likeliest after 10 iterations goes on.  Starts and counts of components are
+    compared on a part of large data, of 2^21 numbers; the last EM has them all.  tolerance, iterations: when EM ends, see `em`.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], labels: int = 0, components: int | Literal["auto"] = "auto",
+        covariance: Covariance = "auto", rank: int = 8, levels: int | None = None, floor: float = 1e-4, restarts: int = 4,
+        tolerance: float = 1e-5, iterations: int = 200,
+    ) -> None:  # fmt: skip
+        if restarts < 1 or iterations < 1:
+            raise UserError(f"a mixture needs at least one start and one iteration, got {restarts} and {iterations}")
+        count = MOST if components == "auto" else components
+        super().__init__(shape, labels, count, rank_of(covariance, rank, shape, FULL_UP_TO), levels, floor)
+        self.components, self.restarts, self.tolerance, self.iterations = components, restarts, tolerance, iterations
+
+    def fit(self, x: Tensor, labels: Tensor | None, seed: int) -> Iterator[float]:
+        """Fit one label after the other, and yield the cost after each iteration; see ClosedForm.fit.
+
+        Each label begins as one Gaussian.  The noise of levels is averaged over in each component by itself, which gives a
+        bound of the mixture's mean log-density from below.
+        """
+        rows, group = self._training_data(x, labels)
+        nats = []
+        for label, normals in enumerate(label_gaussians(self, rows, group, seed, FACTORS)):
+            self.put(label, normals, torch.ones(1))
+            own = rows[group == label]
+            nats.append(expectation(own, normals, torch.ones(1).double(), self.spread).log_density / max(1, len(own)))
+        unit = self.units(Scatter(rows, group_means(rows, torch.zeros_like(group), 1), spread=self.spread).variance)
+        yield self._mean_cost(nats)
+        for label in range(len(nats)):
+            own = rows[group == label]
+            found = self._searched(own, label, unit, mix_seed(seed, label))
+            if found is None:
+                continue
+            floor = self.least(unit, len(own) / len(found.weights))
+            for now in em(own, found.normals, found.weights, floor, self.spread, self.tolerance, self.iterations):
+                self.put(label, now.normals, now.weights)
+                nats[label] = now.nats
+                yield self._mean_cost(nats)
+
+    @property
+    def needed(self) -> float:
+        """How many data a component needs on average: 2 (1 + parameters of a covariance / D)."""
+        return 2 + 2 * self.parameters_per_dimension
+
+    def most(self, count: int) -> int:
+        """Return how many components so many data may have."""
+        return min(self.weights.shape[1], int(count / self.needed))
+
+    def _searched(self, x: Tensor, label: int, unit: Tensor, seed: int) -> Mixture | None:
+        """Return the mixture to begin with, or None where a label keeps its one Gaussian.  x: (N, D), a label's data."""
+        most, auto = self.most(len(x)), self.components == "auto"
+        if most < 2:
+            return None
+        searched = max(SEARCHED // (self.size * len(self.mean)), math.ceil(most * self.needed))
+        if len(x) > searched:
+            x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:searched]]
+        normals, log_weights = self.normals(label)
+        alone = expectation(x, normals, log_weights.exp(), self.spread).log_density / len(x)
+        best, found, worse = Mixture(normals, log_weights.exp(), alone, len(x)), None, 0
+        for components in range(2, most + 1) if auto else [most]:
+            now = self._best_start(x, components, unit, mix_seed(seed, components))
+            if not auto or now.bic < best.bic:
+                best, found, worse = now, now, 0
+            elif (worse := worse + 1) == PATIENCE:
+                break
+        return found
+
+    def _best_start(self, x: Tensor, components: int, unit: Tensor, seed: int) -> Mixture:
+        """Return what EM makes of that start which is the likeliest after a few iterations."""
+        floor = self.least(unit, len(x) / components)
+
+        def run(normals: Normals, weights: Tensor, iterations: int) -> Mixture:
+            *_, last = em(x, normals, weights, floor, self.spread, self.tolerance, iterations)
+            return last
+
+        starts = [started(x, components, self.rank, unit, floor, mix_seed(seed, k)) for k in range(self.restarts)]
+        tried = [run(start, torch.ones(len(start.mean)).double() / len(start.mean), SHORT) for start in starts]
+        best = max(tried, key=lambda mixture: mixture.nats)
+        return run(best.normals, best.weights, self.iterations)
+
+    def _mean_cost(self, nats: list[float]) -> float:
+        mean = sum(float(share) * of for share, of in zip(self.frequency, nats, strict=True))
+        return -mean / self.size - math.log(self.cell)

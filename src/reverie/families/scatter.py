@@ -1,0 +1,92 @@
+"""The covariance of data as a linear map, so that it need not be held where it is large."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from reverie.base.distances import row_blocks
+from reverie.families.normals import Normals
+
+BLOCK = 2**22  # numbers of data that are in float64 at a time: 32 MB
+HELD_UP_TO = 4096  # dimensions up to which a covariance is held as a matrix
+EXACT_UP_TO = 1024  # dimensions up to which all of its eigenvalues are computed
+
+
+def group_means(x: Tensor, group: Tensor, groups: int) -> Tensor:
+    """Return the mean of each group, that of all data for a group without any: (L, D) float64.  x: (N, D); group: (N,)."""
+    sums = torch.zeros(groups, x.shape[1], dtype=torch.float64)
+    for part in row_blocks(len(x), x.shape[1], BLOCK):
+        sums.index_add_(0, group[part], x[part].double())
+    counts = group.bincount(minlength=groups)[:, None]
+    return torch.where(counts > 0, sums / counts.clamp_min(1), sums.sum(0) / len(x))
+
+
+class Scatter:
+    """The covariance of data, S = sum_i (x_i - mean)(x_i - mean)^T / N + spread I, and that shrunk towards a target.
+
+    x: (N, D) of any dtype; mean: (L, D) with group: (N,), the place of each datum's mean, or (1, D) without.
+    target: one Gaussian, whose covariance T counts as much as `weight` data: (N S + weight T) / (N + weight).
+    """
+
+    def __init__(
+        self, x: Tensor, mean: Tensor, group: Tensor | None = None, spread: float = 0.0, target: Normals | None = None,
+        weight: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.x, self.mean, self.group, self.spread = x, mean, group, spread
+        self.target, self.share = target, weight / (len(x) + weight) if target is not None else 0.0
+        size = x.shape[1]
+        squares = sum((rows.square().sum(0) for rows in self._centred()), torch.zeros(size).double())
+        self.variance = self._shrunk(squares, torch.ones(size).double(), None if target is None else target.variance()[0])
+
+    @cached_property
+    def _matrix(self) -> Tensor | None:
+        """N S without the spread, where it is small enough to be held and its products are no dearer than those of the data."""
+        size = self.x.shape[1]
+        if size > min(HELD_UP_TO, 2 * len(self.x)):
+            return None
+        return sum((rows.T @ rows for rows in self._centred()), torch.zeros(size, size).double())
+
+    def __matmul__(self, b: Tensor) -> Tensor:
+        """Return the covariance times b: (D, m).  b: (D, m)."""
+        if self._matrix is not None:
+            product = self._matrix @ b
+        else:
+            product = sum((rows.T @ (rows @ b) for rows in self._centred()), torch.zeros_like(b))
+        return self._shrunk(product, b, None if self.target is None else self.target.product(b[None])[0])
+
+    def leading(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return the largest eigenvalues in falling order, (count,), and their eigenvectors in columns, (D, count)."""
+        size = self.x.shape[1]
+        if size <= max(EXACT_UP_TO, count + 1):
+            values, vectors = torch.linalg.eigh(self @ torch.eye(size).double())
+        else:
+            from scipy.sparse.linalg import LinearOperator, eigsh
+
+            def times(b):  # type: ignore[no-untyped-def]
+                return (self @ torch.from_numpy(b.reshape(size, -1))).numpy().reshape(b.shape)
+
+            start = torch.rand(size, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).numpy()
+            found = eigsh(LinearOperator((size, size), matvec=times, dtype=start.dtype), count, v0=start)
+            values, vectors = (torch.from_numpy(a) for a in found)
+        return values.flip(0)[:count], vectors.flip(1)[:, :count]
+
+    @cached_property
+    def _few(self) -> Tensor | None:
+        """The centred data where they are a single block, so that they are made once."""
+        return next(self._blocks(), self.x.double()) if self.x.numel() <= BLOCK else None
+
+    def _centred(self) -> Iterator[Tensor]:
+        return self._blocks() if self._few is None else iter([self._few])
+
+    def _blocks(self) -> Iterator[Tensor]:
+        for part in row_blocks(len(self.x), self.x.shape[1], BLOCK):
+            yield self.x[part].double() - (self.mean if self.group is None else self.mean[self.group[part]])
+
+    def _shrunk(self, total: Tensor, b: Tensor, target: Tensor | None) -> Tensor:
+        """Return the shrunk covariance times b from N S b, without the spread, and T b."""
+        own = total / max(1, len(self.x)) + self.spread * b
+        return own if target is None else (1 - self.share) * own + self.share * target
