@@ -38,7 +38,7 @@ def own_image(run: Run, image: str | Path | np.ndarray | Tensor) -> Tensor:
         raise UserError(f"{run.path} is a run of points; images can be edited only with a run of images")
     picture = read_picture(image if isinstance(image, str | Path) else np.asarray(image), shape, "image", run.fit)
     picture.say_fitted()
-    device = next(run.diffusion.parameters()).device
+    device = run.diffusion.device
     return run.diffusion.codec.encode(torch.from_numpy(picture.x)[None].to(device))
 
 
@@ -107,7 +107,7 @@ def guided(run: Run, options: Options, n: int) -> Denoiser:
     if label == "all" and "all" not in run.config.data.labels:
         raise UserError("here everything is of one label; give its name with --label, or none")
     cond = run.labels(label, n, options.get("seed", 0)) if label is not None else None
-    device = next(run.diffusion.parameters()).device
+    device = run.diffusion.device
     return Given(run.guidance(asked)(run.diffusion.denoiser), cond.to(device) if cond is not None else None)
 
 
@@ -236,7 +236,7 @@ def slerp(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
 def _end(run: Run, end: str | int | Path | np.ndarray, options: Options) -> Tensor:
     """Return the unit noise of one end, (C, H, W): a seed's own, or that of an image."""
     if isinstance(end, int) or (isinstance(end, str) and end.strip().isdecimal()):
-        device = next(run.diffusion.parameters()).device
+        device = run.diffusion.device
         return Noise(image_seeds(int(end), 1)).like(torch.empty(1, *run.config.data.shape, device=device))[0]
     x0 = own_image(run, end)
     sampler, grid = inversion(run, options)

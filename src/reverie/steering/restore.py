@@ -158,7 +158,7 @@ def _draw(
     chosen["grid"] = way.grid(options.get("grid"))
     if options.get("precision", "fp32") != "fp32" and not isinstance(way, Replacement):
         raise UserError("dps and moment follow gradients, which bf16 does not carry; take fp32, or the method replace")
-    device = next(run.diffusion.parameters()).device
+    device = run.diffusion.device
     left: list[Tensor] = []
     steer = way.steer(measure, y.to(device), noise, lambda solved: left.append(solved.residual.cpu()))
     parts, size = [], run.batch_size()
