@@ -17,7 +17,9 @@ from reverie.base.spec import build
 from reverie.data.single import Shape, read_mask, read_picture
 from reverie.diffusion.known import INPAINTERS, POSTERIORS, Method, Replacement
 from reverie.diffusion.measurements import MEASUREMENTS, Keep, Measurement
+from reverie.draw.picture import channels_last
 from reverie.runs.run import Options, Progress, Run, check_count, load
+from reverie.steering.editing import image_shape
 from reverie.steering.results import Restored
 
 Picture = str | Path | np.ndarray
@@ -64,8 +66,8 @@ def inpaint(
             raise UserError(f"{run.path} is a run of images; give an image and a mask instead of --known")
         if image is None or mask is None:
             raise UserError("inpainting needs an image and a --mask that is white where to fill, or a half such as left-half")
-        picture = read_picture(image, _picture_shape(run), "image", run.fit)
-        seen = torch.from_numpy(read_mask(mask, _picture_shape(run), picture.size, run.fit).copy())
+        picture = read_picture(image, image_shape(run), "image", run.fit)
+        seen = torch.from_numpy(read_mask(mask, image_shape(run), picture.size, run.fit).copy())
         picture.say_fitted(", as is a mask of its size")
         truth = torch.from_numpy(picture.x)
     n = n if n is not None else POINTS if len(shape) == 1 else IMAGES
@@ -103,7 +105,7 @@ def restore(
     in the picture, whose values run from 0 to 1; if not given, that of rounding to 8 bits.
     """
     run = run if isinstance(run, Run) else load(run, device)
-    shape = _picture_shape(run)
+    shape = image_shape(run)
     action = build(MEASUREMENTS, task, "task")
     small = action.seen(shape)
     way = build(POSTERIORS, method, "method")
@@ -182,13 +184,6 @@ def _solver(left: list[Tensor]) -> dict[str, float]:
     return {"unsolved": float(torch.cat(left).mean())} if left else {}
 
 
-def _picture_shape(run: Run) -> Shape:
-    shape = run.config.data.shape
-    if len(shape) != 3:
-        raise UserError(f"{run.path} is a run of points; only runs of images can be restored")
-    return shape[0], shape[1], shape[2]
-
-
 def _read_known(text: str | None, size: int) -> tuple[Tensor, Tensor]:
     """Read "x=0.5" or "0=0.5,2=1" as the coordinates of a point, (D,), and which of them are known, (D,)."""
     point, seen = torch.zeros(size), torch.zeros(size, dtype=torch.bool)
@@ -218,7 +213,4 @@ def _title(run: Run, method: str, options: Options) -> str:
 
 def _user(x: Tensor) -> np.ndarray:
     """Return (N, D), or images as (N, H, W) or (N, H, W, C)."""
-    values = x.numpy()
-    if values.ndim == 2:
-        return values
-    return values[:, 0] if values.shape[1] == 1 else np.ascontiguousarray(np.moveaxis(values, 1, -1))
+    return channels_last(x.numpy())
