@@ -15,18 +15,23 @@ import reverie
 from reverie import api
 from reverie.base.distances import energy_distance, nearest
 from reverie.base.errors import ReverieWarning, UserError
+from reverie.base.spec import build
 from reverie.data import Dataset, load_data
 from reverie.data.codec import Pixels
 from reverie.data.looks import Look, look_at
+from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.pair import pair_of
+from reverie.diffusion.plan import network_for
 from reverie.diffusion.schedule import Cosine, Linear
+from reverie.families.diffusion.model import Diffusion
+from reverie.nets import NETWORKS
 from reverie.runs import folder
 from reverie.runs.config import TrainingConfig
 from reverie.runs.finding import Finding
 from reverie.runs.step import Step
 from reverie.training.checks import CHECKS, empty_previews, has_stopped_improving
 from reverie.training.loop import end_of, learning_rate
-from reverie.training.patient import Patient
+from reverie.training.patient import NetworkFacts, Patient
 from reverie.training.trainer import Training
 
 
@@ -337,7 +342,10 @@ def well() -> Patient:
     data = load_data("digits8").batch(torch.arange(64))[0]
     look = Look(mean=-0.4, blank=0.7, spread=0.3, outside=0.0, nearest=1.0, grain=0.1)
     rows = [report(k, 1 / (k + 1)) for k in range(9)]
-    return Patient(rows, Cosine(), Pixels(), data, True, {"a": 0.1, "b": 0.2}, look, look, count=1000)
+    net = build(NETWORKS, network_for((1, 8, 8), 0, "unet:widths=[8,12],groups=4"), "network")
+    model = Diffusion(NetDenoiser(net, Cosine(), "v", 0.5), Pixels(), (1, 8, 8))
+    facts = NetworkFacts(schedule=Cosine())
+    return Patient(rows, model, data, True, {"a": 0.1, "b": 0.2}, look, look, count=1000, network=facts)
 
 
 def seen_as(p: Patient, **changes: float) -> Patient:
@@ -350,7 +358,7 @@ ILL: dict[str, Callable[[Patient], Patient]] = {
     "data_range": lambda p: replace(p, data=p.data * 255),
     "constant_data": lambda p: replace(p, data=p.data[:1].repeat(9, 1, 1, 1)),
     "few_data": lambda p: replace(p, count=3),
-    "signal_left": lambda p: replace(p, schedule=Linear(40, beta_start=8e-6, beta_end=9e-5)),
+    "signal_left": lambda p: replace(p, network=NetworkFacts(schedule=Linear(40, beta_start=8e-6, beta_end=9e-5))),
     "not_learning": lambda p: replace(p, rows=[report(k, 1.0) for k in range(9)], movement={"a": 1e-6}),
     "dead_parameter": lambda p: replace(p, movement={"a": 0.1, "b": 0.0}),
     "noisy_previews": lambda p: seen_as(replace(p, rows=[report(k, 0.5 + 0.5 * (k == 0)) for k in range(9)]), grain=0.6),

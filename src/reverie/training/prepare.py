@@ -143,9 +143,8 @@ def prepare(
     given, options = dict(options), options | wishes.smaller
     train_set, held_out = dataset.split(seed)
     if epochs is not None:
-        steps = max(
-            1, round(epochs / train_set.passes(options.get("accumulate", 1), options.get("batch", kind.batch(dataset))))
-        )
+        one_step = train_set.passes(options.get("accumulate", 1), options.get("batch", kind.batch(dataset)))
+        steps = max(1, round(epochs / one_step))
     tell = reading.get("on_progress") or silent
     plan = kind.plan(PlanRequest(dataset, train_set, minutes, steps, seed, where.type, wished, options, tell))
     reasons = (*plan.reasons, *wishes.notes)
