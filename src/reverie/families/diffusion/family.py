@@ -111,7 +111,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
             net = build(NETWORKS, network, "network")
             net(torch.zeros(1, *request.data.shape), torch.zeros(1))
         seen = 60 * float(training["minutes"]) * SPEED[request.device == "cpu"] / (3 * max(1, counter.get_total_flops()))
-        return seen / len(request.train)
+        return float(seen / len(request.train))
 
     def network(self, form: Dataset, minutes: float | None, steps: int | None, wished: Mapping[str, Any]) -> Spec | None:
         """Return the network, asked for or planned; it refuses a shape that it cannot take."""
