@@ -20,6 +20,8 @@ demo: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tools.map --check
 	$(BIN)/mypy
 
 test: lint

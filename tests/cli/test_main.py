@@ -16,7 +16,12 @@ import pytest
 from PIL import Image, ImageSequence
 
 from reverie import api
+from reverie.data import DATASETS
+from reverie.diffusion.samplers import GRIDS, SAMPLERS
+from reverie.diffusion.schedule import SCHEDULES
+from reverie.diffusion.views import VIEWS
 from reverie.gallery import autodiff, coloring, embeddings
+from reverie.nets import NETWORKS
 from reverie.runs.run import Run
 
 
@@ -33,7 +38,10 @@ def test_help_does_not_load_torch() -> None:
 def test_version_and_list(command) -> None:
     assert command("--version")[1].startswith("reverie 0.")
     code, out, _ = command("list", "--json")
-    assert code == 0 and json.loads(out) == api.names()
+    listed = json.loads(out)
+    for kind, table in {"data": DATASETS, "schedules": SCHEDULES, "samplers": SAMPLERS, "grids": GRIDS, "views": VIEWS}.items():
+        assert code == 0 and listed[kind] == list(table)
+    assert set(NETWORKS) < set(listed["networks"]) and "unet-tiny" in listed["networks"]
     assert "ddim" in command("list", "samplers")[1]
 
 

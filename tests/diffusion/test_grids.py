@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from reverie.base.errors import UserError
+from reverie.base.noise import Noise, image_seeds
+from reverie.base.scalar import Coefficient, Time, as_time
 from reverie.base.spec import build
+from reverie.diffusion.oracle import GaussianDenoiser
+from reverie.diffusion.samplers import SAMPLERS, trajectory
 from reverie.diffusion.samplers.grids import GRIDS, INNER, MOST_NOISE, Karras, LogSNR, Quadratic, Trailing, Uniform, Zigzag
 from reverie.diffusion.schedule import Linear, Rectified, Schedule
 
@@ -46,6 +52,42 @@ def test_spacings(schedule: Schedule) -> None:
     torch.testing.assert_close(gaps(Quadratic()(schedule, 9).sqrt()), one)
     torch.testing.assert_close(gaps(noise(LogSNR()(schedule, 9)).log()), one, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(gaps(noise(Karras(rho=5.0)(schedule, 9)) ** 0.2), one, rtol=1e-6, atol=1e-6)
+
+
+class Circle(Schedule):
+    """alpha = cos(pi t / 2), sigma = sin(pi t / 2): in floating point alpha(1) is 6e-17."""
+
+    def forward(self, t: Time) -> tuple[Coefficient, Coefficient]:
+        angle = torch.as_tensor(as_time(t), dtype=torch.float64) * (torch.pi / 2)
+        alpha, sigma = angle.cos(), angle.sin()
+        return (alpha, sigma) if isinstance(t, torch.Tensor) and t.ndim else (float(alpha), float(sigma))
+
+
+class WholeCircle(Circle):
+    """The same with alpha(1) = 0."""
+
+    def forward(self, t: Time) -> tuple[Coefficient, Coefficient]:
+        alpha, sigma = super().forward(t)
+        return alpha - math.cos(math.pi / 2), sigma
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_an_alpha_that_is_zero_but_for_rounding_is_zero(name: str) -> None:
+    assert 0 < Circle()(1.0)[0] < 1e-16 and WholeCircle()(1.0)[0] == 0
+    torch.testing.assert_close(INNER[name]()(Circle(), 10), INNER[name]()(WholeCircle(), 10), rtol=0, atol=1e-12)
+
+
+def moved(schedule: Schedule, sampler: str, grid: torch.Tensor) -> torch.Tensor:
+    oracle = GaussianDenoiser(schedule, torch.tensor([0.5, -0.2]).double(), torch.tensor([[0.6, 0.2], [0.2, 0.9]]).double())
+    x = torch.randn(8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    *_, last = trajectory(oracle, build(SAMPLERS, sampler, "sampler"), x, grid, Noise(image_seeds(0, 8)))
+    return last.x0
+
+
+@pytest.mark.parametrize("sampler", [*SAMPLERS, "sigma-space:gamma=1.5", "heun:churn=0.3"])
+def test_no_sampler_stumbles_over_an_alpha_that_is_zero_but_for_rounding(sampler: str) -> None:
+    grid = Uniform()(Circle(), 12)
+    torch.testing.assert_close(moved(Circle(), sampler, grid), moved(WholeCircle(), sampler, grid), rtol=1e-6, atol=1e-6)
 
 
 def test_zigzag_walks_each_stretch_again() -> None:

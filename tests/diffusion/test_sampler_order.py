@@ -77,10 +77,15 @@ def measured_order(oracle: Denoiser, sampler: Sampler, dimension: int) -> float:
     return float(-np.polyfit(np.log(counts), np.log(errors), 1)[0])
 
 
-def claims(sampler: Sampler, order: float) -> bool:
-    """Hold a solver to its order; where leading errors nearly cancel at these steps, more is measured."""
+def claims(oracle: Denoiser, sampler: Sampler, order: float) -> bool:
+    """Hold a solver to its order, from below everywhere and from above on a mixture.
+
+    Where leading errors nearly cancel at these steps, somewhat more is measured.  The flow of a Gaussian is linear in x, and
+    there a solver may well be of a higher order than its own.
+    """
     assert sampler.order is not None
-    return 0.85 * sampler.order < order < 1.35 * sampler.order
+    most = math.inf if isinstance(oracle, GaussianDenoiser) else 1.35 * sampler.order
+    return 0.85 * sampler.order < order < most
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "mixture"])
@@ -89,7 +94,26 @@ def claims(sampler: Sampler, order: float) -> bool:
 def test_the_order_is_as_claimed(sampler: Sampler, schedule: Schedule, kind: str) -> None:
     oracle = GaussianDenoiser(schedule, MEAN, COVARIANCE) if kind == "gaussian" else line(schedule)
     order = measured_order(oracle, sampler, 2 if kind == "gaussian" else 1)
-    assert claims(sampler, order), f"measured {order:.2f}, claimed {sampler.order}"
+    assert claims(oracle, sampler, order), f"measured {order:.2f}, claimed {sampler.order}"
+
+
+class Midpoint(Sampler):
+    """The velocity half a step ahead, in t: of second order, and of third for a Gaussian on the straight path."""
+
+    order = 2
+
+    def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: None) -> tuple[Tensor, None]:
+        middle = (now.t + s) / 2
+        half = now.x + (middle - now.t) * now.pair.mix(*denoise.schedule.rates(now.t))
+        return now.x + (s - now.t) * denoise(half, middle).mix(*denoise.schedule.rates(middle)), None
+
+
+def test_a_solver_may_be_faster_than_it_claims_on_gaussians_only() -> None:
+    gaussian, mixture = GaussianDenoiser(Rectified(), MEAN, COVARIANCE), line(Rectified())
+    orders = measured_order(gaussian, Midpoint(), 2), measured_order(mixture, Midpoint(), 1)
+    assert orders == pytest.approx((3, 2), abs=0.1)
+    assert claims(gaussian, Midpoint(), orders[0]) and claims(mixture, Midpoint(), orders[1])
+    assert not claims(mixture, Midpoint(), orders[0]) and not claims(gaussian, Heun(), 1.5)
 
 
 class WrongHeun(Heun):
@@ -125,7 +149,8 @@ WRONG = [WrongHeun, *map(too_long, (DPM2M, DPM3M, AdamsBashforth)), Uncorrected]
 
 @pytest.mark.parametrize("wrong", WRONG, ids=["heun", "2m", "3m", "adams", "unipc"])
 def test_a_wrong_coefficient_costs_the_order(wrong: type[Sampler]) -> None:
-    assert not claims(wrong(), measured_order(line(Cosine()), wrong(), 1))
+    oracle = line(Cosine())
+    assert not claims(oracle, wrong(), measured_order(oracle, wrong(), 1))
 
 
 @pytest.mark.parametrize("schedule", FOUR, ids=lambda s: type(s).__name__)

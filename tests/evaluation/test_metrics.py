@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +12,18 @@ from torch import Tensor
 
 from reverie.base.distances import nearest
 from reverie.base.errors import UserError
+from reverie.base.tensors import write_tensors
 from reverie.data import load_data
+from reverie.evaluation.measure import measure
 from reverie.evaluation.metrics import classifier, efficientnet
+from reverie.evaluation.metrics.distances import DISTANCES
 from reverie.evaluation.metrics.features import FEATURES, choose
 from reverie.evaluation.metrics.frechet import frechet_distance, frechet_spread
 from reverie.evaluation.metrics.kid import kid
 from reverie.evaluation.metrics.manifold import manifold
 from reverie.evaluation.metrics.memory import left_out, neighbours
 from reverie.evaluation.metrics.twosample import two_sample
+from reverie.evaluation.score import HEADLINES, excess
 
 
 def gauss(n: int, d: int, seed: int, mean: float = 0.0, scale: float = 1.0) -> Tensor:
@@ -80,6 +83,23 @@ def test_kid_is_right_on_average_and_its_error_is_how_much_it_varies() -> None:
     values = np.array([float(f.value) for f in found])
     assert abs(values.mean() - truth) < 3 * values.std() / np.sqrt(len(values))
     assert np.mean([f.standard_error for f in found]) == pytest.approx(values.std(), rel=0.25)
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_a_distance_grows_as_the_sets_differ(name: str) -> None:
+    of = DISTANCES[name].of
+    same = [of(gauss(300, 3, k), gauss(300, 3, 100 + k)) for k in range(4)]
+    moved, far = (of(gauss(300, 3, 0, mean), gauss(300, 3, 100)) for mean in (0.7, 3.0))
+    narrow = of(gauss(300, 3, 0, 0.0, 0.3), gauss(300, 3, 100))
+    assert max(same) < min(moved, narrow) and moved < far < float("inf")
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_a_distance_is_measured_beside_real_data_and_printed(name: str) -> None:
+    train, held = load_data("moons", 1500).split(0)
+    good, bad = load_data("moons", 400, seed=1).x.numpy(), np.random.default_rng(0).uniform(-1, 1, (400, 2))
+    found = [{s.name: s for s in measure(x, train, held, quick=True)}["distances"].figures[name] for x in (good, bad)]
+    assert abs(excess(found[0])) < 4 < excess(found[1]) and HEADLINES[name].section == "distances"
 
 
 def brute_manifold(fake: np.ndarray, real: np.ndarray, k: int) -> dict[str, float]:
@@ -175,9 +195,10 @@ def test_mistakes_are_told(name: str) -> None:
 def test_the_classifier_is_kept_and_a_damaged_file_is_not_used(tmp_path: Path) -> None:
     net = classifier.make((1, 12, 12), 3, seed=4)
     path = tmp_path / "deep" / "net.safetensors"
-    classifier.remember(net, {"accuracy": 0.5, "held_out": 7}, path)
-    again, facts = classifier.recall(path, (1, 12, 12), 3) or (None, {})
-    assert again is not None and facts == {"accuracy": 0.5, "held_out": 7}
+    kept = classifier.Facts(accuracy=0.5, held_out=7)
+    classifier.remember(net, kept, path)
+    again, facts = classifier.recall(path, (1, 12, 12), 3) or (None, None)
+    assert again is not None and facts == kept
     x = torch.rand(2, 1, 12, 12)
     assert torch.equal(again(x)[1], net.eval()(x)[1])
     assert classifier.recall(path, (1, 12, 12), 4) is None
@@ -185,20 +206,19 @@ def test_the_classifier_is_kept_and_a_damaged_file_is_not_used(tmp_path: Path) -
     assert classifier.recall(path, (1, 12, 12), 3) is None
     with torch.no_grad():
         net.out.bias[0] = torch.nan
-    classifier.remember(net, {}, path)
+    classifier.remember(net, kept, path)
     assert classifier.recall(path, (1, 12, 12), 3) is None
-    classifier.remember(net, {}, Path("/proc/nowhere/net.safetensors"))  # cannot be written: no reason to stop
+    classifier.remember(net, kept, Path("/proc/nowhere/net.safetensors"))  # cannot be written: no reason to stop
 
 
 @pytest.mark.parametrize(
-    "facts", [[1, 2], {}, {"accuracy": 0.5}, {"accuracy": 7.0, "held_out": 7}, {"accuracy": "1", "held_out": 7},
-              {"accuracy": 0.5, "held_out": float("inf")}, {"accuracy": float("nan"), "held_out": 7},
-              {"accuracy": 0.5, "held_out": 0}],
-    ids=str,
+    "facts", ["", "[1, 2]", "{}", '{"accuracy": 0.5}', '{"accuracy": 7.0, "held_out": 7}', '{"accuracy": "1", "held_out": 7}',
+              '{"accuracy": 0.5, "held_out": Infinity}', '{"accuracy": NaN, "held_out": 7}', '{"accuracy": 0.5, "held_out": 0}',
+              '{"accuracy": 0.5, "held_out": 7, "format": 2}'],
 )  # fmt: skip
-def test_a_classifier_with_wrong_facts_is_not_used(tmp_path: Path, facts: Any) -> None:
+def test_a_classifier_with_wrong_facts_is_not_used(tmp_path: Path, facts: str) -> None:
     path = tmp_path / "net.safetensors"
-    classifier.remember(classifier.make((1, 12, 12), 3), facts, path)
+    write_tensors(path, classifier.make((1, 12, 12), 3).state_dict(), facts)
     assert classifier.recall(path, (1, 12, 12), 3) is None
 
 

@@ -220,7 +220,7 @@ MISTAKES = [
     (("restore", "{grey}", "{tmp}/image.png", "--task", "deblur", "--noise", "-0.1"), "noise must lie"),
     (("restore", "{grey}", "{tmp}/image.png", "--task", "deblur", "--noise", "nan"), "noise must lie"),
     (("restore", "{grey}", "{tmp}/image.png", "--task", "deblur", "--method", "replace"), "unknown method 'replace'"),
-    (("restore", "{points}", "{tmp}/image.png", "--task", "deblur"), "only runs of images"),
+    (("restore", "{points}", "{tmp}/image.png", "--task", "deblur"), "with images only"),
 ]
 
 

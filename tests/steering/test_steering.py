@@ -21,7 +21,7 @@ from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.guidance import ClassifierGuided
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.schedule import Cosine, Rectified
-from reverie.runs.classifier import CLASSIFIER_FILE, read_classifier
+from reverie.runs.classifier import CLASSIFIER_FILE, ClassifierFacts, read_classifier, write_classifier
 from reverie.runs.run import Options, Run, load
 
 TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
@@ -70,12 +70,15 @@ def test_the_classifier_knows_noise_and_guides(command, run: Run, tmp_path: Path
     for content, said in (
         (whole[: len(whole) // 2], "damaged"),
         (b"pickle", "damaged"),
-        (whole.replace(mine.config.data.fingerprint.encode(), b"0" * 16), "other data"),
-        ((run.path / "model.safetensors").read_bytes(), "not a classifier for this run"),
+        (whole.replace(mine.config.data.fingerprint.encode(), b"0" * 16), "checksum is wrong"),
+        ((run.path / "model.safetensors").read_bytes(), "does not say what it holds"),
     ):
         file.write_bytes(content)
         with pytest.raises(UserError, match=said):
             read_classifier(folder, mine.config)
+    write_classifier(folder, judge, ClassifierFacts(fingerprint="0" * 16, steps=1, seconds=1, seed=0, held_out=1))
+    with pytest.raises(UserError, match="learned other data"):
+        read_classifier(folder, mine.config)
     assert command("train", "moons", "--out", folder, "--steps", 1, "--overwrite", "-q")[0] == 0 and not file.exists()
 
 

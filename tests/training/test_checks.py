@@ -13,19 +13,25 @@ from torch import Tensor
 
 import reverie
 from reverie import api
-from reverie.base.distances import nearest
+from reverie.base.distances import energy_distance, nearest
 from reverie.base.errors import ReverieWarning, UserError
+from reverie.base.spec import build
 from reverie.data import Dataset, load_data
+from reverie.data.codec import Pixels
 from reverie.data.looks import Look, look_at
+from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.pair import pair_of
+from reverie.diffusion.plan import network_for
+from reverie.diffusion.schedule import Cosine, Linear
+from reverie.families.diffusion.model import Diffusion
+from reverie.nets import NETWORKS
 from reverie.runs import folder
 from reverie.runs.config import TrainingConfig
 from reverie.runs.finding import Finding
 from reverie.runs.step import Step
 from reverie.training.checks import CHECKS, empty_previews, has_stopped_improving
 from reverie.training.loop import end_of, learning_rate
-from reverie.training.patient import Patient
-from reverie.training.previews import energy_distance
+from reverie.training.patient import NetworkFacts, Patient
 from reverie.training.trainer import Training
 
 
@@ -279,6 +285,11 @@ def test_a_training_until_good_ends_with_a_falling_rate() -> None:
     assert learning_rate(settings, 0.5, 0.4) == pytest.approx(0)
 
 
+def test_a_rate_that_decays_in_steps_is_halved_ten_times() -> None:
+    settings = TrainingConfig(steps=100, learning_rate=1.0, decay="step")
+    assert [learning_rate(settings, f) for f in (0.09, 0.15, 0.25, 0.95)] == [1, 1 / 2, 1 / 4, 1 / 2**9]
+
+
 @pytest.mark.slow
 def test_until_good_ends_early_and_says_when(tmp_path: Path) -> None:
     """A set this simple stops improving long before the longest time allowed."""
@@ -320,6 +331,49 @@ def test_no_healthy_seed_is_suspected(tmp_path: Path, name: str, seed: int) -> N
     assert_healthy(tmp_path, name, seed)
 
 
-def test_every_check_has_a_name() -> None:
-    assert all(name == check.__name__ and check.__doc__ for name, check in CHECKS.items())
-    assert replace(Finding("a", "b", 1, "c", "d"), since=2).as_row(3)["finding"]["since"] == 2
+def report(k: int, held_out: float, **more) -> dict:
+    levels = [held_out] * 4
+    return {"i": 100 * k, "fraction": k / 8, "loss": 0.3, "learning_rate": 1e-3, "held_out": held_out, "raw_held_out": held_out,
+            "held_out_levels": levels, "seen_levels": levels, **more}  # fmt: skip
+
+
+def well() -> Patient:
+    """A training of images in which all is as it should be."""
+    data = load_data("digits8").batch(torch.arange(64))[0]
+    look = Look(mean=-0.4, blank=0.7, spread=0.3, outside=0.0, nearest=1.0, grain=0.1)
+    rows = [report(k, 1 / (k + 1)) for k in range(9)]
+    net = build(NETWORKS, network_for((1, 8, 8), 0, "unet:widths=[8,12],groups=4"), "network")
+    model = Diffusion(NetDenoiser(net, Cosine(), "v", 0.5), Pixels(), (1, 8, 8))
+    facts = NetworkFacts(schedule=Cosine())
+    return Patient(rows, model, data, True, {"a": 0.1, "b": 0.2}, look, look, count=1000, network=facts)
+
+
+def seen_as(p: Patient, **changes: float) -> Patient:
+    assert p.preview is not None
+    return replace(p, preview=replace(p.preview, **changes))
+
+
+# For each check, a patient that has the illness.
+ILL: dict[str, Callable[[Patient], Patient]] = {
+    "data_range": lambda p: replace(p, data=p.data * 255),
+    "constant_data": lambda p: replace(p, data=p.data[:1].repeat(9, 1, 1, 1)),
+    "few_data": lambda p: replace(p, count=3),
+    "signal_left": lambda p: replace(p, network=NetworkFacts(schedule=Linear(40, beta_start=8e-6, beta_end=9e-5))),
+    "not_learning": lambda p: replace(p, rows=[report(k, 1.0) for k in range(9)], movement={"a": 1e-6}),
+    "dead_parameter": lambda p: replace(p, movement={"a": 0.1, "b": 0.0}),
+    "noisy_previews": lambda p: seen_as(replace(p, rows=[report(k, 0.5 + 0.5 * (k == 0)) for k in range(9)]), grain=0.6),
+    "empty_previews": lambda p: seen_as(p, blank=0.0),
+    "lagging_average": lambda p: replace(p, rows=[report(k, 0.5 + 0.5 * (k == 0), raw_held_out=0.1) for k in range(9)]),
+    "overfitting": lambda p: replace(
+        p, rows=[report(k, 0.5 + 0.1 * abs(k - 3), seen_levels=[1 / (k + 1)] * 4) for k in range(9)]
+    ),
+    "copies": lambda p: seen_as(p, nearest=0.1),
+}
+
+
+@pytest.mark.parametrize("name", list(CHECKS))
+def test_a_check_finds_its_illness_and_leaves_the_healthy_alone(name: str) -> None:
+    assert name in ILL, f"give a patient that has {name}, in ILL"
+    assert CHECKS[name](well()) is None
+    found = CHECKS[name](ILL[name](well()))
+    assert found is not None and found.check == name and found.what and found.advice

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import imageio.v3 as iio
 import numpy as np
@@ -16,6 +19,7 @@ from reverie import api
 from reverie.data import load_data
 from reverie.diffusion.plan import network_for, plan
 from reverie.runs.run import Run
+from reverie.training.loader import batches
 
 TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
 
@@ -117,10 +121,20 @@ def test_an_illegal_size_names_a_legal_one(command, tmp_path: Path) -> None:
     )
 
 
-def test_epochs_and_accumulation(tmp_path: Path) -> None:
-    training = api.prepare("digits8", tmp_path / "run", epochs=0.2, batch=64, accumulate=2, decay="step", network=TINY)
-    *_, last = training
-    assert last.i == round(0.2 * 1707 / (64 * 2))  # an epoch is one pass over the data
+@pytest.mark.parametrize(
+    ("count", "epochs", "options"),
+    [(1024, 3, {}), (190, 5, {}), (1024, 3, {"batch": 64, "accumulate": 2})],
+    ids=["planned batch", "fewer than a batch", "accumulated"],
+)
+def test_an_epoch_shows_every_datum_once(tmp_path: Path, count: int, epochs: int, options: dict[str, Any]) -> None:
+    every = np.arange(round(count / 0.95))  # as many as leave this count to train; a point's first coordinate is its number
+    np.save(tmp_path / "points.npy", np.stack([every, every % 7], -1).astype(np.float32))
+    training = api.prepare(str(tmp_path / "points.npy"), tmp_path / "run", epochs=epochs, **options)
+    settings = training.run.config.training
+    assert settings.steps is not None
+    drawn = islice(batches(training.train, settings.batch, settings.seed), settings.steps * settings.accumulate)
+    seen = Counter(int(number) for x, _ in drawn for number in x[:, 0])
+    assert len(seen) == len(training.train) == count and set(seen.values()) == {epochs}
 
 
 def test_the_plan_follows_the_budget() -> None:

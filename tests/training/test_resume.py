@@ -21,6 +21,7 @@ import reverie
 from reverie import api
 from reverie.base.errors import UserError
 from reverie.base.signals import stop_requests
+from reverie.base.tensors import checksum
 from reverie.runs import folder
 from reverie.runs.config import build_model
 from reverie.training import checkpoints
@@ -229,12 +230,13 @@ def rewritten(path: Path, change) -> None:
     tensors = load_file(path)
     change(tensors, facts)
     said = json.dumps(facts)
-    save_file(tensors, path, {"facts": said, "checksum": checkpoints._checksum(tensors, said)})
+    save_file(tensors, path, {"facts": said, "checksum": checksum(tensors, said)})
 
 
 HOSTILE = {
     "shape": (lambda t, f: t.update({next(iter(t)): torch.zeros(3, 3, 3)}), "tensors differ"),
     "extra": (lambda t, f: t.update({"now.model.extra": torch.zeros(3)}), "model.extra"),
+    "dtype": (lambda t, f: t.update({n: v.double() for n, v in t.items()}), "float64"),
     "missing": (lambda t, f: t.pop(next(n for n in t if n.startswith("now.average."))), "tensors differ"),
     "optimizer": (lambda t, f: t.update({"now.optimizer.0.99.exp_avg": torch.zeros(2)}), "optimizer.0.99"),
     "nan": (lambda t, f: next(iter(t.values())).fill_(torch.nan), "not finite"),

@@ -1,1 +1,1 @@
-"""What every room may use: errors, specs, atomic files, seeds, numbers that are one or many, checks of what users hand in."""
+"""What every room may use: errors, specs, files, tensors, seeds, scalars, distances, checks of input."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -80,3 +81,16 @@ def nearest(z: Tensor, blocks: Iterable[Tensor], beyond: float = 0.0) -> tuple[T
         best = torch.minimum(best, least)
         seen += len(block)
     return (best / flat.shape[1]).sqrt(), index
+
+
+def energy_distance(x: Tensor, y: Tensor) -> float:
+    """Return 2 E|x - y| - E|x - x'| - E|y - y'|, zero only for equal distributions (Székely and Rizzo 2013).
+
+    Over the root of the dimension, and right on average at any count.  x: (N, ...); y: (M, ...).
+    """
+    x, y = x.flatten(1), y.flatten(1)
+
+    def within(z: Tensor) -> Tensor:
+        return torch.cdist(z, z).sum() / max(1, len(z) * (len(z) - 1))
+
+    return float(2 * torch.cdist(x, y).mean() - within(x) - within(y)) / math.sqrt(x.shape[1])

@@ -1,4 +1,4 @@
-"""Data sets by name or by path."""
+"""Reading what people have: data sets by name or by path, of images, tables or arrays; codecs and augmentation."""
 
 from __future__ import annotations
 

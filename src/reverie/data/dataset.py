@@ -122,6 +122,10 @@ class Dataset:
         """Return members spread evenly over the set, at most so many and no more than fit into memory well, as in `batch`."""
         return self.batch(torch.linspace(0, len(self) - 1, min(len(self), at_once(self.shape, most))).long())[0]
 
+    def passes(self, batches: int, size: int) -> float:
+        """Return how often so many batches of a size show each member; no batch holds one of them twice."""
+        return batches * min(size, len(self)) / len(self)
+
     def label_counts(self) -> list[int]:
         """Return how many members each label has, in the order of label_names; without labels, an empty list."""
         if self.labels is None:

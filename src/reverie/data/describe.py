@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
 from PIL import Image
 
 from reverie.base.files import atomic
 from reverie.data.dataset import Dataset
-from reverie.draw.picture import contact_sheet, save, scatter, to_bytes
+from reverie.draw.picture import channels_last, contact_sheet, save, scatter, to_bytes
 
 SHEET = 64  # images on a contact sheet
 
@@ -25,7 +24,7 @@ def draw_data(dataset: Dataset, out: Path) -> None:
         save(scatter(x.numpy(), names, dataset.name), out)
         return
     with atomic(out) as aside:
-        Image.fromarray(contact_sheet(to_bytes(np.moveaxis(x.numpy(), 1, -1)), names)).save(aside)
+        Image.fromarray(contact_sheet(to_bytes(channels_last(x.numpy())), names)).save(aside)
 
 
 def _counts(counts: Mapping[str, int], most: int = 6) -> str:

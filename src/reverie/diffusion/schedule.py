@@ -23,13 +23,16 @@ from reverie.base.scalar import Coefficient, Time, as_time, exp, expm1, log, sqr
 Steps = Annotated[int, Field(ge=2, le=100_000)]
 
 SIGNAL_LIMIT = 0.03  # alpha / sigma at t = 1 above which samplers start from visibly wrong noise
+PURE_NOISE = 1e-7  # alpha / sigma up to which alpha is 0 but for rounding, be it that of a square root
 BETA_CAP = 0.999  # the largest beta of schedules that are given by alpha_bar (arXiv:2102.09672)
 
 
 class Schedule(nn.Module, ABC):
     """A curve t -> (alpha, sigma), amplitudes (never squared, never cumulative).
 
-    A subclass defines `forward`; the rest follows from it.  t: float or (B,) in [0, 1].
+    A subclass defines `forward`; the rest follows from it.  t: float or (B,) in [0, 1].  What it must keep: both are finite,
+    not negative and can be differentiated by torch; alpha / sigma falls strictly with t; sigma > 0 from t_min on.  alpha(1)
+    may be 0, exactly or up to rounding as cos(pi / 2) is: at most PURE_NOISE sigma counts as 0.
     """
 
     t_min: float = 1e-3  # the time at which sampling stops and the x0 estimate is taken
@@ -68,6 +71,11 @@ class Schedule(nn.Module, ABC):
             noisier = torch.as_tensor(self.log_snr(middle)) < target
             low, high = torch.where(noisier, low, middle), torch.where(noisier, middle, high)
         return (low + high) / 2
+
+    def is_pure_noise(self, t: float) -> bool:
+        """Tell whether nothing of the data is left at a time: alpha = 0, exactly or up to rounding."""
+        alpha, sigma = self(t)
+        return bool(alpha <= PURE_NOISE * sigma)
 
     def remaining_signal(self) -> float:
         """Return alpha / sigma at t = 1: how much of the data is left in what should be pure noise."""

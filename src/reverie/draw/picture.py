@@ -192,9 +192,20 @@ def coloured(images: np.ndarray, factor: int = 1) -> np.ndarray:
     """
     pixels = images[..., None] if images.ndim == 3 else images
     if pixels.shape[-1] == 4:  # as when such images are trained on
-        alpha = pixels[..., 3:].astype(np.float64) / 255
-        pixels = (pixels[..., :3] * alpha + 255 * (1 - alpha)).round().astype(np.uint8)
+        pixels = to_bytes(over_white(pixels / 255))
     return np.broadcast_to(pixels, (*pixels.shape[:3], 3)).repeat(factor, 1).repeat(factor, 2)
+
+
+def channels_last(x: np.ndarray) -> np.ndarray:
+    """Return data as users have them: points (N, D) as they are, images (N, C, H, W) as (N, H, W) or (N, H, W, C)."""
+    if x.ndim == 2:
+        return x
+    return x[:, 0] if x.shape[1] == 1 else np.ascontiguousarray(np.moveaxis(x, 1, -1))
+
+
+def over_white(image: np.ndarray) -> np.ndarray:
+    """Return RGBA values in [0, 1] as RGB, with what is transparent laid over white: (..., 4) -> (..., 3)."""
+    return np.asarray(1 + image[..., 3:] * (image[..., :3] - 1))
 
 
 def enlargement(height: int, width: int, across: int) -> int:

@@ -36,7 +36,7 @@ def _measure(
     on_progress: Progress | None,
 ) -> tuple[Bound, Bound, LogProb]:  # fmt: skip
     """Return the bound of the chain and in continuous time for all data, and the log-probability of the first flow_n."""
-    device, size = next(run.diffusion.parameters()).device, run.batch_size()
+    device, size = run.diffusion.device, run.batch_size()
     jobs = [(kind, part) for kind, n in (("bounds", len(x)), ("flow", flow_n)) for part in torch.arange(n).split(size)]
     chains, integrals, flows = [], [], []
     seeds = image_seeds(seed, len(x))

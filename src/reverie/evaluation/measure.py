@@ -14,7 +14,13 @@ from reverie.data import Dataset
 from reverie.evaluation.material import Effort, Material, as_images
 from reverie.evaluation.metrics.features import Features
 from reverie.evaluation.nearness import memory_section, points_section, samples_section
-from reverie.evaluation.quality import labels_section, quality_section, two_sample_section, variety_section
+from reverie.evaluation.quality import (
+    distances_section,
+    labels_section,
+    quality_section,
+    two_sample_section,
+    variety_section,
+)
 from reverie.evaluation.section import Section
 
 Measure = Callable[[Material], Section | None]
@@ -22,6 +28,7 @@ Measure = Callable[[Material], Section | None]
 TITLES = {
     "quality": "Distance to the data",
     "points": "Distance to the data",
+    "distances": "More distances",
     "variety": "Precision and variety",
     "two_sample": "Can samples be told from data?",
     "labels": "Do samples show their labels?",
@@ -30,12 +37,14 @@ TITLES = {
 MEASURES: dict[bool, dict[str, Measure]] = {
     False: {
         "points": points_section,
+        "distances": distances_section,
         "variety": variety_section,
         "two_sample": two_sample_section,
         "memory": memory_section,
     },
     True: {
         "quality": quality_section,
+        "distances": distances_section,
         "variety": variety_section,
         "two_sample": two_sample_section,
         "labels": labels_section,

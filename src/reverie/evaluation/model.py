@@ -8,6 +8,7 @@ import torch
 
 from reverie.base.errors import UserError
 from reverie.base.progress import Tell
+from reverie.draw.picture import channels_last
 from reverie.evaluation.density import density_section, held_out_of
 from reverie.evaluation.effort import NAME as EFFORT
 from reverie.evaluation.effort import TITLE as EFFORT_TITLE
@@ -53,7 +54,7 @@ def _drawn_before(m: Material, many: int) -> Samples | None:
     if len(m.samples) < many:
         return None
     x = m.samples[:many]
-    return Samples((x.movedim(1, -1) if x.ndim > 2 else x).numpy(), None)
+    return Samples(channels_last(x.numpy()), None)
 
 
 def model_sections(

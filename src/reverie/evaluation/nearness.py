@@ -12,7 +12,19 @@ from PIL import Image
 from torch import Tensor
 
 from reverie.base.errors import UserError
-from reverie.draw.picture import ACCENT, SOFT, WARM, contact_sheet, dots, figure, plane, png_bytes, to_bytes, window
+from reverie.draw.picture import (
+    ACCENT,
+    SOFT,
+    WARM,
+    channels_last,
+    contact_sheet,
+    dots,
+    figure,
+    plane,
+    png_bytes,
+    to_bytes,
+    window,
+)
 from reverie.evaluation.judge import faults
 from reverie.evaluation.material import Material, few_held
 from reverie.evaluation.metrics.memory import COPY, SAME, left_out, neighbours
@@ -38,7 +50,7 @@ def png(pixels: np.ndarray) -> bytes:
 
 def sheet(images: Tensor, titles: list[str] | None = None, columns: int | None = None) -> bytes:
     """Return images (N, C, H, W) in [0, 1] as a picture."""
-    return png(contact_sheet(to_bytes(images.movedim(1, -1).numpy()), titles, columns))
+    return png(contact_sheet(to_bytes(channels_last(images.numpy())), titles, columns))
 
 
 def _clouds(samples: Tensor, data: Tensor) -> bytes:

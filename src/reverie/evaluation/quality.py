@@ -13,6 +13,7 @@ from reverie.data.looks import detail
 from reverie.evaluation.judge import faults
 from reverie.evaluation.material import Material
 from reverie.evaluation.metrics.classifier import accuracy, answers
+from reverie.evaluation.metrics.distances import DISTANCES
 from reverie.evaluation.metrics.features import JUDGED, own_classifier
 from reverie.evaluation.metrics.frechet import frechet_distance, frechet_spread
 from reverie.evaluation.metrics.kid import kid
@@ -24,6 +25,7 @@ from reverie.evaluation.section import Section
 ENOUGH = 2048  # samples from which on a Fréchet distance leads
 NEIGHBOURS = 5
 CHEAP = 128  # features up to which a Fréchet distance takes no time
+MOST_COMPARED = 1000  # data of each side for the distances of DISTANCES
 MOST_BALLS = {False: 4000, True: 2000}  # real data, and samples at once, whose neighbourhoods are compared
 
 
@@ -111,6 +113,25 @@ def quality_section(m: Material) -> Section:
         f"Features: {net['net']}{known}.{because}",
     )
     return Section("quality", "Distance to the data", faults("quality", figures), words, figures)
+
+
+def distances_section(m: Material) -> Section:
+    """Each line of DISTANCES, beside that of real data."""
+    random = torch.Generator().manual_seed(m.seed)
+    ours, floors = ([(x[:MOST_COMPARED], y[:MOST_COMPARED]) for x, y in pairs] for pairs in (m.pairs(), m.floors()))
+
+    def varies(of: Callable[[Tensor, Tensor], float], pair: tuple[Tensor, Tensor]) -> float:
+        """Return how much a distance varies when both sets are drawn anew from themselves."""
+        again = [[z[torch.randint(len(z), (len(z),), generator=random)] for z in pair] for _ in range(m.effort.resamples // 10)]
+        return float(np.std([of(*drawn) for drawn in again], ddof=1))
+
+    figures: dict[str, Any] = {}
+    for name, distance in DISTANCES.items():
+        m.tell("more distances", len(figures), len(DISTANCES))
+        means = [averaged(pairs, distance.of)[0] for pairs in (ours, floors)]
+        figures[name] = score(means[0], varies(distance.of, ours[0]), means[1], varies(distance.of, floors[0]))
+    figures |= {**m.facts(), "compared_count": min(m.shared, MOST_COMPARED)}
+    return Section("distances", "More distances", faults("distances", figures), (m.about_floors(),), figures)
 
 
 def variety_section(m: Material) -> Section:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reverie.base.errors import UserError
+from reverie.evaluation.metrics.distances import DISTANCES
 
 CLEAR = 2.0  # standard errors by which a difference must exceed noise to count
 
@@ -59,6 +60,7 @@ HEADLINES: dict[str, Headline] = {
         Headline("points", "sliced_wasserstein", "sliced Wasserstein", "low"),
         Headline("points", "sinkhorn", "Sinkhorn divergence", "low"),
         Headline("points", "mmd", "MMD²", "low"),
+        *(Headline("distances", name, distance.title, "low") for name, distance in DISTANCES.items()),
         Headline("variety", "precision", "precision", "high", ".3f"),
         Headline("variety", "recall", "recall", "high", ".3f"),
         Headline("variety", "density", "density", "high", ".3f"),

@@ -14,6 +14,7 @@ from reverie.base.errors import UserError
 from reverie.base.progress import Tell, silent
 from reverie.base.section import Section
 from reverie.base.spec import Spec
+from reverie.base.tensors import device_of
 from reverie.data import Dataset
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.samplers import Frame
@@ -60,7 +61,7 @@ class Model(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        return next(t for t in (*self.parameters(), *self.buffers())).device
+        return device_of(self)
 
     @abstractmethod
     def frames(self, wanted: DrawRequest) -> Iterator[Frame]:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import tomli_w
-import torch
-from pydantic import ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from pydantic import TypeAdapter, ValidationError
+from torch import nn
 
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, reason
 from reverie.base.spec import one_line
+from reverie.base.tensors import forms_of, read_tensors, write_tensors
 from reverie.runs.config import Config
 from reverie.runs.finding import RESCUE, Finding
 
@@ -52,34 +50,16 @@ def read_config(folder: Path) -> Config:
 
 def write_weights(folder: Path, model: nn.Module, file: str = WEIGHTS_FILE) -> None:
     """Write model.safetensors, or another file of weights."""
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    try:
-        with atomic(folder / file) as path:
-            save_file(state, path)
-    except SafetensorError as error:
-        raise UserError(f"cannot write {folder / file}: {error}; the disk may be full") from None
+    write_tensors(folder / file, model.state_dict())
 
 
 def read_weights(folder: Path, model: nn.Module, file: str = WEIGHTS_FILE) -> None:
     """Load model.safetensors, or another file of weights, into a model that must have exactly these tensors."""
     path = folder / file
-    try:
-        state: Mapping[str, Tensor] = load_file(path)
-    except FileNotFoundError:
-        raise UserError(f"the run {folder} has no weights: {path} is missing; train it again") from None
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is truncated or damaged ({error}); restore it or train the run again") from None
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    if wrong := sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)):
-        first = wrong[0]
-        raise UserError(
-            f"{path} does not fit {CONFIG}: {len(wrong)} tensors differ, first {first}"
-            f" (wanted {wanted.get(first, 'none')}, found {found.get(first, 'none')})"
-        )
-    if bad := [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]:
-        raise UserError(f"{path} holds values that are not finite, first in {bad[0]}; restore it or train the run again")
-    model.load_state_dict(state)
+    if not path.is_file():
+        raise UserError(f"the run {folder} has no weights: {path} is missing; train it again")
+    wanted, again = forms_of(model.state_dict()), "; restore it or train the run again"
+    model.load_state_dict(read_tensors(path, lambda _: wanted, TypeAdapter(None), fits=CONFIG, advice=again)[0])
 
 
 def _rows(folder: Path) -> Iterator[dict[str, Any]]:

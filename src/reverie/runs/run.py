@@ -18,7 +18,7 @@ from reverie.base.noise import Noise, image_seeds
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.denoiser import Denoiser, Steer
 from reverie.diffusion.samplers import Frame, Sampler
-from reverie.draw.picture import FILM_FRAMES
+from reverie.draw.picture import FILM_FRAMES, channels_last
 from reverie.families import FAMILIES
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.sampling import OPTIONS, build_guidance, build_sampling, chosen_sampling
@@ -308,10 +308,7 @@ class Run:
 
     def decode(self, z: Tensor) -> np.ndarray:
         """Return model units as an array in user units: (N, D), (N, H, W) or (N, H, W, C)."""
-        x = np.asarray(self.model.decode(z).float().cpu().numpy())
-        if x.ndim == 2:
-            return x
-        return x[:, 0] if x.shape[1] == 1 else np.moveaxis(x, 1, -1)
+        return channels_last(self.model.decode(z).float().cpu().numpy())
 
 
 def load(path: str | Path, device: str = "auto") -> Run:

@@ -18,12 +18,13 @@ from reverie.base.errors import UserError, unknown
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.scalar import sqrt
 from reverie.base.spec import build, parse
-from reverie.data.single import read_picture
+from reverie.data.single import Shape, read_picture
 from reverie.diffusion.denoiser import Denoiser, Given
 from reverie.diffusion.guidance import read_numbers
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, Frame, Sampler, start, trajectory
 from reverie.diffusion.schedule import Schedule
+from reverie.draw.picture import channels_last
 from reverie.runs.run import Options, Progress, Run
 
 INVERTIBLE = ("ddim", "heun")
@@ -31,14 +32,20 @@ USUAL_INVERSION = ("heun", 50, "uniform")
 MOST_STRENGTHS, MOST_ROWS, MOST_FRAMES = 32, 64, 1000
 
 
-def own_image(run: Run, image: str | Path | np.ndarray | Tensor) -> Tensor:
-    """Return an image in model units, (1, C, H, W), fitted as the training data were."""
+def image_shape(run: Run) -> Shape:
+    """Return the shape of a run's images, (C, H, W), and refuse a run of points."""
     shape = run.config.data.shape
     if len(shape) != 3:
-        raise UserError(f"{run.path} is a run of points; images can be edited only with a run of images")
-    picture = read_picture(image if isinstance(image, str | Path) else np.asarray(image), shape, "image", run.fit)
+        raise UserError(f"{run.path} is a run of points; this is done with images only")
+    return shape[0], shape[1], shape[2]
+
+
+def own_image(run: Run, image: str | Path | np.ndarray | Tensor) -> Tensor:
+    """Return an image in model units, (1, C, H, W), fitted as the training data were."""
+    given = image if isinstance(image, str | Path) else np.asarray(image)
+    picture = read_picture(given, image_shape(run), "image", run.fit)
     picture.say_fitted()
-    device = next(run.diffusion.parameters()).device
+    device = run.diffusion.device
     return run.diffusion.codec.encode(torch.from_numpy(picture.x)[None].to(device))
 
 
@@ -108,7 +115,7 @@ def guided(run: Run, options: Options, n: int) -> Denoiser:
     if label == "all" and "all" not in run.config.data.labels:
         raise UserError("here everything is of one label; give its name with --label, or none")
     cond = run.labels(label, n, options.get("seed", 0)) if label is not None else None
-    device = next(run.diffusion.parameters()).device
+    device = run.diffusion.device
     return Given(run.guidance(asked)(run.diffusion.denoiser), cond.to(device) if cond is not None else None)
 
 
@@ -210,9 +217,9 @@ def invert(
         hook.remove()
     before, back = run.decode(x0)[0], run.finished(frame)[0]
     noise = eps[0].float().cpu()
-    shown = noise[0] if len(noise) == 1 else noise.movedim(0, -1)
+    shown = channels_last(noise[None].numpy())[0]
     error = float(np.sqrt(((before - back) ** 2).mean()))
-    return Inversion(before, shown.numpy(), back, error, float(noise.mean()), float(noise.std()), calls)
+    return Inversion(before, shown, back, error, float(noise.mean()), float(noise.std()), calls)
 
 
 def slerp(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
@@ -238,7 +245,7 @@ def slerp(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
 def _end(run: Run, end: str | int | Path | np.ndarray, options: Options) -> Tensor:
     """Return the unit noise of one end, (C, H, W): a seed's own, or that of an image."""
     if isinstance(end, int) or (isinstance(end, str) and end.strip().isdecimal()):
-        device = next(run.diffusion.parameters()).device
+        device = run.diffusion.device
         return Noise(image_seeds(int(end), 1)).like(torch.empty(1, *run.config.data.shape, device=device))[0]
     x0 = own_image(run, end)
     sampler, grid = inversion(run, options)
@@ -263,8 +270,7 @@ def interpolate(
     way is of that label; without, the model goes by none.
     """
     run.require("interpolate")
-    if len(run.config.data.shape) != 3:
-        raise UserError(f"{run.path} is a run of points; only images are led over into each other")
+    image_shape(run)
     if not 2 <= frames <= MOST_FRAMES:
         raise UserError(f"a way needs from 2 to {MOST_FRAMES:,} frames, got {frames}")
     sampler, grid = inversion(run, options)

@@ -17,7 +17,9 @@ from reverie.base.spec import build
 from reverie.data.single import Shape, read_mask, read_picture
 from reverie.diffusion.known import INPAINTERS, POSTERIORS, Method, Replacement
 from reverie.diffusion.measurements import MEASUREMENTS, Keep, Measurement
+from reverie.draw.picture import channels_last
 from reverie.runs.run import Options, Progress, Run, check_count, load
+from reverie.steering.editing import image_shape
 from reverie.steering.results import Restored
 
 Picture = str | Path | np.ndarray
@@ -65,8 +67,8 @@ def inpaint(
             raise UserError(f"{run.path} is a run of images; give an image and a mask instead of --known")
         if image is None or mask is None:
             raise UserError("inpainting needs an image and a --mask that is white where to fill, or a half such as left-half")
-        picture = read_picture(image, _picture_shape(run), "image", run.fit)
-        seen = torch.from_numpy(read_mask(mask, _picture_shape(run), picture.size, run.fit).copy())
+        picture = read_picture(image, image_shape(run), "image", run.fit)
+        seen = torch.from_numpy(read_mask(mask, image_shape(run), picture.size, run.fit).copy())
         picture.say_fitted(", as is a mask of its size")
         truth = torch.from_numpy(picture.x)
     n = n if n is not None else POINTS if len(shape) == 1 else IMAGES
@@ -105,7 +107,7 @@ def restore(
     """
     run = run if isinstance(run, Run) else load(run, device)
     run.require("restore")
-    shape = _picture_shape(run)
+    shape = image_shape(run)
     action = build(MEASUREMENTS, task, "task")
     small = action.seen(shape)
     way = build(POSTERIORS, method, "method")
@@ -160,7 +162,7 @@ def _draw(
     chosen["grid"] = way.grid(options.get("grid"))
     if options.get("precision", "fp32") != "fp32" and not isinstance(way, Replacement):
         raise UserError("dps and moment follow gradients, which bf16 does not carry; take fp32, or the method replace")
-    device = next(run.diffusion.parameters()).device
+    device = run.diffusion.device
     left: list[Tensor] = []
     steer = way.steer(measure, y.to(device), noise, lambda solved: left.append(solved.residual.cpu()))
     parts, size = [], run.batch_size()
@@ -182,13 +184,6 @@ def _draw(
 def _solver(left: list[Tensor]) -> dict[str, float]:
     """Return how far the linear systems were solved: the mean relative residual, of all images and steps."""
     return {"unsolved": float(torch.cat(left).mean())} if left else {}
-
-
-def _picture_shape(run: Run) -> Shape:
-    shape = run.config.data.shape
-    if len(shape) != 3:
-        raise UserError(f"{run.path} is a run of points; only runs of images can be restored")
-    return shape[0], shape[1], shape[2]
 
 
 def _read_known(text: str | None, size: int) -> tuple[Tensor, Tensor]:
@@ -220,7 +215,4 @@ def _title(run: Run, method: str, options: Options) -> str:
 
 def _user(x: Tensor) -> np.ndarray:
     """Return (N, D), or images as (N, H, W) or (N, H, W, C)."""
-    values = x.numpy()
-    if values.ndim == 2:
-        return values
-    return values[:, 0] if values.shape[1] == 1 else np.ascontiguousarray(np.moveaxis(values, 1, -1))
+    return channels_last(x.numpy())

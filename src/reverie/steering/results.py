@@ -22,6 +22,7 @@ from reverie.draw.picture import (
     dots,
     figure,
     headline,
+    over_white,
     plane,
     png_bytes,
     save,
@@ -141,6 +142,6 @@ def _shown(image: np.ndarray) -> np.ndarray:
     pixels = image[..., None] if image.ndim == 2 else image
     hidden = np.isnan(pixels).any(-1)
     if pixels.shape[-1] == 4:
-        pixels = pixels[..., :3] * pixels[..., 3:] + 1 - pixels[..., 3:]
+        pixels = over_white(pixels)
     colour = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
     return to_bytes(np.where(hidden[..., None], FILL, np.nan_to_num(colour)))

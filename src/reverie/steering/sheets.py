@@ -18,9 +18,7 @@ FILM_SIDE = 256  # pixels, at least, of a film
 
 def _image(axes: Axes, image: np.ndarray, title: str = "") -> None:
     """Show an image in [0, 1], (H, W[, C]), without anything around it."""
-    pixels = to_bytes(image)
-    pixels = np.broadcast_to(pixels[..., None], (*pixels.shape, 3)) if pixels.ndim == 2 else pixels
-    axes.imshow(pixels, interpolation="nearest")
+    axes.imshow(coloured(to_bytes(image)[None])[0], interpolation="nearest")
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
     titled(axes, title)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from reverie.base.errors import UserError
-from reverie.base.files import atomic, reason
-from reverie.base.spec import one_line
+from reverie.base.files import reason
+from reverie.base.tensors import read_tensors, write_tensors
 from reverie.training.learner import Facts, Learner, Snapshot
 
 FOLDER, BEST, LOCK = "checkpoints", "best.safetensors", ".lock"
@@ -24,12 +20,18 @@ KEPT = 2  # the newest of them, besides the best
 PARTS = ("good", "last")  # states a rescue may go back to, kept beside the newest where they are others; see Learner
 
 
-def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
-    digest = hashlib.blake2b(facts.encode(), digest_size=16)
-    for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(tensors[name].detach().cpu().contiguous().numpy().data)
-    return digest.hexdigest()
+class States(BaseModel):
+    """The facts of each state that a checkpoint holds: the newest, and those of PARTS where they are others."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    now: Facts
+    good: Facts | None = None
+    last: Facts | None = None
+
+    def present(self) -> dict[str, Facts]:
+        """Return the facts of the states that are there."""
+        return {part: facts for part in ("now", *PARTS) if (facts := getattr(self, part)) is not None}
 
 
 def existing(run: Path) -> list[Path]:
@@ -42,49 +44,28 @@ def write(run: Path, now: Snapshot, others: Mapping[str, Snapshot] | None = None
     if not run.is_dir():
         raise UserError(f"the run folder {run} has been removed, so the training stopped at step {now.facts.i:,}")
     states = {"now": now, **(others or {})}
-    said = json.dumps({part: state.facts.model_dump() for part, state in states.items()})
-    tensors = {f"{part}.{n}": t.cpu().clone() for part, state in states.items() for n, t in state.tensors.items()}
     path = run / FOLDER / (name or f"{now.facts.i:09d}.safetensors")
-    try:
-        with atomic(path) as aside:
-            save_file(tensors, aside, {"facts": said, "checksum": _checksum(tensors, said)})
-    except SafetensorError as error:
-        raise UserError(f"cannot write {path}: {error}; the disk may be full; earlier checkpoints are kept") from None
+    tensors = {f"{part}.{n}": t for part, state in states.items() for n, t in state.tensors.items()}
+    facts = json.dumps({part: state.facts.model_dump() for part, state in states.items()})
+    write_tensors(path, tensors, facts, "; earlier checkpoints are kept")
     for old in existing(run)[KEPT:]:
         old.unlink(missing_ok=True)
 
 
 def read(path: Path, learner: Learner) -> dict[str, Snapshot]:
-    """Read a checkpoint of a learner like this one: the state "now", and those of PARTS that are there.
-
-    Names and shapes are checked before anything is loaded, values before anything is used.
-    """
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            names: dict[str, list[str]] = {"now": []}
-            for name in file.keys():  # noqa: SIM118, not a dict
-                part, _, rest = name.partition(".")
-                names.setdefault(part, []).append(rest)
-            if unknown := sorted(names.keys() - {"now", *PARTS}):
-                raise UserError(f"{path} holds tensors of no known kind, first {unknown[0]}")
-            for part, found in names.items():
-                learner.check({name: file.get_slice(f"{part}.{name}") for name in found}, path)
-            tensors = {f"{part}.{name}": file.get_tensor(f"{part}.{name}") for part, found in names.items() for name in found}
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is truncated or damaged: {error}") from None
-    said = metadata.get("facts", "")
-    if metadata.get("checksum") != _checksum(tensors, said):
-        raise UserError(f"{path} is torn: its checksum is wrong")
-    try:
-        told = json.loads(said)
-        facts = {part: Facts.model_validate(told[part]) for part in names}
-    except (ValueError, KeyError, TypeError) as error:
-        why = one_line(error) if isinstance(error, ValidationError) else error
-        raise UserError(f"{path} does not say how far the training was: {why}") from None
-    if bad := [name for name, t in tensors.items() if not t.isfinite().all()]:
-        raise UserError(f"{path} holds values that are not finite, first in {bad[0]}")
-    return {part: Snapshot({n: tensors[f"{part}.{n}"] for n in found}, facts[part]) for part, found in names.items()}
+    """Read a checkpoint of a learner like this one: the state "now", and those of PARTS that are there."""
+    forms = learner.forms()
+    tensors, states = read_tensors(
+        path,
+        lambda states: {f"{part}.{name}": form for part in states.present() for name, form in forms.items()},
+        TypeAdapter(States),
+        fits="config.toml",
+        optional=lambda name: name.partition(".")[2].startswith("optimizer."),
+    )
+    return {
+        part: Snapshot({n.removeprefix(f"{part}."): t for n, t in tensors.items() if n.startswith(f"{part}.")}, facts)
+        for part, facts in states.present().items()
+    }
 
 
 def restore(run: Path, learner: Learner) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from torch.nn import functional
 from reverie.base.errors import UserError
 from reverie.base.noise import check_seed, mix_seed
 from reverie.base.signals import Stopped, stop_requests
+from reverie.base.tensors import device_of
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.loss import draw_times
 from reverie.diffusion.pair import Pair
@@ -22,11 +22,12 @@ from reverie.runs.classifier import ClassifierFacts, classifier_for, write_class
 from reverie.runs.reread import reread
 from reverie.runs.run import Run
 from reverie.runs.step import Step
+from reverie.training.learner import Average
 from reverie.training.loader import reader
 from reverie.training.optimizer import adamw
 
 MINUTES = 2.0  # if nothing is said
-BATCH, RATE, DECAY, WARMUP = 128, 2e-3, 0.01, 0.02
+BATCH, RATE, DECAY, WARMUP, EMA_SHARE = 128, 2e-3, 0.01, 0.02, 0.05
 REPORTS, CLOCK = 100, 0.5  # how often a training reports, and the fewest seconds between
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # times at which the accuracy is told
 MOST_HELD_OUT = 2000
@@ -67,29 +68,28 @@ class ClassifierTraining:
 
     def __iter__(self) -> Iterator[Step]:
         """Yield the reports, then write the classifier; raise Stopped if asked to stop."""
-        device = next(self.run.diffusion.parameters()).device
+        device = self.run.diffusion.device
         classifier = classifier_for(self.run.config, self.seed).to(device)
-        average = copy.deepcopy(classifier).requires_grad_(False).eval()
+        average = Average(classifier, EMA_SHARE)
         with stop_requests() as stop:
             last = None
             for last in self._fit(classifier, average, stop):
                 yield last
             if last is None:
                 raise Stopped(stop.by)
-            self.accuracy = self.measure(average)
+            self.accuracy = self.measure(average.model)
             facts = ClassifierFacts(
                 fingerprint=self.run.config.data.fingerprint, steps=last.i, seconds=last.seconds, seed=self.seed,
                 held_out=min(len(self.held_out), MOST_HELD_OUT), accuracy=self.accuracy,
             )  # fmt: skip
-            self.path = write_classifier(self.run.path, average, facts)
+            self.path = write_classifier(self.run.path, average.model, facts)
         if stop():
             raise Stopped(stop.by)
 
-    def _fit(self, classifier: Classifier, average: Classifier, stop: Callable[[], bool]) -> Iterator[Step]:
+    def _fit(self, classifier: Classifier, average: Average[Classifier], stop: Callable[[], bool]) -> Iterator[Step]:
         (optimizer,) = adamw(classifier, RATE, DECAY)
-        mine, theirs = ([p.detach() for p in net.parameters()] for net in (average, classifier))
         loader = reader(self.train, BATCH, self.seed)
-        device = theirs[0].device
+        device = device_of(classifier)
         begun = reported = time.monotonic()
         i = reported_at = 0
         fraction, total, count = 0.0, 0.0, 0
@@ -102,7 +102,7 @@ class ClassifierTraining:
             lost = self.loss(classifier, x.to(device), labels.to(device), mix_seed(self.seed, i))
             lost.backward()
             optimizer.step()
-            torch._foreach_lerp_(mine, theirs, 1 / (1 + 0.05 * i))
+            average.update(i)
             i += 1
             total, count = total + float(lost.detach()), count + 1
             now = time.monotonic()
@@ -126,7 +126,7 @@ class ClassifierTraining:
     @torch.no_grad()
     def measure(self, classifier: Classifier) -> dict[str, float]:
         """Return the share of held-out data told rightly, at each of a few times."""
-        device, right = next(classifier.parameters()).device, dict.fromkeys(map(str, LEVELS), 0)
+        device, right = device_of(classifier), dict.fromkeys(map(str, LEVELS), 0)
         chosen = torch.arange(min(len(self.held_out), MOST_HELD_OUT))
         random = torch.Generator().manual_seed(mix_seed(self.seed, -(2**40)))
         for part in chosen.split(500):

@@ -6,25 +6,27 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from reverie.base.errors import UserError
+from reverie.base.tensors import Form, forms_of
 from reverie.families.model import Model
 from reverie.runs.config import TrainingConfig
 from reverie.training.optimizer import OPTIMIZERS, STATE
 
+M = TypeVar("M", bound=nn.Module)
 
-class Average:
+
+class Average(Generic[M]):
     """The exponential average of a model's parameters, over the last `share` of the steps so far (arXiv:2312.02696).
 
     Because the horizon grows with the run, the average is never stuck at the first weights.
     """
 
-    def __init__(self, model: Model, share: float) -> None:
+    def __init__(self, model: M, share: float) -> None:
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
         self.share = share
         self._mine: list[Tensor] = list(self.model.parameters())
@@ -104,13 +106,14 @@ class Learner:
             found |= {f"{prefix}.{key}": value for key, value in optimizer.state.get(p, {}).items()}
         return found
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the name and shape of every tensor that a learner like this can have; the optimizers' may be missing."""
+    def forms(self) -> dict[str, Form]:
+        """Return the form of every tensor that a learner like this can have; the optimizers' may be missing."""
         wanted = {
-            f"{part}.{name}": tuple(t.shape) for part, module in self._modules() for name, t in module.state_dict().items()
+            f"{part}.{name}": form for part, module in self._modules() for name, form in forms_of(module.state_dict()).items()
         }
         for prefix, _, optimizer, p in self._optimizer_parameters():
-            wanted |= {f"{prefix}.{key}": () if key == "step" else tuple(p.shape) for key in STATE[type(optimizer)]}
+            shapes = {key: () if key == "step" else tuple(p.shape) for key in STATE[type(optimizer)]}
+            wanted |= {f"{prefix}.{key}": Form(p.dtype, shape) for key, shape in shapes.items()}
         return wanted
 
     def snapshot(self) -> Snapshot:
@@ -143,16 +146,3 @@ class Learner:
         """Tell whether every weight is a number."""
         weights = [t.detach() for t in self.model.state_dict().values() if t.is_floating_point()]
         return math.isfinite(float(torch.stack(torch._foreach_norm(weights)).sum()))
-
-    def check(self, tensors: Mapping[str, Any], path: object) -> None:
-        """Refuse tensors, or slices of a file that know their shape, that are not those of a learner like this."""
-        wanted = self.shapes()
-        found = {name: tuple(t.get_shape() if hasattr(t, "get_shape") else t.shape) for name, t in tensors.items()}
-        needed = {name for name in wanted if not name.startswith("optimizer.")}
-        wrong = sorted(n for n in needed | found.keys() if wanted.get(n) != found.get(n))
-        if wrong:
-            name = wrong[0]
-            raise UserError(
-                f"{path} does not fit config.toml: {len(wrong)} tensors differ, first {name}"
-                f" (wanted {wanted.get(name, 'none')}, found {found.get(name, 'none')})"
-            )

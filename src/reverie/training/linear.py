@@ -106,7 +106,7 @@ def first_map(model: Diffusion) -> FirstMap | None:
     layers = [m for m in model.denoiser.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     hooks = [layer.register_forward_hook(note) for layer in layers]
     try:
-        model.denoiser(torch.zeros(1, *model.shape, device=next(model.parameters()).device), 0.5)
+        model.denoiser(torch.zeros(1, *model.shape, device=model.device), 0.5)
     finally:
         for hook in hooks:
             hook.remove()

@@ -143,8 +143,8 @@ def prepare(
     given, options = dict(options), options | wishes.smaller
     train_set, held_out = dataset.split(seed)
     if epochs is not None:
-        batch = options.get("batch", kind.batch(dataset)) * options.get("accumulate", 1)
-        steps = max(1, round(epochs * len(train_set) / batch))
+        one_step = train_set.passes(options.get("accumulate", 1), options.get("batch", kind.batch(dataset)))
+        steps = max(1, round(epochs / one_step))
     tell = reading.get("on_progress") or silent
     plan = kind.plan(PlanRequest(dataset, train_set, minutes, steps, seed, where.type, wished, options, tell))
     reasons = (*plan.reasons, *wishes.notes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from reverie.base.distances import nearest
+from reverie.base.distances import energy_distance, nearest
 from reverie.base.errors import ReverieWarning
 from reverie.base.files import atomic
 from reverie.data import Dataset, LazyImages, at_once, evaluated_at_once
@@ -36,16 +35,6 @@ def draw(run: Run, n: int) -> Tensor:
         for frame in run.frames(n, steps=STEPS):
             last = frame
     return last.x0
-
-
-def energy_distance(x: Tensor, y: Tensor) -> float:
-    """Return 2 E|x - y| - E|x - x'| - E|y - y'|, zero only for equal distributions (Székely and Rizzo 2013)."""
-    x, y = x.flatten(1), y.flatten(1)
-
-    def within(z: Tensor) -> Tensor:
-        return torch.cdist(z, z).sum() / max(1, len(z) * (len(z) - 1))
-
-    return float(2 * torch.cdist(x, y).mean() - within(x) - within(y)) / math.sqrt(x.shape[1])
 
 
 class Previews:

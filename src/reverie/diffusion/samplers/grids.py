@@ -98,7 +98,7 @@ def _log_noise(schedule: Schedule, t: float) -> float:
     alpha, sigma = schedule(t)
     if not sigma > 0:
         raise UserError(f"this grid needs noise at its end, and there is none at t = {t:g}; end it above")
-    return math.log(sigma / alpha) if alpha > 0 else math.log(MOST_NOISE)
+    return math.log(MOST_NOISE if schedule.is_pure_noise(t) else sigma / alpha)
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class LogSNR(Falling):
         times = torch.as_tensor(schedule.invert(-2 * log_noise))
         if len(times) > 1:
             times[-1] = end
-        if schedule(self.start)[0] > 0:
+        if not schedule.is_pure_noise(self.start):
             times[0] = self.start
         return times
 

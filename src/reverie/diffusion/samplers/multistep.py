@@ -35,7 +35,7 @@ GROWTH = (3.0, 1.5)
 
 def half_log_snr(schedule: Schedule, t: float) -> float:
     """Return l = log(alpha / sigma), which rises as noise falls; -inf where alpha = 0."""
-    return float(schedule.log_snr(t)) / 2
+    return -math.inf if schedule.is_pure_noise(t) else float(schedule.log_snr(t)) / 2
 
 
 def remember(place: float, estimate: Tensor, past: Past, length: int) -> Past:
@@ -230,7 +230,7 @@ class AdamsBashforth(Sampler):
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Past | None) -> tuple[Tensor, Past]:
         """Return x at time s and the estimates to remember."""
         (alpha_t, sigma_t), (alpha_s, sigma_s) = denoise.schedule(now.t), denoise.schedule(s)
-        place, past = float(sigma_t / alpha_t) if alpha_t > 0 else math.inf, memory or []
+        place, past = math.inf if denoise.schedule.is_pure_noise(now.t) else float(sigma_t / alpha_t), memory or []
         kept = remember(place, now.pair.eps, past, self.terms - 1)
         if memory is None and self.terms == 3:
             return trapezoid(denoise, now, s), kept

@@ -99,7 +99,7 @@ class SigmaSpace(Sampler):
         u_s = sigma_s / alpha_s
         aim = u_s * (alpha_t * u_s / sigma_t) ** (self.mu / (1 - self.mu))  # u', with 1 / u_t so that alpha = 0 is no exception
         x = now.pair.mix(alpha_s, alpha_s * aim)
-        if memory is not None and self.gamma > 1 and alpha_t > 0:
+        if memory is not None and self.gamma > 1 and not denoise.schedule.is_pure_noise(now.t):
             lead = alpha_s * (aim - sigma_t / alpha_t) * (self.gamma - 1)
             x = combine(1.0, x, lead, now.pair.eps - memory)
         if self.mu:
@@ -128,7 +128,7 @@ class EulerMaruyama(Sampler):
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
         """Return x at time s."""
         alpha, sigma = denoise.schedule(now.t)
-        if not alpha > 0:
+        if denoise.schedule.is_pure_noise(now.t):
             return DDPM().step(denoise, now, s, noise, None)
         d_alpha, d_sigma = denoise.schedule.rates(now.t)
         pull = d_alpha / alpha * sigma

@@ -44,7 +44,7 @@ class Heun(Sampler):
     def stir(self, schedule: Schedule, x: Tensor, t: float, noise: Noise) -> tuple[Tensor, float]:
         """Raise the noise level, as far as the schedule goes."""
         alpha, sigma = schedule(t)
-        if not (self.churn and alpha > 0 and self.low <= sigma / alpha <= self.high):
+        if not (self.churn and not schedule.is_pure_noise(t) and self.low <= sigma / alpha <= self.high):
             return x, t
         higher = float(schedule.invert(-2 * math.log(sigma / alpha * (1 + self.churn))))
         if higher <= t:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.base.errors import UserError
-from reverie.base.files import atomic
 from reverie.base.noise import check_seed
+from reverie.base.tensors import forms_of, read_tensors, write_tensors
 
 BATCH = 128
 FEWEST_STEPS, MOST_STEPS, EPOCHS = 500, 4000, 8
 SMALL, LARGE = 12, 40  # sides below which the second convolution is padded, and above which there is a third one
-FORMAT = "1"  # of the cached file: a change of the network or of its training makes another one
 
 
 class LeNet(nn.Module):
@@ -105,38 +103,34 @@ def accuracy(net: LeNet, images: Tensor, labels: Tensor) -> float:
     return float((answers(net, images)[1] == labels).double().mean())
 
 
-def remember(net: LeNet, facts: dict[str, float], path: Path) -> None:
+class Facts(BaseModel):
+    """What is kept beside the weights: the share of right answers, and of how many held-out images.
+
+    A change of the network or of its training makes another format, and files of the old one are not used.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    format: Literal[1] = 1
+    accuracy: float = Field(ge=0, le=1)
+    held_out: int = Field(ge=1, lt=2**53)
+
+
+def remember(net: LeNet, facts: Facts, path: Path) -> None:
     """Write the weights and facts to a file; where that is not possible, go on without."""
-    state = {name: tensor.contiguous() for name, tensor in net.state_dict().items()}
     try:
-        with atomic(path) as aside:
-            save_file(state, aside, {"format": FORMAT, "facts": json.dumps(facts)})
-    except (UserError, SafetensorError) as error:
+        write_tensors(path, net.state_dict(), facts.model_dump_json())
+    except UserError as error:
         logging.getLogger(__name__).info("the classifier is not kept: %s", error)
 
 
-def _right(facts: object) -> bool:
-    """Tell whether facts read from a file are what `remember` is given: a share of right answers, and of how many."""
-    match facts:
-        case {"accuracy": float() | int() as share, "held_out": int() as count}:
-            return 0 <= share <= 1 and 1 <= count < 2**53
-        case _:
-            return False
-
-
-def recall(path: Path, shape: tuple[int, ...], classes: int) -> tuple[LeNet, dict[str, float]] | None:
+def recall(path: Path, shape: tuple[int, ...], classes: int) -> tuple[LeNet, Facts] | None:
     """Read a classifier back, or nothing if there is none or the file is not whole and right in every tensor."""
     net = make(shape, classes)
+    wanted = forms_of(net.state_dict())
     try:
-        with safe_open(path, "pt") as file:
-            about = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
-        facts = json.loads(about.get("facts", ""))
-    except (SafetensorError, OSError, ValueError):
-        return None
-    wanted = {name: tensor.shape for name, tensor in net.state_dict().items()}
-    whole = {name: tensor.shape for name, tensor in state.items()} == wanted
-    if about.get("format") != FORMAT or not _right(facts) or not whole or not all(t.isfinite().all() for t in state.values()):
+        state, facts = read_tensors(path, lambda _: wanted, TypeAdapter(Facts), fits="these data")
+    except UserError:
         return None
     net.load_state_dict(state)
     return net.eval(), facts

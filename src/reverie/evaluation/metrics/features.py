@@ -98,15 +98,15 @@ def own_classifier(
         )  # fmt: skip
         x, labels = held.batch(torch.arange(min(len(held), JUDGED)))
         assert labels is not None
-        found = net, {"accuracy": classifier.accuracy(net, x, labels), "held_out": len(x)}
+        found = net, classifier.Facts(accuracy=classifier.accuracy(net, x, labels), held_out=len(x))
         classifier.remember(*found, path)
     net, facts = found
     return net, {
         "net": "LeNet-5 trained on the run's own labels, 84 features",
         "trained_on": len(train),
         "seed": 0,
-        "held_out_accuracy": facts["accuracy"],
-        "held_out_count": int(facts["held_out"]),
+        "held_out_accuracy": facts.accuracy,
+        "held_out_count": facts.held_out,
     }
 
 

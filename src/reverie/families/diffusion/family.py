@@ -81,7 +81,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
         network: Spec = parse(wished["network"]) if "network" in wished else chosen.network
         full = network_for(data.shape, len(data.label_names), network)
         check_width(full)
-        passes = self._seen(full, training, request) / len(request.train)
+        passes = self._passes(full, training, request)
         augment, why = choose_augment(wished.get("augment", "auto"), request.train, passes, request.seed, request.tell)
         reasons += (why,) if why else ()
         full |= {"told": n} if (n := len(told_entries(augment, data.shape))) else {}
@@ -103,14 +103,15 @@ class DiffusionFamily(Family[DiffusionSettings]):
             raise UserError(f"cannot train like this: {one_line(error)}") from None
         return FamilyPlan(settings, training, reasons)
 
-    def _seen(self, network: Spec, training: Mapping[str, Any], request: PlanRequest) -> float:
-        """Return how many data a training will see: by its steps, or about as many as fit into its minutes."""
+    def _passes(self, network: Spec, training: Mapping[str, Any], request: PlanRequest) -> float:
+        """Return how often a training will see each datum: by its steps, or about as often as fits into its minutes."""
         if training.get("steps"):
-            return float(training["steps"] * training["batch"] * training.get("accumulate", 1))
+            return request.train.passes(training["steps"] * training.get("accumulate", 1), training["batch"])
         with torch.device("meta"), FlopCounterMode(display=False) as counter:
             net = build(NETWORKS, network, "network")
             net(torch.zeros(1, *request.data.shape), torch.zeros(1))
-        return 60 * float(training["minutes"]) * SPEED[request.device == "cpu"] / (3 * max(1, counter.get_total_flops()))
+        seen = 60 * float(training["minutes"]) * SPEED[request.device == "cpu"] / (3 * max(1, counter.get_total_flops()))
+        return float(seen / len(request.train))
 
     def network(self, form: Dataset, minutes: float | None, steps: int | None, wished: Mapping[str, Any]) -> Spec | None:
         """Return the network, asked for or planned; it refuses a shape that it cannot take."""

@@ -28,7 +28,7 @@ OPTIMUM_MOST = 10**8  # numbers in a training set, above which its optimum is no
 
 def _draws(model: Diffusion, data: Dataset, seed: int, draws: int) -> Iterator[tuple[Tensor, Pair, Tensor | None]]:
     """Yield times (b,), data with noise, and labels: the same at every call, with as many times from each range of t."""
-    schedule, device = model.denoiser.schedule, next(model.parameters()).device
+    schedule, device = model.denoiser.schedule, model.device
     random = torch.Generator().manual_seed(mix_seed(seed, -(2**40)))
     t = schedule.t_min + (1 - schedule.t_min) * (torch.randperm(draws, generator=random) + 0.5).double() / draws
     for part in torch.arange(draws).split(evaluated_at_once(data.shape, LOOKED_AT)):
@@ -83,7 +83,7 @@ def optimum(model: Diffusion, data: Dataset) -> DatasetDenoiser | None:
     """Return the best possible model of a finite set; None where the set is too large to say."""
     if not isinstance(data.x, Tensor) or data.x.numel() > OPTIMUM_MOST:
         return None
-    device = next(model.parameters()).device
+    device = model.device
     z = model.codec.encode(data.batch(torch.arange(len(data)))[0].to(device))
     return DatasetDenoiser(model.denoiser.schedule, z, data.labels.to(device) if data.labels is not None else None)
 

@@ -150,11 +150,10 @@ class Diffusion(TrainedModel):
         from instead of noise alone.
         """
         noise = Noise(seeds)
-        device = next(self.parameters()).device
         denoise: Denoiser = Given(self.denoiser if guidance is None else guidance(self.denoiser), cond)
         if steer is not None:
             denoise = steer(denoise)
-        eps = noise.like(torch.empty(len(seeds), *self.shape, device=device))
+        eps = noise.like(torch.empty(len(seeds), *self.shape, device=self.device))
         t = float(grid[0])
         x = start(denoise.schedule, t, eps) if origin is None else Pair(origin, eps).mix(*denoise.schedule(t))
         yield from trajectory(denoise, sampler, x, grid, noise)

@@ -1,0 +1,121 @@
+"""The one way tensors go to a file and come back: safetensors with facts and a checksum in the header.  Never a pickle."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from reverie.base.errors import UserError
+from reverie.base.files import atomic, reason
+from reverie.base.spec import one_line
+
+F = TypeVar("F")
+
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+FACTS, CHECKSUM = "facts", "checksum"  # keys of the header's metadata
+
+
+class Form(NamedTuple):
+    """What a tensor is before its values are read."""
+
+    dtype: torch.dtype | None
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')} {self.shape}"
+
+
+def forms_of(tensors: Mapping[str, Tensor]) -> dict[str, Form]:
+    """Return the form of every tensor, by name."""
+    return {name: Form(tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Return where the parameters and buffers of a module are."""
+    return next(chain(module.parameters(), module.buffers())).device
+
+
+def checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
+    """Return a hash of facts, names and values.  tensors: on the CPU."""
+    digest = hashlib.blake2b(facts.encode(), digest_size=16)
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].numpy().data)
+    return digest.hexdigest()
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: str = "", kept: str = "") -> None:
+    """Write tensors with facts (JSON) in the header, whole or not at all.  kept: what to say where the disk is full."""
+    ours = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+    try:
+        with atomic(path) as aside:
+            save_file(ours, aside, {**({FACTS: facts} if facts else {}), CHECKSUM: checksum(ours, facts)})
+    except SafetensorError as error:
+        raise UserError(f"cannot write {path}: {error}; the disk may be full{kept}") from None
+
+
+def read_tensors(
+    path: Path,
+    wanted: Callable[[F], Mapping[str, Form]],
+    facts: TypeAdapter[F],
+    *,
+    fits: str,
+    optional: Callable[[str], bool] = lambda name: False,
+    advice: str = "",
+) -> tuple[dict[str, Tensor], F]:
+    """Read tensors and facts that must be right in every respect, and refuse the file in one sentence otherwise.
+
+    Facts are checked by their schema, and names, dtypes and shapes by what is wanted for these facts, before any tensor is
+    read; then the checksum, where there is one (older files have none), and that all values are finite.  fits: what the file
+    has to fit, for messages; optional: names that may be missing; advice: what to do, put behind every refusal.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            said = metadata.get(FACTS, "")
+            known = _validated(path, said, facts, advice)
+            needed = wanted(known)
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, not a dict
+            found = {name: Form(DTYPES.get(part.get_dtype()), tuple(part.get_shape())) for name, part in slices.items()}
+            _check_forms(path, needed, found, fits, optional, advice)
+            tensors = {name: file.get_tensor(name) for name in found}
+    except SafetensorError as error:
+        raise UserError(f"{path} is truncated or damaged: {error}{advice}") from None
+    except OSError as error:
+        raise UserError(f"{path} is truncated or damaged: {reason(error)}{advice}") from None
+    if CHECKSUM in metadata and metadata[CHECKSUM] != checksum(tensors, said):
+        raise UserError(f"{path} is torn: its checksum is wrong{advice}")
+    if bad := [name for name, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]:
+        raise UserError(f"{path} holds values that are not finite, first in {bad[0]}{advice}")
+    return tensors, known
+
+
+def _validated(path: Path, said: str, facts: TypeAdapter[F], advice: str) -> F:
+    try:
+        return facts.validate_json(said or "null")
+    except ValidationError as error:
+        raise UserError(f"{path} does not say what it holds: {one_line(error)}{advice}") from None
+
+
+def _check_forms(
+    path: Path, wanted: Mapping[str, Form], found: Mapping[str, Form], fits: str, optional: Callable[[str], bool], advice: str
+) -> None:
+    needed = {name for name in wanted if not optional(name)}
+    if wrong := sorted(name for name in needed | found.keys() if wanted.get(name) != found.get(name)):
+        first = wrong[0]
+        raise UserError(
+            f"{path} does not fit {fits}: {len(wrong)} tensors differ, first {first}"
+            f" (wanted {wanted.get(first, 'none')}, found {found.get(first, 'none')}){advice}"
+        )

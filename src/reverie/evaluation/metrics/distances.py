@@ -1,0 +1,24 @@
+"""Distances between two sets of features by name: a line of DISTANCES is measured, printed, compared and tested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from reverie.base.distances import energy_distance
+
+
+@dataclass(frozen=True)
+class Distance:
+    """A function of two sets, (N, D) and (M, D), that grows as they differ, and what it is called.
+
+    It is called with at most 1,000 of each, and again for the floor and for resampled sets.
+    """
+
+    of: Callable[[Tensor, Tensor], float]
+    title: str
+
+
+DISTANCES: dict[str, Distance] = {"energy": Distance(energy_distance, "energy distance")}

@@ -1,0 +1,1 @@
+"""What developers run: `python -m tools.map` draws docs/map.svg."""
