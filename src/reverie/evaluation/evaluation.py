@@ -15,6 +15,7 @@ from torch import Tensor
 from reverie.base.errors import UserError, pick
 from reverie.base.progress import Tell, silent
 from reverie.data import DATASETS, Dataset, load_data
+from reverie.data.kind import KINDS
 from reverie.evaluation.judge import judge, missing
 from reverie.evaluation.measure import gather, sections_of, without_data
 from reverie.evaluation.metrics.features import FEATURES, Features
@@ -106,7 +107,7 @@ def find_data(
     source = known.source or known.name
     found = reread(known, data=data, data_dir=data_dir, on_progress=tell)
     train, held = found.split(known.seed)
-    if not found.is_images and source in DATASETS:
+    if found.kind == "points" and source in DATASETS:
         held = load_data(source, max(2 * n, 16) * max(1, len(known.labels)), known.seed + 1)
         if len(held) == len(found) and held.fingerprint() == found.fingerprint():  # not made but kept
             held = found.split(known.seed)[1]
@@ -138,7 +139,7 @@ def draw(run: Run, n: int, say: Say, tell: Tell, options: Options) -> tuple[Samp
         parts.append(part)
         if len(parts) == 1:
             each = (time.perf_counter() - begun) / len(part)
-            noun = "an image" if len(run.config.data.shape) > 1 else "a point"
+            noun = KINDS[run.kind]
             left = each * (n - len(part))
             say(f"sampling takes {1e3 * each:.3g} ms {noun}: {left:.0f} s more for {n:,}" if left >= 1 else
                 f"sampling takes {1e3 * each:.3g} ms {noun}")  # fmt: skip

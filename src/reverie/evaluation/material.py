@@ -14,6 +14,7 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.progress import Tell, silent
 from reverie.data import Dataset, LazyImages
+from reverie.data.kind import Kind
 from reverie.evaluation.metrics.features import Features, choose
 
 REFERENCE = {False: 10_000, True: 4_000}  # data that features are taken of, at most; fewer when in a hurry
@@ -69,7 +70,7 @@ class Material:
     labels: Tensor | None
     train: Dataset
     held: Dataset
-    kind: str | Callable[[Tensor], Tensor] | Features = "auto"
+    by: str | Callable[[Tensor], Tensor] | Features = "auto"
     seed: int = 0
     effort: Effort = Effort()
     tell: Tell = silent
@@ -97,15 +98,15 @@ class Material:
         return self.known or (self.train, self.held)
 
     @property
-    def is_images(self) -> bool:
-        """Whether these are images and not points."""
-        return self.train.is_images
+    def kind(self) -> Kind:
+        """What one datum is."""
+        return self.train.kind
 
     @cached_property
     def features(self) -> Features:
         """What turns data into features; for points, their coordinates brought to deviation 1."""
-        if self.is_images:
-            return choose(self.kind, *self.taught, self.tell)
+        if self.kind == "images":
+            return choose(self.by, *self.taught, self.tell)
         x = self.some(self.train)
         mean, scale = x.mean(0), x.std(0).clamp_min(1e-12)
         return Features("coordinates", lambda z: (z - mean) / scale, {"net": "none: coordinates of deviation 1"})

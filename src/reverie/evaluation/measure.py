@@ -11,6 +11,7 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.progress import Tell, silent
 from reverie.data import Dataset
+from reverie.data.kind import Kind, kind_of
 from reverie.evaluation.material import Effort, Material, as_images
 from reverie.evaluation.metrics.features import Features
 from reverie.evaluation.nearness import memory_section, points_section, samples_section
@@ -27,14 +28,14 @@ TITLES = {
     "labels": "Do samples show their labels?",
     "memory": "Memorisation",
 }
-MEASURES: dict[bool, dict[str, Measure]] = {
-    False: {
+MEASURES: dict[Kind, dict[str, Measure]] = {
+    "points": {
         "points": points_section,
         "variety": variety_section,
         "two_sample": two_sample_section,
         "memory": memory_section,
     },
-    True: {
+    "images": {
         "quality": quality_section,
         "variety": variety_section,
         "two_sample": two_sample_section,
@@ -75,7 +76,7 @@ def gather(
 def sections_of(material: Material) -> Iterator[Section]:
     """Yield the sections; one that cannot be computed says why."""
     yield samples_section(material.samples, material.some(material.held), material.some(material.train, len(material.samples)))
-    for name, part in MEASURES[material.is_images].items():
+    for name, part in MEASURES[material.kind].items():
         try:
             found = part(material)
         except UserError as error:
@@ -88,6 +89,6 @@ def without_data(samples: np.ndarray, labels: Sequence[str] | None, why: str) ->
     """Yield what can be said of samples alone, and why the rest cannot."""
     x = as_images(samples)
     yield samples_section(x, None)
-    for name in MEASURES[x.ndim > 2]:
+    for name in MEASURES[kind_of(x.shape[1:])]:
         if name != "labels" or labels is not None:
             yield not_computable(name, why)

@@ -30,7 +30,7 @@ HALVES = 4  # parts of a set of points, whose spread gives the error of the dist
 
 def _quality(m: Material) -> tuple[str, Callable[[Samples], tuple[float, float | None]], tuple[float, float]]:
     """Return a measure of samples, the less the better: its name, the function, and what real data have ± its error."""
-    if m.is_images:
+    if m.kind == "images":
         floor = kid_floor(m, COUNTS[m.effort.quick][2])
         return "KID", lambda s: distance_by_kernel(m, m.features.of(as_images(s.x))), floor
     data = m.some(m.held)
@@ -52,7 +52,7 @@ def _drawn_before(m: Material, many: int) -> Samples | None:
     if len(m.samples) < many:
         return None
     x = m.samples[:many]
-    return Samples((x.movedim(1, -1) if x.ndim > 2 else x).numpy(), None)
+    return Samples((x.movedim(1, -1) if m.kind == "images" else x).numpy(), None)
 
 
 def model_sections(

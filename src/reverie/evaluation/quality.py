@@ -160,7 +160,7 @@ def two_sample_section(m: Material) -> Section:
 
 def labels_section(m: Material) -> Section | None:
     """How many samples show what they were asked to, by a classifier of the data."""
-    if m.labels is None or not m.is_images:
+    if m.labels is None or m.kind != "images":
         return None
     net, facts = own_classifier(*m.taught, m.tell)
     right = answers(net, m.samples)[1] == m.labels

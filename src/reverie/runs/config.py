@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from reverie.base.spec import Spec
+from reverie.data.kind import Kind, kind_of
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
@@ -33,6 +34,11 @@ class DataConfig(Section):
     label_counts: tuple[Annotated[int, Field(ge=0)], ...] = ()
     fingerprint: str = ""
     reading: dict[str, str | int] = Field(default_factory=dict, max_length=16)
+
+    @property
+    def kind(self) -> Kind:
+        """What one datum is."""
+        return kind_of(self.shape)
 
     @model_validator(mode="after")
     def _counts_match(self) -> DataConfig:

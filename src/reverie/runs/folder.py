@@ -51,7 +51,7 @@ def _check_parts(config: Config) -> None:
         raise UserError(f"the augmentations tell {told} numbers but the network is told {network.get('told', 0)}")
     if data.labels and not sum(data.label_counts):
         raise UserError("the data have labels, but none of them is ever used")
-    if len(data.shape) == 1 and "mean" in config.codec and len(config.codec["mean"]) != data.shape[0]:
+    if data.kind == "points" and "mean" in config.codec and len(config.codec["mean"]) != data.shape[0]:
         raise UserError(f"the data have {data.shape[0]} coordinates but the codec has {len(config.codec['mean'])}")
 
 

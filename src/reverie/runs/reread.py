@@ -27,7 +27,7 @@ def kept_reading(options: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]
 def _as_then(known: DataConfig) -> dict[str, Any]:
     """Return the options that a run's data were read with; runs from before choices were stored cropped, in their own size."""
     reading: dict[str, Any] = dict(known.reading)
-    if len(known.shape) == 3:
+    if known.kind == "images":
         reading = {"fit": "crop", "size": f"{known.shape[1]}x{known.shape[2]}", **reading}
     return reading if known.labels else {**reading, "labels": "none"}
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from reverie.base.errors import UserError, pick, unknown
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.spec import build
+from reverie.data.kind import Kind
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.denoiser import Denoiser, LowPrecision, Steer
 from reverie.diffusion.guidance import ClassifierFree, ClassifierGuided
@@ -33,7 +34,7 @@ PRECISIONS = {"fp32": False, "bf16": True}  # whether numbers are rounded within
 # Sampler, steps and grid when nothing is said, for points and for images.  docs/benchmarks.md has the measurement for
 # images: DDPM of 40 steps is the best, because fresh noise lets the model correct what it did wrong before; with 2,000
 # samples dpm++sde of 10 steps is nearly as good (Fréchet distances 2.72 and 2.74 against 2.69 and 2.48, two seeds).
-USUAL = {False: ("ddim", 50, "uniform"), True: ("ddpm", 40, "uniform")}
+DEFAULT_SAMPLING: dict[Kind, tuple[str, int, str]] = {"points": ("ddim", 50, "uniform"), "images": ("ddpm", 40, "uniform")}
 LABEL_DRAW = 2**30  # the number of the draw, of each image's own stream, that decides its label
 
 
@@ -93,6 +94,11 @@ class Run:
     path: Path
 
     @property
+    def kind(self) -> Kind:
+        """What one datum is."""
+        return self.config.data.kind
+
+    @property
     def fit(self) -> str:
         """How the data were brought to their size, and so how a picture is that is given to the run."""
         return str(self.config.data.reading.get("fit", "crop"))
@@ -122,7 +128,7 @@ class Run:
 
     def usual(self, options: Options) -> tuple[str, int, str]:
         """Return sampler, steps and grid: those asked for, and the usual ones where nothing is said."""
-        sampler, steps, grid = USUAL[len(self.config.data.shape) > 1]
+        sampler, steps, grid = DEFAULT_SAMPLING[self.kind]
         named, counted, spaced = options.get("sampler"), options.get("steps"), options.get("grid")
         return (
             sampler if named is None else named,
@@ -178,7 +184,7 @@ class Run:
         interval = read_interval(limits)
         if scale == 1 and (limits is not None or rescale):
             raise UserError("an interval and a rescaling of guidance mean something only with --guidance other than 1")
-        if rescale and len(self.config.data.shape) == 1:
+        if rescale and self.kind == "points":
             raise UserError(f"{self.path} is a run of points, whose coordinates have no common spread to rescale to")
         weights = (1.0,) if label is None or self.in_turn(label) or not names else read_label(label, names).weights
         judge = self.classifier() if gamma else None

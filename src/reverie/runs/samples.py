@@ -16,6 +16,7 @@ from PIL import Image
 
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, writable_folder
+from reverie.data.kind import Kind, kind_of, kind_of_samples
 from reverie.draw.picture import (
     Film,
     contact_sheet,
@@ -50,7 +51,7 @@ def check_room(out: str | Path, n: int, shape: tuple[int, ...]) -> None:
     """Refuse more data of a shape, (D,) or (C, H, W), than one picture or film can show, before they are drawn."""
     if wants_film(out):
         check_film(n, shape)
-    elif not streams(out, shape) and len(shape) > 1 and n > (most := most_on_sheet(shape[1], shape[2])):
+    elif not streams(out, shape) and kind_of(shape) == "images" and n > (most := most_on_sheet(shape[1], shape[2])):
         bare = Path(out).with_suffix("")
         raise UserError(
             f"{out} cannot show {n:,} images: a sheet holds at most {most:,} of {shape[1]}x{shape[2]} pixels; "
@@ -61,7 +62,7 @@ def check_room(out: str | Path, n: int, shape: tuple[int, ...]) -> None:
 def check_film(n: int, shape: tuple[int, ...]) -> None:
     """Refuse a film whose frames would take too much memory."""
     if n > (most := most_filmed(shape)):
-        what = "points" if len(shape) == 1 else f"images of {shape[1]}x{shape[2]} pixels"
+        what = "points" if kind_of(shape) == "points" else f"images of {shape[1]}x{shape[2]} pixels"
         raise UserError(
             f"a film shows at most {most:,} {what}, whose frames are all held in memory, got {n:,}; film fewer of them, "
             "or write them without the way to them, as a folder or as X.npy"
@@ -75,7 +76,7 @@ def wants_film(out: str | Path) -> bool:
 
 def streams(out: str | Path, shape: tuple[int, ...]) -> bool:
     """Tell whether this output of data of this shape is written batch by batch: an array, or a folder of images."""
-    return len(shape) > 1 if is_folder(out) else Path(out).suffix.lower() == ".npy"
+    return kind_of(shape) == "images" if is_folder(out) else Path(out).suffix.lower() == ".npy"
 
 
 @dataclass(frozen=True)
@@ -97,18 +98,18 @@ class Samples:
         return np.array(self.x, dtype=dtype)
 
     @property
-    def are_images(self) -> bool:
-        """Tell images from points."""
-        return self.x.ndim > 2
+    def kind(self) -> Kind:
+        """What one of them is."""
+        return kind_of_samples(self.x.shape)
 
     def picture(self) -> bytes:
         """Return a PNG: a sheet of the images, one image alone as it is, or a scatter of the points."""
-        if self.are_images and len(self) == 1:
+        if self.kind == "images" and len(self) == 1:
             return _png(to_bytes(self.x[0]))
         return self._repr_png_()
 
     def _repr_png_(self) -> bytes:
-        if not self.are_images:
+        if self.kind != "images":
             return png_bytes(scatter(self.x, self.labels))
         return _png(contact_sheet(to_bytes(self.x), self.titles))
 
@@ -126,11 +127,10 @@ class Samples:
             case ".gif" | ".mp4":
                 if not self.film:
                     raise UserError(f"cannot write the film {path}: sample with film=True to keep the frames")
-                frames = (
-                    image_frames(self.film, self.x, self.titles) if self.are_images else point_frames(self.film, self.labels)
-                )
+                images = self.kind == "images"
+                frames = image_frames(self.film, self.x, self.titles) if images else point_frames(self.film, self.labels)
                 write_film(path, frames)
-            case _ if self.are_images:
+            case _ if self.kind == "images":
                 return write([self], len(self), path)
             case _:
                 save(scatter(self.x, self.labels), path / "picture.png")

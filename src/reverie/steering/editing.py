@@ -34,7 +34,7 @@ MOST_STRENGTHS, MOST_ROWS, MOST_FRAMES = 32, 64, 1000
 def own_image(run: Run, image: str | Path | np.ndarray | Tensor) -> Tensor:
     """Return an image in model units, (1, C, H, W), fitted as the training data were."""
     shape = run.config.data.shape
-    if len(shape) != 3:
+    if run.kind != "images":
         raise UserError(f"{run.path} is a run of points; images can be edited only with a run of images")
     picture = read_picture(image if isinstance(image, str | Path) else np.asarray(image), shape, "image", run.fit)
     picture.say_fitted()
@@ -260,7 +260,7 @@ def interpolate(
     An end is a seed or an image: a seed's first image, or an image that is taken to its noise.  With a label all of the
     way is of that label; without, the model goes by none.
     """
-    if len(run.config.data.shape) != 3:
+    if run.kind != "images":
         raise UserError(f"{run.path} is a run of points; only images are led over into each other")
     if not 2 <= frames <= MOST_FRAMES:
         raise UserError(f"a way needs from 2 to {MOST_FRAMES:,} frames, got {frames}")

@@ -14,6 +14,7 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.spec import build
+from reverie.data.kind import Kind
 from reverie.data.single import Shape, read_mask, read_picture
 from reverie.diffusion.known import INPAINTERS, POSTERIORS, Method, Replacement
 from reverie.diffusion.measurements import MEASUREMENTS, Keep, Measurement
@@ -22,9 +23,9 @@ from reverie.steering.results import Restored
 
 Picture = str | Path | np.ndarray
 
-IMAGES, POINTS = 6, 500  # results when no number is given
-# How to inpaint when nothing is said, for points and for images; docs/inverse.md has the measurement.
-USUAL = {False: "moment", True: "dps"}
+RESULTS: dict[Kind, int] = {"points": 500, "images": 6}  # when no number is given
+# How to inpaint when nothing is said; docs/inverse.md has the measurement.
+DEFAULT_METHOD: dict[Kind, str] = {"points": "moment", "images": "dps"}
 ROUNDING = 1 / 255 / math.sqrt(12)  # the noise of 8-bit pictures, whose values run from 0 to 1
 LARGE = 1e30  # of a known coordinate
 OTHERS = 1000  # points of the model that are drawn behind the results
@@ -53,7 +54,7 @@ def inpaint(
     """
     run = run if isinstance(run, Run) else load(run, device)
     shape = run.config.data.shape
-    if len(shape) == 1:
+    if run.kind == "points":
         if image is not None or mask is not None:
             raise UserError(
                 f"{run.path} is a run of points, which have no picture and no mask; fix coordinates by --known x=0.5"
@@ -68,14 +69,14 @@ def inpaint(
         seen = torch.from_numpy(read_mask(mask, _picture_shape(run), picture.size, run.fit).copy())
         picture.say_fitted(", as is a mask of its size")
         truth = torch.from_numpy(picture.x)
-    n = n if n is not None else POINTS if len(shape) == 1 else IMAGES
-    method = USUAL[len(shape) > 1] if method is None else method
+    n = RESULTS[run.kind] if n is None else n
+    method = DEFAULT_METHOD[run.kind] if method is None else method
     way = build(INPAINTERS, method, "method")
     measure, values = Keep(seen), run.model.codec.encode(truth[None])
     x, labels, left = _draw(run, n, way, measure, measure(values), 0.0, options, on_progress)
     results = torch.where(seen, truth, x)  # to the bit, whatever units and rounding lie between
     shown = torch.where(seen, truth, torch.nan)
-    points = len(shape) == 1
+    points = run.kind == "points"
     return Restored(
         _user(results), _user(shown[None])[0], None if points else _user(truth[None])[0], labels,
         run.sample(OTHERS).x if points else None, _title(run, method, options),
@@ -122,7 +123,7 @@ def restore(
     encode = run.model.codec.encode
     size = float(encode(torch.ones(1)) - encode(torch.zeros(1)))  # of one unit in model units
     strength = size * (ROUNDING if noise is None else noise)
-    n = IMAGES if n is None else n
+    n = RESULTS[run.kind] if n is None else n
     x, labels, left = _draw(run, n, way, action, encode(seen), strength, options, on_progress)
     figures: dict[str, Any] = {"method": method, "task": task, **_solver(left)}
     figures["residual"] = float((action(x) - seen).square().mean().sqrt())
@@ -184,7 +185,7 @@ def _solver(left: list[Tensor]) -> dict[str, float]:
 
 def _picture_shape(run: Run) -> Shape:
     shape = run.config.data.shape
-    if len(shape) != 3:
+    if run.kind != "images":
         raise UserError(f"{run.path} is a run of points; only runs of images can be restored")
     return shape[0], shape[1], shape[2]
 

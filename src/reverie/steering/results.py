@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import DTypeLike
 
 from reverie.base.errors import UserError
+from reverie.data.kind import kind_of_samples
 from reverie.draw.picture import (
     ACCENT,
     DPI,
@@ -65,7 +66,7 @@ class Restored:
 
     def sheet(self) -> Figure:
         """Draw original, what was seen, the results and their spread; for points, the results over the model's own."""
-        return self._pictures() if self.x.ndim > 2 else self._plane()
+        return self._pictures() if kind_of_samples(self.x.shape) == "images" else self._plane()
 
     def _repr_png_(self) -> bytes:
         return png_bytes(self.sheet())
@@ -79,7 +80,7 @@ class Restored:
                 return Samples(self.x, self.labels).save(out)
             save(self.sheet(), out)
             return [out]
-        if self.x.ndim > 2:
+        if kind_of_samples(self.x.shape) == "images":
             files = Samples(self.x, self.labels).save(f"{out}/")
         else:
             files = Samples(self.x, self.labels).save(out / "points.npy")

@@ -16,6 +16,7 @@ from reverie.base.busy import Waiting
 from reverie.base.errors import UserError
 from reverie.base.noise import mix_seed
 from reverie.data import Dataset, evaluated_at_once
+from reverie.data.kind import Kind
 from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.loss import loss, weight_of
 from reverie.diffusion.oracle import DatasetDenoiser
@@ -31,7 +32,7 @@ REPORTS, CHECKS = 200, 20  # how often, in a whole run, a step is reported and t
 CHECK_SHARE, FREE = 0.05, 0.5  # of the training time, at most, goes into the held-out loss; but so many seconds always may
 OLDEST = 0.4  # of a run, at most, goes by between two checks, whatever they cost
 CLOCK = 0.5  # the fewest seconds between reports when the length is given in minutes
-HELD_OUT_DRAWS = {False: 2000, True: 512}  # noised points, noised images of which the held-out loss is the mean
+HELD_OUT_DRAWS: dict[Kind, int] = {"points": 2000, "images": 512}  # noised data of which the held-out loss is the mean
 LOOKED_AT = 256  # of these, at a time
 LARGE, LARGE_DRAWS = 1024, 256  # numbers in an image above which a check, which must be had often, makes fewer draws
 OPTIMUM_MOST = 10**8  # numbers in a training set, above which its optimum is not worked out
@@ -140,7 +141,7 @@ def noised_losses(
     """
     d = model.denoiser
     times, losses = [], []
-    for t, truth, cond in _draws(model, data, seed, draws or HELD_OUT_DRAWS[data.is_images]):
+    for t, truth, cond in _draws(model, data, seed, draws or HELD_OUT_DRAWS[data.kind]):
         times.append(t)
         losses.append(loss(denoiser or d, truth, t, cond, d.target, model.weight, d.sigma_data).double().cpu())
     return torch.cat(times), torch.cat(losses)
@@ -148,7 +149,7 @@ def noised_losses(
 
 def check_draws(data: Dataset) -> int:
     """Return how many draws a check makes: a function of the data alone, so that checks of all runs on them compare."""
-    return LARGE_DRAWS if data.is_images and math.prod(data.shape) > LARGE else HELD_OUT_DRAWS[data.is_images]
+    return LARGE_DRAWS if data.kind == "images" and math.prod(data.shape) > LARGE else HELD_OUT_DRAWS[data.kind]
 
 
 def held_out_loss(model: Diffusion, data: Dataset, seed: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from reverie.data.codec import Codec
+from reverie.data.kind import Kind
 from reverie.data.looks import Look
 from reverie.diffusion.schedule import Schedule
 from reverie.runs.finding import Finding
@@ -46,7 +47,7 @@ class Patient:
     schedule: Schedule
     codec: Codec
     data: Tensor
-    is_images: bool
+    kind: Kind
     movement: Mapping[str, float] = field(default_factory=dict)
     preview: Look | None = None
     truth: Look | None = None

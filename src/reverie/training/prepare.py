@@ -81,7 +81,7 @@ def _claim(out: str | Path | None, name: str, overwrite: bool) -> Path:
 
 def spread(dataset: Dataset) -> float:
     """Return the standard deviation of the data in model units: 1 for points, that of 2 x - 1 for images."""
-    if not dataset.is_images:
+    if dataset.kind != "images":
         return 1.0
     return max(float(2 * dataset.some(SPREAD_SAMPLE).std()), 1e-3)
 
@@ -165,7 +165,7 @@ def prepare(
     training = training.model_copy(update={"augment": changes})
     told = {"told": n} if (n := len(told_entries(changes, dataset.shape))) else {}
     codec: Spec = {"name": "pixels"}
-    if not dataset.is_images:
+    if dataset.kind != "images":
         codec = before.config.codec if before else standard_spec(train_set.batch(torch.arange(len(train_set)))[0])
     config = Config(
         versions={"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()},
@@ -199,7 +199,7 @@ def prepare(
         reasons += (small,)
     if (slow := slow_size(config.network)) and "stem" not in wished:
         reasons += (slow,)
-    if dataset.is_images and training.minutes and where.type == "cpu":
+    if dataset.kind == "images" and training.minutes and where.type == "cpu":
         reasons += (expectation(dataset.shape, training.minutes),)
     model = model.to(where)
     about = tuple(describe(dataset))

@@ -15,6 +15,7 @@ from reverie.base.errors import UserError
 from reverie.base.spec import Spec
 from reverie.data import Dataset
 from reverie.data.augment import told_entries
+from reverie.data.kind import kind_of
 from reverie.diffusion.plan import Plan
 from reverie.families.diffusion import Diffusion
 from reverie.runs import folder
@@ -53,7 +54,7 @@ def follow(chosen: Plan, run: Run, target: str | None) -> Plan:
 def size_of(run: Run, dataset: Dataset) -> str | None:
     """Return the size to read images with to have them as the run knows them; None where they are, or are no images."""
     height, width = run.config.data.shape[1:] or (0, 0)
-    if not dataset.is_images or not height or dataset.shape[1:] == (height, width):
+    if dataset.kind != "images" or not height or dataset.shape[1:] == (height, width):
         return None
     return str(height) if height == width else f"{height}x{width}"
 
@@ -63,9 +64,9 @@ def check_shape(run: Run, dataset: Dataset) -> None:
     ours, theirs = dataset.shape, tuple(run.config.data.shape)
     if len(ours) == len(theirs) and ours[0] == theirs[0]:
         return
-    if len(theirs) == 1:
+    if kind_of(theirs) == "points":
         raise UserError(f"{run.path} is a run of points of {theirs[0]} coordinates, and {dataset.name} holds {_said(ours)}")
-    if len(ours) == 1:
+    if kind_of(ours) == "points":
         raise UserError(f"{run.path} is a run of {_said(theirs)}, and {dataset.name} holds {_said(ours)}; start without --from")
     raise UserError(
         f"{run.path} is a run of {_said(theirs)}, and {dataset.name} holds {_said(ours)};"
@@ -74,7 +75,7 @@ def check_shape(run: Run, dataset: Dataset) -> None:
 
 
 def _said(shape: tuple[int, ...]) -> str:
-    return f"images of {shape[1]}x{shape[2]}x{shape[0]}" if len(shape) == 3 else f"points of {shape[0]} coordinates"
+    return f"images of {shape[1]}x{shape[2]}x{shape[0]}" if kind_of(shape) == "images" else f"points of {shape[0]} coordinates"
 
 
 def record(run: Run) -> StartConfig:

@@ -87,7 +87,7 @@ class Training:
 
     def sample_command(self) -> str:
         """Return the command that samples from the run."""
-        count = 64 if self.train.is_images else 2000
+        count = 64 if self.train.kind == "images" else 2000
         return f"reverie sample {shlex.quote(str(self.run.path))} -n {count} --out {shlex.quote(self.run.path.name + '.png')}"
 
     def resume_command(self) -> str:
@@ -184,7 +184,7 @@ class Doctor:
         self.data = training.train.some(DATA_LOOKED_AT)
         model = training.run.model
         self.linear = linear_filter(model, model.codec.encode(self.data.to(training.learner.device)))
-        self.entry = first_map(model) if training.train.is_images else None
+        self.entry = first_map(model) if training.train.kind == "images" else None
         self.sizes = sizes(training.run.config.network)
         self.look: Look | None = None
         self.looked_at = 0
@@ -218,7 +218,7 @@ class Doctor:
         self.rows.extend(step.as_rows())
         model = self.training.run.model
         patient = Patient(
-            self.rows, model.denoiser.schedule, model.codec, self.data, self.training.train.is_images,
+            self.rows, model.denoiser.schedule, model.codec, self.data, self.training.train.kind,
             self._movement(), self.look, self.previews.truth, len(self.training.train), self.training.run.config.asked,
             self.linear, self.entry, self.sizes, self.looked_at,
         )  # fmt: skip
