@@ -17,6 +17,7 @@ from reverie.base.progress import Tell, silent
 from reverie.data import DATASETS, Dataset, load_data
 from reverie.data.kind import KINDS
 from reverie.evaluation.judge import judge, missing
+from reverie.evaluation.material import FULL, QUICK
 from reverie.evaluation.measure import gather, sections_of, without_data
 from reverie.evaluation.metrics.features import FEATURES, Features
 from reverie.evaluation.model import model_sections
@@ -25,8 +26,6 @@ from reverie.evaluation.section import Section
 from reverie.runs.reread import reread
 from reverie.runs.run import Options, Run, check_count
 from reverie.runs.samples import Samples
-
-USUAL = {False: 2048, True: 512}  # samples, and when in a hurry
 
 SELDOM = ("guidance_interval", "guidance_rescale", "classifier_guidance", "precision")  # options, told where they are used
 
@@ -160,7 +159,7 @@ def evaluate_run(
     options = options or {}
     if isinstance(features, str) and features != "auto":
         pick(FEATURES, features, "kind of features")
-    n = USUAL[quick] if n is None else n
+    n = (QUICK if quick else FULL).samples if n is None else n
     check_count(n)
     run.sampling(options)
     run.labels(options.get("label"), 1, 0)  # all that can be wrong is told before data are read

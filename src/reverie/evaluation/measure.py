@@ -12,7 +12,7 @@ from reverie.base.errors import UserError
 from reverie.base.progress import Tell, silent
 from reverie.data import Dataset
 from reverie.data.kind import Kind, kind_of
-from reverie.evaluation.material import Effort, Material, as_images
+from reverie.evaluation.material import FULL, QUICK, Material, as_images
 from reverie.evaluation.metrics.features import Features
 from reverie.evaluation.nearness import memory_section, points_section, samples_section
 from reverie.evaluation.quality import labels_section, quality_section, two_sample_section, variety_section
@@ -70,7 +70,7 @@ def gather(
 ) -> Material:  # fmt: skip
     """Lay samples and data out for measuring, as `measure` takes them; known: training and held-out data of every label."""
     asked = torch.tensor([train.label_names.index(name) for name in labels]) if labels is not None else None
-    return Material(as_images(samples), asked, train, held, features, seed, Effort(quick), tell, source, known)
+    return Material(as_images(samples), asked, train, held, features, seed, QUICK if quick else FULL, tell, source, known)
 
 
 def sections_of(material: Material) -> Iterator[Section]:

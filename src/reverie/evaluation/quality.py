@@ -23,7 +23,6 @@ from reverie.evaluation.section import Section
 ENOUGH = 2048  # samples from which on a Fréchet distance leads
 NEIGHBOURS = 5
 CHEAP = 128  # features up to which a Fréchet distance takes no time
-MOST_BALLS = {False: 4000, True: 2000}  # real data, and samples at once, whose neighbourhoods are compared
 
 
 def detail(images: Tensor) -> Tensor:
@@ -121,7 +120,7 @@ def quality_section(m: Material) -> Section:
 
 def variety_section(m: Material) -> Section:
     """Precision, recall, density and coverage, each beside that of real data at the same counts."""
-    most = MOST_BALLS[m.effort.quick]
+    most = m.effort.balls
     ours, floors = ([manifold(x[:most], y[:most], NEIGHBOURS) for x, y in pairs] for pairs in (m.pairs(), m.floors()))
 
     def of(name: str) -> dict[str, Any]:
