@@ -19,7 +19,6 @@ from reverie import api
 from reverie.base.busy import Waiting
 from reverie.base.errors import UserError
 from reverie.base.spec import complete
-from reverie.cli.screen import Screen, pace, progress_note
 from reverie.data.looks import Look
 from reverie.diffusion.plan import PRESETS, network_for
 from reverie.nets import NETWORKS
@@ -31,6 +30,7 @@ from reverie.training.checks import copies, empty_previews
 from reverie.training.loop import Step
 from reverie.training.patient import Patient, Sizes, fell
 from reverie.training.remedy import handy, mend, sizes
+from reverie.training.screen import Screen, pace, progress_note
 from reverie.training.summary import verdict
 
 LIKE = {"detail": 1.0, "spread": 1.0, "nearest": 1.0, "noise": 0.0}
@@ -195,7 +195,7 @@ def test_speeds_are_told_however_low() -> None:
 def test_an_old_held_out_loss_is_left_out_and_a_busy_machine_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reverie.cli.screen.EVERY", -1.0)
+    monkeypatch.setattr("reverie.training.screen.EVERY", -1.0)
     steps = [STEP] + [
         replace(STEP, i=i, seconds=i / 10, fraction=i / 200, held_out=0.5 if i == 100 else None, waited=0.4)
         for i in (10, 100, 120, 200)

@@ -16,6 +16,7 @@ from reverie.base.errors import UserError, pick
 from reverie.base.progress import Tell, silent
 from reverie.data import DATASETS, Dataset, load_data
 from reverie.data.kind import KINDS
+from reverie.data.memory import MEMORY, DataSource
 from reverie.evaluation.judge import judge, missing
 from reverie.evaluation.material import FULL, QUICK
 from reverie.evaluation.measure import gather, sections_of, without_data
@@ -32,7 +33,7 @@ SELDOM = ("guidance_interval", "guidance_rescale", "classifier_guidance", "preci
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """What was measured of a run.  flags: the names of the faults found; verdict: the same in words, the worst first."""
 
@@ -40,6 +41,10 @@ class Evaluation:
     sections: tuple[Section, ...]
     flags: tuple[str, ...]
     verdict: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        found = f"faults: {', '.join(self.flags)}" if self.flags else "no faults found"
+        return f"Evaluation({self.facts['run']!r}, {self.facts['samples']:,} samples, {found})"
 
     def scores(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the figures that are shown first, by name."""
@@ -96,7 +101,7 @@ class Evaluation:
 
 
 def find_data(
-    run: Run, n: int, tell: Tell = silent, data: str | Path | None = None, data_dir: str | Path | None = None
+    run: Run, n: int, tell: Tell = silent, data: DataSource | None = None, data_dir: str | Path | None = None
 ) -> tuple[Dataset, Dataset]:
     """Return the training and held-out data of a run, read again, from another place if one is given.
 
@@ -104,7 +109,7 @@ def find_data(
     """
     known = run.config.data
     source = known.source or known.name
-    found = reread(known, data=data, data_dir=data_dir, on_progress=tell)
+    found = reread(known, folder=run.path, data=data, data_dir=data_dir, on_progress=tell)
     train, held = found.split(known.seed)
     if found.kind == "points" and source in DATASETS:
         held = load_data(source, max(2 * n, 16) * max(1, len(known.labels)), known.seed + 1)
@@ -134,7 +139,7 @@ def draw(run: Run, n: int, say: Say, tell: Tell, options: Options) -> tuple[Samp
     """Draw the samples; say first how long one takes.  Returns them and the seconds an image took."""
     parts: list[Samples] = []
     begun = time.perf_counter()
-    for part in run.batches(n, on_progress=lambda done, of: tell("sampling", done, of), **options):
+    for part in run.batches(n, on_progress=tell, **options):
         parts.append(part)
         if len(parts) == 1:
             each = (time.perf_counter() - begun) / len(part)
@@ -149,12 +154,13 @@ def draw(run: Run, n: int, say: Say, tell: Tell, options: Options) -> tuple[Samp
 
 def evaluate_run(
     run: Run, n: int | None = None, *, quick: bool = False, features: str | Callable[[Tensor], Tensor] | Features = "auto",
-    data: str | Path | None = None, data_dir: str | Path | None = None, say: Say = lambda text: None, tell: Tell = silent,
+    data: DataSource | None = None, data_dir: str | Path | None = None, say: Say = lambda text: None, tell: Tell = silent,
     options: Options | None = None,
 ) -> Evaluation:  # fmt: skip
     """Draw n samples of a run (2,048, or 512 when quick) and measure everything that can be.
 
-    data, data_dir: where its data are now; what is not there is refused, while data that are merely gone are done without.
+    data, data_dir: where its data are now, or the data themselves; what is not there is refused, as is a run whose data were in
+    memory and are not given again, while files that are merely gone are done without.
     """
     options = options or {}
     if isinstance(features, str) and features != "auto":
@@ -167,7 +173,7 @@ def evaluate_run(
     try:
         whole = find_data(run, n, tell, data, data_dir)
     except UserError as error:
-        if data is not None or data_dir is not None:
+        if data is not None or data_dir is not None or run.config.data.source == MEMORY:
             raise
         why = str(error)
     samples, each = draw(run, n, say, tell, options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -14,8 +14,9 @@ from torch import Tensor
 
 from reverie.base.errors import UserError, pick, unknown
 from reverie.base.noise import Noise, image_seeds
+from reverie.base.progress import Tell
 from reverie.base.spec import build
-from reverie.data.kind import Kind
+from reverie.data.kind import Kind, counted
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.denoiser import Denoiser, LowPrecision, Steer
 from reverie.diffusion.guidance import ClassifierFree, ClassifierGuided
@@ -28,7 +29,7 @@ from reverie.runs.config import Config
 from reverie.runs.labels import check_scale, read_interval, read_label
 from reverie.runs.samples import Samples, check_film
 
-MOST_STEPS, MOST_SAMPLES = 100_000, 10_000_000
+MOST_STEPS, MOST_SAMPLES, MOST_FIRST = 100_000, 10_000_000, 10**12
 BATCH_VALUES = 2**17  # pixels or coordinates that are sampled at once; beyond 64 images of 28 x 28 the speed is the same
 PRECISIONS = {"fp32": False, "bf16": True}  # whether numbers are rounded within the network
 # Sampler, steps and grid when nothing is said, for points and for images.  docs/benchmarks.md has the measurement for
@@ -36,9 +37,6 @@ PRECISIONS = {"fp32": False, "bf16": True}  # whether numbers are rounded within
 # samples dpm++sde of 10 steps is nearly as good (Fréchet distances 2.72 and 2.74 against 2.69 and 2.48, two seeds).
 DEFAULT_SAMPLING: dict[Kind, tuple[str, int, str]] = {"points": ("ddim", 50, "uniform"), "images": ("ddpm", 40, "uniform")}
 LABEL_DRAW = 2**30  # the number of the draw, of each image's own stream, that decides its label
-
-
-Progress = Callable[[int, int], None]  # told how much is done, of how much
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -85,6 +83,12 @@ def check_count(n: int) -> None:
         raise UserError(f"the number of samples must be a whole number, at least 1 and at most {MOST_SAMPLES:,}, got {n}")
 
 
+def check_first(first: int) -> None:
+    """Refuse a number of the first sample that a seed does not have."""
+    if not isinstance(first, int) or not 0 <= first < MOST_FIRST:
+        raise UserError(f"the number of the first sample must be a whole number from 0 up to {MOST_FIRST:,}, got {first}")
+
+
 @dataclass
 class Run:
     """A trained model and where it lives."""
@@ -92,6 +96,10 @@ class Run:
     config: Config
     model: Diffusion
     path: Path
+
+    def __repr__(self) -> str:
+        data = self.config.data
+        return f"Run({str(self.path)!r}, {data.name}: {counted(data.count, data.shape)})"
 
     @property
     def kind(self) -> Kind:
@@ -215,39 +223,47 @@ class Run:
         """Return how many data are sampled at once."""
         return max(1, BATCH_VALUES // math.prod(self.config.data.shape))
 
-    def batches(self, n: int = 16, *, on_progress: Progress | None = None, **options: Unpack[Options]) -> Iterator[Samples]:
-        """Draw n data in batches of a size that suits the machine and yield each; on_progress is told (data drawn, n)."""
+    def batches(
+        self, n: int = 16, first: int = 0, *, on_progress: Tell | None = None, **options: Unpack[Options]
+    ) -> Iterator[Samples]:
+        """Draw data first .. first + n - 1 of the seed in batches of a size that suits the machine, and yield each."""
         check_count(n)
+        check_first(first)
         size = self.batch_size()
-        for first in range(0, n, size):
-            yield self._draw(min(size, n - first), first, n, on_progress, options)
+        for done in range(0, n, size):
+            yield self._draw(min(size, n - done), first, done, n, on_progress, options)
 
     def sample(
-        self, n: int = 16, *, film: bool = False, on_progress: Progress | None = None, **options: Unpack[Options]
+        self, n: int = 16, first: int = 0, *, film: bool = False, on_progress: Tell | None = None, **options: Unpack[Options]
     ) -> Samples:
-        """Draw n data in user units; with `film`, all at once and with the frames kept.  on_progress is told (drawn, n)."""
+        """Draw data first .. first + n - 1 of the seed in user units: `run.sample(1, first=7)` is the eighth alone.
+
+        film: draw all at once and keep the frames; on_progress is told ("sampling", drawn, n).
+        """
         if film:
+            check_first(first)
             check_film(n, self.config.data.shape)
             kept: list[tuple[float, np.ndarray, np.ndarray]] = []
-            return replace(self._draw(n, 0, n, on_progress, options, kept), film=tuple(kept))
-        parts = list(self.batches(n, on_progress=on_progress, **options))
+            return replace(self._draw(n, first, 0, n, on_progress, options, kept), film=tuple(kept))
+        parts = list(self.batches(n, first, on_progress=on_progress, **options))
         labels = [name for part in parts for name in part.labels or ()] or None
         titles = labels if parts[0].titles is not None else None
         return Samples(np.concatenate([part.x for part in parts]), labels, titles=titles)
 
     def _draw(
-        self, n: int, first: int, of: int, on_progress: Progress | None, options: Options,
+        self, n: int, first: int, done: int, of: int, on_progress: Tell | None, options: Options,
         kept: list[tuple[float, np.ndarray, np.ndarray]] | None = None,
     ) -> Samples:  # fmt: skip
-        """Draw data first .. first + n - 1 at once, which are some `of` all; what is on the way goes into `kept`.
+        """Draw n data at once, after those `done` before `of` all from number `first` on; what is on the way goes into `kept`.
 
         Data that are drawn at once are all finished at once, so progress between is that share of them.
         """
+        first += done
         for frame in self.frames(n, first, **options):
             if kept is not None and (frame.i * FILM_FRAMES >= len(kept) * frame.of or frame.i == frame.of - 1):
                 kept.append((float(frame.t), self.decode(frame.x), self.decode(frame.x0)))
             if on_progress:
-                on_progress(first + n * (frame.i + 1) // frame.of, of)
+                on_progress("sampling", done + n * (frame.i + 1) // frame.of, of)
             last = frame
         x0 = self.finished(last)
         label = options.get("label")
@@ -282,7 +298,7 @@ class Run:
 
 
 def load(path: str | Path, device: str = "auto") -> Run:
-    """Open a run folder."""
+    """Open a run folder: `reverie.load("runs/spiral").sample(2000)`."""
     path = Path(path)
     config = folder.read_config(path)
     where = choose_device(device)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -16,7 +16,7 @@ from PIL import Image
 
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, writable_folder
-from reverie.data.kind import Kind, kind_of, kind_of_samples
+from reverie.data.kind import Kind, counted, kind_of, kind_of_samples
 from reverie.draw.picture import (
     Film,
     contact_sheet,
@@ -79,7 +79,13 @@ def streams(out: str | Path, shape: tuple[int, ...]) -> bool:
     return kind_of(shape) == "images" if is_folder(out) else Path(out).suffix.lower() == ".npy"
 
 
-@dataclass(frozen=True)
+def counted_samples(x: np.ndarray) -> str:
+    """Say how many samples there are, and what: 16 images of 28x28x3.  x: (N, D), (N, H, W) or (N, H, W, C)."""
+    channels = x.shape[3:] or (1,)
+    return counted(len(x), x.shape[1:] if kind_of_samples(x.shape) == "points" else (*channels, *x.shape[1:3]))
+
+
+@dataclass(frozen=True, repr=False)
 class Samples:
     """Samples in user units, their labels, and the frames on the way where they were kept.
 
@@ -101,6 +107,31 @@ class Samples:
     def kind(self) -> Kind:
         """What one of them is."""
         return kind_of_samples(self.x.shape)
+
+    def __repr__(self) -> str:
+        names = sorted(set(self.labels or ()))
+        labels = f", {len(names)} labels" if len(names) > 1 else f", label {names[0]}" if names else ""
+        return f"Samples({counted_samples(self.x)}{labels})"
+
+    @overload
+    def __getitem__(self, key: int) -> np.ndarray: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> Samples: ...
+
+    def __getitem__(self, key: int | slice) -> np.ndarray | Samples:
+        """Return sample k as an array, or the samples of a slice."""
+        if isinstance(key, slice):
+            labels, titles = (given[key] if given is not None else None for given in (self.labels, self.titles))
+            return Samples(self.x[key], labels, titles=titles)
+        return np.asarray(self.x[key])
+
+    @property
+    def images(self) -> list[Image.Image]:
+        """The samples as PIL images, which can be shown, changed and saved."""
+        if self.kind != "images":
+            raise UserError("these samples are points and no images; their coordinates are in .x")
+        return [Image.fromarray(to_bytes(image)) for image in self.x]
 
     def picture(self) -> bytes:
         """Return a PNG: a sheet of the images, one image alone as it is, or a scatter of the points."""

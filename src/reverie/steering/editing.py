@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Unpack
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from reverie.base.errors import UserError, unknown
 from reverie.base.noise import Noise, image_seeds
+from reverie.base.progress import Tell
 from reverie.base.scalar import sqrt
 from reverie.base.spec import build, parse
 from reverie.data.single import read_picture
@@ -24,7 +24,8 @@ from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, Frame, Sampler, start, trajectory
 from reverie.diffusion.schedule import Schedule
 from reverie.runs.labels import read_numbers
-from reverie.runs.run import Options, Progress, Run
+from reverie.runs.run import Options, Run
+from reverie.steering.edited import Edits, Inversion
 
 INVERTIBLE = ("ddim", "heun")
 USUAL_INVERSION = ("heun", 50, "uniform")
@@ -33,22 +34,14 @@ MOST_STRENGTHS, MOST_ROWS, MOST_FRAMES = 32, 64, 1000
 
 def own_image(run: Run, image: str | Path | np.ndarray | Tensor) -> Tensor:
     """Return an image in model units, (1, C, H, W), fitted as the training data were."""
-    shape = run.config.data.shape
     if run.kind != "images":
         raise UserError(f"{run.path} is a run of points; images can be edited only with a run of images")
-    picture = read_picture(image if isinstance(image, str | Path) else np.asarray(image), shape, "image", run.fit)
+    channels, height, width = run.config.data.shape
+    given = image if isinstance(image, str | Path) else np.asarray(image)
+    picture = read_picture(given, (channels, height, width), "image", run.fit)
     picture.say_fitted()
     device = next(run.model.parameters()).device
     return run.model.codec.encode(torch.from_numpy(picture.x)[None].to(device))
-
-
-@dataclass(frozen=True)
-class Edits:
-    """An image drawn again.  image: (H, W[, C]); x: (S, N, H, W[, C]) in [0, 1] for S strengths and N seeds."""
-
-    image: np.ndarray
-    x: np.ndarray
-    strengths: tuple[float, ...]
 
 
 def check_strengths(strength: str | float | Sequence[float], t_min: float) -> tuple[float, ...]:
@@ -70,7 +63,7 @@ def edit(
     strength: str | float | Sequence[float] = 0.6,
     n: int = 1,
     *,
-    on_progress: Progress | None = None,
+    on_progress: Tell | None = None,
     **options: Unpack[Options],
 ) -> Edits:
     """Draw an image again (arXiv:2108.01073): it is noised to the time t = strength and denoised from there.
@@ -89,10 +82,12 @@ def edit(
         times = build(GRIDS, _started(parse(spaced), value), "grid")(run.model.denoiser.schedule, steps)
         for frame in run.frames(n, origin=origin if value < 1 else None, times=times, **asked):
             if on_progress:
-                on_progress(k * frame.of + frame.i + 1, len(strengths) * frame.of)
+                on_progress("sampling", k * frame.of + frame.i + 1, len(strengths) * frame.of)
             last = frame
         rows.append(run.finished(last))
-    return Edits(run.decode(origin)[0], np.stack(rows), strengths)
+    label = options.get("label")
+    caption = f"drawn again as {label}" if label is not None else ""
+    return Edits(run.decode(origin)[0], np.stack(rows), strengths, caption)
 
 
 def _started(grid: dict[str, Any], t: float) -> dict[str, Any]:
@@ -155,23 +150,6 @@ def inversion(run: Run, options: Options) -> tuple[Sampler, Tensor]:
     return sampler, grid
 
 
-@dataclass(frozen=True)
-class Inversion:
-    """An image, the noise it comes from, and what comes back.
-
-    image, back: (H, W[, C]) in [0, 1]; noise: the same, unit noise (a model of the run takes it to `back`); error: the
-    root mean square difference of image and back; mean, deviation: of the noise, 0 and 1 for true noise.
-    """
-
-    image: np.ndarray
-    noise: np.ndarray
-    back: np.ndarray
-    error: float
-    mean: float
-    deviation: float
-    evaluations: int
-
-
 def _unit_frames(denoise: Denoiser, sampler: Sampler, eps: Tensor, grid: Tensor) -> Iterator[Frame]:
     x = start(denoise.schedule, float(grid[0]), eps)
     return trajectory(denoise, sampler, x, grid, Noise(torch.zeros(len(eps), dtype=torch.int64)))
@@ -182,7 +160,7 @@ def invert(
     run: Run,
     image: str | Path | np.ndarray | Tensor,
     *,
-    on_progress: Progress | None = None,
+    on_progress: Tell | None = None,
     **options: Unpack[Options],
 ) -> Inversion:
     """Take an image to the noise that the model draws it from, and back, by DDIM or Heun."""
@@ -199,11 +177,11 @@ def invert(
     try:
         for frame in encode(denoise, sampler, x0, grid.flip(0)):
             if on_progress:
-                on_progress(frame.i + 1, 2 * frame.of)
+                on_progress("inverting", frame.i + 1, 2 * frame.of)
         eps = unit_noise(denoise.schedule, frame.x, frame.t)
         for frame in _unit_frames(denoise, sampler, eps, grid):
             if on_progress:
-                on_progress(frame.of + frame.i + 1, 2 * frame.of)
+                on_progress("inverting", frame.of + frame.i + 1, 2 * frame.of)
     finally:
         hook.remove()
     before, back = run.decode(x0)[0], run.finished(frame)[0]
@@ -252,7 +230,7 @@ def interpolate(
     end: str | int | Path | np.ndarray,
     frames: int = 60,
     *,
-    on_progress: Progress | None = None,
+    on_progress: Tell | None = None,
     **options: Unpack[Options],
 ) -> np.ndarray:
     """Draw the way from one image to another along the arc between their noises: (frames, H, W[, C]).
@@ -271,6 +249,6 @@ def interpolate(
     for k, part in enumerate(noises.split(size)):
         for frame in _unit_frames(guided(run, options, len(part)), sampler, part, grid):
             if on_progress:
-                on_progress(k * size * frame.of + (frame.i + 1) * len(part), frames * frame.of)
+                on_progress("sampling", k * size * frame.of + (frame.i + 1) * len(part), frames * frame.of)
         drawn.append(run.finished(frame))
     return np.concatenate(drawn)

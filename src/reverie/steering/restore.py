@@ -13,13 +13,14 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
+from reverie.base.progress import Tell
 from reverie.base.spec import build
 from reverie.data.kind import Kind
 from reverie.data.single import Shape, read_mask, read_picture
 from reverie.diffusion.known import INPAINTERS, POSTERIORS, Method, Replacement
 from reverie.diffusion.measurements import MEASUREMENTS, Keep, Measurement
-from reverie.runs.run import Options, Progress, Run, check_count, load
-from reverie.steering.results import Restored
+from reverie.runs.run import Options, Run, check_count, load
+from reverie.steering.results import Restored, check_results
 
 Picture = str | Path | np.ndarray
 
@@ -40,8 +41,9 @@ def inpaint(
     known: str | None = None,
     n: int | None = None,
     method: str | None = None,
+    out: str | Path | None = None,
     device: str = "auto",
-    on_progress: Progress | None = None,
+    on_progress: Tell | None = None,
     **options: Unpack[Options],
 ) -> Restored:
     """Draw what a mask hides of an image, n times: `reverie.inpaint("runs/digits", "seven.png", mask="left-half")`.
@@ -50,8 +52,10 @@ def inpaint(
     (H, W, C) or (C, H, W), of any size: it is fitted as the run's data were, and its mask with it; mask: a file, a box of the
     image's rows and columns like 10:20,5:25, a half such as top-half, or an array that is true where to fill.  For a run of
     points, known="x=0.5" fixes coordinates instead.  A labelled run draws without a label unless one is given: what is
-    known decides.
+    known decides.  out: short for `.save(out)`.
     """
+    if out is not None:
+        check_results(out)
     run = run if isinstance(run, Run) else load(run, device)
     shape = run.config.data.shape
     if run.kind == "points":
@@ -77,11 +81,14 @@ def inpaint(
     results = torch.where(seen, truth, x)  # to the bit, whatever units and rounding lie between
     shown = torch.where(seen, truth, torch.nan)
     points = run.kind == "points"
-    return Restored(
+    made = Restored(
         _user(results), _user(shown[None])[0], None if points else _user(truth[None])[0], labels,
         run.sample(OTHERS).x if points else None, _title(run, method, options),
         {"method": method, **_solver(left), "mean_spread": float(results.std(0)[~seen].mean()) if n > 1 else None},
     )  # fmt: skip
+    if out is not None:
+        made.save(out)
+    return made
 
 
 def restore(
@@ -93,16 +100,19 @@ def restore(
     noise: float | None = None,
     n: int | None = None,
     method: str = "moment",
+    out: str | Path | None = None,
     device: str = "auto",
-    on_progress: Progress | None = None,
+    on_progress: Tell | None = None,
     **options: Unpack[Options],
 ) -> Restored:
     """Undo what was done to an image, n times: `reverie.restore("runs/digits", "small.png", task="upscale:factor=4")`.
 
     task: upscale, deblur or colour; image: the degraded picture, or a clean one that is first degraded (degrade=True), which
     tells how good the results are; of another size it is fitted as the run's data were; noise: standard deviation of the noise
-    in the picture, whose values run from 0 to 1; if not given, that of rounding to 8 bits.
+    in the picture, whose values run from 0 to 1; if not given, that of rounding to 8 bits; out: short for `.save(out)`.
     """
+    if out is not None:
+        check_results(out)
     run = run if isinstance(run, Run) else load(run, device)
     shape = _picture_shape(run)
     action = build(MEASUREMENTS, task, "task")
@@ -132,10 +142,13 @@ def restore(
         figures["psnr"] = float(np.mean(figures["psnr_each"]))
         figures["psnr_of_mean"] = _psnr(x.mean(0), original)
         figures["psnr_given"] = _psnr(_enlarged(seen, shape)[0], original)
-    return Restored(
+    made = Restored(
         _user(x), _user(seen.clamp(0, 1))[0], None if original is None else _user(original[None])[0], labels,
         title=f"{task}, {_title(run, method, options)}", figures=figures,
     )  # fmt: skip
+    if out is not None:
+        made.save(out)
+    return made
 
 
 def _enlarged(seen: Tensor, shape: Shape) -> Tensor:
@@ -151,7 +164,7 @@ def _psnr(x: Tensor, truth: Tensor) -> float:
 
 
 def _draw(
-    run: Run, n: int, way: Method, measure: Measurement, y: Tensor, noise: float, options: Options, on_progress: Progress | None
+    run: Run, n: int, way: Method, measure: Measurement, y: Tensor, noise: float, options: Options, on_progress: Tell | None
 ) -> tuple[Tensor, list[str] | None, list[Tensor]]:  # fmt: skip
     """Draw n results in batches: return them in user units, their labels, and the residuals of all solves."""
     check_count(n)
@@ -168,7 +181,7 @@ def _draw(
         for frame in run.frames(min(size, n - first), first, steer=steer, **chosen):
             last = frame
             if on_progress:
-                on_progress(k * frame.of + frame.i + 1, len(firsts) * frame.of)
+                on_progress("sampling", k * frame.of + frame.i + 1, len(firsts) * frame.of)
         parts.append(run.model.codec.decode(last.x0).float().cpu())
     x = torch.cat(parts)
     if not torch.isfinite(x).all():

@@ -30,14 +30,14 @@ from reverie.draw.picture import (
     to_bytes,
     window,
 )
-from reverie.runs.samples import Samples, check_output, is_folder
+from reverie.runs.samples import Samples, check_output, counted_samples, is_folder
 
 FILL = np.array([0.80, 0.86, 0.95])  # the colour of pixels that are not known
 SHOWN, ACROSS = 32, 10  # results on a sheet, at most, and panels in a row of it
 PANEL = 1.25  # inches across
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Restored:
     """Results in user units, one seed each, what was seen, and the original where it is known.
 
@@ -58,6 +58,9 @@ class Restored:
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.x, dtype=dtype)
+
+    def __repr__(self) -> str:
+        return f"Restored({counted_samples(self.x)}, {self.title})"
 
     @property
     def spread(self) -> np.ndarray:

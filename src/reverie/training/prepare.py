@@ -24,6 +24,7 @@ from reverie.data.augment import read, told_entries
 from reverie.data.augment_plan import choose_augment
 from reverie.data.codec import standard_spec
 from reverie.data.describe import describe
+from reverie.data.memory import DataSource
 from reverie.data.pixels import DEFAULT_SIDE
 from reverie.diffusion.plan import (
     check_width,
@@ -35,7 +36,7 @@ from reverie.diffusion.plan import (
     small_for_the_budget,
 )
 from reverie.diffusion.schedule import SCHEDULES
-from reverie.runs import folder
+from reverie.runs import folder, kept
 from reverie.runs.config import Config, DataConfig, TrainingConfig
 from reverie.runs.reread import CHOSEN, kept_reading, placed, reread, source_of
 from reverie.runs.run import Run, choose_device, load
@@ -95,7 +96,7 @@ def check_options(given: Iterable[str]) -> None:
 
 
 def prepare(
-    data: str,
+    data: DataSource,
     out: str | Path | None = None,
     *,
     steps: int | None = None,
@@ -110,13 +111,14 @@ def prepare(
     start_from: str | Path | None = None,
     overwrite: bool = False,
     tensorboard: bool = False,
+    keep_data: bool = False,
     **options: Any,
 ) -> Training:
     """Check everything, make the run folder and return the training; nothing is written if anything is wrong.
 
     What is not given is chosen for the data (`reverie.diffusion.plan`).  options: how to read the data, as in `load_data`
     (size, fit, labels, ...), and further fields of TrainingConfig (batch, learning_rate, weight, times, ...).  augment: see
-    `reverie.data.augment_plan`; start_from: a run whose weights are the first ones.
+    `reverie.data.augment_plan`; start_from: a run whose weights are the first ones; keep_data: whether the run keeps a copy.
     """
     check_options(options)
     reading = {key: options.pop(key) for key in READING if key in options}
@@ -145,6 +147,8 @@ def prepare(
             dataset = load_data(data, seed=seed, on_form=wishes.foresee, **reading)
         start.check_shape(before, dataset)
     options |= wishes.smaller
+    if keep_data:
+        kept.check_keepable(dataset)
     train_set, held_out = dataset.split(seed)
     if epochs is not None:
         usual = plan(dataset, None, 1).settings | options
@@ -207,6 +211,8 @@ def prepare(
     path = _claim(out, dataset.name, overwrite)
     if out is None and path.name != dataset.name:
         about += (f"this run goes to {path}, because {path.with_name(dataset.name)} is there already",)
+    if keep_data:
+        kept.keep_data(path, dataset)
     folder.write_config(path, config)
     learner = Learner(model, training)
     return Training(Run(config, learner.average.model, path), learner, train_set, held_out, about, reasons, tensorboard)
@@ -267,7 +273,7 @@ def resume(
     steps: int | None = None,
     device: str = "auto",
     tensorboard: bool = False,
-    data: str | Path | None = None,
+    data: DataSource | None = None,
     data_dir: str | Path | None = None,
     strict: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None,
@@ -294,7 +300,7 @@ def resume(
     t = config.training
     if max(learner.i / (t.steps or math.inf), learner.seconds / 60 / (t.minutes or math.inf)) >= 1:
         raise UserError(f"{path} is finished; go on for longer with --extend --minutes 10, say")
-    dataset = reread(config.data, data=data, data_dir=data_dir, strict=strict, on_progress=on_progress)
+    dataset = reread(config.data, folder=path, data=data, data_dir=data_dir, strict=strict, on_progress=on_progress)
     run.config = config = config.model_copy(update={"data": placed(config.data, data, data_dir)})
     with checkpoints.locked(path):
         folder.keep_rows(path, learner.i)

@@ -15,7 +15,7 @@ from reverie.base.errors import UserError
 from reverie.base.spec import Spec
 from reverie.data import Dataset
 from reverie.data.augment import told_entries
-from reverie.data.kind import kind_of
+from reverie.data.kind import described, kind_of
 from reverie.diffusion.plan import Plan
 from reverie.families.diffusion import Diffusion
 from reverie.runs import folder
@@ -65,17 +65,14 @@ def check_shape(run: Run, dataset: Dataset) -> None:
     if len(ours) == len(theirs) and ours[0] == theirs[0]:
         return
     if kind_of(theirs) == "points":
-        raise UserError(f"{run.path} is a run of points of {theirs[0]} coordinates, and {dataset.name} holds {_said(ours)}")
+        raise UserError(f"{run.path} is a run of points of {theirs[0]} coordinates, and {dataset.name} holds {described(ours)}")
     if kind_of(ours) == "points":
-        raise UserError(f"{run.path} is a run of {_said(theirs)}, and {dataset.name} holds {_said(ours)}; start without --from")
+        held = f"{dataset.name} holds {described(ours)}"
+        raise UserError(f"{run.path} is a run of {described(theirs)}, and {held}; start without --from")
     raise UserError(
-        f"{run.path} is a run of {_said(theirs)}, and {dataset.name} holds {_said(ours)};"
+        f"{run.path} is a run of {described(theirs)}, and {dataset.name} holds {described(ours)};"
         f" read them alike with --size {theirs[1]}{f'x{theirs[2]}' if theirs[1] != theirs[2] else ''} --channels {theirs[0]}"
     )
-
-
-def _said(shape: tuple[int, ...]) -> str:
-    return f"images of {shape[1]}x{shape[2]}x{shape[0]}" if kind_of(shape) == "images" else f"points of {shape[0]} coordinates"
 
 
 def record(run: Run) -> StartConfig:

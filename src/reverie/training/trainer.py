@@ -25,6 +25,7 @@ from reverie.draw.picture import loss_curve, save
 from reverie.runs import folder
 from reverie.runs.classifier import CLASSIFIER_FILE
 from reverie.runs.finding import Finding
+from reverie.runs.kept import KEPT_DATA
 from reverie.runs.run import Run
 from reverie.training import checkpoints
 from reverie.training.checks import PATIENCE, examine, has_stopped_improving
@@ -41,7 +42,7 @@ from reverie.training.tensorboard import recorder
 
 LOSS_PICTURE = "loss.png"
 RUN_FILES = (
-    folder.CONFIG, folder.WEIGHTS_FILE, folder.METRICS, LOSS_PICTURE, checkpoints.LOCK, CLASSIFIER_FILE,
+    folder.CONFIG, folder.WEIGHTS_FILE, folder.METRICS, LOSS_PICTURE, checkpoints.LOCK, CLASSIFIER_FILE, KEPT_DATA,
 )  # fmt: skip
 RUN_FOLDERS = (PREVIEWS, checkpoints.FOLDER, EVENTS)
 SMALL_NETWORK = 100_000  # parameters below which one thread is as quick as several

@@ -17,6 +17,7 @@ from reverie.base.spec import Spec, build, complete, one_line, parse
 from reverie.data import DATASETS, Dataset, evaluated_at_once
 from reverie.data.fitting import said, whole_side
 from reverie.data.folder import MEMORY_LIMIT
+from reverie.data.memory import DataSource, in_memory
 from reverie.data.pixels import parse_size
 from reverie.diffusion.loss import TIMES, WEIGHTS
 from reverie.diffusion.pair import TARGETS
@@ -51,7 +52,7 @@ class Wishes:
     smaller: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def check(self, data: str, size: str | None) -> None:
+    def check(self, data: DataSource, size: str | None) -> None:
         """Refuse what no data could make possible."""
         try:
             TrainingConfig(**{"steps": 1, **self.settings})
@@ -70,7 +71,10 @@ class Wishes:
             known: Spec = PRESETS.get(str(wished.get("name")), {})
             pick({**NETWORKS, **PRESETS}, str(wished.get("name")), "network")
             complete(NETWORKS, {**known, **wished, "name": known.get("name", wished["name"])}, "network")
-        if size is not None and data not in DATASETS and (Path(data).is_dir() or Path(data).suffix.lower() == ".zip"):
+        if size is None or in_memory(data):
+            return
+        path = Path(str(data))
+        if str(data) not in DATASETS and (path.is_dir() or path.suffix.lower() == ".zip"):
             self.network_of(_form(1, *parse_size(size)))  # the number of channels is not known yet, and one is always allowed
 
     def network_of(self, form: Dataset) -> Footprint:
