@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,16 @@ from safetensors.torch import save_file
 import reverie
 from reverie import api
 from reverie.base.errors import UserError
+from reverie.data.dataset import Dataset, LazyImages
 from reverie.data.memory import MEMORY
+from reverie.data.pixels import Recipe
 from reverie.evaluation.evaluation import find_data
 from reverie.runs.config import TrainingConfig
-from reverie.runs.kept import KEPT_DATA
+from reverie.runs.kept import KEPT_DATA, check_keepable
 from reverie.runs.run import Run
 from reverie.training import prepare
 from reverie.training.options import TrainingOptions
+from reverie.training.screen import someone_watches
 
 VERBS = sorted(set(reverie.__all__) - {"ReverieWarning", "UserError", "__version__"})
 X = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3)).astype(np.uint8)
@@ -125,6 +129,19 @@ def test_a_terminal_shows_a_bar(tmp_path: Path) -> None:
     terminal = "import pty, sys; sys.exit(pty.spawn([sys.executable, '-c', sys.argv[1]]) >> 8)"
     done = subprocess.run([sys.executable, "-c", terminal, code], capture_output=True, timeout=300, check=True)
     assert b"\x1b[" in done.stdout and "━".encode() in done.stdout and b"trained 40 steps" in done.stdout
+
+
+def test_notebooks_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not someone_watches()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))  # loaded, but not at work
+    assert not someone_watches()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: "a shell"))
+    assert someone_watches()
+
+
+def test_images_too_many_for_memory_are_not_kept() -> None:
+    with pytest.raises(UserError, match="leave keep_data out"):
+        check_keepable(Dataset("many", LazyImages((), (), Recipe(8, 8, 3))))
 
 
 def test_tab_lists_the_verbs_alone() -> None:

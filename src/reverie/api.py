@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -29,7 +29,7 @@ from reverie.nets import NETWORKS
 from reverie.runs.run import Options, Run, load
 from reverie.runs.samples import Samples, check_output, check_room, streams, wants_film, write
 from reverie.steering.restore import inpaint, restore
-from reverie.steering.verbs import begin_classifier, edit, illusion, interpolate, invert, train_classifier
+from reverie.steering.verbs import begin_classifier, edit, illusion, interpolate, invert
 from reverie.training.loop import Step
 from reverie.training.options import TrainingOptions
 from reverie.training.prepare import check_options, prepare
@@ -42,6 +42,14 @@ from reverie.training.trainer import Training
 def _watched(progress: bool | None) -> Screen:
     """Return what shows progress: asked for, or else wherever someone is likely to see it."""
     return Screen(as_json=False, quiet=not (someone_watches() if progress is None else progress))
+
+
+def _reported(steps: Iterable[Step], on_step: Callable[[Step], None] | None) -> Iterator[Step]:
+    """Pass reports on, and tell them to whoever asked for them."""
+    for step in steps:
+        if on_step:
+            on_step(step)
+        yield step
 
 
 def train(
@@ -68,14 +76,8 @@ def train(
     for line in training.introduction():
         screen.say(line)
 
-    def steps() -> Iterator[Step]:
-        for step in training:
-            if on_step:
-                on_step(step)
-            yield step
-
     try:
-        last = screen.follow_training(steps())
+        last = screen.follow_training(_reported(training, on_step))
     except KeyboardInterrupt:
         screen.say(f"interrupted; {training.kept()}")
         raise
@@ -107,6 +109,26 @@ def begin(
     if options.pop("extend", False):
         raise UserError("--extend goes with --resume RUN")
     return prepare(data, out, **options)
+
+
+def train_classifier(
+    run: str | Path | Run, *, device: str = "auto", minutes: float | None = None, steps: int | None = None, seed: int = 0,
+    data: DataSource | None = None, data_dir: str | Path | None = None, progress: bool | None = None,
+    on_progress: Tell | None = None, on_step: Callable[[Step], None] | None = None,
+) -> dict[str, float]:  # fmt: skip
+    """Train the classifier of a run and return its accuracy by time: `reverie.train_classifier("runs/digits", minutes=1)`.
+
+    It lives in the run, where `classifier_guidance` finds it.  data, data_dir: where the run's data are now, or the data
+    themselves; progress, on_step: as in `train`.
+    """
+    screen = _watched(progress)
+    with screen.reading() as bars:
+        training = begin_classifier(
+            run, device=device, minutes=minutes, steps=steps, seed=seed, data=data, data_dir=data_dir,
+            on_progress=on_progress or bars,
+        )  # fmt: skip
+    screen.follow_training(_reported(training, on_step))
+    return training.accuracy
 
 
 def sample_to(

@@ -63,6 +63,7 @@ def test_the_channel_axis_keeps_its_pixels() -> None:
         (pixels(2, 2, 2, 2, 2), "expected points"),
         ([[1, 2], [3]], "different shapes"),
         ([], "empty"),
+        (["a.png", Path("b.png")], "the folder that the files lie in"),
         ({"train": 1}, "give one of them"),
         ((k for k in range(3)), "generator"),
         (3, "of type int"),

@@ -128,6 +128,8 @@ def _named(labels: Sequence[Any], names: Sequence[str] | None) -> list[Any]:
 def _from_list(members: Sequence[Any], options: Options) -> Dataset:
     if any(isinstance(member, Image.Image) for member in members):
         return _from_images(members, options)
+    if all(isinstance(member, str | PathLike) for member in members):
+        raise UserError("the data are a list of words or paths; give the folder that the files lie in, or the opened images")
     try:
         x = np.stack([_numpy(member) if isinstance(member, Tensor) else np.asarray(member) for member in members])
     except ValueError:

@@ -1,8 +1,8 @@
-"""The verbs of steering: train_classifier, illusion, edit, invert, interpolate.  `out` is short for `.save(out)`."""
+"""The verbs of steering: illusion, edit, invert, interpolate.  `out` is short for `.save(out)`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Unpack
 
@@ -16,7 +16,6 @@ from reverie.steering.edited import SHEET_SUFFIXES, WAY_SUFFIXES, Edits, Inversi
 from reverie.steering.illusion import SUFFIXES, Illusions
 from reverie.steering.illusion import illusion as draw_illusion
 from reverie.training.classifier import ClassifierTraining
-from reverie.training.loop import Step
 
 
 def _opened(run: str | Path | Run, device: str) -> Run:
@@ -31,25 +30,6 @@ def begin_classifier(
     return ClassifierTraining(
         _opened(run, device), minutes=minutes, steps=steps, seed=seed, data=data, data_dir=data_dir, on_progress=on_progress
     )
-
-
-def train_classifier(
-    run: str | Path | Run, *, device: str = "auto", minutes: float | None = None, steps: int | None = None, seed: int = 0,
-    data: DataSource | None = None, data_dir: str | Path | None = None, on_progress: Tell | None = None,
-    on_step: Callable[[Step], None] | None = None,
-) -> dict[str, float]:  # fmt: skip
-    """Train the classifier of a run and return its accuracy by time: `reverie.train_classifier("runs/digits", minutes=1)`.
-
-    It lives in the run, where `classifier_guidance` finds it.  data, data_dir: where the run's data are now, or the data
-    themselves.
-    """
-    training = begin_classifier(
-        run, device=device, minutes=minutes, steps=steps, seed=seed, data=data, data_dir=data_dir, on_progress=on_progress
-    )
-    for step in training:
-        if on_step:
-            on_step(step)
-    return training.accuracy
 
 
 def illusion(
