@@ -71,7 +71,8 @@ def test_the_channel_axis_keeps_its_pixels() -> None:
         ((pixels(9, 8, 8), [0, 1]), "2 labels for 9 members"),
         ((pixels(9, 8, 8), np.zeros((9, 3))), "one whole number or name"),
         ((pixels(9, 8, 8), np.linspace(0, 1, 9)), "not whole numbers"),
-        ([Image.fromarray(pixels(8, 8)), pixels(8, 8)], "member 1 is a ndarray"),
+        ([Image.fromarray(pixels(8, 8)), pixels(8, 8)], "member 1 is of type ndarray"),
+        ([pixels(8, 8), Image.fromarray(pixels(8, 8))], "member 0 is of type ndarray"),
         ([(pixels(8, 8), 1), pixels(8, 8)], "others are not"),
     ],
 )
@@ -210,6 +211,12 @@ def test_a_data_set_of_hugging_face() -> None:
     assert load_data(HuggingFaceSet(columns, {}), labels="none").labels is None
     points = load_data(HuggingFaceSet({"a": [1.0, 2.0], "b": [3.0, 4.0], "label": [0, 1]}, {"label": ClassLabel()}))
     assert points.x.tolist() == [[1, 3], [2, 4]] and points.label_names == ("cat", "dog")
+
+
+@pytest.mark.parametrize("shape", [(9, 2), (9, 8, 8)])
+def test_an_array_has_no_columns_to_be_labels(shape: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match=r"give a pair \(x, labels\)"):
+        load_data(pixels(*shape), labels="kind")
 
 
 def test_flattened_images_are_noticed() -> None:

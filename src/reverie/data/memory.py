@@ -148,6 +148,8 @@ def _from_numbers(x: np.ndarray, source: str, options: Options) -> Dataset:
     """Return an array as points or images; what could be meant in two ways is refused."""
     if x.dtype.kind not in "buif":
         raise UserError(f"{source} holds values of type {x.dtype}; give numbers")
+    if options.labels not in ("auto", "none"):
+        raise UserError(f"{source} has no labels by {options.labels!r}; give a pair (x, labels)")
     if x.ndim in (3, 4) and x.size:
         _check_axes(x.shape, source)
         _check_range(x, source)
@@ -196,8 +198,9 @@ def _check_range(x: np.ndarray, source: str) -> None:
 
 def _from_images(images: Sequence[Any], options: Options) -> Dataset:
     """Return PIL images, of any sizes and modes, as a folder of them would be read."""
-    if other := next((k for k, image in enumerate(images) if not isinstance(image, Image.Image)), None):
-        raise UserError(f"member {other} is a {type(images[other]).__name__} among PIL images; give images alone")
+    for k, image in enumerate(images):
+        if not isinstance(image, Image.Image):
+            raise UserError(f"member {k} is of type {type(image).__name__} among PIL images; give images alone")
     try:
         with quiet():
             headers = [header_of(image) for image in images]
