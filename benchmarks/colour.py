@@ -19,6 +19,7 @@ import torch
 from benchmarks.measure import machine
 from benchmarks.small import HEAD, Bench, Split, divided
 from reverie.data import load_data
+from reverie.families.model import TrainedModel
 from reverie.training.learner import Learner
 from reverie.training.loader import batches
 from reverie.training.prepare import prepare
@@ -35,6 +36,7 @@ def seconds_a_step(split: Split, place: Path, options: dict[str, Any]) -> float:
         if k == WARM:
             begun = time.process_time()
         x, labels = next(source)
+        assert isinstance(learner.model, TrainedModel)
         learner.model.loss(x, labels, k).mean().backward()
         for optimizer in learner.optimizers:
             optimizer.step()

@@ -51,11 +51,11 @@ class Counter:
 def _cell(known: Mnist, sampler: str, grid: str, column: int) -> str:
     """Return the distance at a budget, with the evaluations where they are not the budget."""
     run, spec = known.run, sampler
-    schedule = run.model.denoiser.schedule
+    schedule = run.diffusion.denoiser.schedule
     steps = affordable(build(SAMPLERS, sampler, "sampler"), build(GRIDS, grid, "grid"), schedule, BUDGETS[column])
     if steps is None:
         spec, steps = f"{sampler}:tolerance={TOLERANCES[column]}", 2
-    with Counter(run.model.denoiser) as counter:
+    with Counter(run.diffusion.denoiser) as counter:
         x = run.sample(COUNT, label="all", sampler=spec, steps=steps, grid=grid).x
     batches = len(range(0, COUNT, run.batch_size()))
     spent = round(counter.calls / batches)
@@ -79,7 +79,7 @@ def evaluations() -> list[str]:
     known = mnist()
     if known is None:
         return MISSING
-    usual, _, spacing = known.run.usual({})
+    usual, _, spacing = known.run.chosen_sampling({})
     every = [(name, spacing) for name in dict.fromkeys((usual, *SAMPLERS))]
     grids = [(usual, grid) for grid in ("uniform", "quadratic", "trailing", "karras", "log-snr") if grid != spacing]
     steady = [(name, "log-snr") for name in ("dpm++2m", "dpm++3m", "dpm++sde", "unipc")]  # where their steps are even
@@ -115,11 +115,11 @@ def their_ddim(run: Run, n: int, steps: int = 50) -> np.ndarray:
     random, parts = torch.Generator().manual_seed(0), []
     for first in range(0, n, run.batch_size()):
         count = min(run.batch_size(), n - first)
-        net = Scaled(run.model.denoiser, run.labels("all", count, 0, first))
-        x = torch.randn(count, *run.model.shape, generator=random)
+        net = Scaled(run.diffusion.denoiser, run.labels("all", count, 0, first))
+        x = torch.randn(count, *run.diffusion.shape, generator=random)
         for index in peer.timesteps:
             x = peer.step(net(x, int(index)), index, x).prev_sample
-        parts.append(run.model.codec.decode(x)[:, 0].numpy())
+        parts.append(run.diffusion.codec.decode(x)[:, 0].numpy())
     return np.concatenate(parts)
 
 
@@ -175,7 +175,7 @@ def against_diffusers() -> list[str]:
         return MISSING
     run = known.run
     wanted = known.distance(their_ddim(run, COUNT))
-    sampler, _, grid = run.usual({})
+    sampler, _, grid = run.chosen_sampling({})
     for steps in range(3, 51):
         distance = known.distance(run.sample(COUNT, label="all", steps=steps).x)
         if distance <= wanted:
@@ -185,7 +185,7 @@ def against_diffusers() -> list[str]:
         "images at equal distance", lambda: run.sample(n, label="all", steps=steps), lambda: their_ddim(run, n), "", rounds=3
     )
     ours, theirs = n / row.ours, n / row.peer
-    with Counter(run.model.denoiser) as counter:
+    with Counter(run.diffusion.denoiser) as counter:
         begun = time.perf_counter()
         run.sample(n, label="all")
         share = counter.seconds / (time.perf_counter() - begun)

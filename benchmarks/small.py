@@ -26,8 +26,8 @@ from reverie.evaluation.material import as_images
 from reverie.evaluation.metrics.features import choose
 from reverie.evaluation.metrics.kid import kid
 from reverie.evaluation.metrics.memory import neighbours
+from reverie.families.diffusion.levels import noised_losses
 from reverie.runs.run import Run
-from reverie.training.loop import noised_losses
 
 LOSS_SEEDS = 4  # times 512 noised images: what the held-out loss is the mean of
 HEAD = ["| what | images | held-out loss | KID | KID of training images | copies |", "|---|---|---|---|---|---|"]
@@ -76,7 +76,7 @@ class Bench:
         steps = steps or self.steps
         run = reverie.train(str(split.folder), self.place / "runs" / name, steps=steps, **options)
         test = as_known(split.test, run)
-        lost = torch.cat([noised_losses(run.model, test, seed)[1] for seed in range(LOSS_SEEDS)])
+        lost = torch.cat([noised_losses(run.diffusion, test, seed)[1] for seed in range(LOSS_SEEDS)])
         samples, train = as_images(run.sample(self.count).x), some(split.train)
         features = choose("general", split.train, split.test)
         drawn, seen, unseen = (features.of(x) for x in (samples, train[: self.count], some(split.test, self.count)))
@@ -99,7 +99,7 @@ class Bench:
     def starting(self, first: Run, split: Split) -> None:
         """Compare a start from a run's weights, at several learning rates, with one from nothing, for two lengths."""
         usual = {"channels", "height", "width", "labels", "told"}
-        network = {key: value for key, value in first.config.network.items() if key not in usual}
+        network = {key: value for key, value in first.diffusion_settings.network.items() if key not in usual}
         for steps in (self.steps // 10, self.steps // 3):
             self.trained(split, f"{split.folder.name} from nothing {steps}", steps, network=network)
             for rate in (1e-2, 5e-3, 3e-3):

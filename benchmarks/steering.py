@@ -27,7 +27,7 @@ def recognised(net: LeNet, made: Illusions, labels: tuple[int, ...]) -> torch.Te
 @torch.no_grad()
 def guidance_cost(run: Run, n: int = 32, rounds: int = 7) -> tuple[float, float, float]:
     """Return the seconds of one guided estimate: scale 1, both halves in one batch, and in two calls; the least of seven."""
-    denoise, cond = run.model.denoiser, torch.arange(n) % 10
+    denoise, cond = run.diffusion.denoiser, torch.arange(n) % 10
     x = torch.randn(n, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     none = torch.full_like(cond, NULL)
     plain, guided = ClassifierFree(denoise, 1.0), ClassifierFree(denoise, 3.0)

@@ -22,6 +22,7 @@ from reverie.data.dataset import Dataset, LazyImages
 from reverie.data.memory import MEMORY
 from reverie.data.pixels import Recipe
 from reverie.evaluation.evaluation import find_data
+from reverie.families import FAMILIES
 from reverie.runs.config import TrainingConfig
 from reverie.runs.kept import KEPT_DATA, check_keepable
 from reverie.runs.run import Run
@@ -164,7 +165,7 @@ def test_signatures_help(name: str) -> None:
 
 def test_every_option_of_training_has_a_type() -> None:
     taken = {*inspect.signature(prepare.prepare).parameters, *inspect.signature(prepare.resume).parameters}
-    known = (taken | {*prepare.READING, *TrainingConfig.model_fields}) - {*prepare.NO_OPTIONS}
+    known = (taken | {*prepare.READING, *TrainingConfig.model_fields, *FAMILIES["diffusion"].wishes}) - {*prepare.NO_OPTIONS}
     assert set(TrainingOptions.__annotations__) == known
 
 
@@ -189,7 +190,7 @@ def test_samples_are_handy(kept: Run, tmp_path: Path) -> None:
     assert len(samples[1:3]) == 2 and samples[1:3].labels == ["a", "a"] and len(list(samples)) == 4
     assert [image.size for image in samples.images] == [(8, 8)] * 4 and samples.images[0].mode == "RGB"
     assert np.array_equal(np.asarray(samples.images[2]), (samples[2] * 255).round())
-    assert repr(kept).endswith("data: 40 images of 8x8x3)") and len(repr(kept)) < 200
+    assert repr(kept).endswith("diffusion of data: 40 images of 8x8x3)") and len(repr(kept)) < 200
 
 
 def test_samples_of_points_have_no_images(spiral_run: Run) -> None:

@@ -28,12 +28,12 @@ from reverie.evaluation.metrics.features import FEATURES
 from reverie.nets import NETWORKS
 from reverie.runs.run import Options, Run, load
 from reverie.runs.samples import Samples, check_output, check_room, streams, wants_film, write
+from reverie.runs.step import Step
 from reverie.steering.restore import inpaint, restore
 from reverie.steering.verbs import begin_classifier, edit, illusion, interpolate, invert
-from reverie.training.loop import Step
 from reverie.training.options import TrainingOptions
 from reverie.training.prepare import check_options, prepare
-from reverie.training.prepare import resume as go_on
+from reverie.training.resume import resume as go_on
 from reverie.training.screen import Screen, someone_watches
 from reverie.training.summary import verdict
 from reverie.training.trainer import Training

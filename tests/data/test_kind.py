@@ -12,20 +12,26 @@ from reverie.data import load_data
 from reverie.data.dataset import Dataset
 from reverie.data.kind import DIMENSIONS, KINDS, Kind, kind_of, kind_of_samples
 from reverie.evaluation.measure import MEASURES
+from reverie.families import FAMILIES
+from reverie.families.diffusion.levels import HELD_OUT_DRAWS
+from reverie.families.diffusion.sampling import DEFAULTS
 from reverie.gallery import guidance, samplers
 from reverie.runs.config import DataConfig
-from reverie.runs.run import DEFAULT_SAMPLING
 from reverie.steering.restore import DEFAULT_METHOD, RESULTS
-from reverie.training.loop import HELD_OUT_DRAWS
 from reverie.training.previews import DRAWN
 
 
 @pytest.mark.parametrize(
     "table",
-    [KINDS, MEASURES, DEFAULT_SAMPLING, DEFAULT_METHOD, RESULTS, HELD_OUT_DRAWS, DRAWN, guidance.SHOWN, samplers.SHOWN],
+    [KINDS, MEASURES, DEFAULTS, DEFAULT_METHOD, RESULTS, HELD_OUT_DRAWS, DRAWN, guidance.SHOWN, samplers.SHOWN],
 )
 def test_every_table_knows_every_kind(table: dict[Kind, object]) -> None:
     assert set(table) == set(get_args(Kind)) == set(DIMENSIONS.values())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_takes_kinds_that_there_are(family: str) -> None:
+    assert FAMILIES[family].kinds and set(FAMILIES[family].kinds) <= set(KINDS)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("spiral", "points"), ("digits8", "images")])

@@ -12,7 +12,7 @@ from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.scalar import Time
 from reverie.diffusion.denoiser import NULL, Denoiser, Given, NetDenoiser
-from reverie.diffusion.guidance import ClassifierFree, ClassifierGuided
+from reverie.diffusion.guidance import AutoGuided, ClassifierFree, ClassifierGuided, read_interval
 from reverie.diffusion.oracle import GaussianDenoiser, MixtureDenoiser
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import SAMPLERS, start, trajectory
@@ -20,7 +20,7 @@ from reverie.diffusion.samplers.grids import Uniform
 from reverie.diffusion.schedule import Cosine, Linear, LogLinear, Rectified, Schedule
 from reverie.diffusion.views import Illusion, read_views
 from reverie.nets.unet import UNet
-from reverie.runs.labels import read_interval, read_label, read_labels
+from reverie.runs.labels import read_label, read_labels
 
 COVARIANCE = torch.tensor([[0.5, 0.2], [0.2, 0.3]], dtype=torch.float64)
 MEANS = torch.tensor([[0.3, -0.1], [1.0, 0.5], [-0.7, 0.8]], dtype=torch.float64)
@@ -264,3 +264,15 @@ def test_labels_names_and_compositions() -> None:
     for text in ("0.8,0.2", "0.5", "a,b", "0,nan", "-1,0.5", ""):
         with pytest.raises(UserError):
             read_interval(text)
+
+
+@pytest.mark.parametrize("schedule", [Cosine(), Rectified()], ids=["cosine", "rectified"])
+@pytest.mark.parametrize("scale", [1.0, 1.5, 2.0, 3.0])
+def test_autoguidance_of_gaussians_scales_the_deviation_by_a_power_of_their_ratio(schedule: Schedule, scale: float) -> None:
+    """D log x / d log sigma of the flow adds up, so N(0, s²) led away from N(0, r²) has the deviation s (s / r)^(scale - 1)."""
+    strong, weak = (GaussianDenoiser(schedule, torch.zeros(1).double(), torch.tensor([[v]]).double()) for v in (0.25, 0.49))
+    x = torch.linspace(-2, 2, 9, dtype=torch.float64)[:, None]
+    grid = Uniform()(schedule, 4000)
+    *_, last = trajectory(AutoGuided(strong, weak, scale), SAMPLERS["heun"](), x, grid, Noise(image_seeds(0, 9)))
+    expected = x * 0.5 * (0.5 / 0.7) ** (scale - 1)
+    torch.testing.assert_close(last.x0, expected, atol=2e-3, rtol=5e-3)

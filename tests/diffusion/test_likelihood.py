@@ -31,7 +31,7 @@ from reverie.diffusion.oracle import DatasetDenoiser, GaussianDenoiser, MixtureD
 from reverie.diffusion.pair import Pair, pair_of
 from reverie.diffusion.samplers import GRIDS
 from reverie.diffusion.schedule import Cosine, Linear, LogLinear, Rectified, Schedule
-from reverie.families.diffusion import Diffusion
+from reverie.families.diffusion.model import Diffusion
 from reverie.runs.run import Run
 
 F = torch.float64

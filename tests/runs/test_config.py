@@ -23,8 +23,9 @@ from reverie.data.codec import Standard, standard_spec
 from reverie.diffusion.samplers import SAMPLERS
 from reverie.diffusion.samplers.onestep import DDIM
 from reverie.diffusion.schedule import SCHEDULES, Linear
-from reverie.runs.config import Config, DataConfig, TrainingConfig
-from reverie.runs.folder import build_model, read_config, read_metrics, write_config
+from reverie.families.diffusion.settings import DiffusionSettings
+from reverie.runs.config import Config, DataConfig, TrainingConfig, build_model
+from reverie.runs.folder import read_config, read_metrics, write_config
 from reverie.runs.run import Run
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=8)
@@ -41,11 +42,15 @@ TRAINING: dict[str, st.SearchStrategy[Any]] = {
     "optimizer": st.sampled_from(["adamw", "muon"]),
     "weight_decay": st.floats(0, 10),
     "precision": st.sampled_from(["fp32", "bf16"]),
+    "seed": st.integers(0, 2**31 - 1),
+}
+FAMILY: dict[str, st.SearchStrategy[Any]] = {
+    "target": st.sampled_from(["v", "flow"]),
+    "sigma_data": st.floats(1e-3, 1e3),
     "weight": st.sampled_from(["uniform", "vlb"]),
     "times": st.sampled_from(["uniform", "logit-normal"]),
     "label_dropout": st.floats(0, 1),
     "augment": st.lists(st.fixed_dictionaries({"name": NAMES, "share": st.floats(0, 1)}), max_size=5),
-    "seed": st.integers(0, 2**31 - 1),
 }
 LENGTH = st.one_of(
     st.fixed_dictionaries({"steps": st.integers(1, 10**9)}), st.fixed_dictionaries({"minutes": st.floats(1e-3, 10**6)})
@@ -70,23 +75,48 @@ DATA = st.integers(0, 4).flatmap(
 def valid() -> dict[str, Any]:
     return {
         "data": {"name": "spiral", "count": 100, "shape": [2]},
-        "codec": {"name": "standard", "mean": [0.0, 0.0], "std": [1.0, 1.0]},
-        "schedule": {"name": "cosine"},
-        "network": {"name": "mlp", "channels": 2, "labels": 0},
+        "family": {
+            "name": "diffusion",
+            "codec": {"name": "standard", "mean": [0.0, 0.0], "std": [1.0, 1.0]},
+            "schedule": {"name": "cosine"},
+            "network": {"name": "mlp", "channels": 2, "labels": 0},
+        },
         "training": {"steps": 10},
     }
 
 
-@given(training=st.fixed_dictionaries({}, optional=TRAINING), length=LENGTH, data=DATA, sigma=st.floats(1e-3, 1e3))
-def test_any_valid_configuration_survives_toml(training, length, data, sigma) -> None:
-    config = Config.model_validate({**valid(), "data": data, "training": {**training, **length}, "sigma_data": sigma})
+def with_family(change: dict[str, Any]) -> dict[str, Any]:
+    table = valid()
+    return {**table, "family": {**table["family"], **change}}
+
+
+@given(
+    training=st.fixed_dictionaries({}, optional=TRAINING),
+    family=st.fixed_dictionaries({}, optional=FAMILY),
+    length=LENGTH,
+    data=DATA,
+)
+def test_any_valid_configuration_survives_toml(training, family, length, data) -> None:
+    config = Config.model_validate({**with_family(family), "data": data, "training": {**training, **length}})
     assert Config.model_validate(tomllib.loads(tomli_w.dumps(config.as_table()))) == config
+
+
+def test_a_configuration_of_format_1_is_read_as_the_same_of_format_2() -> None:
+    new = {**with_family({"target": "eps", "sigma_data": 0.5, "weight": "vlb", "label_dropout": 0.2}), "format": 2}
+    old: dict[str, Any] = {"format": 1, "family": "diffusion", "data": new["data"]}
+    old |= {key: new["family"][key] for key in ("target", "sigma_data", "codec", "schedule", "network")}
+    old["training"] = {**new["training"], "weight": "vlb", "label_dropout": 0.2}
+    assert Config.model_validate(old) == Config.model_validate(new)
+    for wrong in ({"family": "gan"}, {"training": 3}, {"network": 3}):
+        with pytest.raises(ValidationError):
+            Config.model_validate({**old, **wrong})
 
 
 def test_the_strategies_know_every_field() -> None:
     assert set(TrainingConfig.model_fields) == {*TRAINING, "steps", "minutes"}
     fields = {"name", "source", "count", "seed", "shape", "labels", "label_counts", "fingerprint", "reading"}
     assert set(DataConfig.model_fields) == fields
+    assert set(DiffusionSettings.model_fields) == {*FAMILY, "name", "codec", "schedule", "network"}
 
 
 BAD = [
@@ -100,7 +130,7 @@ BAD = [
     ("training", "warmup", 0.9),
     ("training", "ema_share", 0),
     ("training", "gradient_limit", 0),
-    ("training", "label_dropout", 1.5),
+    ("family", "label_dropout", 1.5),
     ("training", "seed", -1),
     ("training", "seed", 2**31),
     ("training", "colour", "red"),
@@ -108,10 +138,12 @@ BAD = [
     ("training", "decay", "linear"),
     ("training", "weight_decay", -1),
     ("training", "precision", "fp16"),
-    ("training", "weight", 3),
-    ("training", "times", None),
-    ("training", "augment", "flip"),
-    ("training", "augment", [{"name": "flip"}] * 17),
+    ("family", "weight", 3),
+    ("family", "times", None),
+    ("family", "augment", "flip"),
+    ("family", "augment", [{"name": "flip"}] * 17),
+    ("family", "target", 1),
+    ("family", "sigma_data", 0),
     ("data", "name", 7),
     ("data", "source", 7),
     ("data", "count", 0),
@@ -133,7 +165,16 @@ def test_a_bad_field_is_refused(section: str, field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("format", 2), ("family", "gan"), ("target", 1), ("sigma_data", 0), ("extra", 1), ("start", "runs/a")]
+    ("field", "value"),
+    [
+        ("format", 3),
+        ("family", "gan"),
+        ("family", {"name": "gan"}),
+        ("family", {}),
+        ("target", "v"),
+        ("extra", 1),
+        ("start", "runs/a"),
+    ],
 )
 def test_a_bad_top_field_is_refused(field: str, value: Any) -> None:
     with pytest.raises(ValidationError):
@@ -161,18 +202,25 @@ def test_a_bad_top_field_is_refused(field: str, value: Any) -> None:
         ({"codec": {"name": "standard"}}, "needs a value for 'mean'"),
         ({"codec": {"name": "standard", "mean": [0.0, 1.0], "std": [0.0, 1.0]}}, "all above 0"),
         ({"codec": {"name": "standard", "mean": [0.0], "std": [1.0]}}, "2 coordinates but the codec has 1"),
-        ({"training": {"steps": 1, "weight": "heavy"}}, "unknown weight"),
-        ({"training": {"steps": 1, "times": "never"}}, "unknown way to draw times"),
-        ({"training": {"steps": 1, "augment": [{"name": "flap"}]}}, "did you mean 'flip'"),
-        ({"training": {"steps": 1, "augment": [{"name": "flip", "told": False}]}}, "points cannot be augmented"),
-        ({"training": {"steps": 1, "augment": [{"name": "shift"}]}}, "tell 2 numbers but the network is told 0"),
+        ({"weight": "heavy"}, "unknown weight"),
+        ({"times": "never"}, "unknown way to draw times"),
+        ({"augment": [{"name": "flap"}]}, "did you mean 'flip'"),
+        ({"augment": [{"name": "flip", "told": False}]}, "points cannot be augmented"),
+        ({"augment": [{"name": "shift"}]}, "tell 2 numbers but the network is told 0"),
         ({"target": "eps", "schedule": {"name": "rectified"}}, "divides by alpha"),
         ({"target": "score", "schedule": {"name": "cosine"}}, "divides by alpha"),
     ],
 )
 def test_what_cannot_be_built_is_refused_with_the_reason(change: dict[str, Any], match: str) -> None:
     with pytest.raises(UserError, match=match):
-        build_model(Config.model_validate({**valid(), **change}))
+        build_model(
+            Config.model_validate(
+                {
+                    **with_family({k: v for k, v in change.items() if k != "data"}),
+                    **{k: v for k, v in change.items() if k == "data"},
+                }
+            )
+        )
 
 
 def test_specs_are_read_from_text() -> None:

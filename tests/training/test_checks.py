@@ -21,8 +21,9 @@ from reverie.diffusion.pair import pair_of
 from reverie.runs import folder
 from reverie.runs.config import TrainingConfig
 from reverie.runs.finding import Finding
+from reverie.runs.step import Step
 from reverie.training.checks import CHECKS, empty_previews, has_stopped_improving
-from reverie.training.loop import Step, end_of, learning_rate
+from reverie.training.loop import end_of, learning_rate
 from reverie.training.patient import Patient
 from reverie.training.previews import energy_distance
 from reverie.training.trainer import Training
@@ -229,7 +230,7 @@ def test_previews_of_one_colour(tmp_path: Path, value: float, name: str) -> None
 
 def patient(look: Look, truth: Look) -> Patient:
     row = {"i": 10, "fraction": 1.0, "loss": 1.0}
-    return Patient([row], None, None, torch.zeros(1), "images", {}, look, truth)  # type: ignore[arg-type]
+    return Patient([row], None, torch.zeros(1), "images", {}, look, truth)  # type: ignore[arg-type]
 
 
 def test_saturated_and_collapsed_previews() -> None:

@@ -16,7 +16,6 @@ from reverie import api
 from reverie.data import load_data
 from reverie.diffusion.plan import network_for, plan
 from reverie.runs.run import Run
-from reverie.training.footprint import flops
 
 TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
 
@@ -101,7 +100,7 @@ def test_every_kind_of_output(command, digits_run: Run, tmp_path: Path) -> None:
 
 def test_inspect_tells_size_cost_and_error(command, digits_run: Run, tmp_path: Path) -> None:
     found = json.loads(command("inspect", digits_run.path, "--json")[1])
-    assert found["operations"] == flops(digits_run.model) > 10_000 and len(found["held_out_noise_error_by_noise"]) == 4
+    assert found["operations"] == digits_run.model.operations() > 10_000 and len(found["held_out_noise_error_by_noise"]) == 4
     code, out, _ = command("inspect", "digits8", "--out", tmp_path / "sheet.png")
     assert code == 0 and "1, 8, 8" in out and Image.open(tmp_path / "sheet.png").width > 200
 

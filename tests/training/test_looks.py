@@ -16,13 +16,13 @@ from reverie.data.looks import grain, look_at
 from reverie.diffusion.loss import loss
 from reverie.diffusion.oracle import GaussianDenoiser
 from reverie.diffusion.pair import Pair
+from reverie.families.diffusion.levels import LEVELS, level_of
 from reverie.nets.transformer import Transformer
 from reverie.nets.unet import UNet
-from reverie.runs import folder
+from reverie.runs.config import build_model
 from reverie.runs.run import Run
 from reverie.training.checks import NOISY
 from reverie.training.linear import FirstMap, first_map, linear_filter, power
-from reverie.training.loop import LEVELS, level_of
 from reverie.training.trainer import Training
 
 RANDOM = torch.Generator().manual_seed(0)
@@ -75,7 +75,7 @@ def test_the_linear_filters_loss_is_that_of_the_gaussian_denoiser(spiral_run: Ru
 
 def test_the_first_map_is_found(spiral_run: Run) -> None:
     def entry(net: nn.Module, *shape: int) -> FirstMap | None:
-        model = folder.build_model(spiral_run.config)
+        model = build_model(spiral_run.config)
         model.denoiser.net, model.shape = net, shape
         return first_map(model)
 
@@ -95,10 +95,9 @@ def colours(tmp_path: Path) -> str:
 
 
 def trained(data: str, out: Path, network: str, monkeypatch: pytest.MonkeyPatch) -> Training:
-    for room in ("prepare", "wishes"):  # runs begun before it was refused go on
-        monkeypatch.setattr(f"reverie.{room}.check_width", lambda network: None)
+    monkeypatch.setattr("reverie.families.diffusion.family.check_width", lambda network: None)  # runs begun before go on
     monkeypatch.setattr("reverie.training.loop.CHECK_SHARE", 1.0)  # all checks and previews, however busy the machine is
-    monkeypatch.setattr("reverie.training.trainer.PREVIEW_SHARE", 1.0)
+    monkeypatch.setattr("reverie.training.watch.PREVIEW_SHARE", 1.0)
     training = api.prepare(data, out, steps=250, batch=32, network=network, augment="none")
     list(training)
     return training

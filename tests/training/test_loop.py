@@ -14,12 +14,12 @@ from reverie.base.errors import ReverieWarning, UserError
 from reverie.data import load_data
 from reverie.diffusion.pair import Pair
 from reverie.evaluation.evaluation import Evaluation
-from reverie.runs.config import TrainingConfig
-from reverie.runs.folder import build_model
+from reverie.families.diffusion.levels import held_out_loss
+from reverie.runs.config import TrainingConfig, build_model
 from reverie.runs.run import Run
 from reverie.training.learner import Average
 from reverie.training.loader import batches
-from reverie.training.loop import held_out_loss, learning_rate
+from reverie.training.loop import learning_rate
 from reverie.transport import sliced_wasserstein
 
 
@@ -109,7 +109,8 @@ def test_held_out_loss_is_repeatable_and_right(spiral_run: Run) -> None:
 @pytest.mark.parametrize("times", ["uniform", "stratified", "logit-normal"])
 def test_times_and_noise_are_independent(spiral_run: Run, times: str) -> None:
     """The size of the noise does not depend on the time it is drawn for."""
-    model = build_model(spiral_run.config.model_copy(update={"training": TrainingConfig(steps=1, times=times)}))
+    family = spiral_run.config.family.model_copy(update={"times": times})
+    model = build_model(spiral_run.config.model_copy(update={"family": family}))
     drawn: list[tuple[torch.Tensor, torch.Tensor]] = []
     model.loss_at = lambda truth, t, cond, told: drawn.append((t, truth.eps.square().sum(1))) or t  # type: ignore[method-assign]
     x = torch.zeros(512, 2)

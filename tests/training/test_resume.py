@@ -22,6 +22,7 @@ from reverie import api
 from reverie.base.errors import UserError
 from reverie.base.signals import stop_requests
 from reverie.runs import folder
+from reverie.runs.config import build_model
 from reverie.training import checkpoints
 from reverie.training.learner import Learner
 
@@ -55,7 +56,7 @@ def check():
     if found:
         config = folder.read_config(Path(out))
         for path in found:
-            checkpoints.read(path, Learner(folder.build_model(config), config.training))
+            checkpoints.read(path, Learner(build_model(config), config.training))
     return int(found[0].stem) if found else 0
 
 reached = []
@@ -321,7 +322,7 @@ def test_the_newest_two_and_the_best_are_kept(tmp_path: Path) -> None:
     run = reverie.train("moons", tmp_path / "run", points=300, steps=600)
     names = sorted(p.name for p in (run.path / checkpoints.FOLDER).iterdir())
     assert len(names) == 3 and names[-1] == "best.safetensors" and names[-2] == "000000600.safetensors"
-    learner = Learner(folder.build_model(run.config), run.config.training)
+    learner = Learner(build_model(run.config), run.config.training)
     now = checkpoints.read(run.path / checkpoints.FOLDER / checkpoints.BEST, learner)["now"]
     best = min((row for row in run.metrics() if "held_out" in row), key=lambda row: row["held_out"])
     assert now.facts.i == best["i"]

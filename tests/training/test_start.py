@@ -54,10 +54,10 @@ def test_the_same_data_start_where_the_run_ended(first: Run, tmp_path: Path) -> 
     for cond in (None, torch.tensor([0, 1, 2, -1])):
         assert torch.equal(estimates(training.learner.model, cond), estimates(first.model, cond))
     config = training.run.config
-    assert (config.target, config.schedule, config.sigma_data) == (
-        first.config.target,
-        first.config.schedule,
-        first.config.sigma_data,
+    assert (config.family.target, config.family.schedule, config.family.sigma_data) == (
+        first.config.family.target,
+        first.config.family.schedule,
+        first.config.family.sigma_data,
     )
     assert config.start is not None and config.start.run == str(first.path.resolve()) and training.learner.i == 0
     said = "\n".join(training.introduction())
@@ -156,7 +156,7 @@ def test_a_run_that_started_from_another_is_resumed_exactly_and_without_it(first
 def test_points_start_from_points(tmp_path: Path) -> None:
     before = reverie.train("moons", tmp_path / "moons", steps=20, points=200)
     training = api.prepare("spiral", tmp_path / "run", steps=2, points=200, start_from=before.path)
-    assert training.run.config.codec == before.config.codec
+    assert training.run.config.family.codec == before.config.family.codec
     now = training.run.model.state_dict()
     assert all(torch.equal(now[name], tensor) for name, tensor in weights(before.path).items())
 

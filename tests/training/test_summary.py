@@ -26,9 +26,9 @@ from reverie.runs.config import TrainingConfig
 from reverie.runs.finding import Finding
 from reverie.runs.folder import METRICS
 from reverie.runs.run import Run
+from reverie.runs.step import Step
 from reverie.training.checks import copies, empty_previews
-from reverie.training.loop import Step
-from reverie.training.patient import Patient, Sizes, fell
+from reverie.training.patient import NetworkFacts, Patient, Sizes, fell
 from reverie.training.remedy import handy, mend, sizes
 from reverie.training.screen import Screen, pace, progress_note
 from reverie.training.summary import verdict
@@ -138,10 +138,10 @@ def test_what_mends_changes_something(images: Run) -> None:
 
 def test_the_smallest_network_is_not_told_to_be_smaller() -> None:
     row, truth = {"i": 100, "fraction": 1.0, "loss": 1.0}, Look(0.0, 1.0, 1.0, 0.0, 1.0)
-    patient = Patient([row], None, None, torch.zeros(1), "images", {}, replace(truth, nearest=0.1), truth)  # type: ignore[arg-type]
+    patient = Patient([row], None, torch.zeros(1), "images", {}, replace(truth, nearest=0.1), truth)  # type: ignore[arg-type]
     found = copies(patient)
     assert found is not None and "--network" not in found.advice and found.change == {"length": "0.5"}
-    patient.sizes = Sizes(smaller="unet-tiny")
+    patient.network = NetworkFacts(sizes=Sizes(smaller="unet-tiny"))
     found = copies(patient)
     assert found is not None and "--network unet-tiny" in found.advice and found.change == {"network": "unet-tiny"}
 
@@ -150,7 +150,7 @@ def test_an_old_preview_is_not_judged() -> None:
     """Where previews are dear, the newest may be from the beginning, when all is noise."""
     look, truth = Look(0.0, 0.01, 1.0, 0.0, 1.0), Look(0.0, 1.0, 1.0, 0.0, 1.0)
     row = {"i": 100, "fraction": 0.5, "loss": 1.0, "learning_rate": 0.01}
-    patient = Patient([row], None, None, torch.zeros(1), "images", {}, look, truth, previewed=1)  # type: ignore[arg-type]
+    patient = Patient([row], None, torch.zeros(1), "images", {}, look, truth, previewed=1)  # type: ignore[arg-type]
     assert empty_previews(patient) is None
     patient.previewed = 60
     assert empty_previews(patient) is not None
@@ -176,14 +176,14 @@ STEP = Step(1, 0.001, 1.0, 5.0, 1.5, 0.01, held_out=1.7)
 @pytest.mark.parametrize("held", [None, 1.0, 0.1234567])
 def test_the_longest_progress_fits_eighty_columns(held: float | None) -> None:
     step = Step(1_234_567, 0.5, 99 * 3600.0, 1234.0, 12.3456789, 0.01)
-    check = None if held is None else replace(step, held_out=held, seen_levels=(held, held / 3, held / 9, held / 30))
+    check = None if held is None else replace(step, held_out=held, seen=held / 3)
     assert len(f"{step.fraction:4.0%} {progress_note(step, check)}") <= 80
 
 
 def test_the_losses_that_stand_side_by_side_are_over_the_same_noise_levels() -> None:
-    check = replace(STEP, held_out=0.25, seen_levels=(0.5, 0.2, 0.1, 0.08))
+    check = replace(STEP, held_out=0.25, seen=0.22)
     assert progress_note(replace(STEP, i=2), None).startswith("step 2, loss 1.5, 5 steps/s")
-    assert progress_note(replace(STEP, i=2), check).startswith("step 2, training 0.22, held out 0.25, 5 steps/s")
+    assert progress_note(replace(STEP, i=2), check).startswith("step 2, train 0.22, held out 0.25, 5 steps/s")
 
 
 def test_speeds_are_told_however_low() -> None:

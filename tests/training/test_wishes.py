@@ -18,6 +18,7 @@ from reverie.base.spec import build
 from reverie.data import Dataset, at_once, evaluated_at_once, folder
 from reverie.data.fitting import choose_size
 from reverie.diffusion.plan import network_for
+from reverie.families import FAMILIES
 from reverie.nets import NETWORKS
 from reverie.training import prepare, wishes
 from reverie.training.footprint import Footprint, _container, _Ledger, available
@@ -31,7 +32,7 @@ def form(channels: int, height: int, width: int, count: int = 100) -> Dataset:
 
 
 def asked(network: str | None = None, **settings: Any) -> Wishes:
-    return Wishes(10.0, None, None, network, None, settings, CPU)
+    return Wishes(FAMILIES["diffusion"], 10.0, None, {"network": network} if network else {}, settings, CPU)
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_images_are_decoded(
 
 
 def test_the_default_batch_is_taken_in_parts_where_memory_is_short(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    network = asked("unet:stem=2").network_of(form(3, 128, 128, 20))
+    network = asked("unet:stem=2").footprint_of(form(3, 128, 128, 20))
     need = {batch: memory(network, form(3, 128, 128, 20), batch) for batch in (20, 10)}
     monkeypatch.setattr(wishes, "available", lambda device: int((need[20] + need[10]) / 2 / 0.9))
     given: dict[str, Any] = {"size": "128", "network": "unet:stem=2", "steps": 1}
@@ -106,9 +107,9 @@ def test_the_default_batch_is_taken_in_parts_where_memory_is_short(pictures: Pat
 def test_the_size_that_is_chosen_is_legal_for_the_network_that_is_chosen(side: int) -> None:
     for own in ((side, side), (64, side), (side, 3 * side)):
         size, _ = choose_size({own: 5})
-        asked().network_of(form(3, *size))
+        asked().footprint_of(form(3, *size))
     size, _ = choose_size({(side, side): 5, (side + 1, 90): 4})
-    asked().network_of(form(1, *size))
+    asked().footprint_of(form(1, *size))
 
 
 @pytest.mark.parametrize("network", ["unet:stem=2", "unet:stem=1,widths=[8,12,16]", "transformer:dim=32,layers=2"])

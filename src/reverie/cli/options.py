@@ -62,6 +62,10 @@ RescaleOption = Annotated[
 ClassifierGuidanceOption = Annotated[
     float, typer.Option("--classifier-guidance", help="Scale of the classifier's gradient; 0 is none.")
 ]
+AutoguidanceOption = Annotated[
+    float | None,
+    typer.Option("--autoguidance", help="Scale of autoguidance; 1 is none, and not given what training chose."),
+]
 PrecisionOption = Annotated[
     str, typer.Option("--precision", help="fp32, or bf16: faster on many processors, with slightly other images.")
 ]
@@ -76,6 +80,7 @@ def _sampling(
     guidance_interval: IntervalOption = None,
     guidance_rescale: RescaleOption = 0.0,
     classifier_guidance: ClassifierGuidanceOption = 0.0,
+    autoguidance: AutoguidanceOption = None,
     sampler: SamplerOption = None,
     steps: SamplingSteps = None,
     grid: GridOption = None,

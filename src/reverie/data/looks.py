@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -36,6 +37,13 @@ class Look:
             "detail": times(self.grain**0.5, truth.grain**0.5), "spread": times(self.spread**0.5, truth.spread**0.5),
             "nearest": times(self.nearest, truth.nearest), "noise": round(self.noise(truth), 4),
         }  # fmt: skip
+
+
+def detail(images: Tensor) -> Tensor:
+    """Return how much neighbouring pixels differ, for each image: (N,) mean squares."""
+    down, right = images.diff(dim=-2).square(), images.diff(dim=-1).square()
+    parts = [d.flatten(1) for d in (down, right) if d.numel()]
+    return torch.cat(parts, 1).mean(1).double()
 
 
 def grain(z: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from reverie.diffusion.schedule import Schedule
 LogProb = Callable[[Tensor, Time, Tensor], Tensor]  # (x, t, labels) -> log p(label | x at time t), (B,)
 
 LEAST_SIGNAL = 1e-4  # alpha / sigma below which a classifier is asked at the time when it was as much
+MOST_GUIDANCE = 1000
 NOTHING = 1e-12  # a coefficient below it is rounding
 
 
@@ -26,6 +27,36 @@ def check_interval(interval: tuple[float, float]) -> tuple[float, float]:
     if not 0 <= low < high <= 1:
         raise UserError(f"a guidance interval needs 0 <= low < high <= 1 (times: 0 is data, 1 is noise), got {low:g},{high:g}")
     return low, high
+
+
+def check_scale(scale: float, what: str) -> float:
+    """Refuse a scale that is no number or too large to mean anything."""
+    if not abs(scale) <= MOST_GUIDANCE:
+        raise UserError(f"{what} must lie within +-{MOST_GUIDANCE}, got {scale}")
+    return scale
+
+
+def read_numbers(text: str | float | Sequence[float], what: str) -> tuple[float, ...]:
+    """Read `0.2,0.8`, a number, or numbers."""
+    if isinstance(text, int | float):
+        return (float(text),)
+    try:
+        numbers = tuple(float(part) for part in (text.split(",") if isinstance(text, str) else text))
+    except ValueError:
+        raise UserError(f"cannot read {what} {text!r}; write numbers with commas between, such as 0.2,0.8") from None
+    if not numbers or not all(map(math.isfinite, numbers)):
+        raise UserError(f"{what} must be finite numbers, got {text!r}")
+    return numbers
+
+
+def read_interval(text: str | Sequence[float] | None) -> tuple[float, float]:
+    """Read the times between which guidance acts, `LOW,HIGH`; None is all."""
+    if text is None:
+        return 0.0, 1.0
+    numbers = read_numbers(text, "the guidance interval")
+    if len(numbers) != 2:
+        raise UserError(f"a guidance interval has two ends, such as 0.2,0.8, got {text!r}")
+    return check_interval((numbers[0], numbers[1]))
 
 
 class ClassifierFree(Denoiser):
@@ -107,6 +138,24 @@ def _sum(coefficients: Sequence[Coefficient], parts: Sequence[Tensor]) -> Tensor
 def _spread(x: Tensor) -> Tensor:
     """Return the standard deviation within each datum, (B, 1, ..., 1)."""
     return x.std(dim=tuple(range(1, x.ndim)), keepdim=True)
+
+
+class AutoGuided(Denoiser):
+    """Autoguidance (arXiv:2406.02507): away from a worse version of the model itself, which errs alike but more.
+
+    strong + (scale - 1) (strong - weak), for x0 and eps alike; scale 1 is the model as it is.  What both get wrong, blurred
+    detail above all, is undone where the better one has begun to.
+    """
+
+    def __init__(self, strong: Denoiser, weak: Denoiser, scale: float) -> None:
+        super().__init__()
+        self.strong, self.weak, self.scale, self.schedule = strong, weak, scale, strong.schedule
+
+    def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
+        """Return the guided estimate, for an evaluation of each.  x: (B, ...); t: float or (B,); cond: (B,) or (B, K)."""
+        strong, weak = self.strong(x, t, cond), self.weak(x, t, cond)
+        x0, eps = (combine(self.scale, a, 1 - self.scale, b) for a, b in ((strong.x0, weak.x0), (strong.eps, weak.eps)))
+        return Pair(x0, eps)
 
 
 class ClassifierGuided(Denoiser):

@@ -20,6 +20,7 @@ IMAGE_MINUTES = 10.0
 # The networks by name: what `--network` takes.  A preset is a spec whose options can be overridden one by one.
 PRESETS: dict[str, Spec] = {
     "unet-tiny": {"name": "unet", "widths": (32, 64), "blocks": 1},
+    "unet-mini": {"name": "unet", "widths": (48, 96), "blocks": 1},
     "unet-small": {"name": "unet", "widths": (64, 128), "blocks": 2},
     "unet-base": {"name": "unet", "widths": (128, 256), "blocks": 2},
     "unet-teaching": {
@@ -27,6 +28,7 @@ PRESETS: dict[str, Spec] = {
     },
 }  # fmt: skip
 
+ROOM = 0.75  # of the first map's channels, at most, for what is folded into them
 FINEST_MAP = 16  # the stem folds pixels until the first map is at most about this wide
 COARSEST_MAP = 16  # a preset has as many resolutions as bring its last map to at most this width, where attention is cheap
 WIDEST = 256  # channels that a resolution added to a preset may have
@@ -38,8 +40,12 @@ TO_EXPECT = (
     (0.0, "patches of the right colours"), (0.5, "colours and rough shapes"), (3.0, "shapes that can be recognised"),
     (20.0, "clean pictures, where there are data enough"),
 )  # fmt: skip
-SMALL_WORTH_MINUTES = 30  # budgets from which a larger network is chosen: judged by its cost, not measured
+# Budgets from which a larger network is chosen for colour images: measured for mini (docs/benchmarks.md: after 4 minutes of
+# one core it overtakes tiny on emoji), judged by the cost for the others.  Grey digits are simpler.
+MINI_WORTH_MINUTES = 5  # for 32 x 32; larger images take as much longer as they have more pixels
+SMALL_WORTH_MINUTES = 30
 BASE_WORTH_MINUTES = 240
+COLOUR_BATCH = 32  # half the batch of digits: at equal time its held-out loss is lower (docs/benchmarks.md)
 
 
 @dataclass(frozen=True)
@@ -56,10 +62,11 @@ class Plan:
 def stem_for(channels: int, height: int, width: int, widths: Sequence[int]) -> int:
     """Return the side of the squares to fold: the least power of two that makes the map small, if the size allows it.
 
-    A stem never folds more numbers than the first map has channels: a narrower map cannot pass on the noise.
+    A stem never folds more numbers than three quarters of the first map's channels: a narrower map cannot pass on the noise,
+    and one just as wide has no room for anything else.
     """
     stem, unit = 1, 2 << len(widths) - 1  # what the size must be divisible by for twice the stem
-    while max(height, width) / stem > FINEST_MAP and channels * (2 * stem) ** 2 <= widths[0]:
+    while max(height, width) / stem > FINEST_MAP and channels * (2 * stem) ** 2 <= ROOM * widths[0]:
         if height % (unit * stem) or width % (unit * stem):
             break
         stem *= 2
@@ -165,9 +172,12 @@ def plan(dataset: Dataset, minutes: float | None, steps: int | None) -> Plan:
     if minutes is None and steps is None:
         length["minutes"] = IMAGE_MINUTES
     budget = length["minutes"] or 0.0
-    size = "base" if budget >= BASE_WORTH_MINUTES else "small" if budget >= SMALL_WORTH_MINUTES else "tiny"
     channels, height, width = dataset.shape
-    settings = {"batch": 64, "optimizer": "muon", "learning_rate": 1e-2, "times": "logit-normal", **length}
+    size = "base" if budget >= BASE_WORTH_MINUTES else "small" if budget >= SMALL_WORTH_MINUTES else "tiny"
+    if size == "tiny" and channels > 1 and budget * SHORT_SIDE**2 >= MINI_WORTH_MINUTES * height * width:
+        size = "mini"
+    batch = COLOUR_BATCH if channels > 1 else 64
+    settings = {"batch": batch, "optimizer": "muon", "learning_rate": 1e-2, "times": "logit-normal", **length}
     given = f"{budget:g} minutes" if budget else f"{steps} steps"
     reason = f"images {height}x{width}x{channels}, {len(dataset):,} of them, {given}: unet-{size}"
     return Plan({"name": f"unet-{size}"}, {"name": "rectified"}, "flow", settings, (reason,))

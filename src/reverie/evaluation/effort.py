@@ -82,9 +82,11 @@ def _drawn_before(
     run: Run, quality: Quality, options: Options, samples: Samples, rows: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the row of samples that were drawn for the rest of the report, unless it is there or its cost is not known."""
-    name, steps, _ = run.usual(options)
+    name, steps, _ = run.chosen_sampling(options)
     sampler, grid = run.sampling(options)
     spent = sampler.evaluations(grid)
+    asked = options.get("autoguidance")
+    spent = spent if spent is None or (run.autoguidance if asked is None else asked) == 1 else 2 * spent
     if spent is None or any((row["sampler"], row["evaluations"]) == (name, spent) for row in rows):
         return []
     value, error = quality(samples)
@@ -111,19 +113,20 @@ def evaluations_section(
     Less must be better.  what: its name; floor: the value of real data and its error; evaluated: samples that are there
     already, and how they were drawn.  The noise of a sample is the same everywhere.
     """
-    spacing = build(GRIDS, run.usual({})[2], "grid")
+    spacing = build(GRIDS, run.chosen_sampling({})[2], "grid")
     rows: list[dict[str, Any]] = []
+    each = 1 if run.autoguidance == 1 else 2  # networks that an estimate takes
     jobs = [(name, budget) for name in samplers for budget in counts]
     for k, (name, budget) in enumerate(jobs):
         sampler = build(SAMPLERS, name, "sampler")
-        steps = affordable(sampler, spacing, run.model.denoiser.schedule, budget)
+        steps = affordable(sampler, spacing, run.diffusion.denoiser.schedule, budget // each)
         if steps is None:
             raise UserError(f"the cost of {name} depends on the data, so it cannot be given a number of evaluations")
         begun = time.perf_counter()
         samples = run.sample(n, sampler=name, steps=steps, seed=seed)
         seconds = (time.perf_counter() - begun) / n
         value, error = quality(samples)
-        spent = sampler.evaluations(spacing(run.model.denoiser.schedule, steps))
+        spent = each * (sampler.evaluations(spacing(run.diffusion.denoiser.schedule, steps)) or 0)
         rows.append(
             {
                 "sampler": name,
@@ -139,7 +142,13 @@ def evaluations_section(
     if evaluated is not None:
         rows += _drawn_before(run, quality, *evaluated, rows)
     verdict = (_verdict(rows, what, unit, floor or (0.0, 0.0)),)
-    beside: dict[str, Any] = {"measure": what, "unit": unit or None, "samples": n, "seed": seed, "grid": run.usual({})[2]}
+    beside: dict[str, Any] = {
+        "measure": what,
+        "unit": unit or None,
+        "samples": n,
+        "seed": seed,
+        "grid": run.chosen_sampling({})[2],
+    }
     beside |= {"floor": score(*floor)} if floor else {}
     figures: dict[str, Any] = {**{key: value for key, value in beside.items() if value is not None}, "results": rows}
     words = (

@@ -28,7 +28,13 @@ from reverie.runs.reread import reread
 from reverie.runs.run import Options, Run, check_count
 from reverie.runs.samples import Samples
 
-SELDOM = ("guidance_interval", "guidance_rescale", "classifier_guidance", "precision")  # options, told where they are used
+SELDOM = (
+    "guidance_interval",
+    "guidance_rescale",
+    "classifier_guidance",
+    "autoguidance",
+    "precision",
+)  # told where they are used
 
 Say = Callable[[str], None]
 
@@ -83,7 +89,8 @@ class Evaluation:
         table = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}".rstrip() for a, b, c in rows]
         facts = self.facts
         drawn = "1 sample" if facts["samples"] == 1 else f"{facts['samples']:,} samples"
-        head = f"{drawn} of {facts['run']} ({facts['sampler']}, {facts['steps']} steps, seed {facts['seed']})"
+        how = f"{facts['sampler']}, {facts['steps']} steps" if "sampler" in facts else facts["family"]
+        head = f"{drawn} of {facts['run']} ({how}, seed {facts['seed']})"
         return "\n".join([*self.verdict, "", head, *(table if len(rows) > 1 else [])])
 
     def save(self, path: str | Path) -> Path:
@@ -167,7 +174,8 @@ def evaluate_run(
         pick(FEATURES, features, "kind of features")
     n = (QUICK if quick else FULL).samples if n is None else n
     check_count(n)
-    run.sampling(options)
+    samples_by_steps = "sampler" in run.config.model_family.can
+    run.sampling(options) if samples_by_steps else run.check_options(options)
     run.labels(options.get("label"), 1, 0)  # all that can be wrong is told before data are read
     whole, why = None, ""
     try:
@@ -195,9 +203,10 @@ def evaluate_run(
     rows = [row for row in run.metrics() if "held_out" in row]
     facts = {
         "run": str(run.path), "data": known.name, "fingerprint": known.fingerprint, "samples": n, "seed": seed, "label": label,
-        "guidance": options.get("guidance", 1.0),
+        "family": run.config.family.name, "guidance": options.get("guidance", 1.0),
         **{key: value for key, value in options.items() if key in SELDOM and value not in (None, 0.0, "fp32")},
-        **dict(zip(("sampler", "steps", "grid"), run.usual(options), strict=True)),
+        **(dict(zip(("sampler", "steps", "grid"), run.chosen_sampling(options), strict=True)) if samples_by_steps else {}),
+        **({"autoguidance": run.autoguidance} if options.get("autoguidance") is None and run.autoguidance != 1 else {}),
         "milliseconds_per_sample": 1e3 * each, "quick": quick, "held_out_loss": rows[-1]["held_out"] if rows else None,
     }  # fmt: skip
     return Evaluation(facts, tuple(sections), tuple(flags), tuple(verdict))

@@ -14,7 +14,6 @@ from reverie.data.memory import DataSource, in_memory
 from reverie.draw.picture import check_picture, loss_curve, save
 from reverie.runs.folder import CONFIG
 from reverie.runs.run import Run, load
-from reverie.training.footprint import flops
 from reverie.training.summary import verdict
 
 
@@ -41,9 +40,7 @@ def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:
 def inspect_run(run: Run, out: str | Path | None) -> dict[str, Any]:
     """Describe a run; with `out`, draw its losses."""
     rows = run.metrics()
-    schedule = run.model.denoiser.schedule
-    alpha, sigma = schedule(1.0)
-    schedule.warn_if_signal_remains()
+    run.model.warn()
     if out is not None and rows:
         save(loss_curve(rows), Path(out))
     judged = verdict(run)
@@ -53,12 +50,9 @@ def inspect_run(run: Run, out: str | Path | None) -> dict[str, Any]:
         "data": run.config.data.name,
         "shape": list(run.config.data.shape),
         "labels": list(run.config.data.labels),
-        "parameters": sum(p.numel() for p in run.model.parameters()),
-        "operations": flops(run.model),
-        "network": run.config.network,
-        "target": run.config.target,
-        "schedule": run.config.schedule,
-        "schedule_end": {"alpha": alpha, "sigma": sigma},
+        "family": run.config.family.name,
+        **run.model.facts(),
+        **{key: value for key, value in dict(run.config.family).items() if key in ("network", "target", "schedule")},
         "steps": rows[-1]["i"] if rows else 0,
         "seconds": rows[-1]["seconds"] if rows else 0.0,
         "finished": bool(rows) and rows[-1]["fraction"] == 1,

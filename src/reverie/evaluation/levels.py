@@ -12,8 +12,8 @@ from reverie.base.errors import UserError
 from reverie.data import Dataset
 from reverie.draw.picture import ACCENT, INK, SOFT, WARM, figure, png_bytes
 from reverie.evaluation.section import Section
+from reverie.families.diffusion.levels import HELD_OUT_DRAWS, LEVELS, level_of, noised_losses, optimum
 from reverie.runs.run import Run
-from reverie.training.loop import HELD_OUT_DRAWS, LEVELS, level_of, noised_losses, optimum
 
 NAME, TITLE = "noise_levels", "Loss at each noise level"
 APART = 3.0  # standard errors between training and held-out loss from which they differ
@@ -22,17 +22,17 @@ Column = list[tuple[float, float | None]]  # the mean loss of each level, with i
 
 
 def _column(run: Run, t: Tensor, lost: Tensor, levels: int) -> Column:
-    place = level_of(run.model, t, levels)
+    place = level_of(run.diffusion, t, levels)
     rows = [lost[place == k] for k in range(levels)]
     return [(float(r.mean()), float(r.std() / math.sqrt(len(r))) if len(r) > 1 else None) for r in rows]
 
 
 def _measured(run: Run, train: Dataset, held_out: Dataset, seed: int, levels: int) -> dict[str, Column]:
-    columns = {"held out": _column(run, *noised_losses(run.model, held_out, seed), levels)}
-    columns["training"] = _column(run, *noised_losses(run.model, train, seed), levels)
-    best = optimum(run.model, train)
+    columns = {"held out": _column(run, *noised_losses(run.diffusion, held_out, seed), levels)}
+    columns["training"] = _column(run, *noised_losses(run.diffusion, train, seed), levels)
+    best = optimum(run.diffusion, train)
     if best is not None:
-        columns["optimum of the training set"] = _column(run, *noised_losses(run.model, train, seed, best), levels)
+        columns["optimum of the training set"] = _column(run, *noised_losses(run.diffusion, train, seed, best), levels)
     return columns
 
 
@@ -78,7 +78,7 @@ def noise_levels_section(
             columns, source = _measured(run, train, held_out, seed, levels), "measured anew"
     except UserError as error:
         return Section(NAME, TITLE, figures={"not_computable": str(error)})
-    low = run.model.denoiser.schedule.t_min
+    low = run.diffusion.denoiser.schedule.t_min
     t = low + (1 - low) * (np.arange(levels) + 0.5) / levels
     rows: list[dict[str, Any]] = []
     for k in range(levels):
@@ -88,7 +88,7 @@ def noise_levels_section(
             if column[k][1] is not None:
                 row[f"{name}, standard error"] = column[k][1]
         rows.append(row)
-    loss = f"{run.config.training.weight} loss of {run.config.target}"
+    loss = f"{run.diffusion_settings.weight} loss of {run.diffusion_settings.target}"
     draws = HELD_OUT_DRAWS[run.kind]
     figures: dict[str, Any] = {"loss": loss, "source": source, "seed": seed, "noised data in a column": draws, "levels": rows}
     if "optimum of the training set" not in columns:

@@ -37,17 +37,17 @@ def _measure(
     on_progress: Count | None,
 ) -> tuple[Bound, Bound, LogProb]:  # fmt: skip
     """Return the bound of the chain and in continuous time for all data, and the log-probability of the first flow_n."""
-    device, size = next(run.model.parameters()).device, run.batch_size()
+    device, size = next(run.diffusion.parameters()).device, run.batch_size()
     jobs = [(kind, part) for kind, n in (("bounds", len(x)), ("flow", flow_n)) for part in torch.arange(n).split(size)]
     chains, integrals, flows = [], [], []
     seeds = image_seeds(seed, len(x))
     for k, (kind, part) in enumerate(jobs):
         batch, cond = x[part].to(device), labels[part].to(device) if labels is not None else None
         if kind == "bounds":
-            chains.append(run.model.bound(batch, cond, seeds[part], grid, VARIANCE))
-            integrals.append(run.model.bound(batch, cond, seeds[part], draws=DRAWS))
+            chains.append(run.diffusion.bound(batch, cond, seeds[part], grid, VARIANCE))
+            integrals.append(run.diffusion.bound(batch, cond, seeds[part], draws=DRAWS))
         else:
-            flows.append(run.model.log_prob(batch, cond, seeds[part], tolerance, probes))
+            flows.append(run.diffusion.log_prob(batch, cond, seeds[part], tolerance, probes))
         if on_progress:
             on_progress(k + 1, len(jobs))
     first = flows[0]
@@ -131,11 +131,11 @@ def _reference(x: Tensor) -> float:
 def _checked(run: Run, x: Tensor | None, labels: Tensor | None, n: int) -> tuple[Tensor, Tensor | None]:
     if x is None or not len(x):
         raise UserError("there are no held-out data: they are gone, or the set is too small to have any")
-    if tuple(x.shape[1:]) != tuple(run.model.shape):
-        raise UserError(f"the data have the shape {tuple(x.shape[1:])} and the run models {tuple(run.model.shape)}")
+    if tuple(x.shape[1:]) != tuple(run.diffusion.shape):
+        raise UserError(f"the data have the shape {tuple(x.shape[1:])} and the run models {tuple(run.diffusion.shape)}")
     if labels is not None and not run.config.data.labels:
         labels = None
-    if labels is None and run.config.data.labels and not run.config.training.label_dropout:
+    if labels is None and run.config.data.labels and not run.diffusion_settings.label_dropout:
         raise UserError("the run was trained with every label told, and these data have no labels")
     return x[:n], labels[:n] if labels is not None else None
 
@@ -172,7 +172,7 @@ def _said(
     run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, chain: Bound, integral: Bound, flow: LogProb,
     tolerance: float,
 ) -> Section:  # fmt: skip
-    images = run.model.codec.levels is not None
+    images = run.diffusion.codec.levels is not None
     scale = chain.size * math.log(2)
     unit, per, what = ("bits/dim", scale, "image") if images else ("nats", 1.0, "point")
     found = {

@@ -8,6 +8,7 @@ import torch
 
 from reverie.base.errors import UserError
 from reverie.base.progress import Tell
+from reverie.evaluation.density import density_section, held_out_of
 from reverie.evaluation.effort import NAME as EFFORT
 from reverie.evaluation.effort import TITLE as EFFORT_TITLE
 from reverie.evaluation.effort import evaluations_section
@@ -58,8 +59,14 @@ def model_sections(
 ) -> list[Section]:  # fmt: skip
     """Measure loss by noise level, likelihood, and, unless a label or guidance steers it, quality against evaluations.
 
-    options: those that the samples were drawn with; why: the data cannot be had, if they cannot.
+    Families other than diffusion have a likelihood only.  options: those that the samples were drawn with; why: the data
+    cannot be had, if they cannot.
     """
+    if "sampler" not in run.config.model_family.can:
+        if m is None:
+            return [Section(LIKELIHOOD, LIKELIHOOD_TITLE, figures={"not_computable": why})]
+        known = run.config.model_family.likelihood != "none"
+        return [density_section(run, *held_out_of(m.held), seed)] if known else []
     effort = QUICK if quick else FULL
     tell("loss at each noise level", 0, 1)
     sections = [noise_levels_section(run, m.train if m else None, m.held if m else None, seed=seed)]

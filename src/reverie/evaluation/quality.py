@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.data.looks import detail
 from reverie.evaluation.judge import faults
 from reverie.evaluation.material import Material
 from reverie.evaluation.metrics.classifier import accuracy, answers
@@ -23,13 +24,6 @@ from reverie.evaluation.section import Section
 ENOUGH = 2048  # samples from which on a Fréchet distance leads
 NEIGHBOURS = 5
 CHEAP = 128  # features up to which a Fréchet distance takes no time
-
-
-def detail(images: Tensor) -> Tensor:
-    """Return how much neighbouring pixels differ, for each image: (N,) mean squares."""
-    down, right = images.diff(dim=-2).square(), images.diff(dim=-1).square()
-    parts = [d.flatten(1) for d in (down, right) if d.numel()]
-    return torch.cat(parts, 1).mean(1).double()
 
 
 Pairs = Sequence[tuple[Tensor, Tensor]]

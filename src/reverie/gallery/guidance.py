@@ -10,8 +10,8 @@ import numpy as np
 
 from reverie.base.errors import UserError
 from reverie.data.kind import Kind
+from reverie.diffusion.guidance import MOST_GUIDANCE, read_numbers
 from reverie.draw.picture import INK, SOFT, check_picture, colours, contact_sheet, dots, figure, plain, save, to_bytes, window
-from reverie.runs.labels import MOST_GUIDANCE, read_numbers
 from reverie.runs.run import Options, Run, load
 
 SCALES = "0,1,2,4,8"

@@ -34,8 +34,8 @@ class Cell:
 def draw_cell(run: Run, name: str, column: int, n: int, seed: int, grid: str | None) -> Cell:
     """Sample n data with what a budget affords, counting evaluations and time."""
     spec, calls = name, 0
-    spacing = build(GRIDS, run.usual({"grid": grid})[2], "grid")
-    steps = affordable(build(SAMPLERS, name, "sampler"), spacing, run.model.denoiser.schedule, BUDGETS[column])
+    spacing = build(GRIDS, run.chosen_sampling({"grid": grid})[2], "grid")
+    steps = affordable(build(SAMPLERS, name, "sampler"), spacing, run.diffusion.denoiser.schedule, BUDGETS[column])
     if steps is None:
         spec, steps = f"{name}:tolerance={TOLERANCES[column]}", 2
 
@@ -43,7 +43,7 @@ def draw_cell(run: Run, name: str, column: int, n: int, seed: int, grid: str | N
         nonlocal calls
         calls += 1
 
-    hook = run.model.denoiser.register_forward_hook(count)
+    hook = run.diffusion.denoiser.register_forward_hook(count)
     begun = time.perf_counter()
     try:
         label = "all" if run.config.data.labels else None
@@ -90,5 +90,5 @@ def draw(run_path: Path, out: Path, seed: int = 0, device: str = "auto", grid: s
     n = SHOWN[run.kind]
     draw_cell(run, "ddim", 0, n, seed, grid)  # the first call of a network is slower than the others
     cells = {name: [draw_cell(run, name, k, n, seed, grid) for k in range(len(BUDGETS))] for name in SAMPLERS}
-    save(sheet(run, cells, run.usual({"grid": grid})[2]), out)
+    save(sheet(run, cells, run.chosen_sampling({"grid": grid})[2]), out)
     return [out]

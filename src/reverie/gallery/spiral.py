@@ -38,7 +38,7 @@ def forward(run: Run, seed: int) -> Figure:
     """Draw data at five times of the forward process."""
     made = figure(15, 3.4)
     data, _ = load_data("spiral", POINTS, seed).batch(torch.arange(POINTS))
-    codec, schedule = run.model.codec, run.model.denoiser.schedule
+    codec, schedule = run.diffusion.codec, run.diffusion.denoiser.schedule
     noise = Noise(image_seeds(seed, POINTS))
     for axes, t in zip(made.subplots(1, 5), np.linspace(0, 1, 5), strict=True):
         x = codec.decode(jump(schedule, codec.encode(data), float(t), noise)) if t else data

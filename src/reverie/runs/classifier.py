@@ -16,6 +16,7 @@ from reverie.base.files import atomic
 from reverie.base.spec import build, one_line
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.schedule import SCHEDULES
+from reverie.families.diffusion.settings import settings_of
 from reverie.runs.config import Config
 
 CLASSIFIER_FILE = "classifier.safetensors"
@@ -40,8 +41,9 @@ class ClassifierFacts(BaseModel):
 
 def classifier_for(config: Config, seed: int = 0) -> Classifier:
     """Return an untrained classifier for the data of a run."""
-    schedule = build(SCHEDULES, config.schedule, "schedule")
-    return Classifier(schedule, config.data.shape, len(config.data.labels), config.sigma_data, seed)
+    settings = settings_of(config.family)
+    schedule = build(SCHEDULES, settings.schedule, "schedule")
+    return Classifier(schedule, config.data.shape, len(config.data.labels), settings.sigma_data, seed)
 
 
 def write_classifier(folder: Path, classifier: Classifier, facts: ClassifierFacts) -> Path:

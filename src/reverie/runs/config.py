@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from reverie.base.spec import Spec
+from reverie.base.errors import UserError
+from reverie.base.section import Section
 from reverie.data.kind import Kind, kind_of
+from reverie.families import FAMILIES
+from reverie.families.model import Family, FamilySettings, Model
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
-
-
-class Section(BaseModel):
-    """A part of the configuration: unknown keys, infinities and later changes are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+# What in format 1 stood outside of all tables, and what stood in the table [training].
+OF_FORMAT_1 = ("target", "sigma_data", "codec", "schedule", "network")
+OF_TRAINING_1 = ("weight", "times", "label_dropout", "augment")
 
 
 class DataConfig(Section):
@@ -63,10 +63,6 @@ class TrainingConfig(Section):
     until: Literal["end", "good"] = "end"
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
     precision: Literal["fp32", "bf16"] = "fp32"
-    weight: str = "uniform"
-    times: str = "stratified"
-    label_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
-    augment: tuple[Spec, ...] = Field(default=(), max_length=16)
     seed: Seed = 0
 
     @model_validator(mode="after")
@@ -86,22 +82,55 @@ class StartConfig(Section):
 class Config(Section):
     """The whole configuration of a run, as stored in config.toml.
 
-    asked: the settings that a person chose, as they are given on the command line; all others were planned.
+    family: its name and its own options, checked by the family; asked: the settings that a person chose, as they are given on
+    the command line; all others were planned.
     """
 
-    format: Literal[1] = 1
-    family: Literal["diffusion"] = "diffusion"
+    format: Literal[2] = 2
     versions: dict[str, str] = Field(default_factory=dict)
-    target: str = "v"
-    sigma_data: Annotated[float, Field(gt=0, le=10**6)] = 1.0
     data: DataConfig
-    codec: Spec
-    schedule: Spec
-    network: Spec
+    family: SerializeAsAny[FamilySettings]
     training: TrainingConfig
     start: StartConfig | None = None
     asked: dict[str, bool | int | float | str] = Field(default_factory=dict, max_length=64)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _from_format_1(cls, table: Any) -> Any:
+        """Runs of format 1 knew diffusion only, and had its options beside the tables and among those of training."""
+        if not isinstance(table, dict) or table.get("format") != 1:
+            return table
+        rest = dict(table)
+        if rest.pop("family", "diffusion") != "diffusion":
+            raise ValueError("a run of format 1 is of the family diffusion")
+        training = dict(rest.get("training", {})) if isinstance(rest.get("training"), dict) else {}
+        family = {key: rest.pop(key) for key in OF_FORMAT_1 if key in rest}
+        family |= {key: training.pop(key) for key in OF_TRAINING_1 if key in training}
+        return {**rest, "format": 2, "family": {"name": "diffusion", **family}, "training": training}
+
+    @field_validator("family", mode="before")
+    @classmethod
+    def _by_its_family(cls, table: Any) -> Any:
+        if isinstance(table, FamilySettings):
+            return table
+        if not isinstance(table, dict) or not isinstance(table.get("name"), str):
+            raise ValueError("the table [family] needs a name")
+        if table["name"] not in FAMILIES:
+            raise ValueError(f"unknown family {table['name']!r}; known are {', '.join(FAMILIES)}")
+        return FAMILIES[table["name"]].settings.model_validate(table)
+
+    @property
+    def model_family(self) -> Family[Any]:
+        """The family of the model."""
+        return FAMILIES[self.family.name]
+
     def as_table(self) -> dict[str, Any]:
         """Return plain values for TOML, which knows no None."""
         return self.model_dump(mode="json", exclude_none=True)
+
+
+def build_model(config: Config) -> Model:
+    """Make the model that a configuration describes, with first weights drawn from the training seed."""
+    if config.data.labels and not sum(config.data.label_counts):
+        raise UserError("the data have labels, but none of them is ever used")
+    return config.model_family.build(config.family, config.data.shape, len(config.data.labels), config.training.seed)

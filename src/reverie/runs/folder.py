@@ -17,69 +17,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from reverie.base.errors import UserError, pick
+from reverie.base.errors import UserError
 from reverie.base.files import atomic, reason
-from reverie.base.spec import build, one_line
-from reverie.data.augment import build_augment, told_entries
-from reverie.data.codec import CODECS
-from reverie.diffusion.denoiser import NetDenoiser
-from reverie.diffusion.loss import TIMES, WEIGHTS
-from reverie.diffusion.pair import TARGETS
-from reverie.diffusion.schedule import SCHEDULES
-from reverie.families.diffusion import Diffusion
-from reverie.nets import NETWORKS
+from reverie.base.spec import one_line
 from reverie.runs.config import Config
 from reverie.runs.finding import RESCUE, Finding
 
 CONFIG, WEIGHTS_FILE, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
-
-MOST_PARAMETERS = 500_000_000
-ALPHA_LIMIT = 1e-3  # below this alpha at t = 1, targets whose decoding divides by alpha are useless there
-
-
-def _check_parts(config: Config) -> None:
-    """Refuse a configuration whose parts do not fit each other."""
-    data, network = config.data, config.network
-    shape = (
-        (network.get("channels"),) if "height" not in network else tuple(network[k] for k in ("channels", "height", "width"))
-    )
-    if tuple(data.shape) != shape:
-        raise UserError(f"the data have the shape {data.shape} but the network is for {shape}")
-    if len(data.labels) != network.get("labels", 0):
-        raise UserError(f"the data have {len(data.labels)} labels but the network has {network.get('labels', 0)}")
-    if (told := len(told_entries(config.training.augment, data.shape))) != network.get("told", 0):
-        raise UserError(f"the augmentations tell {told} numbers but the network is told {network.get('told', 0)}")
-    if data.labels and not sum(data.label_counts):
-        raise UserError("the data have labels, but none of them is ever used")
-    if data.kind == "points" and "mean" in config.codec and len(config.codec["mean"]) != data.shape[0]:
-        raise UserError(f"the data have {data.shape[0]} coordinates but the codec has {len(config.codec['mean'])}")
-
-
-def build_model(config: Config) -> Diffusion:
-    """Make the model that a configuration describes, with weights drawn from the training seed."""
-    schedule = build(SCHEDULES, config.schedule, "schedule")
-    for table, name, what in ((TARGETS, config.target, "target"), (WEIGHTS, config.training.weight, "weight")):
-        pick(table, name, what)
-    pick(TIMES, config.training.times, "way to draw times")
-    alpha = float(schedule(1.0)[0])
-    if config.target in ("eps", "score") and alpha < ALPHA_LIMIT:
-        raise UserError(
-            f"the target {config.target!r} divides by alpha, which this {config.schedule['name']} schedule takes down to"
-            f" {alpha:.2g} (wanted at least {ALPHA_LIMIT}); train 'v', 'flow' or 'edm', or use the linear schedule"
-        )
-    _check_parts(config)
-    with torch.device("meta"):  # a plan of the network without its memory
-        parameters = sum(p.numel() for p in build(NETWORKS, config.network, "network").parameters())
-    if parameters > MOST_PARAMETERS:
-        raise UserError(f"this network has {parameters:,} parameters; at most {MOST_PARAMETERS:,} are allowed")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.training.seed)
-        net = build(NETWORKS, config.network, "network")
-    codec = build(CODECS, config.codec, "codec")
-    denoiser = NetDenoiser(net, schedule, config.target, config.sigma_data)
-    t = config.training
-    augment = build_augment(t.augment, config.data.shape)
-    return Diffusion(denoiser, codec, config.data.shape, t.weight, t.times, t.label_dropout, augment)
+EARLY_FILE = "early.safetensors"  # the average weights early in training, away from which autoguidance leads
 
 
 def write_config(folder: Path, config: Config) -> None:
@@ -105,19 +50,19 @@ def read_config(folder: Path) -> Config:
         raise UserError(f"{path} is not a valid configuration: {one_line(error)}") from None
 
 
-def write_weights(folder: Path, model: nn.Module) -> None:
-    """Write model.safetensors."""
+def write_weights(folder: Path, model: nn.Module, file: str = WEIGHTS_FILE) -> None:
+    """Write model.safetensors, or another file of weights."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     try:
-        with atomic(folder / WEIGHTS_FILE) as path:
+        with atomic(folder / file) as path:
             save_file(state, path)
     except SafetensorError as error:
-        raise UserError(f"cannot write {folder / WEIGHTS_FILE}: {error}; the disk may be full") from None
+        raise UserError(f"cannot write {folder / file}: {error}; the disk may be full") from None
 
 
-def read_weights(folder: Path, model: nn.Module) -> None:
-    """Load model.safetensors into a model that must have exactly these tensors."""
-    path = folder / WEIGHTS_FILE
+def read_weights(folder: Path, model: nn.Module, file: str = WEIGHTS_FILE) -> None:
+    """Load model.safetensors, or another file of weights, into a model that must have exactly these tensors."""
+    path = folder / file
     try:
         state: Mapping[str, Tensor] = load_file(path)
     except FileNotFoundError:

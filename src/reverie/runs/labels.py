@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reverie.base.errors import UserError, unknown
-from reverie.diffusion.guidance import check_interval
+from reverie.diffusion.guidance import check_scale
 
-MOST_GUIDANCE, MOST_PARTS = 1000, 64
+MOST_PARTS = 64
 NUMBER = r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(?:,\s*|$)"
 WEIGHT = re.compile(NUMBER, re.IGNORECASE)
 PART = re.compile(rf"(.+?):{NUMBER}", re.IGNORECASE | re.DOTALL)
@@ -44,36 +43,6 @@ def read_label(label: str, names: Sequence[str]) -> Composition:
         raise UserError(f"at most {MOST_PARTS} labels can be composed, got {len(parts)}")
     weights = tuple(check_scale(weight, f"the weight of {name!r}") for name, weight in parts)
     return Composition(tuple(names.index(name) for name, _ in parts), weights)
-
-
-def check_scale(scale: float, what: str) -> float:
-    """Refuse a scale that is no number or too large to mean anything."""
-    if not abs(scale) <= MOST_GUIDANCE:
-        raise UserError(f"{what} must lie within +-{MOST_GUIDANCE}, got {scale}")
-    return scale
-
-
-def read_numbers(text: str | float | Sequence[float], what: str) -> tuple[float, ...]:
-    """Read `0.2,0.8`, a number, or numbers."""
-    if isinstance(text, int | float):
-        return (float(text),)
-    try:
-        numbers = tuple(float(part) for part in (text.split(",") if isinstance(text, str) else text))
-    except ValueError:
-        raise UserError(f"cannot read {what} {text!r}; write numbers with commas between, such as 0.2,0.8") from None
-    if not numbers or not all(map(math.isfinite, numbers)):
-        raise UserError(f"{what} must be finite numbers, got {text!r}")
-    return numbers
-
-
-def read_interval(text: str | Sequence[float] | None) -> tuple[float, float]:
-    """Read the times between which guidance acts, `LOW,HIGH`; None is all."""
-    if text is None:
-        return 0.0, 1.0
-    numbers = read_numbers(text, "the guidance interval")
-    if len(numbers) != 2:
-        raise UserError(f"a guidance interval has two ends, such as 0.2,0.8, got {text!r}")
-    return check_interval((numbers[0], numbers[1]))
 
 
 def read_labels(text: str | Sequence[str], names: Sequence[str]) -> tuple[int, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -12,30 +12,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.base.errors import UserError, pick, unknown
+from reverie.base.errors import UserError, unknown
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.progress import Tell
-from reverie.base.spec import build
 from reverie.data.kind import Kind, counted
 from reverie.diffusion.classifier import Classifier
-from reverie.diffusion.denoiser import Denoiser, LowPrecision, Steer
-from reverie.diffusion.guidance import ClassifierFree, ClassifierGuided
-from reverie.diffusion.samplers import GRIDS, SAMPLERS, Frame, Sampler
+from reverie.diffusion.denoiser import Denoiser, Steer
+from reverie.diffusion.samplers import Frame, Sampler
 from reverie.draw.picture import FILM_FRAMES
-from reverie.families.diffusion import Diffusion
+from reverie.families import FAMILIES
+from reverie.families.diffusion.model import Diffusion
+from reverie.families.diffusion.sampling import OPTIONS, build_guidance, build_sampling, chosen_sampling
+from reverie.families.diffusion.settings import DiffusionSettings, settings_of
+from reverie.families.model import DrawRequest, Model
 from reverie.runs import folder
 from reverie.runs.classifier import read_classifier
-from reverie.runs.config import Config
-from reverie.runs.labels import check_scale, read_interval, read_label
+from reverie.runs.config import Config, build_model
+from reverie.runs.labels import read_label
 from reverie.runs.samples import Samples, check_film
 
-MOST_STEPS, MOST_SAMPLES, MOST_FIRST = 100_000, 10_000_000, 10**12
+MOST_SAMPLES, MOST_FIRST = 10_000_000, 10**12
 BATCH_VALUES = 2**17  # pixels or coordinates that are sampled at once; beyond 64 images of 28 x 28 the speed is the same
-PRECISIONS = {"fp32": False, "bf16": True}  # whether numbers are rounded within the network
-# Sampler, steps and grid when nothing is said, for points and for images.  docs/benchmarks.md has the measurement for
-# images: DDPM of 40 steps is the best, because fresh noise lets the model correct what it did wrong before; with 2,000
-# samples dpm++sde of 10 steps is nearly as good (Fréchet distances 2.72 and 2.74 against 2.69 and 2.48, two seeds).
-DEFAULT_SAMPLING: dict[Kind, tuple[str, int, str]] = {"points": ("ddim", 50, "uniform"), "images": ("ddpm", 40, "uniform")}
 LABEL_DRAW = 2**30  # the number of the draw, of each image's own stream, that decides its label
 
 
@@ -61,8 +58,8 @@ class Options(TypedDict, total=False):
 
     label: a name, "all" for each in turn, or weighted names such as "6:1.5,8:-1"; guidance: 1 is none;
     guidance_interval: the times it is limited to, "LOW,HIGH"; guidance_rescale, classifier_guidance: see
-    `reverie.diffusion.guidance`, 0 is none; precision: "fp32", or "bf16" for faster and slightly other images; seed: image k
-    of a seed is always the same image.
+    `reverie.diffusion.guidance`, 0 is none; autoguidance: its scale, 1 is none, None what the training chose;
+    precision: "fp32", or "bf16" for faster and slightly other images; seed: image k of a seed is always the same image.
     """
 
     label: str | None
@@ -70,6 +67,7 @@ class Options(TypedDict, total=False):
     guidance_interval: str | tuple[float, float] | None
     guidance_rescale: float
     classifier_guidance: float
+    autoguidance: float | None
     precision: str
     seed: int
     sampler: str | None
@@ -94,17 +92,13 @@ class Run:
     """A trained model and where it lives."""
 
     config: Config
-    model: Diffusion
+    model: Model
     path: Path
+    _early: Model | None = field(default=None, init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
         data = self.config.data
-        return f"Run({str(self.path)!r}, {data.name}: {counted(data.count, data.shape)})"
-
-    @property
-    def kind(self) -> Kind:
-        """What one datum is."""
-        return self.config.data.kind
+        return f"Run({str(self.path)!r}, {self.config.family.name} of {data.name}: {counted(data.count, data.shape)})"
 
     @property
     def fit(self) -> str:
@@ -134,27 +128,57 @@ class Run:
         u = Noise(image_seeds(seed, n, first), draws=LABEL_DRAW).uniform(1)[0][:, 0]
         return torch.bucketize(u * shares[-1], shares, right=True)
 
-    def usual(self, options: Options) -> tuple[str, int, str]:
-        """Return sampler, steps and grid: those asked for, and the usual ones where nothing is said."""
-        sampler, steps, grid = DEFAULT_SAMPLING[self.kind]
-        named, counted, spaced = options.get("sampler"), options.get("steps"), options.get("grid")
-        return (
-            sampler if named is None else named,
-            steps if counted is None else counted,
-            grid if spaced is None else spaced,
+    @property
+    def kind(self) -> Kind:
+        """What one datum is."""
+        return self.config.data.kind
+
+    @property
+    def diffusion(self) -> Diffusion:
+        """The model, if it is of diffusion; else a refusal that says which families can do more."""
+        if not isinstance(self.model, Diffusion):
+            raise self.unable("do that")
+        return self.model
+
+    @property
+    def diffusion_settings(self) -> DiffusionSettings:
+        """The settings of a diffusion model."""
+        return settings_of(self.config.family)
+
+    def require(self, ability: str) -> None:
+        """Refuse what the family of the run cannot do."""
+        if ability not in self.config.model_family.can:
+            raise self.unable(ability)
+
+    def unable(self, ability: str) -> UserError:
+        """Return the refusal of something that the family of the run cannot do, with the families that can."""
+        able = ", ".join(name for name, family in FAMILIES.items() if ability in family.can) or "diffusion"
+        return UserError(
+            f"{self.path} is a run of the family {self.config.family.name}, which cannot {ability}; families that can: {able}"
         )
+
+    def chosen_sampling(self, options: Options) -> tuple[str, int, str]:
+        """Return the names of sampler and grid and the number of steps: those asked for, or else the defaults."""
+        return chosen_sampling(self.kind, options)
 
     def sampling(self, options: Options) -> tuple[Sampler, Tensor]:
         """Build the sampler and the times that the options ask for, and refuse what does not go together."""
-        if wrong := sorted(set(options) - set(Options.__annotations__)):
+        self.check_options(options)
+        return build_sampling(self.kind, self.diffusion.denoiser.schedule, options)
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Refuse options of sampling that no family has, or that are given to a family that has no such option."""
+        known = {**OPTIONS, **dict.fromkeys(("label", "seed"))}
+        if wrong := sorted(set(options) - set(known)):
             raise unknown(wrong[0], Options.__annotations__, "option of sampling")
-        named, steps, spaced = self.usual(options)
-        if not 1 <= steps <= MOST_STEPS:
-            raise UserError(f"the number of sampling steps must lie between 1 and {MOST_STEPS:,}, got {steps}")
-        schedule = self.model.denoiser.schedule
-        sampler, grid = build(SAMPLERS, named, "sampler"), build(GRIDS, spaced, "grid")(schedule, steps)
-        sampler.check(schedule, grid)
-        return sampler, grid
+        mine = self.config.model_family.options
+        for key, value in options.items():
+            if key in OPTIONS and key not in mine and value != OPTIONS[key]:
+                able = ", ".join(name for name, family in FAMILIES.items() if key in family.options)
+                raise UserError(
+                    f"{self.path} is a run of the family {self.config.family.name}, which has no --{key.replace('_', '-')};"
+                    f" families that have: {able}"
+                )
 
     def frames(
         self,
@@ -171,39 +195,46 @@ class Run:
         steer and origin: as in `Diffusion.sample`; times: a grid to be used instead of the one that the options ask for.
         """
         check_count(n)
-        sampler, grid = self.sampling(options)
-        grid = grid if times is None else times
-        seed, guidance = options.get("seed", 0), self.guidance(options)
-        seeds, cond = image_seeds(seed, n, first), self.labels(options.get("label"), n, seed, first)
+        given: dict[str, Any] = {**options, "steer": steer, "origin": origin, "times": times}
+        self.check_options(given)
+        label, seed, names = options.get("label"), options.get("seed", 0), self.config.data.labels
+        seeds, cond = image_seeds(seed, n, first), self.labels(label, n, seed, first)
+        weights = (1.0,) if label is None or self.in_turn(label) or not names else read_label(label, names).weights
         if first == 0:  # once for all batches
-            self.model.denoiser.schedule.warn_if_signal_remains()
-        device = next(self.model.parameters()).device
-        cond = cond.to(device) if cond is not None else None
-        return self.model.sample(seeds, cond, sampler, grid, guidance, steer, origin)
+            self.model.warn()
+        if options.get("autoguidance") is None and steer is None and origin is None and times is None:
+            given["autoguidance"] = self.autoguidance
+        own = {key: value for key, value in given.items() if key in self.config.model_family.options}
+        return self.model.frames(DrawRequest(seeds, cond, weights, own, self.classifier, self.early))
+
+    @property
+    def autoguidance(self) -> float:
+        """The scale of autoguidance when nothing is said: 1 is none."""
+        return self.config.family.autoguidance if isinstance(self.config.family, DiffusionSettings) else 1.0
+
+    def early(self) -> Model:
+        """Return the model as it was early in its training."""
+        if self._early is None:
+            if not (self.path / folder.EARLY_FILE).is_file():
+                raise UserError(
+                    f"{self.path} has no {folder.EARLY_FILE}, which autoguidance needs;"
+                    " sample with --autoguidance 1, or train it again"
+                )
+            model = build_model(self.config)
+            folder.read_weights(self.path, model, folder.EARLY_FILE)
+            self._early = model.to(self.model.device).eval()
+        return self._early
+
+    def _early_denoiser(self) -> Denoiser:
+        early = self.early()
+        assert isinstance(early, Diffusion)
+        return early.denoiser
 
     def guidance(self, options: Options) -> Steer:
         """Return the wrapper that guides the model's denoiser as the options ask, and refuse what has no meaning."""
-        scale = check_scale(options.get("guidance", 1.0), "the guidance scale")
-        gamma = check_scale(options.get("classifier_guidance", 0.0), "the classifier guidance scale")
-        limits, rescale = options.get("guidance_interval"), options.get("guidance_rescale", 0.0)
         label, names = options.get("label"), self.config.data.labels
-        if not names and (scale != 1 or gamma or limits is not None or rescale):
-            raise UserError(f"the run {self.path} was trained without labels, so guidance has nothing to steer by")
-        interval = read_interval(limits)
-        if scale == 1 and (limits is not None or rescale):
-            raise UserError("an interval and a rescaling of guidance mean something only with --guidance other than 1")
-        if rescale and self.kind == "points":
-            raise UserError(f"{self.path} is a run of points, whose coordinates have no common spread to rescale to")
         weights = (1.0,) if label is None or self.in_turn(label) or not names else read_label(label, names).weights
-        judge = self.classifier() if gamma else None
-        lowered = pick(PRECISIONS, options.get("precision", "fp32"), "precision")
-
-        def guide(denoiser: Denoiser) -> Denoiser:
-            denoiser = LowPrecision(denoiser) if lowered else denoiser
-            guided = ClassifierFree(denoiser, scale, interval, rescale, weights)
-            return guided if judge is None else ClassifierGuided(guided, judge.log_prob, gamma, weights)
-
-        return guide
+        return build_guidance(self.kind, len(names), options, weights, self.classifier, self._early_denoiser)
 
     def of_no_label(self, options: Options) -> Options:
         """Return a copy of options that goes by no condition where no label is given, instead of by one drawn by chance."""
@@ -217,7 +248,7 @@ class Run:
 
     def classifier(self) -> Classifier:
         """Return the classifier of noised data that `train-classifier` left in the run."""
-        return read_classifier(self.path, self.config).to(next(self.model.parameters()).device)
+        return read_classifier(self.path, self.config).to(self.model.device)
 
     def batch_size(self) -> int:
         """Return how many data are sampled at once."""
@@ -291,7 +322,7 @@ class Run:
 
     def decode(self, z: Tensor) -> np.ndarray:
         """Return model units as an array in user units: (N, D), (N, H, W) or (N, H, W, C)."""
-        x = np.asarray(self.model.codec.decode(z).float().cpu().numpy())
+        x = np.asarray(self.model.decode(z).float().cpu().numpy())
         if x.ndim == 2:
             return x
         return x[:, 0] if x.shape[1] == 1 else np.moveaxis(x, 1, -1)
@@ -302,6 +333,6 @@ def load(path: str | Path, device: str = "auto") -> Run:
     path = Path(path)
     config = folder.read_config(path)
     where = choose_device(device)
-    model = folder.build_model(config)
+    model = build_model(config)
     folder.read_weights(path, model)
     return Run(config, model.to(where).eval(), path)

@@ -20,10 +20,10 @@ from reverie.base.scalar import sqrt
 from reverie.base.spec import build, parse
 from reverie.data.single import read_picture
 from reverie.diffusion.denoiser import Denoiser, Given
+from reverie.diffusion.guidance import read_numbers
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, Frame, Sampler, start, trajectory
 from reverie.diffusion.schedule import Schedule
-from reverie.runs.labels import read_numbers
 from reverie.runs.run import Options, Run
 from reverie.steering.edited import Edits, Inversion
 
@@ -40,8 +40,8 @@ def own_image(run: Run, image: str | Path | np.ndarray | Tensor) -> Tensor:
     given = image if isinstance(image, str | Path) else np.asarray(image)
     picture = read_picture(given, (channels, height, width), "image", run.fit)
     picture.say_fitted()
-    device = next(run.model.parameters()).device
-    return run.model.codec.encode(torch.from_numpy(picture.x)[None].to(device))
+    device = next(run.diffusion.parameters()).device
+    return run.diffusion.codec.encode(torch.from_numpy(picture.x)[None].to(device))
 
 
 def check_strengths(strength: str | float | Sequence[float], t_min: float) -> tuple[float, ...]:
@@ -71,15 +71,15 @@ def edit(
     A strength of 1 forgets the image.  Without a label the model goes by no condition.
     """
     origin = own_image(run, image)
-    strengths = check_strengths(strength, run.model.denoiser.schedule.t_min)
+    strengths = check_strengths(strength, run.diffusion.denoiser.schedule.t_min)
     if n > MOST_ROWS:
         raise UserError(f"an edit is drawn at most {MOST_ROWS} times at once, got {n}; other seeds give others")
     asked = run.of_no_label(options)
-    _, steps, spaced = run.usual(asked)
+    _, steps, spaced = run.chosen_sampling(asked)
     rows = []
     for k, value in enumerate(strengths):
         run.sampling(asked)  # says what is wrong with the options before the grid is moved
-        times = build(GRIDS, _started(parse(spaced), value), "grid")(run.model.denoiser.schedule, steps)
+        times = build(GRIDS, _started(parse(spaced), value), "grid")(run.diffusion.denoiser.schedule, steps)
         for frame in run.frames(n, origin=origin if value < 1 else None, times=times, **asked):
             if on_progress:
                 on_progress("sampling", k * frame.of + frame.i + 1, len(strengths) * frame.of)
@@ -102,8 +102,8 @@ def guided(run: Run, options: Options, n: int) -> Denoiser:
     if label == "all" and "all" not in run.config.data.labels:
         raise UserError("here everything is of one label; give its name with --label, or none")
     cond = run.labels(label, n, options.get("seed", 0)) if label is not None else None
-    device = next(run.model.parameters()).device
-    return Given(run.guidance(asked)(run.model.denoiser), cond.to(device) if cond is not None else None)
+    device = next(run.diffusion.parameters()).device
+    return Given(run.guidance(asked)(run.diffusion.denoiser), cond.to(device) if cond is not None else None)
 
 
 def encode(denoise: Denoiser, sampler: Sampler, x0: Tensor, grid: Tensor) -> Iterator[Frame]:
@@ -173,7 +173,7 @@ def invert(
         nonlocal calls
         calls += 1
 
-    hook = run.model.denoiser.register_forward_hook(count)
+    hook = run.diffusion.denoiser.register_forward_hook(count)
     try:
         for frame in encode(denoise, sampler, x0, grid.flip(0)):
             if on_progress:
@@ -214,7 +214,7 @@ def slerp(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
 def _end(run: Run, end: str | int | Path | np.ndarray, options: Options) -> Tensor:
     """Return the unit noise of one end, (C, H, W): a seed's own, or that of an image."""
     if isinstance(end, int) or (isinstance(end, str) and end.strip().isdecimal()):
-        device = next(run.model.parameters()).device
+        device = next(run.diffusion.parameters()).device
         return Noise(image_seeds(int(end), 1)).like(torch.empty(1, *run.config.data.shape, device=device))[0]
     x0 = own_image(run, end)
     sampler, grid = inversion(run, options)

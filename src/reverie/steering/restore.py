@@ -76,7 +76,7 @@ def inpaint(
     n = RESULTS[run.kind] if n is None else n
     method = DEFAULT_METHOD[run.kind] if method is None else method
     way = build(INPAINTERS, method, "method")
-    measure, values = Keep(seen), run.model.codec.encode(truth[None])
+    measure, values = Keep(seen), run.diffusion.codec.encode(truth[None])
     x, labels, left = _draw(run, n, way, measure, measure(values), 0.0, options, on_progress)
     results = torch.where(seen, truth, x)  # to the bit, whatever units and rounding lie between
     shown = torch.where(seen, truth, torch.nan)
@@ -130,7 +130,7 @@ def restore(
             seen = seen + noise * Noise(image_seeds(seed, 1), draws=DEGRADE_DRAW).like(seen)
     else:
         seen = torch.from_numpy(given.x)[None]
-    encode = run.model.codec.encode
+    encode = run.diffusion.codec.encode
     size = float(encode(torch.ones(1)) - encode(torch.zeros(1)))  # of one unit in model units
     strength = size * (ROUNDING if noise is None else noise)
     n = RESULTS[run.kind] if n is None else n
@@ -172,7 +172,7 @@ def _draw(
     chosen["grid"] = way.grid(options.get("grid"))
     if options.get("precision", "fp32") != "fp32" and not isinstance(way, Replacement):
         raise UserError("dps and moment follow gradients, which bf16 does not carry; take fp32, or the method replace")
-    device = next(run.model.parameters()).device
+    device = next(run.diffusion.parameters()).device
     left: list[Tensor] = []
     steer = way.steer(measure, y.to(device), noise, lambda solved: left.append(solved.residual.cpu()))
     parts, size = [], run.batch_size()
@@ -182,7 +182,7 @@ def _draw(
             last = frame
             if on_progress:
                 on_progress("sampling", k * frame.of + frame.i + 1, len(firsts) * frame.of)
-        parts.append(run.model.codec.decode(last.x0).float().cpu())
+        parts.append(run.diffusion.codec.decode(last.x0).float().cpu())
     x = torch.cat(parts)
     if not torch.isfinite(x).all():
         raise UserError(f"the results are not finite; take more --steps, or another method than {type(way).__name__.lower()}")

@@ -30,7 +30,7 @@ def data_range(p: Patient) -> Finding | None:
     if p.kind == "images" and (low < -1e-3 or high > 1 + 1e-3):
         what = f"the images hold values from {low:.3g} to {high:.3g}"
         return Finding("data_range", what, 0, "a wrong scale: they should lie between 0 and 1", "divide bytes by 255")
-    error = float((p.codec.decode(p.codec.encode(p.data)) - p.data).abs().max())
+    error = float((p.model.decode(p.model.encode(p.data.to(p.model.device))).cpu() - p.data).abs().max())
     if error > 1e-3 * max(1.0, abs(low), abs(high)):
         what = f"normalising the data and undoing it changes them by up to {error:.3g}"
         cause = "a normalisation that is inverted wrongly"
@@ -55,7 +55,8 @@ def constant_data(p: Patient) -> Finding | None:
 
 def signal_left(p: Patient) -> Finding | None:
     """A schedule that does not end in noise."""
-    if (left := p.schedule.remaining_signal()) <= SIGNAL_LIMIT:
+    schedule = p.network.schedule
+    if schedule is None or (left := schedule.remaining_signal()) <= SIGNAL_LIMIT:
         return None
     what = f"the schedule ends with a signal of {left:.2g} times the noise"
     cause = "too few steps or too small a beta_end or sigma_max"
@@ -119,20 +120,21 @@ def noisy_previews(p: Patient) -> Finding | None:
         return None
     assert p.preview is not None and p.truth is not None
     noise, rows = p.preview.noise(p.truth), p.checked()
-    missed = p.linear.missed(rows[-1]["seen_levels"]) if p.linear is not None else 0.0  # overfitting is another illness
-    narrow = p.entry is not None and 0 < RANK[0] * p.entry.lost < missed < RANK[1] * p.entry.lost
+    linear, entry, sizes = p.network.linear, p.network.entry, p.network.sizes
+    missed = linear.missed(rows[-1]["seen_levels"]) if linear is not None else 0.0  # overfitting is another illness
+    narrow = entry is not None and 0 < RANK[0] * entry.lost < missed < RANK[1] * entry.lost
     fall = fell(rows)
     if max(noise / NOISY, missed / MISSED) < 1 or fall is None or fall[1] > (SLOW if narrow else FALLING):
         return None  # what still gets better is not ill but young: the verdict says so
     what = f"the previews are noise, whose variance is {noise:.0%} of the data's"
     if noise < NOISY:
         what = f"the network misses {missed:.0%} of the noise that a linear filter would find"
-    if narrow and p.entry is not None:
-        cause = f"a network too narrow for its input: its first map has {p.entry.width} channels for the {p.entry.folded}"
-        cause += f" numbers folded into each place, so {p.entry.lost:.0%} of the noise cannot pass; {missed:.0%} is missed"
-        other, else_do = p.sizes.unfolded, f"give a network whose first map has at least {p.entry.folded} channels"
+    if narrow and entry is not None:
+        cause = f"a network too narrow for its input: its first map has {entry.width} channels for the {entry.folded}"
+        cause += f" numbers folded into each place, so {entry.lost:.0%} of the noise cannot pass; {missed:.0%} is missed"
+        other, else_do = sizes.unfolded, f"give a network whose first map has at least {entry.folded} channels"
     else:
-        cause, other, else_do = "a network too small for these images", p.sizes.larger, "train on smaller images with --size"
+        cause, other, else_do = "a network too small for these images", sizes.larger, "train on smaller images with --size"
     change = {"network": other} if other is not None else {}
     return Finding(
         "noisy_previews", what, int(p.now["i"]), cause, f"train with --network {other}" if other else else_do, change
@@ -214,9 +216,9 @@ def _less(p: Patient, share: float) -> tuple[str, Mapping[str, str | None]]:
         return "give more data, or leave --augment none out", {"augment": None}
     share = max(0.05, share)
     shorter = f"train for {share:.0%} of the time"
-    if p.sizes.smaller is None:
+    if p.network.sizes.smaller is None:
         return f"give more data, or {shorter}", {"length": f"{share:.2g}"}
-    return f"give more data, {shorter}, or train with --network {p.sizes.smaller}", {"network": p.sizes.smaller}
+    return f"give more data, {shorter}, or train with --network {p.network.sizes.smaller}", {"network": p.network.sizes.smaller}
 
 
 CHECKS: dict[str, Check] = {

@@ -22,8 +22,8 @@ from reverie.diffusion.pair import Pair
 from reverie.runs.classifier import ClassifierFacts, classifier_for, write_classifier
 from reverie.runs.reread import reread
 from reverie.runs.run import Run
+from reverie.runs.step import Step
 from reverie.training.loader import reader
-from reverie.training.loop import Step
 from reverie.training.optimizer import adamw
 
 MINUTES = 2.0  # if nothing is said
@@ -67,7 +67,7 @@ class ClassifierTraining:
 
     def __iter__(self) -> Iterator[Step]:
         """Yield the reports, then write the classifier; raise Stopped if asked to stop."""
-        device = next(self.run.model.parameters()).device
+        device = next(self.run.diffusion.parameters()).device
         classifier = classifier_for(self.run.config, self.seed).to(device)
         average = copy.deepcopy(classifier).requires_grad_(False).eval()
         with stop_requests() as stop:
@@ -117,7 +117,7 @@ class ClassifierTraining:
 
     def loss(self, classifier: Classifier, x: Tensor, labels: Tensor, seed: int) -> Tensor:
         """Return the mean cross entropy, in nats, of data noised to times all over [t_min, 1]."""
-        z = self.run.model.codec.encode(x)
+        z = self.run.diffusion.codec.encode(x)
         random = torch.Generator().manual_seed(seed)
         t = draw_times("stratified", classifier.schedule, len(x), random)
         eps = torch.randn(z.shape, generator=random, dtype=z.dtype).to(z.device)
@@ -132,7 +132,7 @@ class ClassifierTraining:
         for part in chosen.split(500):
             x, labels = self.held_out.batch(part)
             assert labels is not None
-            z = self.run.model.codec.encode(x.to(device))
+            z = self.run.diffusion.codec.encode(x.to(device))
             eps = torch.randn(z.shape, generator=random).to(device)
             for t in LEVELS:
                 scores = classifier(Pair(z, eps).mix(*classifier.schedule(t)), t)

@@ -14,10 +14,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 from reverie.base.spec import Spec, build
-from reverie.families.diffusion import Diffusion
 from reverie.nets import NETWORKS
 
 BYTES = 4  # of a number
@@ -132,11 +130,3 @@ def _left_in(folder: Path, limit: str, used: str, reclaimable: str) -> int | Non
         return max(0, most - now + int(rows.get(reclaimable, 0)))
     except (OSError, ValueError):  # no limit is set ("max"), or there is no such group
         return None
-
-
-def flops(model: Diffusion) -> int:
-    """Return the floating-point operations of one evaluation of the network for one datum."""
-    device = next(model.parameters()).device
-    with FlopCounterMode(display=False) as counter:
-        model.denoiser(torch.zeros(1, *model.shape, device=device), 0.5)
-    return int(counter.get_total_flops())

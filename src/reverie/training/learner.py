@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from reverie.base.errors import UserError
-from reverie.families.diffusion import Diffusion
+from reverie.families.model import Model
 from reverie.runs.config import TrainingConfig
 from reverie.training.optimizer import OPTIMIZERS, STATE
 
@@ -24,7 +24,7 @@ class Average:
     Because the horizon grows with the run, the average is never stuck at the first weights.
     """
 
-    def __init__(self, model: Diffusion, share: float) -> None:
+    def __init__(self, model: Model, share: float) -> None:
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
         self.share = share
         self._mine: list[Tensor] = list(self.model.parameters())
@@ -64,10 +64,11 @@ class Snapshot:
 class Learner:
     """A model, the average of its weights, its optimizers, and how far it has come (see Facts)."""
 
-    def __init__(self, model: Diffusion, settings: TrainingConfig) -> None:
+    def __init__(self, model: Model, settings: TrainingConfig) -> None:
         self.model = model
         self.average = Average(model, settings.ema_share)
-        self.optimizers = OPTIMIZERS[settings.optimizer](model, settings.learning_rate, settings.weight_decay)
+        learns = any(p.requires_grad for p in model.parameters())  # else it is fitted, without an optimizer
+        self.optimizers = OPTIMIZERS[settings.optimizer](model, settings.learning_rate, settings.weight_decay) if learns else []
         self.i, self.seconds, self.rescues = 0, 0.0, 0
         self.first_loss: float | None = None
         self.ending: float | None = None
@@ -85,7 +86,7 @@ class Learner:
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        return next(self.model.parameters()).device
+        return self.model.device
 
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:
         yield "model", self.model
@@ -140,7 +141,7 @@ class Learner:
 
     def is_finite(self) -> bool:
         """Tell whether every weight is a number."""
-        weights = [p.detach() for p in self.model.parameters()]
+        weights = [t.detach() for t in self.model.state_dict().values() if t.is_floating_point()]
         return math.isfinite(float(torch.stack(torch._foreach_norm(weights)).sum()))
 
     def check(self, tensors: Mapping[str, Any], path: object) -> None:

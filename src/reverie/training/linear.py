@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from reverie.diffusion.loss import weight_of
 from reverie.diffusion.pair import row
-from reverie.families.diffusion import Diffusion
-from reverie.training.loop import LEVELS, level_of
+from reverie.families.diffusion.levels import LEVELS, level_of
+from reverie.families.diffusion.model import Diffusion
 
 TIMES = 16  # in each range of t, at which the filter's error is averaged
 ASKED = 0.25  # of its largest share in the target, from which the noise of a range counts as asked for

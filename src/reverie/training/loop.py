@@ -5,86 +5,32 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from reverie.base.busy import Waiting
 from reverie.base.errors import UserError
 from reverie.base.noise import mix_seed
-from reverie.data import Dataset, evaluated_at_once
-from reverie.data.kind import Kind
-from reverie.diffusion.denoiser import Denoiser
-from reverie.diffusion.loss import loss, weight_of
-from reverie.diffusion.oracle import DatasetDenoiser
-from reverie.diffusion.pair import Pair
-from reverie.families.diffusion import Diffusion
+from reverie.data import Dataset
+from reverie.families.model import FittedModel, TrainedModel
 from reverie.runs.config import TrainingConfig
 from reverie.runs.finding import RESCUE, Finding
+from reverie.runs.step import Step, report
 from reverie.training.learner import Learner
 from reverie.training.loader import batches, reader
 
-LEVELS = 4  # the held-out loss is told for as many ranges of t
 REPORTS, CHECKS = 200, 20  # how often, in a whole run, a step is reported and the held-out loss taken
 CHECK_SHARE, FREE = 0.05, 0.5  # of the training time, at most, goes into the held-out loss; but so many seconds always may
 OLDEST = 0.4  # of a run, at most, goes by between two checks, whatever they cost
 CLOCK = 0.5  # the fewest seconds between reports when the length is given in minutes
-HELD_OUT_DRAWS: dict[Kind, int] = {"points": 2000, "images": 512}  # noised data of which the held-out loss is the mean
-LOOKED_AT = 256  # of these, at a time
-LARGE, LARGE_DRAWS = 1024, 256  # numbers in an image above which a check, which must be had often, makes fewer draws
-OPTIMUM_MOST = 10**8  # numbers in a training set, above which its optimum is not worked out
 STEP_DECAYS = 10  # "step" halves the learning rate as often in a run
 END_SHARE = 0.25  # of the time so far, a training until good takes to end
 LATEST_END = 1 / (1 + END_SHARE)  # of the longest time allowed, when it begins to end anyway
 EXPLODED = 10.0  # times the first loss: then something is wrong
 RESCUES = 2  # a third time the training gives up
-
-
-@dataclass(frozen=True)
-class Step:
-    """A report: after step i of the run, the mean training loss since the last report, and the held-out loss if taken.
-
-    held_out: of the average weights; held_out_levels: the same in four equal ranges of t, from little noise to much;
-    noise_error_levels: the mean squared error of the predicted noise in these ranges; seen_levels: the loss on training
-    data; raw_held_out: the held-out loss of the raw weights; preview_score: see `reverie.training.previews`;
-    optimum_levels: the least loss on training data that any model can have; linear_levels: that of the best linear filter;
-    look: the previews beside the data, see `reverie.data.looks`; waited: the share of time without a processor, see
-    `reverie.base.busy`; findings: what is newly wrong; active: the checks that find something.
-    """
-
-    i: int
-    fraction: float
-    seconds: float
-    per_second: float
-    loss: float | None
-    learning_rate: float
-    held_out: float | None = None
-    held_out_levels: tuple[float, ...] = ()
-    noise_error_levels: tuple[float, ...] = ()
-    seen_levels: tuple[float, ...] = ()
-    raw_held_out: float | None = None
-    preview_score: float | None = None
-    optimum_levels: tuple[float, ...] = ()
-    linear_levels: tuple[float, ...] = ()
-    look: Mapping[str, float] | None = None
-    waited: float | None = None
-    findings: tuple[Finding, ...] = ()
-    active: tuple[str, ...] = ()
-
-    @property
-    def seconds_left(self) -> float:
-        """The estimated time to the end."""
-        return self.seconds * (1 - self.fraction) / max(self.fraction, 1e-9)
-
-    def as_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the report, and each finding, as rows of metrics.jsonl."""
-        if self.loss is not None:
-            yield {key: value for key, value in asdict(self).items() if value not in (None, ()) and key != "findings"}
-        for finding in self.findings:
-            yield finding.as_row(self.i)
 
 
 def learning_rate(settings: TrainingConfig, fraction: float, ending: float | None = None) -> float:
@@ -107,86 +53,15 @@ def end_of(ending: float) -> float:
     return min(1.0, ending * (1 + END_SHARE))
 
 
-def _draws(model: Diffusion, data: Dataset, seed: int, draws: int) -> Iterator[tuple[Tensor, Pair, Tensor | None]]:
-    """Yield times (b,), data with noise, and labels: the same at every call, with as many times from each range of t."""
-    schedule, device = model.denoiser.schedule, next(model.parameters()).device
-    random = torch.Generator().manual_seed(mix_seed(seed, -(2**40)))
-    t = schedule.t_min + (1 - schedule.t_min) * (torch.randperm(draws, generator=random) + 0.5).double() / draws
-    for part in torch.arange(draws).split(evaluated_at_once(data.shape, LOOKED_AT)):
-        x, labels = data.batch(part % len(data))
-        z = model.codec.encode(x.to(device))
-        truth = Pair(z, torch.randn(z.shape, generator=random).to(device))
-        yield t[part], truth, labels.to(device) if labels is not None else None
-
-
-def _levels(model: Diffusion, t: Tensor, loss: Tensor) -> tuple[float, ...]:
-    """Return the mean loss in each of the ranges of t.  t, loss: (n,)."""
-    place = level_of(model, t, LEVELS)
-    return tuple(float(loss[place == level].mean()) for level in range(LEVELS))
-
-
-def level_of(model: Diffusion, t: Tensor, levels: int) -> Tensor:
-    """Return the number of the range that each time lies in, of so many equal ranges of [t_min, 1]: (n,) int64."""
-    low = model.denoiser.schedule.t_min
-    return ((t - low) / (1 - low) * levels).long()
-
-
-@torch.no_grad()
-def noised_losses(
-    model: Diffusion, data: Dataset, seed: int, denoiser: Denoiser | None = None, draws: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return times, spread evenly over [t_min, 1], and the loss of noised data there: (n,) each.
-
-    denoiser: one to be judged in place of the model's own; draws: how many, and always the same ones.
-    """
-    d = model.denoiser
-    times, losses = [], []
-    for t, truth, cond in _draws(model, data, seed, draws or HELD_OUT_DRAWS[data.kind]):
-        times.append(t)
-        losses.append(loss(denoiser or d, truth, t, cond, d.target, model.weight, d.sigma_data).double().cpu())
-    return torch.cat(times), torch.cat(losses)
-
-
-def check_draws(data: Dataset) -> int:
-    """Return how many draws a check makes: a function of the data alone, so that checks of all runs on them compare."""
-    return LARGE_DRAWS if data.kind == "images" and math.prod(data.shape) > LARGE else HELD_OUT_DRAWS[data.kind]
-
-
-def held_out_loss(model: Diffusion, data: Dataset, seed: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
-    """Return the loss on held-out data, whole and in four ranges of t, and the error of the noise in these ranges."""
-    t, lost = noised_losses(model, data, seed, draws=check_draws(data))
-    d = model.denoiser
-    shares = [weight_of(weight, d.schedule, t, d.target, d.sigma_data) for weight in ("snr", model.weight)]
-    return float(lost.mean()), _levels(model, t, lost), _levels(model, t, lost * shares[0] / shares[1])
-
-
-def optimum(model: Diffusion, data: Dataset) -> DatasetDenoiser | None:
-    """Return the best possible model of a finite set; None where the set is too large to say."""
-    if not isinstance(data.x, Tensor) or data.x.numel() > OPTIMUM_MOST:
-        return None
-    device = next(model.parameters()).device
-    z = model.codec.encode(data.batch(torch.arange(len(data)))[0].to(device))
-    return DatasetDenoiser(model.denoiser.schedule, z, data.labels.to(device) if data.labels is not None else None)
-
-
-def optimum_levels(model: Diffusion, data: Dataset, seed: int) -> tuple[float, ...]:
-    """Return the loss, in four ranges of t, of the best possible model of a finite set on the set itself.
-
-    Empty where the set is too large to say.
-    """
-    best = optimum(model, data)
-    return _levels(model, *noised_losses(model, data, seed, best, check_draws(data))) if best is not None else ()
-
-
 def check_up(learner: Learner, train: Dataset, held_out: Dataset, seed: int) -> dict[str, Any]:
-    """Return the figures of a check: held-out loss of average and raw weights, and the average's loss on training data."""
-    whole, levels, noise = held_out_loss(learner.average.model, held_out, seed)
+    """Return the figures of a check: of held-out data for average and raw weights, and of training data for the average."""
+    average = learner.average.model
+    seen = average.figures(train, seed)
     return {
-        "held_out": whole,
-        "held_out_levels": levels,
-        "noise_error_levels": noise,
-        "seen_levels": held_out_loss(learner.average.model, train, seed)[1],
-        "raw_held_out": held_out_loss(learner.model, held_out, seed)[0],
+        **average.figures(held_out, seed),
+        "seen": seen["held_out"],
+        "seen_levels": seen.get("held_out_levels", ()),
+        "raw_held_out": learner.model.figures(held_out, seed)["held_out"],
     }
 
 
@@ -233,6 +108,9 @@ def fit(
     with a length in minutes it depends on the machine's speed as well.  When stop() is true, it ends after the step.
     """
     device, model = learner.device, learner.model
+    if not isinstance(model, TrainedModel):
+        yield from fit_at_once(learner, train, held_out, settings, stop)
+        return
     parameters = list(model.parameters())
     limit = settings.minutes * 60 if settings.minutes else math.inf
     total = settings.steps or math.inf
@@ -291,10 +169,40 @@ def fit(
         check = fraction == 1 or old or (fraction * CHECKS >= checks and affordable)
         figures = check_up(learner, train, held_out, settings.seed) if check else {}
         if fraction == 1:
-            figures["optimum_levels"] = optimum_levels(learner.average.model, train, settings.seed)
+            figures |= learner.average.model.final_figures(train, settings.seed)
         if check:  # what the first of all costs, on the network as it is drawn, is not held against the next ones
             checking += (time.monotonic() - now) * (learner.i > 1)
             checks = math.floor(fraction * CHECKS) + 1
         speed = (learner.i - reported_at) / max(now - reported, 1e-9)
-        yield Step(learner.i, fraction, learner.seconds, speed, mean, rate, waited=waiting.share(), **figures)
+        yield report(learner.i, fraction, learner.seconds, speed, mean, rate, figures, waited=waiting.share())
         reported, reported_at = time.monotonic(), learner.i
+
+
+def fit_at_once(
+    learner: Learner, train: Dataset, held_out: Dataset, settings: TrainingConfig, stop: Callable[[], bool]
+) -> Iterator[Step]:
+    """Fit a model of closed form, or round by round, and yield a report of each round.
+
+    How many rounds it takes is not known before, so the fraction of round k is k / (k + 1) until the last, which is 1.  A fit
+    that was interrupted begins anew.
+    """
+    model = learner.model
+    assert isinstance(model, FittedModel)
+    begun, learner.i = time.monotonic(), 0
+    rounds = model.fit(train, settings.seed)
+    cost = next(rounds, None)
+    while cost is not None and not stop():
+        following = next(rounds, None)  # to know whether this was the last; what it left in the model is newer, and no worse
+        learner.i += 1
+        learner.seconds = time.monotonic() - begun
+        last = following is None
+        figures: dict[str, Any] = {}
+        if last:
+            learner.average.model.load_state_dict(model.state_dict())
+            figures = check_up(learner, train, held_out, settings.seed)
+        learner.window, learner.first_loss = [], cost if learner.first_loss is None else learner.first_loss
+        learner.report()
+        fraction = 1.0 if last else learner.i / (learner.i + 1)
+        speed = learner.i / max(learner.seconds, 1e-9)
+        yield report(learner.i, fraction, learner.seconds, speed, cost, 0.0, figures)
+        cost = following

@@ -34,10 +34,12 @@ class TrainingOptions(ReadingOptions, total=False):
 
     steps, minutes, epochs: how long, one of them; until: "good" stops when nothing improves; extend: go on with a finished run
     for longer; start_from: a run whose weights are the first ones; keep_data: keep a copy of the data in the run; overwrite:
-    replace a run that is in the folder; schedule, network, target, augment, weight, times: names, with options like
+    replace a run that is in the folder; family: a name with its own options, like "mixture:components=8"; schedule, network,
+    target, augment, weight, times, label_dropout, sigma_data, codec: options of the family diffusion, by name, like
     "linear:steps=40"; the others are fields of `reverie.runs.config.TrainingConfig`.
     """
 
+    family: str | Spec
     steps: int | None
     minutes: float | None
     epochs: float | None
@@ -66,3 +68,5 @@ class TrainingOptions(ReadingOptions, total=False):
     weight_decay: float
     precision: Literal["fp32", "bf16"]
     label_dropout: float
+    sigma_data: float
+    codec: Spec

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from reverie.data.codec import Codec
 from reverie.data.kind import Kind
 from reverie.data.looks import Look
 from reverie.diffusion.schedule import Schedule
+from reverie.families.model import Model
 from reverie.runs.finding import Finding
 
 if TYPE_CHECKING:
@@ -34,18 +34,30 @@ class Sizes:
     unfolded: str | None = None
 
 
+@dataclass(frozen=True)
+class NetworkFacts:
+    """What is known of a diffusion model's network without training it.
+
+    linear: what the best linear filter loses on the data; entry: the first map of the network; sizes: others like it.
+    """
+
+    schedule: Schedule | None = None
+    linear: Filter | None = None
+    entry: FirstMap | None = None
+    sizes: Sizes = Sizes()
+
+
 @dataclass
 class Patient:
     """What the checks look at.
 
     rows: the reports so far; preview, truth: the newest preview, and the data seen in the same way; previewed: the step of
     that preview, the newest one if nothing is said; count: of training data;
-    asked: the settings that a person chose; linear: what a linear filter loses; entry: the first map of the network.
+    asked: the settings that a person chose.
     """
 
     rows: Sequence[Row]
-    schedule: Schedule
-    codec: Codec
+    model: Model
     data: Tensor
     kind: Kind
     movement: Mapping[str, float] = field(default_factory=dict)
@@ -53,9 +65,7 @@ class Patient:
     truth: Look | None = None
     count: int = FEW
     asked: Mapping[str, Any] = field(default_factory=dict)
-    linear: Filter | None = None
-    entry: FirstMap | None = None
-    sizes: Sizes = Sizes()
+    network: NetworkFacts = NetworkFacts()
     previewed: int | None = None
 
     @property

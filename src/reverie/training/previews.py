@@ -62,8 +62,8 @@ class Previews:
         self.truth = look_at(self.held, nearest(self.held, self._blocks())[0], self.low, self.high)
 
     def _encode(self, data: Dataset, index: Tensor) -> Tensor:
-        device = next(self.run.model.parameters()).device
-        return self.run.model.codec.encode(data.batch(index)[0].to(device))
+        device = self.run.model.device
+        return self.run.model.encode(data.batch(index)[0].to(device))
 
     def _blocks(self) -> Iterator[Tensor]:
         count = min(len(self.train), MOST_LAZY) if isinstance(self.train.x, LazyImages) else len(self.train)

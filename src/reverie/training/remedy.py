@@ -13,12 +13,13 @@ from reverie.base.errors import UserError
 from reverie.base.spec import Spec, build, complete
 from reverie.data.memory import MEMORY
 from reverie.diffusion.plan import PRESETS, network_for
+from reverie.families.diffusion.family import OF_THE_DATA
+from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.nets import NETWORKS
 from reverie.runs.config import Config
 from reverie.runs.finding import Finding
 from reverie.runs.run import Run
 from reverie.training.patient import Sizes
-from reverie.training.start import OF_THE_DATA
 
 GROWS = {"mlp": "hidden", "transformer": "dim"}  # the option that makes a network larger where there is no preset
 APART = 1.5  # in parameters, from which a network is another size
@@ -87,10 +88,11 @@ def sizes(network: Spec) -> Sizes:
 
 def _settings(config: Config) -> dict[str, Any]:
     """Return the settings of a run as words, by the names of the options."""
-    return {
-        **config.training.model_dump(), **config.data.reading, "schedule": spoken(config.schedule),
-        "network": _own(config.network), "target": config.target,
-    }  # fmt: skip
+    family = config.family
+    now = {**config.training.model_dump(), **config.data.reading, **dict(family)}
+    if isinstance(family, DiffusionSettings):
+        now |= {"schedule": spoken(family.schedule), "network": _own(family.network)}
+    return now
 
 
 def mend(run: Run, findings: Sequence[Finding]) -> str | None:

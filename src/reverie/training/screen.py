@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -17,7 +16,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeE
 from reverie.base.busy import BUSY
 
 if TYPE_CHECKING:
-    from reverie.training.loop import Step
+    from reverie.runs.step import Step
 
 EVERY = 10.0  # seconds between lines where there is no terminal to draw a bar on
 FRESH = 1.25  # times the steps of the last check, up to which its held-out loss is shown beside the training loss
@@ -52,8 +51,7 @@ def progress_note(step: Step, check: Step | None) -> str:
     """
     lost = f"loss {step.loss or 0:.4g}"
     if check is not None:
-        seen = fmean(check.seen_levels) if check.seen_levels else None
-        lost = f"{f'training {seen:.4g}' if seen is not None else lost}, held out {check.held_out:.4g}"
+        lost = f"{f'train {check.seen:.3g}' if check.seen is not None else lost}, held out {check.held_out:.3g}"
     return f"step {step.i:,}, {lost}, {pace(step.per_second)}, {clock(step.seconds_left)} left"
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,13 @@ from reverie.base.spec import Spec
 from reverie.data import Dataset
 from reverie.data.augment import told_entries
 from reverie.data.kind import described, kind_of
-from reverie.diffusion.plan import Plan
-from reverie.families.diffusion import Diffusion
+from reverie.families.diffusion.family import OF_THE_DATA
+from reverie.families.diffusion.settings import settings_of
+from reverie.families.model import Family, Model
 from reverie.runs import folder
 from reverie.runs.config import Config, StartConfig
-from reverie.runs.run import Run
+from reverie.runs.run import Run, load
 
-OF_THE_DATA = ("channels", "height", "width", "labels", "told")  # options of a network that are not chosen
 NET = "denoiser.net."
 LABELS, TOLD, BIAS = f"{NET}label.table", f"{NET}told.weight", f"{NET}tell.2.bias"
 LEAST_FITTING = 0.5  # of the weights must fit, or the run is no start
@@ -30,25 +29,37 @@ RATE = 0.5  # of the usual learning rate
 SHOWN = 6  # names listed one by one
 
 
+def open_start(path: str | Path, family: Family[Any]) -> Run:
+    """Open the run to start from; refuse one of another family, or a family whose weights cannot be carried over."""
+    run = load(path, "cpu")
+    if "start" not in family.can:
+        raise UserError(f"the family {family.name} is fitted anew each time, so it cannot start from a run; leave --from out")
+    if run.config.family.name != family.name:
+        raise UserError(f"{run.path} is a run of the family {run.config.family.name}, not {family.name}; start without --from")
+    return run
+
+
 def network_of(run: Run) -> Spec:
     """Return the network of a run without what its data decided."""
-    return {key: value for key, value in run.config.network.items() if key not in OF_THE_DATA}
+    return {key: value for key, value in run.diffusion_settings.network.items() if key not in OF_THE_DATA}
 
 
-def follow(chosen: Plan, run: Run, target: str | None) -> Plan:
-    """Return a plan with what belongs to the weights of a run: network, target and schedule, and with a lower rate."""
-    if target not in (None, run.config.target):
+def wished_of(run: Run, wished: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is wished for with what belongs to the weights of a run: network, target, schedule and units."""
+    settings, target = run.diffusion_settings, wished.get("target")
+    if target not in (None, settings.target):
         raise UserError(
-            f"{run.path} was trained to predict {run.config.target!r}, which its weights know; leave --target {target} out"
+            f"{run.path} was trained to predict {settings.target!r}, which its weights know; leave --target {target} out"
         )
-    settings: dict[str, Any] = {**chosen.settings, "learning_rate": RATE * chosen.settings["learning_rate"]}
+    units = {"sigma_data": settings.sigma_data} | ({"codec": settings.codec} if run.kind == "points" else {})
+    return {"network": network_of(run), "schedule": settings.schedule, **wished, **units, "target": settings.target}
+
+
+def reason(run: Run) -> str:
+    """Say whose weights are the first ones."""
     rows = run.metrics()
     after = f" after {rows[-1]['i']:,} steps" if rows else ""
-    reason = f"start: the weights of {run.path}{after} on {run.config.data.name}"
-    return replace(
-        chosen, network=network_of(run), schedule=run.config.schedule, target=run.config.target, settings=settings,
-        reasons=(reason,),
-    )  # fmt: skip
+    return f"start: the weights of {run.path}{after} on {run.config.data.name}"
 
 
 def size_of(run: Run, dataset: Dataset) -> str | None:
@@ -82,7 +93,7 @@ def record(run: Run) -> StartConfig:
 
 
 @torch.no_grad()
-def carry(run: Run, model: Diffusion, config: Config) -> tuple[str, ...]:
+def carry(run: Run, model: Model, config: Config) -> tuple[str, ...]:
     """Give a new model the weights of a run, and return what there is to say of those that it did not have or did not take.
 
     Rows of labels and columns of augmentations go by their names.  A label that is new starts as no label; where the new
@@ -112,8 +123,9 @@ def carry(run: Run, model: Diffusion, config: Config) -> tuple[str, ...]:
     if LABELS in old and LABELS not in new and BIAS in fitting:
         new[BIAS].add_(old[LABELS][1 + before.index(config.data.name) if config.data.name in before else 0])
     if TOLD in new:
-        known = told_entries(run.config.training.augment, run.config.data.shape)
-        new[TOLD].copy_(_columns(old.get(TOLD), known, told_entries(config.training.augment, config.data.shape), new[TOLD]))
+        known = told_entries(run.diffusion_settings.augment, run.config.data.shape)
+        wanted = told_entries(settings_of(config.family).augment, config.data.shape)
+        new[TOLD].copy_(_columns(old.get(TOLD), known, wanted, new[TOLD]))
     model.load_state_dict(new)
     return tuple(notes)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reverie.data.dataset import HELD_OUT
+from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.runs import folder
 from reverie.runs.config import Config
 from reverie.runs.finding import Finding
@@ -103,7 +104,7 @@ def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], show
             else "previews have the detail and spread of"
         )
         return f"{flat}, and the {kind} held-out data: more time will give little"
-    larger = sizes(config.network).larger
+    larger = sizes(config.family.network).larger if isinstance(config.family, DiffusionSettings) else None
     advice = f"a larger network may give more: --network {larger}" if larger else "more data may give more"
     return f"{flat}{', but ' if shown else ''}{shown}: {advice}"
 

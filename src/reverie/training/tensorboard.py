@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from reverie.base.errors import UserError
-from reverie.training.loop import LEVELS, Step
+from reverie.families.diffusion.levels import LEVELS
+from reverie.runs.step import Step
 
 FOLDER = "tensorboard"
 

@@ -10,46 +10,39 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from reverie.base.allocator import keep_freed_memory
 from reverie.base.errors import UserError
 from reverie.base.files import reason
 from reverie.base.signals import Stopped, stop_requests
 from reverie.data import Dataset
-from reverie.data.looks import Look
 from reverie.draw.picture import loss_curve, save
+from reverie.families.model import TrainedModel
 from reverie.runs import folder
 from reverie.runs.classifier import CLASSIFIER_FILE
-from reverie.runs.finding import Finding
 from reverie.runs.kept import KEPT_DATA
 from reverie.runs.run import Run
+from reverie.runs.step import Step
 from reverie.training import checkpoints
-from reverie.training.checks import PATIENCE, examine, has_stopped_improving
-from reverie.training.footprint import flops
+from reverie.training.autoguide import EARLY, choose_autoguidance
 from reverie.training.learner import Learner
-from reverie.training.linear import first_map, linear_filter
-from reverie.training.loop import FREE, Step, fit
-from reverie.training.patient import Patient
+from reverie.training.loop import fit
 from reverie.training.previews import FOLDER as PREVIEWS
 from reverie.training.previews import Previews
-from reverie.training.remedy import sizes
 from reverie.training.tensorboard import FOLDER as EVENTS
 from reverie.training.tensorboard import recorder
+from reverie.training.watch import Doctor
 
 LOSS_PICTURE = "loss.png"
 RUN_FILES = (
-    folder.CONFIG, folder.WEIGHTS_FILE, folder.METRICS, LOSS_PICTURE, checkpoints.LOCK, CLASSIFIER_FILE, KEPT_DATA,
+    folder.CONFIG, folder.WEIGHTS_FILE, folder.EARLY_FILE, folder.METRICS, LOSS_PICTURE, checkpoints.LOCK, CLASSIFIER_FILE,
+    KEPT_DATA,
 )  # fmt: skip
 RUN_FOLDERS = (PREVIEWS, checkpoints.FOLDER, EVENTS)
 SMALL_NETWORK = 100_000  # parameters below which one thread is as quick as several
-PREVIEW_SHARE = 0.03  # of the training time, at most
 WRITE_SHARE = 0.02  # of the training time, at most, goes into checkpoints
-DATA_LOOKED_AT = 512
-LEAST_SIZE = 0.01  # the size that a weight which begins at zero is taken to have
 
 
 def clear(path: Path) -> None:
@@ -82,9 +75,7 @@ class Training:
         config = self.run.config
         yield f"{config.data.name}: {len(self.train):,} to train, {len(self.held_out):,} held out"
         yield from self.reasons
-        model = self.run.model
-        parameters = sum(p.numel() for p in model.parameters())
-        yield f"network: {config.network['name']}, {parameters:,} parameters, {flops(model) / 1e6:,.1f} million operations"
+        yield self.run.model.about()
 
     def sample_command(self) -> str:
         """Return the command that samples from the run."""
@@ -149,6 +140,7 @@ class Training:
         run, learner, settings = self.run, self.learner, self.run.config.training
         previews = Previews(run, replace(run, model=learner.model), self.train, self.held_out)
         doctor = Doctor(self, previews)
+        keeps_early = run.kind == "images" and isinstance(run.model, TrainedModel)
         best = min((row["held_out"] for row in doctor.rows if "held_out" in row), default=float("inf"))
         writing = WRITE_SHARE * learner.seconds
         with (run.path / folder.METRICS).open("a") as file:
@@ -160,6 +152,9 @@ class Training:
                     file.write(json.dumps(row) + "\n")
                 file.flush()
                 began = time.monotonic()
+                early = run.path / folder.EARLY_FILE
+                if keeps_early and step.loss is not None and step.fraction >= EARLY and not early.exists():
+                    folder.write_weights(run.path, run.model, folder.EARLY_FILE)
                 if step.held_out is not None and step.held_out < best:
                     best = step.held_out
                     checkpoints.write(run.path, learner.last, name=checkpoints.BEST)
@@ -169,69 +164,14 @@ class Training:
                 writing += time.monotonic() - began
                 yield step
         if not stop():
+            self._choose_autoguidance()
             previews.finish()
 
-
-class Doctor:
-    """Keeps the history of a training, takes previews within their share of the time, and has the checks look at it all."""
-
-    def __init__(self, training: Training, previews: Previews) -> None:
-        self.training, self.previews = training, previews
-        self.rows: list[dict[str, Any]] = list(training.run.metrics())
-        self.active: dict[str, Finding] = {f.check: f for f in folder.read_findings(training.run.path)}
-        fresh = training.run.config.start is None  # else the first weights were those of another run
-        model = folder.build_model(training.run.config)
-        self.first = {name: p.detach().clone() for name, p in model.named_parameters()} if fresh else {}
-        self.data = training.train.some(DATA_LOOKED_AT)
-        model = training.run.model
-        self.linear = linear_filter(model, model.codec.encode(self.data.to(training.learner.device)))
-        self.entry = first_map(model) if training.train.kind == "images" else None
-        self.sizes = sizes(training.run.config.network)
-        self.look: Look | None = None
-        self.looked_at = 0
-        self.previewing = PREVIEW_SHARE * training.learner.seconds
-
-    def _movement(self) -> dict[str, float]:
-        """Return how far each parameter is from where it began, relative to its size there."""
-
-        def moved(p: Tensor, first: Tensor) -> float:
-            root = p.numel() ** 0.5
-            return float((p.detach().cpu() - first).norm() / first.norm().clamp_min(LEAST_SIZE * root))
-
-        now = dict(self.training.learner.model.named_parameters())
-        return {name: moved(now[name], first) for name, first in self.first.items()}
-
-    def visit(self, step: Step) -> Step:
-        """Return the report with the preview's score and with what is newly wrong."""
-        learner = self.training.learner
-        if step.loss is None or step.held_out is None:
-            if step.loss is not None:
-                self.rows.extend(step.as_rows())
-            return step
-        began = time.monotonic()
-        if self.previewing <= max(FREE, PREVIEW_SHARE * step.seconds) or step.fraction == 1:
-            self.look, score = self.previews.take(step.i)
-            step = replace(step, preview_score=score, look=self.look.beside(self.previews.truth))
-            self.previewing += (time.monotonic() - began) * (step.i > 1)  # as with checks, the first is not held against others
-            self.looked_at = step.i
-        if step.fraction == 1 and self.linear is not None:
-            step = replace(step, linear_levels=self.linear.loss_levels)
-        self.rows.extend(step.as_rows())
-        model = self.training.run.model
-        patient = Patient(
-            self.rows, model.denoiser.schedule, model.codec, self.data, self.training.train.kind,
-            self._movement(), self.look, self.previews.truth, len(self.training.train), self.training.run.config.asked,
-            self.linear, self.entry, self.sizes, self.looked_at,
-        )  # fmt: skip
-        found = {finding.check: finding for finding in examine(patient)}
-        new = tuple(finding for name, finding in found.items() if name not in self.active)
-        self.active = found
-        if self.training.run.config.training.until == "good" and learner.ending is None and self._is_good():
-            learner.ending = step.fraction
-        return replace(step, findings=new, active=tuple(found))
-
-    def _is_good(self) -> bool:
-        """Tell whether held-out loss and, where there are enough of them, previews have stopped improving."""
-        scored = [row for row in self.rows if "preview_score" in row]
-        seen = len(scored) <= 2 * PATIENCE or has_stopped_improving(scored, "preview_score")
-        return seen and has_stopped_improving(self.rows)
+    def _choose_autoguidance(self) -> None:
+        """Write down how samples of the finished run are guided when nothing is said."""
+        run = self.run
+        scale = choose_autoguidance(run, self.train, self.learner.i)
+        if scale != run.autoguidance:
+            family = run.config.family.model_copy(update={"autoguidance": scale})
+            run.config = run.config.model_copy(update={"family": family})
+            folder.write_config(run.path, run.config)

@@ -12,22 +12,17 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from reverie.base.errors import UserError, pick
-from reverie.base.spec import Spec, build, complete, one_line, parse
+from reverie.base.errors import UserError
+from reverie.base.spec import one_line
 from reverie.data import DATASETS, Dataset, evaluated_at_once
 from reverie.data.fitting import said, whole_side
 from reverie.data.folder import MEMORY_LIMIT
 from reverie.data.memory import DataSource, in_memory
 from reverie.data.pixels import parse_size
-from reverie.diffusion.loss import TIMES, WEIGHTS
-from reverie.diffusion.pair import TARGETS
-from reverie.diffusion.plan import PRESETS, check_width, network_for, plan
-from reverie.diffusion.schedule import SCHEDULES
-from reverie.nets import NETWORKS
+from reverie.families.diffusion.levels import LOOKED_AT, OPTIMUM_MOST
+from reverie.families.model import Family
 from reverie.runs.config import TrainingConfig
 from reverie.training.footprint import BYTES, Footprint, available
-from reverie.training.loop import LOOKED_AT, OPTIMUM_MOST
-from reverie.training.start import OF_THE_DATA
 
 MEMORY_SHARE = 0.9  # of the memory that can be had
 SMALLER = (7 / 8, 3 / 4, 5 / 8, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8, 1 / 16)  # shares of the size that are tried
@@ -36,17 +31,16 @@ GIGABYTE = 10**9
 
 @dataclass
 class Wishes:
-    """What was given for a training; None, and settings that are not there, are chosen by `reverie.diffusion.plan`.
+    """What was given for a training; None, and settings that are not there, are chosen by the family.
 
     Once `foresee` has seen the form of the data, smaller holds the settings that make their batches fit into memory, and
     notes the line about it.
     """
 
+    family: Family[Any]
     minutes: float | None
     steps: int | None
-    schedule: str | Spec | None
-    network: str | Spec | None
-    target: str | None
+    wished: Mapping[str, Any]
     settings: Mapping[str, Any]
     device: torch.device
     smaller: dict[str, int] = field(default_factory=dict)
@@ -58,40 +52,25 @@ class Wishes:
             TrainingConfig(**{"steps": 1, **self.settings})
         except ValidationError as error:
             raise UserError(f"cannot train like this: {one_line(error)}") from None
-        pick(WEIGHTS, self.settings.get("weight", "uniform"), "weight")
-        pick(TIMES, self.settings.get("times", "stratified"), "way to draw times")
-        if self.target is not None:
-            pick(TARGETS, self.target, "target")
-        if self.schedule is not None:
-            build(SCHEDULES, self.schedule, "schedule")
-        if self.network is not None:
-            wished = parse(self.network)
-            if taken := [key for key in OF_THE_DATA if key in wished]:
-                raise UserError(f"the network's {taken[0]} are told by the data and cannot be given with --network")
-            known: Spec = PRESETS.get(str(wished.get("name")), {})
-            pick({**NETWORKS, **PRESETS}, str(wished.get("name")), "network")
-            complete(NETWORKS, {**known, **wished, "name": known.get("name", wished["name"])}, "network")
+        self.family.check(self.wished)
         if size is None or in_memory(data):
             return
         path = Path(str(data))
         if str(data) not in DATASETS and (path.is_dir() or path.suffix.lower() == ".zip"):
-            self.network_of(_form(1, *parse_size(size)))  # the number of channels is not known yet, and one is always allowed
+            self.footprint_of(_form(1, *parse_size(size)))  # the number of channels is not known yet, and one is always allowed
 
-    def network_of(self, form: Dataset) -> Footprint:
-        """Return the plan of the network for data of a form; it refuses a shape that it cannot take."""
-        wished = self.network if self.network is not None else plan(form, self.minutes, self.steps).network
-        network = network_for(form.shape, len(form.label_names), wished)
-        check_width(network)
-        return Footprint(network, form.shape)
+    def footprint_of(self, form: Dataset) -> Footprint | None:
+        """Return what the network for data of a form takes; it refuses a shape that it cannot take."""
+        network = self.family.network(form, self.minutes, self.steps, self.wished)
+        return Footprint(network, form.shape) if network is not None else None
 
     def foresee(self, form: Dataset) -> None:
         """Look at the form of data that have not been read: refuse what cannot be, or choose smaller batches."""
-        footprint = self.network_of(form)
+        footprint = self.footprint_of(form)
         free = available(self.device)
-        if free is None:
+        if free is None or footprint is None:
             return
-        asked = self.settings.get("batch")
-        batch = min(asked or plan(form, self.minutes, self.steps).settings.get("batch", 64), len(form))
+        batch = min(self.settings.get("batch") or self.family.batch(form), len(form))
         room = MEMORY_SHARE * free
         needed = memory(footprint, form, batch)
         self.smaller, self.notes = {}, ()
@@ -113,9 +92,9 @@ class Wishes:
             size = whole_side(round(share * height) // 8 * 8), whole_side(round(share * width) // 8 * 8)
             smaller = _form(channels, *size, count=len(form), labels=form.label_names)
             with suppress(UserError):  # the network cannot take that size
-                footprint = self.network_of(smaller)
+                footprint = self.footprint_of(smaller)
                 tried = batch if "batch" in self.settings else 1
-                if memory(footprint, smaller, tried) <= MEMORY_SHARE * free:
+                if footprint is not None and memory(footprint, smaller, tried) <= MEMORY_SHARE * free:
                     ways.append(f"--size {said(size)}")
                     break
         what = f"training on {height}x{width} images in batches of {batch}"

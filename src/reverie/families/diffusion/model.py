@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
+from reverie.base.errors import UserError
 from reverie.base.noise import Noise, mix_seed
+from reverie.data import Dataset
 from reverie.data.augment import Augment
 from reverie.data.codec import Codec
+from reverie.data.kind import Kind, kind_of
 from reverie.diffusion.denoiser import NULL, Denoiser, Given, NetDenoiser, Steer, Told
 from reverie.diffusion.likelihood.bound import Bound, bound, check_data, continuous_bound
 from reverie.diffusion.likelihood.flow import LogProb, dequantise, log_prob
 from reverie.diffusion.loss import draw_times, loss
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame, Sampler, start, trajectory
+from reverie.families.diffusion.levels import held_out_loss, optimum_levels
+from reverie.families.diffusion.sampling import build_guidance, build_sampling
+from reverie.families.model import DrawRequest, TrainedModel
 
 
-class Diffusion(nn.Module):
+class Diffusion(TrainedModel):
     """A denoiser, the codec around it, and the way it is trained.
 
     shape: that of one datum in user units.  label_dropout: how often a label is hidden in training, which is what
-    classifier-free guidance needs.  augment: how the data are changed in training.
+    classifier-free guidance needs.  augment: how the data are changed in training.  labels: how many there are.
     """
 
     def __init__(
@@ -35,10 +43,75 @@ class Diffusion(nn.Module):
         times: str = "stratified",
         label_dropout: float = 0.1,
         augment: Augment | None = None,
+        labels: int = 0,
     ) -> None:
         super().__init__()
         self.denoiser, self.codec, self.shape = denoiser, codec, shape
         self.weight, self.times, self.label_dropout, self.augment = weight, times, label_dropout, augment
+        self.label_count = labels
+
+    @property
+    def kind(self) -> Kind:
+        """What one datum is."""
+        return kind_of(self.shape)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return data in model units, by the codec."""
+        return self.codec.encode(x)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Return data in user units, by the codec."""
+        return self.codec.decode(z)
+
+    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+        """Return the loss on data that were not trained on, whole and in four ranges of t, and the error of the noise there."""
+        whole, levels, noise = held_out_loss(self, data, seed)
+        return {"held_out": whole, "held_out_levels": levels, "noise_error_levels": noise}
+
+    def final_figures(self, train: Dataset, seed: int) -> dict[str, Any]:
+        """Return the least loss that any model can have on the training data, in four ranges of t."""
+        return {"optimum_levels": optimum_levels(self, train, seed)}
+
+    def operations(self) -> int:
+        """Return the floating-point operations of one evaluation of the network for one datum."""
+        with FlopCounterMode(display=False) as counter:
+            self.denoiser(torch.zeros(1, *self.shape, device=self.device), 0.5)
+        return int(counter.get_total_flops())
+
+    def facts(self) -> dict[str, Any]:
+        """Return the size of the network, the operations of an evaluation, and how the schedule ends."""
+        alpha, sigma = self.denoiser.schedule(1.0)
+        parameters = sum(p.numel() for p in self.parameters())
+        return {"parameters": parameters, "operations": self.operations(), "schedule_end": {"alpha": alpha, "sigma": sigma}}
+
+    def about(self) -> str:
+        """Say how large the network is."""
+        name = type(self.denoiser.net).__name__.lower().removeprefix("conditional")
+        parameters = sum(p.numel() for p in self.parameters())
+        return f"network: {name}, {parameters:,} parameters, {self.operations() / 1e6:,.1f} million operations"
+
+    def warn(self) -> None:
+        """Warn of a schedule that leaves a signal at t = 1."""
+        self.denoiser.schedule.warn_if_signal_remains()
+
+    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+        """Draw as the options ask; see `reverie.families.diffusion.sampling`."""
+        options = wanted.options
+        sampler, grid = build_sampling(self.kind, self.denoiser.schedule, options)
+        times: Tensor | None = options.get("times")
+        guidance = build_guidance(
+            self.kind, self.label_count, options, wanted.weights, wanted.classifier, lambda: self._weak(wanted)
+        )
+        cond = wanted.cond.to(self.device) if wanted.cond is not None else None
+        return self.sample(
+            wanted.seeds, cond, sampler, grid if times is None else times, guidance, options.get("steer"), options.get("origin")
+        )
+
+    def _weak(self, wanted: DrawRequest) -> Denoiser:
+        weak = wanted.weak() if wanted.weak is not None else None
+        if not isinstance(weak, Diffusion):
+            raise UserError("autoguidance needs an earlier state of the model, which only a run has")
+        return weak.denoiser
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
         """Return the training loss of each datum, (B,); changes, times, noise and hidden labels are functions of the seed.

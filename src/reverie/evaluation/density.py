@@ -1,0 +1,47 @@
+"""What held-out data cost under a model whose likelihood is known."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from reverie.base.errors import UserError
+from reverie.base.noise import image_seeds
+from reverie.data import Dataset
+from reverie.diffusion.likelihood.normal import mean_and_error
+from reverie.evaluation.likelihood import NAME, TITLE
+from reverie.evaluation.score import said, score
+from reverie.evaluation.section import Section
+from reverie.runs.run import Run
+
+MOST = 2048  # held-out data that are measured
+
+
+def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int = 0) -> Section:
+    """Measure what held-out data cost: bits/dim of 8-bit images, nats of points.  x: (N, ...) in user units; labels: (N,)."""
+    try:
+        if x is None or not len(x):
+            raise UserError("there are no held-out data: they are gone, or the set is too small to have any")
+        found = run.model.log_prob(x[:MOST], labels[:MOST] if labels is not None else None, image_seeds(seed, len(x[:MOST])))
+    except UserError as error:
+        return Section(NAME, TITLE, figures={"not_computable": str(error)})
+    images = run.kind == "images"
+    unit, what = ("bits/dim", "image") if images else ("nats", "point")
+    value, deviation = mean_and_error(-found.nats / (found.size * math.log(2) if images else 1.0))
+    kind = run.config.model_family.likelihood
+    figure = score(value, deviation, unit=unit, n=len(found.nats), seed=seed)
+    verdict = f"A held-out {what} costs {said(figure)} {unit}{'' if kind == 'exact' else ' at most'}."
+    words = (
+        "Images are dequantised: uniform noise within a level is added once, which can only raise the cost."
+        if images
+        else "Nats are those of a density in the units of the data, and may be negative; only differences mean something.",
+        "The error is the standard error over the data.",
+    )
+    return Section(NAME, TITLE, (verdict,), words, {"exact" if kind == "exact" else "bound": figure})
+
+
+def held_out_of(data: Dataset | None) -> tuple[Tensor | None, Tensor | None]:
+    """Return at most as many held-out data as are measured, with their labels."""
+    return data.batch(torch.arange(min(MOST, len(data)))) if data is not None and len(data) else (None, None)

@@ -1,0 +1,141 @@
+"""Denoising diffusion as a family: what is planned for data and a budget, and what it can do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from pydantic import ValidationError
+from torch.utils.flop_counter import FlopCounterMode
+
+from reverie.base.errors import UserError, pick
+from reverie.base.spec import Spec, build, complete, one_line, parse
+from reverie.data import Dataset
+from reverie.data.augment import read, told_entries
+from reverie.data.augment_plan import choose_augment
+from reverie.data.codec import standard_spec
+from reverie.diffusion.loss import TIMES, WEIGHTS
+from reverie.diffusion.pair import TARGETS
+from reverie.diffusion.plan import PRESETS, check_width, expectation, network_for, plan, slow_size
+from reverie.diffusion.schedule import SCHEDULES
+from reverie.families.diffusion.model import Diffusion
+from reverie.families.diffusion.sampling import OPTIONS
+from reverie.families.diffusion.settings import DiffusionSettings, build_diffusion
+from reverie.families.model import Family, FamilyPlan, Likelihood, PlanRequest
+from reverie.nets import NETWORKS
+
+SPEED = {True: 6e10, False: 5e12}  # floating-point operations a second, about, of a CPU with two cores and of a GPU
+SPREAD_SAMPLE = 2000  # images enough to know their standard deviation
+OF_THE_DATA = ("channels", "height", "width", "labels", "told")  # options of a network that are not chosen
+
+
+def spread(dataset: Dataset) -> float:
+    """Return the standard deviation of the data in model units: 1 for points, that of 2 x - 1 for images."""
+    if dataset.kind != "images":
+        return 1.0
+    return max(float(2 * dataset.some(SPREAD_SAMPLE).std()), 1e-3)
+
+
+class DiffusionFamily(Family[DiffusionSettings]):
+    """Noise is added to data step by step, a network learns to undo it, and new data are drawn from pure noise."""
+
+    name: ClassVar[str] = "diffusion"
+    summary: ClassVar[str] = "Denoising diffusion (arXiv:2006.11239) with any schedule, target and sampler."
+    can: ClassVar[frozenset[str]] = frozenset({
+        "labels", "guidance", "sampler", "inpaint", "restore", "edit", "invert", "interpolate", "illusion", "train-classifier",
+        "start",
+    })  # fmt: skip
+    options: ClassVar[Mapping[str, Any]] = OPTIONS
+    likelihood: ClassVar[Likelihood] = "lower bound"
+    settings = DiffusionSettings
+    found: ClassVar[frozenset[str]] = frozenset({"autoguidance"})
+
+    def check(self, wished: Mapping[str, Any]) -> None:
+        """Refuse names and options of network, schedule, target, weight, times and augmentation that are not known."""
+        super().check(wished)
+        pick(WEIGHTS, wished.get("weight", "uniform"), "weight")
+        pick(TIMES, wished.get("times", "stratified"), "way to draw times")
+        if wished.get("target") is not None:
+            pick(TARGETS, wished["target"], "target")
+        if wished.get("schedule") is not None:
+            build(SCHEDULES, wished["schedule"], "schedule")
+        if wished.get("augment", "auto") not in ("auto", "none"):
+            read(wished["augment"])
+        if wished.get("network") is not None:
+            network = parse(wished["network"])
+            if taken := [key for key in OF_THE_DATA if key in network]:
+                raise UserError(f"the network's {taken[0]} are told by the data and cannot be given with --network")
+            known: Spec = PRESETS.get(str(network.get("name")), {})
+            pick({**NETWORKS, **PRESETS}, str(network.get("name")), "network")
+            complete(NETWORKS, {**known, **network, "name": known.get("name", network["name"])}, "network")
+
+    def plan(self, request: PlanRequest) -> FamilyPlan[DiffusionSettings]:
+        """Choose network, schedule, target, units and augmentation; see `reverie.diffusion.plan`."""
+        data, wished = request.data, {key: value for key, value in request.wished.items() if value is not None}
+        chosen = plan(data, request.minutes, request.steps)
+        times = {"times": chosen.settings["times"]} if "times" in chosen.settings else {}
+        training = {key: value for key, value in chosen.settings.items() if key != "times"} | dict(request.training)
+        reasons = () if "network" in wished else chosen.reasons
+        network: Spec = parse(wished["network"]) if "network" in wished else chosen.network
+        full = network_for(data.shape, len(data.label_names), network)
+        check_width(full)
+        passes = self._seen(full, training, request) / len(request.train)
+        augment, why = choose_augment(wished.get("augment", "auto"), request.train, passes, request.seed, request.tell)
+        reasons += (why,) if why else ()
+        full |= {"told": n} if (n := len(told_entries(augment, data.shape))) else {}
+        if (slow := slow_size(full)) and "stem" not in network:
+            reasons += (slow,)
+        if data.kind == "images" and training.get("minutes") and request.device == "cpu":
+            reasons += (expectation(data.shape, training["minutes"]),)
+        codec: Spec = {"name": "pixels"}
+        if data.kind != "images":
+            codec = standard_spec(request.train.batch(torch.arange(len(request.train)))[0])
+        given = {key: wished[key] for key in ("weight", "times", "label_dropout", "sigma_data", "codec") if key in wished}
+        try:
+            settings = DiffusionSettings.model_validate({
+                "target": wished.get("target", chosen.target), "sigma_data": spread(request.train), "codec": codec, **times,
+                "schedule": complete(SCHEDULES, wished.get("schedule", chosen.schedule), "schedule"), "network": full,
+                "augment": augment, **given,
+            })  # fmt: skip
+        except ValidationError as error:
+            raise UserError(f"cannot train like this: {one_line(error)}") from None
+        return FamilyPlan(settings, training, reasons)
+
+    def _seen(self, network: Spec, training: Mapping[str, Any], request: PlanRequest) -> float:
+        """Return how many data a training will see: by its steps, or about as many as fit into its minutes."""
+        if training.get("steps"):
+            return float(training["steps"] * training["batch"] * training.get("accumulate", 1))
+        with torch.device("meta"), FlopCounterMode(display=False) as counter:
+            net = build(NETWORKS, network, "network")
+            net(torch.zeros(1, *request.data.shape), torch.zeros(1))
+        return 60 * float(training["minutes"]) * SPEED[request.device == "cpu"] / (3 * max(1, counter.get_total_flops()))
+
+    def network(self, form: Dataset, minutes: float | None, steps: int | None, wished: Mapping[str, Any]) -> Spec | None:
+        """Return the network, asked for or planned; it refuses a shape that it cannot take."""
+        asked: str | Spec = plan(form, minutes, steps).network if wished.get("network") is None else wished["network"]
+        network = network_for(form.shape, len(form.label_names), asked)
+        check_width(network)
+        return network
+
+    def batch(self, form: Dataset) -> int:
+        """Return the batch of the plan."""
+        return int(plan(form, None, 1).settings["batch"])
+
+    def build(self, settings: DiffusionSettings, shape: tuple[int, ...], labels: int, seed: int) -> Diffusion:
+        """Make the model; see `reverie.families.diffusion.settings`."""
+        return build_diffusion(settings, shape, labels, seed)
+
+    def agrees(self, settings: DiffusionSettings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
+        """Tell whether an option is what settings have; a network by its plan, but for what another version may plan."""
+        if key == "schedule":
+            return json.dumps(complete(SCHEDULES, value, "schedule")) == json.dumps(settings.schedule)
+        if key == "network":
+            asked = parse(value)
+            planned = network_for(shape, labels, asked)
+            free = {"stem", "widths", "told"} - asked.keys()
+            return all(json.dumps(planned.get(k)) == json.dumps(v) for k, v in settings.network.items() if k not in free)
+        if key == "augment":
+            return value == "auto" or (() if value == "none" else read(value)) == settings.augment
+        return super().agrees(settings, key, value, shape, labels)

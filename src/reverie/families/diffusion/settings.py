@@ -1,0 +1,88 @@
+"""What a diffusion model is made of, as the table [family] of config.toml."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+
+from reverie.base.errors import UserError, pick
+from reverie.base.spec import Spec, build
+from reverie.data.augment import build_augment, told_entries
+from reverie.data.codec import CODECS
+from reverie.data.kind import kind_of
+from reverie.diffusion.denoiser import NetDenoiser
+from reverie.diffusion.loss import TIMES, WEIGHTS
+from reverie.diffusion.pair import TARGETS
+from reverie.diffusion.schedule import SCHEDULES
+from reverie.families.diffusion.model import Diffusion
+from reverie.families.model import FamilySettings
+from reverie.nets import NETWORKS
+
+MOST_PARAMETERS = 500_000_000
+ALPHA_LIMIT = 1e-3  # below this alpha at t = 1, targets whose decoding divides by alpha are useless there
+
+
+class DiffusionSettings(FamilySettings):
+    """Network, schedule and target, the units of the data, and what the loss is taken over."""
+
+    name: Literal["diffusion"] = "diffusion"
+    target: str = "v"
+    sigma_data: Annotated[float, Field(gt=0, le=10**6)] = 1.0
+    weight: str = "uniform"
+    times: str = "stratified"
+    label_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
+    autoguidance: Annotated[float, Field(ge=1, le=10)] = 1.0  # of samples when nothing is said; chosen when training ends
+    augment: tuple[Spec, ...] = Field(default=(), max_length=16)
+    codec: Spec
+    schedule: Spec
+    network: Spec
+
+
+def settings_of(family: FamilySettings) -> DiffusionSettings:
+    """Return the settings of a diffusion model; refuse those of another family."""
+    if not isinstance(family, DiffusionSettings):
+        raise UserError(f"this is a model of the family {family.name}; what you ask for is known of diffusion models only")
+    return family
+
+
+def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int) -> None:
+    """Refuse settings whose parts do not fit each other or the data."""
+    network = settings.network
+    shape = (
+        (network.get("channels"),) if "height" not in network else tuple(network[k] for k in ("channels", "height", "width"))
+    )
+    if data != shape:
+        raise UserError(f"the data have the shape {data} but the network is for {shape}")
+    if labels != network.get("labels", 0):
+        raise UserError(f"the data have {labels} labels but the network has {network.get('labels', 0)}")
+    if (told := len(told_entries(settings.augment, data))) != network.get("told", 0):
+        raise UserError(f"the augmentations tell {told} numbers but the network is told {network.get('told', 0)}")
+    if kind_of(data) == "points" and "mean" in settings.codec and len(settings.codec["mean"]) != data[0]:
+        raise UserError(f"the data have {data[0]} coordinates but the codec has {len(settings.codec['mean'])}")
+
+
+def build_diffusion(settings: DiffusionSettings, shape: tuple[int, ...], labels: int, seed: int) -> Diffusion:
+    """Make the model that settings describe, with weights drawn from the seed."""
+    schedule = build(SCHEDULES, settings.schedule, "schedule")
+    pick(TARGETS, settings.target, "target")
+    pick(WEIGHTS, settings.weight, "weight")
+    pick(TIMES, settings.times, "way to draw times")
+    alpha = float(schedule(1.0)[0])
+    if settings.target in ("eps", "score") and alpha < ALPHA_LIMIT:
+        raise UserError(
+            f"the target {settings.target!r} divides by alpha, which this {settings.schedule['name']} schedule takes down to"
+            f" {alpha:.2g} (wanted at least {ALPHA_LIMIT}); train 'v', 'flow' or 'edm', or use the linear schedule"
+        )
+    _check_parts(settings, shape, labels)
+    with torch.device("meta"):  # a plan of the network without its memory
+        parameters = sum(p.numel() for p in build(NETWORKS, settings.network, "network").parameters())
+    if parameters > MOST_PARAMETERS:
+        raise UserError(f"this network has {parameters:,} parameters; at most {MOST_PARAMETERS:,} are allowed")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = build(NETWORKS, settings.network, "network")
+    denoiser = NetDenoiser(net, schedule, settings.target, settings.sigma_data)
+    codec, augment = build(CODECS, settings.codec, "codec"), build_augment(settings.augment, shape)
+    return Diffusion(denoiser, codec, shape, settings.weight, settings.times, settings.label_dropout, augment, labels)

@@ -1,0 +1,109 @@
+"""Densities of closed form as models, and the families that are fitted to all data at once."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from reverie.base.errors import UserError
+from reverie.base.noise import image_seeds
+from reverie.base.spec import one_line
+from reverie.data import Dataset
+from reverie.data.kind import kind_of
+from reverie.diffusion.likelihood.flow import LogProb
+from reverie.diffusion.pair import Pair
+from reverie.diffusion.samplers import Frame
+from reverie.families.model import DrawRequest, Family, FamilyPlan, FamilySettings, FittedModel, Likelihood, PlanRequest
+
+FIGURE_DATA = 4096  # data, at most, of which held-out figures are the mean
+MOST_NUMBERS = 2**30  # that are held at once to fit a model
+LEVELS = 256  # values that a number of an image has
+
+
+class Density(Protocol):
+    """What a density must do; its parameters are buffers.  See `reverie.families.closed`."""
+
+    def fit(self, x: Tensor, labels: Tensor | None, seed: int) -> Iterator[float]: ...  # noqa: D102
+    def draw(self, seeds: Tensor, cond: Tensor | None) -> Tensor: ...  # noqa: D102
+    def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> Tensor: ...  # noqa: D102
+
+
+class FittedDensity(FittedModel):
+    """A density as a model.  What is drawn of images is clamped to [0, 1]."""
+
+    def __init__(self, density: nn.Module, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.density, self.shape = density, shape
+
+    def _density(self) -> Density:
+        return self.density  # type: ignore[return-value]  # a module that is a Density
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Return data in user units."""
+        return z.clamp(0, 1) if kind_of(self.shape) == "images" else z
+
+    def fit(self, data: Dataset, seed: int) -> Iterator[float]:
+        """Fit the density to all data and yield their mean cost after each round, in nats for each dimension."""
+        if len(data) * math.prod(data.shape) > MOST_NUMBERS:
+            raise UserError(f"{len(data):,} data of shape {data.shape} are too many to fit at once; give fewer or smaller ones")
+        yield from self._density().fit(*data.batch(torch.arange(len(data))), seed)
+
+    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+        """Draw at once: there is one frame."""
+        if wanted.cond is not None and wanted.cond.ndim > 1:
+            raise UserError("labels are composed by guidance, which this family does not have; give one label")
+        x = self._density().draw(wanted.seeds, wanted.cond).float()
+        yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))
+
+    def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
+        """Return the log-density of points, or the log-probability of the levels of images, in nats: (B,)."""
+        nats = self._density().log_prob(x, cond, seeds).double()
+        return LogProb(nats, torch.zeros_like(nats), 0, "closed form", math.prod(self.shape))
+
+    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+        """Return the mean cost of data that were not fitted, in nats for each dimension: `held_out`."""
+        x, labels = data.batch(torch.arange(min(len(data), FIGURE_DATA)))
+        found = self.log_prob(x, labels, image_seeds(seed, len(x)))
+        return {"held_out": float(-found.nats.mean()) / found.size}
+
+
+Settings = TypeVar("Settings", bound=FamilySettings)
+
+
+class FittedFamily(Family[Settings]):
+    """A family whose models are fitted to all data at once: no steps, no minutes, an exact likelihood."""
+
+    can: ClassVar[frozenset[str]] = frozenset({"labels"})
+    likelihood: ClassVar[Likelihood] = "exact"
+    rounds: ClassVar[int] = 1  # at most
+
+    def plan(self, request: PlanRequest) -> FamilyPlan[Settings]:
+        """Take the settings asked for, and the defaults for others."""
+        wished = {key: value for key, value in request.wished.items() if value is not None}
+        try:
+            settings = self.settings.model_validate({"name": self.name, **self.chosen(request), **wished})
+        except ValidationError as error:
+            raise UserError(f"cannot train like this: {one_line(error)}") from None
+        given = [f"--{name}" for name, value in (("minutes", request.minutes), ("steps", request.steps)) if value is not None]
+        reason = f"{self.name}: fitted to all {len(request.train):,} data at once"
+        reason += f", so {' and '.join(given)} mean nothing" if given else ""
+        training = {key: value for key, value in request.training.items() if key not in ("minutes", "steps")}
+        return FamilyPlan(settings, {**training, "steps": self.rounds, "batch": min(len(request.train), 10**6)}, (reason,))
+
+    def chosen(self, request: PlanRequest) -> Mapping[str, Any]:
+        """Return settings that are chosen for the data."""
+        return {}
+
+    @abstractmethod
+    def density(self, settings: Settings, shape: tuple[int, ...], labels: int, levels: int | None) -> nn.Module:
+        """Make the density that settings describe, for data of a shape; levels: of 8-bit images, None for points."""
+
+    def build(self, settings: Settings, shape: tuple[int, ...], labels: int, seed: int) -> FittedDensity:
+        """Make the model."""
+        return FittedDensity(self.density(settings, shape, labels, LEVELS if kind_of(shape) == "images" else None), shape)

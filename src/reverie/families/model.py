@@ -1,0 +1,192 @@
+"""The seam: what training, sampling, measuring and the run folder know of a model, whatever its family."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from reverie.base.errors import UserError
+from reverie.base.progress import Tell, silent
+from reverie.base.section import Section
+from reverie.base.spec import Spec
+from reverie.data import Dataset
+from reverie.data.kind import Kind
+from reverie.diffusion.likelihood.flow import LogProb
+from reverie.diffusion.samplers import Frame
+
+Likelihood = Literal["exact", "lower bound", "none"]
+
+
+class FamilySettings(Section):
+    """The table [family] of config.toml: the family's name and its own options."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class DrawRequest:
+    """What to draw.
+
+    seeds: (B,) int64; cond: (B,) labels, (B, K) where K are composed, or None; weights: of the composed labels; options: see
+    `Family.options`; classifier, weak: give the classifier of noised data that the run has, and an earlier state of the model,
+    or refuse.
+    """
+
+    seeds: Tensor
+    cond: Tensor | None = None
+    weights: tuple[float, ...] = (1.0,)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    classifier: Callable[[], nn.Module] | None = None
+    weak: Callable[[], Model] | None = None
+
+
+class Model(nn.Module, ABC):
+    """A generative model.  Its own units are those of `encode`; users' units are those of the data, [0, 1] for images."""
+
+    shape: tuple[int, ...]  # of one datum, in user units
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return data in the model's units, in which previews are compared with data.  x: (B, ...) in user units."""
+        return x
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Return data in user units."""
+        return z
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(t for t in (*self.parameters(), *self.buffers())).device
+
+    @abstractmethod
+    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+        """Draw one datum per seed and yield what is on the way, in the model's units; the last frame's x0 is what is drawn."""
+
+    @abstractmethod
+    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+        """Return figures of data that were not trained on: `held_out`, the less the better, and what else is to be kept."""
+
+    def final_figures(self, train: Dataset, seed: int) -> dict[str, Any]:
+        """Return further figures that are worked out once, when the training ends."""
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        """Return plain facts of the model for `reverie inspect`."""
+        return {"parameters": sum(t.numel() for t in self.state_dict().values())}
+
+    def about(self) -> str:
+        """Say how large the model is."""
+        numbers = sum(t.numel() for t in self.state_dict().values())
+        return f"model: {numbers:,} numbers"
+
+    def warn(self) -> None:
+        """Warn of settings that may give bad samples."""
+        return
+
+    @abstractmethod
+    def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
+        """Return the log-probability of data in user units, in nats; see `Family.likelihood` for what it is."""
+
+
+class TrainedModel(Model):
+    """A model that learns by steps down the gradient of a loss."""
+
+    @abstractmethod
+    def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
+        """Return the training loss of each datum, (B,): a function of data, labels and seed alone."""
+
+
+class FittedModel(Model):
+    """A model that is fitted in closed form or by a few rounds over all data."""
+
+    @abstractmethod
+    def fit(self, data: Dataset, seed: int) -> Iterator[float]:
+        """Fit and yield the mean cost of the data after each round, in nats for each dimension."""
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What a family plans for: the training data, the budget, and what was asked for.
+
+    wished: the family's own options that were given; training: further fields of the table [training] that were given;
+    device: "cpu", "cuda" or "mps"; tell: is told of long work.
+    """
+
+    data: Dataset
+    train: Dataset
+    minutes: float | None = None
+    steps: int | None = None
+    seed: int = 0
+    device: str = "cpu"
+    wished: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    tell: Tell = silent
+
+
+Settings = TypeVar("Settings", bound=FamilySettings)
+
+
+@dataclass(frozen=True)
+class FamilyPlan(Generic[Settings]):
+    """A choice for everything, and why.  training: fields of the table [training]."""
+
+    settings: Settings
+    training: Mapping[str, Any]
+    reasons: tuple[str, ...]
+
+
+class Family(ABC, Generic[Settings]):
+    """A kind of model: how it is planned and built, and what it can do.
+
+    kinds: of data it takes; can: further abilities, by which verbs are refused or offered; options: those of sampling, with
+    what each is when it is not given; likelihood: what `log_prob` is.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    kinds: ClassVar[tuple[Kind, ...]] = ("points", "images")
+    can: ClassVar[frozenset[str]] = frozenset()
+    options: ClassVar[Mapping[str, Any]] = {}
+    likelihood: ClassVar[Likelihood] = "none"
+    settings: type[Settings]
+    found: ClassVar[frozenset[str]] = frozenset()  # settings that cannot be asked for: they are found by training
+
+    @property
+    def wishes(self) -> tuple[str, ...]:
+        """The names of the settings that can be asked for."""
+        return tuple(name for name in self.settings.model_fields if name != "name" and name not in self.found)
+
+    @abstractmethod
+    def plan(self, request: PlanRequest) -> FamilyPlan[Settings]:
+        """Choose settings for data and a budget; refuse what cannot be."""
+
+    @abstractmethod
+    def build(self, settings: Settings, shape: tuple[int, ...], labels: int, seed: int) -> Model:
+        """Make the model that settings describe, with first weights drawn from the seed; refuse parts that do not fit."""
+
+    def check(self, wished: Mapping[str, Any]) -> None:
+        """Refuse options that no data could make possible, before data are read."""
+        if wrong := [key for key in wished if key not in self.wishes]:
+            having = [name for name, other in FAMILIES.items() if wrong[0] in other.wishes]
+            families = f"; families that have: {', '.join(having)}" if having else ""
+            raise UserError(f"the family {self.name} has no option {wrong[0]!r}{families}")
+
+    def network(self, form: Dataset, minutes: float | None, steps: int | None, wished: Mapping[str, Any]) -> Spec | None:
+        """Return the network for data of a form, so that its memory can be foreseen; None where there is none."""
+        return None
+
+    def batch(self, form: Dataset) -> int:
+        """Return how many data a step takes when nothing is said."""
+        return 64
+
+    def agrees(self, settings: Settings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
+        """Tell whether an option, as it was given, is what settings have already."""
+        return bool(getattr(settings, key) == value)
+
+
+FAMILIES: dict[str, Family[Any]] = {}  # filled by `reverie.families`, so that a refusal can name the others

@@ -1,0 +1,68 @@
+"""A report of a training, as metrics.jsonl keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from reverie.runs.finding import Finding
+
+
+@dataclass(frozen=True)
+class Step:
+    """A report: after step i of the run, the mean training loss since the last report, and the held-out loss if taken.
+
+    held_out: of the average weights; held_out_levels: the same in four equal ranges of t, from little noise to much;
+    noise_error_levels: the mean squared error of the predicted noise in these ranges; seen, seen_levels: the loss on
+    training data; raw_held_out: the held-out loss of the raw weights; preview_score: see `reverie.training.previews`;
+    optimum_levels: the least loss on training data that any model can have; linear_levels: that of the best linear filter;
+    look: the previews beside the data, see `reverie.data.looks`; waited: the share of time without a processor, see
+    `reverie.base.busy`; others: further figures of the
+    family; findings: what is newly wrong; active: the checks that find something.
+    """
+
+    i: int
+    fraction: float
+    seconds: float
+    per_second: float
+    loss: float | None
+    learning_rate: float
+    held_out: float | None = None
+    held_out_levels: tuple[float, ...] = ()
+    noise_error_levels: tuple[float, ...] = ()
+    seen: float | None = None
+    seen_levels: tuple[float, ...] = ()
+    raw_held_out: float | None = None
+    preview_score: float | None = None
+    optimum_levels: tuple[float, ...] = ()
+    linear_levels: tuple[float, ...] = ()
+    look: Mapping[str, float] | None = None
+    waited: float | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    active: tuple[str, ...] = ()
+
+    @property
+    def seconds_left(self) -> float:
+        """The estimated time to the end."""
+        return self.seconds * (1 - self.fraction) / max(self.fraction, 1e-9)
+
+    def as_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the report, and each finding, as rows of metrics.jsonl."""
+        if self.loss is not None:
+            own = {key: value for key, value in asdict(self).items() if key not in ("findings", "others")}
+            yield {key: value for key, value in {**self.others, **own}.items() if value not in (None, ())}
+        for finding in self.findings:
+            yield finding.as_row(self.i)
+
+
+def report(
+    i: int, fraction: float, seconds: float, per_second: float, loss: float, learning_rate: float, figures: Mapping[str, Any],
+    waited: float | None = None,
+) -> Step:  # fmt: skip
+    """Return the report of a step with the figures of a check, those that every family has and others."""
+    known = {f.name for f in fields(Step)}
+    own = {key: value for key, value in figures.items() if key in known}
+    others = {key: value for key, value in figures.items() if key not in known}
+    return Step(i, fraction, seconds, per_second, loss, learning_rate, waited=waited, others=others, **own)

@@ -1,0 +1,106 @@
+"""Going on with a run where its last checkpoint left it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from reverie.base.errors import UserError
+from reverie.base.spec import parse
+from reverie.data.memory import DataSource
+from reverie.runs import folder
+from reverie.runs.config import Config, build_model
+from reverie.runs.reread import CHOSEN, placed, reread
+from reverie.runs.run import Run, choose_device
+from reverie.training import checkpoints
+from reverie.training import tensorboard as events
+from reverie.training.learner import Learner
+from reverie.training.trainer import Training
+
+
+def _longer(run: Run, minutes: float | None, steps: int | None) -> Config:
+    """Return the configuration of a run that goes on for more minutes or steps; the other unit is converted by its speed."""
+    rows, now = run.metrics(), run.config.training
+    if minutes is None and steps is None:
+        raise UserError("say for how long to go on with --minutes or --steps beside --extend")
+    if not rows:
+        raise UserError(f"{run.path} has no reports in {folder.METRICS}, so its speed is not known")
+    per_minute = 60 * rows[-1]["i"] / max(rows[-1]["seconds"], 1e-3)
+    if now.minutes is not None:
+        length = {"minutes": rows[-1]["seconds"] / 60 + (minutes if minutes is not None else (steps or 0) / per_minute)}
+    else:
+        length = {"steps": rows[-1]["i"] + (steps if steps is not None else max(1, round((minutes or 0) * per_minute)))}
+    return run.config.model_copy(update={"training": now.model_copy(update=length)})
+
+
+def _differences(config: Config, given: Mapping[str, Any]) -> list[str]:
+    """Return how settings that were given differ from those of a run, a phrase each."""
+    family, data = config.model_family, config.data
+    kept: dict[str, Any] = {**config.training.model_dump(), **data.reading, **dict(config.family)}
+    differing = []
+    for key, value in given.items():
+        if key == "family":
+            same = parse(value)["name"] == family.name
+        elif key in family.settings.model_fields:
+            same = family.agrees(config.family, key, value, data.shape, len(data.labels))
+        elif key in CHOSEN and value == "auto":
+            same = True  # what was chosen then is kept
+        else:
+            same = kept.get(key) == value
+        if not same:
+            was = family.name if key == "family" else _said(kept.get(key))
+            differing.append(f"{key} was {was} and is now {_said(value)}")
+    return differing
+
+
+def _said(setting: Any) -> str:
+    if isinstance(setting, tuple | list):
+        return ", ".join(map(_said, setting)) or "none"
+    return " ".join(f"{k}={v}" for k, v in setting.items()) if isinstance(setting, dict) else str(setting)
+
+
+def resume(
+    path: str | Path,
+    *,
+    extend: bool = False,
+    minutes: float | None = None,
+    steps: int | None = None,
+    device: str = "auto",
+    tensorboard: bool = False,
+    data: DataSource | None = None,
+    data_dir: str | Path | None = None,
+    strict: bool = False,
+    on_progress: Callable[[str, int, int], None] | None = None,
+    **given: Any,
+) -> Training:
+    """Go on with a run where its last whole checkpoint left it; `extend` goes on with a finished one for longer.
+
+    data, data_dir: where its data are now, if they were moved, or the data themselves; given: settings as for `prepare`;
+    those that differ from the run's are refused.
+    """
+    path, where = Path(path), choose_device(device)
+    events.check(tensorboard)
+    config = folder.read_config(path)
+    if not extend:
+        given |= {key: value for key, value in (("minutes", minutes), ("steps", steps)) if value is not None}
+    if changed := _differences(config, given):
+        raise UserError(f"{path} was begun with other settings: {'; '.join(changed)}; leave them out, or train a new run")
+    learner = Learner(build_model(config).to(where), config.training)
+    with checkpoints.locked(path):
+        complaints = checkpoints.restore(path, learner)
+    run = Run(config, learner.average.model, path)
+    if extend:
+        run.config = config = _longer(run, minutes, steps)
+    t = config.training
+    if max(learner.i / (t.steps or math.inf), learner.seconds / 60 / (t.minutes or math.inf)) >= 1:
+        raise UserError(f"{path} is finished; go on for longer with --extend --minutes 10, say")
+    dataset = reread(config.data, folder=path, data=data, data_dir=data_dir, strict=strict, on_progress=on_progress)
+    run.config = config = config.model_copy(update={"data": placed(config.data, data, data_dir)})
+    with checkpoints.locked(path):
+        folder.keep_rows(path, learner.i)
+        folder.write_config(path, config)
+    train_set, held_out = dataset.split(config.data.seed)
+    about = (*complaints, f"continuing at step {learner.i:,}")
+    return Training(run, learner, train_set, held_out, about, (), tensorboard)

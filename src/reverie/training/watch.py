@@ -1,0 +1,101 @@
+"""Watching a training: its history, its previews, and the checks that look at it all."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from reverie.data.looks import Look
+from reverie.families.diffusion.model import Diffusion
+from reverie.runs import folder
+from reverie.runs.config import build_model
+from reverie.runs.finding import Finding
+from reverie.runs.run import Run
+from reverie.runs.step import Step
+from reverie.training.checks import PATIENCE, examine, has_stopped_improving
+from reverie.training.linear import first_map, linear_filter
+from reverie.training.loop import FREE
+from reverie.training.patient import NetworkFacts, Patient
+from reverie.training.previews import Previews
+from reverie.training.remedy import sizes
+
+if TYPE_CHECKING:
+    from reverie.training.trainer import Training
+
+PREVIEW_SHARE = 0.03  # of the training time, at most
+DATA_LOOKED_AT = 512
+LEAST_SIZE = 0.01  # the size that a weight which begins at zero is taken to have
+
+
+def network_facts(run: Run, data: Tensor) -> NetworkFacts:
+    """Return what is known of the network of a diffusion model before it is trained; nothing for other families."""
+    model = run.model
+    if not isinstance(model, Diffusion):
+        return NetworkFacts()
+    return NetworkFacts(
+        model.denoiser.schedule, linear_filter(model, model.encode(data.to(model.device))),
+        first_map(model) if model.kind == "images" else None, sizes(run.diffusion_settings.network),
+    )  # fmt: skip
+
+
+class Doctor:
+    """Keeps the history of a training, takes previews within their share of the time, and has the checks look at it all."""
+
+    def __init__(self, training: Training, previews: Previews) -> None:
+        self.training, self.previews = training, previews
+        self.rows: list[dict[str, Any]] = list(training.run.metrics())
+        self.active: dict[str, Finding] = {f.check: f for f in folder.read_findings(training.run.path)}
+        fresh = training.run.config.start is None  # else the first weights were those of another run
+        untrained = build_model(training.run.config)
+        self.first = {name: p.detach().clone() for name, p in untrained.named_parameters()} if fresh else {}
+        self.data = training.train.some(DATA_LOOKED_AT)
+        self.facts = network_facts(training.run, self.data)
+        self.look: Look | None = None
+        self.looked_at = 0
+        self.previewing = PREVIEW_SHARE * training.learner.seconds
+
+    def _movement(self) -> dict[str, float]:
+        """Return how far each parameter is from where it began, relative to its size there."""
+
+        def moved(p: Tensor, first: Tensor) -> float:
+            root = p.numel() ** 0.5
+            return float((p.detach().cpu() - first).norm() / first.norm().clamp_min(LEAST_SIZE * root))
+
+        now = dict(self.training.learner.model.named_parameters())
+        return {name: moved(now[name], first) for name, first in self.first.items()}
+
+    def visit(self, step: Step) -> Step:
+        """Return the report with the preview's score and with what is newly wrong."""
+        learner = self.training.learner
+        if step.loss is None or step.held_out is None:
+            if step.loss is not None:
+                self.rows.extend(step.as_rows())
+            return step
+        began = time.monotonic()
+        if self.previewing <= max(FREE, PREVIEW_SHARE * step.seconds) or step.fraction == 1:
+            self.look, score = self.previews.take(step.i)
+            step = replace(step, preview_score=score, look=self.look.beside(self.previews.truth))
+            self.previewing += (time.monotonic() - began) * (step.i > 1)  # as with checks, the first is not held against others
+            self.looked_at = step.i
+        if step.fraction == 1 and self.facts.linear is not None:
+            step = replace(step, linear_levels=self.facts.linear.loss_levels)
+        self.rows.extend(step.as_rows())
+        patient = Patient(
+            self.rows, self.training.run.model, self.data, self.training.train.kind, self._movement(), self.look,
+            self.previews.truth, len(self.training.train), self.training.run.config.asked, self.facts, self.looked_at,
+        )  # fmt: skip
+        found = {finding.check: finding for finding in examine(patient)}
+        new = tuple(finding for name, finding in found.items() if name not in self.active)
+        self.active = found
+        if self.training.run.config.training.until == "good" and learner.ending is None and self._is_good():
+            learner.ending = step.fraction
+        return replace(step, findings=new, active=tuple(found))
+
+    def _is_good(self) -> bool:
+        """Tell whether held-out loss and, where there are enough of them, previews have stopped improving."""
+        scored = [row for row in self.rows if "preview_score" in row]
+        seen = len(scored) <= 2 * PATIENCE or has_stopped_improving(scored, "preview_score")
+        return seen and has_stopped_improving(self.rows)

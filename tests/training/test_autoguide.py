@@ -1,0 +1,78 @@
+"""An early state of a training is kept, and samples are led away from it as far as gives them the detail of the data."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import reverie
+from reverie.base.errors import UserError
+from reverie.data.looks import detail
+from reverie.runs import folder
+from reverie.runs.run import Run, load
+from reverie.training.autoguide import FEWEST, MOST, SHARP, choose_autoguidance
+from tests.training.test_image_runs import TINY
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    out = tmp_path_factory.mktemp("runs") / "digits8"
+    return reverie.train("digits8", out, steps=FEWEST, network=TINY, batch=32, augment="none")
+
+
+def test_the_early_state_is_another_one(run: Run) -> None:
+    early, late = (load_file(run.path / name) for name in (folder.EARLY_FILE, folder.WEIGHTS_FILE))
+    assert early.keys() == late.keys() and any(not torch.equal(early[name], late[name]) for name in early)
+
+
+def test_the_scale_is_written_down_and_used(run: Run) -> None:
+    assert 1 < run.autoguidance <= MOST and load(run.path).autoguidance == run.autoguidance
+    usual, plain, same = (
+        run.sample(8, seed=1, **given).x for given in ({}, {"autoguidance": 1.0}, {"autoguidance": run.autoguidance})
+    )
+    assert np.array_equal(usual, same) and not np.allclose(usual, plain)
+
+
+def test_the_scale_gives_the_detail_of_the_data(run: Run) -> None:
+    data = reverie.data.load_data("digits8").batch(torch.arange(512))[0]
+
+    def share(scale: float) -> float:
+        x = torch.from_numpy(run.sample(128, seed=5, autoguidance=scale).x)
+        return float(detail(x).mean() / detail(data[:, 0]).mean())
+
+    plain, guided = share(1.0), share(run.autoguidance)
+    assert plain < SHARP and abs(guided - 1) < 0.6 * abs(plain - 1)
+
+
+def test_steering_is_not_led_away_unless_asked(run: Run) -> None:
+    image = run.sample(1, seed=2).x[0]
+    usual, plain, led = (
+        reverie.edit(run, image, 0.5, **given).x for given in ({}, {"autoguidance": 1.0}, {"autoguidance": 2.0})
+    )
+    assert np.array_equal(usual, plain) and not np.allclose(usual, led)
+
+
+def test_a_run_without_an_early_state_says_so(run: Run, tmp_path: Path) -> None:
+    shutil.copytree(run.path, tmp_path / "old")
+    (tmp_path / "old" / folder.EARLY_FILE).unlink()
+    old = load(tmp_path / "old")
+    with pytest.raises(UserError, match=r"has no early.safetensors, which autoguidance needs; sample with --autoguidance 1"):
+        old.sample(1, autoguidance=2.0)
+    assert choose_autoguidance(old, reverie.data.load_data("digits8"), 1000) == 1
+    plain = replace(
+        old, config=old.config.model_copy(update={"family": old.config.family.model_copy(update={"autoguidance": 1.0})})
+    )
+    assert plain.sample(1).x.shape == (1, 8, 8)
+
+
+def test_a_hostile_early_state_is_refused(run: Run, tmp_path: Path) -> None:
+    shutil.copytree(run.path, tmp_path / "bad")
+    (tmp_path / "bad" / folder.EARLY_FILE).write_bytes(b"not weights")
+    with pytest.raises(UserError, match="truncated or damaged"):
+        load(tmp_path / "bad").sample(1, autoguidance=2.0)
