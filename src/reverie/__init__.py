@@ -39,6 +39,10 @@ __all__ = [
 _VERBS = frozenset(__all__) - {"ReverieWarning", "UserError", "__version__"}
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name in _VERBS:
         from reverie import api

@@ -283,7 +283,8 @@ def test_the_form_is_told_before_images_are_decoded(tmp_path: Path, monkeypatch:
     seen: list[Dataset] = []
     data = load_data(str(tmp_path), on_form=seen.append)
     (form,) = seen
-    assert form.shape == data.shape == (3, 28, 20) and len(form) == 8 and form.label_names == ("a", "b") and form.is_images
+    assert form.shape == data.shape == (3, 28, 20) and len(form) == 8 and form.label_names == ("a", "b")
+    assert form.kind == data.kind == "images"
     monkeypatch.setattr(folder, "_decode_all", None)
     with pytest.raises(ZeroDivisionError):
         load_data(str(tmp_path), on_form=lambda form: print(1 / 0))
@@ -528,7 +529,7 @@ def test_lazy_equals_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(folder, "MEMORY_LIMIT", 1000)
     monkeypatch.setattr(folder, "DISK_SHARE", 0)
     far = load_data(str(tmp_path), size="8x10")
-    assert isinstance(far.x, LazyImages) and far.is_images and far.shape == near.shape == (3, 8, 10) and len(far) == 40
+    assert isinstance(far.x, LazyImages) and far.kind == "images" and far.shape == near.shape == (3, 8, 10) and len(far) == 40
     assert far.report["broken"] == near.report["broken"] and far.x.shape == near.x.shape
     index = torch.tensor([5, 0, 39, 5])
     for one, other in zip(far.batch(index), near.batch(index), strict=True):

@@ -68,7 +68,7 @@ def test_mnist_is_what_it_is_known_to_be() -> None:
     data = load_data("mnist", data_dir=SHARED)
     assert isinstance(data.x, torch.Tensor) and data.x.shape == (60_000, 1, 28, 28) and data.x.dtype == torch.uint8
     assert data.label_counts() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
-    assert data.label_names == tuple("0123456789") and data.shape == (1, 28, 28) and data.is_images
+    assert data.label_names == tuple("0123456789") and data.shape == (1, 28, 28) and data.kind == "images"
     assert hashlib.sha256(data.x.numpy().tobytes()).hexdigest()[:16] == MNIST_PIXELS
     same = load_data(str(SHARED / "mnist"))
     assert isinstance(same.x, torch.Tensor) and torch.equal(same.x, data.x) and "training" in same.notes[0]
@@ -253,9 +253,8 @@ def test_arrays_of_points_with_labels(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(20, 3))
     np.savez(tmp_path / "a.npz", x=x, y=np.array(["10", "9"] * 10))
     data = load_data(str(tmp_path / "a.npz"))
-    assert (
-        data.x.shape == (20, 3) and not data.is_images and data.label_names == ("9", "10") and data.label_counts() == [10, 10]
-    )
+    assert data.x.shape == (20, 3) and data.kind == "points"
+    assert data.label_names == ("9", "10") and data.label_counts() == [10, 10]
     assert data.batch(torch.tensor([0]))[0].tolist() == x[:1].astype(np.float32).tolist()
     assert load_data(str(tmp_path / "a.npz"), labels="none").labels is None
     np.savez(tmp_path / "b.npz", images=np.zeros((4, 2, 2), np.uint8), labels=np.array([5, 3, 5, 3]))

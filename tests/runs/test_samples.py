@@ -53,13 +53,14 @@ def test_a_failure_on_the_way_leaves_no_array(tmp_path: Path) -> None:
 def test_the_samples_are_the_same_in_batches_of_any_size(patterns_run: Run, monkeypatch, tmp_path: Path) -> None:
     whole = patterns_run.sample(25, steps=5, seed=3, sampler="ddpm")
     monkeypatch.setattr(run_module, "BATCH_VALUES", 14)
-    told: list[tuple[int, int]] = []
+    told: list[tuple[str, int, int]] = []
     options = {"steps": 5, "seed": 3, "sampler": "ddpm"}
     api.sample_to(patterns_run, 25, tmp_path / "x.npy", on_progress=lambda *now: told.append(now), **options)
     np.testing.assert_allclose(np.load(tmp_path / "x.npy"), whole.x, atol=1e-5)
     labels = [line.split(",")[1] for line in (tmp_path / "x.labels.csv").read_text().split()[1:]]
     assert labels == whole.labels
-    assert told[4::5] == [(7, 25), (14, 25), (21, 25), (25, 25)] and told == sorted(told)  # images, not evaluations
+    assert [done for _, done, _ in told[4::5]] == [7, 14, 21, 25]  # images, not evaluations
+    assert told == sorted(told) and {(what, of) for what, _, of in told} == {("sampling", 25)}
 
 
 MEMORY = """

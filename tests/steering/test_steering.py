@@ -173,7 +173,8 @@ def test_interpolation_between_seeds_and_images(command, run: Run, image: Path, 
     options = {"sampler": "ddim", "steps": 6, "label": "7"}
     way = reverie.interpolate(run, 3, 5, 5, **options)  # type: ignore[arg-type]
     ends = [run.sample(1, seed=seed, **options).x[0] for seed in (3, 5)]  # type: ignore[arg-type]
-    assert way.shape == (5, 8, 8) and np.allclose(way[0], ends[0], atol=1e-5) and np.allclose(way[-1], ends[1], atol=1e-5)
+    assert way.x.shape == (5, 8, 8) and repr(way) == "Way(5 images of 8x8x1)"
+    assert np.allclose(way.x[0], ends[0], atol=1e-5) and np.allclose(way.x[-1], ends[1], atol=1e-5)
     for name in ("w.mp4", "w.gif", "w.png", "w.npy"):
         words = ("interpolate", run.path, "--from", image, "--to", 5, "--frames", 6, "--steps", 3)
         assert command(*words, "--out", tmp_path / name)[0] == 0
@@ -217,7 +218,7 @@ DRAWN = {
     "restore": lambda run, image, **options: reverie.restore(run, image, task="deblur", n=1, **LABELLED | options).x,
     "edit": lambda run, image, **options: reverie.edit(run, image, 0.8, **LABELLED | options).x,
     "invert": lambda run, image, **options: reverie.invert(run, image, **LABELLED | options).noise,
-    "interpolate": lambda run, image, **options: reverie.interpolate(run, 1, 2, 2, **LABELLED | options),
+    "interpolate": lambda run, image, **options: reverie.interpolate(run, 1, 2, 2, **LABELLED | options).x,
     "illusion": lambda run, image, **options: reverie.illusion(run, "identity,rotate180", "6,9", **{"steps": 4} | options).x,
 }
 CHANGES = [

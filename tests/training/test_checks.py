@@ -236,7 +236,7 @@ def test_previews_of_one_colour(tmp_path: Path, value: float, name: str) -> None
 
 def patient(look: Look, truth: Look) -> Patient:
     row = {"i": 10, "fraction": 1.0, "loss": 1.0}
-    return Patient([row], None, torch.zeros(1), True, {}, look, truth)  # type: ignore[arg-type]
+    return Patient([row], None, torch.zeros(1), "images", {}, look, truth)  # type: ignore[arg-type]
 
 
 def test_saturated_and_collapsed_previews() -> None:

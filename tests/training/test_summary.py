@@ -16,7 +16,6 @@ from reverie import api
 from reverie.base.busy import Waiting, few_threads_when_busy
 from reverie.base.errors import UserError
 from reverie.base.spec import complete
-from reverie.cli.screen import Screen, pace, progress_note
 from reverie.data.looks import Look
 from reverie.diffusion.plan import PRESETS, network_for
 from reverie.nets import NETWORKS
@@ -28,6 +27,7 @@ from reverie.runs.step import Step
 from reverie.training.checks import copies, empty_previews
 from reverie.training.patient import NetworkFacts, Patient, Sizes, fell
 from reverie.training.remedy import handy, mend, sizes
+from reverie.training.screen import Screen, pace, progress_note
 from reverie.training.summary import verdict
 
 LIKE = {"detail": 1.0, "spread": 1.0, "nearest": 1.0, "noise": 0.0}
@@ -135,7 +135,7 @@ def test_what_mends_changes_something(images: Run) -> None:
 
 def test_the_smallest_network_is_not_told_to_be_smaller() -> None:
     row, truth = {"i": 100, "fraction": 1.0, "loss": 1.0}, Look(0.0, 1.0, 1.0, 0.0, 1.0)
-    patient = Patient([row], None, torch.zeros(1), True, {}, replace(truth, nearest=0.1), truth)  # type: ignore[arg-type]
+    patient = Patient([row], None, torch.zeros(1), "images", {}, replace(truth, nearest=0.1), truth)  # type: ignore[arg-type]
     found = copies(patient)
     assert found is not None and "--network" not in found.advice and found.change == {"length": "0.5"}
     patient.network = NetworkFacts(sizes=Sizes(smaller="unet-tiny"))
@@ -147,7 +147,7 @@ def test_an_old_preview_is_not_judged() -> None:
     """Where previews are dear, the newest may be from the beginning, when all is noise."""
     look, truth = Look(0.0, 0.01, 1.0, 0.0, 1.0), Look(0.0, 1.0, 1.0, 0.0, 1.0)
     row = {"i": 100, "fraction": 0.5, "loss": 1.0, "learning_rate": 0.01}
-    patient = Patient([row], None, torch.zeros(1), True, {}, look, truth, previewed=1)  # type: ignore[arg-type]
+    patient = Patient([row], None, torch.zeros(1), "images", {}, look, truth, previewed=1)  # type: ignore[arg-type]
     assert empty_previews(patient) is None
     patient.previewed = 60
     assert empty_previews(patient) is not None
@@ -192,7 +192,7 @@ def test_speeds_are_told_however_low() -> None:
 def test_an_old_held_out_loss_is_left_out_and_a_busy_machine_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reverie.cli.screen.EVERY", -1.0)
+    monkeypatch.setattr("reverie.training.screen.EVERY", -1.0)
     steps = [STEP] + [
         replace(STEP, i=i, seconds=i / 10, fraction=i / 200, held_out=0.5 if i == 100 else None, waited=0.4)
         for i in (10, 100, 120, 200)

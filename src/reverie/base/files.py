@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from reverie.base.errors import UserError
 
 
@@ -43,6 +45,12 @@ def atomic(path: Path) -> Iterator[Path]:
         raise UserError(f"cannot write {path}: {reason(error)}; choose another place with --out") from error
     finally:
         aside.unlink(missing_ok=True)
+
+
+def write_array(path: Path, x: np.ndarray) -> None:
+    """Write an array as .npy."""
+    with atomic(path) as aside, aside.open("wb") as file:
+        np.save(file, x)
 
 
 def writable_folder(path: Path) -> Path:

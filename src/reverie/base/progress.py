@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+Count = Callable[[int, int], None]  # (how much is done, of how much)
 Tell = Callable[[str, int, int], None]  # (what is being done, how much of it is done, of how much)
 
 

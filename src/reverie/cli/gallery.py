@@ -20,7 +20,7 @@ from reverie.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from reverie.cli.screen import Screen
+    from reverie.api import Screen
 
 gallery = typer.Typer(name="gallery", help="Pictures that show a formula at work.", no_args_is_help=True)
 

@@ -175,7 +175,7 @@ def sample(
 
     opened = api.load(run, device)
     try:
-        with screen.counting("images" if len(opened.config.data.shape) > 1 else "points") as advance:
+        with screen.counting(opened.kind) as advance:
             files = api.sample_to(opened, n, out, on_progress=advance, **options)
     except KeyboardInterrupt as stopped:
         screen.say(f"interrupted; {str(stopped) or f'{out} is written when all are drawn, so nothing was kept'}")

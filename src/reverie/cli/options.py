@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from reverie.cli.screen import Screen
+    from reverie.api import Screen
 
 
 def completer(kind: str) -> Any:
@@ -113,6 +113,6 @@ def sampling(*without: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
 def screen_for(json: bool, quiet: bool) -> Screen:
     """Return what speaks to the user, as the two options ask."""
-    from reverie.cli.screen import Screen
+    from reverie.api import Screen
 
     return Screen(json, quiet)

@@ -18,7 +18,7 @@ from reverie.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from reverie.cli.screen import Screen
+    from reverie.api import Screen
     from reverie.steering.results import Restored
 
 OutOption = Annotated[str, typer.Option("--out", help="Sheet X.png, results X.npy, or a folder with both.")]

@@ -1,4 +1,4 @@
-"""Reading what people have: data sets by name or by path, of images, tables or arrays; codecs and augmentation."""
+"""Reading what people have: data sets by name, by path or from memory, of images, tables or arrays; codecs and augmentation."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from reverie.data.folder import read_images
 from reverie.data.form import Options
 from reverie.data.idx import find_pair, labels_beside, looks_like_idx, read_pair
 from reverie.data.labels import LABELS
+from reverie.data.memory import DataSource, from_memory, in_memory
 from reverie.data.names import DATASETS, FROM_FILES, cdb_dataset, cdb_files
 from reverie.data.pixels import DEFAULT_SIDE, FITS, check_channels, check_fit, parse_size
 from reverie.data.sources import is_image
@@ -33,28 +34,33 @@ TABLES = (".csv", ".parquet")
 
 
 def load_data(
-    source: str, points: int = 10_000, seed: int = 0, *, size: str | None = None, fit: str = "auto",
+    source: DataSource, points: int = 10_000, seed: int = 0, *, size: str | None = None, fit: str = "auto",
     channels: int | None = None, labels: str = "auto", data_dir: str | Path | None = None, strict: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None, on_form: Callable[[Dataset], None] | None = None,
     largest_colour: int = DEFAULT_SIDE,
 ) -> Dataset:  # fmt: skip
-    """Return a data set by name (names win) or by path; points and seed are the number and the seed of generated data.
+    """Return a data set by name (names win), by path, or of data in memory as `reverie.data.memory` takes them.
 
-    size: "32" or "64x48" (height x width); fit: crop, pad, stretch, or auto, which pads where cropping would cut too much;
-    channels: 1, 3 or 4, by default told by the images; labels: one of LABELS, or the name of a table's column; data_dir:
-    where files of named sets are looked for first; strict: refuse where a broken file would be skipped; on_progress: called
-    with what is done, how much, of how much; on_form: called with the set without its pixels when their form is known, and
-    before they are read, so that it can refuse; largest_colour: the longest side that is chosen for colour images.
+    points and seed: the number and the seed of generated data; size: "32" or "64x48" (height x width); fit: crop, pad,
+    stretch, or auto, which pads where cropping would cut too much; channels: 1, 3 or 4, by default told by the images; labels:
+    one of LABELS, or the name of a table's column; data_dir: where files of named sets are looked for first; strict: refuse
+    where a broken file would be skipped; on_progress: called with what is done, how much, of how much; on_form: called with
+    the set without its pixels when their form is known, and before they are read, so that it can refuse; largest_colour: the
+    longest side that is chosen for colour images.
     """
-    source = str(source)
     check_fit(fit)
     check_channels(channels)
+    pixels = parse_size(size) if size is not None else None
+    if in_memory(source):
+        if data_dir is not None:
+            raise UserError(f"--data-dir says where the files of {', '.join(FROM_FILES)} are; leave it out for data in memory")
+        return from_memory(source, Options(pixels, fit, channels, labels, strict, None, on_progress, on_form, largest_colour))
+    source = str(source)
     if Path(source).suffix.lower() not in TABLES or source in DATASETS:  # the columns of a table are kinds of labels as well
         pick(LABELS, labels, "kind of labels")
     if data_dir is not None and source not in FROM_FILES:
         raise UserError(f"--data-dir says where the files of {', '.join(FROM_FILES)} are; leave it out for {source}")
     folder = Path(data_dir).expanduser() if data_dir is not None else None
-    pixels = parse_size(size) if size is not None else None
     options = Options(pixels, fit, channels, labels, strict, folder, on_progress, on_form, largest_colour)
     if source in DATASETS:
         return DATASETS[source](points, seed, options)

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from reverie.base.errors import UserError
 from reverie.base.spec import Spec, build, complete
+from reverie.data.kind import kind_of
 
 Probability = Annotated[float, Field(gt=0, le=1)]
 USED = 0.12  # how often each change is made (arXiv:2206.00364, table 6)
@@ -260,7 +261,7 @@ def read(wished: str | Sequence[str | Spec]) -> tuple[Spec, ...]:
 
 def build_augment(specs: Sequence[Spec], shape: tuple[int, ...]) -> Augment | None:
     """Make what specs name for images of a shape; None where there are none."""
-    if specs and len(shape) != 3:
+    if specs and kind_of(shape) != "images":
         raise UserError("points cannot be augmented: flips, shifts and colours are for images; leave --augment out")
     return Augment([build(AUGMENTATIONS, spec, "augmentation") for spec in specs], shape) if specs else None
 

@@ -32,7 +32,7 @@ def choose_augment(
         specs = read(wished)
         build_augment(specs, train.shape)
         return specs, f"augment: {_said(specs)}"
-    if not train.is_images:
+    if train.kind != "images":
         return (), ""
     count = len(train)
     if count > FEW:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError
+from reverie.data.kind import Kind
 from reverie.data.pixels import Broken, Recipe, decode, workers
 from reverie.data.sources import Entry
 
@@ -103,9 +104,9 @@ class Dataset:
         return len(self.x)
 
     @property
-    def is_images(self) -> bool:
-        """Whether these are images and not points."""
-        return isinstance(self.x, LazyImages) or self.x.dtype == torch.uint8
+    def kind(self) -> Kind:
+        """What these are: images are kept as bytes, points as real numbers."""
+        return "images" if isinstance(self.x, LazyImages) or self.x.dtype == torch.uint8 else "points"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -116,7 +117,7 @@ class Dataset:
         """Return the chosen members as float32, images in [0, 1], and their labels.  index: (B,) int64."""
         chosen = self.x.take(index) if isinstance(self.x, LazyImages) else self.x[index]
         labels = self.labels[index] if self.labels is not None else None
-        return (chosen.float().div_(255) if self.is_images else chosen), labels
+        return (chosen.float().div_(255) if self.kind == "images" else chosen), labels
 
     def some(self, most: int) -> Tensor:
         """Return members spread evenly over the set, at most so many and no more than fit into memory well, as in `batch`."""

@@ -17,10 +17,10 @@ SHEET = 64  # images on a contact sheet
 
 def draw_data(dataset: Dataset, out: Path) -> None:
     """Draw a contact sheet of images, or a scatter of points."""
-    count = SHEET if dataset.is_images else 10_000
+    count = SHEET if dataset.kind == "images" else 10_000
     x, labels = dataset.batch(torch.linspace(0, len(dataset) - 1, min(count, len(dataset))).long())
     names = [dataset.label_names[int(k)] for k in labels] if labels is not None else None
-    if not dataset.is_images:
+    if dataset.kind != "images":
         save(scatter(x.numpy(), names, dataset.name), out)
         return
     with atomic(out) as aside:
@@ -37,7 +37,7 @@ def _counts(counts: Mapping[str, int], most: int = 6) -> str:
 def describe(dataset: Dataset) -> Iterator[str]:
     """Say what a scan has found, a line each: sizes, modes, classes, range, duplicates, then its notes."""
     found = dataset.report
-    if dataset.is_images:
+    if dataset.kind == "images":
         low, high = found["range"]
         yield f"{len(dataset):,} images; sizes {_counts(found['sizes'])}; modes {_counts(found['modes'])}"
         yield f"values {low} to {high}; {found['duplicates']:,} duplicates"

@@ -52,7 +52,7 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         broken.extend((file, found.missing) for file in without)
         kept = [k for k, value in enumerate(values) if value is not None]
         entries, headers, values = [entries[k] for k in kept], [headers[k] for k in kept], [values[k] for k in kept]
-    recipe, form_notes = _choose(headers, options)
+    recipe, form_notes = choose_form(headers, options)
     while True:
         labels, label_names = _encode(values)
         options.foretell(name, (len(entries), recipe.channels, recipe.height, recipe.width), labels, label_names)
@@ -63,7 +63,7 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         entries, headers = [entries[k] for k in good], [headers[k] for k in good]
         values = [values[k] for k in good] if values is not None else None
         used = recipe
-        recipe, form_notes = _choose(headers, options)
+        recipe, form_notes = choose_form(headers, options)
         if recipe == used:
             break  # otherwise broken files had a say in the form: once more, with the good ones alone
     stored_in_colour = recipe.channels == 3 and grey and options.channels is None
@@ -80,7 +80,7 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
     notes = [
         *found.notes,
         *form_notes,
-        *_conversions(headers, recipe.channels, options.channels),
+        *conversions(headers, recipe.channels, options.channels),
         *(["every image is grey though stored in colour: 1 channel is used"] if stored_in_colour else []),
         *([f"pixel values reach only from {low} to {high} of 255; are the images meant to be this dark?"] if high < 32 else []),
         *duplicate_note(copies, "image"),
@@ -117,7 +117,7 @@ def _room(shape: tuple[int, int, int, int]) -> np.ndarray | None:
         return None
 
 
-def _choose(headers: Sequence[Header], options: Options) -> tuple[Recipe, list[str]]:
+def choose_form(headers: Sequence[Header], options: Options) -> tuple[Recipe, list[str]]:
     """Return the form for images with these headers, and notes where size and fit are a choice."""
     sizes = Counter((header.height, header.width) for header in headers)
     channels = options.channels or (1 if all(header.kind in GREY for header in headers) else 3)
@@ -215,7 +215,7 @@ def _plural(count: int, one: str, many: str) -> str:
     return f"{count:,} {one if count == 1 else many}"
 
 
-def _conversions(headers: Sequence[Header], channels: int, wanted: int | None) -> list[str]:
+def conversions(headers: Sequence[Header], channels: int, wanted: int | None) -> list[str]:
     """Return one line for each thing that was changed about the images."""
     target = {1: "grey", 3: "RGB", 4: "RGBA"}[channels]
     kinds = Counter(h.kind for h in headers if h.kind != ("grey" if channels == 1 else "RGB"))

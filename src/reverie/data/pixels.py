@@ -102,13 +102,27 @@ def read_header(file: BinaryIO | bytes) -> Header:
     """Return what is known before decoding; raise Broken for what is no image, or for one of too many pixels."""
     try:
         with Image.open(BytesIO(file) if isinstance(file, bytes) else file, formats=FORMATS) as image:
-            _check_pixels(image)
-            width, height = image.size
-            turn = _turn(image)
-            if turn in (5, 6, 7, 8) and image.format != "TIFF":  # TIFF sizes are upright already
-                width, height = height, width
-            animated = bool(getattr(image, "is_animated", False))
-            return Header(height, width, image.mode, _transparent(image), turn != 1, animated)
+            return header_of(image)
+    except Exception as error:  # decoders answer a hostile file with nearly any exception
+        raise Broken(_why(error)) from None
+
+
+def header_of(image: Image.Image) -> Header:
+    """Return what is known of an image without its pixels; raise Broken for one of too many pixels."""
+    _check_pixels(image)
+    width, height = image.size
+    turn = _turn(image)
+    if turn in (5, 6, 7, 8) and image.format != "TIFF":  # TIFF sizes are upright already
+        width, height = height, width
+    animated = bool(getattr(image, "is_animated", False))
+    return Header(height, width, image.mode, _transparent(image), turn != 1, animated)
+
+
+def fitted(image: Image.Image, recipe: Recipe) -> np.ndarray:
+    """Return the first frame of an open image, upright, in the form asked for.  Returns (C, H, W) uint8."""
+    try:
+        image.load()
+        return shape(plain(_upright(image), recipe.channels), recipe)
     except Exception as error:  # decoders answer a hostile file with nearly any exception
         raise Broken(_why(error)) from None
 
@@ -120,8 +134,7 @@ def decode(data: bytes, recipe: Recipe) -> np.ndarray:
             _check_pixels(image)
             if image.format == "JPEG":  # photos are many times larger than needed: decode them at a fraction
                 image.draft(None, (3 * max(recipe.height, recipe.width),) * 2)
-            image.load()
-            return shape(plain(_upright(image), recipe.channels), recipe)
+            return fitted(image, recipe)
     except Exception as error:  # decoders answer a hostile file with nearly any exception
         raise Broken(_why(error)) from None
 

@@ -57,21 +57,24 @@ def read_csv(path: Path, name: str, options: Options) -> Dataset:
     def read(k: int) -> list[str]:
         return [str(v).strip() for v in _columns(path, delimiter, bool(header), [k], np.str_)[:, 0]]
 
-    label, values, notes = _find_label(columns, longest, read, options.labels, path)
+    label, values, notes = find_label(columns, longest, read, options.labels, path)
     numeric = [k for k in range(width) if k != label and k not in words]
     if not numeric:
         raise UserError(f"{path} has no column of numbers; expected rows of numbers")
     x = _columns(path, delimiter, bool(header), numeric, np.float64)
-    return _table(name, x, values, options, notes, path)
+    return table_dataset(name, x, values, options, notes, path)
 
 
-def _table(name: str, x: np.ndarray, values: list[str] | None, options: Options, notes: list[str], path: Path) -> Dataset:
+def table_dataset(
+    name: str, x: np.ndarray, values: Sequence[str] | None, options: Options, notes: Sequence[str], source: object
+) -> Dataset:
+    """Return rows of numbers as points.  x: (N, D); values: a label each."""
     labels, names = encode_labels(values) if values is not None else (None, ())
-    return points_dataset(name, x, labels, names, options, notes, str(path))
+    return points_dataset(name, x, labels, names, options, notes, str(source))
 
 
-def _find_label(
-    columns: Sequence[str], words: Mapping[int, int], read: Callable[[int], list[str]], wished: str, path: Path
+def find_label(
+    columns: Sequence[str], words: Mapping[int, int], read: Callable[[int], list[str]], wished: str, source: object
 ) -> tuple[int | None, list[str] | None, list[str]]:
     """Return which column is the label, its values, and a line each about the columns that are left out.
 
@@ -84,7 +87,7 @@ def _find_label(
         named = None
     elif wished != "auto":
         if wished not in columns:
-            raise _no_column(wished, columns, path)
+            raise _no_column(wished, columns, source)
         named = columns.index(wished)
         others = [k for k in words if k != named]
     elif named is None and words:
@@ -109,13 +112,13 @@ def _repeats(values: Sequence[str]) -> bool:
     return not any(len(word) > LABEL_LENGTH or _is_number(word) for word in different)
 
 
-def _no_column(wished: str, columns: Sequence[str], path: Path) -> UserError:
+def _no_column(wished: str, columns: Sequence[str], source: object) -> UserError:
     if wished in LABELS:
         there = ", ".join(columns[:8])
         return UserError(
-            f"labels by {wished} need a folder or a .zip of images, which {path} is not; use auto, none, or a column: {there}"
+            f"labels by {wished} need a folder or a .zip of images, which {source} is not; use auto, none, or a column: {there}"
         )
-    return unknown(wished, ("auto", "none", *columns), f"label column of {path}:")
+    return unknown(wished, ("auto", "none", *columns), f"label column of {source}:")
 
 
 def _columns(path: Path, delimiter: str, header: bool, columns: Sequence[int], kind: type) -> np.ndarray:
@@ -187,7 +190,7 @@ def read_parquet(path: Path, name: str, options: Options) -> Dataset:
             def read(k: int) -> list[str]:
                 return ["" if v is None else str(v) for v in file.read(columns=[columns[k]]).column(0).to_pylist()]
 
-            label, values, notes = _find_label(columns, words, read, options.labels, path)
+            label, values, notes = find_label(columns, words, read, options.labels, path)
             numeric = [columns[k] for k in range(len(fields)) if k != label and k not in words]
             if not numeric:
                 raise UserError(f"{path} has no column of numbers; expected rows of numbers")
@@ -198,4 +201,4 @@ def read_parquet(path: Path, name: str, options: Options) -> Dataset:
     except Exception as error:  # pyarrow answers a hostile file with nearly any exception
         said = " ".join(str(error).split())[:100]
         raise UserError(f"{path} cannot be read as parquet: {said}; save it again") from None
-    return _table(name, x, values, options, notes, path)
+    return table_dataset(name, x, values, options, notes, path)

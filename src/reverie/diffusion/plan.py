@@ -10,6 +10,7 @@ from typing import Any
 from reverie.base.errors import UserError
 from reverie.base.spec import Spec, complete, parse
 from reverie.data import Dataset
+from reverie.data.kind import kind_of
 from reverie.data.pixels import DEFAULT_SIDE
 from reverie.nets import NETWORKS
 
@@ -91,7 +92,7 @@ def network_for(shape: tuple[int, ...], labels: int, network: str | Spec) -> Spe
     wished = parse(network)
     preset = PRESETS.get(str(wished.get("name")), {})
     full = {**preset, **wished, "name": preset.get("name", wished.get("name")), "channels": shape[0], "labels": labels}
-    if len(shape) > 1:
+    if kind_of(shape) == "images":
         full |= {"height": shape[1], "width": shape[2]}
     full = complete(NETWORKS, full, "network")
     if full["name"] == "unet" and "stem" not in {**preset, **wished}:
@@ -128,7 +129,7 @@ def small_for_the_budget(dataset: Dataset, largest: int) -> str | None:
     """Return a note where colour images are made smaller than they are, because the budget is short: how to have more."""
     sizes = [name.split("x") for name in dataset.report.get("sizes", {}) if "x" in name]
     larger = any(min(map(int, sides)) > largest for sides in sizes)
-    if largest == DEFAULT_SIDE or len(dataset.shape) < 3 or dataset.shape[0] == 1 or not larger:
+    if largest == DEFAULT_SIDE or dataset.kind != "images" or dataset.shape[0] == 1 or not larger:
         return None
     size = f"{dataset.shape[1]}x{dataset.shape[2]}"
     return f"{size} because the time is short; for more detail: --size {DEFAULT_SIDE} --minutes {COLOUR_64_MINUTES} or longer"
@@ -163,7 +164,7 @@ def slow_size(network: Spec) -> str | None:
 def plan(dataset: Dataset, minutes: float | None, steps: int | None) -> Plan:
     """Choose for a data set and a budget."""
     length: dict[str, Any] = {"minutes": minutes, "steps": steps}
-    if not dataset.is_images:
+    if dataset.kind != "images":
         if minutes is None and steps is None:
             length["steps"] = POINT_STEPS
         settings = {"batch": 512, "learning_rate": 5e-3, "times": "stratified", **length}

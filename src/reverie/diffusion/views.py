@@ -18,6 +18,7 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.scalar import Time
 from reverie.base.spec import build
+from reverie.data.kind import kind_of
 from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.jigsaw import jigsaw
 from reverie.diffusion.pair import Pair
@@ -247,7 +248,7 @@ def check(placed: Placed) -> None:
 
 def read_views(views: str | Sequence[str], shape: tuple[int, ...]) -> dict[str, Placed]:
     """Return the views named, by how they were written, as in `identity,patches:count=7,seed=3`.  shape: (C, H, W)."""
-    if len(shape) != 3:
+    if kind_of(shape) != "images":
         raise UserError("views are of images, and this is a run of points")
     named: list[str] = []
     for word in views.split(",") if isinstance(views, str) else views:

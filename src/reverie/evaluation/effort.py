@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from reverie.base.errors import UserError
+from reverie.base.progress import Count
 from reverie.base.spec import build
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, affordable
 from reverie.draw.picture import CYCLE, INK, SOFT, figure, png_bytes
 from reverie.evaluation.score import said, score
 from reverie.evaluation.section import Section
-from reverie.runs.run import Options, Progress, Run
+from reverie.runs.run import Options, Run
 from reverie.runs.samples import Samples
 
 NAME, TITLE = "network_evaluations", "Quality against network evaluations"
@@ -105,7 +106,7 @@ def evaluations_section(
     samplers: Sequence[str] = SAMPLERS_SHOWN,
     floor: tuple[float, float] | None = None,
     evaluated: tuple[Options, Samples] | None = None,
-    on_progress: Progress | None = None,
+    on_progress: Count | None = None,
 ) -> Section:
     """Draw n samples with each sampler and budget and measure them: quality(samples) gives a value and its standard error.
 

@@ -15,7 +15,10 @@ from torch import Tensor
 from reverie.base.errors import UserError, pick
 from reverie.base.progress import Tell, silent
 from reverie.data import DATASETS, Dataset, load_data
+from reverie.data.kind import KINDS
+from reverie.data.memory import MEMORY, DataSource
 from reverie.evaluation.judge import judge, missing
+from reverie.evaluation.material import FULL, QUICK
 from reverie.evaluation.measure import gather, sections_of, without_data
 from reverie.evaluation.metrics.features import FEATURES, Features
 from reverie.evaluation.model import model_sections
@@ -24,8 +27,6 @@ from reverie.evaluation.section import Section
 from reverie.runs.reread import reread
 from reverie.runs.run import Options, Run, check_count
 from reverie.runs.samples import Samples
-
-USUAL = {False: 2048, True: 512}  # samples, and when in a hurry
 
 SELDOM = (
     "guidance_interval",
@@ -38,7 +39,7 @@ SELDOM = (
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """What was measured of a run.  flags: the names of the faults found; verdict: the same in words, the worst first."""
 
@@ -46,6 +47,10 @@ class Evaluation:
     sections: tuple[Section, ...]
     flags: tuple[str, ...]
     verdict: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        found = f"faults: {', '.join(self.flags)}" if self.flags else "no faults found"
+        return f"Evaluation({self.facts['run']!r}, {self.facts['samples']:,} samples, {found})"
 
     def scores(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the figures that are shown first, by name."""
@@ -103,7 +108,7 @@ class Evaluation:
 
 
 def find_data(
-    run: Run, n: int, tell: Tell = silent, data: str | Path | None = None, data_dir: str | Path | None = None
+    run: Run, n: int, tell: Tell = silent, data: DataSource | None = None, data_dir: str | Path | None = None
 ) -> tuple[Dataset, Dataset]:
     """Return the training and held-out data of a run, read again, from another place if one is given.
 
@@ -111,9 +116,9 @@ def find_data(
     """
     known = run.config.data
     source = known.source or known.name
-    found = reread(known, data=data, data_dir=data_dir, on_progress=tell)
+    found = reread(known, folder=run.path, data=data, data_dir=data_dir, on_progress=tell)
     train, held = found.split(known.seed)
-    if not found.is_images and source in DATASETS:
+    if found.kind == "points" and source in DATASETS:
         held = load_data(source, max(2 * n, 16) * max(1, len(known.labels)), known.seed + 1)
         if len(held) == len(found) and held.fingerprint() == found.fingerprint():  # not made but kept
             held = found.split(known.seed)[1]
@@ -141,11 +146,11 @@ def draw(run: Run, n: int, say: Say, tell: Tell, options: Options) -> tuple[Samp
     """Draw the samples; say first how long one takes.  Returns them and the seconds an image took."""
     parts: list[Samples] = []
     begun = time.perf_counter()
-    for part in run.batches(n, on_progress=lambda done, of: tell("sampling", done, of), **options):
+    for part in run.batches(n, on_progress=tell, **options):
         parts.append(part)
         if len(parts) == 1:
             each = (time.perf_counter() - begun) / len(part)
-            noun = "an image" if len(run.config.data.shape) > 1 else "a point"
+            noun = KINDS[run.kind]
             left = each * (n - len(part))
             say(f"sampling takes {1e3 * each:.3g} ms {noun}: {left:.0f} s more for {n:,}" if left >= 1 else
                 f"sampling takes {1e3 * each:.3g} ms {noun}")  # fmt: skip
@@ -156,17 +161,18 @@ def draw(run: Run, n: int, say: Say, tell: Tell, options: Options) -> tuple[Samp
 
 def evaluate_run(
     run: Run, n: int | None = None, *, quick: bool = False, features: str | Callable[[Tensor], Tensor] | Features = "auto",
-    data: str | Path | None = None, data_dir: str | Path | None = None, say: Say = lambda text: None, tell: Tell = silent,
+    data: DataSource | None = None, data_dir: str | Path | None = None, say: Say = lambda text: None, tell: Tell = silent,
     options: Options | None = None,
 ) -> Evaluation:  # fmt: skip
     """Draw n samples of a run (2,048, or 512 when quick) and measure everything that can be.
 
-    data, data_dir: where its data are now; what is not there is refused, while data that are merely gone are done without.
+    data, data_dir: where its data are now, or the data themselves; what is not there is refused, as is a run whose data were in
+    memory and are not given again, while files that are merely gone are done without.
     """
     options = options or {}
     if isinstance(features, str) and features != "auto":
         pick(FEATURES, features, "kind of features")
-    n = USUAL[quick] if n is None else n
+    n = (QUICK if quick else FULL).samples if n is None else n
     check_count(n)
     samples_by_steps = "sampler" in run.config.model_family.can
     run.sampling(options) if samples_by_steps else run.check_options(options)
@@ -175,7 +181,7 @@ def evaluate_run(
     try:
         whole = find_data(run, n, tell, data, data_dir)
     except UserError as error:
-        if data is not None or data_dir is not None:
+        if data is not None or data_dir is not None or run.config.data.source == MEMORY:
             raise
         why = str(error)
     samples, each = draw(run, n, say, tell, options)

@@ -10,6 +10,7 @@ from typing import Any
 from reverie.base.noise import check_seed
 from reverie.data import DATASETS, Dataset, load_data
 from reverie.data.describe import draw_data
+from reverie.data.memory import DataSource, in_memory
 from reverie.draw.picture import check_picture, loss_curve, save
 from reverie.runs.folder import CONFIG
 from reverie.runs.run import Run, load
@@ -21,7 +22,7 @@ def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:
     if out is not None:
         draw_data(dataset, Path(out))
     x = dataset.some(2000)
-    axes = (0, 2, 3) if dataset.is_images else (0,)
+    axes = (0, 2, 3) if dataset.kind == "images" else (0,)
     return {
         "data": dataset.name,
         **{key: value for key, value in dataset.report.items() if key != "classes"},
@@ -69,16 +70,19 @@ def inspect_run(run: Run, out: str | Path | None) -> dict[str, Any]:
 
 
 def inspect(
-    what: str | Path,
+    what: DataSource,
     *,
     out: str | Path | None = None,
     seed: int = 0,
     device: str = "auto",
     reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Describe a run folder or a data set; with `out`, draw it as well.  reading: options of `load_data`."""
+    """Describe a run folder or a data set, by name, by path or in memory: `reverie.inspect("digits")["count"]`.
+
+    out: draw it to this picture as well; reading: options of `load_data`.
+    """
     if out is not None:
         check_picture(Path(out))
-    if str(what) not in DATASETS and (Path(what) / CONFIG).exists():
-        return inspect_run(load(what, device), out)
-    return inspect_data(load_data(str(what), seed=check_seed(seed), **(reading or {})), out)
+    if not in_memory(what) and str(what) not in DATASETS and (Path(str(what)) / CONFIG).exists():
+        return inspect_run(load(str(what), device), out)
+    return inspect_data(load_data(what, seed=check_seed(seed), **(reading or {})), out)

@@ -89,7 +89,7 @@ def noise_levels_section(
                 row[f"{name}, standard error"] = column[k][1]
         rows.append(row)
     loss = f"{run.diffusion_settings.weight} loss of {run.diffusion_settings.target}"
-    draws = HELD_OUT_DRAWS[len(run.config.data.shape) > 1]
+    draws = HELD_OUT_DRAWS[run.kind]
     figures: dict[str, Any] = {"loss": loss, "source": source, "seed": seed, "noised data in a column": draws, "levels": rows}
     if "optimum of the training set" not in columns:
         figures["optimum of the training set"] = {"not_computable": "the training set is too large to work it out"}

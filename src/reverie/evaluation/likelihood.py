@@ -13,11 +13,12 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
+from reverie.base.progress import Count
 from reverie.diffusion.likelihood import Bound, LogProb, mean_and_error
 from reverie.draw.picture import ACCENT, INK, SOFT, WARM, figure, png_bytes
 from reverie.evaluation.score import said, score
 from reverie.evaluation.section import Section
-from reverie.runs.run import Progress, Run
+from reverie.runs.run import Run
 
 NAME, TITLE = "likelihood", "Likelihood of held-out data"
 VARIANCE = "forward"  # of the chain: "posterior" is far too small where steps are few
@@ -33,7 +34,7 @@ def _joined(parts: Sequence[Bound]) -> Bound:
 
 def _measure(
     run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, flow_n: int, tolerance: float, probes: int,
-    on_progress: Progress | None,
+    on_progress: Count | None,
 ) -> tuple[Bound, Bound, LogProb]:  # fmt: skip
     """Return the bound of the chain and in continuous time for all data, and the log-probability of the first flow_n."""
     device, size = run.diffusion.device, run.batch_size()
@@ -150,7 +151,7 @@ def likelihood_section(
     steps: int | None = None,
     tolerance: float = 1e-3,
     probes: int = 1,
-    on_progress: Progress | None = None,
+    on_progress: Count | None = None,
 ) -> Section:
     """Measure what n held-out data cost under a run, and flow_n of them by the flow as well.
 

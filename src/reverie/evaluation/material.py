@@ -14,34 +14,42 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.progress import Tell, silent
 from reverie.data import Dataset, LazyImages
+from reverie.data.kind import Kind
 from reverie.evaluation.metrics.features import Features, choose
 
-REFERENCE = {False: 10_000, True: 4_000}  # data that features are taken of, at most; fewer when in a hurry
 FEW = 500  # held-out data below which floors come from splits of all real data
-MOST_LAZY = {False: 50_000, True: 4_000}  # training images looked through for copies where they must be read from files
 BLOCK = 2048
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much work is done: everything, or what fits into a coffee break."""
+    """How much work is done.
 
-    quick: bool = False
+    samples: drawn where no number is given; reference: data that features are taken of, at most; lazy: training images looked
+    through for copies where they must be read from files; balls: real data, and samples at once, whose neighbourhoods are
+    compared; resamples: sets drawn anew for an interval; splits: of the real data, for a floor; permutations: for a p-value;
+    bounded, followed: data whose likelihood is bounded, and of them followed by the flow; drawn: samples for each sampler and
+    each of the budgets, which are numbers of evaluations.
+    """
 
-    @property
-    def resamples(self) -> int:
-        """How often sets are drawn anew for an interval."""
-        return 50 if self.quick else 200
+    samples: int = 2048
+    reference: int = 10_000
+    lazy: int = 50_000
+    balls: int = 4000
+    resamples: int = 200
+    splits: int = 24
+    permutations: int = 500
+    bounded: int = 256
+    followed: int = 64
+    drawn: int = 256
+    budgets: tuple[int, ...] = (5, 10, 20, 40)
 
-    @property
-    def splits(self) -> int:
-        """How often the real data are parted for a floor."""
-        return 12 if self.quick else 24
 
-    @property
-    def permutations(self) -> int:
-        """How often labels are exchanged for a p-value."""
-        return 200 if self.quick else 500
+FULL = Effort()
+QUICK = Effort(  # what fits into a coffee break
+    samples=512, reference=4_000, lazy=4_000, balls=2000, resamples=50, splits=12, permutations=200, bounded=64, followed=8,
+    drawn=128, budgets=(5, 20),
+)  # fmt: skip
 
 
 def few_held(count: int) -> str:
@@ -69,9 +77,9 @@ class Material:
     labels: Tensor | None
     train: Dataset
     held: Dataset
-    kind: str | Callable[[Tensor], Tensor] | Features = "auto"
+    by: str | Callable[[Tensor], Tensor] | Features = "auto"
     seed: int = 0
-    effort: Effort = Effort()
+    effort: Effort = FULL
     tell: Tell = silent
     source: str = ""
     known: tuple[Dataset, Dataset] | None = None
@@ -97,15 +105,15 @@ class Material:
         return self.known or (self.train, self.held)
 
     @property
-    def is_images(self) -> bool:
-        """Whether these are images and not points."""
-        return self.train.is_images
+    def kind(self) -> Kind:
+        """What one datum is."""
+        return self.train.kind
 
     @cached_property
     def features(self) -> Features:
         """What turns data into features; for points, their coordinates brought to deviation 1."""
-        if self.is_images:
-            return choose(self.kind, *self.taught, self.tell)
+        if self.kind == "images":
+            return choose(self.by, *self.taught, self.tell)
         x = self.some(self.train)
         mean, scale = x.mean(0), x.std(0).clamp_min(1e-12)
         return Features("coordinates", lambda z: (z - mean) / scale, {"net": "none: coordinates of deviation 1"})
@@ -113,7 +121,7 @@ class Material:
     def some(self, data: Dataset, most: int | None = None) -> Tensor:
         """Return as many data as features are taken of, or at most so many, in an order of chance: files are often sorted."""
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(self.seed))
-        return data.batch(order[: REFERENCE[self.effort.quick]][:most])[0]
+        return data.batch(order[: self.effort.reference][:most])[0]
 
     @cached_property
     def of_samples(self) -> Tensor:
@@ -186,7 +194,7 @@ class Material:
     def looked_through(self) -> int:
         """Return how many training data are searched for neighbours."""
         lazy = isinstance(self.train.x, LazyImages) and self.train.x.store is None
-        return min(len(self.train), MOST_LAZY[self.effort.quick]) if lazy else len(self.train)
+        return min(len(self.train), self.effort.lazy) if lazy else len(self.train)
 
     def blocks(self, what: str) -> Iterator[Tensor]:
         """Pass over the training data."""

@@ -11,7 +11,8 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.progress import Tell, silent
 from reverie.data import Dataset
-from reverie.evaluation.material import Effort, Material, as_images
+from reverie.data.kind import Kind, kind_of
+from reverie.evaluation.material import FULL, QUICK, Material, as_images
 from reverie.evaluation.metrics.features import Features
 from reverie.evaluation.nearness import memory_section, points_section, samples_section
 from reverie.evaluation.quality import (
@@ -34,15 +35,15 @@ TITLES = {
     "labels": "Do samples show their labels?",
     "memory": "Memorisation",
 }
-MEASURES: dict[bool, dict[str, Measure]] = {
-    False: {
+MEASURES: dict[Kind, dict[str, Measure]] = {
+    "points": {
         "points": points_section,
         "distances": distances_section,
         "variety": variety_section,
         "two_sample": two_sample_section,
         "memory": memory_section,
     },
-    True: {
+    "images": {
         "quality": quality_section,
         "distances": distances_section,
         "variety": variety_section,
@@ -78,13 +79,13 @@ def gather(
 ) -> Material:  # fmt: skip
     """Lay samples and data out for measuring, as `measure` takes them; known: training and held-out data of every label."""
     asked = torch.tensor([train.label_names.index(name) for name in labels]) if labels is not None else None
-    return Material(as_images(samples), asked, train, held, features, seed, Effort(quick), tell, source, known)
+    return Material(as_images(samples), asked, train, held, features, seed, QUICK if quick else FULL, tell, source, known)
 
 
 def sections_of(material: Material) -> Iterator[Section]:
     """Yield the sections; one that cannot be computed says why."""
     yield samples_section(material.samples, material.some(material.held), material.some(material.train, len(material.samples)))
-    for name, part in MEASURES[material.is_images].items():
+    for name, part in MEASURES[material.kind].items():
         try:
             found = part(material)
         except UserError as error:
@@ -97,6 +98,6 @@ def without_data(samples: np.ndarray, labels: Sequence[str] | None, why: str) ->
     """Yield what can be said of samples alone, and why the rest cannot."""
     x = as_images(samples)
     yield samples_section(x, None)
-    for name in MEASURES[x.ndim > 2]:
+    for name in MEASURES[kind_of(x.shape[1:])]:
         if name != "labels" or labels is not None:
             yield not_computable(name, why)

@@ -17,26 +17,23 @@ from reverie.evaluation.levels import noise_levels_section
 from reverie.evaluation.likelihood import NAME as LIKELIHOOD
 from reverie.evaluation.likelihood import TITLE as LIKELIHOOD_TITLE
 from reverie.evaluation.likelihood import likelihood_section
-from reverie.evaluation.material import Material, as_images
+from reverie.evaluation.material import FULL, QUICK, Material, as_images
 from reverie.evaluation.quality import distance_by_kernel, kid_floor
 from reverie.evaluation.section import Section
 from reverie.runs.run import Options, Run
 from reverie.runs.samples import Samples
 from reverie.transport import sliced_wasserstein
 
-# data whose cost is measured, of them by the flow, and samples for each sampler and budget; fewer when in a hurry
-COUNTS = {False: (256, 64, 256), True: (64, 8, 128)}
-BUDGETS = {False: (5, 10, 20, 40), True: (5, 20)}
 HALVES = 4  # parts of a set of points, whose spread gives the error of the distance
 
 
 def _quality(m: Material) -> tuple[str, Callable[[Samples], tuple[float, float | None]], tuple[float, float]]:
     """Return a measure of samples, the less the better: its name, the function, and what real data have ± its error."""
-    if m.is_images:
-        floor = kid_floor(m, COUNTS[m.effort.quick][2])
+    if m.kind == "images":
+        floor = kid_floor(m, m.effort.drawn)
         return "KID", lambda s: distance_by_kernel(m, m.features.of(as_images(s.x))), floor
     data = m.some(m.held)
-    count = min(COUNTS[m.effort.quick][2], len(data) // 2)
+    count = min(m.effort.drawn, len(data) // 2)
     if not count:
         raise UserError(f"it needs 2 held-out points, got {len(data)}")
     mine, reference = data[:count], data[count:]  # the floor must not be measured against itself
@@ -71,13 +68,14 @@ def model_sections(
             return [Section(LIKELIHOOD, LIKELIHOOD_TITLE, figures={"not_computable": why})]
         known = run.config.model_family.likelihood != "none"
         return [density_section(run, *held_out_of(m.held), seed)] if known else []
-    few, flow, drawn = COUNTS[quick]
+    effort = QUICK if quick else FULL
     tell("loss at each noise level", 0, 1)
     sections = [noise_levels_section(run, m.train if m else None, m.held if m else None, seed=seed)]
     tell("loss at each noise level", 1, 1)
     if m is None:
         lost = {"not_computable": why}
         return [*sections, Section(LIKELIHOOD, LIKELIHOOD_TITLE, figures=lost), Section(EFFORT, EFFORT_TITLE, figures=lost)]
+    few, flow = effort.bounded, effort.followed
     x, labels = m.held.batch(torch.arange(min(few, len(m.held))))
     sections.append(
         likelihood_section(run, x, labels, n=few, flow_n=flow, seed=seed, on_progress=lambda i, of: tell("likelihood", i, of))
@@ -91,8 +89,8 @@ def model_sections(
         return sections  # the features cannot be had, which was said where they were first needed
     sections.append(
         evaluations_section(
-            run, quality, what=what, n=drawn, seed=seed, counts=BUDGETS[quick], floor=floor,
-            evaluated=(options or {}, samples) if (samples := _drawn_before(m, drawn)) else None,
+            run, quality, what=what, n=effort.drawn, seed=seed, counts=effort.budgets, floor=floor,
+            evaluated=(options or {}, samples) if (samples := _drawn_before(m, effort.drawn)) else None,
             on_progress=lambda i, of: tell("quality against evaluations", i, of),
         )
     )  # fmt: skip

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from reverie.base.errors import UserError
+from reverie.data.kind import kind_of
 from reverie.draw.picture import (
     ACCENT,
     SOFT,
@@ -65,7 +66,7 @@ def _clouds(samples: Tensor, data: Tensor) -> bytes:
 
 def _repeated(x: Tensor) -> tuple[float, float]:
     """Return the share of data that are the same as another one, and its standard error, which is never 0."""
-    coarse = x.mul(255).round() if x.ndim > 2 else x
+    coarse = x.mul(255).round() if kind_of(x.shape[1:]) == "images" else x
     same = sum(n for n in Counter(row.numpy().tobytes() for row in coarse).values() if n > 1)
     usual = (same + 1) / (len(x) + 2)
     return same / len(x), (usual * (1 - usual) / len(x)) ** 0.5
@@ -76,7 +77,7 @@ def samples_section(samples: Tensor, data: Tensor | None, train: Tensor | None =
     count = len(samples) if train is None else min(len(samples), len(train))  # more data have more doubles
     repeated = score(*_repeated(samples[:count]), *(_repeated(train[:count]) if train is not None else ()))
     pictures = {}
-    if samples.ndim > 2:
+    if kind_of(samples.shape[1:]) == "images":
         pictures["samples, the first of the seed: not chosen"] = sheet(samples[:SHOWN], columns=12)
         if data is not None:
             pictures["held-out data"] = sheet(data[:SHOWN], columns=12)
@@ -98,8 +99,8 @@ def _median_error(x: np.ndarray) -> float | None:
 
 def memory_section(m: Material) -> Section:
     """The nearest training datum of each sample, beside the same for held-out data, and the worst pairs."""
-    same = SAME if m.is_images else 1e-6 * float(m.some(m.train).std())
-    dtype = torch.float32 if m.is_images else torch.float64  # near points need the precision
+    same = SAME if m.kind == "images" else 1e-6 * float(m.some(m.train).std())
+    dtype = torch.float32 if m.kind == "images" else torch.float64  # near points need the precision
 
     def take(index: Tensor) -> Tensor:
         return m.train.batch(index)[0].to(dtype)
@@ -131,7 +132,7 @@ def memory_section(m: Material) -> Section:
     }  # fmt: skip
     words = (
         f"A copy is less than {COPY:g} times as far from a training datum as that one is from its own nearest neighbour."
-        " Distances are root mean squares of pixel values, from 0 to 1." if m.is_images else
+        " Distances are root mean squares of pixel values, from 0 to 1." if m.kind == "images" else
         f"A copy is less than {COPY:g} times as far from a training point as that one is from its own nearest neighbour.",
         f"The nearest of {m.looked_through():,} training data lies at {middle[0]:.3g} (median) for samples and at"
         f" {middle[1]:.3g} for {floor_of.rstrip(',')}.",
@@ -139,7 +140,7 @@ def memory_section(m: Material) -> Section:
            " training data, each left out in turn and compared with the rest.",) if few else ()),
     )  # fmt: skip
     pictures = {}
-    if m.is_images:
+    if m.kind == "images":
         worst = ours.worst(PAIRS)
         near = m.train.batch(torch.from_numpy(ours.index[worst]))[0]
         titles = [f"sample {k}" for k in worst] + [f"train, {ours.ratio[k]:.2f}" for k in worst]

@@ -26,7 +26,6 @@ ENOUGH = 2048  # samples from which on a Fréchet distance leads
 NEIGHBOURS = 5
 CHEAP = 128  # features up to which a Fréchet distance takes no time
 MOST_COMPARED = 1000  # data of each side for the distances of DISTANCES
-MOST_BALLS = {False: 4000, True: 2000}  # real data, and samples at once, whose neighbourhoods are compared
 
 
 Pairs = Sequence[tuple[Tensor, Tensor]]
@@ -136,7 +135,7 @@ def distances_section(m: Material) -> Section:
 
 def variety_section(m: Material) -> Section:
     """Precision, recall, density and coverage, each beside that of real data at the same counts."""
-    most = MOST_BALLS[m.effort.quick]
+    most = m.effort.balls
     ours, floors = ([manifold(x[:most], y[:most], NEIGHBOURS) for x, y in pairs] for pairs in (m.pairs(), m.floors()))
 
     def of(name: str) -> dict[str, Any]:
@@ -175,7 +174,7 @@ def two_sample_section(m: Material) -> Section:
 
 def labels_section(m: Material) -> Section | None:
     """How many samples show what they were asked to, by a classifier of the data."""
-    if m.labels is None or not m.is_images:
+    if m.labels is None or m.kind != "images":
         return None
     net, facts = own_classifier(*m.taught, m.tell)
     right = answers(net, m.samples)[1] == m.labels

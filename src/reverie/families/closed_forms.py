@@ -78,9 +78,7 @@ class PCAFamily(FittedFamily[PCASettings]):
     """Probabilistic principal components."""
 
     name = "pca"
-    summary = (
-        "Probabilistic PCA (Tipping and Bishop 1999): a linear autoencoder with an exact likelihood."
-    )
+    summary = "Probabilistic PCA (Tipping and Bishop 1999): a linear autoencoder with an exact likelihood."
     can = FittedFamily.can | {"encode"}
     settings = PCASettings
 

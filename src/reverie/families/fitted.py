@@ -15,6 +15,7 @@ from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
 from reverie.base.spec import one_line
 from reverie.data import Dataset
+from reverie.data.kind import kind_of
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
@@ -45,7 +46,7 @@ class FittedDensity(FittedModel):
 
     def decode(self, z: Tensor) -> Tensor:
         """Return data in user units."""
-        return z.clamp(0, 1) if len(self.shape) == 3 else z
+        return z.clamp(0, 1) if kind_of(self.shape) == "images" else z
 
     def fit(self, data: Dataset, seed: int) -> Iterator[float]:
         """Fit the density to all data and yield their mean cost after each round, in nats for each dimension."""
@@ -106,4 +107,4 @@ class FittedFamily(Family[Settings]):
 
     def build(self, settings: Settings, shape: tuple[int, ...], labels: int, seed: int) -> FittedDensity:
         """Make the model."""
-        return FittedDensity(self.density(settings, shape, labels, LEVELS if len(shape) == 3 else None), shape)
+        return FittedDensity(self.density(settings, shape, labels, LEVELS if kind_of(shape) == "images" else None), shape)

@@ -16,6 +16,7 @@ from reverie.base.section import Section
 from reverie.base.spec import Spec
 from reverie.base.tensors import device_of
 from reverie.data import Dataset
+from reverie.data.kind import Kind
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.samplers import Frame
 
@@ -149,7 +150,7 @@ class Family(ABC, Generic[Settings]):
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    kinds: ClassVar[tuple[str, ...]] = ("points", "images")
+    kinds: ClassVar[tuple[Kind, ...]] = ("points", "images")
     can: ClassVar[frozenset[str]] = frozenset()
     options: ClassVar[Mapping[str, Any]] = {}
     likelihood: ClassVar[Likelihood] = "none"

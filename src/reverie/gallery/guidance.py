@@ -9,12 +9,13 @@ from typing import Unpack
 import numpy as np
 
 from reverie.base.errors import UserError
+from reverie.data.kind import Kind
 from reverie.diffusion.guidance import MOST_GUIDANCE, read_numbers
 from reverie.draw.picture import INK, SOFT, check_picture, colours, contact_sheet, dots, figure, plain, save, to_bytes, window
 from reverie.runs.run import Options, Run, load
 
 SCALES = "0,1,2,4,8"
-IMAGES, POINTS = 4, 300  # in a cell
+SHOWN: dict[Kind, int] = {"points": 300, "images": 4}  # data in a cell
 MOST_LABELS, MOST_SCALES = 12, 12
 
 
@@ -34,8 +35,8 @@ def draw(
     values = read_numbers(scales, "the scales")
     if len(values) > MOST_SCALES or max(map(abs, values)) > MOST_GUIDANCE:
         raise UserError(f"at most {MOST_SCALES} scales within +-{MOST_GUIDANCE} can be shown, got {scales}")
-    images = len(run.config.data.shape) > 1
-    n = IMAGES if images else POINTS
+    images = run.kind == "images"
+    n = SHOWN[run.kind]
     cells = [[run.sample(n, **_option(options, name, scale)).x for scale in values] for name in names]
     limits = None if images else window(np.concatenate([x[:, :2] for x in cells[0]] + [row[0][:, :2] for row in cells]))
     wide, tall = (0.62 * n, 0.7) if images else (1.7, 1.7)

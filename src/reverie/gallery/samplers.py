@@ -11,13 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from reverie.base.spec import build
+from reverie.data.kind import Kind
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, affordable
 from reverie.draw.picture import INK, SOFT, check_picture, contact_sheet, dots, figure, plain, save, to_bytes, window
 from reverie.runs.run import Run, load
 
 BUDGETS = (5, 10, 20, 50)  # network evaluations
 TOLERANCES = (1e-1, 3e-2, 1e-2, 1e-3)  # of rk45, which cannot be told how many to make
-IMAGES, POINTS = 6, 400
+SHOWN: dict[Kind, int] = {"points": 400, "images": 6}  # data in a cell
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def _show(axes: Axes, cell: Cell, budget: int, limits: tuple[float, float] | Non
 
 def sheet(run: Run, cells: dict[str, list[Cell]], grid: str) -> Figure:
     """Lay the cells out: a row for each sampler, a column for each budget."""
-    images = len(run.config.data.shape) > 1
+    images = run.kind == "images"
     limits = None if images else window(np.concatenate([row[-1].x[:, :2] for row in cells.values()]))
     height = 0.62 if images else 1.9
     made = figure(3.0 * len(BUDGETS) + 1.6 if images else 2.0 * len(BUDGETS) + 1.6, height * len(cells) + 0.7)
@@ -86,7 +87,7 @@ def draw(run_path: Path, out: Path, seed: int = 0, device: str = "auto", grid: s
     """Sample a run with every sampler and budget, draw the sheet, and return its file."""
     check_picture(out)
     run = load(run_path, device)
-    n = IMAGES if len(run.config.data.shape) > 1 else POINTS
+    n = SHOWN[run.kind]
     draw_cell(run, "ddim", 0, n, seed, grid)  # the first call of a network is slower than the others
     cells = {name: [draw_cell(run, name, k, n, seed, grid) for k in range(len(BUDGETS))] for name in SAMPLERS}
     save(sheet(run, cells, run.chosen_sampling({"grid": grid})[2]), out)

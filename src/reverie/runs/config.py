@@ -8,6 +8,7 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from reverie.base.errors import UserError
 from reverie.base.section import Section
+from reverie.data.kind import Kind, kind_of
 from reverie.families import FAMILIES
 from reverie.families.model import Family, FamilySettings, Model
 
@@ -33,6 +34,11 @@ class DataConfig(Section):
     label_counts: tuple[Annotated[int, Field(ge=0)], ...] = ()
     fingerprint: str = ""
     reading: dict[str, str | int] = Field(default_factory=dict, max_length=16)
+
+    @property
+    def kind(self) -> Kind:
+        """What one datum is."""
+        return kind_of(self.shape)
 
     @model_validator(mode="after")
     def _counts_match(self) -> DataConfig:

@@ -9,7 +9,9 @@ from typing import Any
 
 from reverie.base.errors import UserError
 from reverie.data import DATASETS, FROM_FILES, Dataset, load_data
+from reverie.data.memory import MEMORY, DataSource, in_memory
 from reverie.runs.config import DataConfig
+from reverie.runs.kept import KEPT_DATA, read_kept
 
 # Of the options, what a run must remember to read its data again.
 KEPT = ("points", "size", "fit", "channels", "labels", "data_dir")
@@ -27,19 +29,21 @@ def kept_reading(options: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]
 def _as_then(known: DataConfig) -> dict[str, Any]:
     """Return the options that a run's data were read with; runs from before choices were stored cropped, in their own size."""
     reading: dict[str, Any] = dict(known.reading)
-    if len(known.shape) == 3:
+    if known.kind == "images":
         reading = {"fit": "crop", "size": f"{known.shape[1]}x{known.shape[2]}", **reading}
     return reading if known.labels else {**reading, "labels": "none"}
 
 
-def source_of(data: str | Path) -> str:
-    """Return what a run remembers of where its data are: a name, or the whole path."""
-    return str(data) if str(data) in DATASETS else str(Path(data).expanduser().resolve())
+def source_of(data: DataSource) -> str:
+    """Return what a run remembers of where its data are: a name, the whole path, or that they were in memory."""
+    if in_memory(data):
+        return MEMORY
+    return str(data) if str(data) in DATASETS else str(Path(str(data)).expanduser().resolve())
 
 
-def placed(known: DataConfig, data: str | Path | None, data_dir: str | Path | None) -> DataConfig:
+def placed(known: DataConfig, data: DataSource | None, data_dir: str | Path | None) -> DataConfig:
     """Return the data of a run with the place where they are now, if another one is given than the run remembers."""
-    source = known.source or known.name if data is None else source_of(data)
+    source = known.source or known.name if data is None or in_memory(data) else source_of(data)
     if data_dir is not None and source not in FROM_FILES:
         raise UserError(
             f"--data-dir says where the files of {', '.join(FROM_FILES)} are, and the run's data are {source};"
@@ -54,24 +58,40 @@ def placed(known: DataConfig, data: str | Path | None, data_dir: str | Path | No
 def reread(
     known: DataConfig,
     *,
-    data: str | Path | None = None,
+    folder: Path | None = None,
+    data: DataSource | None = None,
     data_dir: str | Path | None = None,
     strict: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> Dataset:
-    """Return the data that a run was trained on, from another place if one is given, and refuse any others."""
+    """Return the data that a run was trained on, and refuse any others.
+
+    folder: the run's own, which may hold a copy; data: another place where they are, or the data themselves.
+    """
     now = placed(known, data, data_dir)
+    if data is None and data_dir is None and folder is not None and (folder / KEPT_DATA).exists():
+        return _same(read_kept(folder, known), known, str(folder / KEPT_DATA))
+    if data is None and now.source == MEMORY:
+        raise UserError(
+            "the data of the run were given in Python and are not kept in it; give them again with data=x, or --data FILE.npy"
+        )
     if data is None and now.source not in DATASETS and not Path(now.source).exists():
         raise UserError(f"the data of the run are no longer at {now.source}; if they are elsewhere now, give --data PATH")
     options = {**_as_then(now), "strict": strict, "on_progress": on_progress}
-    dataset = load_data(now.source, seed=known.seed, **options)
+    source: DataSource = data if data is not None and in_memory(data) else now.source
+    dataset = load_data(source, seed=known.seed, **options)
     if options.get("labels", "auto") == "auto" and dataset.label_names != known.labels and "labels_by" in dataset.report:
         with suppress(UserError):  # auto once took the whole path of every folder
-            dataset = load_data(now.source, seed=known.seed, **{**options, "labels": "folder"})
+            dataset = load_data(source, seed=known.seed, **{**options, "labels": "folder"})
+    return _same(dataset, known, now.source if source is now.source else "what was given as data")
+
+
+def _same(dataset: Dataset, known: DataConfig, where: str) -> Dataset:
+    """Return data that are those of a run, and refuse others."""
     same = dataset.fingerprint() == known.fingerprint if known.fingerprint else len(dataset) == known.count
     if not same or dataset.shape != known.shape:
         raise UserError(
-            f"{now.source} does not hold the data that the run was trained on: they were {known.count:,} and here are"
+            f"{where} does not hold the data that the run was trained on: they were {known.count:,} and here are"
             f" {f'{len(dataset):,}' if len(dataset) != known.count else 'as many, but others'}; give --data PATH if the old"
             " ones are elsewhere, or train a new run on these"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -15,6 +15,8 @@ from torch import Tensor
 from reverie.base.busy import few_threads_when_busy
 from reverie.base.errors import UserError, unknown
 from reverie.base.noise import Noise, image_seeds
+from reverie.base.progress import Tell
+from reverie.data.kind import Kind, counted
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.denoiser import Denoiser, Steer
 from reverie.diffusion.samplers import Frame, Sampler
@@ -30,12 +32,9 @@ from reverie.runs.config import Config, build_model
 from reverie.runs.labels import read_label
 from reverie.runs.samples import Samples, check_film
 
-MOST_SAMPLES = 10_000_000
+MOST_SAMPLES, MOST_FIRST = 10_000_000, 10**12
 BATCH_VALUES = 2**17  # pixels or coordinates that are sampled at once; beyond 64 images of 28 x 28 the speed is the same
 LABEL_DRAW = 2**30  # the number of the draw, of each image's own stream, that decides its label
-
-
-Progress = Callable[[int, int], None]  # told how much is done, of how much
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -83,6 +82,12 @@ def check_count(n: int) -> None:
         raise UserError(f"the number of samples must be a whole number, at least 1 and at most {MOST_SAMPLES:,}, got {n}")
 
 
+def check_first(first: int) -> None:
+    """Refuse a number of the first sample that a seed does not have."""
+    if not isinstance(first, int) or not 0 <= first < MOST_FIRST:
+        raise UserError(f"the number of the first sample must be a whole number from 0 up to {MOST_FIRST:,}, got {first}")
+
+
 @dataclass
 class Run:
     """A trained model and where it lives."""
@@ -91,6 +96,10 @@ class Run:
     model: Model
     path: Path
     _early: Model | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        data = self.config.data
+        return f"Run({str(self.path)!r}, {self.config.family.name} of {data.name}: {counted(data.count, data.shape)})"
 
     @property
     def fit(self) -> str:
@@ -121,9 +130,9 @@ class Run:
         return torch.bucketize(u * shares[-1], shares, right=True)
 
     @property
-    def kind(self) -> str:
-        """The kind of the data: points or images."""
-        return "images" if len(self.config.data.shape) == 3 else "points"
+    def kind(self) -> Kind:
+        """What one datum is."""
+        return self.config.data.kind
 
     @property
     def diffusion(self) -> Diffusion:
@@ -246,41 +255,49 @@ class Run:
         """Return how many data are sampled at once."""
         return max(1, BATCH_VALUES // math.prod(self.config.data.shape))
 
-    def batches(self, n: int = 16, *, on_progress: Progress | None = None, **options: Unpack[Options]) -> Iterator[Samples]:
-        """Draw n data in batches of a size that suits the machine and yield each; on_progress is told (data drawn, n)."""
+    def batches(
+        self, n: int = 16, first: int = 0, *, on_progress: Tell | None = None, **options: Unpack[Options]
+    ) -> Iterator[Samples]:
+        """Draw data first .. first + n - 1 of the seed in batches of a size that suits the machine, and yield each."""
         check_count(n)
+        check_first(first)
         size = self.batch_size()
-        for first in range(0, n, size):
-            yield self._draw(min(size, n - first), first, n, on_progress, options)
+        for done in range(0, n, size):
+            yield self._draw(min(size, n - done), first, done, n, on_progress, options)
 
     def sample(
-        self, n: int = 16, *, film: bool = False, on_progress: Progress | None = None, **options: Unpack[Options]
+        self, n: int = 16, first: int = 0, *, film: bool = False, on_progress: Tell | None = None, **options: Unpack[Options]
     ) -> Samples:
-        """Draw n data in user units; with `film`, all at once and with the frames kept.  on_progress is told (drawn, n)."""
+        """Draw data first .. first + n - 1 of the seed in user units: `run.sample(1, first=7)` is the eighth alone.
+
+        film: draw all at once and keep the frames; on_progress is told ("sampling", drawn, n).
+        """
         if film:
+            check_first(first)
             check_film(n, self.config.data.shape)
             kept: list[tuple[float, np.ndarray, np.ndarray]] = []
-            return replace(self._draw(n, 0, n, on_progress, options, kept), film=tuple(kept))
-        parts = list(self.batches(n, on_progress=on_progress, **options))
+            return replace(self._draw(n, first, 0, n, on_progress, options, kept), film=tuple(kept))
+        parts = list(self.batches(n, first, on_progress=on_progress, **options))
         labels = [name for part in parts for name in part.labels or ()] or None
         titles = labels if parts[0].titles is not None else None
         return Samples(np.concatenate([part.x for part in parts]), labels, titles=titles)
 
     def _draw(
-        self, n: int, first: int, of: int, on_progress: Progress | None, options: Options,
+        self, n: int, first: int, done: int, of: int, on_progress: Tell | None, options: Options,
         kept: list[tuple[float, np.ndarray, np.ndarray]] | None = None,
     ) -> Samples:  # fmt: skip
-        """Draw data first .. first + n - 1 at once, which are some `of` all; what is on the way goes into `kept`.
+        """Draw n data at once, after those `done` before `of` all from number `first` on; what is on the way goes into `kept`.
 
         Data that are drawn at once are all finished at once, so progress between is that share of them.
         """
+        first += done
         with few_threads_when_busy() as mind_threads:
             for frame in self.frames(n, first, **options):
                 mind_threads()
                 if kept is not None and (frame.i * FILM_FRAMES >= len(kept) * frame.of or frame.i == frame.of - 1):
                     kept.append((float(frame.t), self.decode(frame.x), self.decode(frame.x0)))
                 if on_progress:
-                    on_progress(first + n * (frame.i + 1) // frame.of, of)
+                    on_progress("sampling", done + n * (frame.i + 1) // frame.of, of)
                 last = frame
         x0 = self.finished(last)
         label = options.get("label")
@@ -312,7 +329,7 @@ class Run:
 
 
 def load(path: str | Path, device: str = "auto") -> Run:
-    """Open a run folder."""
+    """Open a run folder: `reverie.load("runs/spiral").sample(2000)`."""
     path = Path(path)
     config = folder.read_config(path)
     where = choose_device(device)

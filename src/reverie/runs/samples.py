@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -16,6 +16,7 @@ from PIL import Image
 
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, writable_folder
+from reverie.data.kind import Kind, counted, kind_of, kind_of_samples
 from reverie.draw.picture import (
     Film,
     contact_sheet,
@@ -50,7 +51,7 @@ def check_room(out: str | Path, n: int, shape: tuple[int, ...]) -> None:
     """Refuse more data of a shape, (D,) or (C, H, W), than one picture or film can show, before they are drawn."""
     if wants_film(out):
         check_film(n, shape)
-    elif not streams(out, shape) and len(shape) > 1 and n > (most := most_on_sheet(shape[1], shape[2])):
+    elif not streams(out, shape) and kind_of(shape) == "images" and n > (most := most_on_sheet(shape[1], shape[2])):
         bare = Path(out).with_suffix("")
         raise UserError(
             f"{out} cannot show {n:,} images: a sheet holds at most {most:,} of {shape[1]}x{shape[2]} pixels; "
@@ -61,7 +62,7 @@ def check_room(out: str | Path, n: int, shape: tuple[int, ...]) -> None:
 def check_film(n: int, shape: tuple[int, ...]) -> None:
     """Refuse a film whose frames would take too much memory."""
     if n > (most := most_filmed(shape)):
-        what = "points" if len(shape) == 1 else f"images of {shape[1]}x{shape[2]} pixels"
+        what = "points" if kind_of(shape) == "points" else f"images of {shape[1]}x{shape[2]} pixels"
         raise UserError(
             f"a film shows at most {most:,} {what}, whose frames are all held in memory, got {n:,}; film fewer of them, "
             "or write them without the way to them, as a folder or as X.npy"
@@ -75,10 +76,16 @@ def wants_film(out: str | Path) -> bool:
 
 def streams(out: str | Path, shape: tuple[int, ...]) -> bool:
     """Tell whether this output of data of this shape is written batch by batch: an array, or a folder of images."""
-    return len(shape) > 1 if is_folder(out) else Path(out).suffix.lower() == ".npy"
+    return kind_of(shape) == "images" if is_folder(out) else Path(out).suffix.lower() == ".npy"
 
 
-@dataclass(frozen=True)
+def counted_samples(x: np.ndarray) -> str:
+    """Say how many samples there are, and what: 16 images of 28x28x3.  x: (N, D), (N, H, W) or (N, H, W, C)."""
+    channels = x.shape[3:] or (1,)
+    return counted(len(x), x.shape[1:] if kind_of_samples(x.shape) == "points" else (*channels, *x.shape[1:3]))
+
+
+@dataclass(frozen=True, repr=False)
 class Samples:
     """Samples in user units, their labels, and the frames on the way where they were kept.
 
@@ -97,18 +104,43 @@ class Samples:
         return np.array(self.x, dtype=dtype)
 
     @property
-    def are_images(self) -> bool:
-        """Tell images from points."""
-        return self.x.ndim > 2
+    def kind(self) -> Kind:
+        """What one of them is."""
+        return kind_of_samples(self.x.shape)
+
+    def __repr__(self) -> str:
+        names = sorted(set(self.labels or ()))
+        labels = f", {len(names)} labels" if len(names) > 1 else f", label {names[0]}" if names else ""
+        return f"Samples({counted_samples(self.x)}{labels})"
+
+    @overload
+    def __getitem__(self, key: int) -> np.ndarray: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> Samples: ...
+
+    def __getitem__(self, key: int | slice) -> np.ndarray | Samples:
+        """Return sample k as an array, or the samples of a slice."""
+        if isinstance(key, slice):
+            labels, titles = (given[key] if given is not None else None for given in (self.labels, self.titles))
+            return Samples(self.x[key], labels, titles=titles)
+        return np.asarray(self.x[key])
+
+    @property
+    def images(self) -> list[Image.Image]:
+        """The samples as PIL images, which can be shown, changed and saved."""
+        if self.kind != "images":
+            raise UserError("these samples are points and no images; their coordinates are in .x")
+        return [Image.fromarray(to_bytes(image)) for image in self.x]
 
     def picture(self) -> bytes:
         """Return a PNG: a sheet of the images, one image alone as it is, or a scatter of the points."""
-        if self.are_images and len(self) == 1:
+        if self.kind == "images" and len(self) == 1:
             return _png(to_bytes(self.x[0]))
         return self._repr_png_()
 
     def _repr_png_(self) -> bytes:
-        if not self.are_images:
+        if self.kind != "images":
             return png_bytes(scatter(self.x, self.labels))
         return _png(contact_sheet(to_bytes(self.x), self.titles))
 
@@ -126,11 +158,10 @@ class Samples:
             case ".gif" | ".mp4":
                 if not self.film:
                     raise UserError(f"cannot write the film {path}: sample with film=True to keep the frames")
-                frames = (
-                    image_frames(self.film, self.x, self.titles) if self.are_images else point_frames(self.film, self.labels)
-                )
+                images = self.kind == "images"
+                frames = image_frames(self.film, self.x, self.titles) if images else point_frames(self.film, self.labels)
                 write_film(path, frames)
-            case _ if self.are_images:
+            case _ if self.kind == "images":
                 return write([self], len(self), path)
             case _:
                 save(scatter(self.x, self.labels), path / "picture.png")

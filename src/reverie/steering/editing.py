@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Unpack
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from reverie.base.errors import UserError, unknown
 from reverie.base.noise import Noise, image_seeds
+from reverie.base.progress import Tell
 from reverie.base.scalar import sqrt
 from reverie.base.spec import build, parse
 from reverie.data.single import Shape, read_picture
@@ -25,7 +25,8 @@ from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, Frame, Sampler, start, trajectory
 from reverie.diffusion.schedule import Schedule
 from reverie.draw.picture import channels_last
-from reverie.runs.run import Options, Progress, Run
+from reverie.runs.run import Options, Run
+from reverie.steering.edited import Edits, Inversion
 
 INVERTIBLE = ("ddim", "heun")
 USUAL_INVERSION = ("heun", 50, "uniform")
@@ -35,7 +36,7 @@ MOST_STRENGTHS, MOST_ROWS, MOST_FRAMES = 32, 64, 1000
 def image_shape(run: Run) -> Shape:
     """Return the shape of a run's images, (C, H, W), and refuse a run of points."""
     shape = run.config.data.shape
-    if len(shape) != 3:
+    if run.kind != "images":
         raise UserError(f"{run.path} is a run of points; this is done with images only")
     return shape[0], shape[1], shape[2]
 
@@ -47,15 +48,6 @@ def own_image(run: Run, image: str | Path | np.ndarray | Tensor) -> Tensor:
     picture.say_fitted()
     device = run.diffusion.device
     return run.diffusion.codec.encode(torch.from_numpy(picture.x)[None].to(device))
-
-
-@dataclass(frozen=True)
-class Edits:
-    """An image drawn again.  image: (H, W[, C]); x: (S, N, H, W[, C]) in [0, 1] for S strengths and N seeds."""
-
-    image: np.ndarray
-    x: np.ndarray
-    strengths: tuple[float, ...]
 
 
 def check_strengths(strength: str | float | Sequence[float], t_min: float) -> tuple[float, ...]:
@@ -77,7 +69,7 @@ def edit(
     strength: str | float | Sequence[float] = 0.6,
     n: int = 1,
     *,
-    on_progress: Progress | None = None,
+    on_progress: Tell | None = None,
     **options: Unpack[Options],
 ) -> Edits:
     """Draw an image again (arXiv:2108.01073): it is noised to the time t = strength and denoised from there.
@@ -97,10 +89,12 @@ def edit(
         times = build(GRIDS, _started(parse(spaced), value), "grid")(run.diffusion.denoiser.schedule, steps)
         for frame in run.frames(n, origin=origin if value < 1 else None, times=times, **asked):
             if on_progress:
-                on_progress(k * frame.of + frame.i + 1, len(strengths) * frame.of)
+                on_progress("sampling", k * frame.of + frame.i + 1, len(strengths) * frame.of)
             last = frame
         rows.append(run.finished(last))
-    return Edits(run.decode(origin)[0], np.stack(rows), strengths)
+    label = options.get("label")
+    caption = f"drawn again as {label}" if label is not None else ""
+    return Edits(run.decode(origin)[0], np.stack(rows), strengths, caption)
 
 
 def _started(grid: dict[str, Any], t: float) -> dict[str, Any]:
@@ -163,23 +157,6 @@ def inversion(run: Run, options: Options) -> tuple[Sampler, Tensor]:
     return sampler, grid
 
 
-@dataclass(frozen=True)
-class Inversion:
-    """An image, the noise it comes from, and what comes back.
-
-    image, back: (H, W[, C]) in [0, 1]; noise: the same, unit noise (a model of the run takes it to `back`); error: the
-    root mean square difference of image and back; mean, deviation: of the noise, 0 and 1 for true noise.
-    """
-
-    image: np.ndarray
-    noise: np.ndarray
-    back: np.ndarray
-    error: float
-    mean: float
-    deviation: float
-    evaluations: int
-
-
 def _unit_frames(denoise: Denoiser, sampler: Sampler, eps: Tensor, grid: Tensor) -> Iterator[Frame]:
     x = start(denoise.schedule, float(grid[0]), eps)
     return trajectory(denoise, sampler, x, grid, Noise(torch.zeros(len(eps), dtype=torch.int64)))
@@ -190,7 +167,7 @@ def invert(
     run: Run,
     image: str | Path | np.ndarray | Tensor,
     *,
-    on_progress: Progress | None = None,
+    on_progress: Tell | None = None,
     **options: Unpack[Options],
 ) -> Inversion:
     """Take an image to the noise that the model draws it from, and back, by DDIM or Heun."""
@@ -208,11 +185,11 @@ def invert(
     try:
         for frame in encode(denoise, sampler, x0, grid.flip(0)):
             if on_progress:
-                on_progress(frame.i + 1, 2 * frame.of)
+                on_progress("inverting", frame.i + 1, 2 * frame.of)
         eps = unit_noise(denoise.schedule, frame.x, frame.t)
         for frame in _unit_frames(denoise, sampler, eps, grid):
             if on_progress:
-                on_progress(frame.of + frame.i + 1, 2 * frame.of)
+                on_progress("inverting", frame.of + frame.i + 1, 2 * frame.of)
     finally:
         hook.remove()
     before, back = run.decode(x0)[0], run.finished(frame)[0]
@@ -261,7 +238,7 @@ def interpolate(
     end: str | int | Path | np.ndarray,
     frames: int = 60,
     *,
-    on_progress: Progress | None = None,
+    on_progress: Tell | None = None,
     **options: Unpack[Options],
 ) -> np.ndarray:
     """Draw the way from one image to another along the arc between their noises: (frames, H, W[, C]).
@@ -280,6 +257,6 @@ def interpolate(
     for k, part in enumerate(noises.split(size)):
         for frame in _unit_frames(guided(run, options, len(part)), sampler, part, grid):
             if on_progress:
-                on_progress(k * size * frame.of + (frame.i + 1) * len(part), frames * frame.of)
+                on_progress("sampling", k * size * frame.of + (frame.i + 1) * len(part), frames * frame.of)
         drawn.append(run.finished(frame))
     return np.concatenate(drawn)

@@ -14,13 +14,16 @@ import torch
 from PIL import Image
 
 from reverie.base.errors import UserError
-from reverie.base.files import atomic, writable_folder
+from reverie.base.files import atomic, write_array
+from reverie.base.progress import Tell
 from reverie.diffusion.denoiser import NULL, Denoiser
 from reverie.diffusion.views import Illusion, Placed, read_views
 from reverie.draw.lettering import strip, wrap
 from reverie.draw.picture import HEADING, coloured, headed, to_bytes, write_film
 from reverie.runs.labels import read_labels
-from reverie.runs.run import Options, Progress, Run, check_count
+from reverie.runs.run import Options, Run, check_count
+from reverie.runs.samples import counted_samples
+from reverie.steering.edited import check_suffix
 from reverie.steering.motion import between
 
 SUFFIXES = (".png", ".gif", ".mp4", ".npy")
@@ -31,7 +34,7 @@ FILMED = 16  # pictures, at most, in a film
 MOVING, STILL = 36, 18  # frames of a film, fifteen to the second
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Illusions:
     """Pictures and their views.  x: (N, H, W) or (N, H, W, C) in [0, 1]; titles: what each view should show."""
 
@@ -41,6 +44,9 @@ class Illusions:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def __repr__(self) -> str:
+        return f"Illusions({counted_samples(self.x)} in the views {', '.join(self.titles)})"
 
     def seen(self, k: int) -> np.ndarray:
         """Return the pictures as view k shows them, in the shape of x."""
@@ -79,25 +85,16 @@ class Illusions:
 
     def save(self, path: str | Path) -> list[Path]:
         """Write the sheet (.png), the film (.gif, .mp4) or the pictures themselves (.npy); return the files written."""
-        path = check_output(Path(path))
+        path = check_suffix(path, SUFFIXES)
         match path.suffix.lower():
             case ".png":
                 with atomic(path) as aside:
                     Image.fromarray(self.sheet()).save(aside, format="png")
             case ".npy":
-                with atomic(path) as aside, aside.open("wb") as file:
-                    np.save(file, self.x)
+                write_array(path, self.x)
             case _:
                 write_film(path, self.frames())
         return [path]
-
-
-def check_output(path: Path, suffixes: Sequence[str] = SUFFIXES) -> Path:
-    """Refuse an output that cannot be written, before any work is done for it."""
-    if path.suffix.lower() not in suffixes or path.is_dir():
-        raise UserError(f"cannot write {path}: choose a name that ends in {', '.join(suffixes)}")
-    writable_folder(path.parent)
-    return path
 
 
 def _framed(image: np.ndarray, gap: int) -> np.ndarray:
@@ -118,7 +115,7 @@ def illusion(
     labels: str | Sequence[str] | None = None,
     n: int = 1,
     *,
-    on_progress: Progress | None = None,
+    on_progress: Tell | None = None,
     **options: Unpack[Options],
 ) -> Illusions:
     """Draw n pictures that are the label of each view in that view: `illusion(run, "identity,rotate180", "6,9")`.
@@ -152,7 +149,7 @@ def illusion(
 
         for frame in run.frames(count, first, steer=steer, **asked):
             if on_progress:
-                on_progress(first * frame.of + (frame.i + 1) * count, n * frame.of)
+                on_progress("sampling", first * frame.of + (frame.i + 1) * count, n * frame.of)
             last = frame
         parts.append(run.finished(last))
     titles = list(placed) if numbers is None else [f"{v}: {names[c]}" for v, c in zip(placed, numbers, strict=True)]

@@ -13,20 +13,22 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
+from reverie.base.progress import Tell
 from reverie.base.spec import build
+from reverie.data.kind import Kind
 from reverie.data.single import Shape, read_mask, read_picture
 from reverie.diffusion.known import INPAINTERS, POSTERIORS, Method, Replacement
 from reverie.diffusion.measurements import MEASUREMENTS, Keep, Measurement
 from reverie.draw.picture import channels_last
-from reverie.runs.run import Options, Progress, Run, check_count, load
+from reverie.runs.run import Options, Run, check_count, load
 from reverie.steering.editing import image_shape
-from reverie.steering.results import Restored
+from reverie.steering.results import Restored, check_results
 
 Picture = str | Path | np.ndarray
 
-IMAGES, POINTS = 6, 500  # results when no number is given
-# How to inpaint when nothing is said, for points and for images; docs/inverse.md has the measurement.
-USUAL = {False: "moment", True: "dps"}
+RESULTS: dict[Kind, int] = {"points": 500, "images": 6}  # when no number is given
+# How to inpaint when nothing is said; docs/inverse.md has the measurement.
+DEFAULT_METHOD: dict[Kind, str] = {"points": "moment", "images": "dps"}
 ROUNDING = 1 / 255 / math.sqrt(12)  # the noise of 8-bit pictures, whose values run from 0 to 1
 LARGE = 1e30  # of a known coordinate
 OTHERS = 1000  # points of the model that are drawn behind the results
@@ -41,8 +43,9 @@ def inpaint(
     known: str | None = None,
     n: int | None = None,
     method: str | None = None,
+    out: str | Path | None = None,
     device: str = "auto",
-    on_progress: Progress | None = None,
+    on_progress: Tell | None = None,
     **options: Unpack[Options],
 ) -> Restored:
     """Draw what a mask hides of an image, n times: `reverie.inpaint("runs/digits", "seven.png", mask="left-half")`.
@@ -51,12 +54,14 @@ def inpaint(
     (H, W, C) or (C, H, W), of any size: it is fitted as the run's data were, and its mask with it; mask: a file, a box of the
     image's rows and columns like 10:20,5:25, a half such as top-half, or an array that is true where to fill.  For a run of
     points, known="x=0.5" fixes coordinates instead.  A labelled run draws without a label unless one is given: what is
-    known decides.
+    known decides.  out: short for `.save(out)`.
     """
+    if out is not None:
+        check_results(out)
     run = run if isinstance(run, Run) else load(run, device)
     run.require("inpaint")
     shape = run.config.data.shape
-    if len(shape) == 1:
+    if run.kind == "points":
         if image is not None or mask is not None:
             raise UserError(
                 f"{run.path} is a run of points, which have no picture and no mask; fix coordinates by --known x=0.5"
@@ -71,19 +76,22 @@ def inpaint(
         seen = torch.from_numpy(read_mask(mask, image_shape(run), picture.size, run.fit).copy())
         picture.say_fitted(", as is a mask of its size")
         truth = torch.from_numpy(picture.x)
-    n = n if n is not None else POINTS if len(shape) == 1 else IMAGES
-    method = USUAL[len(shape) > 1] if method is None else method
+    n = RESULTS[run.kind] if n is None else n
+    method = DEFAULT_METHOD[run.kind] if method is None else method
     way = build(INPAINTERS, method, "method")
     measure, values = Keep(seen), run.diffusion.codec.encode(truth[None])
     x, labels, left = _draw(run, n, way, measure, measure(values), 0.0, options, on_progress)
     results = torch.where(seen, truth, x)  # to the bit, whatever units and rounding lie between
     shown = torch.where(seen, truth, torch.nan)
-    points = len(shape) == 1
-    return Restored(
+    points = run.kind == "points"
+    made = Restored(
         _user(results), _user(shown[None])[0], None if points else _user(truth[None])[0], labels,
         run.sample(OTHERS).x if points else None, _title(run, method, options),
         {"method": method, **_solver(left), "mean_spread": float(results.std(0)[~seen].mean()) if n > 1 else None},
     )  # fmt: skip
+    if out is not None:
+        made.save(out)
+    return made
 
 
 def restore(
@@ -95,16 +103,19 @@ def restore(
     noise: float | None = None,
     n: int | None = None,
     method: str = "moment",
+    out: str | Path | None = None,
     device: str = "auto",
-    on_progress: Progress | None = None,
+    on_progress: Tell | None = None,
     **options: Unpack[Options],
 ) -> Restored:
     """Undo what was done to an image, n times: `reverie.restore("runs/digits", "small.png", task="upscale:factor=4")`.
 
     task: upscale, deblur or colour; image: the degraded picture, or a clean one that is first degraded (degrade=True), which
     tells how good the results are; of another size it is fitted as the run's data were; noise: standard deviation of the noise
-    in the picture, whose values run from 0 to 1; if not given, that of rounding to 8 bits.
+    in the picture, whose values run from 0 to 1; if not given, that of rounding to 8 bits; out: short for `.save(out)`.
     """
+    if out is not None:
+        check_results(out)
     run = run if isinstance(run, Run) else load(run, device)
     run.require("restore")
     shape = image_shape(run)
@@ -126,7 +137,7 @@ def restore(
     encode = run.diffusion.codec.encode
     size = float(encode(torch.ones(1)) - encode(torch.zeros(1)))  # of one unit in model units
     strength = size * (ROUNDING if noise is None else noise)
-    n = IMAGES if n is None else n
+    n = RESULTS[run.kind] if n is None else n
     x, labels, left = _draw(run, n, way, action, encode(seen), strength, options, on_progress)
     figures: dict[str, Any] = {"method": method, "task": task, **_solver(left)}
     figures["residual"] = float((action(x) - seen).square().mean().sqrt())
@@ -135,10 +146,13 @@ def restore(
         figures["psnr"] = float(np.mean(figures["psnr_each"]))
         figures["psnr_of_mean"] = _psnr(x.mean(0), original)
         figures["psnr_given"] = _psnr(_enlarged(seen, shape)[0], original)
-    return Restored(
+    made = Restored(
         _user(x), _user(seen.clamp(0, 1))[0], None if original is None else _user(original[None])[0], labels,
         title=f"{task}, {_title(run, method, options)}", figures=figures,
     )  # fmt: skip
+    if out is not None:
+        made.save(out)
+    return made
 
 
 def _enlarged(seen: Tensor, shape: Shape) -> Tensor:
@@ -154,7 +168,7 @@ def _psnr(x: Tensor, truth: Tensor) -> float:
 
 
 def _draw(
-    run: Run, n: int, way: Method, measure: Measurement, y: Tensor, noise: float, options: Options, on_progress: Progress | None
+    run: Run, n: int, way: Method, measure: Measurement, y: Tensor, noise: float, options: Options, on_progress: Tell | None
 ) -> tuple[Tensor, list[str] | None, list[Tensor]]:  # fmt: skip
     """Draw n results in batches: return them in user units, their labels, and the residuals of all solves."""
     check_count(n)
@@ -171,7 +185,7 @@ def _draw(
         for frame in run.frames(min(size, n - first), first, steer=steer, **chosen):
             last = frame
             if on_progress:
-                on_progress(k * frame.of + frame.i + 1, len(firsts) * frame.of)
+                on_progress("sampling", k * frame.of + frame.i + 1, len(firsts) * frame.of)
         parts.append(run.diffusion.codec.decode(last.x0).float().cpu())
     x = torch.cat(parts)
     if not torch.isfinite(x).all():

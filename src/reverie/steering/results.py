@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import DTypeLike
 
 from reverie.base.errors import UserError
+from reverie.data.kind import kind_of_samples
 from reverie.draw.picture import (
     ACCENT,
     DPI,
@@ -30,14 +31,14 @@ from reverie.draw.picture import (
     to_bytes,
     window,
 )
-from reverie.runs.samples import Samples, check_output, is_folder
+from reverie.runs.samples import Samples, check_output, counted_samples, is_folder
 
 FILL = np.array([0.80, 0.86, 0.95])  # the colour of pixels that are not known
 SHOWN, ACROSS = 32, 10  # results on a sheet, at most, and panels in a row of it
 PANEL = 1.25  # inches across
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Restored:
     """Results in user units, one seed each, what was seen, and the original where it is known.
 
@@ -59,6 +60,9 @@ class Restored:
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.x, dtype=dtype)
 
+    def __repr__(self) -> str:
+        return f"Restored({counted_samples(self.x)}, {self.title})"
+
     @property
     def spread(self) -> np.ndarray:
         """The standard deviation of each number over the results; 0 where all agree, or there is only one."""
@@ -66,7 +70,7 @@ class Restored:
 
     def sheet(self) -> Figure:
         """Draw original, what was seen, the results and their spread; for points, the results over the model's own."""
-        return self._pictures() if self.x.ndim > 2 else self._plane()
+        return self._pictures() if kind_of_samples(self.x.shape) == "images" else self._plane()
 
     def _repr_png_(self) -> bytes:
         return png_bytes(self.sheet())
@@ -80,7 +84,7 @@ class Restored:
                 return Samples(self.x, self.labels).save(out)
             save(self.sheet(), out)
             return [out]
-        if self.x.ndim > 2:
+        if kind_of_samples(self.x.shape) == "images":
             files = Samples(self.x, self.labels).save(f"{out}/")
         else:
             files = Samples(self.x, self.labels).save(out / "points.npy")

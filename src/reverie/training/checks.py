@@ -27,7 +27,7 @@ LEVELS = ("the least noise", "little noise", "much noise", "the most noise")
 def data_range(p: Patient) -> Finding | None:
     """Images outside [0, 1], or a codec that does not give back what it was given."""
     low, high = float(p.data.min()), float(p.data.max())
-    if p.is_images and (low < -1e-3 or high > 1 + 1e-3):
+    if p.kind == "images" and (low < -1e-3 or high > 1 + 1e-3):
         what = f"the images hold values from {low:.3g} to {high:.3g}"
         return Finding("data_range", what, 0, "a wrong scale: they should lie between 0 and 1", "divide bytes by 255")
     error = float((p.model.decode(p.model.encode(p.data.to(p.model.device))).cpu() - p.data).abs().max())
@@ -45,10 +45,10 @@ def constant_data(p: Patient) -> Finding | None:
         return Finding("constant_data", "all data are the same", 0, cause, "give data that differ, or the model will copy it")
     flat = p.data.transpose(0, 1).flatten(1)  # (channels, everything else)
     if dead := [k for k, deviation in enumerate(flat.std(1).tolist()) if deviation < 1e-6]:
-        kind = "channel" if p.is_images else "coordinate"
+        kind = "channel" if p.kind == "images" else "coordinate"
         cause = "a broken export, or an empty alpha channel"
         advice = "leave it out; for images --channels does it"
-        change: Mapping[str, str | None] = {"channels": "3"} if p.is_images and dead == [3] else {}
+        change: Mapping[str, str | None] = {"channels": "3"} if p.kind == "images" and dead == [3] else {}
         return Finding("constant_data", f"{kind} {dead[0]} of the data never changes", 0, cause, advice, change)
     return None
 
@@ -67,7 +67,7 @@ def few_data(p: Patient) -> Finding | None:
     """So few training data that there is nothing to learn but to give them back."""
     if p.count >= FEW:
         return None
-    kind = ("image" if p.is_images else "point") + "s" * (p.count != 1)
+    kind = ("image" if p.kind == "images" else "point") + "s" * (p.count != 1)
     what = f"only {p.count} {kind} to train on, too few to learn from: the model can only copy them"
     return Finding("few_data", what, 0, "", f"give at least {FEW}, better some hundreds")
 
@@ -116,7 +116,7 @@ def dead_parameter(p: Patient) -> Finding | None:
 
 def noisy_previews(p: Patient) -> Finding | None:
     """Previews that are noise, or a network that sees less of the noise than a linear filter, and no longer gets better."""
-    if not p.is_images or p.network.schedule is None or not p.shows() or p.now["i"] < ENOUGH:
+    if p.kind != "images" or p.network.schedule is None or not p.shows() or p.now["i"] < ENOUGH:
         return None
     assert p.preview is not None and p.truth is not None
     noise, rows = p.preview.noise(p.truth), p.checked()
@@ -149,7 +149,7 @@ def empty_previews(p: Patient) -> Finding | None:
     look, truth, i = p.preview, p.truth, int(p.now["i"])
     rate = f"{max(float(row.get('learning_rate', 0)) for row in p.rows) / 10:.2g}"
     advice, lower = f"train longer, or with --learning-rate {rate}", {"learning_rate": rate}
-    if p.is_images and look.blank < BLANK * truth.blank:
+    if p.kind == "images" and look.blank < BLANK * truth.blank:
         name = "black" if look.mean < -0.8 else "white" if look.mean > 0.8 else "of one colour"
         cause = "weights that give the same value everywhere"
         return Finding("empty_previews", f"the previews are {name}", i, cause, advice, lower)

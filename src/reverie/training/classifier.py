@@ -15,6 +15,7 @@ from reverie.base.errors import UserError
 from reverie.base.noise import check_seed, mix_seed
 from reverie.base.signals import Stopped, stop_requests
 from reverie.base.tensors import device_of
+from reverie.data.memory import DataSource
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.loss import draw_times
 from reverie.diffusion.pair import Pair
@@ -46,7 +47,7 @@ class ClassifierTraining:
         minutes: float | None = None,
         steps: int | None = None,
         seed: int = 0,
-        data: str | Path | None = None,
+        data: DataSource | None = None,
         data_dir: str | Path | None = None,
         on_progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
@@ -61,7 +62,7 @@ class ClassifierTraining:
             raise UserError(f"the run {run.path} has {len(known.labels) or 'no'} labels, so there is nothing to tell apart")
         self.run, self.seed, self.steps = run, check_seed(seed), steps
         self.minutes = MINUTES if minutes is None and steps is None else minutes
-        dataset = reread(known, data=data, data_dir=data_dir, on_progress=on_progress)
+        dataset = reread(known, folder=run.path, data=data, data_dir=data_dir, on_progress=on_progress)
         self.train, self.held_out = dataset.split(known.seed)
         self.accuracy: dict[str, float] = {}
         self.path: Path | None = None

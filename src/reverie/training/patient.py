@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from reverie.data.kind import Kind
 from reverie.data.looks import Look
 from reverie.diffusion.schedule import Schedule
 from reverie.families.model import Model
@@ -58,7 +59,7 @@ class Patient:
     rows: Sequence[Row]
     model: Model
     data: Tensor
-    is_images: bool
+    kind: Kind
     movement: Mapping[str, float] = field(default_factory=dict)
     preview: Look | None = None
     truth: Look | None = None

@@ -20,11 +20,12 @@ from reverie.base.progress import silent
 from reverie.base.spec import Spec, one_line, parse
 from reverie.data import Dataset, load_data
 from reverie.data.describe import describe
+from reverie.data.memory import DataSource
 from reverie.data.pixels import DEFAULT_SIDE
 from reverie.diffusion.plan import largest_colour_side, small_for_the_budget
 from reverie.families import FAMILIES
 from reverie.families.model import Family, PlanRequest
-from reverie.runs import folder
+from reverie.runs import folder, kept
 from reverie.runs.config import Config, DataConfig, TrainingConfig, build_model
 from reverie.runs.reread import kept_reading, source_of
 from reverie.runs.run import Run, choose_device
@@ -92,7 +93,7 @@ def read_family(family: str | Spec, options: dict[str, Any]) -> tuple[Family[Any
 
 
 def prepare(
-    data: str,
+    data: DataSource,
     out: str | Path | None = None,
     *,
     family: str | Spec = "diffusion",
@@ -104,13 +105,14 @@ def prepare(
     start_from: str | Path | None = None,
     overwrite: bool = False,
     tensorboard: bool = False,
+    keep_data: bool = False,
     **options: Any,
 ) -> Training:
     """Check everything, make the run folder and return the training; nothing is written if anything is wrong.
 
     What is not given is chosen for the data by the family.  options: how to read the data, as in `load_data` (size, fit,
     labels, ...), those of the family (network, schedule, target, augment, ...), and further fields of TrainingConfig (batch,
-    learning_rate, ...).  start_from: a run whose weights are the first ones.
+    learning_rate, ...).  start_from: a run whose weights are the first ones; keep_data: whether the run keeps a copy of them.
     """
     check_options(options)
     reading = {key: options.pop(key) for key in READING if key in options}
@@ -141,6 +143,8 @@ def prepare(
         start.check_shape(before, dataset)
     check_kind(kind, dataset)
     given, options = dict(options), options | wishes.smaller
+    if keep_data:
+        kept.check_keepable(dataset)
     train_set, held_out = dataset.split(seed)
     if epochs is not None:
         one_step = train_set.passes(options.get("accumulate", 1), options.get("batch", kind.batch(dataset)))
@@ -186,6 +190,8 @@ def prepare(
     path = _claim(out, dataset.name, overwrite)
     if out is None and path.name != dataset.name:
         about += (f"this run goes to {path}, because {path.with_name(dataset.name)} is there already",)
+    if keep_data:
+        kept.keep_data(path, dataset)
     folder.write_config(path, config)
     learner = Learner(model, training)
     return Training(Run(config, learner.average.model, path), learner, train_set, held_out, about, reasons, tensorboard)
@@ -200,7 +206,7 @@ def _as_asked(value: Any) -> Any:
 
 def check_kind(family: Family[Any], dataset: Dataset) -> None:
     """Refuse data of a kind that a family does not take."""
-    kind = "images" if dataset.is_images else "points"
+    kind = dataset.kind
     if kind not in family.kinds:
         able = ", ".join(name for name, other in FAMILIES.items() if kind in other.kinds)
         raise UserError(f"{dataset.name} holds {kind}, and the family {family.name} takes {' and '.join(family.kinds)};"

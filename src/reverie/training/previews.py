@@ -16,12 +16,13 @@ from reverie.base.distances import energy_distance, nearest
 from reverie.base.errors import ReverieWarning
 from reverie.base.files import atomic
 from reverie.data import Dataset, LazyImages, at_once, evaluated_at_once
+from reverie.data.kind import Kind
 from reverie.data.looks import Look, look_at
 from reverie.draw.picture import contact_sheet, dots, figure, headed, plane, save, to_bytes, window, write_film
 from reverie.runs.run import Run
 
 FOLDER, FILM, LABELS = "previews", "film.gif", "labels.png"
-DRAWN = {False: 1000, True: 32}  # points, images of a preview
+DRAWN: dict[Kind, int] = {"points": 1000, "images": 32}  # data of a preview
 SHOWN, STEPS = 12, 12  # images on the sheet, and sampling steps
 BLOCK, MOST_LAZY = 4096, 4096  # data looked through at a time; and in all where they must be read from files
 REFERENCE = 256  # data that previews are compared with: held-out ones, and training data where those are fewer
@@ -42,7 +43,6 @@ class Previews:
 
     def __init__(self, run: Run, raw: Run, train: Dataset, held_out: Dataset) -> None:
         self.run, self.raw, self.train = run, raw, train
-        self.is_images = train.is_images
         most = at_once(train.shape, REFERENCE)
         self.held = self._encode(held_out, torch.arange(min(most, len(held_out))))
         few = min(most - len(self.held), len(train))
@@ -61,11 +61,11 @@ class Previews:
 
     def take(self, i: int) -> tuple[Look, float]:
         """Draw the sheet of step i; return what it looks like and its energy distance to data."""
-        z = draw(self.run, evaluated_at_once(self.train.shape, DRAWN[self.is_images]))
-        raw = draw(self.raw, min(SHOWN, len(z)) if self.is_images else len(z))
+        z = draw(self.run, evaluated_at_once(self.train.shape, DRAWN[self.train.kind]))
+        raw = draw(self.raw, min(SHOWN, len(z)) if self.train.kind == "images" else len(z))
         distance, index = nearest(z, self._blocks())
         path = self.run.path / FOLDER / f"step-{i:07d}.png"
-        if self.is_images:
+        if self.train.kind == "images":
             self._sheet(path, z[:SHOWN], raw, index[:SHOWN], distance[:SHOWN])
         else:
             self._clouds(path, z, raw)
@@ -98,7 +98,7 @@ class Previews:
         if len(sheets) > 1 and len({s.shape for s in sheets}) == 1:
             write_film(folder / FILM, sheets, per_second=3)
         names = self.run.config.data.labels[:LABEL_ROWS]
-        if self.is_images and names:
+        if self.train.kind == "images" and names:
             rows = [self.run.sample(LABEL_COLUMNS, label=name, steps=STEPS).x for name in names]
             titles = [name for name in names for _ in range(LABEL_COLUMNS)]
             with atomic(folder / LABELS) as aside:

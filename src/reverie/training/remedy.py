@@ -11,6 +11,7 @@ import torch
 
 from reverie.base.errors import UserError
 from reverie.base.spec import Spec, build, complete
+from reverie.data.memory import MEMORY
 from reverie.diffusion.plan import PRESETS, network_for
 from reverie.families.diffusion.family import OF_THE_DATA
 from reverie.families.diffusion.settings import DiffusionSettings
@@ -111,5 +112,7 @@ def mend(run: Run, findings: Sequence[Finding]) -> str | None:
         f" --{key.replace('_', '-')}" + ("" if value is True else f" {shlex.quote(str(value))}")
         for key, value in kept.items() if value is not None and value is not False and key not in PYTHON_ONLY
     )  # fmt: skip
+    if config.data.source == MEMORY:
+        return None  # the command line has no way to name the data
     source, out = shlex.quote(config.data.source), shlex.quote(f"{run.path}-mended")
     return f"reverie train {source} --out {out} {length}{options}"

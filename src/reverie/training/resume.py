@@ -9,6 +9,7 @@ from typing import Any
 
 from reverie.base.errors import UserError
 from reverie.base.spec import parse
+from reverie.data.memory import DataSource
 from reverie.runs import folder
 from reverie.runs.config import Config, build_model
 from reverie.runs.reread import CHOSEN, placed, reread
@@ -68,7 +69,7 @@ def resume(
     steps: int | None = None,
     device: str = "auto",
     tensorboard: bool = False,
-    data: str | Path | None = None,
+    data: DataSource | None = None,
     data_dir: str | Path | None = None,
     strict: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None,
@@ -76,8 +77,8 @@ def resume(
 ) -> Training:
     """Go on with a run where its last whole checkpoint left it; `extend` goes on with a finished one for longer.
 
-    data, data_dir: where its data are now, if they were moved; given: settings as for `prepare`; those that differ from the
-    run's are refused.
+    data, data_dir: where its data are now, if they were moved, or the data themselves; given: settings as for `prepare`;
+    those that differ from the run's are refused.
     """
     path, where = Path(path), choose_device(device)
     events.check(tensorboard)
@@ -91,15 +92,13 @@ def resume(
         complaints = checkpoints.restore(path, learner)
     run = Run(config, learner.average.model, path)
     if not config.model_family.learns_by_steps and (extend or any(row["fraction"] == 1 for row in run.metrics())):
-        raise UserError(
-            f"{path} is of the family {config.family.name}, which is fitted at once; nothing is left to do"
-        )
+        raise UserError(f"{path} is of the family {config.family.name}, which is fitted at once; nothing is left to do")
     if extend:
         run.config = config = _longer(run, minutes, steps)
     t = config.training
     if max(learner.i / (t.steps or math.inf), learner.seconds / 60 / (t.minutes or math.inf)) >= 1:
         raise UserError(f"{path} is finished; go on for longer with --extend --minutes 10, say")
-    dataset = reread(config.data, data=data, data_dir=data_dir, strict=strict, on_progress=on_progress)
+    dataset = reread(config.data, folder=path, data=data, data_dir=data_dir, strict=strict, on_progress=on_progress)
     run.config = config = config.model_copy(update={"data": placed(config.data, data, data_dir)})
     with checkpoints.locked(path):
         folder.keep_rows(path, learner.i)

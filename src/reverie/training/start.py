@@ -14,6 +14,7 @@ from reverie.base.errors import UserError
 from reverie.base.spec import Spec
 from reverie.data import Dataset
 from reverie.data.augment import told_entries
+from reverie.data.kind import described, kind_of
 from reverie.families.diffusion.family import OF_THE_DATA
 from reverie.families.diffusion.settings import settings_of
 from reverie.families.model import Family, Model
@@ -50,7 +51,7 @@ def wished_of(run: Run, wished: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(
             f"{run.path} was trained to predict {settings.target!r}, which its weights know; leave --target {target} out"
         )
-    units = {"sigma_data": settings.sigma_data} | ({"codec": settings.codec} if len(run.config.data.shape) == 1 else {})
+    units = {"sigma_data": settings.sigma_data} | ({"codec": settings.codec} if run.kind == "points" else {})
     return {"network": network_of(run), "schedule": settings.schedule, **wished, **units, "target": settings.target}
 
 
@@ -64,7 +65,7 @@ def reason(run: Run) -> str:
 def size_of(run: Run, dataset: Dataset) -> str | None:
     """Return the size to read images with to have them as the run knows them; None where they are, or are no images."""
     height, width = run.config.data.shape[1:] or (0, 0)
-    if not dataset.is_images or not height or dataset.shape[1:] == (height, width):
+    if dataset.kind != "images" or not height or dataset.shape[1:] == (height, width):
         return None
     return str(height) if height == width else f"{height}x{width}"
 
@@ -74,18 +75,15 @@ def check_shape(run: Run, dataset: Dataset) -> None:
     ours, theirs = dataset.shape, tuple(run.config.data.shape)
     if len(ours) == len(theirs) and ours[0] == theirs[0]:
         return
-    if len(theirs) == 1:
-        raise UserError(f"{run.path} is a run of points of {theirs[0]} coordinates, and {dataset.name} holds {_said(ours)}")
-    if len(ours) == 1:
-        raise UserError(f"{run.path} is a run of {_said(theirs)}, and {dataset.name} holds {_said(ours)}; start without --from")
+    if kind_of(theirs) == "points":
+        raise UserError(f"{run.path} is a run of points of {theirs[0]} coordinates, and {dataset.name} holds {described(ours)}")
+    if kind_of(ours) == "points":
+        held = f"{dataset.name} holds {described(ours)}"
+        raise UserError(f"{run.path} is a run of {described(theirs)}, and {held}; start without --from")
     raise UserError(
-        f"{run.path} is a run of {_said(theirs)}, and {dataset.name} holds {_said(ours)};"
+        f"{run.path} is a run of {described(theirs)}, and {dataset.name} holds {described(ours)};"
         f" read them alike with --size {theirs[1]}{f'x{theirs[2]}' if theirs[1] != theirs[2] else ''} --channels {theirs[0]}"
     )
-
-
-def _said(shape: tuple[int, ...]) -> str:
-    return f"images of {shape[1]}x{shape[2]}x{shape[0]}" if len(shape) == 3 else f"points of {shape[0]} coordinates"
 
 
 def record(run: Run) -> StartConfig:

@@ -38,7 +38,7 @@ class Verdict:
 
 def _shown(config: Config, look: Mapping[str, float]) -> str:
     """Say what is amiss with the previews beside the data; nothing where nothing is."""
-    if len(config.data.shape) == 1:
+    if config.data.kind == "points":
         far = look["nearest"]
         return f"samples lie {far:.2g} times as far from the closest training datum as held-out data do" if far > FAR else ""
     if look["noise"] > NOISY:
@@ -72,7 +72,7 @@ def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
     if not rows:
         return "no check on held-out data was made"
     first, last, training = rows[0], rows[-1], config.training
-    kind = "points" if len(config.data.shape) == 1 else "x".join(map(str, config.data.shape[1:])) + " images"
+    kind = "points" if config.data.kind == "points" else "x".join(map(str, config.data.shape[1:])) + " images"
     seen = last["i"] * training.batch * training.accumulate / max(1.0, (1 - HELD_OUT) * config.data.count)
     times = f"each seen {seen:,.0f} times" if seen >= 1.5 else f"{min(1.0, seen):.0%} of them seen once"
     line = f"{_time(last['seconds'])} on {config.data.count:,} {kind}, {times}: "
@@ -100,7 +100,7 @@ def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], show
     if looked and not shown:
         kind = (
             "samples lie as near to the training data as"
-            if len(config.data.shape) == 1
+            if config.data.kind == "points"
             else "previews have the detail and spread of"
         )
         return f"{flat}, and the {kind} held-out data: more time will give little"

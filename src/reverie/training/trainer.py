@@ -23,6 +23,7 @@ from reverie.draw.picture import loss_curve, save
 from reverie.families.model import TrainedModel
 from reverie.runs import folder
 from reverie.runs.classifier import CLASSIFIER_FILE
+from reverie.runs.kept import KEPT_DATA
 from reverie.runs.run import Run
 from reverie.runs.step import Step
 from reverie.training import checkpoints
@@ -38,6 +39,7 @@ from reverie.training.watch import Doctor
 LOSS_PICTURE = "loss.png"
 RUN_FILES = (
     folder.CONFIG, folder.WEIGHTS_FILE, folder.EARLY_FILE, folder.METRICS, LOSS_PICTURE, checkpoints.LOCK, CLASSIFIER_FILE,
+    KEPT_DATA,
 )  # fmt: skip
 RUN_FOLDERS = (PREVIEWS, checkpoints.FOLDER, EVENTS)
 SMALL_NETWORK = 100_000  # parameters below which one thread is as quick as several
@@ -78,7 +80,7 @@ class Training:
 
     def sample_command(self) -> str:
         """Return the command that samples from the run."""
-        count = 64 if self.train.is_images else 2000
+        count = 64 if self.train.kind == "images" else 2000
         return f"reverie sample {shlex.quote(str(self.run.path))} -n {count} --out {shlex.quote(self.run.path.name + '.png')}"
 
     def resume_command(self) -> str:

@@ -37,7 +37,7 @@ def network_facts(run: Run, data: Tensor) -> NetworkFacts:
         return NetworkFacts()
     return NetworkFacts(
         model.denoiser.schedule, linear_filter(model, model.encode(data.to(model.device))),
-        first_map(model) if len(model.shape) == 3 else None, sizes(run.diffusion_settings.network),
+        first_map(model) if model.kind == "images" else None, sizes(run.diffusion_settings.network),
     )  # fmt: skip
 
 
@@ -84,7 +84,7 @@ class Doctor:
             step = replace(step, linear_levels=self.facts.linear.loss_levels)
         self.rows.extend(step.as_rows())
         patient = Patient(
-            self.rows, self.training.run.model, self.data, self.training.train.is_images, self._movement(), self.look,
+            self.rows, self.training.run.model, self.data, self.training.train.kind, self._movement(), self.look,
             self.previews.truth, len(self.training.train), self.training.run.config.asked, self.facts, self.looked_at,
         )  # fmt: skip
         found = {finding.check: finding for finding in examine(patient)}

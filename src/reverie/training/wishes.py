@@ -17,6 +17,7 @@ from reverie.base.spec import one_line
 from reverie.data import DATASETS, Dataset, evaluated_at_once
 from reverie.data.fitting import said, whole_side
 from reverie.data.folder import MEMORY_LIMIT
+from reverie.data.memory import DataSource, in_memory
 from reverie.data.pixels import parse_size
 from reverie.families.diffusion.levels import LOOKED_AT, OPTIMUM_MOST
 from reverie.families.model import Family
@@ -45,14 +46,17 @@ class Wishes:
     smaller: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def check(self, data: str, size: str | None) -> None:
+    def check(self, data: DataSource, size: str | None) -> None:
         """Refuse what no data could make possible."""
         try:
             TrainingConfig(**{"steps": 1, **self.settings})
         except ValidationError as error:
             raise UserError(f"cannot train like this: {one_line(error)}") from None
         self.family.check(self.wished)
-        if size is not None and data not in DATASETS and (Path(data).is_dir() or Path(data).suffix.lower() == ".zip"):
+        if size is None or in_memory(data):
+            return
+        path = Path(str(data))
+        if str(data) not in DATASETS and (path.is_dir() or path.suffix.lower() == ".zip"):
             self.footprint_of(_form(1, *parse_size(size)))  # the number of channels is not known yet, and one is always allowed
 
     def footprint_of(self, form: Dataset) -> Footprint | None:

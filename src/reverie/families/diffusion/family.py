@@ -33,7 +33,7 @@ OF_THE_DATA = ("channels", "height", "width", "labels", "told")  # options of a 
 
 def spread(dataset: Dataset) -> float:
     """Return the standard deviation of the data in model units: 1 for points, that of 2 x - 1 for images."""
-    if not dataset.is_images:
+    if dataset.kind != "images":
         return 1.0
     return max(float(2 * dataset.some(SPREAD_SAMPLE).std()), 1e-3)
 
@@ -87,10 +87,10 @@ class DiffusionFamily(Family[DiffusionSettings]):
         full |= {"told": n} if (n := len(told_entries(augment, data.shape))) else {}
         if (slow := slow_size(full)) and "stem" not in network:
             reasons += (slow,)
-        if data.is_images and training.get("minutes") and request.device == "cpu":
+        if data.kind == "images" and training.get("minutes") and request.device == "cpu":
             reasons += (expectation(data.shape, training["minutes"]),)
         codec: Spec = {"name": "pixels"}
-        if not data.is_images:
+        if data.kind != "images":
             codec = standard_spec(request.train.batch(torch.arange(len(request.train)))[0])
         given = {key: wished[key] for key in ("weight", "times", "label_dropout", "sigma_data", "codec") if key in wished}
         try:

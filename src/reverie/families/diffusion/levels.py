@@ -11,6 +11,7 @@ from torch import Tensor
 
 from reverie.base.noise import mix_seed
 from reverie.data import Dataset, evaluated_at_once
+from reverie.data.kind import Kind
 from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.loss import loss, weight_of
 from reverie.diffusion.oracle import DatasetDenoiser
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from reverie.families.diffusion.model import Diffusion
 
 LEVELS = 4  # the held-out loss is told for as many ranges of t
-HELD_OUT_DRAWS = {False: 2000, True: 512}  # noised points, noised images of which the held-out loss is the mean
+HELD_OUT_DRAWS: dict[Kind, int] = {"points": 2000, "images": 512}  # noised data of which the held-out loss is the mean
 LOOKED_AT = 256  # of these, at a time
 LARGE, LARGE_DRAWS = 1024, 256  # numbers in an image above which a check, which must be had often, makes fewer draws
 OPTIMUM_MOST = 10**8  # numbers in a training set, above which its optimum is not worked out
@@ -60,7 +61,7 @@ def noised_losses(
     """
     d = model.denoiser
     times, losses = [], []
-    for t, truth, cond in _draws(model, data, seed, draws or HELD_OUT_DRAWS[data.is_images]):
+    for t, truth, cond in _draws(model, data, seed, draws or HELD_OUT_DRAWS[data.kind]):
         times.append(t)
         losses.append(loss(denoiser or d, truth, t, cond, d.target, model.weight, d.sigma_data).double().cpu())
     return torch.cat(times), torch.cat(losses)
@@ -68,7 +69,7 @@ def noised_losses(
 
 def check_draws(data: Dataset) -> int:
     """Return how many draws a check makes: a function of the data alone, so that checks of all runs on them compare."""
-    return LARGE_DRAWS if data.is_images and math.prod(data.shape) > LARGE else HELD_OUT_DRAWS[data.is_images]
+    return LARGE_DRAWS if data.kind == "images" and math.prod(data.shape) > LARGE else HELD_OUT_DRAWS[data.kind]
 
 
 def held_out_loss(model: Diffusion, data: Dataset, seed: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:

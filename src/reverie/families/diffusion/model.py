@@ -15,6 +15,7 @@ from reverie.base.noise import Noise, mix_seed
 from reverie.data import Dataset
 from reverie.data.augment import Augment
 from reverie.data.codec import Codec
+from reverie.data.kind import Kind, kind_of
 from reverie.diffusion.denoiser import NULL, Denoiser, Given, NetDenoiser, Steer, Told
 from reverie.diffusion.likelihood.bound import Bound, bound, check_data, continuous_bound
 from reverie.diffusion.likelihood.flow import LogProb, dequantise, log_prob
@@ -50,9 +51,9 @@ class Diffusion(TrainedModel):
         self.label_count = labels
 
     @property
-    def kind(self) -> str:
-        """The kind of data."""
-        return "images" if len(self.shape) == 3 else "points"
+    def kind(self) -> Kind:
+        """What one datum is."""
+        return kind_of(self.shape)
 
     def encode(self, x: Tensor) -> Tensor:
         """Return data in model units, by the codec."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from reverie.base.errors import UserError, pick
 from reverie.base.spec import build
+from reverie.data.kind import Kind
 from reverie.diffusion.denoiser import Denoiser, LowPrecision, Steer
 from reverie.diffusion.guidance import AutoGuided, ClassifierFree, ClassifierGuided, check_scale, read_interval
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, Sampler
@@ -19,7 +20,7 @@ PRECISIONS = {"fp32": False, "bf16": True}  # whether numbers are rounded within
 # Sampler, steps and grid when nothing is said.  docs/benchmarks.md has the measurement for images: DDPM of 40 steps is the
 # best, because fresh noise lets the model correct what it did wrong before; with 2,000 samples dpm++sde of 10 steps is nearly
 # as good (Fréchet distances 2.72 and 2.74 against 2.69 and 2.48, two seeds).
-DEFAULTS = {"points": ("ddim", 50, "uniform"), "images": ("ddpm", 40, "uniform")}
+DEFAULTS: dict[Kind, tuple[str, int, str]] = {"points": ("ddim", 50, "uniform"), "images": ("ddpm", 40, "uniform")}
 # The options, and what each is when it is not given.  steer, origin and times are not for users but for steering: a wrapper
 # of the guided denoiser, data to start from, and a grid in place of the one that the options ask for.
 OPTIONS: Mapping[str, Any] = {
@@ -29,14 +30,14 @@ OPTIONS: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def chosen_sampling(kind: str, options: Mapping[str, Any]) -> tuple[str, int, str]:
+def chosen_sampling(kind: Kind, options: Mapping[str, Any]) -> tuple[str, int, str]:
     """Return the names of sampler and grid and the number of steps: those asked for, or else the defaults."""
     sampler, steps, grid = DEFAULTS[kind]
     asked = {key: options[key] for key in ("sampler", "steps", "grid") if options.get(key) is not None}
     return asked.get("sampler", sampler), asked.get("steps", steps), asked.get("grid", grid)
 
 
-def build_sampling(kind: str, schedule: Schedule, options: Mapping[str, Any]) -> tuple[Sampler, Tensor]:
+def build_sampling(kind: Kind, schedule: Schedule, options: Mapping[str, Any]) -> tuple[Sampler, Tensor]:
     """Build the sampler and the times that the options ask for, and refuse what does not go together."""
     named, steps, spaced = chosen_sampling(kind, options)
     if not 1 <= steps <= MOST_STEPS:
@@ -47,7 +48,7 @@ def build_sampling(kind: str, schedule: Schedule, options: Mapping[str, Any]) ->
 
 
 def build_guidance(
-    kind: str, labels: int, options: Mapping[str, Any], weights: tuple[float, ...],
+    kind: Kind, labels: int, options: Mapping[str, Any], weights: tuple[float, ...],
     classifier: Callable[[], nn.Module] | None = None, weak: Callable[[], Denoiser] | None = None,
 ) -> Steer:  # fmt: skip
     """Return the wrapper that guides the model's denoiser as the options ask, and refuse what has no meaning.

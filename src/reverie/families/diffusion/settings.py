@@ -11,6 +11,7 @@ from reverie.base.errors import UserError, pick
 from reverie.base.spec import Spec, build
 from reverie.data.augment import build_augment, told_entries
 from reverie.data.codec import CODECS
+from reverie.data.kind import kind_of
 from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.loss import TIMES, WEIGHTS
 from reverie.diffusion.pair import TARGETS
@@ -58,7 +59,7 @@ def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int
         raise UserError(f"the data have {labels} labels but the network has {network.get('labels', 0)}")
     if (told := len(told_entries(settings.augment, data))) != network.get("told", 0):
         raise UserError(f"the augmentations tell {told} numbers but the network is told {network.get('told', 0)}")
-    if len(data) == 1 and "mean" in settings.codec and len(settings.codec["mean"]) != data[0]:
+    if kind_of(data) == "points" and "mean" in settings.codec and len(settings.codec["mean"]) != data[0]:
         raise UserError(f"the data have {data[0]} coordinates but the codec has {len(settings.codec['mean'])}")
 
 

@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: progress on standard error, results on standard output."""
+"""What a person sees in a terminal or a notebook: progress on standard error, results on standard output."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -21,6 +22,12 @@ EVERY = 10.0  # seconds between lines where there is no terminal to draw a bar o
 FRESH = 1.25  # times the steps of the last check, up to which its held-out loss is shown beside the training loss
 JUDGED = 5.0  # seconds of training after which it is known whether the machine is busy
 NOTE = 74  # columns that the longest progress note takes, so that it fits 80 with a bar or a percentage before it
+
+
+def someone_watches() -> bool:
+    """Tell whether a person is likely to see what is printed: on a terminal, or in IPython and notebooks."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return sys.stderr.isatty() or (shell is not None and shell() is not None)
 
 
 def clock(seconds: float) -> str:
@@ -100,7 +107,8 @@ class Screen:
 
     def _bar(self, *columns: ProgressColumn) -> Progress:
         usual = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
-        shown = self.talks and self.console.is_terminal
+        drawn = self.console.is_terminal and (not self.console.is_jupyter or find_spec("ipywidgets") is not None)
+        shown = self.talks and drawn
         return Progress(*(columns or usual), console=self.console, transient=True, disable=not shown)
 
     def follow_training(self, steps: Iterable[Step]) -> Step:
@@ -153,7 +161,7 @@ class Screen:
             yield update
 
     @contextmanager
-    def counting(self, what: str) -> Iterator[Callable[[int, int], None]]:
-        """Show a bar that follows what is yielded, called with (done, of)."""
+    def counting(self, what: str) -> Iterator[Callable[[str, int, int], None]]:
+        """Show one bar, named by what is counted, that follows what is yielded, called with (what, done, of)."""
         with self.reading() as update:
-            yield lambda done, of: update(what, done, of)
+            yield lambda _, done, of: update(what, done, of)

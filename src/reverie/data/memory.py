@@ -1,0 +1,299 @@
+"""Data that are in memory already: arrays, tensors, images, tables and data sets of other libraries, told by what they can do.
+
+None of those libraries is imported: what has columns is a table, what has a length and members is a list of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, Protocol, TypeGuard
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from reverie.base.errors import UserError
+from reverie.data.arrays import array_labels, from_array
+from reverie.data.dataset import Dataset
+from reverie.data.folder import choose_form, conversions
+from reverie.data.form import Options, classes, images_dataset, shown_sizes
+from reverie.data.pixels import Broken, fitted, header_of, quiet, workers
+from reverie.data.table import find_label, table_dataset
+
+MEMORY = "(memory)"  # the source of data that were read from nowhere: neither a name nor a whole path
+NAME = "data"
+CHANNELS = (1, 3, 4)
+FLAT = 64  # coordinates from which points may be images that someone flattened
+
+
+class Members(Protocol):
+    """An array, a tensor, a list, a table, a data set of torch or of Hugging Face: what has a length and members."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, key: Any, /) -> Any: ...
+
+
+DataSource = str | Path | Members
+
+
+def in_memory(data: object) -> TypeGuard[Members]:
+    """Tell data themselves from the name or the path of some."""
+    return not isinstance(data, str | PathLike)
+
+
+def from_memory(data: Any, options: Options) -> Dataset:
+    """Return data in memory as a data set.
+
+    (N,) and (N, D) are points; (N, H, W), (N, H, W, C) and (N, C, H, W) images, bytes from 0 to 255 or real numbers from 0 to
+    1; a list of PIL images is fitted as a folder of them is; (x, labels) and members (x, label) have labels; of a table,
+    columns of numbers are coordinates, as in a .csv file, or a column of PIL images the images.
+    """
+    if isinstance(data, Mapping):
+        parts = ", ".join(map(str, list(data)[:6]))
+        raise UserError(f"the data are several, by the names {parts}; give one of them, or a pair (x, labels)")
+    if isinstance(data, Tensor):
+        return _from_numbers(_numpy(data), "the tensor", options)
+    if isinstance(data, np.ndarray):
+        return _from_numbers(data, "the array", options)
+    if isinstance(data, Image.Image):
+        raise UserError("the data are one image; give a list of images")
+    if (table := _table(data)) is not None:
+        return _from_table(table, options)
+    if callable(getattr(data, "__array__", None)):
+        return _from_numbers(np.asarray(data), f"the {type(data).__name__}", options)
+    try:
+        count = len(data)
+        first = data[0] if count else None
+    except (TypeError, IndexError, KeyError):
+        raise UserError(
+            f"data of type {type(data).__name__} have no length or no members to be asked for by number; "
+            "give an array, a tensor, a list of images, a table, or the name or path of data"
+        ) from None
+    if not count:
+        raise UserError("the data are empty; give at least 2 members")
+    if isinstance(data, tuple) and count == 2 and not isinstance(first, Image.Image):
+        return _labelled(data[0], data[1], options)
+    if _is_pair(first):
+        pairs = [data[k] for k in range(count)]
+        if not all(_is_pair(pair) for pair in pairs):
+            raise UserError("some members of the data are pairs (x, label) and others are not; give all of them alike")
+        names = getattr(data, "classes", None)  # as the data sets of torchvision have it
+        return _labelled([x for x, _ in pairs], _named([label for _, label in pairs], names), options)
+    return _from_list([data[k] for k in range(count)], options)
+
+
+def _labelled(x: Any, labels: Any, options: Options) -> Dataset:
+    """Return data with labels that were given beside them."""
+    made = from_memory(x, replace(options, labels="none"))
+    if options.labels == "none":
+        return made
+    if options.labels != "auto":
+        raise UserError(f"labels by {options.labels!r} are not needed where labels are given beside the data; leave them out")
+    values = _numpy(labels) if isinstance(labels, Tensor) else np.asarray(labels)
+    if values.dtype.kind == "O":
+        values = np.array([str(value) for value in values.reshape(-1)])
+    if values.dtype.kind not in "buifUS" or values.size != max(values.shape, default=0):
+        raise UserError(
+            f"the labels have the shape {values.shape} and the type {values.dtype}; in a pair (x, labels) they are one"
+            " whole number or name for each member of x"
+        )
+    numbers, names = array_labels(values, len(made), "the pair (x, labels)")
+    return replace(made, labels=numbers, label_names=names, report={**made.report, "classes": classes(numbers, names)})
+
+
+def _is_pair(member: Any) -> bool:
+    """Tell (x, label) from a row of two numbers: x has members of its own, or is an image, and the label has none."""
+    if not isinstance(member, tuple | list) or len(member) != 2:
+        return False
+    x, label = member
+    large = isinstance(x, Image.Image | list | tuple) or getattr(x, "ndim", 0) > 0
+    return large and (isinstance(label, str | int | float) or getattr(label, "ndim", 1) == 0)
+
+
+def _named(labels: Sequence[Any], names: Sequence[str] | None) -> list[Any]:
+    """Return plain labels: numbers as they are, or as the names that they stand for."""
+    plain: list[Any] = [label.item() if isinstance(label, Tensor | np.generic) else label for label in labels]
+    if names is None or not all(isinstance(k, int) and 0 <= k < len(names) for k in plain):
+        return plain
+    return [str(names[k]) for k in plain]
+
+
+def _from_list(members: Sequence[Any], options: Options) -> Dataset:
+    if any(isinstance(member, Image.Image) for member in members):
+        return _from_images(members, options)
+    if all(isinstance(member, str | PathLike) for member in members):
+        raise UserError("the data are a list of words or paths; give the folder that the files lie in, or the opened images")
+    try:
+        x = np.stack([_numpy(member) if isinstance(member, Tensor) else np.asarray(member) for member in members])
+    except ValueError:
+        raise UserError(
+            "the members of the data have different shapes; give arrays of one shape, or PIL images, which are fitted"
+        ) from None
+    return _from_numbers(x, "the list", options)
+
+
+def _numpy(x: Tensor) -> np.ndarray:
+    x = x.detach().cpu()
+    return np.asarray((x.float() if x.dtype == torch.bfloat16 else x).numpy())
+
+
+def _from_numbers(x: np.ndarray, source: str, options: Options) -> Dataset:
+    """Return an array as points or images; what could be meant in two ways is refused."""
+    if x.dtype.kind not in "buif":
+        raise UserError(f"{source} holds values of type {x.dtype}; give numbers")
+    if options.labels not in ("auto", "none"):
+        raise UserError(f"{source} has no labels by {options.labels!r}; give a pair (x, labels)")
+    if x.ndim in (3, 4) and x.size:
+        _check_axes(x.shape, source)
+        _check_range(x, source)
+    made = from_array(x, None, NAME, source, options)
+    side = math.isqrt(made.shape[0])
+    if made.kind == "points" and made.shape[0] >= FLAT and side**2 == made.shape[0]:
+        note = f"points of {made.shape[0]} coordinates; if these are images, give them as (N, {side}, {side})"
+        made = replace(made, notes=(*made.notes, note))
+    return made
+
+
+def _check_axes(shape: tuple[int, ...], source: str) -> None:
+    if len(shape) == 3 and shape[2] in CHANNELS[1:]:
+        raise UserError(
+            f"{source} has the shape {shape}, which is one image (H, W, C) or {shape[0]} that are {shape[2]} pixels wide;"
+            " give images as (N, H, W), (N, H, W, C) or (N, C, H, W)"
+        )
+    if len(shape) == 4 and shape[1] in CHANNELS and shape[3] in CHANNELS:
+        raise UserError(
+            f"{source} has the shape {shape}, whose channels could come second or last; give images that are higher"
+            " and wider than 4 pixels, or grey ones as (N, H, W)"
+        )
+
+
+def _check_range(x: np.ndarray, source: str) -> None:
+    """Refuse pixels whose white is not known: it is 255 for whole numbers, and 1 for real ones and for truth values."""
+    low, high = float(x.min()), float(x.max())
+    if x.dtype.kind == "b" or not (math.isfinite(low) and math.isfinite(high)):  # the latter is refused by its reader
+        return
+    found = f"{source} holds pixels of type {x.dtype} from {low:g} to {high:g}"
+    if x.dtype.kind in "ui":
+        if high <= 1:
+            raise UserError(f"{found}, where white is 255: all would be black; give bool, or multiply by 255")
+        if low < 0 or high > 255:
+            raise UserError(f"{found}; give bytes from 0 to 255, or real numbers from 0 to 1")
+        return
+    if low >= 0 and high <= 1:
+        return
+    way = "undo what they were normalised by"
+    if low >= 0 and high <= 255:
+        way = "divide by 255, or give them as uint8"
+    elif low >= -1 and high <= 1:
+        way = "give (x + 1) / 2 if they run from -1 to 1"
+    raise UserError(f"{found}; real numbers must lie between 0 (black) and 1 (white): {way}")
+
+
+def _from_images(images: Sequence[Any], options: Options) -> Dataset:
+    """Return PIL images, of any sizes and modes, as a folder of them would be read."""
+    for k, image in enumerate(images):
+        if not isinstance(image, Image.Image):
+            raise UserError(f"member {k} is of type {type(image).__name__} among PIL images; give images alone")
+    try:
+        with quiet():
+            headers = [header_of(image) for image in images]
+            recipe, notes = choose_form(headers, options)
+            x = np.stack(list(workers().map(lambda image: fitted(image, recipe), images)))
+    except Broken as error:
+        raise UserError(f"an image of the list cannot be used: {error}") from None
+    notes += conversions(headers, recipe.channels, options.channels)
+    size = (recipe.height, recipe.width)
+    fit_to = replace(options, size=size, channels=recipe.channels, fit=recipe.fit)
+    made = images_dataset(NAME, x, None, (), fit_to, notes, "the list of images")
+    sizes = shown_sizes(Counter((header.height, header.width) for header in headers))
+    modes = dict(Counter(header.mode for header in headers).most_common())
+    return replace(made, report={**made.report, "sizes": sizes, "modes": modes})
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Columns by name, and the names of classes that a column of numbers stands for, where it has any."""
+
+    columns: Sequence[str]
+    read: Callable[[int], Any]
+    classes: Callable[[int], Sequence[str] | None]
+
+    def values(self, k: int) -> np.ndarray:
+        """Return one column: numbers where all are, and objects otherwise."""
+        column = self.read(k)
+        to_numpy = getattr(column, "to_numpy", None)
+        values = np.asarray(to_numpy()) if callable(to_numpy) else _objects(column)
+        if values.dtype.kind == "O" and values.ndim == 1 and all(_is_number(value) for value in values):
+            return np.array([np.nan if value is None else float(value) for value in values])
+        return values
+
+    def words(self, k: int) -> list[str]:
+        """Return one column as labels."""
+        values = [value.item() if isinstance(value, np.generic) else value for value in self.values(k)]
+        whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
+        return [str(v).strip() for v in _named(whole, self.classes(k))]
+
+
+def _objects(column: Sequence[Any]) -> np.ndarray:
+    """Return a list as an array; images stay images, which numpy would take apart."""
+    if not any(isinstance(value, Image.Image) for value in column):
+        return np.asarray(column)
+    values = np.empty(len(column), object)
+    for k, value in enumerate(column):
+        values[k] = value
+    return values
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | np.number)
+
+
+def _table(data: Any) -> _Table | None:
+    """Return the columns of a frame of pandas or polars, or of a data set of Hugging Face; None for what has no columns."""
+    names = getattr(data, "column_names", None)
+    if names is not None and not callable(names):
+        features = getattr(data, "features", None) or {}
+
+        def classes_of(k: int) -> Sequence[str] | None:
+            return getattr(features.get(names[k]), "names", None)
+
+        return _Table(names, lambda k: list(data[names[k]]), classes_of)
+    columns = getattr(data, "columns", None)
+    if columns is None or isinstance(columns, str) or not isinstance(columns, Iterable):
+        return None
+    kept = list(columns)
+    return _Table([str(name) for name in kept], lambda k: data[kept[k]], lambda k: None)
+
+
+def _from_table(table: _Table, options: Options) -> Dataset:
+    """Return columns of numbers as points, or a column of PIL images as images, with the labels of another column."""
+    width = len(table.columns)
+    if not width:
+        raise UserError("the table has no columns; expected rows of numbers, or images")
+    found = [table.values(k) for k in range(width)]
+    if not len(found[0]):
+        raise UserError("the table has no rows; expected rows of numbers, or images")
+    words = {
+        k: max((len(v) for v in values if isinstance(v, str)), default=2**31)
+        for k, values in enumerate(found)
+        if values.dtype.kind not in "buif" or values.ndim != 1
+    }
+    told = [name for k, name in enumerate(table.columns) if table.classes(k) is not None]
+    wished = told[0] if len(told) == 1 and options.labels == "auto" else options.labels
+    label, labels, notes = find_label(table.columns, words, table.words, wished, "the table")
+    pictures = [k for k in words if k != label and isinstance(found[k][0], Image.Image)]
+    if pictures:
+        alone = replace(options, labels="auto")
+        return _labelled(list(found[pictures[0]]), labels, alone) if labels else _from_images(list(found[pictures[0]]), alone)
+    numeric = [k for k in range(width) if k != label and k not in words]
+    if not numeric:
+        raise UserError("the table has no column of numbers and none of images; expected rows of numbers")
+    x = np.stack([found[k].astype(np.float64) for k in numeric], 1)
+    return table_dataset(NAME, x, labels, options, notes, "the table")

@@ -1,0 +1,112 @@
+"""What editing gives: images drawn again, taken to their noise and back, or led over into each other, which save themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import DTypeLike
+
+from reverie.base.errors import UserError
+from reverie.base.files import writable_folder, write_array
+from reverie.draw.picture import PICTURE_SUFFIXES, png_bytes, save
+from reverie.runs.samples import Samples, counted_samples
+from reverie.steering.sheets import edit_sheet, inversion_sheet, save_way
+
+SHEET_SUFFIXES = (*PICTURE_SUFFIXES, ".npy")
+WAY_SUFFIXES = (".mp4", ".gif", ".png", ".npy")
+
+
+def check_suffix(out: str | Path, suffixes: tuple[str, ...]) -> Path:
+    """Refuse an output that cannot be written, before any work is done for it."""
+    path = Path(out)
+    if path.suffix.lower() not in suffixes or path.is_dir():
+        raise UserError(f"cannot write {path}: choose a name that ends in {', '.join(suffixes)}")
+    writable_folder(path.parent)
+    return path
+
+
+def _save_sheet(path: str | Path, sheet: Figure, x: np.ndarray) -> list[Path]:
+    out = check_suffix(path, SHEET_SUFFIXES)
+    if out.suffix.lower() == ".npy":
+        write_array(out, x)
+    else:
+        save(sheet, out)
+    return [out]
+
+
+@dataclass(frozen=True, repr=False)
+class Edits:
+    """An image drawn again.  image: (H, W[, C]); x: (S, N, H, W[, C]) in [0, 1] for S strengths and N seeds."""
+
+    image: np.ndarray
+    x: np.ndarray
+    strengths: tuple[float, ...]
+    caption: str = ""
+
+    def __repr__(self) -> str:
+        return f"Edits({counted_samples(self.x[0])} at each strength of {', '.join(f'{s:g}' for s in self.strengths)})"
+
+    def _repr_png_(self) -> bytes:
+        return png_bytes(edit_sheet(self, self.caption))
+
+    def save(self, path: str | Path) -> list[Path]:
+        """Write the sheet (.png), strengths across and seeds down, or the images (.npy); return the files written."""
+        return _save_sheet(path, edit_sheet(self, self.caption), self.x)
+
+
+@dataclass(frozen=True, repr=False)
+class Inversion:
+    """An image, the noise it comes from, and what comes back.
+
+    image, back: (H, W[, C]) in [0, 1]; noise: the same, unit noise (a model of the run takes it to `back`); error: the
+    root mean square difference of image and back; mean, deviation: of the noise, 0 and 1 for true noise.
+    """
+
+    image: np.ndarray
+    noise: np.ndarray
+    back: np.ndarray
+    error: float
+    mean: float
+    deviation: float
+    evaluations: int
+
+    def __repr__(self) -> str:
+        return f"Inversion(error {self.error:.4g}, noise of mean {self.mean:.2f} and deviation {self.deviation:.2f})"
+
+    def _repr_png_(self) -> bytes:
+        return png_bytes(inversion_sheet(self))
+
+    def save(self, path: str | Path) -> list[Path]:
+        """Write the sheet (.png), or the noise (.npy); return the files written."""
+        return _save_sheet(path, inversion_sheet(self), self.noise)
+
+
+@dataclass(frozen=True, repr=False)
+class Way:
+    """The images on the way from one to another.  x: (N, H, W) or (N, H, W, C) in [0, 1]."""
+
+    x: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.x, dtype=dtype)
+
+    def __repr__(self) -> str:
+        return f"Way({counted_samples(self.x)})"
+
+    def _repr_png_(self) -> bytes:
+        return Samples(self.x).picture()
+
+    def save(self, path: str | Path) -> list[Path]:
+        """Write a film there and back (.mp4, .gif), some of the images in a row (.png), or all (.npy)."""
+        out = check_suffix(path, WAY_SUFFIXES)
+        if out.suffix.lower() == ".npy":
+            write_array(out, self.x)
+        else:
+            save_way(self.x, out)
+        return [out]

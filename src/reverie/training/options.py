@@ -1,0 +1,72 @@
+"""The options of a training, by name and type, so that editors and type checkers know them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, TypedDict
+
+from reverie.base.progress import Tell
+from reverie.base.spec import Spec
+
+
+class ReadingOptions(TypedDict, total=False):
+    """How data are read.
+
+    points: how many to generate, for data that are; size: "32" or "64x48" (height x width); fit: "crop", "pad", "stretch" or
+    "auto"; channels: 1 grey, 3 colour, 4 with transparency; labels: "auto", "none", where they come from, or a column of a
+    table; data_dir: where the files of named data sets are; strict: refuse broken files instead of skipping them;
+    on_progress: told (what, done, of).
+    """
+
+    points: int
+    size: str | None
+    fit: str
+    channels: int | None
+    labels: str
+    data_dir: str | Path | None
+    strict: bool
+    on_progress: Tell | None
+
+
+class TrainingOptions(ReadingOptions, total=False):
+    """How to train; what is not given is chosen for the data and the time.
+
+    steps, minutes, epochs: how long, one of them; until: "good" stops when nothing improves; extend: go on with a finished run
+    for longer; start_from: a run whose weights are the first ones; keep_data: keep a copy of the data in the run; overwrite:
+    replace a run that is in the folder; family: a name with its own options, like "mixture:components=8"; schedule, network,
+    target, augment, weight, times, label_dropout, sigma_data, codec: options of the family diffusion, by name, like
+    "linear:steps=40"; the others are fields of `reverie.runs.config.TrainingConfig`.
+    """
+
+    family: str | Spec
+    steps: int | None
+    minutes: float | None
+    epochs: float | None
+    until: Literal["end", "good"]
+    extend: bool
+    seed: int
+    device: str
+    start_from: str | Path | None
+    keep_data: bool
+    overwrite: bool
+    tensorboard: bool
+    schedule: str | Spec | None
+    network: str | Spec | None
+    target: str | None
+    augment: str | Sequence[str | Spec]
+    weight: str
+    times: str
+    batch: int
+    accumulate: int
+    optimizer: Literal["adamw", "muon"]
+    learning_rate: float
+    decay: Literal["cosine", "step"]
+    warmup: float
+    ema_share: float
+    gradient_limit: float
+    weight_decay: float
+    precision: Literal["fp32", "bf16"]
+    label_dropout: float
+    sigma_data: float
+    codec: Spec

@@ -1,0 +1,56 @@
+"""Kinds of data: every data set and every table that depends on the kind knows them by name."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+import torch
+
+from reverie.base.errors import UserError
+from reverie.data import load_data
+from reverie.data.dataset import Dataset
+from reverie.data.kind import DIMENSIONS, KINDS, Kind, kind_of, kind_of_samples
+from reverie.evaluation.measure import MEASURES
+from reverie.families import FAMILIES
+from reverie.families.diffusion.levels import HELD_OUT_DRAWS
+from reverie.families.diffusion.sampling import DEFAULTS
+from reverie.gallery import guidance, samplers
+from reverie.runs.config import DataConfig
+from reverie.steering.restore import DEFAULT_METHOD, RESULTS
+from reverie.training.previews import DRAWN
+
+
+@pytest.mark.parametrize(
+    "table",
+    [KINDS, MEASURES, DEFAULTS, DEFAULT_METHOD, RESULTS, HELD_OUT_DRAWS, DRAWN, guidance.SHOWN, samplers.SHOWN],
+)
+def test_every_table_knows_every_kind(table: dict[Kind, object]) -> None:
+    assert set(table) == set(get_args(Kind)) == set(DIMENSIONS.values())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_takes_kinds_that_there_are(family: str) -> None:
+    assert FAMILIES[family].kinds and set(FAMILIES[family].kinds) <= set(KINDS)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("spiral", "points"), ("digits8", "images")])
+def test_a_data_set_and_its_run_have_one_kind(name: str, kind: Kind) -> None:
+    data = load_data(name, 20)
+    assert data.kind == data.report["kind"] == kind_of(data.shape) == kind
+    assert data.split(0)[1].kind == kind
+    assert DataConfig(name=name, count=len(data), shape=data.shape).kind == kind
+
+
+def test_the_kind_of_a_form_without_pixels_is_known() -> None:
+    assert Dataset("x", torch.empty(5, 3, 8, 8, dtype=torch.uint8, device="meta")).kind == "images"
+
+
+def test_samples_in_user_units_tell_their_kind() -> None:
+    assert [kind_of_samples(shape) for shape in ((9, 2), (9, 8, 8), (9, 8, 8, 3))] == ["points", "images", "images"]
+
+
+@pytest.mark.parametrize("shape", [(), (3, 4), (1, 2, 3, 4)])
+def test_another_shape_is_of_no_kind(shape: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match="neither points"):
+        kind_of(shape)
