@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from reverie.families.closed_forms import GaussianFamily, MixtureFamily, PCAFamily
 from reverie.families.diffusion.family import DiffusionFamily
 from reverie.families.model import FAMILIES
 
-FAMILIES.update({family.name: family for family in (DiffusionFamily(),)})
+FAMILIES.update({family.name: family for family in (DiffusionFamily(), GaussianFamily(), MixtureFamily(), PCAFamily())})
 
 __all__ = ["FAMILIES"]
