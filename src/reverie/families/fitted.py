@@ -56,7 +56,7 @@ class FittedDensity(FittedModel):
 
     def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
         """Draw at once: there is one frame."""
-        if wanted.cond is not None and wanted.cond.ndim > 1:
+        if wanted.weights != (1.0,) or (wanted.cond is not None and wanted.cond.ndim > 1):
             raise UserError("labels are composed by guidance, which this family does not have; give one label")
         x = self._density().draw(wanted.seeds, wanted.cond).float()
         yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))

@@ -19,7 +19,7 @@ from reverie.data import Dataset, LazyImages, at_once, evaluated_at_once
 from reverie.data.kind import Kind
 from reverie.data.looks import Look, look_at
 from reverie.draw.picture import contact_sheet, dots, figure, headed, plane, save, to_bytes, window, write_film
-from reverie.runs.run import Run
+from reverie.runs.run import Options, Run
 
 FOLDER, FILM, LABELS = "previews", "film.gif", "labels.png"
 DRAWN: dict[Kind, int] = {"points": 1000, "images": 32}  # data of a preview
@@ -29,11 +29,16 @@ REFERENCE = 256  # data that previews are compared with: held-out ones, and trai
 LABEL_ROWS, LABEL_COLUMNS = 20, 8
 
 
+def quickly(run: Run) -> Options:
+    """Return the options of a quick drawing: few steps, of the model as it is, where it is drawn in steps at all."""
+    return {"steps": STEPS, "autoguidance": 1.0} if "steps" in run.config.model_family.options else {}
+
+
 def draw(run: Run, n: int) -> Tensor:
     """Return n samples in model units, (n, ...): always the same seeds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ReverieWarning)  # it was said when the training was prepared
-        for frame in run.frames(n, steps=STEPS):
+        for frame in run.frames(n, **quickly(run)):
             last = frame
     return last.x0
 
@@ -99,7 +104,7 @@ class Previews:
             write_film(folder / FILM, sheets, per_second=3)
         names = self.run.config.data.labels[:LABEL_ROWS]
         if self.train.kind == "images" and names:
-            rows = [self.run.sample(LABEL_COLUMNS, label=name, steps=STEPS).x for name in names]
+            rows = [self.run.sample(LABEL_COLUMNS, label=name, **quickly(self.run)).x for name in names]
             titles = [name for name in names for _ in range(LABEL_COLUMNS)]
             with atomic(folder / LABELS) as aside:
                 Image.fromarray(contact_sheet(to_bytes(np.concatenate(rows)), titles, columns=LABEL_COLUMNS)).save(aside)

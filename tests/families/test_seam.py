@@ -1,0 +1,138 @@
+"""Every family goes through the same verbs: trained, kept, sampled, measured, described, resumed; and refuses what it cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import reverie
+from reverie.base.errors import UserError
+from reverie.data import load_data
+from reverie.families import FAMILIES
+from reverie.families.model import TrainedModel
+from reverie.runs.config import Config, build_model
+from reverie.runs.folder import read_config
+from reverie.runs.run import Run, load
+from reverie.training.summary import verdict
+
+DATA: dict[str, tuple[str, dict[str, Any]]] = {"points": ("patterns", {"points": 300}), "images": ("digits8", {})}
+SHORT: dict[str, dict[str, Any]] = {"diffusion": {"steps": 40, "batch": 32}, "mixture": {"family": "mixture:components=2"}}
+TINY = {"points": "mlp:hidden=16", "images": "unet:widths=[8,16],embedding_dim=16"}
+
+
+@pytest.fixture(
+    scope="module", params=[(name, kind) for name, family in FAMILIES.items() for kind in family.kinds], ids="-".join
+)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A short run of each family on each kind of data that it takes."""
+    name, kind = request.param
+    data, reading = DATA[kind]
+    network = {"network": TINY[kind]} if "network" in FAMILIES[name].wishes else {}
+    options = {"family": name, **network, **SHORT.get(name, {}), **reading}
+    return reverie.train(data, tmp_path_factory.mktemp("runs") / f"{name}-{kind}", **options)
+
+
+def test_a_run_is_read_as_it_was_written_and_draws_the_same(run: Run) -> None:
+    config = read_config(run.path)
+    assert isinstance(config, Config) and config == run.config and config.family.name == run.config.family.name
+    again = load(run.path)
+    assert np.array_equal(again.sample(5, seed=3).x, run.sample(5, seed=3).x)
+    assert again.sample(5, seed=3).x[2:3] == pytest.approx(again.sample(1, 2, seed=3).x, abs=1e-5)
+    assert {name: t.shape for name, t in build_model(config).state_dict().items()} == {
+        name: t.shape for name, t in run.model.state_dict().items()
+    }
+
+
+def test_samples_have_the_shape_and_range_of_the_data(run: Run) -> None:
+    x = run.sample(7).x
+    assert x.shape[1:] == ((2,) if run.kind == "points" else (8, 8)) and np.isfinite(x).all()
+    assert run.kind == "points" or (x.min() >= 0 and x.max() <= 1)
+    assert (
+        run.sample(6, label="all").labels
+        == list(run.config.data.labels)[:6] + list(run.config.data.labels)[: max(0, 6 - len(run.config.data.labels))]
+    )
+
+
+def test_held_out_figures_are_kept_and_judged(run: Run) -> None:
+    last = run.metrics()[-1]
+    assert last["fraction"] == 1 and np.isfinite([last["held_out"], last["seen"]]).all()
+    lines = verdict(run).lines
+    assert len(lines) == 3 and "held-out" in lines[1]
+
+
+def test_likelihood_is_what_the_family_says(run: Run) -> None:
+    family = run.config.model_family
+    data = load_data(run.config.data.source, **run.config.data.reading)
+    x, labels = data.batch(torch.arange(3))
+    if family.likelihood == "none":
+        return
+    found = run.model.log_prob(x, labels, torch.arange(3))
+    assert found.nats.shape == (3,) and found.size == x[0].numel() and bool(found.nats.isfinite().all())
+    if family.likelihood == "exact":
+        assert torch.equal(found.nats, run.model.log_prob(x, labels, torch.arange(3)).nats)
+
+
+def test_a_finished_run_is_not_trained_again(run: Run) -> None:
+    with pytest.raises(UserError, match="is finished|fitted at once"):
+        reverie.train(resume=run.path)
+    if not isinstance(run.model, TrainedModel):
+        with pytest.raises(UserError, match="fitted at once; nothing is left to do"):
+            reverie.train(resume=run.path, extend=True, steps=1)
+
+
+def test_it_is_described(run: Run) -> None:
+    found = reverie.inspect(run.path)
+    assert found["family"] == run.config.family.name and found["finished"] and found["parameters"] > 0
+
+
+def test_it_is_measured_and_compared(run: Run) -> None:
+    found = reverie.evaluate(run, 24, quick=True, **({"steps": 3} if "steps" in run.config.model_family.options else {}))
+    assert found["family"] == run.config.family.name
+    costs = {"exact": "exact", "lower bound": "bound", "none": ""}[run.config.model_family.likelihood]
+    assert not costs or any(key.startswith(costs) for key in found["sections"]["likelihood"])
+
+
+ASKING = {"edit": lambda run: reverie.edit(run, np.zeros((8, 8))), "invert": lambda run: reverie.invert(run, np.zeros((8, 8))),
+          "interpolate": lambda run: reverie.interpolate(run, 1, 2, 3), "illusion": lambda run: reverie.illusion(run, "identity,rotate180"),
+          "inpaint": lambda run: reverie.inpaint(run, np.zeros((8, 8)), mask="left-half"),
+          "restore": lambda run: reverie.restore(run, np.zeros((8, 8)), task="deblur"),
+          "train-classifier": lambda run: reverie.train_classifier(run, steps=1)}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ASKING)
+def test_what_a_family_cannot_do_is_refused_with_those_that_can(run: Run, verb: str) -> None:
+    if verb in run.config.model_family.can:
+        return
+    with pytest.raises(UserError, match=f"which cannot {verb}; families that can: diffusion"):
+        ASKING[verb](run)
+
+
+def test_options_of_other_families_are_refused(run: Run) -> None:
+    if "sampler" not in run.config.model_family.options:
+        with pytest.raises(UserError, match="has no --sampler; families that have: diffusion"):
+            run.sample(1, sampler="ddim")
+        with pytest.raises(UserError, match="give one label"):
+            run.sample(1, label=f"{run.config.data.labels[0]}:1.5")
+    with pytest.raises(UserError, match="unknown option of sampling 'stepz'"):
+        run.sample(1, stepz=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"family": "gausian"}, "did you mean 'gaussian'"),
+        ({"family": "gaussian:rnak=3"}, "has no option 'rnak'"),
+        ({"family": "gaussian", "network": "mlp"}, "family gaussian has no option 'network'; families that have: diffusion"),
+        ({"family": "gaussian:rank=0"}, "rank"),
+        ({"family": "mixture:components=many"}, "components"),
+        ({"family": "gaussian", "start_from": "."}, "run|start"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_written(tmp_path: Path, given: dict[str, Any], match: str) -> None:
+    with pytest.raises(UserError, match=match):
+        reverie.train("spiral", tmp_path / "run", points=100, **given)
+    assert not (tmp_path / "run").exists()
