@@ -1,4 +1,4 @@
-"""Every family goes through the same verbs: trained, kept, sampled, measured, described, resumed; and refuses what it cannot."""
+"""Every family goes through the same verbs: trained, kept, sampled, measured, described; and refuses what it cannot."""
 
 from __future__ import annotations
 
@@ -38,7 +38,11 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def test_a_run_is_read_as_it_was_written_and_draws_the_same(run: Run) -> None:
     config = read_config(run.path)
-    assert isinstance(config, Config) and config == run.config and config.family.name == run.config.family.name
+    assert (
+        isinstance(config, Config)
+        and config.as_table() == run.config.as_table()
+        and config.family.name == run.config.family.name
+    )
     again = load(run.path)
     assert np.array_equal(again.sample(5, seed=3).x, run.sample(5, seed=3).x)
     assert again.sample(5, seed=3).x[2:3] == pytest.approx(again.sample(1, 2, seed=3).x, abs=1e-5)
@@ -48,13 +52,10 @@ def test_a_run_is_read_as_it_was_written_and_draws_the_same(run: Run) -> None:
 
 
 def test_samples_have_the_shape_and_range_of_the_data(run: Run) -> None:
-    x = run.sample(7).x
+    x, names = run.sample(7).x, run.config.data.labels
     assert x.shape[1:] == ((2,) if run.kind == "points" else (8, 8)) and np.isfinite(x).all()
     assert run.kind == "points" or (x.min() >= 0 and x.max() <= 1)
-    assert (
-        run.sample(6, label="all").labels
-        == list(run.config.data.labels)[:6] + list(run.config.data.labels)[: max(0, 6 - len(run.config.data.labels))]
-    )
+    assert run.sample(6, label="all").labels == [names[k % len(names)] for k in range(6)]
 
 
 def test_held_out_figures_are_kept_and_judged(run: Run) -> None:
@@ -77,7 +78,7 @@ def test_likelihood_is_what_the_family_says(run: Run) -> None:
 
 
 def test_a_finished_run_is_not_trained_again(run: Run) -> None:
-    with pytest.raises(UserError, match="is finished|fitted at once"):
+    with pytest.raises(UserError, match=r"is finished|fitted at once"):
         reverie.train(resume=run.path)
     if not isinstance(run.model, TrainedModel):
         with pytest.raises(UserError, match="fitted at once; nothing is left to do"):
@@ -96,11 +97,16 @@ def test_it_is_measured_and_compared(run: Run) -> None:
     assert not costs or any(key.startswith(costs) for key in found["sections"]["likelihood"])
 
 
-ASKING = {"edit": lambda run: reverie.edit(run, np.zeros((8, 8))), "invert": lambda run: reverie.invert(run, np.zeros((8, 8))),
-          "interpolate": lambda run: reverie.interpolate(run, 1, 2, 3), "illusion": lambda run: reverie.illusion(run, "identity,rotate180"),
-          "inpaint": lambda run: reverie.inpaint(run, np.zeros((8, 8)), mask="left-half"),
-          "restore": lambda run: reverie.restore(run, np.zeros((8, 8)), task="deblur"),
-          "train-classifier": lambda run: reverie.train_classifier(run, steps=1)}  # fmt: skip
+IMAGE = np.zeros((8, 8))
+ASKING = {
+    "edit": lambda run: reverie.edit(run, IMAGE),
+    "invert": lambda run: reverie.invert(run, IMAGE),
+    "interpolate": lambda run: reverie.interpolate(run, 1, 2, 3),
+    "illusion": lambda run: reverie.illusion(run, "identity,rotate180"),
+    "inpaint": lambda run: reverie.inpaint(run, IMAGE, mask="left-half"),
+    "restore": lambda run: reverie.restore(run, IMAGE, task="deblur"),
+    "train-classifier": lambda run: reverie.train_classifier(run, steps=1),
+}
 
 
 @pytest.mark.parametrize("verb", ASKING)
