@@ -1,38 +1,91 @@
-"""The verbs of Reverie, those of steering among them.  The command line and Python call these and nothing else."""
+"""The verbs of Reverie, those of steering among them.  The command line and Python call these and nothing else.
+
+Each loads what it needs when it is called: sampling does not wait for what only training or measuring need.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from torch import Tensor
-
-from reverie.base.errors import UserError
+from reverie.base.errors import UserError, pick
 from reverie.base.progress import Tell, silent
-from reverie.data import DATASETS
-from reverie.data.augment import AUGMENTATIONS
-from reverie.diffusion.known import INPAINTERS, POSTERIORS
-from reverie.diffusion.loss import TIMES, WEIGHTS
-from reverie.diffusion.measurements import MEASUREMENTS
-from reverie.diffusion.pair import TARGETS
-from reverie.diffusion.plan import PRESETS
-from reverie.diffusion.samplers import GRIDS, SAMPLERS
-from reverie.diffusion.schedule import SCHEDULES
-from reverie.diffusion.views import VIEWS
-from reverie.evaluation.evaluation import Evaluation, Say, evaluate_run
-from reverie.evaluation.inspection import inspect
-from reverie.evaluation.metrics.features import FEATURES
-from reverie.nets import NETWORKS
-from reverie.runs.run import Options, Progress, Run, load
-from reverie.runs.samples import Samples, check_output, check_room, streams, wants_film, write
-from reverie.runs.step import Step
-from reverie.steering.restore import inpaint, restore
-from reverie.steering.verbs import begin_classifier, edit, illusion, interpolate, invert, train_classifier
-from reverie.training.prepare import check_options, prepare
-from reverie.training.resume import resume as go_on
-from reverie.training.summary import verdict
-from reverie.training.trainer import Training
+from reverie.base.tables import Entry, Table, described
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from reverie.evaluation.compare import compare
+    from reverie.evaluation.evaluation import Evaluation, Say
+    from reverie.evaluation.html import check_report
+    from reverie.evaluation.inspection import inspect
+    from reverie.gallery import gallery
+    from reverie.runs.run import Options, Progress, Run, load
+    from reverie.runs.samples import Samples
+    from reverie.runs.step import Step
+    from reverie.steering.restore import inpaint, restore
+    from reverie.steering.results import Restored, check_results
+    from reverie.steering.verbs import begin_classifier, edit, illusion, interpolate, invert, train_classifier
+    from reverie.training.overview import runs
+    from reverie.training.prepare import prepare
+    from reverie.training.remedy import settings_again
+    from reverie.training.summary import verdict
+    from reverie.training.trainer import Training
+
+# Verbs, and the types they speak of, that stand elsewhere as they are.
+ELSEWHERE = {
+    "evaluation.compare": ("compare",),
+    "evaluation.html": ("check_report",),
+    "evaluation.inspection": ("inspect",),
+    "gallery": ("gallery",),
+    "runs.run": ("Run", "load"),
+    "runs.step": ("Step",),
+    "steering.restore": ("inpaint", "restore"),
+    "steering.results": ("Restored", "check_results"),
+    "steering.verbs": ("begin_classifier", "edit", "illusion", "interpolate", "invert", "train_classifier"),
+    "training.overview": ("runs",),
+    "training.prepare": ("prepare",),
+    "training.remedy": ("settings_again",),
+    "training.summary": ("verdict",),
+    "training.trainer": ("Training",),
+}
+
+# Every kind of name that the commands take: words that mean something by themselves, and tables.
+KINDS: dict[str, tuple[Entry | Table, ...]] = {
+    "data": (Table("data.names", "DATASETS"),),
+    "families": (Table("families", "FAMILIES"),),
+    "schedules": (Table("diffusion.schedule", "SCHEDULES"),),
+    "targets": (Table("diffusion.pair", "TARGETS"),),
+    "weights": (Table("diffusion.loss", "WEIGHTS"),),
+    "times": (Table("diffusion.loss", "TIMES"),),
+    "networks": (Table("nets", "NETWORKS"), Table("diffusion.plan", "PRESETS")),
+    "samplers": (Table("diffusion.samplers", "SAMPLERS"),),
+    "grids": (Table("diffusion.samplers", "GRIDS"),),
+    "features": (Entry("auto", "What suits the data."), Table("evaluation.metrics.features", "FEATURES")),
+    "augmentations": (
+        Entry("auto", "What suits the data."), Entry("none", "No changes."), Table("data.augment", "AUGMENTATIONS"),
+    ),
+    "views": (Table("diffusion.views", "VIEWS"),),
+    "tasks": (Table("diffusion.measurements", "MEASUREMENTS"),),
+    "inpainters": (Table("diffusion.known", "INPAINTERS"),),
+    "posteriors": (Table("diffusion.known", "POSTERIORS"),),
+    "checks": (Table("training.checks", "CHECKS"),),
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in ELSEWHERE.items():
+        if name in names:
+            return getattr(import_module(f"reverie.{module}"), name)
+    raise AttributeError(f"module 'reverie.api' has no attribute {name!r}")
+
+
+def _opened(run: str | Path | Run, device: str) -> Run:
+    from reverie.runs.run import Run, load
+
+    return run if isinstance(run, Run) else load(run, device)
 
 
 def train(
@@ -59,6 +112,9 @@ def begin(
     data: str | None = None, out: str | Path | None = None, *, resume: str | Path | None = None, **options: Any
 ) -> Training:
     """Return a training that is ready to start, or to go on."""
+    from reverie.training.prepare import check_options, prepare
+    from reverie.training.resume import resume as go_on
+
     check_options(options)
     if resume is not None:
         if out is not None:
@@ -80,7 +136,9 @@ def sample_to(
     **options: Unpack[Options],
 ) -> list[Path]:  # fmt: skip
     """Draw n samples and write them as `out` says, arrays and folders batch by batch; return the files written."""
-    run = run if isinstance(run, Run) else load(run, device)
+    from reverie.runs.samples import check_output, check_room, streams, wants_film, write
+
+    run = _opened(run, device)
     check_output(out)
     check_room(out, n, run.config.data.shape)
     if streams(out, run.config.data.shape):
@@ -90,8 +148,7 @@ def sample_to(
 
 def sample(run: str | Path | Run, n: int = 16, *, device: str = "auto", **options: Unpack[Options]) -> Samples:
     """Draw n samples from a run: `reverie.sample("runs/spiral", 2000).save("points.npy")`."""
-    run = run if isinstance(run, Run) else load(run, device)
-    return run.sample(n, **options)
+    return _opened(run, device).sample(n, **options)
 
 
 def evaluate(
@@ -105,24 +162,46 @@ def evaluate(
     images (B, C, H, W) in [0, 1] to (B, D).  data: where the run's data are now, if they were moved.
     The result prints itself, and `.save("report.html")` writes a report.
     """
-    run = run if isinstance(run, Run) else load(run, device)
+    from reverie.evaluation.evaluation import evaluate_run
+
     return evaluate_run(
-        run, n, quick=quick, features=features, data=data, data_dir=data_dir, say=say, tell=on_progress, options=options
+        _opened(run, device), n, quick=quick, features=features, data=data, data_dir=data_dir, say=say, tell=on_progress,
+        options=options,
     )  # fmt: skip
 
 
 def names() -> dict[str, list[str]]:
-    """Return every name that the commands take, by kind."""
-    tables: dict[str, Any] = {
-        "data": DATASETS, "schedules": SCHEDULES, "targets": TARGETS, "weights": WEIGHTS, "times": TIMES,
-        "networks": (*NETWORKS, *PRESETS), "samplers": SAMPLERS, "grids": GRIDS, "features": ("auto", *FEATURES),
-        "augmentations": ("auto", "none", *AUGMENTATIONS), "views": VIEWS, "tasks": MEASUREMENTS, "inpainters": INPAINTERS,
-        "posteriors": POSTERIORS,
-    }  # fmt: skip
-    return {kind: list(table) for kind, table in tables.items()}
+    """Return every name that the commands take, by kind; torch is not loaded for it."""
+    return {kind: names_of(kind) for kind in KINDS}
+
+
+def names_of(kind: str) -> list[str]:
+    """Return the names of one kind."""
+    parts = pick(KINDS, kind, "kind of name")
+    return [name for part in parts for name in ([part.name] if isinstance(part, Entry) else part.names())]
+
+
+def entries(kind: str) -> list[Entry]:
+    """Return the names of one kind with what each is, and its options with their defaults."""
+    found: list[Entry] = []
+    for part in pick(KINDS, kind, "kind of name"):
+        if isinstance(part, Entry):
+            found.append(part)
+        else:
+            found += [_entry(kind, name, thing) for name, thing in part.load().items()]
+    return found
+
+
+def _entry(kind: str, name: str, thing: Any) -> Entry:
+    from reverie.families.diffusion.family import OF_THE_DATA
+
+    if kind == "families":
+        return Entry(name, thing.summary, {key: thing.settings.model_fields[key].get_default() for key in thing.wishes})
+    return described(name, thing, OF_THE_DATA if kind == "networks" else ())
 
 
 __all__ = [
-    "Training", "begin", "begin_classifier", "edit", "evaluate", "illusion", "inpaint", "inspect", "interpolate", "invert",
-    "load", "names", "prepare", "restore", "sample", "sample_to", "train", "train_classifier", "verdict",
+    "Entry", "Restored", "Run", "Step", "Training", "begin", "begin_classifier", "check_report", "check_results", "compare",
+    "edit", "entries", "evaluate", "gallery", "illusion", "inpaint", "inspect", "interpolate", "invert", "load", "names",
+    "names_of", "prepare", "restore", "runs", "sample", "sample_to", "settings_again", "train", "train_classifier", "verdict",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeE
 from reverie.base.busy import BUSY
 
 if TYPE_CHECKING:
-    from reverie.runs.step import Step
+    from reverie.api import Step
 
 EVERY = 10.0  # seconds between lines where there is no terminal to draw a bar on
 FRESH = 1.25  # times the steps of the last check, up to which its held-out loss is shown beside the training loss

@@ -5,6 +5,6 @@ from __future__ import annotations
 from reverie.families.diffusion.family import DiffusionFamily
 from reverie.families.model import FAMILIES
 
-FAMILIES.update({family.name: family for family in (DiffusionFamily(),)})
+FAMILIES.update({"diffusion": DiffusionFamily()})
 
 __all__ = ["FAMILIES"]

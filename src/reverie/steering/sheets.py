@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from reverie.draw.picture import SOFT, coloured, contact_sheet, figure, headline, save, titled, to_bytes, write_film
 from reverie.steering.editing import Edits, Inversion
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 WAY_SHOWN = 12  # images of a way in a picture
 FILM_SIDE = 256  # pixels, at least, of a film

@@ -17,6 +17,7 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, reason
 from reverie.base.spec import one_line
+from reverie.runs.folder import WEIGHTS_FILE
 from reverie.training.learner import Facts, Learner, Snapshot
 
 FOLDER, BEST, LOCK = "checkpoints", "best.safetensors", ".lock"
@@ -85,6 +86,11 @@ def read(path: Path, learner: Learner) -> dict[str, Snapshot]:
     if bad := [name for name, t in tensors.items() if not t.isfinite().all()]:
         raise UserError(f"{path} holds values that are not finite, first in {bad[0]}")
     return {part: Snapshot({n: tensors[f"{part}.{n}"] for n in found}, facts[part]) for part, found in names.items()}
+
+
+def is_untrained(run: Path) -> bool:
+    """Tell whether a run was stopped before its first checkpoint, so that its training has yet to begin."""
+    return not existing(run) and not (run / WEIGHTS_FILE).exists()
 
 
 def restore(run: Path, learner: Learner) -> list[str]:
