@@ -35,14 +35,14 @@ class Table:
 
     def written(self) -> list[str]:
         """Return the names as they are written in the source."""
-        tree = _parsed(self.module)
-        for node in tree.body:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-            if any(isinstance(t, ast.Name) and t.id == self.name for t in targets):
-                return list(self._keys(getattr(node, "value", None)))
+        body = _parsed(self.module).body
+        for node in body:
             match node:
-                case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "update"), [entries])) if name == self.name:
-                    return list(self._keys(entries))
+                case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), _, value) if name == self.name:
+                    return list(self._keys(value))
+                case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "update"), [value])) if name == self.name:
+                    return list(self._keys(value))
+        for node in body:
             if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == self.name for alias in node.names):
                 return Table(str(node.module).removeprefix("reverie."), self.name).written()
         raise ValueError(f"{self.module} has no {self.name}")

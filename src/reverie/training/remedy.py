@@ -87,7 +87,8 @@ def settings_again(path: str | Path) -> dict[str, Any]:
     """Return the settings that begin the training of a run again, by the names of the options of `reverie train`."""
     config = read_config(Path(path))
     length = {"minutes": config.training.minutes} if config.training.minutes else {"steps": config.training.steps}
-    return {"data": config.data.source or config.data.name, **length, **config.data.reading, **config.asked}
+    of = {"data": config.data.source or config.data.name, "family": config.family.name}
+    return {**of, **length, **config.data.reading, **config.asked}
 
 
 def mend(run: Run, findings: Sequence[Finding]) -> str | None:
