@@ -17,6 +17,7 @@ from benchmarks.inverse import restoration
 from benchmarks.measure import Row, machine, report, side_by_side
 from benchmarks.measurement import measure_rows, measurement
 from benchmarks.sampling import against_diffusers, evaluations, precision, streaming
+from benchmarks.startup import startup
 from benchmarks.steering import steering
 from benchmarks.transport import large, mmd_row, sinkhorn_rows
 from reverie.base.noise import Noise, image_seeds
@@ -152,7 +153,7 @@ def main() -> None:
     torch.set_num_threads(2)
     print(machine())
     rows = [sampling("DDIM"), sampling("DDPM"), seeded_noise(), training_step(), closest_point(), optimum()]
-    rows += [*sinkhorn_rows(), mmd_row(), *measure_rows()]
+    rows += [*sinkhorn_rows(), mmd_row(), *measure_rows(), startup()]
     sections = {
         "Training speed of image networks": throughput() + costs(),
         "Training on a busy machine": busy(),

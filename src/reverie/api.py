@@ -1,46 +1,101 @@
-"""The verbs of Reverie, those of steering among them.  The command line and Python call these and nothing else."""
+"""The verbs of Reverie, those of steering among them.  The command line and Python call these and nothing else.
+
+Each loads what it needs when it is called: sampling does not wait for what only training or measuring need.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from torch import Tensor
-
-from reverie.base.errors import UserError
+from reverie.base.errors import UserError, pick
 from reverie.base.progress import Tell
-from reverie.data import DATASETS
-from reverie.data.augment import AUGMENTATIONS
-from reverie.data.memory import DataSource
-from reverie.diffusion.known import INPAINTERS, POSTERIORS
-from reverie.diffusion.loss import TIMES, WEIGHTS
-from reverie.diffusion.measurements import MEASUREMENTS
-from reverie.diffusion.pair import TARGETS
-from reverie.diffusion.plan import PRESETS
-from reverie.diffusion.samplers import GRIDS, SAMPLERS
-from reverie.diffusion.schedule import SCHEDULES
-from reverie.diffusion.views import VIEWS
-from reverie.evaluation.evaluation import Evaluation, Say, evaluate_run
-from reverie.evaluation.html import check_report
-from reverie.evaluation.inspection import inspect
-from reverie.evaluation.metrics.features import FEATURES
-from reverie.nets import NETWORKS
-from reverie.runs.run import Options, Run, load
-from reverie.runs.samples import Samples, check_output, check_room, streams, wants_film, write
-from reverie.runs.step import Step
-from reverie.steering.restore import inpaint, restore
-from reverie.steering.verbs import begin_classifier, edit, illusion, interpolate, invert
-from reverie.training.options import TrainingOptions
-from reverie.training.prepare import check_options, prepare
-from reverie.training.resume import resume as go_on
-from reverie.training.screen import Screen, someone_watches
-from reverie.training.summary import verdict
-from reverie.training.trainer import Training
+from reverie.base.tables import Entry, Table, described
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from reverie.data.memory import DataSource
+    from reverie.evaluation.compare import compare
+    from reverie.evaluation.evaluation import Evaluation, Say
+    from reverie.evaluation.html import check_report
+    from reverie.evaluation.inspection import inspect
+    from reverie.gallery import gallery
+    from reverie.runs.run import Options, Run, load
+    from reverie.runs.samples import Samples
+    from reverie.runs.step import Step
+    from reverie.steering.restore import inpaint, restore
+    from reverie.steering.results import Restored, check_results
+    from reverie.steering.verbs import begin_classifier, edit, illusion, interpolate, invert
+    from reverie.training.options import TrainingOptions
+    from reverie.training.overview import runs
+    from reverie.training.prepare import prepare
+    from reverie.training.remedy import settings_again
+    from reverie.training.screen import Screen, clock
+    from reverie.training.summary import verdict
+    from reverie.training.trainer import Training
+
+# Verbs, and the types they speak of, that stand elsewhere as they are.
+ELSEWHERE = {
+    "evaluation.compare": ("compare",),
+    "evaluation.html": ("check_report",),
+    "evaluation.inspection": ("inspect",),
+    "gallery": ("gallery",),
+    "runs.run": ("Run", "load"),
+    "runs.step": ("Step",),
+    "steering.restore": ("inpaint", "restore"),
+    "steering.results": ("Restored", "check_results"),
+    "steering.verbs": ("begin_classifier", "edit", "illusion", "interpolate", "invert"),
+    "training.overview": ("runs",),
+    "training.prepare": ("prepare",),
+    "training.remedy": ("settings_again",),
+    "training.screen": ("Screen", "clock"),
+    "training.summary": ("verdict",),
+    "training.trainer": ("Training",),
+}
+
+# Every kind of name that the commands take: words that mean something by themselves, and tables.
+KINDS: dict[str, tuple[Entry | Table, ...]] = {
+    "data": (Table("data.names", "DATASETS"),),
+    "families": (Table("families", "FAMILIES"),),
+    "schedules": (Table("diffusion.schedule", "SCHEDULES"),),
+    "targets": (Table("diffusion.pair", "TARGETS"),),
+    "weights": (Table("diffusion.loss", "WEIGHTS"),),
+    "times": (Table("diffusion.loss", "TIMES"),),
+    "networks": (Table("nets", "NETWORKS"), Table("diffusion.plan", "PRESETS")),
+    "samplers": (Table("diffusion.samplers", "SAMPLERS"),),
+    "grids": (Table("diffusion.samplers", "GRIDS"),),
+    "features": (Entry("auto", "What suits the data."), Table("evaluation.metrics.features", "FEATURES")),
+    "augmentations": (
+        Entry("auto", "What suits the data."), Entry("none", "No changes."), Table("data.augment", "AUGMENTATIONS"),
+    ),
+    "views": (Table("diffusion.views", "VIEWS"),),
+    "tasks": (Table("diffusion.measurements", "MEASUREMENTS"),),
+    "inpainters": (Table("diffusion.known", "INPAINTERS"),),
+    "posteriors": (Table("diffusion.known", "POSTERIORS"),),
+    "checks": (Table("training.checks", "CHECKS"),),
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in ELSEWHERE.items():
+        if name in names:
+            return getattr(import_module(f"reverie.{module}"), name)
+    raise AttributeError(f"module 'reverie.api' has no attribute {name!r}")
+
+
+def _opened(run: str | Path | Run, device: str) -> Run:
+    from reverie.runs.run import Run, load
+
+    return run if isinstance(run, Run) else load(run, device)
 
 
 def _watched(progress: bool | None) -> Screen:
     """Return what shows progress: asked for, or else wherever someone is likely to see it."""
+    from reverie.training.screen import Screen, someone_watches
+
     return Screen(as_json=False, quiet=not (someone_watches() if progress is None else progress))
 
 
@@ -69,6 +124,8 @@ def train(
     begin with the weights of another: `reverie.train("cats", start_from="runs/animals")`.
     progress: show a bar and the verdict; if not given, on a terminal and in notebooks.  on_step: called with each report.
     """
+    from reverie.training.summary import verdict
+
     screen = _watched(progress)
     with screen.reading() as on_progress:
         options["on_progress"] = options.get("on_progress") or on_progress
@@ -95,6 +152,9 @@ def begin(
     **options: Unpack[TrainingOptions],
 ) -> Training:
     """Return a training that is ready to start, or to go on: `for step in reverie.api.begin("spiral", steps=2000): ...`."""
+    from reverie.training.prepare import check_options, prepare
+    from reverie.training.resume import resume as go_on
+
     check_options(options)
     if resume is not None:
         if out is not None:
@@ -121,6 +181,8 @@ def train_classifier(
     It lives in the run, where `classifier_guidance` finds it.  data, data_dir: where the run's data are now, or the data
     themselves; progress, on_step: as in `train`.
     """
+    from reverie.steering.verbs import begin_classifier
+
     screen = _watched(progress)
     with screen.reading() as bars:
         training = begin_classifier(
@@ -139,7 +201,9 @@ def sample_to(
 
     `reverie.api.sample_to("runs/spiral", 10**6, "points.npy")` holds one batch in memory at a time.
     """
-    run = run if isinstance(run, Run) else load(run, device)
+    from reverie.runs.samples import check_output, check_room, streams, wants_film, write
+
+    run = _opened(run, device)
     check_output(out)
     check_room(out, n, run.config.data.shape)
     if streams(out, run.config.data.shape):
@@ -156,7 +220,9 @@ def sample(
     first: the number of the first one: sample k of a seed alone is `reverie.sample(run, 1, first=k)`; out: short for
     `.save(out)`; film: keep the frames on the way, for .gif and .mp4.
     """
-    run = run if isinstance(run, Run) else load(run, device)
+    from reverie.runs.samples import check_output, check_room, wants_film
+
+    run = _opened(run, device)
     if out is not None:
         check_output(out)
         check_room(out, n, run.config.data.shape)
@@ -180,9 +246,13 @@ def evaluate(
     The result prints itself, and `.save("report.html")`, or out, writes a report.  progress: show bars; if not given, on a
     terminal and in notebooks, unless on_progress is told instead.
     """
+    from reverie.evaluation.evaluation import evaluate_run
+
     if out is not None:
+        from reverie.evaluation.html import check_report
+
         check_report(out)
-    run = run if isinstance(run, Run) else load(run, device)
+    run = _opened(run, device)
     screen = _watched(progress if on_progress is None else False)
     with screen.reading() as bars:
         found = evaluate_run(
@@ -195,17 +265,38 @@ def evaluate(
 
 
 def names() -> dict[str, list[str]]:
-    """Return every name that the commands take, by kind: `reverie.api.names()["samplers"]`."""
-    tables: dict[str, Any] = {
-        "data": DATASETS, "schedules": SCHEDULES, "targets": TARGETS, "weights": WEIGHTS, "times": TIMES,
-        "networks": (*NETWORKS, *PRESETS), "samplers": SAMPLERS, "grids": GRIDS, "features": ("auto", *FEATURES),
-        "augmentations": ("auto", "none", *AUGMENTATIONS), "views": VIEWS, "tasks": MEASUREMENTS, "inpainters": INPAINTERS,
-        "posteriors": POSTERIORS,
-    }  # fmt: skip
-    return {kind: list(table) for kind, table in tables.items()}
+    """Return every name that the commands take, by kind; torch is not loaded for it."""
+    return {kind: names_of(kind) for kind in KINDS}
+
+
+def names_of(kind: str) -> list[str]:
+    """Return the names of one kind."""
+    parts = pick(KINDS, kind, "kind of name")
+    return [name for part in parts for name in ([part.name] if isinstance(part, Entry) else part.names())]
+
+
+def entries(kind: str) -> list[Entry]:
+    """Return the names of one kind with what each is, and its options with their defaults."""
+    found: list[Entry] = []
+    for part in pick(KINDS, kind, "kind of name"):
+        if isinstance(part, Entry):
+            found.append(part)
+        else:
+            found += [_entry(kind, name, thing) for name, thing in part.load().items()]
+    return found
+
+
+def _entry(kind: str, name: str, thing: Any) -> Entry:
+    from reverie.families.diffusion.family import OF_THE_DATA
+
+    if kind == "families":
+        return Entry(name, thing.summary, {key: thing.settings.model_fields[key].get_default() for key in thing.wishes})
+    return described(name, thing, OF_THE_DATA if kind == "networks" else ())
 
 
 __all__ = [
-    "Screen", "Training", "begin", "begin_classifier", "edit", "evaluate", "illusion", "inpaint", "inspect", "interpolate",
-    "invert", "load", "names", "prepare", "restore", "sample", "sample_to", "train", "train_classifier", "verdict",
+    "Entry", "Restored", "Run", "Screen", "Step", "Training", "begin", "begin_classifier", "check_report", "check_results",
+    "clock", "compare", "edit", "entries", "evaluate", "gallery", "illusion", "inpaint", "inspect", "interpolate", "invert",
+    "load", "names", "names_of", "prepare", "restore", "runs", "sample", "sample_to", "settings_again", "train",
+    "train_classifier", "verdict",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 from PIL import ImageFont, features
 
 from reverie.draw import lettering
-from reverie.draw.lettering import USUAL, drawable, shorten, strip, told, wrap
+from reverie.draw.lettering import drawable, shorten, strip, told, usual_font, wrap
 from reverie.draw.picture import figure, headline, pixels, titled
 
 TEXTS = ("cat", "گربه\u200cی سفید", "αλεπού", "猫が好き", "🐉 and 😀", "שלום", "\U0001d400\U0001d401", "日\u202e\x07\ufe0f")
@@ -19,12 +19,12 @@ def test_every_letter_that_is_drawn_is_in_the_font(text: str) -> None:
 
 
 def test_letters_that_no_font_has_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lettering, "_fonts", lambda: (USUAL,))
+    monkeypatch.setattr(lettering, "_fonts", lambda: (usual_font(),))
     drawable.cache_clear()
     try:
-        assert drawable("猫 cat") == ("\\u732b cat", USUAL)
-        assert drawable("🐉") == (":dragon:", USUAL) and drawable("αλφα") == ("αλφα", USUAL)
-        assert drawable("a\u202eb\n c") == ("ab c", USUAL)  # nothing that turns or breaks the line
+        assert drawable("猫 cat") == ("\\u732b cat", usual_font())
+        assert drawable("🐉") == (":dragon:", usual_font()) and drawable("αλφα") == ("αλφα", usual_font())
+        assert drawable("a\u202eb\n c") == ("ab c", usual_font())  # nothing that turns or breaks the line
         assert told("猫$") == "\\u732b$"
     finally:
         drawable.cache_clear()
@@ -32,15 +32,15 @@ def test_letters_that_no_font_has_are_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_another_font_of_the_machine_helps() -> None:
     """Matplotlib brings one with mathematical letters, which the usual one lacks."""
-    assert 0x1D400 not in lettering._letters(USUAL)
+    assert 0x1D400 not in lettering._letters(usual_font())
     line, font = drawable("\N{MATHEMATICAL BOLD CAPITAL A}")
-    assert line == "\N{MATHEMATICAL BOLD CAPITAL A}" and font != USUAL
+    assert line == "\N{MATHEMATICAL BOLD CAPITAL A}" and font != usual_font()
     assert (strip([line], 40, 12) < 128).any()
 
 
 @pytest.mark.skipif(not features.check("raqm"), reason="this Pillow is without raqm, so letters are not joined")
 def test_persian_is_joined_and_runs_from_right_to_left() -> None:
-    font = ImageFont.truetype(USUAL, 24)
+    font = ImageFont.truetype(usual_font(), 24)
     apart = sum(font.getlength(letter) for letter in "گربه")
     assert font.getlength("گربه") < 0.9 * apart
     ink = strip(["اسسس"], 200, 24)[..., 0] < 128

@@ -84,7 +84,7 @@ def test_writing_takes_constant_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_the_gallery_spends_what_it_says(name: str, spiral_run: Run) -> None:
-    cell = draw_cell(spiral_run, name, 1, 3, 0, None)
+    cell = draw_cell(spiral_run, name, 1, 3)
     assert cell.x.shape == (3, 2) and (name == "rk45" or 0 < cell.evaluations <= BUDGETS[1])
 
 

@@ -343,6 +343,31 @@ def test_one_control_c_asks_and_a_second_interrupts() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_at_step_0(tmp_path: Path, command) -> None:
+    options = {"points": 300, "steps": 40, "seed": 5}
+    whole = reverie.train("moons", tmp_path / "whole", **options)
+    killed = api.prepare("moons", tmp_path / "killed", **options).run.path  # as a kill leaves it: a configuration and no more
+    (killed / folder.METRICS).write_text('{"i": 0, "finding": {}}\n{"i": 1, "loss": 9.0, "fraction": 0.1, "seconds": 1.0}\n')
+    code, out, err = command("train", "--resume", killed)
+    assert code == 0 and "it starts at step 0" in err and "trained 40 steps" in out
+    ours, theirs = (load_file(run / folder.WEIGHTS_FILE) for run in (killed, whole.path))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert [row["i"] for row in folder.read_metrics(killed)] == [row["i"] for row in whole.metrics()]
+
+
+def test_a_killed_run_starts_with_the_weights_it_was_begun_with(tmp_path: Path) -> None:
+    first = reverie.train("moons", tmp_path / "first", points=300, steps=30)
+    options = {"points": 300, "steps": 5, "start_from": first.path}
+    whole = reverie.train("circles", tmp_path / "whole", **options)
+    killed = api.prepare("circles", tmp_path / "killed", **options).run.path
+    again = reverie.train(resume=killed).model.state_dict()
+    assert all(torch.equal(again[name], tensor) for name, tensor in whole.model.state_dict().items())
+    other = api.prepare("circles", tmp_path / "other", **options).run.path
+    reverie.train("moons", first.path, points=300, steps=2, overwrite=True)
+    with pytest.raises(UserError, match="has other weights than when this run was begun"):
+        reverie.train(resume=other)
+
+
 def test_a_run_without_checkpoints_says_so(tmp_path: Path, command) -> None:
     run = begun(tmp_path)
     shutil.rmtree(run / checkpoints.FOLDER)

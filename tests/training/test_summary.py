@@ -129,7 +129,7 @@ def test_what_mends_changes_something(images: Run) -> None:
     assert command({}, {}) is None and command({"learning_rate": None}, {}) is None and command({"target": "flow"}, {}) is None
     assert command({"learning_rate": "0.001"}, {}).endswith("--steps 1000 --learning-rate 0.001")
     kept = command({"learning_rate": None}, {"learning_rate": 5.0, "batch": 32, "ema_share": 0.5})
-    assert kept.endswith("--steps 1000 --batch 32")
+    assert kept.endswith("--steps 1000 --batch 32 --ema-share 0.5")
     assert command({"length": "0.25"}, {}).endswith("--steps 250")
 
 

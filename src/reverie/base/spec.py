@@ -31,6 +31,18 @@ def parse(spec: str | Mapping[str, Any]) -> Spec:
     return parsed
 
 
+def spoken(spec: Mapping[str, Any] | str) -> str:
+    """Write a spec as the command line takes it: the other way round than `parse`."""
+    if isinstance(spec, str):
+        return spec
+
+    def value(v: Any) -> str:
+        return f"[{','.join(map(str, v))}]" if isinstance(v, list | tuple) else str(v)
+
+    options = ",".join(f"{key}={value(v)}" for key, v in spec.items() if key != "name")
+    return f"{spec['name']}:{options}" if options else str(spec["name"])
+
+
 def one_line(error: ValidationError) -> str:
     """Say the first of pydantic's complaints in one clause."""
     first = error.errors()[0]

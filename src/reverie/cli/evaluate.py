@@ -36,11 +36,9 @@ def evaluate(
     """Measure how good a run's samples are, or compare runs."""
     screen = screen_for(json, quiet)
     from reverie import api
-    from reverie.evaluation.compare import compare
-    from reverie.evaluation.html import check_report
 
     if out is not None:
-        check_report(out)
+        api.check_report(out)
     found = []
     for run in [api.load(path, device) for path in runs]:  # all are there before work begins
         if len(runs) > 1:
@@ -50,7 +48,7 @@ def evaluate(
                 run, n, quick=quick, features=features, data=data, data_dir=data_dir, say=screen.say,
                 on_progress=on_progress, **options,
             ))  # fmt: skip
-    result = found[0] if len(found) == 1 else compare(found)
+    result = found[0] if len(found) == 1 else api.compare(found)
     figures, text = result.figures(), str(result)
     if out is not None:
         figures["report"] = str(result.save(out))

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def completer(kind: str) -> Any:
-    """Return a function that completes the names of a kind."""
+    """Return a function that completes the names of a kind; it loads no torch, for which nobody would wait."""
 
     def complete(incomplete: str) -> list[str]:
         from reverie import api
 
-        return [name for name in api.names()[kind] if name.startswith(incomplete)]
+        return [name for name in api.names_of(kind) if name.startswith(incomplete)]
 
     return complete
 
@@ -90,12 +90,72 @@ def _sampling(
     """Hold the options of sampling, those of `reverie.runs.run.Options`, and what each is if not given."""
 
 
-def sampling(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of sampling as its **options; one that it names itself, or that is left out, goes before."""
+def _training(
+    family: Annotated[str | None, named("families", "Kind of model, with options like NAME:key=value", "--family")] = None,
+    minutes: Annotated[float | None, typer.Option("--minutes", help="Train for this long.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Train for this many steps.")] = None,
+    epochs: Annotated[float | None, typer.Option("--epochs", help="Train for this many passes over the data.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="good: stop when nothing improves, within --minutes.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of everything random; 0 if not given.")] = None,
+    size: SizeOption = None,
+    fit: Annotated[str | None, typer.Option("--fit", help=FIT_HELP)] = None,
+    channels: ChannelsOption = None,
+    labels: Annotated[str | None, typer.Option("--labels", help=LABELS_HELP)] = None,
+    data_dir: DataDirOption = None,
+    strict: StrictOption = False,
+    points: Annotated[int | None, typer.Option("--points", help="How many points to generate, for data that are.")] = None,
+    batch: Annotated[int | None, typer.Option("--batch", help="Data per step.")] = None,
+    accumulate: Annotated[int | None, typer.Option("--accumulate", help="Batches whose gradients make one step.")] = None,
+    optimizer: Annotated[str | None, typer.Option("--optimizer", help="adamw or muon.")] = None,
+    learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="Highest learning rate.")] = None,
+    warmup: Annotated[
+        float | None, typer.Option("--warmup", help="Share of the training in which the learning rate rises.")
+    ] = None,
+    decay: Annotated[str | None, typer.Option("--decay", help="How the learning rate falls: cosine or step.")] = None,
+    weight_decay: Annotated[float | None, typer.Option("--weight-decay", help="Pull of the weights towards zero.")] = None,
+    gradient_limit: Annotated[float | None, typer.Option("--gradient-limit", help="Longest gradient; more is cut.")] = None,
+    ema_share: Annotated[
+        float | None, typer.Option("--ema-share", help="Share of the steps that the average of the weights (EMA) is over.")
+    ] = None,
+    label_dropout: Annotated[
+        float | None, typer.Option("--label-dropout", help="How often a label is hidden, for guidance to work: 0 to 1.")
+    ] = None,
+    precision: Annotated[str | None, typer.Option("--precision", help="fp32, or bf16 where the device is quick at it.")] = None,
+    schedule: Annotated[
+        str | None, named("schedules", "Noise schedule, with options like linear:steps=40", "--schedule")
+    ] = None,
+    network: Annotated[str | None, named("networks", "Network, with options like mlp:hidden=64", "--network")] = None,
+    target: Annotated[str | None, named("targets", "What the network predicts", "--target")] = None,
+    weight: Annotated[str | None, named("weights", "Weight of the loss over noise levels", "--weight")] = None,
+    times: Annotated[str | None, named("times", "How training times are drawn", "--times")] = None,
+    augment: Annotated[
+        str | None, named("augmentations", "Changes of training images, like flip,shift:share=0.2; auto, none", "--augment")
+    ] = None,
+    start_from: Annotated[Path | None, typer.Option("--from", help="Begin with this run's weights.", metavar="RUN")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events as well.")] = False,
+) -> None:
+    """Hold the options of training, by the names that `reverie.train` takes; what is None or False is not asked for."""
+
+
+def options_of_training() -> dict[str, inspect.Parameter]:
+    """Return the options of training by their names on the command line, with _ for -."""
+    found = {}
+    for parameter in inspect.signature(_training, eval_str=True).parameters.values():
+        option = parameter.annotation.__metadata__[0]
+        flag = (
+            option.param_decls[0] if option.param_decls else option.default
+        )  # typer takes the first for a default until later
+        found[flag.removeprefix("--").replace("-", "_")] = parameter
+    return found
+
+
+def _taking(holder: Callable[..., None], without: tuple[str, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command what a function holds as its **options, but for what is left out or has another meaning there."""
 
     def give(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
-        shared = inspect.signature(_sampling, eval_str=True).parameters
+        shared = inspect.signature(holder, eval_str=True).parameters
         first = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD and p.name not in LAST]
         added = [p for p in shared.values() if p.name not in {*own.parameters, *without}]
         last = [p for p in own.parameters.values() if p.name in LAST]
@@ -109,6 +169,16 @@ def sampling(*without: str) -> Callable[[Callable[..., None]], Callable[..., Non
         return called
 
     return give
+
+
+def sampling(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of sampling, but for those left out."""
+    return _taking(_sampling, without)
+
+
+def training(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of training."""
+    return _taking(_training, ())(command)
 
 
 def screen_for(json: bool, quiet: bool) -> Screen:

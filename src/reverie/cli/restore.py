@@ -18,8 +18,7 @@ from reverie.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from reverie.api import Screen
-    from reverie.steering.results import Restored
+    from reverie.api import Restored, Screen
 
 OutOption = Annotated[str, typer.Option("--out", help="Sheet X.png, results X.npy, or a folder with both.")]
 CountOption = Annotated[int | None, typer.Option("-n", help="How many results; 6 images or 500 points if not given.")]
@@ -66,10 +65,9 @@ def inpaint(
     """Fill the white part of a mask in a picture, several times; known pixels come back bit for bit."""
     screen = screen_for(json, quiet)
     from reverie import api
-    from reverie.steering.results import check_results
 
     opened = api.load(run, device)
-    check_results(out)
+    api.check_results(out)
     with screen.counting("inpainting") as advance:
         made = api.inpaint(
             opened, image, mask=mask, known=known, n=n, method=method, on_progress=advance,
@@ -99,10 +97,9 @@ def restore(
     """Scale up, deblur or colour a picture, several times."""
     screen = screen_for(json, quiet)
     from reverie import api
-    from reverie.steering.results import check_results
 
     opened = api.load(run, device)
-    check_results(out)
+    api.check_results(out)
     with screen.counting("restoring") as advance:
         made = api.restore(
             opened, image, task=task, degrade=degrade, noise=noise, n=n, method=method, on_progress=advance,

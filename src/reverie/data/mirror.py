@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from scipy.stats import binomtest
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -36,6 +35,8 @@ class Mirrored:
     @property
     def chance(self) -> float:
         """The probability of so many right answers by guessing."""
+        from scipy.stats import binomtest
+
         return float(binomtest(self.right, self.asked, alternative="greater").pvalue) if self.asked else 1.0
 
     @property

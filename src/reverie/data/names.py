@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 
 from reverie.base.errors import UserError
 from reverie.data.cdb import read_cdb_files
@@ -73,10 +72,12 @@ def _toy(name: str, maker: Maker) -> Loader:
         made = maker(points, np.random.default_rng(seed))
         return points_dataset(name, made, None, (), options, (), name)
 
+    make.__doc__ = maker.__doc__
     return make
 
 
 def _patterns(points: int, seed: int, options: Options) -> Dataset:
+    """Points of five toys, with their names as labels."""
     _check_count(points)
     made, labels = patterns(points, np.random.default_rng(seed))
     return points_dataset("patterns", made, torch.from_numpy(labels), PATTERNS, options, (), "patterns")
@@ -92,6 +93,8 @@ def _digits(points: int, seed: int, options: Options) -> Dataset:
 
 def _digits8(points: int, seed: int, options: Options) -> Dataset:
     """1,797 digits, 8x8, of scikit-learn; 0..16 is brought to 0..255."""
+    from sklearn.datasets import load_digits
+
     x, y = load_digits(return_X_y=True)
     pixels = (np.asarray(x) * (255 / 16)).round().astype(np.uint8).reshape(-1, 1, 8, 8)
     return images_dataset("digits8", pixels, torch.from_numpy(np.asarray(y, np.int64)), TEN, options, (), "digits8")
@@ -118,6 +121,7 @@ def _idx(which: Idx) -> Loader:
                 return _read_idx_set(which, pair, options)
         return _read_idx_set(which, _download(which, options), options)
 
+    load.__doc__ = f"60,000 images of {which.name}, 28x28, in ten classes; the files are fetched where they are not found."
     return load
 
 

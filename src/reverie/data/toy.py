@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.random import Generator
-from sklearn.datasets import make_circles, make_moons
 
 from reverie.data.curve import THETA_MAX, THETA_MIN, Array, spiral_curve
 
@@ -32,12 +31,16 @@ def _sklearn_seed(random: Generator) -> int:
 
 def moons(n: int, random: Generator) -> Array:
     """Two interleaving half circles with noise."""
+    from sklearn.datasets import make_moons
+
     x: Array = np.asarray(make_moons(n, noise=0.05, random_state=_sklearn_seed(random))[0])
     return np.asarray((x - np.array([0.5, 0.25])) / 1.6)
 
 
 def circles(n: int, random: Generator) -> Array:
     """Two concentric circles with noise."""
+    from sklearn.datasets import make_circles
+
     return np.asarray(make_circles(n, noise=0.04, factor=0.5, random_state=_sklearn_seed(random))[0]) * 0.9
 
 

@@ -176,7 +176,7 @@ class Replacement(Method):
 
 @dataclass(frozen=True)
 class RePaint(Replacement):
-    """The same, with every few steps walked several times so that old and new can agree (arXiv:2201.09865)."""
+    """Replacement, with every few steps walked several times so that old and new can agree (arXiv:2201.09865)."""
 
     jump: Annotated[int, Field(ge=1, le=10_000)] = 5
     repeats: Annotated[int, Field(ge=1, le=1000)] = 5

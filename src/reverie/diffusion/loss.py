@@ -16,11 +16,23 @@ from reverie.diffusion.schedule import Schedule
 MIN_SNR_LIMIT = 5.0
 
 
-def _snr(schedule: Schedule, t: Tensor) -> Tensor:
+def _plain(schedule: Schedule, t: Tensor, unit: Coefficient) -> Coefficient:
+    """The plain error of the target; with "eps" the simple loss of DDPM."""
+    return unit
+
+
+def _snr(schedule: Schedule, t: Tensor, unit: Coefficient) -> Tensor:
+    """The plain error of eps, whatever the target."""
     return torch.as_tensor(exp(schedule.log_snr(t)))
 
 
-def _vlb(schedule: Schedule, t: Tensor) -> Coefficient:
+def _min_snr(schedule: Schedule, t: Tensor, unit: Coefficient) -> Tensor:
+    """The error of eps, limited where there is little noise: min(SNR, 5) (arXiv:2303.09556)."""
+    return _snr(schedule, t, unit).clamp(max=MIN_SNR_LIMIT)
+
+
+def _vlb(schedule: Schedule, t: Tensor, unit: Coefficient) -> Coefficient:
+    """The variational bound in nats/dim (arXiv:2107.00630, eq. 17)."""
     (alpha, sigma), (d_alpha, d_sigma) = schedule(t), schedule.rates(t)
     # snr times half of -d log_snr / dt, written so that alpha = 0 is no exception
     return alpha**2 * d_sigma / sigma**3 - alpha * d_alpha / sigma**2
@@ -31,10 +43,10 @@ def _vlb(schedule: Schedule, t: Tensor) -> Coefficient:
 Weight = Callable[[Schedule, Tensor, Coefficient], Coefficient]
 
 WEIGHTS: dict[str, Weight] = {
-    "uniform": lambda schedule, t, unit: unit,  # the plain error of the target; with "eps" the simple loss of DDPM
-    "snr": lambda schedule, t, unit: _snr(schedule, t),  # the plain error of eps, whatever the target
-    "min-snr": lambda schedule, t, unit: _snr(schedule, t).clamp(max=MIN_SNR_LIMIT),  # arXiv:2303.09556
-    "vlb": lambda schedule, t, unit: _vlb(schedule, t),  # the variational bound in nats/dim (arXiv:2107.00630, eq. 17)
+    "uniform": _plain,
+    "snr": _snr,
+    "min-snr": _min_snr,
+    "vlb": _vlb,
 }
 
 

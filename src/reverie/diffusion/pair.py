@@ -33,26 +33,32 @@ class Pair:
 
 
 def _eps(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
+    """The noise (arXiv:2006.11239)."""
     return 0.0, 1.0
 
 
 def _x0(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
+    """The clean data."""
     return 1.0, 0.0
 
 
 def _v(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
+    """The velocity of variance-preserving diffusion, alpha eps - sigma x0 (arXiv:2202.00512)."""
     return -sigma, alpha
 
 
 def _flow(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
+    """The velocity of the straight path, eps - x0 (arXiv:2209.03003)."""
     return -1.0, 1.0
 
 
 def _score(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
+    """The gradient of the log-density, -eps / sigma (arXiv:2011.13456)."""
     return 0.0, -1 / sigma
 
 
 def _edm(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
+    """Unit variance at every noise level for data of standard deviation k (arXiv:2206.00364)."""
     r = sqrt(alpha**2 * k**2 + sigma**2)
     return sigma / (k * r), -alpha * k / r
 
@@ -60,12 +66,12 @@ def _edm(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
 Target = Callable[[Coefficient, Coefficient, float], Row]
 
 TARGETS: dict[str, Target] = {
-    "eps": _eps,  # the noise (arXiv:2006.11239)
-    "x0": _x0,  # the clean data
-    "v": _v,  # alpha eps - sigma x0 (arXiv:2202.00512)
-    "flow": _flow,  # eps - x0, the velocity of the straight path (arXiv:2209.03003)
-    "score": _score,  # -eps / sigma, the gradient of the log-density (arXiv:2011.13456)
-    "edm": _edm,  # unit variance at every noise level for data of standard deviation k (arXiv:2206.00364)
+    "eps": _eps,
+    "x0": _x0,
+    "v": _v,
+    "flow": _flow,
+    "score": _score,
+    "edm": _edm,
 }
 
 

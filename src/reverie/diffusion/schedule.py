@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import torch
 from pydantic import Field
-from scipy.interpolate import PchipInterpolator
 from torch import Tensor, nn
 
 from reverie.base.errors import ReverieWarning, UserError
@@ -114,6 +113,8 @@ class Table(Schedule):
         self.steps = len(betas)
         self.t_min = 1 / self.steps
         nodes = np.concatenate([[0.0], np.log1p(-betas).cumsum()])
+        from scipy.interpolate import PchipInterpolator
+
         curve = PchipInterpolator(np.arange(self.steps + 1), nodes)
         self._cubics = torch.from_numpy(curve.c.T.copy())  # (T, 4), a plain attribute: never cast, never moved
         self._rows: list[Any] = curve.c.T.tolist()

@@ -7,26 +7,30 @@ import warnings
 from functools import cache, lru_cache
 from pathlib import Path
 
-import matplotlib
 import numpy as np
-from matplotlib.font_manager import fontManager
-from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageDraw, ImageFont, features
 
 from reverie.base.errors import ReverieWarning
 
 INK = "#1b2733"
-USUAL = str(
-    Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
-)  # Latin, Greek, Cyrillic, Arabic, Hebrew, symbols
 BOXES_ONLY = "Last Resort"  # a font that has a box for every letter there is
 NON_JOINER = "\N{ZERO WIDTH NON-JOINER}"  # says in Persian how letters are joined
 LEADING = 4  # pixels of a line beyond the size of its letters
 
 
 @cache
+def usual_font() -> str:
+    """Return the font file that captions are drawn with: it has Latin, Greek, Cyrillic, Arabic, Hebrew and symbols."""
+    import matplotlib
+
+    return str(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"))
+
+
+@cache
 def _letters(font: str) -> frozenset[int]:
     """Return the numbers of the letters that a font file has, none of one that cannot be read."""
+    from matplotlib.ft2font import FT2Font
+
     try:
         return frozenset(FT2Font(font).get_charmap())
     except (RuntimeError, OSError):
@@ -36,12 +40,14 @@ def _letters(font: str) -> frozenset[int]:
 @cache
 def _fonts() -> tuple[str, ...]:
     """Return the usual font and the others of this machine, upright ones of ordinary weight."""
+    from matplotlib.font_manager import fontManager
+
     found = {
         entry.fname
         for entry in fontManager.ttflist
         if entry.style == "normal" and entry.weight in (400, "normal", "regular") and not entry.name.startswith(BOXES_ONLY)
     }
-    return USUAL, *sorted(found - {USUAL})
+    return usual_font(), *sorted(found - {usual_font()})
 
 
 @cache
@@ -93,19 +99,19 @@ def drawable(text: str) -> tuple[str, str]:
     for font in _fonts():
         if _draws(font, line):
             return line, font
-    return told(line), USUAL
+    return told(line), usual_font()
 
 
 def told(text: str) -> str:
     """Return a text in which the letters that the usual font lacks are told in plain ones."""
-    usual = _letters(USUAL)
+    usual = _letters(usual_font())
     return "".join(letter if ord(letter) in usual or letter == "\n" else _told(letter) for letter in text)
 
 
 def _measured(text: str, size: int) -> tuple[str, ImageFont.FreeTypeFont]:
     line, font = drawable(text)
     sized = _sized(font, size)
-    return (line, sized) if sized is not None else (line, ImageFont.truetype(USUAL, size))
+    return (line, sized) if sized is not None else (line, ImageFont.truetype(usual_font(), size))
 
 
 def shorten(text: str, width: int, size: int) -> str:

@@ -6,19 +6,17 @@ import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import imageio.v3 as iio
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.ticker import LogFormatter
 
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, writable_folder
 from reverie.draw import lettering
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 INK, SOFT, ACCENT, WARM = lettering.INK, "#8a98a8", "#2f6fde", "#d9633a"
 CYCLE = ("#2f6fde", "#d9633a", "#2a9d72", "#a04bc0", "#c9a227", "#3aa6b9", "#b03060", "#6b7280")
@@ -44,6 +42,8 @@ def plain(text: str) -> str:
 
 def titled(axes: Axes, text: str, size: float = 10, width: int | None = None) -> None:
     """Write a title above the axes in a font that has its letters, where a width in pixels is given in at most two lines."""
+    from matplotlib.font_manager import FontProperties
+
     words, font = lettering.drawable(text)
     lines = [words] if width is None else lettering.wrap(words, width, _pixels_high(size), TITLE_LINES)
     axes.set_title("\n".join(lines).replace("$", r"\$"), fontproperties=FontProperties(fname=font, size=size), color=INK)
@@ -51,6 +51,8 @@ def titled(axes: Axes, text: str, size: float = 10, width: int | None = None) ->
 
 def headline(made: Figure, text: str, size: float = 9, colour: str = INK) -> None:
     """Write a title above a whole figure in a font that has its letters; what is too long is cut off."""
+    from matplotlib.font_manager import FontProperties
+
     words = lettering.shorten(text, round(made.get_figwidth() * DPI) - 8, _pixels_high(size))
     font = FontProperties(fname=lettering.drawable(words)[1], size=size)
     made.suptitle(words.replace("$", r"\$"), fontproperties=font, color=colour)
@@ -62,6 +64,9 @@ def _pixels_high(points: float) -> int:
 
 def figure(width: float, height: float) -> Figure:
     """Return an empty figure of this size in inches, drawn without a screen."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     made = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
     FigureCanvasAgg(made)
     return made
@@ -69,6 +74,8 @@ def figure(width: float, height: float) -> Figure:
 
 def pixels(made: Figure) -> np.ndarray:
     """Return a figure as (H, W, 3) uint8."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     canvas = made.canvas
     assert isinstance(canvas, FigureCanvasAgg)
     canvas.draw()
@@ -170,6 +177,8 @@ def point_frames(film: Film, labels: Sequence[str] | None, most: int = FILM_FRAM
 
 def write_film(path: Path, frames: Iterable[np.ndarray], per_second: int = 15, hold: float = 2.0) -> None:
     """Write frames, (H, W, 3) uint8, as .gif or .mp4; the last one is held for some seconds."""
+    import imageio.v3 as iio
+
     shown = list(frames)
     height, width = shown[0].shape[:2]
     shown = [frame[: height - height % 2, : width - width % 2] for frame in shown]  # video wants even sides
@@ -261,6 +270,8 @@ def headed(page: np.ndarray, text: str) -> np.ndarray:
 
 def loss_curve(rows: Sequence[dict[str, Any]]) -> Figure:
     """Draw training and held-out loss over steps, the latter also for each range of noise."""
+    from matplotlib.ticker import LogFormatter
+
     made = figure(8, 3.6)
     left, right = made.subplots(1, 2)
     held = [row for row in rows if "held_out" in row]

@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import studentized_range
-
 from reverie.base.errors import UserError
 from reverie.evaluation.evaluation import Evaluation
 from reverie.evaluation.score import HEADLINES, said
@@ -22,6 +20,8 @@ BEST, AS_GOOD = "*", "~"
 @cache
 def clear(runs: int) -> float:
     """Return the standard errors of a difference that the best and the worst of equal runs exceed once in twenty (Tukey)."""
+    from scipy.stats import studentized_range
+
     return float(studentized_range.ppf(0.95, runs, math.inf)) / math.sqrt(2)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from torch import Tensor
 
 from reverie.base.errors import UserError
@@ -19,6 +18,9 @@ from reverie.draw.picture import ACCENT, INK, SOFT, WARM, figure, png_bytes
 from reverie.evaluation.score import said, score
 from reverie.evaluation.section import Section
 from reverie.runs.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 NAME, TITLE = "likelihood", "Likelihood of held-out data"
 VARIANCE = "forward"  # of the chain: "posterior" is far too small where steps are few

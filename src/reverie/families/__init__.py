@@ -6,6 +6,8 @@ from reverie.families.closed_forms import GaussianFamily, MixtureFamily, PCAFami
 from reverie.families.diffusion.family import DiffusionFamily
 from reverie.families.model import FAMILIES
 
-FAMILIES.update({family.name: family for family in (DiffusionFamily(), GaussianFamily(), MixtureFamily(), PCAFamily())})
+FAMILIES.update({
+    "diffusion": DiffusionFamily(), "gaussian": GaussianFamily(), "mixture": MixtureFamily(), "pca": PCAFamily(),
+})  # fmt: skip
 
 __all__ = ["FAMILIES"]

@@ -20,15 +20,18 @@ MOST_LABELS, MOST_SCALES = 12, 12
 
 
 def draw(
-    run_path: str | Path | Run,
+    run: str | Path | Run,
     out: Path,
+    *,
     scales: str | Sequence[float] = SCALES,
     device: str = "auto",
     **options: Unpack[Options],
 ) -> list[Path]:
     """Draw the sheet and return its file; options: seed, sampler, steps, grid and such."""
+    if options.get("label") is not None or "guidance" in options:
+        raise UserError("every label and several scales are shown; give the scales, and leave label and guidance out")
     check_picture(out)
-    run = run_path if isinstance(run_path, Run) else load(run_path, device)
+    run = run if isinstance(run, Run) else load(run, device)
     names = run.config.data.labels[:MOST_LABELS]
     if not names:
         raise UserError(f"the run {run.path} was trained without labels, so guidance has nothing to steer by")
@@ -68,4 +71,7 @@ def draw(
 
 
 def _option(options: Options, name: str, scale: float) -> Options:
-    return {**options, "label": name, "guidance": scale}
+    chosen: Options = {**options, "label": name, "guidance": scale}
+    if scale == 1:  # no guidance, so none that could be limited or rescaled
+        chosen["guidance_interval"], chosen["guidance_rescale"] = None, 0.0
+    return chosen

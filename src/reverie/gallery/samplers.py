@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from reverie.base.errors import UserError
 from reverie.base.spec import build
 from reverie.data.kind import Kind
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, affordable
 from reverie.draw.picture import INK, SOFT, check_picture, contact_sheet, dots, figure, plain, save, to_bytes, window
-from reverie.runs.run import Run, load
+from reverie.runs.run import Options, Run, load
 
 BUDGETS = (5, 10, 20, 50)  # network evaluations
 TOLERANCES = (1e-1, 3e-2, 1e-2, 1e-3)  # of rk45, which cannot be told how many to make
@@ -31,10 +33,10 @@ class Cell:
     seconds: float
 
 
-def draw_cell(run: Run, name: str, column: int, n: int, seed: int, grid: str | None) -> Cell:
+def draw_cell(run: Run, name: str, column: int, n: int, **options: Unpack[Options]) -> Cell:
     """Sample n data with what a budget affords, counting evaluations and time."""
     spec, calls = name, 0
-    spacing = build(GRIDS, run.chosen_sampling({"grid": grid})[2], "grid")
+    spacing = build(GRIDS, run.chosen_sampling(options)[2], "grid")
     steps = affordable(build(SAMPLERS, name, "sampler"), spacing, run.diffusion.denoiser.schedule, BUDGETS[column])
     if steps is None:
         spec, steps = f"{name}:tolerance={TOLERANCES[column]}", 2
@@ -46,8 +48,9 @@ def draw_cell(run: Run, name: str, column: int, n: int, seed: int, grid: str | N
     hook = run.diffusion.denoiser.register_forward_hook(count)
     begun = time.perf_counter()
     try:
-        label = "all" if run.config.data.labels else None
-        samples = run.sample(n, sampler=spec, steps=steps, grid=grid, seed=seed, label=label)
+        label = options.get("label") or ("all" if run.config.data.labels else None)
+        asked: Options = {**options, "label": label, "sampler": spec, "steps": steps}
+        samples = run.sample(n, **asked)
     finally:
         hook.remove()
     return Cell(spec, calls, samples.x, time.perf_counter() - begun)
@@ -83,12 +86,14 @@ def sheet(run: Run, cells: dict[str, list[Cell]], grid: str) -> Figure:
     return made
 
 
-def draw(run_path: Path, out: Path, seed: int = 0, device: str = "auto", grid: str | None = None) -> list[Path]:
+def draw(run: str | Path | Run, out: Path, *, device: str = "auto", **options: Unpack[Options]) -> list[Path]:
     """Sample a run with every sampler and budget, draw the sheet, and return its file."""
+    if options.get("sampler") is not None or options.get("steps") is not None:
+        raise UserError("every sampler is shown, at given numbers of evaluations; leave sampler and steps out")
     check_picture(out)
-    run = load(run_path, device)
+    run = run if isinstance(run, Run) else load(run, device)
     n = SHOWN[run.kind]
-    draw_cell(run, "ddim", 0, n, seed, grid)  # the first call of a network is slower than the others
-    cells = {name: [draw_cell(run, name, k, n, seed, grid) for k in range(len(BUDGETS))] for name in SAMPLERS}
-    save(sheet(run, cells, run.chosen_sampling({"grid": grid})[2]), out)
+    draw_cell(run, "ddim", 0, n, **options)  # the first call of a network is slower than the others
+    cells = {name: [draw_cell(run, name, k, n, **options) for k in range(len(BUDGETS))] for name in SAMPLERS}
+    save(sheet(run, cells, run.chosen_sampling(options)[2]), out)
     return [out]

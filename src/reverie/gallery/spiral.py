@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from reverie.data import load_data
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
 from reverie.diffusion.process import jump
 from reverie.draw.picture import ACCENT, INK, SOFT, WARM, dots, figure, loss_curve, pixels, plane, save, write_film
-from reverie.runs.run import Run, load
+from reverie.runs.run import Options, Run, load
 from reverie.runs.samples import Samples
 
 LIMITS = (-2.0, 2.0)
@@ -97,13 +98,14 @@ def optimal_frames(seed: int, steps: int = 40) -> Iterator[np.ndarray]:
         yield pixels(made)
 
 
-def draw(run_path: Path, out: Path, seed: int = 0, device: str = "auto") -> list[Path]:
+def draw(run: str | Path | Run, out: Path, *, device: str = "auto", **options: Unpack[Options]) -> list[Path]:
     """Draw all pictures of a run that was trained on the spiral into a folder and return the files."""
-    run = load(run_path, device)
+    run = run if isinstance(run, Run) else load(run, device)
     if run.config.data.name != "spiral":
-        raise UserError(f"{run_path} was trained on {run.config.data.name!r}; this gallery needs a run of 'spiral'")
+        raise UserError(f"{run.path} was trained on {run.config.data.name!r}; this gallery needs a run of 'spiral'")
     writable_folder(out)
-    samples = run.sample(POINTS, film=True, seed=seed)
+    samples = run.sample(POINTS, film=True, **options)
+    seed = options.get("seed", 0)
     pictures = {
         "forward.png": forward(run, seed),
         "reverse.png": reverse(samples),

@@ -59,13 +59,22 @@ class SinusoidalEmbedding(nn.Module):
         return rotation
 
 
+def _vectors(rows: int, dim: int) -> nn.Parameter:
+    """Return a table of random vectors of length about 1, (rows, dim); on the device "meta", which only plans, an empty one.
+
+    torch would load its compiler, a second of work, to plan a random draw.
+    """
+    table = torch.empty(rows, dim)
+    return nn.Parameter(table if table.is_meta else table.normal_().div_(math.sqrt(dim)))
+
+
 class LearnedEmbedding(nn.Module):
     """A table of vectors at evenly spaced positions, linear between them.  pos: (B,) -> (B, dim)."""
 
     def __init__(self, dim: int, low: float, high: float, rows: int = 40) -> None:
         super().__init__()
         self.low, self.high = low, high
-        self.table = nn.Parameter(torch.randn(rows, dim) / math.sqrt(dim))
+        self.table = _vectors(rows, dim)
 
     def forward(self, position: Tensor) -> Tensor:
         """Return the interpolated vectors; a position outside [low, high] takes the nearer end."""
@@ -81,7 +90,7 @@ class LabelEmbedding(nn.Module):
 
     def __init__(self, labels: int, dim: int) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.randn(labels + 1, dim) / math.sqrt(dim))
+        self.table = _vectors(labels + 1, dim)
 
     def forward(self, cond: Tensor | None) -> Tensor:
         """Return the vectors; row 0 is the null row, label c has row c + 1."""

@@ -15,6 +15,8 @@ from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, SinusoidalEmbedd
 
 def places(height: int, width: int, dim: int) -> Tensor:
     """Return sinusoidal 2-D positions: half of the coordinates tell the row, half the column.  (height width, dim)."""
+    if (planned := torch.empty(height * width, dim)).is_meta:
+        return planned
     embed = SinusoidalEmbedding(dim // 2)
     rows, columns = embed(torch.arange(height).float()), embed(torch.arange(width).float())
     grid = torch.cat([rows[:, None].expand(-1, width, -1), columns[None].expand(height, -1, -1)], dim=-1)

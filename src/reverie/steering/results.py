@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import DTypeLike
 
 from reverie.base.errors import UserError
@@ -32,6 +30,10 @@ from reverie.draw.picture import (
     window,
 )
 from reverie.runs.samples import Samples, check_output, counted_samples, is_folder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FILL = np.array([0.80, 0.86, 0.95])  # the colour of pixels that are not known
 SHOWN, ACROSS = 32, 10  # results on a sheet, at most, and panels in a row of it

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from reverie.draw.picture import SOFT, coloured, contact_sheet, figure, headline, save, titled, to_bytes, write_film
 
 if TYPE_CHECKING:
     from reverie.steering.edited import Edits, Inversion
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 WAY_SHOWN = 12  # images of a way in a picture
 FILM_SIDE = 256  # pixels, at least, of a film

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from reverie.base.errors import UserError
 from reverie.base.files import reason
 from reverie.base.tensors import read_tensors, write_tensors
+from reverie.runs.folder import WEIGHTS_FILE
 from reverie.training.learner import Facts, Learner, Snapshot
 
 FOLDER, BEST, LOCK = "checkpoints", "best.safetensors", ".lock"
@@ -66,6 +67,11 @@ def read(path: Path, learner: Learner) -> dict[str, Snapshot]:
         part: Snapshot({n.removeprefix(f"{part}."): t for n, t in tensors.items() if n.startswith(f"{part}.")}, facts)
         for part, facts in states.present().items()
     }
+
+
+def is_untrained(run: Path) -> bool:
+    """Tell whether a run was stopped before its first checkpoint, so that its training has yet to begin."""
+    return not existing(run) and not (run / WEIGHTS_FILE).exists()
 
 
 def restore(run: Path, learner: Learner) -> list[str]:

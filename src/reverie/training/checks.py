@@ -176,7 +176,7 @@ def lagging_average(p: Patient) -> Finding | None:
     what = f"the average weights are worse than the raw ones: held-out loss {rows[-1]['held_out']:.3g} against"
     what += f" {rows[-1]['raw_held_out']:.3g}"
     cause = "an average over too many steps"
-    advice = "leave ema_share out" if "ema_share" in p.asked else "train longer"
+    advice = "leave --ema-share out" if "ema_share" in p.asked else "train longer"
     return Finding("lagging_average", what, int(rows[-2]["i"]), cause, advice, {"ema_share": None})
 
 

@@ -17,7 +17,7 @@ from reverie.base.errors import UserError, pick, unknown
 from reverie.base.files import writable_folder
 from reverie.base.noise import check_seed
 from reverie.base.progress import silent
-from reverie.base.spec import Spec, one_line, parse
+from reverie.base.spec import Spec, one_line, parse, spoken
 from reverie.data import Dataset, load_data
 from reverie.data.describe import describe
 from reverie.data.memory import DataSource
@@ -32,7 +32,6 @@ from reverie.runs.run import Run, choose_device
 from reverie.training import checkpoints, start
 from reverie.training import tensorboard as events
 from reverie.training.learner import Learner
-from reverie.training.remedy import spoken
 from reverie.training.resume import resume
 from reverie.training.trainer import RUN_FILES, RUN_FOLDERS, Training, clear
 from reverie.training.wishes import Wishes, check_folder

@@ -29,9 +29,11 @@ REFERENCE = 256  # data that previews are compared with: held-out ones, and trai
 LABEL_ROWS, LABEL_COLUMNS = 20, 8
 
 
-def quickly(run: Run) -> Options:
+def quickly(run: Run, label: str | None = None) -> Options:
     """Return the options of a quick drawing: few steps, of the model as it is, where it is drawn in steps at all."""
-    return {"steps": STEPS, "autoguidance": 1.0} if "steps" in run.config.model_family.options else {}
+    if "steps" not in run.config.model_family.options:
+        return {"label": label}
+    return {"label": label, "steps": STEPS, "autoguidance": 1.0}
 
 
 def draw(run: Run, n: int) -> Tensor:
@@ -104,7 +106,7 @@ class Previews:
             write_film(folder / FILM, sheets, per_second=3)
         names = self.run.config.data.labels[:LABEL_ROWS]
         if self.train.kind == "images" and names:
-            rows = [self.run.sample(LABEL_COLUMNS, label=name, **quickly(self.run)).x for name in names]
+            rows = [self.run.sample(LABEL_COLUMNS, **quickly(self.run, name)).x for name in names]
             titles = [name for name in names for _ in range(LABEL_COLUMNS)]
             with atomic(folder / LABELS) as aside:
                 Image.fromarray(contact_sheet(to_bytes(np.concatenate(rows)), titles, columns=LABEL_COLUMNS)).save(aside)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from reverie.base.errors import UserError
-from reverie.base.spec import Spec, build, complete
+from reverie.base.spec import Spec, build, complete, spoken
 from reverie.data.memory import MEMORY
 from reverie.diffusion.plan import PRESETS, network_for
 from reverie.families.diffusion.family import OF_THE_DATA
@@ -18,29 +19,17 @@ from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.nets import NETWORKS
 from reverie.runs.config import Config
 from reverie.runs.finding import Finding
+from reverie.runs.folder import read_config
 from reverie.runs.run import Run
 from reverie.training.patient import Sizes
 
 GROWS = {"mlp": "hidden", "transformer": "dim"}  # the option that makes a network larger where there is no preset
 APART = 1.5  # in parameters, from which a network is another size
-PYTHON_ONLY = ("warmup", "ema_share", "gradient_limit", "weight_decay", "precision", "label_dropout")  # no options of train
 
 
 def handy(number: float) -> str:
     """Write a number with three digits that count, so that it can be typed again: 10.0087 is 10."""
     return f"{float(f'{number:.3g}'):.10g}"
-
-
-def spoken(spec: Mapping[str, Any] | str) -> str:
-    """Write a spec as --network and --schedule take it."""
-    if isinstance(spec, str):
-        return spec
-
-    def value(v: Any) -> str:
-        return f"[{','.join(map(str, v))}]" if isinstance(v, list | tuple) else str(v)
-
-    options = ",".join(f"{key}={value(v)}" for key, v in spec.items() if key != "name")
-    return f"{spec['name']}:{options}" if options else str(spec["name"])
 
 
 def _own(network: Spec) -> str:
@@ -95,6 +84,14 @@ def _settings(config: Config) -> dict[str, Any]:
     return now
 
 
+def settings_again(path: str | Path) -> dict[str, Any]:
+    """Return the settings that begin the training of a run again, by the names of the options of `reverie train`."""
+    config = read_config(Path(path))
+    length = {"minutes": config.training.minutes} if config.training.minutes else {"steps": config.training.steps}
+    of = {"data": config.data.source or config.data.name, "family": config.family.name}
+    return {**of, **length, **config.data.reading, **config.asked}
+
+
 def mend(run: Run, findings: Sequence[Finding]) -> str | None:
     """Return the command that trains anew, beside this run, with what the findings advise; None if that changes nothing."""
     config, change = run.config, dict[str, str | None]()
@@ -107,10 +104,10 @@ def mend(run: Run, findings: Sequence[Finding]) -> str | None:
     share, training = float(change.pop("length", None) or 1), config.training
     length = f"--minutes {handy(training.minutes * share)}" if training.minutes else ""
     length = length or f"--steps {max(1, round((training.steps or 1) * share))}"
-    kept = {**config.data.reading, **{k: v for k, v in config.asked.items() if k not in PYTHON_ONLY}, **change}
+    kept = {**config.data.reading, **config.asked, **change}
     options = "".join(
         f" --{key.replace('_', '-')}" + ("" if value is True else f" {shlex.quote(str(value))}")
-        for key, value in kept.items() if value is not None and value is not False and key not in PYTHON_ONLY
+        for key, value in kept.items() if value is not None and value is not False
     )  # fmt: skip
     if config.data.source == MEMORY:
         return None  # the command line has no way to name the data

@@ -14,7 +14,7 @@ from reverie.runs import folder
 from reverie.runs.config import Config, build_model
 from reverie.runs.reread import CHOSEN, placed, reread
 from reverie.runs.run import Run, choose_device
-from reverie.training import checkpoints
+from reverie.training import checkpoints, start
 from reverie.training import tensorboard as events
 from reverie.training.learner import Learner
 from reverie.training.trainer import Training
@@ -77,8 +77,8 @@ def resume(
 ) -> Training:
     """Go on with a run where its last whole checkpoint left it; `extend` goes on with a finished one for longer.
 
-    data, data_dir: where its data are now, if they were moved, or the data themselves; given: settings as for `prepare`;
-    those that differ from the run's are refused.
+    One that was stopped before its first checkpoint starts at step 0.  data, data_dir: where its data are now, if they were
+    moved, or the data themselves; given: settings as for `prepare`; those that differ from the run's are refused.
     """
     path, where = Path(path), choose_device(device)
     events.check(tensorboard)
@@ -87,9 +87,12 @@ def resume(
         given |= {key: value for key, value in (("minutes", minutes), ("steps", steps)) if value is not None}
     if changed := _differences(config, given):
         raise UserError(f"{path} was begun with other settings: {'; '.join(changed)}; leave them out, or train a new run")
-    learner = Learner(build_model(config).to(where), config.training)
+    model, fresh = build_model(config), checkpoints.is_untrained(path)
+    if fresh:
+        start.carry_again(model, config)
+    learner = Learner(model.to(where), config.training)
     with checkpoints.locked(path):
-        complaints = checkpoints.restore(path, learner)
+        complaints = [] if fresh else checkpoints.restore(path, learner)
     run = Run(config, learner.average.model, path)
     if not config.model_family.learns_by_steps and (extend or any(row["fraction"] == 1 for row in run.metrics())):
         raise UserError(f"{path} is of the family {config.family.name}, which is fitted at once; nothing is left to do")
@@ -101,8 +104,9 @@ def resume(
     dataset = reread(config.data, folder=path, data=data, data_dir=data_dir, strict=strict, on_progress=on_progress)
     run.config = config = config.model_copy(update={"data": placed(config.data, data, data_dir)})
     with checkpoints.locked(path):
-        folder.keep_rows(path, learner.i)
+        folder.keep_rows(path, -1 if fresh else learner.i)
         folder.write_config(path, config)
     train_set, held_out = dataset.split(config.data.seed)
-    about = (*complaints, f"continuing at step {learner.i:,}")
+    begun = f"{path} was stopped before its first checkpoint, so it starts at step 0"
+    about = (*complaints, begun if fresh else f"continuing at step {learner.i:,}")
     return Training(run, learner, train_set, held_out, about, (), tensorboard)

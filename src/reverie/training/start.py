@@ -92,6 +92,16 @@ def record(run: Run) -> StartConfig:
     return StartConfig(run=str(Path(run.path).resolve()), weights=hashlib.sha256(content).hexdigest()[:16])
 
 
+def carry_again(model: Model, config: Config) -> None:
+    """Give a model the weights that its training was begun with, if it was begun with those of a run."""
+    if config.start is None:
+        return
+    run = load(config.start.run, "cpu")
+    if record(run).weights != config.start.weights:
+        raise UserError(f"{run.path} has other weights than when this run was begun with them; train a new run with --from")
+    carry(run, model, config)
+
+
 @torch.no_grad()
 def carry(run: Run, model: Model, config: Config) -> tuple[str, ...]:
     """Give a new model the weights of a run, and return what there is to say of those that it did not have or did not take.

@@ -121,6 +121,18 @@ def _fitted(run: Run, rows: Sequence[Row], findings: Sequence[Finding]) -> tuple
     return health, f"{fitted}: {cost}", f"next: measure it beside another family: reverie evaluate {path} OTHER-RUN"
 
 
+def _last_shown(config: Config, rows: Sequence[Row]) -> str | None:
+    """Say what is amiss with the last previews, nothing where nothing is; None where there were none."""
+    look = next((row["look"] for row in reversed(rows) if row.get("look")), None)
+    return _shown(config, look) if look else None
+
+
+def health_of(config: Config, rows: Sequence[Row], findings: Sequence[Finding]) -> str:
+    """Say in one line whether a run is well, by its reports and findings."""
+    checked = [row for row in rows if "held_out" in row]
+    return _health(findings, checked[-1]["i"] if checked else 0, _last_shown(config, checked) == NOISE)
+
+
 def verdict(run: Run) -> Verdict:
     """Judge a run by its reports and findings."""
     rows = [row for row in run.metrics() if "held_out" in row]
@@ -129,13 +141,12 @@ def verdict(run: Run) -> Verdict:
         return Verdict(_fitted(run, rows, findings), findings, {})
     path, training = shlex.quote(str(run.path)), run.config.training
     finished = bool(rows) and rows[-1]["fraction"] == 1
-    look = next((row["look"] for row in reversed(rows) if row.get("look")), None)
-    shown = _shown(run.config, look) if look else ""
-    health = _health(findings, rows[-1]["i"] if rows else 0, shown == NOISE)
+    shown = _last_shown(run.config, rows)
+    health = health_of(run.config, rows, findings)
     as_long = f"--minutes {handy(training.minutes)}" if training.minutes else f"--steps {training.steps}"
     longer = f"--minutes {MORE}" if health.startswith(SHORT) and not training.minutes else as_long
     commands = {"go on": f"reverie train --resume {path}" + (f" --extend {longer}" if finished else "")}
     if findings and (command := mend(run, findings)):
         commands["mend"] = command
-    lines = (health, _gave(run.config, rows, shown), _next(run.config, rows, findings, shown, look is not None))
+    lines = (health, _gave(run.config, rows, shown or ""), _next(run.config, rows, findings, shown or "", shown is not None))
     return Verdict(lines, findings, commands)

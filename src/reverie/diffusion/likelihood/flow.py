@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from reverie.autodiff.sparse import Coloring, divergence, probed
 from reverie.base.distances import precise
 from reverie.base.errors import UserError, pick
 from reverie.base.noise import Noise
@@ -27,6 +27,9 @@ from reverie.diffusion.likelihood.bound import check_data
 from reverie.diffusion.likelihood.normal import log_normal
 from reverie.diffusion.samplers.adaptive import TooStiffError, integrate, mean_size
 from reverie.diffusion.samplers.rungekutta import straight, straight_slope, straight_time
+
+if TYPE_CHECKING:
+    from reverie.autodiff.sparse import Coloring
 
 EXACT = "exact"
 SMALL = 16  # numbers in a datum up to which the divergence is exact when nothing is said
@@ -89,6 +92,8 @@ def log_prob(
     root mean square of the error of y and for the error of the log-density in nats for each dimension.  prior: the
     log-density of x at t = 1, (B,), where it is not the one that sampling starts from.
     """
+    from reverie.autodiff.sparse import divergence, probed  # half a second of scipy, which sampling does not need
+
     check_data(x0, None)
     if not 0 < tolerance < 1 or probes < 1:
         raise UserError(f"log-probability needs a tolerance in (0, 1) and at least 1 probe, got {tolerance} and {probes}")

@@ -12,11 +12,14 @@ With s the model's score, p the data's density and q its noised form:
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from reverie.autodiff.sparse import Coloring, divergence, hutchinson
 from reverie.base.scalar import Coefficient, combine, expand
+
+if TYPE_CHECKING:
+    from reverie.autodiff.sparse import Coloring
 
 Score = Callable[[Tensor], Tensor]
 
@@ -32,6 +35,8 @@ def denoising_score_loss(score: Score, x0: Tensor, eps: Tensor, sigma: Coefficie
 
 def implicit_score_loss(score: Score, x: Tensor, plan: Coloring | None = None) -> Tensor:
     """Return |s(x)|² / 2 + div s(x) of each datum, with the exact divergence: (B,).  x: (B, ...); plan: as for `divergence`."""
+    from reverie.autodiff.sparse import divergence
+
     return _half_square(score(x)) + divergence(score, x, plan)
 
 
@@ -40,6 +45,8 @@ def sliced_score_loss(score: Score, x: Tensor, probes: Tensor) -> Tensor:
 
     x: (B, ...); probes: (P, B, ...) of independent entries with mean 0 and variance 1.
     """
+    from reverie.autodiff.sparse import hutchinson
+
     return _half_square(score(x)) + hutchinson(score, x, probes)
 
 

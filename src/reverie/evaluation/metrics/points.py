@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.stats import kstest
 
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral
 
@@ -17,6 +16,8 @@ def score_spiral(points: np.ndarray) -> dict[str, float]:
     coverage_ks: Kolmogorov-Smirnov distance of theta to the uniform law (0.03 is the 95 % point for 2,000 exact draws).
     """
     theta, distance = closest_on_spiral(points)
+    from scipy.stats import kstest
+
     ks = kstest((theta - THETA_MIN) / (THETA_MAX - THETA_MIN), "uniform")
     return {"mean_distance": float(distance.mean()), "coverage_ks": float(ks.statistic)}
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest
 
 from reverie.base.errors import UserError
 from reverie.base.noise import check_seed
@@ -32,6 +31,7 @@ def two_sample(x: Any, y: Any, seed: int = 0) -> TwoSample:
     It sees the features and their squares, so it notices what is too narrow or too wide.  Half is guessing.  x: (n, d); y:
     (m, d), of which as many as of the smaller set are used.
     """
+    from scipy.stats import binomtest
     from sklearn.linear_model import LogisticRegression
 
     sets = [tensor(z).double() for z in (x, y)]

@@ -1,0 +1,77 @@
+"""Settings of a training in a file: TOML with the names of the options, or a run to train again."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, get_args
+
+from reverie.base.errors import UserError, unknown
+from reverie.base.files import reason
+from reverie.cli.options import options_of_training
+
+CONFIG = "config.toml"  # of a run
+ALSO: dict[str, tuple[str, type]] = {"data": ("data", str), "out": ("out", Path), "device": ("device", str)}
+KINDS = {str: "a word", Path: "a path", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the settings in a file, or those that a run was begun with, by the names that `reverie.train` takes."""
+    if path.is_dir():
+        path = path / CONFIG
+    table = _read(path)
+    if path.name == CONFIG and isinstance(table.get("training"), dict):
+        from reverie import api
+
+        table = api.settings_again(path.parent)
+    known = {
+        **ALSO,
+        **{name: (p.name, get_args(get_args(p.annotation)[0] | None)[0]) for name, p in options_of_training().items()},
+    }
+    found = {}
+    for written, value in table.items():
+        key = written.replace("-", "_")
+        if key not in known:
+            raise unknown(written, known, f"setting in {path}:")
+        name, kind = known[key]
+        found[name] = _typed(path, written, value, kind)
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there are no settings at {path}; give a .toml file, or the folder of a run") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {reason(error)}") from None
+    except (ValueError, RecursionError) as error:  # what is no TOML, or no text
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+
+
+def _typed(path: Path, key: str, value: Any, kind: type) -> Any:
+    """Return a value as the option takes it; a word may be written as a number, a list, or a table with a name and options."""
+    match value:
+        case bool():
+            fits = kind is bool
+        case int():
+            fits = kind in (int, float, str)
+        case float():
+            fits = kind in (float, str)
+        case str():
+            fits = kind in (str, Path)
+        case dict():
+            fits = kind is str and isinstance(value.get("name"), str)
+        case list():
+            fits = kind is str and all(isinstance(part, str | dict) for part in value)
+        case _:
+            fits = False
+    if not fits:
+        raise UserError(f"{key} in {path} must be {KINDS[kind]}, got {value!r}")
+    if kind is not str:
+        return kind(value)
+    from reverie.base.spec import spoken
+
+    if isinstance(value, list):
+        return ",".join(_typed(path, key, part, str) for part in value)
+    return spoken(value) if isinstance(value, dict) else str(value)

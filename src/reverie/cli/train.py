@@ -1,0 +1,80 @@
+"""The command that trains."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from reverie.base.errors import UserError
+from reverie.cli.options import JsonOption, MovedDataOption, QuietOption, completer, screen_for, training
+from reverie.cli.settings import read_settings
+
+LENGTHS = ("minutes", "steps", "epochs")
+
+
+@training
+def train(
+    data: Annotated[
+        str | None, typer.Argument(help="Name of a data set, or a path.", metavar="DATA", autocompletion=completer("data"))
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the new run; runs/DATA if not given.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="Settings by the names of these options, which win; or the run to train again."),
+    ] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run instead.", metavar="RUN")] = None,
+    extend: Annotated[bool, typer.Option("--extend", help="With --resume: for more --minutes or --steps.")] = False,
+    moved: MovedDataOption = None,
+    device: Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or mps.")] = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    **options: Any,
+) -> None:
+    """Train a model of a data set, or go on with a run."""
+    screen = screen_for(json, quiet)
+    from reverie import api
+    from reverie.base.signals import Stopped
+
+    if moved is not None:
+        if resume is None or data is not None:
+            raise UserError("--data goes with --resume RUN alone; a new run takes DATA without it")
+        data = str(moved)
+    given: dict[str, Any] = {**options, "data": data, "out": out, "device": device}
+    given = {key: value for key, value in given.items() if value is not None and value is not False}
+    given |= {"extend": True} if extend else {}
+    if config is not None:
+        written = read_settings(config)
+        if any(key in given for key in LENGTHS):  # another length takes the place of the written one
+            written = {key: value for key, value in written.items() if key not in LENGTHS}
+        given = {**written, **given}
+    with screen.reading() as on_progress:
+        learning = api.begin(given.pop("data", None), given.pop("out", None), resume=resume, on_progress=on_progress, **given)
+    run = learning.run
+    for note in learning.introduction():
+        screen.say(note)
+    try:
+        last = screen.follow_training(learning)
+    except Stopped:
+        kept = f"at step {learning.learner.i:,}, and kept\ngo on:   {learning.resume_command()}"
+        screen.say(f"stopped {kept if learning.learner.i else 'before anything was learned, so nothing was kept'}")
+        raise
+    except KeyboardInterrupt:
+        screen.say(f"interrupted; {learning.kept()}")
+        raise
+    verdict = api.verdict(run)
+    commands = {"sample": learning.sample_command(), **verdict.commands}
+    screen.result(
+        {
+            "run": str(run.path), "steps": last.i, "seconds": last.seconds, "loss": last.loss, "held_out_loss": last.held_out,
+            "verdict": list(verdict.lines), "findings": [asdict(f) for f in verdict.findings], "commands": commands,
+        },
+        "\n".join([
+            f"trained {last.i:,} steps in {last.seconds:.0f} s", *verdict.lines, f"run:     {run.path}",
+            *(f"{name + ':':<8} {command}" for name, command in commands.items()),
+            f"look at: {shlex.quote(str(run.path / 'loss.png'))} {shlex.quote(str(run.path / 'previews'))}",
+        ]),
+    )  # fmt: skip

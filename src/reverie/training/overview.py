@@ -1,0 +1,94 @@
+"""Runs at a glance: what each was trained on, how far, and how it went, without loading any weights."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from reverie.base.errors import UserError
+from reverie.runs import folder
+from reverie.training import checkpoints
+from reverie.training.summary import health_of
+
+DEPTH = 3  # folders below the one that is given
+
+
+@dataclass(frozen=True)
+class Overview:
+    """One run.  fraction: how much of its length is done; held_out: the last held-out loss; problem: why it cannot be used."""
+
+    path: str
+    data: str = ""
+    count: int = 0
+    family: str = ""
+    steps: int = 0
+    seconds: float = 0.0
+    fraction: float = 0.0
+    held_out: float | None = None
+    verdict: str = ""
+    problem: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether the whole length is done."""
+        return self.fraction == 1
+
+    def as_row(self) -> dict[str, Any]:
+        """Return what is known: of a run that cannot be used, where it is and why."""
+        return asdict(self) if self.problem is None else {"path": self.path, "problem": self.problem}
+
+
+def runs(where: str | Path = "runs") -> list[Overview]:
+    """Return the runs in a folder, or the run that it is, by their paths; one that is broken says why."""
+    root = Path(where)
+    if not root.is_dir():
+        raise UserError(f"there is no folder {root}; say where the runs are, or train one with: reverie train spiral")
+    found = []
+    for place, inner, files in os.walk(root):
+        path = Path(place)
+        if folder.CONFIG in files or folder.WEIGHTS_FILE in files or checkpoints.FOLDER in inner:
+            found.append(path)
+            inner.clear()
+        elif len(path.relative_to(root).parts) >= DEPTH:
+            inner.clear()
+    return [_overview(path) for path in sorted(found)]
+
+
+def _overview(path: Path) -> Overview:
+    try:
+        config = folder.read_config(path)
+        _check_weights(path)
+        rows, findings = folder.read_metrics(path), folder.read_findings(path)
+        last: dict[str, Any] = rows[-1] if rows else {"i": 0, "seconds": 0.0, "fraction": 0.0}
+        held = next((row["held_out"] for row in reversed(rows) if "held_out" in row), None)
+        figures = [float(value) for value in (last["seconds"], last["fraction"], held or 0.0)]
+        if not all(map(math.isfinite, figures)):
+            raise ValueError
+        verdict = ", ".join(dict.fromkeys(finding.check for finding in findings))
+        return Overview(
+            str(path), config.data.name, config.data.count, config.family.name, last["i"],
+            figures[0], figures[1], None if held is None else figures[2],
+            f"found wrong: {verdict}" if verdict else health_of(config, rows, findings).partition(":")[0],
+        )  # fmt: skip
+    except UserError as error:
+        return Overview(str(path), problem=str(error))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return Overview(str(path), problem=f"{folder.METRICS} is damaged")
+
+
+def _check_weights(path: Path) -> None:
+    """Refuse a run without weights, or with a file that is no such one; only its head is read."""
+    weights = path / folder.WEIGHTS_FILE
+    try:
+        with safe_open(weights, framework="pt"):
+            return
+    except FileNotFoundError:
+        why = "it was stopped before its first checkpoint, or is training now" if not checkpoints.existing(path) else "missing"
+        raise UserError(f"no weights in {folder.WEIGHTS_FILE}: {why}") from None
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{folder.WEIGHTS_FILE} is truncated or damaged: {error}") from None

@@ -1,0 +1,130 @@
+"""One option, declared once, reaches every command and every verb that it means something for."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+import reverie
+from reverie import api
+from reverie.base.errors import UserError
+from reverie.base.spec import complete
+from reverie.base.tables import Table
+from reverie.cli.main import app
+from reverie.cli.options import options_of_training
+from reverie.families import FAMILIES
+from reverie.gallery.samplers import draw_cell
+from reverie.runs.config import TrainingConfig
+from reverie.runs.folder import read_config
+from reverie.runs.run import Options, Run
+
+# The commands that sample, and the options of sampling that mean nothing for each.
+SAMPLING: dict[str, set[str]] = {
+    "sample": set(), "evaluate": set(), "edit": set(), "inpaint": set(), "restore": set(),
+    "illusion": {"label"},  # there is one for each view
+    "invert": {"seed"}, "interpolate": {"seed"},  # nothing is random
+    "gallery samplers": {"sampler", "steps"}, "gallery guidance": {"label", "guidance"},  # they show all of them
+    "gallery spiral": {"label", "guidance", "guidance_interval", "guidance_rescale", "classifier_guidance"},  # has no labels
+}  # fmt: skip
+
+
+def commands(group: Any = None, before: str = "") -> dict[str, set[str]]:
+    """Return the options of every command."""
+    group = group or typer.main.get_command(app)
+    found: dict[str, set[str]] = {}
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            found |= commands(command, f"{before}{name} ")
+        else:
+            found[before + name] = {parameter.name for parameter in command.params}
+    return found
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return reverie.train("patterns", tmp_path_factory.mktemp("runs") / "p", points=300, steps=60, network="mlp:hidden=16")
+
+
+def test_every_command_that_samples_takes_every_option_of_sampling() -> None:
+    found, options = commands(), set(Options.__annotations__)
+    assert {name for name, taken in found.items() if "grid" in taken} == set(SAMPLING)
+    for name, without in SAMPLING.items():
+        assert options & found[name] == options - without, name
+
+
+@pytest.mark.parametrize("verb", ["sample", "sample_to", "evaluate", "edit", "illusion", "invert", "interpolate", "inpaint",
+                                  "restore", "gallery"])  # fmt: skip
+def test_every_verb_that_samples_takes_the_same(verb: str) -> None:
+    assert inspect.signature(getattr(api, verb)).parameters["options"].annotation == "Unpack[Options]"
+
+
+def test_every_setting_of_a_training_is_an_option() -> None:
+    of_diffusion = {"network", "schedule", "target", "weight", "times", "augment", "label_dropout"}
+    assert {*TrainingConfig.model_fields, *of_diffusion} <= set(options_of_training()) <= commands()["train"] | {"from"}
+    assert all(name == family.name for name, family in FAMILIES.items())
+
+
+def test_what_the_doctor_advises_can_be_set(command, tmp_path: Path) -> None:
+    wanted = {"ema_share": 0.2, "warmup": 0.1, "weight_decay": 0.01, "gradient_limit": 2.0, "label_dropout": 0.3}
+    words = [word for key, value in wanted.items() for word in (f"--{key.replace('_', '-')}", value)]
+    code, _, err = command("train", "patterns", "--points", 100, "--steps", 2, "--out", tmp_path / "r", *words)
+    assert code == 0, err
+    config = read_config(tmp_path / "r")
+    kept = {**dict(config.training), **dict(config.family)}
+    assert {key: kept[key] for key in wanted} == wanted and config.asked.items() >= wanted.items()
+    code, _, err = command("train", "patterns", "--out", tmp_path / "s", "--ema-share", 2)
+    assert code == 2 and "ema_share" in err and not (tmp_path / "s").exists()
+
+
+def test_the_galleries_sample_as_they_are_asked(labelled: Run, command, tmp_path: Path) -> None:
+    plain, guided = (draw_cell(labelled, "ddim", 0, 20, label="moons", guidance=scale) for scale in (1.0, 4.0))
+    assert np.abs(plain.x - guided.x).max() > 1e-3 and plain.evaluations == guided.evaluations
+    limits = ("--guidance-interval", "0.1,0.5", "--precision", "bf16", "--steps", 2, "--scales", "1,3")
+    assert command("gallery", "guidance", labelled.path, *limits, "--out", tmp_path / "g.png")[0] == 0
+    assert (tmp_path / "g.png").exists()
+    code, _, err = command("gallery", "guidance", labelled.path, *limits[:4], "--guidance-rescale", 2)
+    assert code == 2 and "rescal" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("transprot", {}, "did you mean 'transport'"),
+        ("samplers", {}, "shows a run"),
+        ("samplers", {"run": "{run}", "sampler": "ddim"}, "every sampler is shown"),
+        ("guidance", {"run": "{run}", "label": "moons"}, "every label"),
+        ("embeddings", {"seed": 1}, "takes no seed"),
+        ("kernels", {"run": "{run}"}, "takes no run"),
+    ],
+)
+def test_a_gallery_refuses_what_it_cannot_take(labelled: Run, tmp_path: Path, name: str, given: Any, said: str) -> None:
+    given = {**given, "run": labelled.path} if "run" in given else given
+    with pytest.raises(UserError, match=said):
+        api.gallery(name, tmp_path / "x.png", **given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_are_listed_with_what_they_mean(command) -> None:
+    for kind, parts in api.KINDS.items():
+        entries = {entry.name: entry for entry in api.entries(kind)}
+        assert list(entries) == api.names_of(kind)
+        for entry in entries.values():
+            assert len(entry.about) > 4 and "\n" not in entry.about, f"{kind} {entry.name} has no docstring"
+        if kind in ("samplers", "grids", "schedules", "views"):  # what is listed is what a spec is completed with
+            table = parts[0].load() if isinstance(parts[0], Table) else {}
+            for name, entry in entries.items():
+                assert complete(table, name, kind) == {"name": name, **entry.options}
+    code, out, _ = command("list", "samplers")
+    lines = [line.split() for line in out.splitlines()]
+    assert code == 0 and ["eta=0.0"] in lines and any(line[:2] == ["ddim", "Step"] for line in lines)
+    assert "end (chosen if not given)" in command("list", "grids")[1]
+    listed = json.loads(command("list", "samplers", "--json")[1])["samplers"]
+    assert listed["ddim"]["options"] == {"eta": 0.0} and list(listed) == api.names_of("samplers")
+    assert "overfitting  " in command("list", "checks")[1] and "checks" in command("list")[1]
+    assert "channels" not in json.dumps(json.loads(command("list", "networks", "--json")[1]))
