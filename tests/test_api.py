@@ -26,9 +26,9 @@ from reverie.families import FAMILIES
 from reverie.runs.config import TrainingConfig
 from reverie.runs.kept import KEPT_DATA, check_keepable
 from reverie.runs.run import Run
+from reverie.runs.screen import someone_watches
 from reverie.training import prepare
 from reverie.training.options import TrainingOptions
-from reverie.training.screen import someone_watches
 
 VERBS = sorted(set(reverie.__all__) - {"ReverieWarning", "UserError", "__version__"})
 X = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3)).astype(np.uint8)

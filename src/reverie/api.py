@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from reverie.gallery import gallery
     from reverie.runs.run import Options, Run, load
     from reverie.runs.samples import Samples
+    from reverie.runs.screen import Screen, clock
     from reverie.runs.step import Step
     from reverie.steering.restore import inpaint, restore
     from reverie.steering.results import Restored, check_results
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from reverie.training.overview import runs
     from reverie.training.prepare import prepare
     from reverie.training.remedy import settings_again
-    from reverie.training.screen import Screen, clock
     from reverie.training.summary import verdict
     from reverie.training.trainer import Training
 
@@ -51,7 +51,7 @@ ELSEWHERE = {
     "training.overview": ("runs",),
     "training.prepare": ("prepare",),
     "training.remedy": ("settings_again",),
-    "training.screen": ("Screen", "clock"),
+    "runs.screen": ("Screen", "clock"),
     "training.summary": ("verdict",),
     "training.trainer": ("Training",),
 }
@@ -94,7 +94,7 @@ def _opened(run: str | Path | Run, device: str) -> Run:
 
 def _watched(progress: bool | None) -> Screen:
     """Return what shows progress: asked for, or else wherever someone is likely to see it."""
-    from reverie.training.screen import Screen, someone_watches
+    from reverie.runs.screen import Screen, someone_watches
 
     return Screen(as_json=False, quiet=not (someone_watches() if progress is None else progress))
 

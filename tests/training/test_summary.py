@@ -23,11 +23,11 @@ from reverie.runs.config import TrainingConfig
 from reverie.runs.finding import Finding
 from reverie.runs.folder import METRICS
 from reverie.runs.run import Run
+from reverie.runs.screen import Screen, pace, progress_note
 from reverie.runs.step import Step
 from reverie.training.checks import copies, empty_previews
 from reverie.training.patient import NetworkFacts, Patient, Sizes, fell
 from reverie.training.remedy import handy, mend, sizes
-from reverie.training.screen import Screen, pace, progress_note
 from reverie.training.summary import verdict
 
 LIKE = {"detail": 1.0, "spread": 1.0, "nearest": 1.0, "noise": 0.0}
@@ -192,7 +192,7 @@ def test_speeds_are_told_however_low() -> None:
 def test_an_old_held_out_loss_is_left_out_and_a_busy_machine_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reverie.training.screen.EVERY", -1.0)
+    monkeypatch.setattr("reverie.runs.screen.EVERY", -1.0)
     steps = [STEP] + [
         replace(STEP, i=i, seconds=i / 10, fraction=i / 200, held_out=0.5 if i == 100 else None, waited=0.4)
         for i in (10, 100, 120, 200)

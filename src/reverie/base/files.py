@@ -7,10 +7,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from reverie.base.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def reason(error: OSError) -> str:
@@ -49,6 +51,8 @@ def atomic(path: Path) -> Iterator[Path]:
 
 def write_array(path: Path, x: np.ndarray) -> None:
     """Write an array as .npy."""
+    import numpy as np
+
     with atomic(path) as aside, aside.open("wb") as file:
         np.save(file, x)
 
