@@ -85,7 +85,10 @@ def test_kept_data_serve_without_being_given(kept: Run, tmp_path: Path) -> None:
     ("parts", "said"),
     [
         ({"x": torch.zeros(40, 3, 8, 8)}, "does not fit the data of this run"),
-        ({"x": torch.zeros(9, 3, 8, 8, dtype=torch.uint8), "labels": torch.zeros(9, dtype=torch.int64)}, "does not fit the data"),
+        (
+            {"x": torch.zeros(9, 3, 8, 8, dtype=torch.uint8), "labels": torch.zeros(9, dtype=torch.int64)},
+            "does not fit the data",
+        ),
         ({"x": torch.zeros(40, 3, 8, 8, dtype=torch.uint8), "labels": torch.full((40,), 2)}, "labels that this run"),
         ({"x": torch.zeros(40, 3, 8, 8, dtype=torch.uint8), "labels": torch.zeros(40, dtype=torch.int64)}, "but others"),
         (None, "truncated or damaged"),

@@ -5,6 +5,7 @@ Each loads what it needs when it is called: sampling does not wait for what only
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from reverie.data.memory import DataSource
-    from reverie.evaluation.compare import compare
+    from reverie.evaluation.compare import Comparison, compare
     from reverie.evaluation.evaluation import Evaluation, Say
     from reverie.evaluation.html import check_report
     from reverie.evaluation.inspection import inspect
@@ -264,6 +265,53 @@ def evaluate(
     return found
 
 
+def compare_families(
+    data: DataSource, families: str | Iterable[str], out: str | Path | None = None, *, n: int | None = None,
+    quick: bool = False, progress: bool | None = None, screen: Screen | None = None, **options: Unpack[TrainingOptions],
+) -> Comparison:  # fmt: skip
+    """Train each family on the same data for the same time and set them side by side.
+
+    `reverie.compare("digits", "gaussian,mixture,diffusion", minutes=5)`.  families: names with their options; out: the folder
+    that the runs go to, runs/compare-DATA if not given; n, quick: as in `evaluate`; options: as in `train`.
+    """
+    from reverie.evaluation.compare import compare
+    from reverie.runs.reread import source_of
+    from reverie.training.prepare import FAMILY_OPTIONS, read_family
+
+    screen = screen or _watched(progress)
+    wished = _split(families) if isinstance(families, str) else list(families)
+    if len(wished) < 2:
+        raise UserError("a comparison needs at least two families, with commas between: --families gaussian,diffusion")
+    place = Path(out) if out is not None else Path("runs") / f"compare-{Path(source_of(data)).stem}"
+    folders = [place / re.sub(r"[^\w.=-]+", "-", family) for family in wished]
+    if len(set(folders)) < len(folders):
+        raise UserError(f"a family is named twice: {', '.join(wished)}")
+    known = [read_family(family, {})[0] for family in wished]  # a misspelt one is told before another is trained
+    found = []
+    for family, name, folder in zip(known, wished, folders, strict=True):
+        screen.say(f"{folder}:")
+        own: Any = {key: value for key, value in options.items() if key not in FAMILY_OPTIONS or key in family.wishes}
+        with screen.reading() as bars:
+            training = begin(data, folder, **{**own, "family": name, "on_progress": bars})
+        for line in training.introduction():
+            screen.say(line)
+        screen.follow_training(training)
+        with screen.reading() as bars:
+            found.append(evaluate(training.run, n, quick=quick, say=screen.say, on_progress=bars))
+    return compare(found)
+
+
+def _split(families: str) -> list[str]:
+    """Split at the commas between families: `gaussian,mixture:components=4,rank=2` are two."""
+    parts: list[str] = []
+    for word in families.split(","):
+        if "=" in word and ":" not in word and parts:
+            parts[-1] += f",{word}"
+        else:
+            parts.append(word.strip())
+    return [part for part in parts if part]
+
+
 def names() -> dict[str, list[str]]:
     """Return every name that the commands take, by kind; torch is not loaded for it."""
     return {kind: names_of(kind) for kind in KINDS}
@@ -296,7 +344,7 @@ def _entry(kind: str, name: str, thing: Any) -> Entry:
 
 __all__ = [
     "Entry", "Restored", "Run", "Screen", "Step", "Training", "begin", "begin_classifier", "check_report", "check_results",
-    "clock", "compare", "edit", "entries", "evaluate", "gallery", "illusion", "inpaint", "inspect", "interpolate", "invert",
-    "load", "names", "names_of", "prepare", "restore", "runs", "sample", "sample_to", "settings_again", "train",
-    "train_classifier", "verdict",
+    "clock", "compare", "compare_families", "edit", "entries", "evaluate", "gallery", "illusion", "inpaint", "inspect",
+    "interpolate", "invert", "load", "names", "names_of", "prepare", "restore", "runs", "sample", "sample_to",
+    "settings_again", "train", "train_classifier", "verdict",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,16 @@ def test_mistakes_are_told_before_anything_is_written(tmp_path: Path, given: dic
     with pytest.raises(UserError, match=match):
         reverie.train("spiral", tmp_path / "run", points=100, **given)
     assert not (tmp_path / "run").exists()
+
+
+def test_families_are_compared_on_the_same_data(command, tmp_path: Path) -> None:
+    words = ("compare", "digits8", "--families", "gaussian,pca:latent=4", "--out", tmp_path, "--quick", "-n", 32, "--json")
+    code, out, _ = command(*words)
+    found = json.loads(out)
+    assert code == 0 and set(found["runs"]) == {"gaussian", "pca-latent=4"}
+    assert set(found["comparison"]["exact"]["values"]) == {"gaussian", "pca-latent=4"}
+    assert {run["family"] for run in found["runs"].values()} == {"gaussian", "pca"}
+    code, out, err = command("compare", "digits8", "--families", "gaussian,pac", "--out", tmp_path / "other")
+    assert code == 2 and "did you mean 'pca'" in err and not (tmp_path / "other").exists()
+    code, _, err = command("compare", "digits8", "--families", "gaussian", "--out", tmp_path / "other")
+    assert code == 2 and "at least two families" in err

@@ -1,4 +1,4 @@
-"""The command that measures."""
+"""The commands that measure: evaluate, and compare, which trains first."""
 
 from __future__ import annotations
 
@@ -7,16 +7,53 @@ from typing import Annotated, Any
 
 import typer
 
+from reverie.base.errors import UserError
 from reverie.cli.options import (
     DataDirOption,
     DeviceOption,
     JsonOption,
     MovedDataOption,
     QuietOption,
+    completer,
     named,
     sampling,
     screen_for,
+    training,
 )
+
+
+@training
+def compare(
+    data: Annotated[
+        str, typer.Argument(help="Name of a data set, or a path.", metavar="DATA", autocompletion=completer("data"))
+    ],
+    families: Annotated[str, named("families", "Two or more, with commas between, like gaussian,diffusion", "--families")],
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the runs; runs/compare-DATA if not given.")] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Write a report, X.html, that opens without a network.")
+    ] = None,
+    n: Annotated[int | None, typer.Option("-n", help="How many samples to measure; 2048, or 512 with --quick.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer samples and coarser error bars.")] = False,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    **options: Any,
+) -> None:
+    """Train several families on the same data for the same time, and compare them."""
+    screen = screen_for(json, quiet)
+    from reverie import api
+
+    if report is not None:
+        api.check_report(report)
+    if options.pop("family", None) is not None:
+        raise UserError("give the families with --families")
+    given = {key: value for key, value in options.items() if value is not None and value is not False}
+    result = api.compare_families(data, families, out, n=n, quick=quick, screen=screen, device=device, **given)
+    figures, text = result.figures(), str(result)
+    if report is not None:
+        figures["report"] = str(result.save(report))
+        text += f"\n\nwrote {report}"
+    screen.result(figures, text)
 
 
 @sampling()

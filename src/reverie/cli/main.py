@@ -12,7 +12,7 @@ from typer.exceptions import TyperException
 
 from reverie.base.errors import ReverieWarning, UserError
 from reverie.cli import restore
-from reverie.cli.evaluate import evaluate
+from reverie.cli.evaluate import compare, evaluate
 from reverie.cli.gallery import gallery
 from reverie.cli.listing import list_names, runs
 from reverie.cli.options import (
@@ -91,6 +91,7 @@ def sample(
 
 
 app.command()(evaluate)
+app.command()(compare)
 
 
 @app.command()
