@@ -32,6 +32,7 @@ import os, random, signal, sys, time
 import torch
 torch.set_num_threads(1)
 from reverie.runs import folder
+from reverie.runs.config import build_model
 from reverie.training import checkpoints
 from reverie import api
 from reverie.base.errors import UserError
