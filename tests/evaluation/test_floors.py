@@ -141,7 +141,7 @@ def test_the_samples_of_the_report_are_among_those_compared(spiral_run: Run) -> 
     usual = spiral_run.sample(30)
     kinds = {"what": "distance", "n": 30, "counts": (4,), "samplers": ("ddim",)}
     rows = evaluations_section(spiral_run, spread, evaluated=({}, usual), **kinds).figures["results"]  # type: ignore[arg-type]
-    name, steps, _ = spiral_run.usual({})
+    name, steps, _ = spiral_run.chosen_sampling({})
     assert len(rows) == 2 and (rows[1]["sampler"], rows[1]["steps"]) == (name, steps)
     assert rows[1]["value"] == pytest.approx(spread(usual)[0])
     again = evaluations_section(spiral_run, spread, evaluated=({"sampler": "ddim", "steps": 4}, usual), **kinds)  # type: ignore[arg-type]
