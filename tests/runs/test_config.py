@@ -50,6 +50,7 @@ FAMILY: dict[str, st.SearchStrategy[Any]] = {
     "weight": st.sampled_from(["uniform", "vlb"]),
     "times": st.sampled_from(["uniform", "logit-normal"]),
     "label_dropout": st.floats(0, 1),
+    "autoguidance": st.floats(1, 10),
     "augment": st.lists(st.fixed_dictionaries({"name": NAMES, "share": st.floats(0, 1)}), max_size=5),
 }
 LENGTH = st.one_of(

@@ -195,7 +195,7 @@ def test_points_are_guided_too(command, tmp_path: Path) -> None:
     assert x.shape == (50, 2) and np.isfinite(x).all()
     assert command("gallery", "guidance", points.path, "--scales", "1,4", "--steps", 3, "--out", tmp_path / "g.png")[0] == 0
     code, _, err = command("sample", points.path, "--label", "moons", "--guidance", 2, "--guidance-rescale", 0.5)
-    assert code == 2 and "run of points" in err
+    assert code == 2 and "model of points" in err
 
 
 def test_single_images_are_read_safely(tmp_path: Path) -> None:
