@@ -161,7 +161,7 @@ def test_gamma_makes_the_sigma_space_sampler_more_precise() -> None:
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_evaluations_are_as_announced(name: str, grid: str) -> None:
     oracle, sampler = GaussianDenoiser(Rectified(), MEAN, COVARIANCE), SAMPLERS[name]()
-    if grid == "level" and not sampler.rests:
+    if grid == "level" and not sampler.may_stay:
         with pytest.raises(UserError, match="only the langevin"):
             draw(oracle, sampler, 7, 5, grid=grid)
         return
@@ -234,11 +234,11 @@ def test_langevin_at_one_level_reaches_the_law_of_that_level() -> None:
 def test_churn_raises_the_noise_by_its_share() -> None:
     schedule = LogLinear(0.01, 60.0)
     x, noise = torch.zeros(N, 2, dtype=torch.float64), Noise(image_seeds(0, N))
-    stirred, t = Heun(churn=0.2).stir(schedule, x, 0.5, noise)
+    stirred, t = Heun(churn=0.2).renoise(schedule, x, 0.5, noise)
     before, after = schedule(0.5)[1], schedule(t)[1]
     assert after == pytest.approx(1.2 * before)
     assert_moments(stirred, torch.zeros(2).double(), torch.eye(2).double() * (after**2 - before**2))
-    assert Heun(churn=0.2, high=0.1).stir(schedule, x, 0.5, noise)[1] == 0.5  # only within its range
+    assert Heun(churn=0.2, high=0.1).renoise(schedule, x, 0.5, noise)[1] == 0.5  # only within its range
 
 
 def test_rk45_takes_the_steps_each_image_needs() -> None:

@@ -16,7 +16,7 @@ from reverie.data.looks import grain, look_at
 from reverie.diffusion.loss import loss
 from reverie.diffusion.oracle import GaussianDenoiser
 from reverie.diffusion.pair import Pair
-from reverie.families.diffusion.levels import LEVELS, level_of
+from reverie.families.diffusion.levels import T_RANGES, level_of
 from reverie.nets.transformer import Transformer
 from reverie.nets.unet import UNet
 from reverie.runs.config import build_model
@@ -68,7 +68,7 @@ def test_the_linear_filters_loss_is_that_of_the_gaussian_denoiser(spiral_run: Ru
     found = linear_filter(model, z)
     assert found is not None
     for k, level in enumerate(found.loss_levels):
-        mine = lost[level_of(model, t, LEVELS) == k]
+        mine = lost[level_of(model, t, T_RANGES) == k]
         assert level == pytest.approx(float(mine.mean()), abs=4 * float(mine.std()) / len(mine) ** 0.5)
     assert linear_filter(model, z[:1]) is None and linear_filter(model, z * torch.nan) is None
 

@@ -12,7 +12,7 @@ from reverie.base.errors import UserError
 from reverie.data import Dataset
 from reverie.draw.picture import ACCENT, INK, SOFT, WARM, figure, png_bytes
 from reverie.evaluation.section import Section
-from reverie.families.diffusion.levels import HELD_OUT_DRAWS, LEVELS, level_of, noised_losses, optimum
+from reverie.families.diffusion.levels import HELD_OUT_DRAWS, T_RANGES, level_of, noised_losses, optimum
 from reverie.runs.run import Run
 
 NAME, TITLE = "noise_levels", "Loss at each noise level"
@@ -73,7 +73,7 @@ def noise_levels_section(
     """
     try:
         if train is None or held_out is None or not len(held_out) or not len(train):
-            columns, source, levels, seed = _stored(run), "written down by the training", LEVELS, run.config.training.seed
+            columns, source, levels, seed = _stored(run), "written down by the training", T_RANGES, run.config.training.seed
         else:
             columns, source = _measured(run, train, held_out, seed, levels), "measured anew"
     except UserError as error:

@@ -23,7 +23,7 @@ from reverie.families.model import DrawRequest, Family, FamilyPlan, FamilySettin
 
 FIGURE_DATA = 4096  # data, at most, of which held-out figures are the mean
 MOST_NUMBERS = 2**30  # that are held at once to fit a model
-LEVELS = 256  # values that a number of an image has
+PIXEL_LEVELS = 256  # values that a number of an image has
 
 
 class Density(Protocol):
@@ -107,4 +107,4 @@ class FittedFamily(Family[Settings]):
 
     def build(self, settings: Settings, shape: tuple[int, ...], labels: int, seed: int) -> FittedDensity:
         """Make the model."""
-        return FittedDensity(self.density(settings, shape, labels, LEVELS if kind_of(shape) == "images" else None), shape)
+        return FittedDensity(self.density(settings, shape, labels, PIXEL_LEVELS if kind_of(shape) == "images" else None), shape)

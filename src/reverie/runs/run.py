@@ -237,7 +237,7 @@ class Run:
         weights = (1.0,) if label is None or self.in_turn(label) or not names else read_label(label, names).weights
         return build_guidance(self.kind, len(names), options, weights, self.classifier, self._early_denoiser)
 
-    def of_no_label(self, options: Options) -> Options:
+    def unconditional_by_default(self, options: Options) -> Options:
         """Return a copy of options that goes by no condition where no label is given, instead of by one drawn by chance."""
         chosen = Options(**options)
         if self.config.data.labels and options.get("label") is None:
@@ -299,7 +299,7 @@ class Run:
                 if on_progress:
                     on_progress("sampling", done + n * (frame.i + 1) // frame.of, of)
                 last = frame
-        x0 = self.finished(last)
+        x0 = self.decode_final(last)
         label = options.get("label")
         names = self.names(self.labels(label, n, options.get("seed", 0), first), options)
         return Samples(x0, names, titles=names if self.in_turn(label) else None)
@@ -316,7 +316,7 @@ class Run:
             return [str(options.get("label"))] * len(cond)
         return [self.config.data.labels[int(c)] for c in cond]
 
-    def finished(self, last: Frame) -> np.ndarray:
+    def decode_final(self, last: Frame) -> np.ndarray:
         """Return what the last frame of a trajectory drew, in user units, and refuse what is not finite."""
         x0 = self.decode(last.x0)
         if not np.isfinite(x0).all():

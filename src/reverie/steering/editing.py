@@ -81,7 +81,7 @@ def edit(
     strengths = check_strengths(strength, run.diffusion.denoiser.schedule.t_min)
     if n > MOST_ROWS:
         raise UserError(f"an edit is drawn at most {MOST_ROWS} times at once, got {n}; other seeds give others")
-    asked = run.of_no_label(options)
+    asked = run.unconditional_by_default(options)
     _, steps, spaced = run.chosen_sampling(asked)
     rows = []
     for k, value in enumerate(strengths):
@@ -91,7 +91,7 @@ def edit(
             if on_progress:
                 on_progress("sampling", k * frame.of + frame.i + 1, len(strengths) * frame.of)
             last = frame
-        rows.append(run.finished(last))
+        rows.append(run.decode_final(last))
     label = options.get("label")
     caption = f"drawn again as {label}" if label is not None else ""
     return Edits(run.decode(origin)[0], np.stack(rows), strengths, caption)
@@ -105,7 +105,7 @@ def _started(grid: dict[str, Any], t: float) -> dict[str, Any]:
 
 def guided(run: Run, options: Options, n: int) -> Denoiser:
     """Return the denoiser of a run under the options; without a label, under no condition."""
-    label, asked = options.get("label"), run.of_no_label(options)
+    label, asked = options.get("label"), run.unconditional_by_default(options)
     if label == "all" and "all" not in run.config.data.labels:
         raise UserError("here everything is of one label; give its name with --label, or none")
     cond = run.labels(label, n, options.get("seed", 0)) if label is not None else None
@@ -192,7 +192,7 @@ def invert(
                 on_progress("inverting", frame.of + frame.i + 1, 2 * frame.of)
     finally:
         hook.remove()
-    before, back = run.decode(x0)[0], run.finished(frame)[0]
+    before, back = run.decode(x0)[0], run.decode_final(frame)[0]
     noise = eps[0].float().cpu()
     shown = channels_last(noise[None].numpy())[0]
     error = float(np.sqrt(((before - back) ** 2).mean()))
@@ -258,5 +258,5 @@ def interpolate(
         for frame in _unit_frames(guided(run, options, len(part)), sampler, part, grid):
             if on_progress:
                 on_progress("sampling", k * size * frame.of + (frame.i + 1) * len(part), frames * frame.of)
-        drawn.append(run.finished(frame))
+        drawn.append(run.decode_final(frame))
     return np.concatenate(drawn)

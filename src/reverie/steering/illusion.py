@@ -151,6 +151,6 @@ def illusion(
             if on_progress:
                 on_progress("sampling", first * frame.of + (frame.i + 1) * count, n * frame.of)
             last = frame
-        parts.append(run.finished(last))
+        parts.append(run.decode_final(last))
     titles = list(placed) if numbers is None else [f"{v}: {names[c]}" for v, c in zip(placed, numbers, strict=True)]
     return Illusions(np.concatenate(parts), list(placed.values()), titles)

@@ -172,7 +172,7 @@ def _draw(
 ) -> tuple[Tensor, list[str] | None, list[Tensor]]:  # fmt: skip
     """Draw n results in batches: return them in user units, their labels, and the residuals of all solves."""
     check_count(n)
-    chosen = run.of_no_label(options)
+    chosen = run.unconditional_by_default(options)
     chosen["grid"] = way.grid(options.get("grid"))
     if options.get("precision", "fp32") != "fp32" and not isinstance(way, Replacement):
         raise UserError("dps and moment follow gradients, which bf16 does not carry; take fp32, or the method replace")

@@ -11,7 +11,8 @@ from reverie.runs import folder
 from reverie.runs.run import Run
 
 EARLY = 1 / 8  # of a training, after which its state is kept to be led away from
-DRAWN, DATA = 32, 512  # samples, and data that they are compared with
+DRAWN, DATA = 32, 2048  # samples, if the length is in steps, and data that they are compared with
+A_MINUTE, FEWEST_DRAWN, MOST_DRAWN = 6.4, 16, 64  # samples for each minute of a training, at least and at most
 SHARP = 0.95  # times the data's detail from which samples need no guidance
 TRIED, MOST = 2.0, 3.0  # the scale that is tried, and the largest that is chosen
 FEWEST = 200  # steps below which the early state has learned nothing that could be compared
@@ -25,10 +26,17 @@ def choose_autoguidance(run: Run, train: Dataset, steps: int) -> float:
     early = (run.path / folder.EARLY_FILE).is_file()
     if run.kind != "images" or not isinstance(run.config.family, DiffusionSettings) or not early or steps < FEWEST:
         return 1.0
-    wanted = float(detail(train.batch(torch.arange(min(DATA, len(train))))[0]).mean())
+    x, labels = train.batch(torch.arange(min(DATA, len(train))))
+    minutes = run.config.training.minutes
+    drawn = DRAWN if minutes is None else min(MOST_DRAWN, max(FEWEST_DRAWN, round(A_MINUTE * minutes)))
+    fine, asked = detail(x), run.labels(None, drawn, 0)
+    if labels is not None and asked is not None:  # labels differ in their detail, so data are taken as often as samples
+        each = [fine[labels == k] for k in asked.tolist()]
+        fine = torch.stack([of.mean() if len(of) else fine.mean() for of in each])
+    wanted = float(fine.mean())
 
     def share(scale: float) -> float:
-        *_, last = run.frames(DRAWN, autoguidance=scale)
+        *_, last = run.frames(drawn, autoguidance=scale)
         return float(detail(run.model.decode(last.x0).cpu()).mean()) / max(wanted, 1e-12)
 
     plain = share(1.0)

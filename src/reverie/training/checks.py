@@ -21,7 +21,7 @@ PATIENCE = 4  # checks without improvement after which it has stopped
 LEARNED = 0.9  # of the first loss on training data, below which something of them was learned
 RANK = (0.6, 1.6)  # how near the share that a narrow network must miss a share must be to be explained by it
 SLOW = 0.25  # a fall over the last half of the steps up to which a loss near that share is taken to stand there
-LEVELS = ("the least noise", "little noise", "much noise", "the most noise")
+NOISE_NAMES = ("the least noise", "little noise", "much noise", "the most noise")
 
 
 def data_range(p: Patient) -> Finding | None:
@@ -183,7 +183,7 @@ def lagging_average(p: Patient) -> Finding | None:
 def overfitting(p: Patient) -> Finding | None:
     """A held-out loss that rises, at some noise level, while that on training data falls."""
     rows = [row for row in p.checked() if row.get("seen_levels")]
-    for k, level in enumerate(LEVELS):
+    for k, level in enumerate(NOISE_NAMES):
         held = [row["held_out_levels"][k] for row in rows]
         if len(held) < 4:
             return None

@@ -30,7 +30,7 @@ from reverie.training.optimizer import adamw
 MINUTES = 2.0  # if nothing is said
 BATCH, RATE, DECAY, WARMUP, EMA_SHARE = 128, 2e-3, 0.01, 0.02, 0.05
 REPORTS, CLOCK = 100, 0.5  # how often a training reports, and the fewest seconds between
-LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # times at which the accuracy is told
+ACCURACY_TIMES = (0.05, 0.25, 0.5, 0.75, 0.95)  # times at which the accuracy is told
 MOST_HELD_OUT = 2000
 
 
@@ -127,7 +127,7 @@ class ClassifierTraining:
     @torch.no_grad()
     def measure(self, classifier: Classifier) -> dict[str, float]:
         """Return the share of held-out data told rightly, at each of a few times."""
-        device, right = device_of(classifier), dict.fromkeys(map(str, LEVELS), 0)
+        device, right = device_of(classifier), dict.fromkeys(map(str, ACCURACY_TIMES), 0)
         chosen = torch.arange(min(len(self.held_out), MOST_HELD_OUT))
         random = torch.Generator().manual_seed(mix_seed(self.seed, -(2**40)))
         for part in chosen.split(500):
@@ -135,7 +135,7 @@ class ClassifierTraining:
             assert labels is not None
             z = self.run.diffusion.codec.encode(x.to(device))
             eps = torch.randn(z.shape, generator=random).to(device)
-            for t in LEVELS:
+            for t in ACCURACY_TIMES:
                 scores = classifier(Pair(z, eps).mix(*classifier.schedule(t)), t)
                 right[str(t)] += int((scores.argmax(1).cpu() == labels).sum())
         return {t: count / len(chosen) for t, count in right.items()}

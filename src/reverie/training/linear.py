@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from reverie.diffusion.loss import weight_of
 from reverie.diffusion.pair import row
-from reverie.families.diffusion.levels import LEVELS, level_of
+from reverie.families.diffusion.levels import T_RANGES, level_of
 from reverie.families.diffusion.model import Diffusion
 
 TIMES = 16  # in each range of t, at which the filter's error is averaged
@@ -50,7 +50,7 @@ class Filter:
 
     def missed(self, loss_levels: Sequence[float]) -> float:
         """Return the share of the noise that a network loses beyond the filter, where noise is the most and is asked for."""
-        k = max(k for k in range(LEVELS) if self.noise_levels[k] >= ASKED * max(self.noise_levels))
+        k = max(k for k in range(T_RANGES) if self.noise_levels[k] >= ASKED * max(self.noise_levels))
         return (loss_levels[k] - self.loss_levels[k]) / self.noise_levels[k]
 
 
@@ -64,17 +64,17 @@ def linear_filter(model: Diffusion, z: Tensor) -> Filter | None:
         return None
     d = model.denoiser
     low = d.schedule.t_min
-    t = low + (1 - low) * (torch.arange(LEVELS * TIMES, dtype=torch.float64) + 0.5) / (LEVELS * TIMES)
+    t = low + (1 - low) * (torch.arange(T_RANGES * TIMES, dtype=torch.float64) + 0.5) / (T_RANGES * TIMES)
     alpha, sigma = (torch.as_tensor(c, dtype=torch.float64)[:, None] for c in d.schedule(t))
     variances = power(z).cpu()
     error = (variances * sigma**2 / (alpha**2 * variances + sigma**2)).mean(1)
-    place, weight = level_of(model, t, LEVELS), weight_of(model.weight, d.schedule, t, d.target, d.sigma_data)
+    place, weight = level_of(model, t, T_RANGES), weight_of(model.weight, d.schedule, t, d.target, d.sigma_data)
     size = (alpha**2 + sigma**2).sqrt()[:, 0]
     _, b = row(d.target, alpha[:, 0] / size, sigma[:, 0] / size, d.sigma_data)
     own = weight_of("uniform", d.schedule, t, d.target, d.sigma_data)  # the target's own units
 
     def levels(values: Tensor) -> tuple[float, ...]:
-        return tuple(float(values[place == k].mean()) for k in range(LEVELS))
+        return tuple(float(values[place == k].mean()) for k in range(T_RANGES))
 
     return Filter(levels(error * weight), levels(torch.as_tensor(b).expand(len(t)) ** 2 * weight / own))
 

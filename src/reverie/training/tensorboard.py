@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from reverie.base.errors import UserError
-from reverie.families.diffusion.levels import LEVELS
+from reverie.families.diffusion.levels import T_RANGES
 from reverie.runs.step import Step
 
 FOLDER = "tensorboard"
@@ -21,7 +21,7 @@ def scalars(step: Step) -> Iterator[tuple[str, float]]:
             yield name, value
     for kind, levels in (("held_out_by_noise", step.held_out_levels), ("noise_error", step.noise_error_levels)):
         for k, value in enumerate(levels):
-            yield f"{kind}/{k + 1}_of_{LEVELS}", value
+            yield f"{kind}/{k + 1}_of_{T_RANGES}", value
 
 
 @contextmanager

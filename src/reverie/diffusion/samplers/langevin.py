@@ -52,7 +52,7 @@ class Langevin(Sampler):
     r² = alpha² + sigma², which keeps data of unit variance in balance.  On the grid `level` it stays at one noise level.
     """
 
-    rests = True
+    may_stay = True
 
     def __init__(self, count: Count = 5, size: float = 0.1) -> None:
         if count < 1 or not 0 < size <= 1:
@@ -91,9 +91,9 @@ class PredictorCorrector(Sampler):
         more = self.predictor.extra(first=True)
         return None if more is None else more + self.count
 
-    def stir(self, schedule: Schedule, x: Tensor, t: float, noise: Noise) -> tuple[Tensor, float]:
+    def renoise(self, schedule: Schedule, x: Tensor, t: float, noise: Noise) -> tuple[Tensor, float]:
         """Do as the predictor does."""
-        return self.predictor.stir(schedule, x, t, noise)
+        return self.predictor.renoise(schedule, x, t, noise)
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
         """Return x at time s."""

@@ -40,7 +40,7 @@ class Sampler(ABC):
     """A rule for one step.  It owns no schedule and no loop; what it must remember it returns."""
 
     order: int | None = None  # at which x converges to the probability flow as steps shrink; None where noise is drawn
-    rests: bool = False  # whether a step may end at the time it began
+    may_stay: bool = False  # whether a step may end at the time it began
 
     @abstractmethod
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
@@ -50,7 +50,7 @@ class Sampler(ABC):
         except for its schedule.
         """
 
-    def stir(self, schedule: Schedule, x: Tensor, t: float, noise: Noise) -> tuple[Tensor, float]:
+    def renoise(self, schedule: Schedule, x: Tensor, t: float, noise: Noise) -> tuple[Tensor, float]:
         """Return x and t from which the next frame is made: by default, those that the last step reached."""
         return x, t
 
@@ -80,7 +80,7 @@ class Sampler(ABC):
                 f"this grid goes down to t = {min(times):.3g}, but the model knows nothing below t = {schedule.t_min:.3g};"
                 " take fewer steps or another grid"
             )
-        if not self.rests and any(t == s for t, s in pairwise(times)):
+        if not self.may_stay and any(t == s for t, s in pairwise(times)):
             raise UserError("this grid stays at one noise level, which only the langevin sampler can use")
 
 
@@ -119,7 +119,7 @@ def trajectory(denoise: Denoiser, sampler: Sampler, x: Tensor, grid: Tensor, noi
             scale, std = transition(denoise.schedule, t, s)
             x, memory = Pair(x, noise.like(x)).mix(scale, std), None
             continue
-        x, t = sampler.stir(denoise.schedule, x, t, noise)
+        x, t = sampler.renoise(denoise.schedule, x, t, noise)
         now = Frame(i, len(times), t, x, denoise(x, t))
         yield now
         if s is not None:

@@ -41,7 +41,7 @@ class Heun(Sampler):
         """Return one."""
         return 1
 
-    def stir(self, schedule: Schedule, x: Tensor, t: float, noise: Noise) -> tuple[Tensor, float]:
+    def renoise(self, schedule: Schedule, x: Tensor, t: float, noise: Noise) -> tuple[Tensor, float]:
         """Raise the noise level, as far as the schedule goes."""
         alpha, sigma = schedule(t)
         if not (self.churn and not schedule.is_pure_noise(t) and self.low <= sigma / alpha <= self.high):

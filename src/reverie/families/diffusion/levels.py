@@ -20,7 +20,7 @@ from reverie.diffusion.pair import Pair
 if TYPE_CHECKING:
     from reverie.families.diffusion.model import Diffusion
 
-LEVELS = 4  # the held-out loss is told for as many ranges of t
+T_RANGES = 4  # the held-out loss is told for as many ranges of t
 HELD_OUT_DRAWS: dict[Kind, int] = {"points": 2000, "images": 512}  # noised data of which the held-out loss is the mean
 LOOKED_AT = 256  # of these, at a time
 LARGE, LARGE_DRAWS = 1024, 256  # numbers in an image above which a check, which must be had often, makes fewer draws
@@ -41,8 +41,8 @@ def _draws(model: Diffusion, data: Dataset, seed: int, draws: int) -> Iterator[t
 
 def _levels(model: Diffusion, t: Tensor, loss: Tensor) -> tuple[float, ...]:
     """Return the mean loss in each of the ranges of t.  t, loss: (n,)."""
-    place = level_of(model, t, LEVELS)
-    return tuple(float(loss[place == level].mean()) for level in range(LEVELS))
+    place = level_of(model, t, T_RANGES)
+    return tuple(float(loss[place == level].mean()) for level in range(T_RANGES))
 
 
 def level_of(model: Diffusion, t: Tensor, levels: int) -> Tensor:
