@@ -123,7 +123,9 @@ def test_names_are_listed_with_what_they_mean(command) -> None:
     code, out, _ = command("list", "samplers")
     lines = [line.split() for line in out.splitlines()]
     assert code == 0 and ["eta=0.0"] in lines and any(line[:2] == ["ddim", "Step"] for line in lines)
-    assert "end (chosen if not given)" in command("list", "grids")[1]
+    assert "start=1.0, rho=7.0; chosen if not given: end" in command("list", "grids")[1]
+    listed = command("list", "families")[1]
+    assert "chosen if not given: target, " in listed and "components=auto, " in listed and "Undefined" not in listed
     listed = json.loads(command("list", "samplers", "--json")[1])["samplers"]
     assert listed["ddim"]["options"] == {"eta": 0.0} and list(listed) == api.names_of("samplers")
     assert "overfitting  " in command("list", "checks")[1] and "checks" in command("list")[1]

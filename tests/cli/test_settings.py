@@ -47,6 +47,15 @@ def test_a_run_can_be_trained_again(command, tmp_path: Path) -> None:
     assert read_config(tmp_path / "again") == read_config(tmp_path / "first")
 
 
+def test_a_run_of_another_family_can_be_trained_again(command, tmp_path: Path) -> None:
+    words = ("--family", "mixture:components=3,restarts=1", "--points", 100)
+    code, _, err = command("train", "moons", "--out", tmp_path / "first", *words)
+    assert code == 0, err
+    code, _, err = command("train", "--config", tmp_path / "first", "--out", tmp_path / "again")
+    assert code == 0, err
+    assert read_config(tmp_path / "again") == read_config(tmp_path / "first")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

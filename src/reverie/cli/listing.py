@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,7 +36,7 @@ def list_names(
     for entry in entries:
         lines.append(f"{entry.name:<{width}}  {entry.about}")
         if entry.options:
-            lines.append(f"{'':<{width}}  " + ", ".join(_written(*option) for option in entry.options.items()))
+            lines.append(f"{'':<{width}}  " + _written(entry.options))
     values = {e.name: {"about": e.about, "options": {k: _plain(v) for k, v in e.options.items()}} for e in entries}
     screen.result({kind: values}, "\n".join(lines))
 
@@ -44,11 +45,15 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else list(value) if isinstance(value, tuple) else str(value)
 
 
-def _written(key: str, value: Any) -> str:
-    """Write an option with its default, as it is given."""
-    if value is None:
-        return f"{key} (chosen if not given)"
-    return f"{key}=[{','.join(map(str, value))}]" if isinstance(value, tuple | list) else f"{key}={value}"
+def _written(options: Mapping[str, Any]) -> str:
+    """Write options with their defaults, as they are given, and then those without one."""
+
+    def value(v: Any) -> str:
+        return f"[{','.join(map(str, v))}]" if isinstance(v, tuple | list) else str(v)
+
+    given = ", ".join(f"{key}={value(v)}" for key, v in options.items() if v is not None)
+    chosen = ", ".join(key for key, v in options.items() if v is None)
+    return "; ".join(filter(None, [given, f"chosen if not given: {chosen}" if chosen else ""]))
 
 
 def runs(

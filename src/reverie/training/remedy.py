@@ -84,12 +84,21 @@ def _settings(config: Config) -> dict[str, Any]:
     return now
 
 
+def _asked(config: Config) -> dict[str, Any]:
+    """Return what was asked for, by the names of the options; what is no option, another family's own, goes with its name."""
+    family, asked = config.model_family, dict(config.asked)
+    if isinstance(config.family, DiffusionSettings):
+        return asked
+    own = {key: asked.pop(key) for key in family.wishes if key in asked}
+    return {"family": spoken({"name": family.name, **own}), **asked}
+
+
 def settings_again(path: str | Path) -> dict[str, Any]:
     """Return the settings that begin the training of a run again, by the names of the options of `reverie train`."""
     config = read_config(Path(path))
     length = {"minutes": config.training.minutes} if config.training.minutes else {"steps": config.training.steps}
-    of = {"data": config.data.source or config.data.name, "family": config.family.name}
-    return {**of, **length, **config.data.reading, **config.asked}
+    source = {} if config.data.source == MEMORY else {"data": config.data.source or config.data.name}
+    return {**source, **length, **config.data.reading, **_asked(config)}
 
 
 def mend(run: Run, findings: Sequence[Finding]) -> str | None:
@@ -104,7 +113,7 @@ def mend(run: Run, findings: Sequence[Finding]) -> str | None:
     share, training = float(change.pop("length", None) or 1), config.training
     length = f"--minutes {handy(training.minutes * share)}" if training.minutes else ""
     length = length or f"--steps {max(1, round((training.steps or 1) * share))}"
-    kept = {**config.data.reading, **config.asked, **change}
+    kept = {**config.data.reading, **_asked(config), **change}
     options = "".join(
         f" --{key.replace('_', '-')}" + ("" if value is True else f" {shlex.quote(str(value))}")
         for key, value in kept.items() if value is not None and value is not False
