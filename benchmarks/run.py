@@ -157,6 +157,7 @@ def main() -> None:
     sections = {
         "Training speed of image networks": throughput() + costs(),
         "Training on a busy machine": busy(),
+        "Colour images": ["Which network, which size and how long: [colour.md](colour.md), which takes hours to measure anew."],
         "Quality on MNIST": quality(),
         "Quality against network evaluations": evaluations(),
         "Sampling speed at equal quality": against_diffusers(),
