@@ -160,7 +160,7 @@ def test_an_interrupt_says_what_was_kept(command, spiral_run: Run, patterns_run:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Run, "finished", stop)
+    monkeypatch.setattr(Run, "decode_final", stop)
     code, said, err = command("sample", patterns_run.path, "-n", 3, "--steps", 2, "--out", f"{tmp_path}/{out}")
     assert code == 130 and said == "" and "interrupted; " in err and "nothing was kept" in err
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
