@@ -345,7 +345,7 @@ def well() -> Patient:
     net = build(NETWORKS, network_for((1, 8, 8), 0, "unet:widths=[8,12],groups=4"), "network")
     model = Diffusion(NetDenoiser(net, Cosine(), "v", 0.5), Pixels(), (1, 8, 8))
     facts = NetworkFacts(schedule=Cosine())
-    return Patient(rows, model, data, True, {"a": 0.1, "b": 0.2}, look, look, count=1000, network=facts)
+    return Patient(rows, model, data, "images", {"a": 0.1, "b": 0.2}, look, look, count=1000, network=facts)
 
 
 def seen_as(p: Patient, **changes: float) -> Patient:
