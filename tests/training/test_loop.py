@@ -182,12 +182,8 @@ def assert_good(figures: Evaluation) -> None:
     assert figures["mean_distance"] <= 0.02 and figures["coverage_ks"] <= 0.06, figures
 
 
-def test_the_spiral_is_learned(tmp_path: Path) -> None:
-    assert_good(_quality(tmp_path, 0))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4])
 def test_the_spiral_is_learned_from_every_seed(tmp_path: Path, seed: int) -> None:
     figures = _quality(tmp_path, seed)
     print(figures)
