@@ -63,7 +63,7 @@ def test_blocks_do_not_change_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     x = clumps(50)
     normals, weights = started(x, 3, 1, x.var(0), 1e-6 * ONE, seed=0), torch.tensor([0.2, 0.3, 0.5]).double()
     whole = expectation(x, normals, weights, 0.1)
-    monkeypatch.setattr("reverie.families.em.BLOCK", 14)
+    monkeypatch.setattr("reverie.base.distances.row_blocks.__defaults__", (14,))
     parts = expectation(x, normals, weights, 0.1)
     for name in ("count", "first", "square", "second", "stranger"):
         torch.testing.assert_close(getattr(parts, name), getattr(whole, name))

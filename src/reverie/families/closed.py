@@ -17,7 +17,6 @@ from reverie.diffusion.denoiser import NULL
 from reverie.diffusion.likelihood.bound import check_data
 from reverie.diffusion.likelihood.flow import dequantise
 from reverie.families.normals import Normals
-from reverie.families.scatter import BLOCK
 
 Covariance = Literal["auto", "full", "diagonal", "low-rank"]
 
@@ -159,7 +158,7 @@ class ClosedForm(nn.Module, ABC):
         joint = self.mean.new_full((len(x), len(self.mean)), -torch.inf)
         for label, share in enumerate(self.frequency.log()):
             normals, log_weights = self.normals(label)
-            for part in row_blocks(len(x), self.size, BLOCK):
+            for part in row_blocks(len(x), self.size):
                 chosen = ((cond[part] == NULL) | (cond[part] == label)).nonzero()[:, 0] + part.start
                 density = (normals.log_density(x[chosen].double(), spread) + log_weights).logsumexp(1)
                 joint[chosen, label] = torch.where(cond[chosen] == NULL, density + share, density)

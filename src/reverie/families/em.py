@@ -11,7 +11,6 @@ from torch import Tensor
 
 from reverie.base.distances import row_blocks
 from reverie.families.normals import Normals, maximised, start
-from reverie.families.scatter import BLOCK
 
 EMPTY = 0.5  # data below which a component is given up and begins again elsewhere
 
@@ -56,9 +55,10 @@ def expectation(x: Tensor, normals: Normals, weights: Tensor, spread: float) -> 
     probe = torch.eye(size).double().expand(components, -1, -1) if normals.full else normals.solved
     centre = normals.mean.mean(0)
     count, first, square = (torch.zeros(*s).double() for s in ((components,), (components, size), (components, size)))
-    second = torch.zeros(components, size, rank).double()
+    columns = probe.transpose(0, 1).flatten(1)  # those of all components side by side, for one product: (D, K q)
+    second = torch.zeros_like(columns)
     total, least, stranger = 0.0, torch.inf, centre
-    for part in row_blocks(len(x), size, BLOCK):
+    for part in row_blocks(len(x), size):
         rows = x[part].double()
         joint = normals.log_density(rows, spread) + weights.log()
         density = joint.logsumexp(1)
@@ -70,8 +70,8 @@ def expectation(x: Tensor, normals: Normals, weights: Tensor, spread: float) -> 
         count += share.sum(0)
         first += share.T @ rows
         square += share.T @ rows.square()
-        for k in range(components if rank else 0):
-            second[k] += rows.T @ (share[:, k, None] * (rows @ probe[k]))
+        second += rows.T @ (share[..., None] * (rows @ columns).unflatten(1, (components, rank))).flatten(1)
+    second = second.unflatten(1, (components, rank)).transpose(0, 1)
     return Sums(centre, probe, count, first, square, second, total, stranger)
 
 

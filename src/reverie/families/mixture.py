@@ -21,7 +21,7 @@ FULL_UP_TO = 64  # dimensions of points up to which covariances are full
 MOST = 10  # components that auto chooses from
 SEARCHED = 2**21  # numbers of data by which starts and counts of components are compared
 FACTORS = 1e-5  # the tolerance of factor analysis for one component, see GaussianModel
-SHORT = 10  # iterations after which starts are compared
+SHORT, LONG = 10, 50  # iterations after which starts, and then counts of components, are compared
 PATIENCE = 2  # counts of components in a row with a worse BIC, after which larger ones are not tried
 
 
@@ -39,7 +39,7 @@ class MixtureModel(ClosedForm):
     def __init__(
         self, shape: tuple[int, ...], labels: int = 0, components: int | Literal["auto"] = "auto",
         covariance: Covariance = "auto", rank: int = 8, levels: int | None = None, floor: float = 1e-4, restarts: int = 4,
-        tolerance: float = 1e-5, iterations: int = 200,
+        tolerance: float = 1e-4, iterations: int = 200,
     ) -> None:  # fmt: skip
         if restarts < 1 or iterations < 1:
             raise UserError(f"a mixture needs at least one start and one iteration, got {restarts} and {iterations}")
@@ -111,7 +111,7 @@ class MixtureModel(ClosedForm):
         starts = [started(x, components, self.rank, unit, floor, mix_seed(seed, k)) for k in range(self.restarts)]
         tried = [run(start, torch.ones(len(start.mean)).double() / len(start.mean), SHORT) for start in starts]
         best = max(tried, key=lambda mixture: mixture.nats)
-        return run(best.normals, best.weights, self.iterations)
+        return run(best.normals, best.weights, min(LONG, self.iterations))
 
     def _mean_cost(self, nats: list[float]) -> float:
         mean = sum(float(share) * of for share, of in zip(self.frequency, nats, strict=True))

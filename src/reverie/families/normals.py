@@ -81,8 +81,8 @@ class Normals:
         centre = self.mean.mean(0)  # near the data the squares below, multiplied out, keep their digits
         x, mean = x - centre, self.mean - centre
         squares = x.square() @ precision.T - 2 * x @ (precision * mean).T + (precision * mean.square()).sum(1)
-        for k in range(len(mean)):
-            squares[:, k] += sign * (x @ root[k].T - mean[k] @ root[k].T).square().sum(1)
+        latent = (x @ root.flatten(0, 1).T).unflatten(1, root.shape[:2]) - (root @ mean[..., None])[..., 0]
+        squares += sign * latent.square().sum(2)
         trace = precision.sum(1) + sign * root.square().sum((1, 2))
         return -0.5 * (x.shape[1] * math.log(2 * math.pi) + log_det + squares + spread * trace)
 

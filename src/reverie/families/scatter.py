@@ -11,7 +11,7 @@ from torch import Tensor
 from reverie.base.distances import row_blocks
 from reverie.families.normals import Normals
 
-BLOCK = 2**22  # numbers of data that are in float64 at a time: 32 MB
+KEPT = 2**22  # numbers of data that are kept in float64: 32 MB
 HELD_UP_TO = 4096  # dimensions up to which a covariance is held as a matrix
 EXACT_UP_TO = 1024  # dimensions up to which all of its eigenvalues are computed
 
@@ -19,7 +19,7 @@ EXACT_UP_TO = 1024  # dimensions up to which all of its eigenvalues are computed
 def group_means(x: Tensor, group: Tensor, groups: int) -> Tensor:
     """Return the mean of each group, that of all data for a group without any: (L, D) float64.  x: (N, D); group: (N,)."""
     sums = torch.zeros(groups, x.shape[1], dtype=torch.float64)
-    for part in row_blocks(len(x), x.shape[1], BLOCK):
+    for part in row_blocks(len(x), x.shape[1]):
         sums.index_add_(0, group[part], x[part].double())
     counts = group.bincount(minlength=groups)[:, None]
     return torch.where(counts > 0, sums / counts.clamp_min(1), sums.sum(0) / len(x))
@@ -76,14 +76,14 @@ class Scatter:
 
     @cached_property
     def _few(self) -> Tensor | None:
-        """The centred data where they are a single block, so that they are made once."""
-        return next(self._blocks(), self.x.double()) if self.x.numel() <= BLOCK else None
+        """The centred data where they are few, so that they are made once."""
+        return torch.cat([self.x[:0].double(), *self._blocks()]) if self.x.numel() <= KEPT else None
 
     def _centred(self) -> Iterator[Tensor]:
         return self._blocks() if self._few is None else iter([self._few])
 
     def _blocks(self) -> Iterator[Tensor]:
-        for part in row_blocks(len(self.x), self.x.shape[1], BLOCK):
+        for part in row_blocks(len(self.x), self.x.shape[1]):
             yield self.x[part].double() - (self.mean if self.group is None else self.mean[self.group[part]])
 
     def _shrunk(self, total: Tensor, b: Tensor, target: Tensor | None) -> Tensor:
