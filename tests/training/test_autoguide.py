@@ -16,7 +16,7 @@ from reverie.base.errors import UserError
 from reverie.data.looks import detail
 from reverie.runs import folder
 from reverie.runs.run import Run, load
-from reverie.training.autoguide import FEWEST, MOST, SHARP, choose_autoguidance
+from reverie.training.autoguide import FEWEST, MOST, SHARP, choose_autoguidance, strays
 from tests.training.test_image_runs import TINY
 
 
@@ -76,3 +76,10 @@ def test_a_hostile_early_state_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "bad" / folder.EARLY_FILE).write_bytes(b"not weights")
     with pytest.raises(UserError, match="truncated or damaged"):
         load(tmp_path / "bad").sample(1, autoguidance=2.0)
+
+
+def test_samples_that_glare_are_not_guided() -> None:
+    data = torch.rand(64, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert not strays(data.flip(0), data) and not strays(0.9 * data + 0.05, data)
+    for glaring in (data.round(), data - 0.2, (3 * (data - 0.5) + 0.5).clamp(0, 1)):
+        assert strays(glaring, data)

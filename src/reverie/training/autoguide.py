@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from reverie.data import Dataset
 from reverie.data.looks import detail
@@ -14,14 +15,28 @@ EARLY = 1 / 8  # of a training, after which its state is kept to be led away fro
 DRAWN, DATA = 32, 2048  # samples, if the length is in steps, and data that they are compared with
 A_MINUTE, FEWEST_DRAWN, MOST_DRAWN = 6.4, 16, 64  # samples for each minute of a training, at least and at most
 SHARP = 0.95  # times the data's detail from which samples need no guidance
-TRIED, MOST = 2.0, 3.0  # the scale that is tried, and the largest that is chosen
+TRIED, MOST = 2.0, 2.5  # the scale that is tried, and the largest that is chosen
+EDGE, OTHER = 0.01, 0.1  # values that are black or white, and how far colours may differ, as a share of their range
 FEWEST = 200  # steps below which the early state has learned nothing that could be compared
+
+
+def strays(samples: Tensor, data: Tensor) -> bool:
+    """Tell whether samples have other colours than data: more black and white, other means or spreads.
+
+    Led away from a state that knew next to nothing, samples become flat and glaring, however little detail they have.
+    """
+
+    def extreme(x: Tensor) -> float:
+        return float(((x <= EDGE) | (x >= 1 - EDGE)).float().mean())
+
+    brightness = (samples.mean((0, 2, 3)) - data.mean((0, 2, 3))).abs().max()
+    return bool(extreme(samples) > extreme(data) + OTHER or brightness > OTHER or samples.std() > (1 + OTHER) * data.std())
 
 
 def choose_autoguidance(run: Run, train: Dataset, steps: int) -> float:
     """Return the scale at which samples have as much detail as data, taken to grow evenly with the scale; 1 is none.
 
-    The detail of an image is how much its neighbouring pixels differ.
+    The detail of an image is how much its neighbouring pixels differ.  Where guided samples stray, there is no guidance.
     """
     early = (run.path / folder.EARLY_FILE).is_file()
     if run.kind != "images" or not isinstance(run.config.family, DiffusionSettings) or not early or steps < FEWEST:
@@ -35,14 +50,16 @@ def choose_autoguidance(run: Run, train: Dataset, steps: int) -> float:
         fine = torch.stack([of.mean() if len(of) else fine.mean() for of in each])
     wanted = float(fine.mean())
 
-    def share(scale: float) -> float:
+    def draw(scale: float) -> tuple[Tensor, float]:
         *_, last = run.frames(drawn, autoguidance=scale)
-        return float(detail(run.model.decode(last.x0).cpu()).mean()) / max(wanted, 1e-12)
+        images = run.model.decode(last.x0).cpu()
+        return images, float(detail(images).mean()) / max(wanted, 1e-12)
 
-    plain = share(1.0)
+    plain = draw(1.0)[1]
     if plain >= SHARP:
         return 1.0
-    gained = share(TRIED) - plain
-    if gained <= 0:
+    guided, sharpened = draw(TRIED)
+    gained = sharpened - plain
+    if gained <= 0 or strays(guided, x):
         return 1.0
     return round(min(MOST, 1 + (TRIED - 1) * (1 - plain) / gained), 2)
