@@ -109,10 +109,12 @@ def test_fitting_levels_is_fitting_what_uniform_noise_makes_of_them(form: str) -
 
 
 def test_a_pixel_that_never_changed_may_change_once_in_as_many_images() -> None:
-    x, _ = levels(120)
-    model = GaussianModel((1, 4, 4), rank=2, levels=256)
-    list(model.fit(x, None, seed=0))
-    assert float(model.noise[0, 0, 0]) == pytest.approx(float(x.flatten(1).var(0, correction=0).mean()) / 120, rel=1e-3)
+    x, y = levels(120)
+    mean_variance = float(x.flatten(1).var(0, correction=0).mean())
+    for labels, given, count in ((0, None, 120), (2, y, 60 + 3)):  # a label is lent rank + 1 data
+        model = GaussianModel((1, 4, 4), labels, rank=2, levels=256)
+        list(model.fit(x, given, seed=0))
+        assert float(model.noise[0, 0, 0]) == pytest.approx(mean_variance / count, rel=1e-3)
 
 
 def test_a_covariance_too_large_to_hold_gives_the_same_factors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from reverie.families.normals import Normals, maximised, start
 from reverie.families.scatter import Scatter, group_means
 
 FULL_UP_TO = 1024  # dimensions of points up to which the covariance is full
-STEPS = 500
+STEPS = 500  # of factor analysis, at most
 
 
 class GaussianModel(ClosedForm):
@@ -48,17 +48,19 @@ def label_gaussians(model: ClosedForm, rows: Tensor, group: Tensor, seed: int, t
     size, rank, weight = model.size, model.rank, model.parameters_per_dimension
     mean = group_means(rows, torch.zeros_like(group), 1)
     scatter = Scatter(rows, mean, spread=model.spread)
-    least = model.least(model.units(scatter.variance), len(rows))
+    unit = model.units(scatter.variance)
+    least = model.least(unit, len(rows))
     if rank == size and len(rows) <= size:
-        own = Normals(mean, torch.zeros(1, size, 0).double(), scatter.variance.maximum(least)[None])
-        scatter = Scatter(rows, mean, spread=model.spread, target=own, weight=weight)
+        apart = Normals(mean, torch.zeros(1, size, 0).double(), scatter.variance.maximum(least)[None])
+        scatter = Scatter(rows, mean, spread=model.spread, target=apart, weight=weight)
     whole = fitted(scatter, mean, rank, least, seed, tolerance)
     if len(model.mean) == 1:
         yield whole
         return
     for label, mean in enumerate(group_means(rows, group, len(model.mean))[:, None]):
-        scatter = Scatter(rows[group == label], mean, spread=model.spread, target=whole, weight=weight)
-        yield fitted(scatter, mean, rank, least, seed, tolerance)
+        own = rows[group == label]
+        scatter = Scatter(own, mean, spread=model.spread, target=whole, weight=weight)
+        yield fitted(scatter, mean, rank, model.least(unit, len(own) + weight), seed, tolerance)
 
 
 def fitted(scatter: Scatter, mean: Tensor, rank: int, floor: Tensor, seed: int, tolerance: float) -> Normals:
