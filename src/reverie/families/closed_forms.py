@@ -79,7 +79,6 @@ class PCAFamily(FittedFamily[PCASettings]):
 
     name = "pca"
     summary = "Probabilistic PCA (Tipping and Bishop 1999): a linear autoencoder with an exact likelihood."
-    can = FittedFamily.can | {"encode"}
     settings = PCASettings
 
     def density(self, settings: PCASettings, shape: tuple[int, ...], labels: int, levels: int | None) -> nn.Module:
