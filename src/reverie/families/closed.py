@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from reverie.base.distances import row_blocks
 from reverie.base.errors import UserError, pick
@@ -16,12 +14,13 @@ from reverie.base.noise import Noise
 from reverie.diffusion.denoiser import NULL
 from reverie.diffusion.likelihood.bound import check_data
 from reverie.diffusion.likelihood.flow import dequantise
+from reverie.families.density import Density
 from reverie.families.normals import Normals
 
 Covariance = Literal["auto", "full", "diagonal", "low-rank"]
 
 
-class ClosedForm(nn.Module, ABC):
+class ClosedForm(Density):
     """For each label a mixture of K Gaussians: p(x | l) = sum_k w_lk N(x; mean_lk, C_lk), and p(x) = sum_l p(l) p(x | l).
 
     shape: of one datum; labels: how many there are, 0 for none; rank: q of the covariances, see Normals; levels: how many
@@ -58,14 +57,6 @@ class ClosedForm(nn.Module, ABC):
         self.register_buffer("noise", torch.full((owners, components, self.size), float(not full)).double())
         self.register_buffer("weights", torch.eye(1, components).double().repeat(groups, 1))
         self.register_buffer("frequency", torch.full((groups,), 1 / groups).double())
-
-    @abstractmethod
-    def fit(self, x: Tensor, labels: Tensor | None, seed: int) -> Iterator[float]:
-        """Fit to data and yield after each round what a training datum costs: -log p(x | label) / D, in nats.
-
-        x: (N, *shape) in user units; labels: (N,) int64, None where the model has none.  Of levels the cost is that of the
-        whole interval, averaged over the noise in it.
-        """
 
     @property
     def parameters_per_dimension(self) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import Field
-from torch import nn
 
 from reverie.families.closed import Covariance
+from reverie.families.density import Density
 from reverie.families.fitted import FittedFamily
 from reverie.families.gaussian import GaussianModel
 from reverie.families.mixture import MixtureModel
@@ -34,7 +34,7 @@ class GaussianFamily(FittedFamily[GaussianSettings]):
     summary = "One Gaussian for each label, by maximum likelihood; images have low rank plus noise. The least to beat."
     settings = GaussianSettings
 
-    def density(self, settings: GaussianSettings, shape: tuple[int, ...], labels: int, levels: int | None) -> nn.Module:
+    def density(self, settings: GaussianSettings, shape: tuple[int, ...], labels: int, levels: int | None) -> Density:
         """Make the Gaussian."""
         return GaussianModel(shape, labels, settings.covariance, settings.rank, levels, settings.floor)
 
@@ -59,7 +59,7 @@ class MixtureFamily(FittedFamily[MixtureSettings]):
     settings = MixtureSettings
     rounds = 10**6
 
-    def density(self, settings: MixtureSettings, shape: tuple[int, ...], labels: int, levels: int | None) -> nn.Module:
+    def density(self, settings: MixtureSettings, shape: tuple[int, ...], labels: int, levels: int | None) -> Density:
         """Make the mixture."""
         s = settings
         return MixtureModel(shape, labels, s.components, s.covariance, s.rank, levels, s.floor, s.restarts,
@@ -81,6 +81,6 @@ class PCAFamily(FittedFamily[PCASettings]):
     summary = "Probabilistic PCA (Tipping and Bishop 1999): a linear autoencoder with an exact likelihood."
     settings = PCASettings
 
-    def density(self, settings: PCASettings, shape: tuple[int, ...], labels: int, levels: int | None) -> nn.Module:
+    def density(self, settings: PCASettings, shape: tuple[int, ...], labels: int, levels: int | None) -> Density:
         """Make the model."""
         return PCAModel(shape, labels, settings.latent, levels, settings.floor)

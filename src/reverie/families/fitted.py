@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Protocol, TypeVar
+from collections.abc import Iterator
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from pydantic import ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
@@ -19,6 +19,7 @@ from reverie.data.kind import kind_of
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
+from reverie.families.density import Density
 from reverie.families.model import DrawRequest, Family, FamilyPlan, FamilySettings, FittedModel, Likelihood, PlanRequest
 
 FIGURE_DATA = 4096  # data, at most, of which held-out figures are the mean
@@ -26,23 +27,14 @@ MOST_NUMBERS = 2**30  # that are held at once to fit a model
 PIXEL_LEVELS = 256  # values that a number of an image has
 
 
-class Density(Protocol):
-    """What a density must do; its parameters are buffers.  See `reverie.families.closed`."""
-
-    def fit(self, x: Tensor, labels: Tensor | None, seed: int) -> Iterator[float]: ...  # noqa: D102
-    def draw(self, seeds: Tensor, cond: Tensor | None) -> Tensor: ...  # noqa: D102
-    def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> Tensor: ...  # noqa: D102
-
-
 class FittedDensity(FittedModel):
     """A density as a model.  What is drawn of images is clamped to [0, 1]."""
 
-    def __init__(self, density: nn.Module, shape: tuple[int, ...]) -> None:
+    density: Density
+
+    def __init__(self, density: Density, shape: tuple[int, ...]) -> None:
         super().__init__()
         self.density, self.shape = density, shape
-
-    def _density(self) -> Density:
-        return self.density  # type: ignore[return-value]  # a module that is a Density
 
     def decode(self, z: Tensor) -> Tensor:
         """Return data in user units."""
@@ -52,18 +44,18 @@ class FittedDensity(FittedModel):
         """Fit the density to all data and yield their mean cost after each round, in nats for each dimension."""
         if len(data) * math.prod(data.shape) > MOST_NUMBERS:
             raise UserError(f"{len(data):,} data of shape {data.shape} are too many to fit at once; give fewer or smaller ones")
-        yield from self._density().fit(*data.batch(torch.arange(len(data))), seed)
+        yield from self.density.fit(*data.batch(torch.arange(len(data))), seed)
 
     def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
         """Draw at once: there is one frame."""
         if wanted.weights != (1.0,) or (wanted.cond is not None and wanted.cond.ndim > 1):
             raise UserError("labels are composed by guidance, which this family does not have; give one label")
-        x = self._density().draw(wanted.seeds, wanted.cond).float()
+        x = self.density.draw(wanted.seeds, wanted.cond).float()
         yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))
 
     def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
         """Return the log-density of points, or the log-probability of the levels of images, in nats: (B,)."""
-        nats = self._density().log_prob(x, cond, seeds).double()
+        nats = self.density.log_prob(x, cond, seeds).double()
         return LogProb(nats, torch.zeros_like(nats), 0, "closed form", math.prod(self.shape))
 
     def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
@@ -88,7 +80,7 @@ class FittedFamily(Family[Settings]):
         """Take the settings asked for, and the defaults for others."""
         wished = {key: value for key, value in request.wished.items() if value is not None}
         try:
-            settings = self.settings.model_validate({"name": self.name, **self.chosen(request), **wished})
+            settings = self.settings.model_validate({"name": self.name, **wished})
         except ValidationError as error:
             raise UserError(f"cannot train like this: {one_line(error)}") from None
         given = [f"--{name}" for name, value in (("minutes", request.minutes), ("steps", request.steps)) if value is not None]
@@ -97,12 +89,8 @@ class FittedFamily(Family[Settings]):
         training = {key: value for key, value in request.training.items() if key not in ("minutes", "steps")}
         return FamilyPlan(settings, {**training, "steps": self.rounds, "batch": min(len(request.train), 10**6)}, (reason,))
 
-    def chosen(self, request: PlanRequest) -> Mapping[str, Any]:
-        """Return settings that are chosen for the data."""
-        return {}
-
     @abstractmethod
-    def density(self, settings: Settings, shape: tuple[int, ...], labels: int, levels: int | None) -> nn.Module:
+    def density(self, settings: Settings, shape: tuple[int, ...], labels: int, levels: int | None) -> Density:
         """Make the density that settings describe, for data of a shape; levels: of 8-bit images, None for points."""
 
     def build(self, settings: Settings, shape: tuple[int, ...], labels: int, seed: int) -> FittedDensity:

@@ -17,6 +17,7 @@ from reverie.base.spec import Spec
 from reverie.base.tensors import device_of
 from reverie.data import Dataset
 from reverie.data.kind import Kind
+from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.samplers import Frame
 
@@ -42,7 +43,7 @@ class DrawRequest:
     cond: Tensor | None = None
     weights: tuple[float, ...] = (1.0,)
     options: Mapping[str, Any] = field(default_factory=dict)
-    classifier: Callable[[], nn.Module] | None = None
+    classifier: Callable[[], Classifier] | None = None
     weak: Callable[[], Model] | None = None
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from reverie.base.errors import UserError, pick
 from reverie.base.spec import build
 from reverie.data.kind import Kind
+from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.denoiser import Denoiser, LowPrecision, Steer
 from reverie.diffusion.guidance import AutoGuided, ClassifierFree, ClassifierGuided, check_scale, read_interval
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, Sampler
@@ -49,7 +50,7 @@ def build_sampling(kind: Kind, schedule: Schedule, options: Mapping[str, Any]) -
 
 def build_guidance(
     kind: Kind, labels: int, options: Mapping[str, Any], weights: tuple[float, ...],
-    classifier: Callable[[], nn.Module] | None = None, weak: Callable[[], Denoiser] | None = None,
+    classifier: Callable[[], Classifier] | None = None, weak: Callable[[], Denoiser] | None = None,
 ) -> Steer:  # fmt: skip
     """Return the wrapper that guides the model's denoiser as the options ask, and refuse what has no meaning.
 
@@ -65,7 +66,8 @@ def build_guidance(
         raise UserError("an interval and a rescaling of guidance mean something only with --guidance other than 1")
     if rescale and kind == "points":
         raise UserError("this is a model of points, whose coordinates have no common spread to rescale to")
-    away = check_scale(options.get("autoguidance") or 1.0, "the autoguidance scale")
+    asked = options.get("autoguidance")
+    away = check_scale(1.0 if asked is None else asked, "the autoguidance scale")
     worse = weak() if away != 1 and weak is not None else None
     judge = classifier() if gamma and classifier is not None else None
     lowered = pick(PRECISIONS, options.get("precision", "fp32"), "precision")
@@ -77,6 +79,6 @@ def build_guidance(
         guided = by_labels(denoiser)
         if worse is not None:
             guided = AutoGuided(guided, by_labels(worse), away)
-        return guided if judge is None else ClassifierGuided(guided, judge.log_prob, gamma, weights)  # type: ignore[arg-type]
+        return guided if judge is None else ClassifierGuided(guided, judge.log_prob, gamma, weights)
 
     return guide
