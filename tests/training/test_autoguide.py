@@ -17,6 +17,7 @@ from reverie.data.looks import detail
 from reverie.runs import folder
 from reverie.runs.run import Run, load
 from reverie.training.autoguide import FEWEST, MOST, SHARP, choose_autoguidance, strays
+from reverie.training.summary import verdict
 from tests.training.test_image_runs import TINY
 
 
@@ -83,3 +84,7 @@ def test_samples_that_glare_are_not_guided() -> None:
     assert not strays(data.flip(0), data) and not strays(0.9 * data + 0.05, data)
     for glaring in (data.round(), data - 0.2, (3 * (data - 0.5) + 0.5).clamp(0, 1)):
         assert strays(glaring, data)
+
+
+def test_the_verdict_tells_the_scale(run: Run) -> None:
+    assert f"samples are drawn with autoguidance {run.autoguidance:g}" in verdict(run).lines[1]

@@ -30,16 +30,17 @@ def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int
     images = run.kind == "images"
     unit, what = ("bits/dim", "image") if images else ("nats", "point")
     value, deviation = mean_and_error(-found.nats / (found.size * math.log(2) if images else 1.0))
-    kind = run.config.model_family.likelihood
+    exact = run.config.model_family.likelihood == "exact"
+    name = ("dequantised" if images else "exact") if exact else "bound"
     figure = score(value, deviation, unit=unit, n=len(found.nats), seed=seed)
-    verdict = f"A held-out {what} costs {said(figure)} {unit}{'' if kind == 'exact' else ' at most'}."
+    verdict = f"A held-out {what} costs {'' if name == 'exact' else 'at most '}{said(figure)} {unit}."
     words = (
         "Images are dequantised: uniform noise within a level is added once, which can only raise the cost."
         if images
         else "Nats are those of a density in the units of the data, and may be negative; only differences mean something.",
         "The error is the standard error over the data.",
     )
-    return Section(NAME, TITLE, (verdict,), words, {"exact" if kind == "exact" else "bound": figure})
+    return Section(NAME, TITLE, (verdict,), words, {name: figure})
 
 
 def held_out_of(data: Dataset | None) -> tuple[Tensor | None, Tensor | None]:

@@ -70,6 +70,7 @@ HEADLINES: dict[str, Headline] = {
         Headline("memory", "copies", "copies of training data", "low", ".1%"),
         Headline("memory", "nearest", "distance to training data", "floor"),
         Headline("likelihood", "exact", "cost of held-out data", "low", ".3f"),
+        Headline("likelihood", "dequantised", "cost of held-out data, dequantised", "low", ".3f"),
         Headline("likelihood", "bound", "cost of held-out data, at most", "low", ".3f", "bound, continuous time"),
         Headline("likelihood", "flow", "cost of held-out data, by the flow", "low", ".3f"),
     )

@@ -79,6 +79,8 @@ def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
     line += f"held-out loss {last['held_out']:.4f}" + (f", at first {first['held_out']:.4f}" if first is not last else "")
     if last.get("linear_levels"):
         line += f", that of a linear filter {statistics.fmean(last['linear_levels']):.4f}"
+    if isinstance(config.family, DiffusionSettings) and config.family.autoguidance != 1:
+        line += f"; samples are drawn with autoguidance {config.family.autoguidance:g}"
     return line + (f"; {shown}" if shown else "")
 
 
