@@ -52,7 +52,8 @@ def progress_note(step: Step, check: Step | None) -> str:
     lost = f"loss {step.loss or 0:.4g}"
     if check is not None:
         lost = f"{f'train {check.seen:.3g}' if check.seen is not None else lost}, held out {check.held_out:.3g}"
-    return f"step {step.i:,}, {lost}, {pace(step.per_second)}, {clock(step.seconds_left)} left"
+    left = f"{clock(step.seconds_left)} left" if step.fraction < 1 else "finishing"  # curves, and how samples are guided
+    return f"step {step.i:,}, {lost}, {pace(step.per_second)}, {left}"
 
 
 def plain(value: Any) -> str:
@@ -133,7 +134,7 @@ class Screen:
                 fresh = held is not None and step.i <= FRESH * held.i
                 note = progress_note(step, held if fresh else None)
                 bar.update(task, completed=step.fraction, note=note)
-                if bar.disable and time.monotonic() - said > EVERY:
+                if bar.disable and (time.monotonic() - said > EVERY or (step.fraction >= 1 and step.seconds > EVERY)):
                     said = time.monotonic()
                     self.say(f"{step.fraction:4.0%} {note}")
         return step
