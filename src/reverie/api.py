@@ -140,7 +140,7 @@ def train(
         screen.say(f"interrupted; {training.kept()}")
         raise
     run = training.run
-    for line in (f"trained {last.i:,} steps in {last.seconds:.0f} s", *verdict(run).lines, f"run: {run.path}"):
+    for line in (last.done, *verdict(run).lines, f"run: {run.path}"):
         screen.say(line)
     return run
 

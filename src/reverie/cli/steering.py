@@ -62,7 +62,7 @@ def train_classifier(
     name = training.run.config.data.labels[0]
     screen.result(
         {"file": str(training.path), "steps": last.i, "seconds": last.seconds, "accuracy": training.accuracy},
-        f"trained {last.i:,} steps in {last.seconds:.0f} s\nheld-out data told rightly: {words}\nwrote {training.path}\n"
+        f"{last.done}\nheld-out data told rightly: {words}\nwrote {training.path}\n"
         f"sample:  reverie sample {shlex.quote(str(run))} --label {shlex.quote(name)} --guidance 0 --classifier-guidance 4",
     )
 

@@ -73,7 +73,7 @@ def train(
             "verdict": list(verdict.lines), "findings": [asdict(f) for f in verdict.findings], "commands": commands,
         },
         "\n".join([
-            f"trained {last.i:,} steps in {last.seconds:.0f} s", *verdict.lines, f"run:     {run.path}",
+            last.done, *verdict.lines, f"run:     {run.path}",
             *(f"{name + ':':<8} {command}" for name, command in commands.items()),
             f"look at: {shlex.quote(str(run.path / 'loss.png'))} {shlex.quote(str(run.path / 'previews'))}",
         ]),

@@ -7,7 +7,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 
-from reverie.base.errors import UserError, pick, unknown
+from reverie.base.errors import UserError, pick
 from reverie.data.arrays import from_array, read_array_file
 from reverie.data.dataset import Dataset, LazyImages, at_once, evaluated_at_once
 from reverie.data.folder import read_images
@@ -118,9 +118,7 @@ def _not_there(source: str) -> UserError:
     beside: dict[str, str] = {}
     with suppress(OSError, ValueError):
         beside = {p.name: str(path.parent / p.name) for p in path.parent.iterdir() if path.name and p.name[0] != "."}
-    if not get_close_matches(path.name, beside, n=1, cutoff=0.6) and len(path.parts) < 2 and not path.suffix:
-        return unknown(source, DATASETS, "data")
     meant = {**beside, **({} if len(path.parts) > 1 else {name: name for name in DATASETS})}
-    close = [repr(meant[guess]) for guess in get_close_matches(path.name, meant, n=2, cutoff=0.6)]
+    close = [repr(meant[guess]) for guess in get_close_matches(path.name, meant, n=2, cutoff=0.7)]
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     return UserError(f"unknown data {source!r}: no such file or folder; {hint}give a path, or one of: {', '.join(DATASETS)}")

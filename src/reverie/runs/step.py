@@ -48,6 +48,11 @@ class Step:
         """The estimated time to the end."""
         return self.seconds * (1 - self.fraction) / max(self.fraction, 1e-9)
 
+    @property
+    def done(self) -> str:
+        """What was done in how much time, for a person."""
+        return f"trained {self.i:,} step{'s' if self.i != 1 else ''} in {self.seconds:.0f} s"
+
     def as_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the report, and each finding, as rows of metrics.jsonl."""
         if self.loss is not None:
