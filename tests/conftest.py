@@ -12,7 +12,8 @@ from hypothesis import settings
 
 import reverie
 from reverie.cli.main import main
-from reverie.diffusion.schedule import SCHEDULES, Schedule
+from reverie.diffusion.schedule import Schedule
+from reverie.diffusion.schedules import SCHEDULES
 from reverie.runs.run import Run
 
 settings.register_profile("steady", deadline=None, derandomize=True, max_examples=40)

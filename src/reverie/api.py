@@ -61,7 +61,7 @@ ELSEWHERE = {
 KINDS: dict[str, tuple[Entry | Table, ...]] = {
     "data": (Table("data.names", "DATASETS"),),
     "families": (Table("families", "FAMILIES"),),
-    "schedules": (Table("diffusion.schedule", "SCHEDULES"),),
+    "schedules": (Table("diffusion.schedules", "SCHEDULES"),),
     "targets": (Table("diffusion.pair", "TARGETS"),),
     "weights": (Table("diffusion.loss", "WEIGHTS"),),
     "times": (Table("diffusion.loss", "TIMES"),),

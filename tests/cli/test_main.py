@@ -18,7 +18,7 @@ from PIL import Image, ImageSequence
 from reverie import api
 from reverie.data import DATASETS
 from reverie.diffusion.samplers import GRIDS, SAMPLERS
-from reverie.diffusion.schedule import SCHEDULES
+from reverie.diffusion.schedules import SCHEDULES
 from reverie.diffusion.views import VIEWS
 from reverie.gallery import autodiff, coloring, embeddings
 from reverie.nets import NETWORKS

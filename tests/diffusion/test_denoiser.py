@@ -9,7 +9,8 @@ from torch import nn
 from reverie.diffusion.denoiser import Given, LowPrecision, NetDenoiser, noise_level
 from reverie.diffusion.guidance import ClassifierFree
 from reverie.diffusion.pair import TARGETS, pair_of, row
-from reverie.diffusion.schedule import SCHEDULES, Cosine, Linear, Rectified, Schedule
+from reverie.diffusion.schedule import Cosine, Linear, Rectified, Schedule
+from reverie.diffusion.schedules import SCHEDULES
 from reverie.nets.mlp import ConditionalMLP
 from tests.diffusion.test_oracle import mixture
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reverie.base.errors import ReverieWarning, UserError
-from reverie.diffusion.schedule import SCHEDULES, Cosine, Linear, LogLinear, Rectified, ScaledLinear, Schedule, Sigmoid
+from reverie.diffusion.schedule import Cosine, Linear, LogLinear, Rectified, ScaledLinear, Schedule, Sigmoid
+from reverie.diffusion.schedules import SCHEDULES
 
 TIMES = torch.linspace(0.002, 0.998, 201, dtype=torch.float64)
 

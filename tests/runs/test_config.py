@@ -22,7 +22,8 @@ from reverie.base.spec import build, complete, parse
 from reverie.data.codec import Standard, standard_spec
 from reverie.diffusion.samplers import SAMPLERS
 from reverie.diffusion.samplers.onestep import DDIM
-from reverie.diffusion.schedule import SCHEDULES, Linear
+from reverie.diffusion.schedule import Linear
+from reverie.diffusion.schedules import SCHEDULES
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.runs.config import Config, DataConfig, TrainingConfig, build_model
 from reverie.runs.folder import read_config, read_metrics, write_config

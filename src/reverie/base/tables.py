@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 @dataclass(frozen=True)
 class Table:
-    """A table and where it stands: `Table("diffusion.schedule", "SCHEDULES")`."""
+    """A table and where it stands: `Table("diffusion.schedules", "SCHEDULES")`."""
 
     module: str
     name: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -78,10 +79,42 @@ class Pixels(Codec):
         return math.prod(shape) * math.log(2 / (self.levels - 1))
 
 
+class Levels(Codec):
+    """Images that use few of the 256 values: each is taken as its rank among those, evenly spaced in [-1, 1].
+
+    values: bytes, rising.  What a sample gives is brought to the nearest level.
+    """
+
+    def __init__(self, values: list[int]) -> None:
+        super().__init__()
+        if len(values) < 2 or any(a >= b for a, b in pairwise(values)) or values[0] < 0 or values[-1] > 255:
+            raise UserError("the codec of levels needs at least 2 bytes that rise")
+        self.levels, self.values = len(values), torch.tensor(values)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return -1 + 2 k / (K - 1) for the k-th of K values; a byte between two is taken as the one above."""
+        rank = torch.searchsorted(self.values.to(x.device), (255 * x).round().long().contiguous()).clamp(max=self.count - 1)
+        return 2 * rank.to(x.dtype) / (self.count - 1) - 1
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Return the nearest level in [0, 1]."""
+        rank = ((z + 1) * ((self.count - 1) / 2)).round().long().clamp(0, self.count - 1)
+        return self.values.to(z.device)[rank].to(z.dtype) / 255
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.values)
+
+    def log_cell(self, shape: tuple[int, ...]) -> float:
+        """Return D log(2 / (K - 1))."""
+        return math.prod(shape) * math.log(2 / (self.count - 1))
+
+
 def standard_spec(x: Tensor) -> dict[str, object]:
     """Return the spec of the codec that standardises these points; a constant coordinate is only shifted.  x: (N, D)."""
     mean, std = x.double().mean(0), x.double().std(0)
     return {"name": "standard", "mean": mean.tolist(), "std": torch.where(std > 0, std, 1.0).tolist()}
 
 
-CODECS: dict[str, type[Codec]] = {"standard": Standard, "pixels": Pixels}
+CODECS: dict[str, type[Codec]] = {"standard": Standard, "pixels": Pixels, "levels": Levels}

@@ -1,4 +1,4 @@
-"""Clean data and noise as one value, and the six things a network can be asked to output.
+"""Clean data and noise as one value, and the seven things a network can be asked to output.
 
 Coefficients (alpha, sigma, a, b, ...) are floats or float64 of shape (B,); data have shape (B, ...).
 """
@@ -63,6 +63,11 @@ def _edm(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
     return sigma / (k * r), -alpha * k / r
 
 
+def _levels(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
+    """The clean data, as the mean of a posterior over their levels; see `reverie.diffusion.lattice`."""
+    return 1.0, 0.0
+
+
 Target = Callable[[Coefficient, Coefficient, float], Row]
 
 TARGETS: dict[str, Target] = {
@@ -72,6 +77,7 @@ TARGETS: dict[str, Target] = {
     "flow": _flow,
     "score": _score,
     "edm": _edm,
+    "levels": _levels,
 }
 
 

@@ -218,13 +218,3 @@ class Rectified(Schedule):
         """Return 1 - t, t."""
         t = as_time(t)
         return 1 - t, t * 1.0
-
-
-SCHEDULES: dict[str, type[Schedule]] = {
-    "linear": Linear,
-    "cosine": Cosine,
-    "sigmoid": Sigmoid,
-    "scaled-linear": ScaledLinear,
-    "log-linear": LogLinear,
-    "rectified": Rectified,
-}

@@ -98,6 +98,10 @@ class Model(nn.Module, ABC):
 class TrainedModel(Model):
     """A model that learns by steps down the gradient of a loss."""
 
+    def begin(self, data: Dataset) -> None:
+        """Set first weights that depend on the training data."""
+        return
+
     @abstractmethod
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
         """Return the training loss of each datum, (B,): a function of data, labels and seed alone."""

@@ -53,7 +53,7 @@ class Layer(nn.Module):
 class Transformer(nn.Module):
     """Patches of an image as tokens, told of the noise level in every layer (DiT, arXiv:2212.09748).
 
-    x: (B, C, H, W); level: (B,); cond: (B,) or None; told: (B, K) or None.
+    inputs, outputs: for each number of the data.  x: (B, C inputs, H, W); level: (B,); cond: (B,) or None; told: (B, K) or None.
     """
 
     def __init__(
@@ -67,6 +67,8 @@ class Transformer(nn.Module):
         heads: Annotated[int, Field(ge=1, le=64)] = 4,
         labels: Annotated[int, Field(ge=0, le=100_000)] = 0,
         told: Annotated[int, Field(ge=0, le=64)] = 0,
+        inputs: Annotated[int, Field(ge=1, le=4)] = 1,
+        outputs: Annotated[int, Field(ge=1, le=256)] = 1,
     ) -> None:
         super().__init__()
         if height % patch or width % patch:
@@ -83,16 +85,16 @@ class Transformer(nn.Module):
         self.tell = nn.Sequential(nn.Linear(64, dim), nn.SiLU(), nn.Linear(dim, dim))
         self.label = LabelEmbedding(labels, dim) if labels else None
         self.told = map_of_told(told, dim) if told else None
-        self.enter = nn.Linear(channels * patch**2, dim)
+        self.enter = nn.Linear(channels * inputs * patch**2, dim)
         self.layers = nn.ModuleList(Layer(dim, heads) for _ in range(layers))
         self.leave_tell = nn.Linear(dim, 2 * dim)
-        self.leave = nn.Linear(dim, channels * patch**2)
+        self.leave = nn.Linear(dim, channels * outputs * patch**2)
         for layer in (self.leave_tell, self.leave):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None, told: Tensor | None = None) -> Tensor:
-        """Return the output, (B, C, H, W)."""
+        """Return the output, (B, C outputs, H, W)."""
         e = self.tell(self.embed(level * LEVEL_SCALE))
         if self.label is not None:
             e = e + self.label(cond)

@@ -84,7 +84,8 @@ class UNet(nn.Module):
     """Residual blocks on maps that shrink and grow again, with shortcuts between equal sizes (arXiv:1505.04597, 2006.11239).
 
     stem: side of the squares of pixels folded into channels before anything else (1 is none).  widths: channels at each
-    resolution, each half as fine as the one before.  x: (B, C, H, W); level: (B,); cond: (B,) or None; told: (B, K) or None.
+    resolution, each half as fine as the one before.  inputs, outputs: for each number of the data.
+    x: (B, C inputs, H, W); level: (B,); cond: (B,) or None; told: (B, K) or None.
     """
 
     def __init__(
@@ -101,6 +102,8 @@ class UNet(nn.Module):
         conditioning: Literal["scale-shift", "add"] = "scale-shift",
         labels: Annotated[int, Field(ge=0, le=100_000)] = 0,
         told: Annotated[int, Field(ge=0, le=64)] = 0,
+        inputs: Annotated[int, Field(ge=1, le=4)] = 1,
+        outputs: Annotated[int, Field(ge=1, le=256)] = 1,
     ) -> None:
         super().__init__()
         unit = stem * 2 ** (len(widths) - 1)
@@ -120,7 +123,7 @@ class UNet(nn.Module):
             return Block(inputs, outputs, embedding_dim, groups, conditioning)
 
         folded = channels * stem**2
-        self.enter = nn.Conv2d(folded, widths[0], 3, padding=1)
+        self.enter = nn.Conv2d(folded * inputs, widths[0], 3, padding=1)
         self.down, self.shrink = nn.ModuleList(), nn.ModuleList()
         for k, wide in enumerate(widths[:-1]):
             self.down.append(nn.ModuleList(block(wide, wide) for _ in range(blocks)))
@@ -134,10 +137,10 @@ class UNet(nn.Module):
             self.grow.append(nn.ConvTranspose2d(widths[k + 1], wide, 2, stride=2))
             self.up.append(nn.ModuleList(block(2 * wide if i == 0 else wide, wide) for i in range(blocks)))
         self.leave_norm = norm(widths[0], groups)
-        self.leave = silent(nn.Conv2d(widths[0], folded, 3, padding=1))
+        self.leave = silent(nn.Conv2d(widths[0], folded * outputs, 3, padding=1))
 
     def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None, told: Tensor | None = None) -> Tensor:
-        """Return the output, (B, C, H, W)."""
+        """Return the output, (B, C outputs, H, W)."""
         e = self.tell(self.embed(level * LEVEL_SCALE))
         if self.label is not None:
             e = e + self.label(cond)

@@ -12,7 +12,7 @@ from reverie.base.errors import UserError
 from reverie.base.spec import build
 from reverie.base.tensors import forms_of, read_tensors, write_tensors
 from reverie.diffusion.classifier import Classifier
-from reverie.diffusion.schedule import SCHEDULES
+from reverie.diffusion.schedules import SCHEDULES
 from reverie.families.diffusion.settings import settings_of
 from reverie.runs.config import Config
 

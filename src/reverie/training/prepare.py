@@ -24,7 +24,7 @@ from reverie.data.memory import DataSource
 from reverie.data.pixels import DEFAULT_SIDE
 from reverie.diffusion.plan import largest_colour_side, small_for_the_budget
 from reverie.families import FAMILIES
-from reverie.families.model import Family, PlanRequest
+from reverie.families.model import Family, PlanRequest, TrainedModel
 from reverie.runs import folder, kept
 from reverie.runs.config import Config, DataConfig, TrainingConfig, build_model
 from reverie.runs.reread import kept_reading, source_of
@@ -179,6 +179,8 @@ def prepare(
         },
     )  # fmt: skip
     model = build_model(config)
+    if isinstance(model, TrainedModel):
+        model.begin(train_set)
     if before is not None:
         reasons += start.carry(before, model, config)
     if not reading.get("size") and (small := small_for_the_budget(dataset, largest)):

@@ -17,6 +17,7 @@ from torch import Tensor
 from reverie.base.errors import UserError, pick
 from reverie.base.noise import Noise
 from reverie.diffusion.denoiser import Denoiser
+from reverie.diffusion.lattice import LatticeDenoiser
 from reverie.diffusion.likelihood.normal import discretised, kl_normal, log_normal, summed
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.process import chain, transition
@@ -66,11 +67,15 @@ def prior_cost(schedule: Schedule, x0: Tensor, t: float) -> Tensor:
 def reconstruction_cost(denoiser: Denoiser, truth: Pair, t: float, cond: Tensor | None, levels: int | None) -> Tensor:
     """Return -log p(x0 | x_t) of the last step: (B,).  levels: of 8-bit data 256, None for real numbers."""
     alpha, sigma = (float(c) for c in denoiser.schedule(t))
-    mean = denoiser(truth.mix(alpha, sigma), t, cond).x0
-    return -_decoded(truth.x0, mean, sigma**2 / (alpha**2 + sigma**2), levels)
+    return -_decoded(denoiser, truth.x0, truth.mix(alpha, sigma), t, cond, levels)
 
 
-def _decoded(x0: Tensor, mean: Tensor, variance: float, levels: int | None) -> Tensor:
+def _decoded(denoiser: Denoiser, x0: Tensor, x: Tensor, t: float, cond: Tensor | None, levels: int | None) -> Tensor:
+    """Return log p(x0 | x_t): by the denoiser's own posterior over levels, or by a normal around its x0, (B,)."""
+    if isinstance(denoiser, LatticeDenoiser):
+        return denoiser.log_level(x0, x, t, cond)
+    alpha, sigma = (float(c) for c in denoiser.schedule(t))
+    mean, variance = denoiser(x, t, cond).x0, sigma**2 / (alpha**2 + sigma**2)
     return log_normal(x0, mean, variance) if levels is None else discretised(x0, mean, variance, levels)
 
 
@@ -152,8 +157,7 @@ def by_joint_chain(
     path = zip(times[::-1], chain(schedule, x0, grid.flip(0), noise), strict=True)
     t, x = next(path)
     alpha, sigma = schedule(t)
-    mean = denoiser(x, t, cond).x0
-    total = log_normal(x, alpha * x0, float(sigma**2)) - _decoded(x0, mean, float(sigma**2 / (alpha**2 + sigma**2)), levels)
+    total = log_normal(x, alpha * x0, float(sigma**2)) - _decoded(denoiser, x0, x, t, cond, levels)
     for later, ahead in path:
         scale, std = transition(schedule, t, later)
         back = denoiser(ahead, later, cond).mix(*ancestral(schedule, later, t))

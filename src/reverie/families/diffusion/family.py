@@ -15,20 +15,21 @@ from reverie.base.spec import Spec, build, complete, one_line, parse
 from reverie.data import Dataset
 from reverie.data.augment import read, told_entries
 from reverie.data.augment_plan import choose_augment
-from reverie.data.codec import standard_spec
+from reverie.data.codec import CODECS, standard_spec
 from reverie.diffusion.loss import TIMES, WEIGHTS
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.plan import PRESETS, check_width, expectation, network_for, plan, slow_size
-from reverie.diffusion.schedule import SCHEDULES
+from reverie.diffusion.schedules import SCHEDULES
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.sampling import OPTIONS
 from reverie.families.diffusion.settings import DiffusionSettings, build_diffusion
+from reverie.families.diffusion.variational import FEATURES, codec_of, for_likelihood
 from reverie.families.model import Family, FamilyPlan, Likelihood, PlanRequest
 from reverie.nets import NETWORKS
 
 SPEED = {True: 6e10, False: 5e12}  # floating-point operations a second, about, of a CPU with two cores and of a GPU
 SPREAD_SAMPLE = 2000  # images enough to know their standard deviation
-OF_THE_DATA = ("channels", "height", "width", "labels", "told")  # options of a network that are not chosen
+OF_THE_DATA = ("channels", "height", "width", "labels", "told", "inputs", "outputs")  # options of a network that are not chosen
 
 
 def spread(dataset: Dataset) -> float:
@@ -74,6 +75,14 @@ class DiffusionFamily(Family[DiffusionSettings]):
     def plan(self, request: PlanRequest) -> FamilyPlan[DiffusionSettings]:
         """Choose network, schedule, target, units and augmentation; see `reverie.diffusion.plan`."""
         data, wished = request.data, {key: value for key, value in request.wished.items() if value is not None}
+        codec: Spec = codec_of(request.train) if wished.get("purpose") == "likelihood" else {"name": "pixels"}
+        if data.kind != "images":
+            codec = standard_spec(request.train.batch(torch.arange(len(request.train)))[0])
+        levels = build(CODECS, codec, "codec").levels
+        if wished.get("purpose") == "likelihood":
+            wished = for_likelihood(levels) | wished
+        if wished.get("schedule") is not None and parse(wished["schedule"]).get("name") == "learned":
+            wished = {"weight": "vlb", "times": "stratified"} | wished
         chosen = plan(data, request.minutes, request.steps)
         times = {"times": chosen.settings["times"]} if "times" in chosen.settings else {}
         training = {key: value for key, value in chosen.settings.items() if key != "times"} | dict(request.training)
@@ -89,10 +98,11 @@ class DiffusionFamily(Family[DiffusionSettings]):
             reasons += (slow,)
         if data.kind == "images" and training.get("minutes") and request.device == "cpu":
             reasons += (expectation(data.shape, training["minutes"]),)
-        codec: Spec = {"name": "pixels"}
-        if data.kind != "images":
-            codec = standard_spec(request.train.batch(torch.arange(len(request.train)))[0])
-        given = {key: wished[key] for key in ("weight", "times", "label_dropout", "sigma_data", "codec") if key in wished}
+        if wished.get("target") == "levels" and levels is not None:
+            full |= {"inputs": 2, "outputs": min(FEATURES, levels)}
+        given = {
+            key: wished[key] for key in ("purpose", "weight", "times", "label_dropout", "sigma_data", "codec") if key in wished
+        }
         try:
             settings = DiffusionSettings.model_validate({
                 "target": wished.get("target", chosen.target), "sigma_data": spread(request.train), "codec": codec, **times,

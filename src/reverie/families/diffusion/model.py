@@ -17,6 +17,8 @@ from reverie.data.augment import Augment
 from reverie.data.codec import Codec
 from reverie.data.kind import Kind, kind_of
 from reverie.diffusion.denoiser import NULL, Denoiser, Given, NetDenoiser, Steer, Told
+from reverie.diffusion.lattice import LatticeDenoiser
+from reverie.diffusion.learned import Learned
 from reverie.diffusion.likelihood.bound import Bound, bound, check_data, continuous_bound
 from reverie.diffusion.likelihood.flow import LogProb, dequantise, log_prob
 from reverie.diffusion.loss import draw_times, loss
@@ -24,6 +26,7 @@ from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame, Sampler, start, trajectory
 from reverie.families.diffusion.levels import held_out_loss, optimum_levels
 from reverie.families.diffusion.sampling import build_guidance, build_sampling
+from reverie.families.diffusion.variational import end_costs
 from reverie.families.model import DrawRequest, TrainedModel
 
 
@@ -131,8 +134,21 @@ class Diffusion(TrainedModel):
 
     def loss_at(self, truth: Pair, t: Tensor, cond: Tensor | None, told: Tensor | None = None) -> Tensor:
         """Return the loss at given times for given noise, and for what the network is told was done to the data: (B,)."""
-        d = self.denoiser
-        return loss(d if told is None else Told(d, told), truth, t, cond, d.target, self.weight, d.sigma_data)
+        d, schedule = self.denoiser, self.denoiser.schedule
+        learns = isinstance(schedule, Learned) and self.training
+        if isinstance(schedule, Learned):
+            schedule.for_least_variance(learns)
+        lost = loss(d if told is None else Told(d, told), truth, t, cond, d.target, self.weight, d.sigma_data)
+        if isinstance(schedule, Learned):
+            schedule.told_of(lost)
+            schedule.for_least_variance(False)
+            lost = lost + end_costs(schedule, truth, self.codec.levels)
+        return lost
+
+    def begin(self, data: Dataset) -> None:
+        """Let a denoiser of levels begin with the histograms of the data."""
+        if isinstance(self.denoiser, LatticeDenoiser):
+            self.denoiser.begin(self.codec.encode(data.batch(torch.arange(len(data)))[0]).to(self.device))
 
     def sample(
         self,

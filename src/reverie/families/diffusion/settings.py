@@ -13,9 +13,11 @@ from reverie.data.augment import build_augment, told_entries
 from reverie.data.codec import CODECS
 from reverie.data.kind import kind_of
 from reverie.diffusion.denoiser import NetDenoiser
+from reverie.diffusion.lattice import LatticeDenoiser
+from reverie.diffusion.learned import Learned
 from reverie.diffusion.loss import TIMES, WEIGHTS
 from reverie.diffusion.pair import TARGETS
-from reverie.diffusion.schedule import SCHEDULES
+from reverie.diffusion.schedules import SCHEDULES
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.model import FamilySettings
 from reverie.nets import NETWORKS
@@ -24,10 +26,14 @@ MOST_PARAMETERS = 500_000_000
 ALPHA_LIMIT = 1e-3  # below this alpha at t = 1, targets whose decoding divides by alpha are useless there
 
 
+Purpose = Literal["pictures", "likelihood"]
+
+
 class DiffusionSettings(FamilySettings):
     """Network, schedule and target, the units of the data, and what the loss is taken over."""
 
     name: Literal["diffusion"] = "diffusion"
+    purpose: Purpose = "pictures"
     target: str = "v"
     sigma_data: Annotated[float, Field(gt=0, le=10**6)] = 1.0
     weight: str = "uniform"
@@ -70,6 +76,11 @@ def build_diffusion(settings: DiffusionSettings, shape: tuple[int, ...], labels:
     pick(WEIGHTS, settings.weight, "weight")
     pick(TIMES, settings.times, "way to draw times")
     alpha = float(schedule(1.0)[0])
+    if isinstance(schedule, Learned) and (settings.target in ("eps", "score") or settings.weight != "vlb"):
+        raise UserError(
+            "a learned schedule is trained by the bound, and its ends may take alpha to 0: give --weight vlb, and a target that"
+            f" does not divide by alpha (v, edm, levels), instead of {settings.weight} and {settings.target}"
+        )
     if settings.target in ("eps", "score") and alpha < ALPHA_LIMIT:
         raise UserError(
             f"the target {settings.target!r} divides by alpha, which this {settings.schedule['name']} schedule takes down to"
@@ -83,6 +94,10 @@ def build_diffusion(settings: DiffusionSettings, shape: tuple[int, ...], labels:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = build(NETWORKS, settings.network, "network")
-    denoiser = NetDenoiser(net, schedule, settings.target, settings.sigma_data)
     codec, augment = build(CODECS, settings.codec, "codec"), build_augment(settings.augment, shape)
+    denoiser = NetDenoiser(net, schedule, settings.target, settings.sigma_data)
+    if settings.target == "levels":
+        if codec.levels is None:
+            raise UserError("the target 'levels' needs images, whose numbers have levels; points are real numbers: train 'v'")
+        denoiser = LatticeDenoiser(net, schedule, shape, codec.levels, settings.network["outputs"])
     return Diffusion(denoiser, codec, shape, settings.weight, settings.times, settings.label_dropout, augment, labels)

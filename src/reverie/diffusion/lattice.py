@@ -1,0 +1,86 @@
+"""A denoiser of data that have few levels: the network tells how likely each level is, and Bayes' rule does the rest."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from reverie.base.scalar import Time, expand
+from reverie.diffusion.denoiser import NetDenoiser, noise_level
+from reverie.diffusion.pair import Pair, pair_of
+from reverie.diffusion.schedule import Schedule
+
+SMOOTHING = 20.0  # data's worth of the histogram of all places that is mixed into that of each
+
+
+class LatticeDenoiser(NetDenoiser):
+    """The posterior mean over levels v, for a prior over them that a network gives for each number.
+
+    x0 = sum_v v p_v,  p = softmax(net_v + log prior_v - (x - alpha v)² / (2 sigma²)).
+    The prior of each place begins as the histogram of the data there, so that an untrained network is already the best
+    denoiser that looks at each number alone.  The network gives `features` numbers for each number of the data, which a
+    matrix turns into levels; its input is x and the x0 of that first denoiser.  levels: K evenly spaced in [-1, 1].
+    """
+
+    def __init__(self, net: nn.Module, schedule: Schedule, shape: tuple[int, ...], levels: int, features: int) -> None:
+        super().__init__(net, schedule, "x0")
+        self.values = nn.Buffer(torch.linspace(-1, 1, levels), persistent=False)
+        self.features = features
+        self.log_prior = nn.Parameter(torch.zeros(*shape, levels))
+        self.to_levels = nn.Parameter(_bumps(features, levels))
+
+    @torch.no_grad()
+    def begin(self, x0: Tensor) -> None:
+        """Take the histogram of each place of data as its prior.  x0: (N, ...) in model units, on the levels."""
+        levels = len(self.values)
+        index = level_of(x0, levels).flatten(1)  # (N, D)
+        counts = torch.zeros(index.shape[1], levels, dtype=torch.float64, device=x0.device)
+        counts.scatter_add_(1, index.T, torch.ones_like(index.T, dtype=torch.float64))
+        whole = (counts.sum(0) + 1) / (counts.sum() + levels)
+        smooth = (counts + SMOOTHING * whole) / (len(x0) + SMOOTHING)
+        self.log_prior.copy_(smooth.log().reshape(self.log_prior.shape))
+
+    def estimate(self, x: Tensor, t: Time, cond: Tensor | None, told: Tensor | None) -> Pair:
+        """Return the posterior mean and the noise that belongs to it."""
+        alpha, sigma = self.schedule(t)
+        x0 = self.logits(x, t, cond, told).softmax(-1) @ self.values.to(x.dtype)
+        return pair_of(x, x0, alpha, sigma, "x0")
+
+    def logits(self, x: Tensor, t: Time, cond: Tensor | None, told: Tensor | None = None) -> Tensor:
+        """Return the log-probability of each level, but for a constant, given all noised numbers: (B, ..., K)."""
+        alpha, sigma = self.schedule(t)
+        v = self.values.to(x.dtype)
+        # -(x - alpha v)² / (2 sigma²) but for x², as two more features of each number
+        slope, curve = expand(alpha / sigma**2, x) * x, expand(alpha**2 / (2 * sigma**2), x[:1]) * torch.ones_like(x)
+        told_by_x = slope[..., None] * v - curve[..., None] * v**2 + self.log_prior
+        alone = told_by_x.detach().softmax(-1) @ v
+        level = torch.as_tensor(noise_level(alpha, sigma), dtype=torch.float64).to(device=x.device, dtype=x.dtype)
+        inputs = (torch.cat([x, alone], 1), level.expand(len(x)), cond)
+        y = (self.net(*inputs) if told is None else self.net(*inputs, told)).to(x.dtype)
+        y = y.unflatten(1, (x.shape[1], self.features)).movedim(2, -1)  # (B, C, ..., F)
+        return told_by_x + y @ self.to_levels.to(x.dtype)
+
+    def log_level(self, x0: Tensor, x: Tensor, t: Time, cond: Tensor | None) -> Tensor:
+        """Return log p(x0 | x), the log-probability of the levels of each datum: (B,)."""
+        logits = self.logits(x, t, cond).double() if x.device.type != "mps" else self.logits(x, t, cond)
+        index = level_of(x0, len(self.values))
+        return logits.log_softmax(-1).gather(-1, index[..., None]).flatten(1).sum(1)
+
+
+def level_of(x0: Tensor, levels: int) -> Tensor:
+    """Return which level each number has: int64.  x0: in [-1, 1]."""
+    return ((x0 + 1) * ((levels - 1) / 2)).round().long().clamp(0, levels - 1)
+
+
+def _bumps(features: int, levels: int) -> Tensor:
+    """Return smooth functions of the level, of width falling from all levels to one: (features, levels)."""
+    if features >= levels:
+        return torch.eye(features, levels)
+    v, rows = torch.linspace(-1, 1, levels), []
+    count = 1
+    while len(rows) < features - 2:
+        centres = torch.linspace(-1, 1, count) if count > 1 else torch.zeros(1)
+        rows += [torch.exp(-(((v - c) * max(1, count - 1)) ** 2)) for c in centres]
+        count *= 2
+    ends = [(v == v[0]).float(), (v == v[-1]).float()]  # black and white, which many images hold much of
+    return torch.stack([*ends, *rows[: features - 2]])

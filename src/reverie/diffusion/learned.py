@@ -1,0 +1,123 @@
+"""A schedule that is learned with the network."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from reverie.base.errors import UserError
+from reverie.base.scalar import Coefficient, Time, as_time
+from reverie.diffusion.schedule import Schedule
+
+SLOPES = 8.0  # of the bends when learning begins: each is felt over about a fourth of the times
+
+
+class _Scaled(torch.autograd.Function):
+    """A value whose gradient is multiplied by a factor that is known only after it has been used."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: list[Tensor]) -> Tensor:
+        """Return x."""
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient times the factor."""
+        factor = ctx.factor[0].to(gradients[0]) if ctx.factor else 1.0
+        return gradients[0] * factor, None
+
+
+class Learned(Schedule):
+    """Variance preserving, with a log-SNR whose ends and, between them, whose course are learned (arXiv:2107.00630).
+
+    log_snr(t) = first - (first - last) g(t),  alpha² = sigmoid(log_snr),  sigma² = sigmoid(-log_snr),
+    g(t) = (m(t) - m(0)) / (m(1) - m(0)),  m(t) = t + sum_k w_k sigmoid(s_k (t - c_k)) with w, s > 0, so that g rises.
+    bends: how many terms the sum has; 0 is a straight line, of which the ends alone are learned.
+
+    The bound in continuous time does not depend on g, but the variance of its estimate does: within `for_least_variance` the
+    gradient that reaches g is that of the squared loss (appendix I of the same).
+    """
+
+    t_min = 0.0
+
+    def __init__(
+        self,
+        first: Annotated[float, Field(ge=-30, le=30)] = 12.0,
+        last: Annotated[float, Field(ge=-30, le=30)] = -6.0,
+        bends: Annotated[int, Field(ge=0, le=4096)] = 32,
+    ) -> None:
+        super().__init__()
+        if not first > last:
+            raise UserError(f"a learned schedule needs a first log-SNR above the last, got {first:g} and {last:g}")
+        self.first, self.log_span = nn.Parameter(torch.tensor(first)), nn.Parameter(torch.tensor(math.log(first - last)))
+        self.bends = bends
+        if bends:
+            self.raw_weights = nn.Parameter(torch.full((bends,), -4.0))
+            self.raw_slopes = nn.Parameter(torch.full((bends,), SLOPES))
+            self.centres = nn.Parameter((torch.arange(bends) + 0.5) / bends)
+        self._factor: list[Tensor] | None = None
+
+    def log_snr_and_rate(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-SNR and its derivative by t.  t: (B,) float64; both: (B,) float64."""
+        first, span = self.first.cpu().double(), self.log_span.cpu().double().exp()
+        course, rate = self._course(t)
+        if self._factor is not None:
+            course, rate = _Scaled.apply(course, self._factor), _Scaled.apply(rate, self._factor)
+        return first - span * course, -span * rate
+
+    def _course(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Return g(t) and g'(t)."""
+        if not self.bends:
+            return t * 1.0, torch.ones_like(t)
+        weights, slopes = (functional.softplus(p.cpu().double()) for p in (self.raw_weights, self.raw_slopes))
+        centres = self.centres.cpu().double()
+
+        def bent(t: Tensor) -> tuple[Tensor, Tensor]:
+            s = torch.sigmoid(slopes * (t[:, None] - centres))
+            return t + s @ weights, 1 + (s * (1 - s)) @ (weights * slopes)
+
+        (low, high), (m, rate) = bent(torch.tensor([0.0, 1.0], dtype=t.dtype))[0], bent(t)
+        return (m - low) / (high - low), rate / (high - low)
+
+    def forward(self, t: Time) -> tuple[Coefficient, Coefficient]:
+        """Return the square roots of sigmoid(log_snr) and sigmoid(-log_snr)."""
+        alpha, sigma = self._amplitudes(self.log_snr_and_rate(self._batch(t))[0])
+        return self._like(t, alpha), self._like(t, sigma)
+
+    def log_snr(self, t: Time) -> Coefficient:
+        """Return the log-SNR itself, without rounding at either end."""
+        return self._like(t, self.log_snr_and_rate(self._batch(t))[0])
+
+    def rates(self, t: Time) -> tuple[Coefficient, Coefficient]:
+        """Return d alpha / dt = alpha sigma² log_snr' / 2 and d sigma / dt = -sigma alpha² log_snr' / 2."""
+        log_snr, rate = self.log_snr_and_rate(self._batch(t))
+        alpha, sigma = self._amplitudes(log_snr)
+        return self._like(t, alpha * sigma**2 * rate / 2), self._like(t, -sigma * alpha**2 * rate / 2)
+
+    def for_least_variance(self, on: bool) -> None:
+        """Let the gradient of the squared loss reach g from now on, or no longer; `told_of` must follow each loss."""
+        self._factor = [] if on else None
+
+    def told_of(self, loss: Tensor) -> None:
+        """Note what the loss of each datum came to, before its gradient is taken.  loss: (B,)."""
+        if self._factor is not None:
+            self._factor[:] = [2 * loss.detach().cpu()]
+
+    @staticmethod
+    def _batch(t: Time) -> Tensor:
+        t = as_time(t)
+        return t if isinstance(t, Tensor) else torch.tensor([t], dtype=torch.float64)
+
+    @staticmethod
+    def _like(t: Time, value: Tensor) -> Coefficient:
+        return value if isinstance(t, Tensor) and t.ndim else float(value.detach())
+
+    @staticmethod
+    def _amplitudes(log_snr: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.sigmoid(log_snr).sqrt(), torch.sigmoid(-log_snr).sqrt()

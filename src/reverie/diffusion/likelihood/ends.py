@@ -1,0 +1,46 @@
+"""Where the bound in continuous time ends: below some noise level a network adds more to it than decoding takes away."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from reverie.base.noise import Noise
+from reverie.diffusion.denoiser import Denoiser
+from reverie.diffusion.likelihood.bound import LEAST_LOG_SNR, check_data, reconstruction_cost
+from reverie.diffusion.likelihood.normal import summed
+from reverie.diffusion.pair import Pair
+from reverie.diffusion.samplers.rungekutta import straight, straight_time
+
+PLACES = 48  # times at which the bound may end
+
+
+@torch.no_grad()
+def best_end(
+    denoiser: Denoiser, x0: Tensor, noise: Noise, cond: Tensor | None = None, levels: int | None = None, places: int = PLACES
+) -> float:
+    """Return the end at which the bound of these data is least: of so many, evenly spaced in tau = log(1 + alpha / sigma).
+
+    Every end gives a bound; what is found on training data is a choice, and on other data an honest bound.  All ends share
+    their noise levels, so that their differences are known far better than their values.  x0: (B, ...) in model units.
+    """
+    check_data(x0, levels)
+    schedule = denoiser.schedule
+    start = float(schedule.invert(LEAST_LOG_SNR))
+    low, high = (-math.log(straight(schedule, t)[0]) for t in (start, schedule.t_min))
+    width, spent = (high - low) / places, torch.zeros((), dtype=torch.float64)
+    best, least = schedule.t_min, math.inf
+    for k in range(places):
+        offset = noise.uniform(1)[0][:, 0].cpu().double()
+        w = torch.exp(-(low + width * (k + offset)))
+        t, truth = straight_time(schedule, w), Pair(x0, noise.like(x0))
+        squared = summed((denoiser(truth.mix(*schedule(t)), t, cond).eps - truth.eps).square())
+        spent = spent + (squared.cpu().double() * width / (1 - w)).mean()
+        end = float(straight_time(schedule, torch.exp(torch.tensor([-(low + width * (k + 1))], dtype=torch.float64))))
+        end = max(end, schedule.t_min)
+        decoding = reconstruction_cost(denoiser, Pair(x0, noise.like(x0)), end, cond, levels)
+        if (cost := float(spent) + float(decoding.double().mean())) < least:
+            best, least = end, cost
+    return best

@@ -1,0 +1,66 @@
+"""Training for the likelihood: what the ends of a learned schedule cost, and what is chosen for data and purpose."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reverie.base.scalar import expand
+from reverie.base.spec import Spec
+from reverie.data import Dataset
+from reverie.diffusion.learned import Learned
+from reverie.diffusion.pair import Pair
+
+FEW = 64  # values up to which images are taken as levels of their own
+FEATURES = 32  # numbers from which a network makes the levels of each number of the data
+REACH = 4  # levels to each side among which noise of the schedule's first log-SNR can leave a doubt
+LAST, FIRST_OF_POINTS = -7.5, 10.0  # log-SNR
+
+
+def values_of(data: Dataset) -> list[int]:
+    """Return the bytes that images hold, rising."""
+    seen = torch.zeros(256, dtype=torch.bool)
+    for part in torch.arange(len(data)).split(1024):
+        seen[(255 * data.batch(part)[0]).round().long().unique()] = True
+    return [int(k) for k in seen.nonzero()[:, 0]]
+
+
+def codec_of(data: Dataset) -> Spec:
+    """Return the codec of images for the likelihood: their own levels where these are few, else all 256."""
+    values = values_of(data)
+    return {"name": "levels", "values": values} if 2 <= len(values) <= FEW else {"name": "pixels"}
+
+
+def schedule_of(levels: int | None) -> Spec:
+    """Return where a learned schedule begins: with noise of a sixth of a step between levels."""
+    first = FIRST_OF_POINTS if levels is None else 2 * math.log(3 * (levels - 1))
+    return {"name": "learned", "first": round(first, 2), "last": LAST}
+
+
+def for_likelihood(levels: int | None) -> dict[str, Any]:
+    """Return the settings that training for the likelihood takes where nothing else is asked for."""
+    target = "v" if levels is None else "levels"
+    return {"target": target, "weight": "vlb", "times": "stratified", "schedule": schedule_of(levels), "augment": "none"}
+
+
+def end_costs(schedule: Learned, truth: Pair, levels: int | None) -> Tensor:
+    """Return prior and reconstruction in nats for each dimension, (B,), with their gradients by the schedule's ends.
+
+    prior = 1/2 (alpha² x0² + sigma² - 1 - log sigma²) at t = 1.  Reconstruction at t = 0 by the noised number alone: of a
+    level its share exp(-(x - alpha v)² / (2 sigma²)) among its neighbours (arXiv:2107.00630, eq. 13 and appendix), of a real
+    number the normal around x / alpha.  The network, which can only do better, is left out.
+    """
+    x0, ends = truth.x0, schedule(torch.tensor([0.0, 1.0], dtype=torch.float64))
+    (alpha, alpha_1), (sigma, sigma_1) = (torch.as_tensor(c).to(x0).unbind() for c in ends)
+    prior = ((alpha_1 * x0).square().flatten(1).mean(1) + sigma_1**2 - 1 - 2 * sigma_1.log()) / 2
+    if levels is None:
+        return prior + truth.eps.square().flatten(1).mean(1) / 2 + math.log(2 * math.pi) / 2 + (sigma / alpha).log()
+    h, shifts = 2 / (levels - 1), torch.arange(-REACH, REACH + 1).to(x0)
+    # x - alpha (v + k h) = sigma eps - alpha k h
+    far = -(truth.eps[..., None] - expand(alpha / sigma, x0) * h * shifts).square() / 2
+    there = x0[..., None] + h * shifts
+    far = far.masked_fill((there < -1 - h / 2) | (there > 1 + h / 2), -torch.inf)
+    return prior - far.log_softmax(-1)[..., REACH].flatten(1).mean(1)
