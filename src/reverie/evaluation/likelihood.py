@@ -13,6 +13,7 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
 from reverie.base.progress import Count
+from reverie.data import Dataset
 from reverie.diffusion.likelihood import Bound, LogProb, mean_and_error
 from reverie.draw.picture import ACCENT, INK, SOFT, WARM, figure, png_bytes
 from reverie.evaluation.score import said, score
@@ -26,6 +27,7 @@ NAME, TITLE = "likelihood", "Likelihood of held-out data"
 VARIANCE = "forward"  # of the chain: "posterior" is far too small where steps are few
 BANDS = 24  # ranges of the log-SNR that are drawn
 GUESS = 1 / (2 * math.log(2))  # bits/dim for a unit of log-SNR when noise is predicted to be 0
+CHOOSING = 32  # training data by which it is chosen where the bounds end
 DRAWS = 16  # noise levels for each datum in continuous time
 
 
@@ -35,8 +37,8 @@ def _joined(parts: Sequence[Bound]) -> Bound:
 
 
 def _measure(
-    run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, flow_n: int, tolerance: float, probes: int,
-    on_progress: Count | None,
+    run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, end: float | None, flow_n: int, tolerance: float,
+    probes: int, on_progress: Count | None,
 ) -> tuple[Bound, Bound, LogProb]:  # fmt: skip
     """Return the bound of the chain and in continuous time for all data, and the log-probability of the first flow_n."""
     device, size = run.diffusion.device, run.batch_size()
@@ -46,8 +48,8 @@ def _measure(
     for k, (kind, part) in enumerate(jobs):
         batch, cond = x[part].to(device), labels[part].to(device) if labels is not None else None
         if kind == "bounds":
-            chains.append(run.diffusion.bound(batch, cond, seeds[part], grid, VARIANCE))
-            integrals.append(run.diffusion.bound(batch, cond, seeds[part], draws=DRAWS))
+            chains.append(run.diffusion.bound(batch, cond, seeds[part], grid, VARIANCE, end=end))
+            integrals.append(run.diffusion.bound(batch, cond, seeds[part], draws=DRAWS, end=end))
         else:
             flows.append(run.diffusion.log_prob(batch, cond, seeds[part], tolerance, probes))
         if on_progress:
@@ -142,11 +144,20 @@ def _checked(run: Run, x: Tensor | None, labels: Tensor | None, n: int) -> tuple
     return x[:n], labels[:n] if labels is not None else None
 
 
+def _chosen_end(run: Run, train: Dataset, seed: int) -> float:
+    """Return the end at which the bound of training data is least, which held-out data are then not asked about."""
+    x, labels = train.batch(torch.linspace(0, len(train) - 1, min(len(train), CHOOSING), dtype=torch.float64).long())
+    device, cond = run.diffusion.device, labels if run.config.data.labels else None
+    cond = cond.to(device) if cond is not None else None
+    return run.diffusion.best_end(x.to(device), cond, image_seeds(seed, len(x)))
+
+
 def likelihood_section(
     run: Run,
     x: Tensor | None,
     labels: Tensor | None = None,
     *,
+    train: Dataset | None = None,
     n: int = 256,
     flow_n: int = 64,
     seed: int = 0,
@@ -157,22 +168,24 @@ def likelihood_section(
 ) -> Section:
     """Measure what n held-out data cost under a run, and flow_n of them by the flow as well.
 
-    x: (N, ...) in user units as a data set gives them, images in [0, 1]; labels: (N,); steps: of the chain, those of sampling
-    if not told; on_progress is told (done, of).
+    x: (N, ...) in user units as a data set gives them, images in [0, 1]; labels: (N,); train: data by which it is chosen where
+    the bounds end, which is the schedule's t_min without; steps: of the chain, those of sampling if not told; on_progress is
+    told (done, of).
     """
     try:
         x, labels = _checked(run, x, labels, n)
         grid = run.sampling({"steps": steps})[1]
         flow_n = max(1, min(flow_n, len(x)))
-        chain, integral, flow = _measure(run, x, labels, seed, grid, flow_n, tolerance, probes, on_progress)
-        return _said(run, x, labels, seed, grid, chain, integral, flow, tolerance)
+        end = _chosen_end(run, train, seed) if train is not None else None
+        chain, integral, flow = _measure(run, x, labels, seed, grid, end, flow_n, tolerance, probes, on_progress)
+        return _said(run, x, labels, seed, grid, end, chain, integral, flow, tolerance)
     except UserError as error:
         return Section(NAME, TITLE, figures={"not_computable": str(error)})
 
 
 def _said(
-    run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, chain: Bound, integral: Bound, flow: LogProb,
-    tolerance: float,
+    run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, end: float | None, chain: Bound, integral: Bound,
+    flow: LogProb, tolerance: float,
 ) -> Section:  # fmt: skip
     images = run.diffusion.codec.levels is not None
     scale = chain.size * math.log(2)
@@ -210,6 +223,7 @@ def _said(
         "dimensions": chain.size,
         "chain": f"DDPM, {len(grid)} steps, variance {VARIANCE}",
         "noise levels for each datum in continuous time": integral.denoising.shape[1],
+        "end of the bounds": run.diffusion.denoiser.schedule.t_min if end is None else end,
         "divergence": flow.divergence,
         "tolerance": tolerance,
         "network evaluations of the flow": flow.evaluations,
@@ -225,6 +239,13 @@ def _said(
         "Bits/dim of 8-bit images count every level; the flow adds uniform noise within a level, which can only raise the cost."
         if images
         else "Nats are those of a density in the units of the data, and may be negative; only differences mean something.",
+        *(
+            ()
+            if end is None
+            else (
+                f"Both bounds leave what is finer than the noise at t = {end:.3g} to decoding, which was best for training data.",
+            )
+        ),
         "Errors are standard errors over the data.",
     )
     pictures = {}

@@ -78,7 +78,9 @@ def model_sections(
     few, flow = effort.bounded, effort.followed
     x, labels = m.held.batch(torch.arange(min(few, len(m.held))))
     sections.append(
-        likelihood_section(run, x, labels, n=few, flow_n=flow, seed=seed, on_progress=lambda i, of: tell("likelihood", i, of))
+        likelihood_section(
+            run, x, labels, train=m.train, n=few, flow_n=flow, seed=seed, on_progress=lambda i, of: tell("likelihood", i, of)
+        )
     )
     if steered:
         why = "samples of one label or under guidance are not drawn again for it"

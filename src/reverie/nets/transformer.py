@@ -53,7 +53,8 @@ class Layer(nn.Module):
 class Transformer(nn.Module):
     """Patches of an image as tokens, told of the noise level in every layer (DiT, arXiv:2212.09748).
 
-    inputs, outputs: for each number of the data.  x: (B, C inputs, H, W); level: (B,); cond: (B,) or None; told: (B, K) or None.
+    inputs, outputs: for each number of the data.
+    x: (B, C inputs, H, W); level: (B,); cond: (B,) or None; told: (B, K) or None.
     """
 
     def __init__(

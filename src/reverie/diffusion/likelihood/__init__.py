@@ -7,7 +7,9 @@ user units.  "Nats" of a bound are the nats to pay: at least -log p(x) in expect
 from __future__ import annotations
 
 from reverie.diffusion.likelihood.bound import Bound, bound, by_joint_chain, continuous_bound
+from reverie.diffusion.likelihood.ends import best_end
 from reverie.diffusion.likelihood.flow import PROBES, LogProb, dequantise, log_prob
+from reverie.diffusion.likelihood.importance import Tightened, importance_weighted
 from reverie.diffusion.likelihood.normal import discretised, mean_and_error
 from reverie.diffusion.likelihood.score import (
     denoising_score_loss,
@@ -15,11 +17,15 @@ from reverie.diffusion.likelihood.score import (
     implicit_score_loss,
     sliced_score_loss,
 )
+from reverie.diffusion.likelihood.steps import FORMS, step_cost, step_weight
 
 __all__ = [
+    "FORMS",
     "PROBES",
     "Bound",
     "LogProb",
+    "Tightened",
+    "best_end",
     "bound",
     "by_joint_chain",
     "continuous_bound",
@@ -28,7 +34,10 @@ __all__ = [
     "discretised",
     "fisher_divergence",
     "implicit_score_loss",
+    "importance_weighted",
     "log_prob",
     "mean_and_error",
     "sliced_score_loss",
+    "step_cost",
+    "step_weight",
 ]

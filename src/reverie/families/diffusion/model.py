@@ -20,6 +20,7 @@ from reverie.diffusion.denoiser import NULL, Denoiser, Given, NetDenoiser, Steer
 from reverie.diffusion.lattice import LatticeDenoiser
 from reverie.diffusion.learned import Learned
 from reverie.diffusion.likelihood.bound import Bound, bound, check_data, continuous_bound
+from reverie.diffusion.likelihood.ends import best_end
 from reverie.diffusion.likelihood.flow import LogProb, dequantise, log_prob
 from reverie.diffusion.loss import draw_times, loss
 from reverie.diffusion.pair import Pair
@@ -188,19 +189,25 @@ class Diffusion(TrainedModel):
         found = log_prob(self.denoiser, z, noise, cond, probes=probes, tolerance=tolerance)
         return replace(found, nats=found.nats + self.codec.log_cell(self.shape))
 
+    def best_end(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> float:
+        """Return the time at which the bound of these data is best left to decoding; x: (B, ...), seeds: (B,)."""
+        return best_end(self.denoiser, self.codec.encode(x), Noise(seeds), cond, self.codec.levels)
+
     def bound(
         self, x: Tensor, cond: Tensor | None, seeds: Tensor, grid: Tensor | None = None, variance: str = "posterior",
-        draws: int = 16,
+        draws: int = 16, end: float | None = None,
     ) -> Bound:  # fmt: skip
         """Return the variational bound for data in user units, in nats: of DDPM's chain on a grid, or in continuous time.
 
-        x: (B, ...); seeds: (B,), one for each datum; draws: noise levels for each datum where there is no grid.
+        x: (B, ...); seeds: (B,), one for each datum; draws: noise levels for each datum where there is no grid; end: the time
+        at which the rest is left to decoding, the last one of the grid or the schedule's if not told, see `best_end`.
         """
         z, noise, levels = self.codec.encode(x), Noise(seeds), self.codec.levels
         if grid is None:
-            found = continuous_bound(self.denoiser, z, noise, cond, draws, levels)
+            found = continuous_bound(self.denoiser, z, noise, cond, draws, levels, end=end)
         else:
-            found = bound(self.denoiser, z, grid, noise, cond, variance, levels)
+            times = grid if end is None else torch.cat([grid[grid > end], grid.new_tensor([end])])
+            found = bound(self.denoiser, z, times, noise, cond, variance, levels)
         if levels is not None:
             return found
         return replace(found, reconstruction=found.reconstruction - self.codec.log_cell(self.shape))

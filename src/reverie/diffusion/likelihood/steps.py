@@ -1,0 +1,51 @@
+"""One step of the bound, KL(q(x_s | x_t, x0) || p(x_s | x_t)) with DDPM's posterior variance, in its three forms.
+
+They are the same number, by what a network is asked for (arXiv:2107.00630, section 4; arXiv:2208.11970, eqs 108, 130, 148).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from reverie.base.errors import pick
+from reverie.base.scalar import Coefficient, Time, exp, expm1
+from reverie.diffusion.denoiser import Denoiser
+from reverie.diffusion.likelihood.normal import summed
+from reverie.diffusion.pair import Pair, row
+from reverie.diffusion.schedule import Schedule
+
+
+def _by_x0(schedule: Schedule, t: Time, s: Time) -> Coefficient:
+    """1/2 (SNR(s) - SNR(t)), of |x0 - x0_hat|²."""
+    near, far = schedule.log_snr(s), schedule.log_snr(t)
+    return exp(far) * expm1(near - far) / 2
+
+
+def _by_noise(schedule: Schedule, t: Time, s: Time) -> Coefficient:
+    """1/2 (SNR(s) / SNR(t) - 1), of |eps - eps_hat|²."""
+    return expm1(schedule.log_snr(s) - schedule.log_snr(t)) / 2
+
+
+def _by_score(schedule: Schedule, t: Time, s: Time) -> Coefficient:
+    """1/2 (SNR(s) / SNR(t) - 1) sigma_t², of |score - score_hat|²."""
+    return _by_noise(schedule, t, s) * schedule(t)[1] ** 2
+
+
+FORMS: dict[str, Callable[[Schedule, Time, Time], Coefficient]] = {"x0": _by_x0, "eps": _by_noise, "score": _by_score}
+
+
+def step_weight(schedule: Schedule, t: Time, s: Time, form: str = "x0") -> Coefficient:
+    """Return the factor of the squared error in one of the forms, for a step from t to s < t: float or (B,)."""
+    return pick(FORMS, form, "form of the bound")(schedule, t, s)
+
+
+def step_cost(denoiser: Denoiser, truth: Pair, t: float, s: float, cond: Tensor | None = None, form: str = "x0") -> Tensor:
+    """Return what a step from t to s costs at x_t = alpha x0 + sigma eps, in nats: (B,)."""
+    alpha, sigma = denoiser.schedule(t)
+    guess = denoiser(truth.mix(alpha, sigma), t, cond)
+    a, b = row(form, alpha, sigma)
+    squared = summed((guess.mix(a, b) - truth.mix(a, b)).square())
+    return squared * torch.as_tensor(step_weight(denoiser.schedule, t, s, form)).to(squared)
