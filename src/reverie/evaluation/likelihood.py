@@ -243,7 +243,7 @@ def _said(
             ()
             if end is None
             else (
-                f"Both bounds leave what is finer than the noise at t = {end:.3g} to decoding, which was best for training data.",
+                f"Both bounds leave what is finer than the noise at t = {end:.3g} to decoding: the best for training data.",
             )
         ),
         "Errors are standard errors over the data.",

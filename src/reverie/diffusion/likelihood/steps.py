@@ -17,6 +17,8 @@ from reverie.diffusion.likelihood.normal import summed
 from reverie.diffusion.pair import Pair, row
 from reverie.diffusion.schedule import Schedule
 
+NO_SIGNAL = -12.0  # log-SNR below which nothing of the data is left
+
 
 def _by_x0(schedule: Schedule, t: Time, s: Time) -> Coefficient:
     """1/2 (SNR(s) - SNR(t)), of |x0 - x0_hat|²."""
@@ -40,6 +42,14 @@ FORMS: dict[str, Callable[[Schedule, Time, Time], Coefficient]] = {"x0": _by_x0,
 def step_weight(schedule: Schedule, t: Time, s: Time, form: str = "x0") -> Coefficient:
     """Return the factor of the squared error in one of the forms, for a step from t to s < t: float or (B,)."""
     return pick(FORMS, form, "form of the bound")(schedule, t, s)
+
+
+def even_times(schedule: Schedule, steps: int, end: float) -> Tensor:
+    """Return times that fall from where no signal is left to `end`, evenly in the log-SNR: (steps,)."""
+    first, last = max(float(schedule.log_snr(1.0)), NO_SIGNAL), float(schedule.log_snr(end))
+    times = schedule.invert(torch.linspace(first, last, steps, dtype=torch.float64))
+    assert isinstance(times, Tensor)
+    return times
 
 
 def step_cost(denoiser: Denoiser, truth: Pair, t: float, s: float, cond: Tensor | None = None, form: str = "x0") -> Tensor:

@@ -1,0 +1,1 @@
+"""Lossless compression of images by a model: proof that its bits are bits."""
