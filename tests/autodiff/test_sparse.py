@@ -112,6 +112,37 @@ def test_every_colouring_passes_its_check_and_gives_the_matrix_back(n: int, m: i
     assert both <= min(single)
 
 
+@pytest.mark.parametrize("n", [*range(3, 20), 30])
+def test_star_never_takes_more_colours_than_columns(n: int) -> None:
+    near = [np.roll(np.eye(n, dtype=bool), k, 0) for k in (-1, 0, 1)]
+    ring = np.logical_or.reduce(near)  # cyclic and tridiagonal
+    for pattern in (ring, random_graph(n, 0.3, n)):
+        for order in ORDERS:
+            star = color(pattern, "star", order)
+            check(star)
+            assert star.number <= color(pattern, "columns", order).number
+    if n == 30:
+        assert color(ring, "star").number == 3
+
+
+def test_a_hessian_without_a_diagonal_takes_the_fewer_products() -> None:
+    f = lambda x: (x[1:] * x[:-1]).sum()  # noqa: E731
+    x, products = draw(12), []
+    pattern = detect(f, x, "hessian")
+    assert (color(pattern, "columns").number, color(pattern, "star").number) == (2, 3)
+
+    class Count(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            products.extend(len(t) for t in [result] if isinstance(t, Tensor) and t.ndim == 2 and t.shape[1] == 11)
+            return result
+
+    with Count():
+        found = sparse_hessian(f, x)
+    torch.testing.assert_close(found.to_dense(), torch.func.hessian(f)(x))
+    assert max(products) == 2
+
+
 def chromatic(matrix: np.ndarray, allowed) -> int:
     """Return the fewest colours for which some colouring is allowed, by trying all."""
     n = len(matrix)
