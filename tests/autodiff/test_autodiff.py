@@ -30,6 +30,7 @@ from reverie.autodiff import (
 from reverie.autodiff.dual import SLOPES
 from reverie.autodiff.second import PRODUCTS
 from reverie.base.errors import ReverieWarning, UserError
+from reverie.gallery.autodiff import _dense, hessian_runs
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -304,6 +305,25 @@ def test_memory_grows_and_shrinks_in_reverse_and_is_constant_in_forward() -> Non
         profile(lambda x: x @ torch.ones(1000, 7, dtype=x.dtype), draw(5, 1000), rounds=1).value.flops
         == 2 * 5 * 1000 * 7 + 7000
     )
+
+
+def test_products_with_vectors_are_counted_as_matrix_products_are() -> None:
+    w, x, b = draw(5, 7), draw(7), draw(5)
+    for f, flops in ((lambda x: w @ x, 70), (lambda x: x @ x, 14), (lambda x: torch.addmv(b, w, x), 75)):
+        assert profile(f, x, rounds=0).value.flops == flops
+
+
+@pytest.mark.parametrize("mode", PRODUCTS)
+def test_a_whole_hessian_costs_as_many_runs_as_table_1_3_says(mode: str) -> None:
+    # n² runs by forward on forward and n by the others, each of a few times the operations of f
+    sizes = (16, 64)
+    found = [(hessian_runs(n, mode, rounds=0), profile(_dense(n, 1), torch.ones(n), rounds=0).value.flops) for n in sizes]
+    for n, ((runs, one, _), value) in zip(sizes, found, strict=True):
+        assert runs == (n**2 if mode == "forward-on-forward" else n)
+        assert 2 <= one.flops / value <= 12
+    growth = [runs * one.flops / value for (runs, one, _), value in found]
+    power = math.log(growth[1] / growth[0], 4)
+    assert abs(power - (2 if mode == "forward-on-forward" else 1)) < 0.15
 
 
 @pytest.mark.parametrize("mode", PRODUCTS)
