@@ -25,13 +25,13 @@ def _draw(name: str, out: Path, json: bool, quiet: bool, **options: Any) -> None
 
 @gallery.command()
 def autodiff(out: FolderOption = Path("gallery/autodiff"), json: JsonOption = False, quiet: QuietOption = False) -> None:
-    """Draw derivatives at work: a graph with both sweeps, memory, costs, second order, uncertainty."""
+    """Draw derivatives at work: graphs with their sweeps, memory, costs, implicit functions, uncertainty."""
     _draw("autodiff", out, json, quiet)
 
 
 @gallery.command()
 def coloring(out: FolderOption = Path("gallery/coloring"), json: JsonOption = False, quiet: QuietOption = False) -> None:
-    """Draw sparse matrices with their graphs, colourings and compressed forms."""
+    """Draw sparse matrices with their graphs, colourings, compressed forms and fewest colours."""
     _draw("coloring", out, json, quiet)
 
 

@@ -198,7 +198,7 @@ def hessian_runs(n: int, mode: str, rounds: int = 5) -> tuple[int, Cost, Cost]:
 
 
 def hessians() -> Figure:
-    """Draw the operations and the time of a whole Hessian in the four combinations, run by run and all at once."""
+    """Draw the operations and the time of a whole Hessian in the four combinations: of one run times the runs, and at once."""
     made = figure(11, 3.9)
     sizes = [4, 8, 16, 32, 64, 128]
     left, right = made.subplots(1, 2)
