@@ -36,7 +36,7 @@ class Cost:
 
 
 # Products with vectors, which torch's own count of operations leaves out.
-_VECTORS = {
+_VECTORS: dict[Any, Callable[..., int]] = {
     torch.ops.aten.mv: lambda a, b: 2 * a.numel(),
     torch.ops.aten.addmv: lambda c, a, b: 2 * a.numel() + c.numel(),
     torch.ops.aten.dot: lambda a, b: 2 * a.numel(),

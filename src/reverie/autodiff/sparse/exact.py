@@ -11,7 +11,7 @@ from reverie.autodiff.sparse.color import NONE, Coloring, as_pattern
 from reverie.autodiff.sparse.recover import recovery
 from reverie.base.errors import UserError, pick
 
-LIMIT = 14  # columns; the colourings of more are too many
+LIMIT = 12  # columns: some seconds; the colourings of more are too many
 KINDS = {"diagonal": check_diagonal, "acyclic": check_acyclic, "star": check_star, "columns": check_columns}
 
 
@@ -40,7 +40,7 @@ def exact_color(pattern: Any, problem: str = "diagonal") -> Coloring:
     """Return a colouring with the fewest colours there are; its number is the chromatic number of the pattern's graph.
 
     problem: "diagonal" (neighbours differ), "acyclic", "star" or "columns" (distance 2).  With entries on the diagonal the
-    numbers never fall in this order, as each kind is one of the kind before.  By trying all: for up to 14 columns.
+    numbers never fall in this order, as each kind is one of the kind before.  By trying all: for up to 12 columns.
     """
     pick(KINDS, problem, "colouring problem with one colour for each column")
     found = as_pattern(pattern)
