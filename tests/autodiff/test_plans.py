@@ -176,6 +176,8 @@ def test_members_and_recordings_are_compared_too() -> None:
     torch.testing.assert_close(jacobian(2 * x[0]).to_dense(), 4 * x[:1])
     with pytest.raises(UserError, match="another way"):
         jacobian(-x[0])
+    with pytest.raises(UserError, match="another way"):
+        recorded_jacobian(selected, -x[0], color(detect(selected, x[0])))
 
 
 def test_what_is_read_from_constants_decides_nothing() -> None:

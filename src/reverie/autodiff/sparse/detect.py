@@ -13,7 +13,7 @@ from reverie.autodiff.second import of_one_number
 from reverie.autodiff.sparse.color import color
 from reverie.autodiff.sparse.rules import rule_of
 from reverie.autodiff.sparse.tracer import Pattern, Tracer, empty, links
-from reverie.autodiff.sparse.way import Detected, Reads, Way, digest
+from reverie.autodiff.sparse.way import Detected, Reads, Way
 from reverie.base.errors import UserError, pick
 
 Function = Callable[[Tensor], Tensor]
@@ -36,7 +36,7 @@ def _traced(f: Function, x: Tensor) -> Pattern:
     tracer.warn_of_unknown()
     found = Detected(rows if rows is not None else empty(y.numel(), x.numel()))
     if tracer.deciders:
-        found.way = Way(digest(f, x), tuple(dict.fromkeys(tracer.deciders)))
+        found.way = Way(x.detach().clone(), tuple(dict.fromkeys(tracer.deciders)))
     return found
 
 

@@ -50,8 +50,8 @@ def _gives(outputs: int, wanted: int) -> None:
         raise UserError(f"the plan is for {wanted:,} outputs and f gives {outputs:,}; make one with color(detect(f, x))")
 
 
-def _fits(coloring: Coloring, f: Function, x: Tensor, allowed: tuple[str, ...]) -> Coloring:
-    """Refuse a plan that is for something else than the derivatives of f at x."""
+def _fits(coloring: Coloring, x: Tensor, allowed: tuple[str, ...]) -> None:
+    """Refuse a plan that is for another number of inputs or another problem."""
     if coloring.pattern.shape[1] != x.numel():
         raise UserError(
             f"the plan is for {coloring.pattern.shape[1]:,} inputs and x has {x.numel():,}; make one with color(detect(f, x))"
@@ -61,8 +61,6 @@ def _fits(coloring: Coloring, f: Function, x: Tensor, allowed: tuple[str, ...]) 
             f"this needs a colouring for the problem {' or '.join(repr(name) for name in allowed)}, and the plan's is"
             f" {coloring.problem!r}"
         )
-    same_way(coloring.pattern, f, x)
-    return coloring
 
 
 def _values(f: Function, x: Tensor, plan: Coloring, chunk: int) -> Tensor:
@@ -81,7 +79,11 @@ def sparse_jacobian(f: Function, x: Tensor, plan: Coloring | None = None, format
     plan: a colouring to be used again and again, color(detect(f, x)) if not given; format: "torch" (COO, differentiable)
     or "scipy"; chunk: how many products run at once.
     """
-    plan = color(detect(f, x)) if plan is None else _fits(plan, f, x, ANY)
+    if plan is None:
+        plan = color(detect(f, x))
+    else:
+        _fits(plan, x, ANY)
+        same_way(plan.pattern, f, x)
     return pick(FORMATS, format, "format")(plan, _values(f, x, plan, chunk))
 
 
@@ -92,7 +94,9 @@ def recorded_jacobian(f: Function, x: Tensor, plan: Coloring | None = None) -> C
     them out.  f must do the same operations for every x: no branch on values.  The recording holds the very tensors f
     closes over now: a change of them in place is seen, another tensor under their name is not.
     """
-    plan = color(detect(f, x)) if plan is None else _fits(plan, f, x, ANY)
+    plan = color(detect(f, x)) if plan is None else plan
+    _fits(plan, x, ANY)
+    same_way(plan.pattern, f, x)
     graph = make_fx(lambda x: _values(f, x, plan, CHUNK))(x.contiguous())  # strides are recorded too
     graph.graph.eliminate_dead_code()  # the products carry the value of f along, which nobody asks for
     graph.recompile()
@@ -120,7 +124,8 @@ def sparse_hessian(f: Function, x: Tensor, plan: Coloring | None = None, format:
         pattern = detect(f, x, "hessian")
         plan = min((color(pattern, problem) for problem in ("star", "columns")), key=lambda c: c.number)
     else:
-        _fits(plan, slope, x, (*ANY, "star", "acyclic"))
+        _fits(plan, x, (*ANY, "star", "acyclic"))
+        same_way(plan.pattern, slope, x)
     return pick(FORMATS, format, "format")(plan, _values(slope, x, plan, chunk))
 
 
@@ -131,8 +136,8 @@ def diagonal(f: Function, x: Tensor, plan: Coloring | None = None, chunk: int = 
     "diagonal") if not given; columns whose diagonal entries do not meet in a row share a product.
     """
     plan = color(detect(f, x[:1]), "diagonal") if plan is None else plan
-    for member in x.split(1):
-        _fits(plan, f, member, ("diagonal",))
+    _fits(plan, x[:1], ("diagonal",))
+    same_way(plan.pattern, f, x)
     columns, _ = seeds(plan, x.device, x.dtype)
     members = max(1, chunk // max(1, len(x)))
 

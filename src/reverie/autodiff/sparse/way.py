@@ -24,16 +24,16 @@ from reverie.base.errors import UserError
 SCALARS = ("number", "float")  # types of arguments that act on values and not on what goes where
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Way:
-    """A hash of the operations of f and of what they act on, and the operations by which values of x decided about them."""
+    """The point whose way is meant, and the operations by which values of x decided about it."""
 
-    digest: str
+    point: Tensor
     deciders: tuple[str, ...]
 
 
 class Detected(sparse.csr_array):
-    """A pattern that holds only where f goes this way, or everywhere if that is None."""
+    """A pattern that holds where f goes this way, or everywhere if that is None."""
 
     way: Way | None = None
 
@@ -107,9 +107,15 @@ def digest(f: Callable[[Tensor], Tensor], x: Tensor) -> str:
 
 
 def same_way(pattern: sparse.csr_array, f: Callable[[Tensor], Tensor], x: Tensor) -> None:
-    """Refuse a pattern if f goes another way at x than where the pattern was found."""
+    """Refuse a pattern if f goes another way at x than at the point where the pattern was found.
+
+    x may be a batch of such points, and then none of them may go another way.
+    """
     way = pattern.way if isinstance(pattern, Detected) else None
-    if way is not None and digest(f, x) != way.digest:
+    if way is None:
+        return
+    made = way.point.to(x)
+    if digest(f, x) != digest(f, made.reshape(x.shape) if made.numel() == x.numel() else made.expand(x.shape)):
         raise UserError(
             f"this plan was made where f goes another way than at this x: values of x decide ({', '.join(way.deciders)})"
             " which operations follow or how many numbers they act on, so entries could be missing; make a plan for this x"
