@@ -101,7 +101,7 @@ def test_a_folder_gets_points_picture_and_labels(command, patterns_run: Run, tmp
         command("sample", patterns_run.path, "-n", 6, "--label", "all", "--guidance", 2, "--steps", 5, "--out", f"{out}/")[0]
         == 0
     )
-    assert sorted(p.name for p in out.iterdir()) == ["picture.png", "points.labels.csv", "points.npy"]
+    assert sorted(p.name for p in out.glob("[!.]*")) == ["picture.png", "points.labels.csv", "points.npy"]
     assert (out / "points.labels.csv").read_text().split() == [
         "index,label", "0,spiral", "1,moons", "2,circles", "3,checkerboard", "4,pinwheel", "5,spiral",
     ]  # fmt: skip
@@ -150,6 +150,7 @@ MISTAKES = [
     (("train", "spiral", "--out", "/proc/r"), "cannot write to the folder"),
     (("train", "spiral", "--out", "{tmp}/full"), "holds other files"),
     (("train", "spiral", "--out", "{run}"), "already holds a run"),
+    (("train", "mnist", "--data-dir", "~nobody-by-this-name/x", "--out", "{tmp}/r"), "write the path in full"),
     (("train", "spiral", "--out", "{tmp}/r", "--seed", "-1"), "seed"),
     (("train", "spiral", "--out", "{tmp}/r", "--device", "tpu"), "device 'tpu'"),
     (("train", "spiral", "--out", "{tmp}/r", "--schedule", "linear:steps=10"), "strictly between 0 and 1"),

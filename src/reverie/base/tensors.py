@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from reverie.base.errors import UserError
-from reverie.base.files import atomic, reason
+from reverie.base.files import atomic, own_file, reason
 from reverie.base.spec import one_line
 
 F = TypeVar("F")
@@ -60,7 +60,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: str = "", ke
     """Write tensors with facts (JSON) in the header, whole or not at all.  kept: what to say where the disk is full."""
     ours = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
     try:
-        with atomic(path) as aside:
+        with atomic(own_file(path.parent, path.name)) as aside:
             save_file(ours, aside, {**({FACTS: facts} if facts else {}), CHECKSUM: checksum(ours, facts)})
     except SafetensorError as error:
         raise UserError(f"cannot write {path}: {error}; the disk may be full{kept}") from None
@@ -82,7 +82,7 @@ def read_tensors(
     has to fit, for messages; optional: names that may be missing; advice: what to do, put behind every refusal.
     """
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(own_file(path.parent, path.name), framework="pt") as file:
             metadata: dict[str, str] = file.metadata() or {}
             said = metadata.get(FACTS, "")
             known = _validated(path, said, facts, advice)

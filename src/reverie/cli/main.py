@@ -11,6 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 from reverie.base.errors import ReverieWarning, UserError
+from reverie.base.signals import interrupted_by_sigterm
 from reverie.cli import restore
 from reverie.cli.evaluate import compare, evaluate
 from reverie.cli.gallery import gallery
@@ -22,6 +23,7 @@ from reverie.cli.options import (
     FitOption,
     JsonOption,
     LabelsOption,
+    OverwriteOption,
     QuietOption,
     RunPath,
     SeedOption,
@@ -70,6 +72,7 @@ def sample(
     run: RunPath,
     n: Annotated[int, typer.Option("-n", help="How many.")] = 16,
     out: Annotated[str, typer.Option("--out", help="X.png, X.gif, X.mp4, X.npy or a folder.")] = "samples.png",
+    overwrite: OverwriteOption = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -82,7 +85,7 @@ def sample(
     opened = api.load(run, device)
     try:
         with screen.counting(opened.kind) as advance:
-            files = api.sample_to(opened, n, out, on_progress=advance, **options)
+            files = api.sample_to(opened, n, out, overwrite=overwrite, on_progress=advance, **options)
     except KeyboardInterrupt as stopped:
         screen.say(f"interrupted; {str(stopped) or f'{out} is written when all are drawn, so nothing was kept'}")
         raise
@@ -138,6 +141,13 @@ def main() -> None:
     """Run the command line: a user's mistake is one sentence and exit code 2, never a traceback."""
     warnings.showwarning = _show_warning
     warnings.simplefilter("always", ReverieWarning)
+    with interrupted_by_sigterm() as request:
+        code = _run()
+    sys.exit(request.code if code == INTERRUPTED else code)
+
+
+def _run() -> int:
+    """Run the command line and return the exit code, after one sentence where something is wrong."""
     try:
         code = app(standalone_mode=False)
     except UserError as error:
@@ -153,9 +163,9 @@ def main() -> None:
     except OSError as error:
         print(f"error: {error.filename or 'the output'}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
         code = USER_MISTAKE
-    except (KeyboardInterrupt, typer.Abort) as error:
-        code = getattr(error, "code", INTERRUPTED)
-    sys.exit(code if isinstance(code, int) else 0)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    return code if isinstance(code, int) else 0
 
 
 def _sentence(error: TyperException) -> str:

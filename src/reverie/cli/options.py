@@ -35,6 +35,7 @@ SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything rand
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace samples that are in the folder.")]
 SamplerOption = Annotated[str | None, named("samplers", "How to sample, with options like ddim:eta=0.5", "--sampler")]
 SamplingSteps = Annotated[int | None, typer.Option("--steps", help="Times on the grid; most samplers evaluate once at each.")]
 GridOption = Annotated[str | None, named("grids", "How the times are spaced, with options like karras:rho=7", "--grid")]

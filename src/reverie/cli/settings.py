@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from reverie.base.errors import UserError, unknown
-from reverie.base.files import reason
+from reverie.base.files import own_file, reason
 from reverie.cli.options import options_of_training
 
 CONFIG = "config.toml"  # of a run
@@ -18,7 +18,7 @@ KINDS = {str: "a word", Path: "a path", int: "a whole number", float: "a number"
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings in a file, or those that a run was begun with, by the names that `reverie.train` takes."""
     if path.is_dir():
-        path = path / CONFIG
+        path = own_file(path, CONFIG)
     table = _read(path)
     if path.name == CONFIG and isinstance(table.get("training"), dict):
         from reverie import api

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from reverie.base.errors import UserError, pick
+from reverie.base.files import expanded
 from reverie.data.arrays import from_array, read_array_file
 from reverie.data.dataset import Dataset, LazyImages, at_once, evaluated_at_once
 from reverie.data.folder import read_images
@@ -60,7 +61,7 @@ def load_data(
         pick(LABELS, labels, "kind of labels")
     if data_dir is not None and source not in FROM_FILES:
         raise UserError(f"--data-dir says where the files of {', '.join(FROM_FILES)} are; leave it out for {source}")
-    folder = Path(data_dir).expanduser() if data_dir is not None else None
+    folder = expanded(data_dir) if data_dir is not None else None
     options = Options(pixels, fit, channels, labels, strict, folder, on_progress, on_form, largest_colour)
     if source in DATASETS:
         return DATASETS[source](points, seed, options)

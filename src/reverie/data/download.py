@@ -36,7 +36,12 @@ class Remote:
 def cache_folder() -> Path:
     """Return where fetched files are kept: $XDG_CACHE_HOME/reverie or ~/.cache/reverie."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "reverie"
+    if Path(base).is_absolute():
+        return Path(base) / "reverie"
+    try:
+        return Path.home() / ".cache" / "reverie"
+    except RuntimeError:
+        raise UserError("there is no home folder to keep files in; set HOME, or XDG_CACHE_HOME to a folder") from None
 
 
 def fetch(remote: Remote, addresses: Sequence[str], folder: Path, options: Options) -> Path:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from reverie.base.errors import UserError
+from reverie.base.files import expanded
 from reverie.data.cdb import read_cdb_files
 from reverie.data.dataset import Dataset
 from reverie.data.download import Remote, Unreachable, cache_folder, fetch
@@ -105,7 +106,13 @@ def _places(options: Options) -> Iterator[Path]:
     if options.data_dir is not None:
         yield options.data_dir
     if os.environ.get("REVERIE_DATA"):
-        yield Path(os.environ["REVERIE_DATA"]).expanduser()
+        yield expanded(os.environ["REVERIE_DATA"])
+
+
+def _found_by_us(which: Idx) -> Iterator[Path]:
+    """Yield the folders in which the system or an earlier download may have put data."""
+    yield from which.system
+    yield cache_folder() / which.name  # after the others, as it may not be known
 
 
 def _idx(which: Idx) -> Loader:
@@ -115,7 +122,7 @@ def _idx(which: Idx) -> Loader:
                 pair = find_pair(folder)
                 if pair is not None:
                     return _read_idx_set(which, pair, options)
-        for folder in (*which.system, cache_folder() / which.name):
+        for folder in _found_by_us(which):
             pair = find_pair(folder)
             if pair is not None:
                 return _read_idx_set(which, pair, options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reverie.base.errors import UserError
-from reverie.base.files import atomic, writable_folder
+from reverie.base.files import atomic, check_folder
 from reverie.draw import lettering
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def check_picture(path: Path) -> Path:
     """Refuse a picture whose name does not tell a known format, or that cannot be written there."""
     if path.suffix.lower() not in PICTURE_SUFFIXES or path.is_dir():
         raise UserError(f"cannot draw {path}: choose a file name that ends in {', '.join(PICTURE_SUFFIXES)}")
-    writable_folder(path.parent)
+    check_folder(path.parent)
     return path
 
 
@@ -185,13 +186,23 @@ def write_film(path: Path, frames: Iterable[np.ndarray], per_second: int = 15, h
     with atomic(path) as aside:
         if path.suffix.lower() == ".gif":
             durations = [1000 / per_second] * (len(shown) - 1) + [1000 * hold]
-            iio.imwrite(aside, np.stack(shown), extension=".gif", duration=durations, loop=0)
+            aside.write_bytes(iio.imwrite("<bytes>", np.stack(shown), extension=".gif", duration=durations, loop=0))
         else:
-            shown += shown[-1:] * round(hold * per_second)
-            iio.imwrite(
-                aside, np.stack(shown), extension=".mp4", plugin="FFMPEG", fps=per_second, codec="libx264",
-                quality=8, macro_block_size=2, ffmpeg_log_level="error",
-            )  # fmt: skip
+            _write_video(aside, np.stack(shown + shown[-1:] * round(hold * per_second)), per_second)
+
+
+def _write_video(path: Path, frames: np.ndarray, per_second: int) -> None:
+    """Write frames, (N, H, W, 3) uint8 with even sides, as H.264 that any player shows; a failure is an OSError."""
+    from imageio_ffmpeg import get_ffmpeg_exe
+
+    _, height, width, _ = frames.shape
+    given = f"-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {per_second} -i -"
+    wanted = "-an -vcodec libx264 -pix_fmt yuv420p -crf 10 -f mp4"
+    words = [get_ffmpeg_exe(), "-y", "-v", "error", *given.split(), *wanted.split(), str(path.resolve())]
+    done = subprocess.run(words, input=frames.tobytes(), capture_output=True)
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2].rpartition("] ")[2]
+        raise OSError(said or f"the film was not finished, ffmpeg ended with code {done.returncode}")
 
 
 def coloured(images: np.ndarray, factor: int = 1) -> np.ndarray:

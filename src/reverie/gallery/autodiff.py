@@ -14,7 +14,7 @@ from torch import Tensor
 
 from reverie.autodiff import Cost, Graph, bilinear, hessian, hvp, measure, profile, record
 from reverie.autodiff.second import PASSES, PRODUCTS
-from reverie.base.files import writable_folder
+from reverie.base.files import check_folder
 from reverie.base.noise import Noise, image_seeds
 from reverie.data import load_data
 from reverie.diffusion.oracle import DatasetDenoiser
@@ -274,7 +274,7 @@ PICTURES = {
 
 def draw(out: Path) -> list[Path]:
     """Draw all pictures into a folder and return the files."""
-    writable_folder(out)
+    check_folder(out)
     files = [out / f"{name}.png" for name in PICTURES]
     for path, make in zip(files, PICTURES.values(), strict=True):
         save(make(), path)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from reverie.autodiff.sparse import Coloring, color, exact_color
-from reverie.base.files import writable_folder
+from reverie.base.files import check_folder
 from reverie.draw.picture import CYCLE, INK, SOFT, figure, save
 
 RECTANGLE = np.zeros((4, 5), bool)
@@ -234,7 +234,7 @@ PICTURES = {
 
 def draw(out: Path) -> list[Path]:
     """Draw all pictures into a folder and return the files."""
-    writable_folder(out)
+    check_folder(out)
     files = [out / f"{name}.png" for name in PICTURES]
     for path, make in zip(files, PICTURES.values(), strict=True):
         save(make(), path)

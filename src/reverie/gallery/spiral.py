@@ -13,7 +13,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from reverie.base.errors import UserError
-from reverie.base.files import writable_folder
+from reverie.base.files import check_folder
 from reverie.base.noise import Noise, image_seeds
 from reverie.data import load_data
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
@@ -103,7 +103,7 @@ def draw(run: str | Path | Run, out: Path, *, device: str = "auto", **options: U
     run = run if isinstance(run, Run) else load(run, device)
     if run.config.data.name != "spiral":
         raise UserError(f"{run.path} was trained on {run.config.data.name!r}; this gallery needs a run of 'spiral'")
-    writable_folder(out)
+    check_folder(out)
     samples = run.sample(POINTS, film=True, **options)
     seed = options.get("seed", 0)
     pictures = {

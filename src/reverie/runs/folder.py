@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import tomllib
 from collections.abc import Iterator
@@ -15,31 +16,37 @@ from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from reverie.base.errors import UserError
-from reverie.base.files import atomic, reason
+from reverie.base.files import atomic, own_file, read_own, reason
 from reverie.base.spec import one_line
 from reverie.base.tensors import forms_of, read_tensors, write_tensors
 from reverie.runs.config import Config
 from reverie.runs.finding import RESCUE, Finding
 
 CONFIG, WEIGHTS_FILE, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
+MOST_CONFIG = 2**22  # bytes; the names of all labels are among them
 EARLY_FILE = "early.safetensors"  # the average weights early in training, away from which autoguidance leads
 
 
 def write_config(folder: Path, config: Config) -> None:
     """Write config.toml."""
-    with atomic(folder / CONFIG) as path:
-        path.write_text(tomli_w.dumps(config.as_table()))
+    with atomic(own_file(folder, CONFIG)) as path:
+        path.write_text(tomli_w.dumps(config.as_table()), encoding="utf-8")
+
+
+def check_run(folder: Path) -> None:
+    """Refuse a folder that is not there or holds no run."""
+    if not folder.is_dir():
+        raise UserError(f"there is no run at {folder}; train one with: reverie train spiral --out {shlex.quote(str(folder))}")
+    if not os.path.lexists(folder / CONFIG):
+        raise UserError(f"{folder} is not a run: it has no {CONFIG}")
 
 
 def read_config(folder: Path) -> Config:
     """Read and check config.toml."""
     path = folder / CONFIG
-    if not folder.is_dir():
-        raise UserError(f"there is no run at {folder}; train one with: reverie train spiral --out {shlex.quote(str(folder))}")
+    check_run(folder)
     try:
-        return Config.model_validate(tomllib.loads(path.read_text()))
-    except FileNotFoundError:
-        raise UserError(f"{folder} is not a run: it has no {CONFIG}") from None
+        return Config.model_validate(tomllib.loads(read_own(folder, CONFIG, MOST_CONFIG)))
     except OSError as error:
         raise UserError(f"cannot read {path}: {reason(error)}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -64,8 +71,8 @@ def read_weights(folder: Path, model: nn.Module, file: str = WEIGHTS_FILE) -> No
 
 def _rows(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield what metrics.jsonl says; lines that are not whole, such as one cut off by a crash, are left out."""
-    path = folder / METRICS
-    for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
+    text = read_own(folder, METRICS, errors="replace") if os.path.lexists(folder / METRICS) else ""
+    for line in text.splitlines():
         try:
             row = json.loads(line)
         except ValueError:
@@ -96,5 +103,5 @@ def read_findings(folder: Path) -> list[Finding]:
 def keep_rows(folder: Path, last: int) -> None:
     """Drop what metrics.jsonl says of steps after the last one that was kept."""
     lines = [json.dumps(row) + "\n" for row in _rows(folder) if row["i"] <= last]
-    with atomic(folder / METRICS) as path:
-        path.write_text("".join(lines))
+    with atomic(own_file(folder, METRICS)) as path:
+        path.write_text("".join(lines), encoding="utf-8")

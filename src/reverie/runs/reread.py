@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reverie.base.errors import UserError
+from reverie.base.files import expanded
 from reverie.data import DATASETS, FROM_FILES, Dataset, load_data
 from reverie.data.memory import MEMORY, DataSource, in_memory
 from reverie.runs.config import DataConfig
@@ -22,7 +23,7 @@ def kept_reading(options: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]
     """Return the options to store in a run: those given, with what was chosen in place of auto."""
     given = {key: options[key] for key in KEPT if options.get(key) is not None and options[key] != "auto"}
     if "data_dir" in given:
-        given["data_dir"] = str(Path(given["data_dir"]).expanduser().resolve())
+        given["data_dir"] = str(expanded(given["data_dir"]).resolve())
     return {**{key: dataset.report[place] for key, place in CHOSEN.items() if place in dataset.report}, **given}
 
 
@@ -38,7 +39,7 @@ def source_of(data: DataSource) -> str:
     """Return what a run remembers of where its data are: a name, the whole path, or that they were in memory."""
     if in_memory(data):
         return MEMORY
-    return str(data) if str(data) in DATASETS else str(Path(str(data)).expanduser().resolve())
+    return str(data) if str(data) in DATASETS else str(expanded(str(data)).resolve())
 
 
 def placed(known: DataConfig, data: DataSource | None, data_dir: str | Path | None) -> DataConfig:
@@ -51,7 +52,7 @@ def placed(known: DataConfig, data: DataSource | None, data_dir: str | Path | No
         )
     reading = {key: value for key, value in known.reading.items() if key != "data_dir" or source in FROM_FILES}
     if data_dir is not None:
-        reading["data_dir"] = str(Path(data_dir).expanduser().resolve())
+        reading["data_dir"] = str(expanded(data_dir).resolve())
     return known.model_copy(update={"source": source, "reading": reading})
 
 

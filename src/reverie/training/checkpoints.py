@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from reverie.base.errors import UserError
-from reverie.base.files import reason
+from reverie.base.files import own_file
 from reverie.base.tensors import read_tensors, write_tensors
 from reverie.runs.folder import WEIGHTS_FILE
 from reverie.training.learner import Facts, Learner, Snapshot
 
-FOLDER, BEST, LOCK = "checkpoints", "best.safetensors", ".lock"
+FOLDER, BEST = "checkpoints", "best.safetensors"
 KEPT = 2  # the newest of them, besides the best
 PARTS = ("good", "last")  # states a rescue may go back to, kept beside the newest where they are others; see Learner
 
@@ -45,7 +44,7 @@ def write(run: Path, now: Snapshot, others: Mapping[str, Snapshot] | None = None
     if not run.is_dir():
         raise UserError(f"the run folder {run} has been removed, so the training stopped at step {now.facts.i:,}")
     states = {"now": now, **(others or {})}
-    path = run / FOLDER / (name or f"{now.facts.i:09d}.safetensors")
+    path = own_file(run, f"{FOLDER}/{name or f'{now.facts.i:09d}.safetensors'}")
     tensors = {f"{part}.{n}": t for part, state in states.items() for n, t in state.tensors.items()}
     facts = json.dumps({part: state.facts.model_dump() for part, state in states.items()})
     write_tensors(path, tensors, facts, "; earlier checkpoints are kept")
@@ -57,7 +56,7 @@ def read(path: Path, learner: Learner) -> dict[str, Snapshot]:
     """Read a checkpoint of a learner like this one: the state "now", and those of PARTS that are there."""
     forms = learner.forms()
     tensors, states = read_tensors(
-        path,
+        own_file(path.parents[1], f"{FOLDER}/{path.name}"),
         lambda states: {f"{part}.{name}": form for part in states.present() for name, form in forms.items()},
         TypeAdapter(States),
         fits="config.toml",
@@ -89,25 +88,3 @@ def restore(run: Path, learner: Learner) -> list[str]:
     if complaints:
         raise UserError(f"no checkpoint of {run} can be used: {complaints[0]}")
     raise UserError(f"{run} has no checkpoint to go on from; train it anew with --out {shlex.quote(str(run))} --overwrite")
-
-
-@contextmanager
-def locked(run: Path) -> Iterator[None]:
-    """Keep every other trainer out of a run; the lock goes with the process, however that ends."""
-    try:
-        file = (run / LOCK).open("w")
-    except OSError as error:
-        raise UserError(f"cannot write to {run}: {reason(error)}") from error
-    with file:
-        try:
-            import fcntl
-        except ImportError:  # no such locks on this system
-            yield
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another training is at work in {run}; wait for it or stop it") from None
-        except OSError:  # a file system without locks
-            pass
-        yield

@@ -11,6 +11,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from reverie.base.errors import UserError
+from reverie.base.files import own_file
 from reverie.runs import folder
 from reverie.training import checkpoints
 from reverie.training.summary import health_of
@@ -83,9 +84,8 @@ def _overview(path: Path) -> Overview:
 
 def _check_weights(path: Path) -> None:
     """Refuse a run without weights, or with a file that is no such one; only its head is read."""
-    weights = path / folder.WEIGHTS_FILE
     try:
-        with safe_open(weights, framework="pt"):
+        with safe_open(own_file(path, folder.WEIGHTS_FILE), framework="pt"):
             return
     except FileNotFoundError:
         why = "it was stopped before its first checkpoint, or is training now" if not checkpoints.existing(path) else "missing"

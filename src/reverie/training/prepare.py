@@ -14,7 +14,6 @@ import torch
 from pydantic import ValidationError
 
 from reverie.base.errors import UserError, pick, unknown
-from reverie.base.files import writable_folder
 from reverie.base.noise import check_seed
 from reverie.base.progress import silent
 from reverie.base.spec import Spec, one_line, parse, spoken
@@ -29,44 +28,17 @@ from reverie.runs import folder, kept
 from reverie.runs.config import Config, DataConfig, TrainingConfig, build_model
 from reverie.runs.reread import kept_reading, source_of
 from reverie.runs.run import Run, choose_device
-from reverie.training import checkpoints, start
+from reverie.training import start
 from reverie.training import tensorboard as events
+from reverie.training.claim import check_free, claim, sweep
 from reverie.training.learner import Learner
 from reverie.training.resume import resume
-from reverie.training.trainer import RUN_FILES, RUN_FOLDERS, Training, clear
-from reverie.training.wishes import Wishes, check_folder
+from reverie.training.trainer import Training
+from reverie.training.wishes import Wishes
 
 READING = ("points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress")
 FAMILY_OPTIONS = {key for family in FAMILIES.values() for key in family.wishes}
 NO_OPTIONS = ("data", "out", "path", "options", "given")  # parameters that are not options of a training
-
-
-def _free_folder(name: str) -> Path:
-    for k in range(1, 10_000):
-        path = Path("runs") / (name if k == 1 else f"{name}-{k}")
-        if not path.exists():
-            return path
-    raise UserError("runs/ is full of runs of this name; choose a folder with --out")
-
-
-def _check_free(path: Path, overwrite: bool) -> None:
-    """Refuse a folder that holds another run, unless it is to be replaced, or other files."""
-    check_folder(path)
-    if (path / folder.CONFIG).exists() and not overwrite:
-        raise UserError(f"{path} already holds a run; choose another --out, or give --overwrite to replace it")
-    known = (*RUN_FILES, *RUN_FOLDERS) if (path / folder.CONFIG).exists() else ()
-    if path.is_dir() and (others := sorted(p.name for p in path.iterdir() if p.name not in known)):
-        raise UserError(f"{path} holds other files ({others[0]} ...); choose a new or empty folder with --out")
-
-
-def _claim(out: str | Path | None, name: str, overwrite: bool) -> Path:
-    """Return the folder of a new run, made and writable; another run in it is refused or, if so asked, removed."""
-    path = Path(out) if out is not None else _free_folder(name)
-    _check_free(path, overwrite)
-    writable_folder(path)
-    with checkpoints.locked(path):  # not while another training is at work there
-        clear(path)
-    return path
 
 
 def check_options(given: Iterable[str]) -> None:
@@ -131,7 +103,7 @@ def prepare(
     wishes = Wishes(kind, minutes, steps, wished, options, where)
     wishes.check(data, reading.get("size"))
     if out is not None:
-        _check_free(Path(out), overwrite)
+        check_free(Path(out), overwrite)
     foresee = wishes.foresee if before is None or reading.get("size") else None  # else the size is not known yet
     largest = largest_colour_side(minutes, steps, where.type) if epochs is None else DEFAULT_SIDE
     dataset = load_data(data, seed=seed, on_form=foresee, largest_colour=largest, **reading)
@@ -186,14 +158,20 @@ def prepare(
     model = model.to(where)
     about = tuple(describe(dataset))
     model.warn()
-    path = _claim(out, dataset.name, overwrite)
+    learner = Learner(model, training)
+    lock = claim(out, dataset.name, overwrite)
+    path = lock.folder
     if out is None and path.name != dataset.name:
         about += (f"this run goes to {path}, because {path.with_name(dataset.name)} is there already",)
-    if keep_data:
-        kept.keep_data(path, dataset)
-    folder.write_config(path, config)
-    learner = Learner(model, training)
-    return Training(Run(config, learner.average.model, path), learner, train_set, held_out, about, reasons, tensorboard)
+    try:
+        folder.write_config(path, config)  # first, as it shows whose the other files are
+        if keep_data:
+            kept.keep_data(path, dataset)
+    except BaseException:
+        sweep(path, whole_run=True)
+        lock.release()
+        raise
+    return Training(Run(config, learner.average.model, path), learner, train_set, held_out, lock, about, reasons, tensorboard)
 
 
 def _as_asked(value: Any) -> Any:

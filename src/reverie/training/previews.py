@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-import imageio.v3 as iio
 import numpy as np
 import torch
 from PIL import Image
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from reverie.base.distances import energy_distance, nearest
 from reverie.base.errors import ReverieWarning
-from reverie.base.files import atomic
+from reverie.base.files import atomic, own_file
 from reverie.data import Dataset, LazyImages, at_once, evaluated_at_once
 from reverie.data.kind import Kind
 from reverie.data.looks import Look, look_at
@@ -45,6 +44,15 @@ def draw(run: Run, n: int) -> Tensor:
     return last.x0
 
 
+def _sheet(path: Path) -> np.ndarray | None:
+    """Return a sheet that was drawn before, (H, W, 3) uint8, or nothing where the file is no longer one."""
+    try:
+        with Image.open(path, formats=["PNG"]) as image:
+            return np.asarray(image.convert("RGB"))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return None
+
+
 class Previews:
     """Draws previews into the run folder and says what they look like beside the data."""
 
@@ -71,7 +79,7 @@ class Previews:
         z = draw(self.run, evaluated_at_once(self.train.shape, DRAWN[self.train.kind]))
         raw = draw(self.raw, min(SHOWN, len(z)) if self.train.kind == "images" else len(z))
         distance, index = nearest(z, self._blocks())
-        path = self.run.path / FOLDER / f"step-{i:07d}.png"
+        path = own_file(self.run.path, f"{FOLDER}/step-{i:07d}.png")
         if self.train.kind == "images":
             self._sheet(path, z[:SHOWN], raw, index[:SHOWN], distance[:SHOWN])
         else:
@@ -99,14 +107,15 @@ class Previews:
 
     def finish(self) -> None:
         """Join the sheets to a film, and draw a contact sheet of the labels of a conditional run."""
-        folder = self.run.path / FOLDER
-        paths = sorted(folder.glob("step-*.png"))
-        sheets = [headed(iio.imread(p)[..., :3], f"step {p.stem.removeprefix('step-').lstrip('0') or 0}") for p in paths]
+        run = self.run.path
+        paths = [own_file(run, f"{FOLDER}/{path.name}") for path in sorted((run / FOLDER).glob("step-*.png"))]
+        read = [(path, sheet) for path in paths if (sheet := _sheet(path)) is not None]
+        sheets = [headed(sheet, f"step {path.stem.removeprefix('step-').lstrip('0') or 0}") for path, sheet in read]
         if len(sheets) > 1 and len({s.shape for s in sheets}) == 1:
-            write_film(folder / FILM, sheets, per_second=3)
+            write_film(own_file(run, f"{FOLDER}/{FILM}"), sheets, per_second=3)
         names = self.run.config.data.labels[:LABEL_ROWS]
         if self.train.kind == "images" and names:
             rows = [self.run.sample(LABEL_COLUMNS, **quickly(self.run, name)).x for name in names]
             titles = [name for name in names for _ in range(LABEL_COLUMNS)]
-            with atomic(folder / LABELS) as aside:
+            with atomic(own_file(run, f"{FOLDER}/{LABELS}")) as aside:
                 Image.fromarray(contact_sheet(to_bytes(np.concatenate(rows)), titles, columns=LABEL_COLUMNS)).save(aside)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError
+from reverie.base.files import own_file
 from reverie.base.spec import Spec
 from reverie.data import Dataset
 from reverie.data.augment import told_entries
@@ -88,8 +89,9 @@ def check_shape(run: Run, dataset: Dataset) -> None:
 
 def record(run: Run) -> StartConfig:
     """Return what a run says of the one it started from: where it was, and a hash of its weights."""
-    content = (run.path / folder.WEIGHTS_FILE).read_bytes()
-    return StartConfig(run=str(Path(run.path).resolve()), weights=hashlib.sha256(content).hexdigest()[:16])
+    with own_file(run.path, folder.WEIGHTS_FILE).open("rb") as file:
+        weights = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return StartConfig(run=str(Path(run.path).resolve()), weights=weights)
 
 
 def carry_again(model: Model, config: Config) -> None:

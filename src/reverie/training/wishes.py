@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -129,12 +128,3 @@ def _form(channels: int, height: int, width: int, count: int = 1, labels: tuple[
 
 def _gigabytes(count: int) -> str:
     return f"{count / GIGABYTE:.1f} GB" if count < 10 * GIGABYTE else f"{count / GIGABYTE:,.0f} GB"
-
-
-def check_folder(path: Path) -> None:
-    """Refuse a folder that could not be made or written to; nothing is made yet."""
-    there = next(place for place in (path, *path.resolve().parents) if place.exists())
-    if not there.is_dir():
-        raise UserError(f"cannot write to the folder {path}: {there} is not a folder; choose another one with --out")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write to the folder {path}: permission denied; choose another one with --out")
