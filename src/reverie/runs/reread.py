@@ -10,25 +10,23 @@ from typing import Any
 from reverie.base.errors import UserError
 from reverie.data import DATASETS, FROM_FILES, Dataset, load_data
 from reverie.data.memory import MEMORY, DataSource, in_memory
-from reverie.runs.config import DataConfig
+from reverie.runs.config import DataConfig, Reading
 from reverie.runs.kept import KEPT_DATA, read_kept
 
-# Of the options, what a run must remember to read its data again.
-KEPT = ("points", "size", "fit", "channels", "labels", "data_dir")
 CHOSEN = {"fit": "fit", "labels": "labels_by"}  # what `load_data` chooses if it may, and where its report tells the choice
 
 
-def kept_reading(options: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+def kept_reading(options: Mapping[str, Any], dataset: Dataset) -> Reading:
     """Return the options to store in a run: those given, with what was chosen in place of auto."""
-    given = {key: options[key] for key in KEPT if options.get(key) is not None and options[key] != "auto"}
+    given = {key: options[key] for key in Reading.model_fields if options.get(key) is not None and options[key] != "auto"}
     if "data_dir" in given:
         given["data_dir"] = str(Path(given["data_dir"]).expanduser().resolve())
-    return {**{key: dataset.report[place] for key, place in CHOSEN.items() if place in dataset.report}, **given}
+    return Reading(**{key: dataset.report[place] for key, place in CHOSEN.items() if place in dataset.report} | given)
 
 
 def _as_then(known: DataConfig) -> dict[str, Any]:
     """Return the options that a run's data were read with; runs from before choices were stored cropped, in their own size."""
-    reading: dict[str, Any] = dict(known.reading)
+    reading = known.reading.given()
     if known.kind == "images":
         reading = {"fit": "crop", "size": f"{known.shape[1]}x{known.shape[2]}", **reading}
     return reading if known.labels else {**reading, "labels": "none"}
@@ -49,10 +47,10 @@ def placed(known: DataConfig, data: DataSource | None, data_dir: str | Path | No
             f"--data-dir says where the files of {', '.join(FROM_FILES)} are, and the run's data are {source};"
             " if they are elsewhere now, give --data PATH"
         )
-    reading = {key: value for key, value in known.reading.items() if key != "data_dir" or source in FROM_FILES}
+    where = known.reading.data_dir if source in FROM_FILES else None
     if data_dir is not None:
-        reading["data_dir"] = str(Path(data_dir).expanduser().resolve())
-    return known.model_copy(update={"source": source, "reading": reading})
+        where = str(Path(data_dir).expanduser().resolve())
+    return known.model_copy(update={"source": source, "reading": known.reading.model_copy(update={"data_dir": where})})
 
 
 def reread(
