@@ -70,7 +70,7 @@ def read_weights(folder: Path, config: Config, file: str = WEIGHTS_FILE) -> Mode
 
     def wanted(kept: MadeFor | None) -> dict[str, Form]:  # older files do not say what they were made for
         if kept is not None and (differing := _differences(kept, config)):
-            raise UserError(f"{path} was trained with other settings than {CONFIG} has, first {differing[0]}{AGAIN}")
+            raise UserError(f"{path} does not fit {CONFIG}: it was trained with another {' and '.join(differing)}{AGAIN}")
         return model_forms(config)
 
     state, _ = read_tensors(path, wanted, TypeAdapter(MadeFor | None), fits=CONFIG, advice=AGAIN)
