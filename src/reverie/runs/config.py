@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_validator
+from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 on only
 
 from reverie.base.errors import UserError
 from reverie.base.section import OptionName, Section
@@ -21,19 +22,17 @@ OF_FORMAT_1 = ("target", "sigma_data", "codec", "schedule", "network")
 OF_TRAINING_1 = ("weight", "times", "label_dropout", "augment")
 
 
-class Reading(Section):
-    """The table [data.reading]: the options of `load_data` that data were read with; None where one was not given."""
+class Reading(TypedDict, total=False):
+    """The table [data.reading]: the options of `load_data` that data were read with, as far as they were given."""
 
-    points: Annotated[int, Field(ge=1, le=10**9)] | None = None
-    size: str | None = None
-    fit: Literal["auto", "crop", "pad", "stretch"] | None = None
-    channels: Literal[1, 3, 4] | None = None
-    labels: str | None = None
-    data_dir: str | None = None
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
-    def given(self) -> dict[str, Any]:
-        """Return the options that were given."""
-        return self.model_dump(exclude_none=True)
+    points: Annotated[int, Field(ge=1, le=10**9)]
+    size: str
+    fit: Literal["auto", "crop", "pad", "stretch"]
+    channels: Literal[1, 3, 4]
+    labels: str
+    data_dir: str
 
 
 class DataConfig(Section):
@@ -50,7 +49,7 @@ class DataConfig(Section):
     labels: tuple[str, ...] = Field(default=(), max_length=100_000)
     label_counts: tuple[Annotated[int, Field(ge=0)], ...] = ()
     fingerprint: str = ""
-    reading: Reading = Reading()
+    reading: Reading = Field(default_factory=Reading)
 
     @property
     def kind(self) -> Kind:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from reverie.base.errors import UserError
 from reverie.data import DATASETS, FROM_FILES, Dataset, load_data
@@ -13,20 +13,22 @@ from reverie.data.memory import MEMORY, DataSource, in_memory
 from reverie.runs.config import DataConfig, Reading
 from reverie.runs.kept import KEPT_DATA, read_kept
 
+KEPT = tuple(Reading.__annotations__)  # of the options, what a run must remember to read its data again
 CHOSEN = {"fit": "fit", "labels": "labels_by"}  # what `load_data` chooses if it may, and where its report tells the choice
 
 
 def kept_reading(options: Mapping[str, Any], dataset: Dataset) -> Reading:
     """Return the options to store in a run: those given, with what was chosen in place of auto."""
-    given = {key: options[key] for key in Reading.model_fields if options.get(key) is not None and options[key] != "auto"}
+    given = {key: options[key] for key in KEPT if options.get(key) is not None and options[key] != "auto"}
     if "data_dir" in given:
         given["data_dir"] = str(Path(given["data_dir"]).expanduser().resolve())
-    return Reading(**{key: dataset.report[place] for key, place in CHOSEN.items() if place in dataset.report} | given)
+    chosen = {key: dataset.report[place] for key, place in CHOSEN.items() if place in dataset.report}
+    return cast(Reading, {**chosen, **given})  # the schema checks it when it becomes part of a configuration
 
 
 def _as_then(known: DataConfig) -> dict[str, Any]:
     """Return the options that a run's data were read with; runs from before choices were stored cropped, in their own size."""
-    reading = known.reading.given()
+    reading: dict[str, Any] = {**known.reading}
     if known.kind == "images":
         reading = {"fit": "crop", "size": f"{known.shape[1]}x{known.shape[2]}", **reading}
     return reading if known.labels else {**reading, "labels": "none"}
@@ -47,10 +49,10 @@ def placed(known: DataConfig, data: DataSource | None, data_dir: str | Path | No
             f"--data-dir says where the files of {', '.join(FROM_FILES)} are, and the run's data are {source};"
             " if they are elsewhere now, give --data PATH"
         )
-    where = known.reading.data_dir if source in FROM_FILES else None
+    reading = {key: value for key, value in known.reading.items() if key != "data_dir" or source in FROM_FILES}
     if data_dir is not None:
-        where = str(Path(data_dir).expanduser().resolve())
-    return known.model_copy(update={"source": source, "reading": known.reading.model_copy(update={"data_dir": where})})
+        reading["data_dir"] = str(Path(data_dir).expanduser().resolve())
+    return known.model_copy(update={"source": source, "reading": reading})
 
 
 def reread(

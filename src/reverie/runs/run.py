@@ -105,7 +105,7 @@ class Run:
     @property
     def fit(self) -> str:
         """How the data were brought to their size, and so how a picture is that is given to the run."""
-        return self.config.data.reading.fit or "crop"
+        return str(self.config.data.reading.get("fit", "crop"))
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the rows of metrics.jsonl."""

@@ -78,7 +78,7 @@ def sizes(network: Spec) -> Sizes:
 def _settings(config: Config) -> dict[str, Any]:
     """Return the settings of a run as words, by the names of the options."""
     family = config.family
-    now = {**config.training.model_dump(), **config.data.reading.given(), **dict(family)}
+    now = {**config.training.model_dump(), **config.data.reading, **dict(family)}
     if isinstance(family, DiffusionSettings):
         now |= {"schedule": spoken(family.schedule), "network": _own(family.network)}
     return now
@@ -98,7 +98,7 @@ def settings_again(path: str | Path) -> dict[str, Any]:
     config = read_config(Path(path))
     length = {"minutes": config.training.minutes} if config.training.minutes else {"steps": config.training.steps}
     source = {} if config.data.source == MEMORY else {"data": config.data.source or config.data.name}
-    return {**source, **length, **config.data.reading.given(), **_asked(config)}
+    return {**source, **length, **config.data.reading, **_asked(config)}
 
 
 def mend(run: Run, findings: Sequence[Finding]) -> str | None:
@@ -113,7 +113,7 @@ def mend(run: Run, findings: Sequence[Finding]) -> str | None:
     share, training = float(change.pop("length", None) or 1), config.training
     length = f"--minutes {handy(training.minutes * share)}" if training.minutes else ""
     length = length or f"--steps {max(1, round((training.steps or 1) * share))}"
-    kept = {**config.data.reading.given(), **_asked(config), **change}
+    kept = {**config.data.reading, **_asked(config), **change}
     options = "".join(
         f" --{key.replace('_', '-')}" + ("" if value is True else f" {shlex.quote(str(value))}")
         for key, value in kept.items() if value is not None and value is not False

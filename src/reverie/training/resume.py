@@ -44,7 +44,7 @@ def _longer(run: Run, minutes: float | None, steps: int | None) -> Config:
 def _differences(config: Config, given: Mapping[str, Any]) -> list[str]:
     """Return how settings that were given differ from those of a run, a phrase each."""
     family, data = config.model_family, config.data
-    kept: dict[str, Any] = {**config.training.model_dump(), **data.reading.given(), **dict(config.family)}
+    kept: dict[str, Any] = {**config.training.model_dump(), **data.reading, **dict(config.family)}
     differing = []
     for key, value in given.items():
         if key == "family":
