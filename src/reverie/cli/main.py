@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from reverie.base.errors import ReverieWarning, UserError
+from reverie.base.errors import ReverieWarning, UserError, out_of_memory
 from reverie.base.signals import interrupted_by_sigterm
 from reverie.cli import restore
 from reverie.cli.evaluate import compare, evaluate
@@ -157,7 +157,9 @@ def _run() -> int:
         if said := _sentence(error):  # nothing to say where the help was printed instead
             print(f"error: {said}", file=sys.stderr)
         code = USER_MISTAKE
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
         print("error: there is not enough memory for this; ask for fewer or smaller things", file=sys.stderr)
         code = USER_MISTAKE
     except OSError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from reverie.base.errors import UserError, pick
+from reverie.base.parse import read_json
 from reverie.data.sources import Entry
 
 METADATA_LIMIT = 256 * 2**20
@@ -244,8 +244,8 @@ def _jsonl_rows(text: str, file: str) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
+            row = read_json(line)
+        except ValueError:
             raise UserError(f"line {number} of {file} is not valid JSON; each line must be one object") from None
         if not isinstance(row, dict):
             raise UserError(f"line {number} of {file} is not a JSON object; each line must be one object")

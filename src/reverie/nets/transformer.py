@@ -12,6 +12,8 @@ from torch.nn import functional
 from reverie.base.errors import UserError
 from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, SinusoidalEmbedding, map_of_told
 
+MOST_PATCHES = 2**16  # attention compares each with every other
+
 
 def places(height: int, width: int, dim: int) -> Tensor:
     """Return sinusoidal 2-D positions: half of the coordinates tell the row, half the column.  (height width, dim)."""
@@ -74,6 +76,11 @@ class Transformer(nn.Module):
             raise UserError(
                 f"this transformer needs a height and width divisible by its patch of {patch}, got {height}x{width};"
                 f" the nearest legal size is {legal}"
+            )
+        if (height // patch) * (width // patch) > MOST_PATCHES:
+            raise UserError(
+                f"{height}x{width} images have {(height // patch) * (width // patch):,} patches of {patch}x{patch}, and a"
+                f" transformer takes at most {MOST_PATCHES:,}; take a larger patch"
             )
         if dim % (4 * heads):
             raise UserError(f"the transformer's dim must be divisible by 4 times its heads, got {dim} and {heads} heads")

@@ -5,26 +5,27 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import tomllib
+import warnings
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import tomli_w
-from pydantic import TypeAdapter, ValidationError
-from torch import nn
+from pydantic import ValidationError
 
-from reverie.base.errors import UserError
+from reverie.base.errors import ReverieWarning, UserError
 from reverie.base.files import atomic, own_file, read_own, reason
+from reverie.base.parse import read_json, read_toml
 from reverie.base.spec import one_line
-from reverie.base.tensors import forms_of, read_tensors, write_tensors
 from reverie.runs.config import Config
-from reverie.runs.finding import RESCUE, Finding
+from reverie.runs.finding import RESCUE, Finding, FindingRow
+from reverie.runs.step import read_row
 
 CONFIG, WEIGHTS_FILE, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
 MOST_CONFIG = 2**22  # bytes; the names of all labels are among them
 EARLY_FILE = "early.safetensors"  # the average weights early in training, away from which autoguidance leads
+LONGEST_ROW = 2**16  # bytes of a line of metrics.jsonl
+_said: set[str] = set()  # what was said of rows that are left out: they are read again and again
 
 
 def write_config(folder: Path, config: Config) -> None:
@@ -46,44 +47,62 @@ def read_config(folder: Path) -> Config:
     path = folder / CONFIG
     check_run(folder)
     try:
-        return Config.model_validate(tomllib.loads(read_own(folder, CONFIG, MOST_CONFIG)))
+        table = read_toml(read_own(folder, CONFIG, MOST_CONFIG))
     except OSError as error:
         raise UserError(f"cannot read {path}: {reason(error)}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # no TOML, or no text
         raise UserError(f"{path} is not valid TOML: {error}") from None
+    try:
+        return Config.model_validate(table)
     except ValidationError as error:
         raise UserError(f"{path} is not a valid configuration: {one_line(error)}") from None
 
 
-def write_weights(folder: Path, model: nn.Module, file: str = WEIGHTS_FILE) -> None:
-    """Write model.safetensors, or another file of weights."""
-    write_tensors(folder / file, model.state_dict())
+def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the whole lines of a file by number, the first LONGEST_ROW bytes of each; not one whose end is still to come."""
+    number = 0
+    while line := file.readline(LONGEST_ROW):
+        number, start = number + 1, line
+        while line and not line.endswith(b"\n"):
+            line = file.readline(LONGEST_ROW)
+        if line:
+            yield number, start
 
 
-def read_weights(folder: Path, model: nn.Module, file: str = WEIGHTS_FILE) -> None:
-    """Load model.safetensors, or another file of weights, into a model that must have exactly these tensors."""
-    path = folder / file
+def read_rows(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the rows of metrics.jsonl that are valid, and what is wrong with each of the others."""
+    path = own_file(folder, METRICS)
+    rows: list[dict[str, Any]] = []
+    wrong: list[str] = []
     if not path.is_file():
-        raise UserError(f"the run {folder} has no weights: {path} is missing; train it again")
-    wanted, again = forms_of(model.state_dict()), "; restore it or train the run again"
-    model.load_state_dict(read_tensors(path, lambda _: wanted, TypeAdapter(None), fits=CONFIG, advice=again)[0])
+        return rows, wrong
+    with path.open("rb") as file:
+        for number, line in _lines(file):
+            try:
+                read_row(row := read_json(line.decode()))
+            except ValidationError as error:
+                wrong.append(f"line {number}: {one_line(error)}")
+            except ValueError as error:
+                wrong.append(f"line {number}: {error}")
+            else:
+                rows.append(row)
+    return rows, wrong
 
 
-def _rows(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield what metrics.jsonl says; lines that are not whole, such as one cut off by a crash, are left out."""
-    text = read_own(folder, METRICS, errors="replace") if os.path.lexists(folder / METRICS) else ""
-    for line in text.splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and isinstance(row.get("i"), int):
-            yield row
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows that are valid; that others are left out is said once."""
+    rows, wrong = read_rows(folder)
+    if wrong:
+        said = f"{len(wrong)} of the rows in {folder / METRICS} are not valid and left out, first {wrong[0]}"
+        if said not in _said:
+            _said.add(said)
+            warnings.warn(said, ReverieWarning, stacklevel=3)
+    return rows
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Read the reports of metrics.jsonl."""
-    return [row for row in _rows(folder) if {"loss", "fraction", "seconds"} <= row.keys()]
+    return [row for row in _rows(folder) if "finding" not in row]
 
 
 def read_findings(folder: Path) -> list[Finding]:
@@ -94,9 +113,8 @@ def read_findings(folder: Path) -> list[Finding]:
             still = row.get("active", ())
             found = {name: finding for name, finding in found.items() if name in still or finding.check == RESCUE}
         if "finding" in row:
-            with suppress(TypeError):
-                finding = Finding(**row["finding"])
-                found[f"{RESCUE} {len(found)}" if finding.check == RESCUE else finding.check] = finding
+            finding = FindingRow.model_validate(row).told()
+            found[f"{RESCUE} {len(found)}" if finding.check == RESCUE else finding.check] = finding
     return list(found.values())
 
 

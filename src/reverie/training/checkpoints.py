@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +12,13 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from reverie.base.errors import UserError
 from reverie.base.files import own_file
-from reverie.base.tensors import read_tensors, write_tensors
-from reverie.runs.folder import WEIGHTS_FILE
+from reverie.base.tensors import check_forms, read_forms, read_tensors, write_tensors
+from reverie.runs.config import Config, model_forms
+from reverie.runs.folder import CONFIG, WEIGHTS_FILE
 from reverie.training.learner import Facts, Learner, Snapshot
 
 FOLDER, BEST = "checkpoints", "best.safetensors"
+NAME = re.compile("[0-9]{9,13}")  # the step
 KEPT = 2  # the newest of them, besides the best
 PARTS = ("good", "last")  # states a rescue may go back to, kept beside the newest where they are others; see Learner
 
@@ -36,7 +39,7 @@ class States(BaseModel):
 
 def existing(run: Path) -> list[Path]:
     """Return the checkpoints of a run, newest first, without the best one."""
-    return sorted((p for p in (run / FOLDER).glob("*.safetensors") if p.stem.isdigit()), reverse=True)
+    return sorted((p for p in (run / FOLDER).glob("*.safetensors") if NAME.fullmatch(p.stem)), reverse=True)
 
 
 def write(run: Path, now: Snapshot, others: Mapping[str, Snapshot] | None = None, name: str | None = None) -> None:
@@ -59,13 +62,33 @@ def read(path: Path, learner: Learner) -> dict[str, Snapshot]:
         own_file(path.parents[1], f"{FOLDER}/{path.name}"),
         lambda states: {f"{part}.{name}": form for part in states.present() for name, form in forms.items()},
         TypeAdapter(States),
-        fits="config.toml",
+        fits=CONFIG,
         optional=lambda name: name.partition(".")[2].startswith("optimizer."),
     )
-    return {
+    kept = {
         part: Snapshot({n.removeprefix(f"{part}."): t for n, t in tensors.items() if n.startswith(f"{part}.")}, facts)
         for part, facts in states.present().items()
     }
+    for part, snapshot in kept.items():
+        if fault := learner.fault(snapshot):
+            raise UserError(f"{path} is not whole: in the state {part!r} {fault}")
+    return kept
+
+
+def check_fit(run: Path, config: Config) -> None:
+    """Refuse a run of whose checkpoints none holds a model like that of its configuration; only headers are read."""
+    prefix, complaints = "now.model.", list[str]()
+    wanted = {f"{prefix}{name}": form for name, form in model_forms(config).items()}
+    for path in existing(run):
+        try:
+            found = {name: form for name, form in read_forms(path).items() if name.startswith(prefix)}
+            check_forms(path, wanted, found, CONFIG)
+        except UserError as error:
+            complaints.append(str(error))
+        else:
+            return
+    if complaints:
+        raise UserError(f"no checkpoint of {run} can be used: {complaints[0]}")
 
 
 def is_untrained(run: Path) -> bool:

@@ -82,7 +82,7 @@ def not_learning(p: Patient) -> Finding | None:
     if best < STUCK * first:
         return None
     what = f"the held-out loss is {float(late[-1]['held_out']):.4g} and was {first:.4g} before anything was learned"
-    rate, chosen = max(float(row["learning_rate"]) for row in p.rows), "learning_rate" in p.asked
+    rate, chosen = max(float(row.get("learning_rate", 0)) for row in p.rows), "learning_rate" in p.asked
     seen = [sum(row["seen_levels"]) for row in (rows[0], rows[-1]) if row.get("seen_levels")]
     change: Mapping[str, str | None] = {"learning_rate": None}
     if max(p.movement.values()) < MOVED:

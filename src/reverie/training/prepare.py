@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
@@ -25,7 +24,7 @@ from reverie.diffusion.plan import largest_colour_side, small_for_the_budget
 from reverie.families import FAMILIES
 from reverie.families.model import Family, PlanRequest
 from reverie.runs import folder, kept
-from reverie.runs.config import Config, DataConfig, TrainingConfig, build_model
+from reverie.runs.config import MOST_MINUTES, MOST_STEPS, Config, DataConfig, TrainingConfig, build_model
 from reverie.runs.reread import kept_reading, source_of
 from reverie.runs.run import Run, choose_device
 from reverie.training import start
@@ -92,9 +91,13 @@ def prepare(
     check_seed(seed)
     if sum(length is not None for length in (steps, minutes, epochs)) > 1:
         raise UserError("give only one of --steps, --minutes and --epochs")
-    for name, length in (("steps", steps), ("minutes", minutes), ("epochs", epochs)):
-        if length is not None and not 0 < length < math.inf:
-            raise UserError(f"the number of {name} must be above 0, got {length}")
+    for name, length, most in (
+        ("steps", steps, MOST_STEPS),
+        ("minutes", minutes, MOST_MINUTES),
+        ("epochs", epochs, MOST_STEPS),
+    ):
+        if length is not None and not 0 < length <= most:
+            raise UserError(f"the number of {name} must be above 0 and at most {most:,}, got {length}")
     kind, wished = read_family(family, options)
     asked = {key: _as_asked(value) for key, value in wished.items() if (key, value) != ("augment", "auto")}
     before = start.open_start(start_from, kind) if start_from is not None else None
@@ -120,6 +123,8 @@ def prepare(
     if epochs is not None:
         one_step = train_set.passes(options.get("accumulate", 1), options.get("batch", kind.batch(dataset)))
         steps = max(1, round(epochs / one_step))
+        if steps > MOST_STEPS:
+            raise UserError(f"{epochs:g} epochs of these data take {steps:,} steps; at most {MOST_STEPS:,} are made")
     tell = reading.get("on_progress") or silent
     plan = kind.plan(PlanRequest(dataset, train_set, minutes, steps, seed, where.type, wished, options, tell))
     reasons = (*plan.reasons, *wishes.notes)

@@ -8,11 +8,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from reverie.base.errors import UserError
-from reverie.base.spec import parse
+from reverie.base.spec import one_line, parse
 from reverie.data.memory import DataSource
 from reverie.runs import folder
-from reverie.runs.config import Config, build_model
+from reverie.runs.config import Config, TrainingConfig, build_model
 from reverie.runs.lock import Lock
 from reverie.runs.reread import CHOSEN, placed, reread
 from reverie.runs.run import Run, choose_device
@@ -35,7 +37,11 @@ def _longer(run: Run, minutes: float | None, steps: int | None) -> Config:
         length = {"minutes": rows[-1]["seconds"] / 60 + (minutes if minutes is not None else (steps or 0) / per_minute)}
     else:
         length = {"steps": rows[-1]["i"] + (steps if steps is not None else max(1, round((minutes or 0) * per_minute)))}
-    return run.config.model_copy(update={"training": now.model_copy(update=length)})
+    try:
+        training = TrainingConfig.model_validate({**now.model_dump(), **length})
+    except ValidationError as error:
+        raise UserError(f"cannot go on for so long: {one_line(error)}") from None
+    return run.config.model_copy(update={"training": training})
 
 
 def _differences(config: Config, given: Mapping[str, Any]) -> list[str]:
@@ -95,6 +101,7 @@ def resume(
             given |= {key: value for key, value in (("minutes", minutes), ("steps", steps)) if value is not None}
         if changed := _differences(config, given):
             raise UserError(f"{path} was begun with other settings: {'; '.join(changed)}; leave them out, or train a new run")
+        checkpoints.check_fit(path, config)
         model, fresh = build_model(config), checkpoints.is_untrained(path)
         if fresh:
             start.carry_again(model, config)

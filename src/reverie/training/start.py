@@ -16,14 +16,13 @@ from reverie.base.spec import Spec
 from reverie.data import Dataset
 from reverie.data.augment import told_entries
 from reverie.data.kind import described, kind_of
-from reverie.families.diffusion.family import OF_THE_DATA
+from reverie.families.diffusion.family import NET, OF_THE_DATA
 from reverie.families.diffusion.settings import settings_of
 from reverie.families.model import Family, Model
 from reverie.runs import folder
 from reverie.runs.config import Config, StartConfig
 from reverie.runs.run import Run, load
 
-NET = "denoiser.net."
 LABELS, TOLD, BIAS = f"{NET}label.table", f"{NET}told.weight", f"{NET}tell.2.bias"
 LEAST_FITTING = 0.5  # of the weights must fit, or the run is no start
 RATE = 0.5  # of the usual learning rate

@@ -23,6 +23,7 @@ from reverie.runs import folder
 from reverie.runs.lock import Lock
 from reverie.runs.run import Run
 from reverie.runs.step import Step
+from reverie.runs.weights import write_weights
 from reverie.training import checkpoints
 from reverie.training.autoguide import EARLY, choose_autoguidance
 from reverie.training.claim import LOSS_PICTURE, sweep
@@ -124,7 +125,7 @@ class Training:
         elif learner.i and whole and learner.is_finite():
             between = {"last": learner.last} if learner.window else {}
             checkpoints.write(path, learner.snapshot(), {"good": learner.good, **between})
-            folder.write_weights(path, learner.average.model)
+            write_weights(path, self.run.config, learner.average.model)
             save(loss_curve(self.run.metrics()), own_file(path, LOSS_PICTURE))
 
     def _work(self, stop: Callable[[], bool], mind_threads: Callable[[], None]) -> Iterator[Step]:
@@ -145,13 +146,13 @@ class Training:
                 began = time.monotonic()
                 early = run.path / folder.EARLY_FILE
                 if keeps_early and step.loss is not None and step.fraction >= EARLY and not early.exists():
-                    folder.write_weights(run.path, run.model, folder.EARLY_FILE)
+                    write_weights(run.path, run.config, run.model, folder.EARLY_FILE)
                 if step.held_out is not None and step.held_out < best:
                     best = step.held_out
                     checkpoints.write(run.path, learner.last, name=checkpoints.BEST)
                 if step.loss is not None and writing <= WRITE_SHARE * step.seconds:
                     checkpoints.write(run.path, learner.good if learner.good.facts.i else learner.last)
-                    folder.write_weights(run.path, run.model)
+                    write_weights(run.path, run.config, run.model)
                 writing += time.monotonic() - began
                 yield step
         if not stop():

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from reverie.base.errors import UserError, pick
 from reverie.base.spec import Spec, build, complete, one_line, parse
+from reverie.base.tensors import Form, forms_of
 from reverie.data import Dataset
 from reverie.data.augment import read, told_entries
 from reverie.data.augment_plan import choose_augment
@@ -22,12 +23,13 @@ from reverie.diffusion.plan import PRESETS, check_width, expectation, network_fo
 from reverie.diffusion.schedule import SCHEDULES
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.sampling import OPTIONS
-from reverie.families.diffusion.settings import DiffusionSettings, build_diffusion
+from reverie.families.diffusion.settings import DiffusionSettings, build_diffusion, plan_network
 from reverie.families.model import Family, FamilyPlan, Likelihood, PlanRequest
 from reverie.nets import NETWORKS
 
 SPEED = {True: 6e10, False: 5e12}  # floating-point operations a second, about, of a CPU with two cores and of a GPU
 SPREAD_SAMPLE = 2000  # images enough to know their standard deviation
+NET = "denoiser.net."  # before the names of the network's tensors among the model's
 OF_THE_DATA = ("channels", "height", "width", "labels", "told")  # options of a network that are not chosen
 
 
@@ -127,6 +129,11 @@ class DiffusionFamily(Family[DiffusionSettings]):
     def build(self, settings: DiffusionSettings, shape: tuple[int, ...], labels: int, seed: int) -> Diffusion:
         """Make the model; see `reverie.families.diffusion.settings`."""
         return build_diffusion(settings, shape, labels, seed)
+
+    def forms(self, settings: DiffusionSettings, shape: tuple[int, ...], labels: int) -> dict[str, Form]:
+        """Return the forms of the network's tensors, which are all that there are."""
+        planned = plan_network(settings, shape, labels)
+        return {f"{NET}{name}": form for name, form in forms_of(planned.state_dict()).items()}
 
     def agrees(self, settings: DiffusionSettings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
         """Tell whether an option is what settings have; a network by its plan, but for what another version may plan."""
