@@ -17,9 +17,12 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from reverie.base.errors import UserError, pick
+from reverie.data.room import Share
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # told by content, never by name; nothing that runs a program
 PIXEL_LIMIT = 64_000_000
+PIXELS = Share(PIXEL_LIMIT)  # that are decoded at a time, by all threads together
+STRIP = 2**20  # pixels that are worked on at a time where each takes many bytes
 SIDE_LIMIT = 1024
 DEFAULT_SIDE = 64
 KINDS = {
@@ -121,8 +124,9 @@ def header_of(image: Image.Image) -> Header:
 def fitted(image: Image.Image, recipe: Recipe) -> np.ndarray:
     """Return the first frame of an open image, upright, in the form asked for.  Returns (C, H, W) uint8."""
     try:
-        image.load()
-        return shape(plain(_upright(image), recipe.channels), recipe)
+        with PIXELS.of(image.width * image.height):
+            image.load()
+            return shape(plain(_upright(image), recipe.channels), recipe)
     except Exception as error:  # decoders answer a hostile file with nearly any exception
         raise Broken(_why(error)) from None
 
@@ -141,14 +145,23 @@ def decode(data: bytes, recipe: Recipe) -> np.ndarray:
 
 def plain(image: Image.Image, channels: int) -> Image.Image:
     """Return the image as L, RGB or RGBA; transparency is laid over white unless it is kept (4 channels)."""
+    mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
     if image.mode[0] == "I" or image.mode == "F":
-        image = Image.fromarray(_eight_bits(np.asarray(image), image))
-    if channels == 4:
-        return image.convert("RGBA")
-    if _transparent(image):
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image)
-    return image.convert("L" if channels == 1 else "RGB")
+        image = _eight_bits(image)
+    if channels == 4 or not _transparent(image):
+        return image.convert(mode)
+    out = Image.new(mode, image.size)
+    for box in _strips(image):
+        strip = image.crop(box).convert("RGBA")
+        out.paste(Image.alpha_composite(Image.new("RGBA", strip.size, (255, 255, 255, 255)), strip).convert(mode), box[:2])
+    return out
+
+
+def _strips(image: Image.Image) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the boxes of an image, a few rows each, that are worked on one after another, so that copies are small."""
+    rows = max(1, STRIP // max(1, image.width))
+    for top in range(0, image.height, rows):
+        yield 0, top, image.width, min(top + rows, image.height)
 
 
 def shape(image: Image.Image, recipe: Recipe) -> np.ndarray:
@@ -202,8 +215,9 @@ def _turn(image: Image.Image) -> int:
 
 
 def _upright(image: Image.Image) -> Image.Image:
+    """Return the image turned as its header states, and the image itself, not a copy, where nothing is to be turned."""
     try:
-        return ImageOps.exif_transpose(image)
+        return ImageOps.exif_transpose(image) if image.getexif().get(ORIENTATION, 1) != 1 else image
     except Exception:  # damaged EXIF data are no reason to lose an image that can be decoded
         return image
 
@@ -213,10 +227,15 @@ def _transparent(image: Image.Image) -> bool:
     return image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info or palette.endswith("A")
 
 
-def _eight_bits(values: np.ndarray, image: Image.Image) -> np.ndarray:
+def _eight_bits(image: Image.Image) -> Image.Image:
     """Bring deep pixels to 8 bits: 16-bit by 257, others by the range they are meant in as far as it can be told."""
-    deep = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    low, high = float(deep.min()), float(deep.max())
+
+    def values(box: tuple[int, int, int, int]) -> np.ndarray:
+        return np.nan_to_num(np.asarray(image.crop(box)).astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+
+    ranges = [(float(strip.min()), float(strip.max())) for strip in map(values, _strips(image))]
+    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+    base = 0.0
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
         top = 65535.0
     elif image.mode == "F" and low >= 0 and high <= 1:
@@ -224,8 +243,12 @@ def _eight_bits(values: np.ndarray, image: Image.Image) -> np.ndarray:
     elif low >= 0 and high <= 65535:
         top = 255.0 if high <= 255 else 65535.0
     else:  # no known range: the image's own
-        deep, top = deep - low, max(high - low, 1e-12)
-    return np.asarray((deep * (255.0 / top)).round().clip(0, 255).astype(np.uint8))
+        base, top = low, max(high - low, 1e-12)
+    out = Image.new("L", image.size)
+    for box in _strips(image):
+        pixels = ((values(box) - base) * (255.0 / top)).round().clip(0, 255).astype(np.uint8)
+        out.paste(Image.fromarray(pixels), box[:2])
+    return out
 
 
 def _why(error: Exception) -> str:

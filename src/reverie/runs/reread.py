@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reverie.base.errors import UserError
+from reverie.base.visible import storable
 from reverie.data import DATASETS, FROM_FILES, Dataset, load_data
 from reverie.data.memory import MEMORY, DataSource, in_memory
 from reverie.runs.config import DataConfig
@@ -22,7 +23,7 @@ def kept_reading(options: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]
     """Return the options to store in a run: those given, with what was chosen in place of auto."""
     given = {key: options[key] for key in KEPT if options.get(key) is not None and options[key] != "auto"}
     if "data_dir" in given:
-        given["data_dir"] = str(Path(given["data_dir"]).expanduser().resolve())
+        given["data_dir"] = storable(str(Path(given["data_dir"]).expanduser().resolve()))
     return {**{key: dataset.report[place] for key, place in CHOSEN.items() if place in dataset.report}, **given}
 
 

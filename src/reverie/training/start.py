@@ -12,6 +12,7 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.spec import Spec
+from reverie.base.visible import storable
 from reverie.data import Dataset
 from reverie.data.augment import told_entries
 from reverie.data.kind import described, kind_of
@@ -89,7 +90,7 @@ def check_shape(run: Run, dataset: Dataset) -> None:
 def record(run: Run) -> StartConfig:
     """Return what a run says of the one it started from: where it was, and a hash of its weights."""
     content = (run.path / folder.WEIGHTS_FILE).read_bytes()
-    return StartConfig(run=str(Path(run.path).resolve()), weights=hashlib.sha256(content).hexdigest()[:16])
+    return StartConfig(run=storable(str(Path(run.path).resolve())), weights=hashlib.sha256(content).hexdigest()[:16])
 
 
 def carry_again(model: Model, config: Config) -> None:
