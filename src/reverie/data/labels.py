@@ -234,7 +234,8 @@ def _read(entry: Entry, file: str, known: frozenset[str]) -> tuple[dict[str, str
                 if len(columns) < COLUMNS_MOST:
                     columns.update(row)
                 for key in COLUMNS:
-                    _keep(row, key, known, found[key], absent[key])
+                    if key in row:
+                        _keep(row, key, known, found[key], absent[key])
     except UserError:
         raise
     except Exception as error:  # a damaged zip entry, wrong encoding, a field without end
@@ -266,8 +267,10 @@ def _lines(text: io.TextIOWrapper, file: str) -> Iterator[str]:
 
 
 def _csv_rows(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    for row in csv.DictReader(lines, restkey="", restval=None, skipinitialspace=True):
-        yield {str(k).strip().lower(): v for k, v in row.items()}
+    rows = csv.reader(lines, skipinitialspace=True)
+    columns = [name.strip().lower() for name in next(rows, [])]
+    for row in rows:
+        yield dict(zip(columns, row, strict=False))  # a short row lacks columns, and what is over has none
 
 
 def _jsonl_rows(lines: Iterator[str], file: str) -> Iterator[dict[str, Any]]:

@@ -125,10 +125,14 @@ def fitted(image: Image.Image, recipe: Recipe) -> np.ndarray:
     """Return the first frame of an open image, upright, in the form asked for.  Returns (C, H, W) uint8."""
     try:
         with PIXELS.of(image.width * image.height):
-            image.load()
-            return shape(plain(_upright(image), recipe.channels), recipe)
+            return _fitted(image, recipe)
     except Exception as error:  # decoders answer a hostile file with nearly any exception
         raise Broken(_why(error)) from None
+
+
+def _fitted(image: Image.Image, recipe: Recipe) -> np.ndarray:
+    image.load()
+    return shape(plain(_upright(image), recipe.channels), recipe)
 
 
 def decode(data: bytes, recipe: Recipe) -> np.ndarray:
@@ -138,7 +142,11 @@ def decode(data: bytes, recipe: Recipe) -> np.ndarray:
             _check_pixels(image)
             if image.format == "JPEG":  # photos are many times larger than needed: decode them at a fraction
                 image.draft(None, (3 * max(recipe.height, recipe.width),) * 2)
-            return fitted(image, recipe)
+            with PIXELS.of(image.width * image.height):
+                try:
+                    return _fitted(image, recipe)
+                finally:
+                    image.close()  # its pixels go before another image's come
     except Exception as error:  # decoders answer a hostile file with nearly any exception
         raise Broken(_why(error)) from None
 
@@ -233,17 +241,16 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     def values(box: tuple[int, int, int, int]) -> np.ndarray:
         return np.nan_to_num(np.asarray(image.crop(box)).astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
 
-    ranges = [(float(strip.min()), float(strip.max())) for strip in map(values, _strips(image))]
-    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
-    base = 0.0
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
-        top = 65535.0
-    elif image.mode == "F" and low >= 0 and high <= 1:
-        top = 1.0
-    elif low >= 0 and high <= 65535:
-        top = 255.0 if high <= 255 else 65535.0
-    else:  # no known range: the image's own
-        base, top = low, max(high - low, 1e-12)
+    base, top = 0.0, 65535.0
+    if not (image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))):
+        ranges = [(float(strip.min()), float(strip.max())) for strip in map(values, _strips(image))]
+        low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+        if image.mode == "F" and low >= 0 and high <= 1:
+            top = 1.0
+        elif low >= 0 and high <= 255:
+            top = 255.0
+        elif not (low >= 0 and high <= 65535):  # no known range: the image's own
+            base, top = low, max(high - low, 1e-12)
     out = Image.new("L", image.size)
     for box in _strips(image):
         pixels = ((values(box) - base) * (255.0 / top)).round().clip(0, 255).astype(np.uint8)

@@ -243,6 +243,10 @@ def _parquet_words(parquet: Any, path: Path, column: str) -> list[str]:
     out: list[str] = []
     held: dict[str, str] = {}
     with parquet.ParquetFile(path, read_dictionary=[column]) as file:
+        groups = (file.metadata.row_group(k) for k in range(file.metadata.num_row_groups))
+        chunks = (group.column(k) for group in groups for k in range(group.num_columns))
+        unpacked = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == column)
+        check_size(3 * unpacked, path.stat().st_size, f"the column {column} of {path}", "choose another one for labels")
         for batch in file.iter_batches(ROWS_AT_ONCE, columns=[column], use_threads=False):
             values = batch.column(0)
             if not hasattr(values, "dictionary"):
