@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,16 +19,22 @@ from tests.fuzz.files import DATA, PICTURES, SETTINGS, place, saved
 RUNS = Path(__file__).parents[1] / "runs" / "format1"
 LONG = {"evaluate", "compare", "gallery", "train-classifier", "restore", "inpaint", "edit", "invert", "interpolate", "illusion"}
 READING: dict[str, tuple[str, ...]] = {
-    "--size": ("4", "8x6", "1", "0", "1025", "9x", "\x1b[1m"), "--fit": ("pad", "stretch", "crop", "none"), "--channels": ("1", "3", "4", "2"),
-    "--labels": ("none", "folder", "name", "csv", "jsonl", "label", "top-folder", "\x1b"), "--strict": (), "--json": (), "--seed": ("1", "-1"),
-}  # fmt: skip
+    "--size": ("4", "8x6", "1", "0", "1025", "9x", "\x1b[1m"),
+    "--fit": ("pad", "stretch", "crop", "none"),
+    "--channels": ("1", "3", "4", "2"),
+    "--labels": ("none", "folder", "name", "csv", "jsonl", "label", "top-folder", "\x1b"),
+    "--strict": (),
+    "--json": (),
+    "--seed": ("1", "-1"),
+}
 HOW_MUCH = ("-1", "0", "1", "2", "nan", "inf", "1e999", "9" * 30, "", "x", "\u0663", "1_0", "0x1", "2.5", "-0", "1e-300")
-# What a long command is given is refused, and small numbers keep the others short.
-WHAT = (*(word for word in WORDS if "\x00" not in word and "\ud800" not in word), "run", "data.csv", "pictures", "spiral", "gone", ".", "out")
+PLACES = ("run", "data.csv", "pictures", "spiral", "gone", ".", "out")
+WHAT = (*(word for word in WORDS if "\x00" not in word and "\ud800" not in word), *PLACES)
 SPECS = (
-    "mlp", "mlp:hidden=4", "mlp:hidden=-1", "mlp:hidden=1e9", "unet", "linear:steps=2", "linear:steps=0", "ddim:eta=nan", "karras:rho=0", "a:b=c",
-    "none", "auto", "gaussian", "mixture:components=0", "pca:components=99", "gaussian,pca", "flip,shift:share=2", ":", "a=b", "v", "10:1.5,8:-1",
-    "cosine", "good", "muon", "bf16", "step", "all", "0", "1:nan", "spiral", "0.1,0.2", "1,0", "left-half", "0:1,0:1", "upscale:factor=3",
+    "mlp", "mlp:hidden=4", "mlp:hidden=-1", "mlp:hidden=1e9", "unet", "linear:steps=2", "linear:steps=0", "ddim:eta=nan",
+    "karras:rho=0", "a:b=c", "none", "auto", "gaussian", "mixture:components=0", "pca:components=99", "gaussian,pca",
+    "flip,shift:share=2", ":", "a=b", "v", "10:1.5,8:-1", "cosine", "good", "muon", "bf16", "step", "all", "0", "1:nan",
+    "spiral", "0.1,0.2", "1,0", "left-half", "0:1,0:1", "upscale:factor=3",
 )  # fmt: skip
 
 
@@ -70,7 +75,7 @@ def read(root: Path, chance: random.Random) -> Case:
         content = dict(content)
         file = chance.choice(list(content))
         if chance.random() < 0.3:
-            content[os.fsdecode(os.fsencode(chance.choice(NAMES))).strip("/.").replace("../", "") or "x.png"] = content[file]
+            content[chance.choice(NAMES).strip("/.").replace("../", "") or "x.png"] = content[file]
         content[file] = damaged(file, content[file], chance)
     else:
         content = damaged(name, content, chance)
@@ -86,7 +91,9 @@ def _picture(root: Path, chance: random.Random) -> Case:
     name, content = chance.choice([*PICTURES.items(), ("a.npy", saved(only=np.linspace(0, 1, 64).reshape(8, 8)))])
     path = place(root, name, damaged(name, content, chance))
     shape = chance.choice(((1, 8, 8), (3, 8, 8), (3, 5, 9)))
-    return Case(call=(lambda: read_picture(path, shape, "image")) if chance.random() < 0.5 else (lambda: read_mask(path, shape)))
+    return Case(
+        call=(lambda: read_picture(path, shape, "image")) if chance.random() < 0.5 else (lambda: read_mask(path, shape))
+    )
 
 
 def run_file(root: Path, chance: random.Random) -> Case:
@@ -104,7 +111,9 @@ def run_file(root: Path, chance: random.Random) -> Case:
     place(root, "run", content)
     match chance.randrange(24):
         case number if number < 9:
-            return Case(("sample", "run", "-n", "2", "--steps", "2", "--out", chance.choice(("out/a.npy", "out/a.png", "out/b/"))))
+            return Case(
+                ("sample", "run", "-n", "2", "--steps", "2", "--out", chance.choice(("out/a.npy", "out/a.png", "out/b/")))
+            )
         case number if number < 15:
             return Case(("inspect", "run"))
         case number if number < 20:
@@ -114,7 +123,9 @@ def run_file(root: Path, chance: random.Random) -> Case:
         case 21 if kind == "points":
             return Case(("train", "patterns", "--points", "40", "--from", "run", "--steps", "1", "--out", "out/from"))
         case _:
-            return Case(("train", "--resume", "run", *(("--extend", "--steps", "1") if chance.random() < 0.5 else ())), owned=("run",))
+            return Case(
+                ("train", "--resume", "run", *(("--extend", "--steps", "1") if chance.random() < 0.5 else ())), owned=("run",)
+            )
 
 
 @cache
@@ -163,12 +174,17 @@ def options(root: Path, chance: random.Random) -> Case:
         words += [flag] if option.is_flag else [flag, chance.choice(pool)]
     if name[0] in LONG:
         words += [chance.choice(("--nothing", "--device=none", "--seed=-1", "-n=x", "--seed"))]
-    if "--out" in words and name != ("gallery",):
-        words = [w if before != "--out" or w.startswith("out") else "out/" + w.strip("/.") for before, w in zip(["", *words], words, strict=False)]
+    for k, word in enumerate(words[1:], 1):
+        if words[k - 1] == "--out" and not word.startswith("out"):
+            words[k] = "out/" + word.strip("/.")
     return Case(tuple(words), owned=("run",) if "--resume" in words or name == ("train-classifier",) else ())
 
 
-KINDS: dict[str, tuple[Callable[[Path, random.Random], Case], int]] = {"read": (read, 14), "run": (run_file, 2), "options": (options, 4)}
+KINDS: dict[str, tuple[Callable[[Path, random.Random], Case], int]] = {
+    "read": (read, 14),
+    "run": (run_file, 2),
+    "options": (options, 4),
+}
 
 
 def make(kind: str, number: int, root: Path) -> Case:

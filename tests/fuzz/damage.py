@@ -12,9 +12,10 @@ import zlib
 
 NUMBERS = (0, 1, 2, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**24, 2**24 + 1, 2**31 - 1, 2**31, 2**32 - 1)
 WORDS = (
-    "", "0", "-1", "1", "nan", "inf", "-inf", "1e999", "1e-999", "9" * 400, "True", "None", "null", "true", "[]", "{}", "[" * 5000,
-    '"', "'", "\x00", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "a\nb", "\u202etxt", "\ud800", "é" * 50, "=1+1", "../../x", "/",
-    "(True, 2)", "(2,)", "()", "|O", "<f8", ">i2", "<U4", "<U99999999", "|V8", "file_name", "label", "2**64", "0x1F", "\uff11", "$x_$",
+    "", "0", "-1", "1", "nan", "inf", "-inf", "1e999", "1e-999", "9" * 400, "True", "None", "null", "true", "[]", "{}",
+    "[" * 5000, '"', "'", "\x00", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "a\nb", "\u202etxt", "\ud800", "é" * 50, "=1+1", "../../x", "/",
+    "(True, 2)", "(2,)", "()", "|O", "<f8", ">i2", "<U4", "<U99999999", "|V8", "file_name", "label", "2**64", "0x1F",
+    "\uff11", "$x_$",
 )  # fmt: skip
 NAMES = (
     "", "/", "../up.png", "/etc/x.png", "a\x1b[2J.png", "b\n.png", "c\udce9.png", "\u202egnp.png", "=cmd.png", "x/\x07/y.png",
@@ -72,14 +73,21 @@ def rezipped(content: bytes, chance: random.Random) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as after:
         for name, inner in files:
-            try:
-                after.writestr(zipfile.ZipInfo(name), inner)
-            except (ValueError, UnicodeError, IndexError):  # Python would not write it; others do
-                info = zipfile.ZipInfo("x")
-                info.filename = name.encode("latin-1", "replace").decode("latin-1") or "x"
-                after.writestr(info, inner)
-    made = buffer.getvalue()
-    return made.replace(b"x.png", b"\x00.png") if chance.random() < 0.1 else made
+            info = zipfile.ZipInfo("x")
+            info.filename = name.encode("utf-8", "replace").decode() or "\x01"
+            after.writestr(info, inner)
+    return _nameless(buffer.getvalue())
+
+
+def _nameless(content: bytes) -> bytes:
+    """Take the names of one letter, \\x01, away from the entries of an archive, as Python would not write them."""
+    out = bytearray(content)
+    for mark, at, size in ((b"PK\3\4", 26, 30), (b"PK\1\2", 28, 46)):
+        begin = -1
+        while (begin := out.find(mark, begin + 1)) >= 0:
+            if out[begin + at : begin + at + 4] == b"\1\0\0\0" and out[begin + size : begin + size + 1] == b"\1":
+                out[begin + at : begin + at + 4] = b"\0\0\1\0"
+    return bytes(out)
 
 
 def rechunked(content: bytes, chance: random.Random) -> bytes:

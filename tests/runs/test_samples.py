@@ -176,3 +176,10 @@ def test_too_many_for_a_film_or_a_sheet_are_refused_at_once(command, patterns_ru
     with pytest.raises(UserError, match="film"):
         patterns_run.sample(100_000, film=True)
     assert not list(tmp_path.iterdir())
+
+
+def test_no_label_is_taken_for_a_formula(tmp_path: Path) -> None:
+    labels = ["=1+1", "@x", "-2", "+a", "cat", "-1.5e", "3"]
+    Samples(np.zeros((7, 2), np.float32), labels=labels).save(tmp_path / "x.npy")
+    rows = (tmp_path / "x.labels.csv").read_text().splitlines()
+    assert rows == ["index,label", "0,'=1+1", "1,'@x", "2,-2", "3,'+a", "4,cat", "5,'-1.5e", "6,3"]

@@ -189,7 +189,7 @@ def array_labels(labels: np.ndarray | None, count: int, source: str) -> tuple[Te
     different, which = np.unique(flat, return_inverse=True)
     try:
         values: list[Any] = different.tolist()
-    except ValueError:  # a number that no letter has
+    except (ValueError, SystemError):  # numpy answers either to a number that no letter has
         raise UserError(f"{source} has labels that are no text; give each class a whole number or a name") from None
     if flat.dtype.kind == "f":
         if not all(float(v).is_integer() for v in values):

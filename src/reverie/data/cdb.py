@@ -146,9 +146,8 @@ def read_cdb_files(
     height, width = options.size or (whole_side(min(side, DEFAULT_SIDE)),) * 2
     recipe = Recipe(height, width, 1, "crop" if options.fit == "auto" else options.fit)
     total = sum(len(f) for f in files)
-    if options.size is None:
-        packed = sum(len(f.data) for f in files)
-        check_size(total * height * width, packed, ", ".join(str(f.path) for f in files), "choose a smaller --size")
+    packed = sum(len(f.data) for f in files)
+    check_size(total * side**2, packed, str(paths[0]), "get the file again, or take the large images out")
     out = room_for((total, 1, height, width))
     if out is None:
         raise UserError(f"there is no room for {total:,} images of {height}x{width}; choose a smaller --size")

@@ -21,6 +21,7 @@ from reverie.data.room import Share
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # told by content, never by name; nothing that runs a program
 PIXEL_LIMIT = 64_000_000
+FORMAT_LIMITS = {"WEBP": 32_000_000}  # its decoder holds six copies of an image
 PIXELS = Share(PIXEL_LIMIT)  # that are decoded at a time, by all threads together
 STRIP = 2**20  # pixels that are worked on at a time where each takes many bytes
 SIDE_LIMIT = 1024
@@ -207,8 +208,9 @@ FITS = {"crop": _crop, "pad": _pad, "stretch": _stretch}
 
 
 def _check_pixels(image: Image.Image) -> None:
-    if image.width * image.height > PIXEL_LIMIT:
-        raise Broken(f"too large ({image.width} x {image.height} pixels; the limit is {PIXEL_LIMIT // 10**6} megapixels)")
+    most = FORMAT_LIMITS.get(image.format or "", PIXEL_LIMIT)
+    if image.width * image.height > most:
+        raise Broken(f"too large ({image.width} x {image.height} pixels; the limit is {most // 10**6} megapixels)")
 
 
 def _turn(image: Image.Image) -> int:
