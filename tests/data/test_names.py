@@ -182,7 +182,7 @@ def test_mnist_is_downloaded_into_the_cache_and_found_there(server: Server) -> N
     assert {p.name for p in (cache_folder() / "mnist").iterdir()} == set(server.files)
     kept.write_bytes(whole[:-1])
     server.files = {}
-    with pytest.raises(UserError, match="is damaged, and .* answered 404"):
+    with pytest.raises(UserError, match=r"is damaged, and .* answered 404"):
         load(0, 0, Options())
 
 

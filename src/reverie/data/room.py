@@ -24,8 +24,8 @@ def check_size(needed: int, packed: int, where: str, advice: str) -> None:
     """Refuse data that would take much more memory than their file is large.  needed, packed: bytes."""
     if needed > max(ALWAYS, TIMES * packed):
         raise UserError(
-            f"{where} has {packed / 2**20:,.1f} MiB and would become {needed / 2**20:,.0f} MiB, as files do that are made to fill"
-            f" the memory; {advice}"
+            f"{where} has {packed / 2**20:,.1f} MiB and would become {needed / 2**20:,.0f} MiB, as files do that are"
+            f" made to fill the memory; {advice}"
         )
 
 
