@@ -235,10 +235,10 @@ def test_labels_that_are_no_text_are_refused(tmp_path: Path) -> None:
         load_data(str(tmp_path / "a.npz"))
 
 
-def pictures(root: Path, kind: str, mode: str, **options: object) -> Path:
-    """Write four pictures of nearly 64 megapixels, of one colour."""
+def pictures(root: Path, kind: str, mode: str, height: int = 8000, **options: object) -> Path:
+    """Write four pictures of 64 megapixels or fewer, of one colour."""
     for k in range(4):
-        Image.new(mode, (8000, 7990 + k)).save(root / f"{k}.{kind}", **options)  # type: ignore[arg-type]
+        Image.new(mode, (8000, height - k)).save(root / f"{k}.{kind}", **options)  # type: ignore[arg-type]
     return root
 
 
@@ -246,7 +246,7 @@ LARGE: dict[str, Callable[[Path], Path]] = {
     "png 16-bit": lambda root: pictures(root, "png", "I;16"),
     "png RGBA": lambda root: pictures(root, "png", "RGBA"),
     "tif float": lambda root: pictures(root, "tif", "F", compression="tiff_deflate"),
-    "webp": lambda root: pictures(root, "webp", "RGBA", lossless=True, method=0),
+    "webp": lambda root: pictures(root, "webp", "RGBA", 4000, lossless=True, method=0),
     "jpg": lambda root: pictures(root, "jpg", "RGB", progressive=True),
     "points.npz": lambda root: npz(root / "a.npz", (25_000_000, 1), "|u1"),
     "deep.npz": lambda root: npz(root / "a.npz", (300, 300, 300, 3), "<f4"),

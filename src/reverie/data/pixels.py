@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
@@ -125,7 +125,7 @@ def header_of(image: Image.Image) -> Header:
 def fitted(image: Image.Image, recipe: Recipe) -> np.ndarray:
     """Return the first frame of an open image, upright, in the form asked for.  Returns (C, H, W) uint8."""
     try:
-        with PIXELS.of(image.width * image.height):
+        with _share(image):
             return _fitted(image, recipe)
     except Exception as error:  # decoders answer a hostile file with nearly any exception
         raise Broken(_why(error)) from None
@@ -143,7 +143,7 @@ def decode(data: bytes, recipe: Recipe) -> np.ndarray:
             _check_pixels(image)
             if image.format == "JPEG":  # photos are many times larger than needed: decode them at a fraction
                 image.draft(None, (3 * max(recipe.height, recipe.width),) * 2)
-            with PIXELS.of(image.width * image.height):
+            with _share(image):
                 try:
                     return _fitted(image, recipe)
                 finally:
@@ -207,8 +207,17 @@ def _pad(image: Image.Image, size: tuple[int, int]) -> Image.Image:
 FITS = {"crop": _crop, "pad": _pad, "stretch": _stretch}
 
 
+def _most(image: Image.Image) -> int:
+    return FORMAT_LIMITS.get(image.format or "", PIXEL_LIMIT)
+
+
+def _share(image: Image.Image) -> AbstractContextManager[None]:
+    """Wait until there is memory for the pixels of an image; those of a format that takes more count for more."""
+    return PIXELS.of(image.width * image.height * PIXEL_LIMIT // _most(image))
+
+
 def _check_pixels(image: Image.Image) -> None:
-    most = FORMAT_LIMITS.get(image.format or "", PIXEL_LIMIT)
+    most = _most(image)
     if image.width * image.height > most:
         raise Broken(f"too large ({image.width} x {image.height} pixels; the limit is {most // 10**6} megapixels)")
 
