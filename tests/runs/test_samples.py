@@ -307,3 +307,10 @@ def test_sigterm_ends_sampling_as_control_c_does(command, patterns_run: Run, mon
     code, _, err = command("sample", patterns_run.path, "-n", 12, "--steps", 2, "--out", tmp_path / "x.npy")
     assert code == 143 and "the first 4 of 12 samples are in" in err and "Traceback" not in err
     assert sorted(listed(tmp_path)) == ["x.partial.labels.csv", "x.partial.npy"]
+
+
+def test_no_label_is_taken_for_a_formula(tmp_path: Path) -> None:
+    labels = ["=1+1", "@x", "-2", "+a", "cat", "-1.5e", "3"]
+    Samples(np.zeros((7, 2), np.float32), labels=labels).save(tmp_path / "x.npy")
+    rows = (tmp_path / "x.labels.csv").read_text().splitlines()
+    assert rows == ["index,label", "0,'=1+1", "1,'@x", "2,-2", "3,'+a", "4,cat", "5,'-1.5e", "6,3"]

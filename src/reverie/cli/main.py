@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from pathlib import Path
@@ -12,6 +13,7 @@ from typer.exceptions import TyperException
 
 from reverie.base.errors import ReverieWarning, UserError, out_of_memory
 from reverie.base.signals import interrupted_by_sigterm
+from reverie.base.visible import visible
 from reverie.cli import restore
 from reverie.cli.evaluate import compare, evaluate
 from reverie.cli.gallery import gallery
@@ -132,13 +134,21 @@ app.command(name="list")(list_names)
 app.command()(runs)
 
 
+def _tell(sentence: str) -> None:
+    """Print one sentence, with whatever names are in it, as one line on standard error."""
+    print(visible(sentence), file=sys.stderr)
+
+
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **also: Any) -> None:
     if issubclass(category, ReverieWarning):
-        print(f"warning: {message}", file=sys.stderr)
+        _tell(f"warning: {message}")
 
 
 def main() -> None:
     """Run the command line: a user's mistake is one sentence and exit code 2, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may lack letters that a name has
+            stream.reconfigure(errors="backslashreplace")
     warnings.showwarning = _show_warning
     warnings.simplefilter("always", ReverieWarning)
     with interrupted_by_sigterm() as request:
@@ -151,19 +161,19 @@ def _run() -> int:
     try:
         code = app(standalone_mode=False)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _tell(f"error: {error}")
         code = USER_MISTAKE
     except TyperException as error:
         if said := _sentence(error):  # nothing to say where the help was printed instead
-            print(f"error: {said}", file=sys.stderr)
+            _tell(f"error: {said}")
         code = USER_MISTAKE
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        print("error: there is not enough memory for this; ask for fewer or smaller things", file=sys.stderr)
+        _tell("error: there is not enough memory for this; ask for fewer or smaller things")
         code = USER_MISTAKE
     except OSError as error:
-        print(f"error: {error.filename or 'the output'}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+        _tell(f"error: {error.filename or 'the output'}: {(error.strerror or str(error)).lower()}")
         code = USER_MISTAKE
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from reverie.base.errors import UserError, pick
 from reverie.base.files import expanded
+from reverie.base.visible import visible
 from reverie.data.arrays import from_array, read_array_file
 from reverie.data.dataset import Dataset, LazyImages, at_once, evaluated_at_once
 from reverie.data.folder import read_images
@@ -76,7 +77,7 @@ def load_data(
 
 
 def _read_path(path: Path, options: Options) -> Dataset:
-    name = path.resolve().name or "data"
+    name = visible(path.resolve().name) or "data"
     if path.is_dir():
         digits, pair = cdb_files(path), find_pair(path)
         if digits:
@@ -86,7 +87,7 @@ def _read_path(path: Path, options: Options) -> Dataset:
         return read_images(path, name, options, _hint(path))
     if not path.is_file():
         raise UserError(f"{path} is neither a file nor a folder; give a folder of images or a data file")
-    stem = path.name.removesuffix(path.suffix) or name
+    stem = visible(path.name.removesuffix(path.suffix)) or name
     if path.suffix.lower() in READERS:
         return READERS[path.suffix.lower()](path, stem, options)
     if looks_like_idx(path):

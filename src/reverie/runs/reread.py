@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from reverie.base.errors import UserError
 from reverie.base.files import expanded
+from reverie.base.visible import storable
 from reverie.data import DATASETS, FROM_FILES, Dataset, load_data
 from reverie.data.memory import MEMORY, DataSource, in_memory
 from reverie.runs.config import DataConfig, Reading
@@ -22,7 +23,7 @@ def kept_reading(options: Mapping[str, Any], dataset: Dataset) -> Reading:
     """Return the options to store in a run: those given, with what was chosen in place of auto."""
     given = {key: options[key] for key in KEPT if options.get(key) is not None and options[key] != "auto"}
     if "data_dir" in given:
-        given["data_dir"] = str(expanded(given["data_dir"]).resolve())
+        given["data_dir"] = storable(str(expanded(given["data_dir"]).resolve()))
     chosen = {key: dataset.report[place] for key, place in CHOSEN.items() if place in dataset.report}
     return cast(Reading, {**chosen, **given})  # the schema checks it when it becomes part of a configuration
 

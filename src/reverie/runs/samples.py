@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, islice
@@ -35,6 +36,7 @@ from reverie.draw.picture import (
 from reverie.runs.outputs import Manifest, check_place, for_images, sample_folder, write_manifest
 
 SUFFIXES = (".npy", ".png", ".gif", ".mp4")
+FORMULA = ("=", "+", "-", "@")  # what spreadsheets take for the beginning of one
 
 
 def is_folder(out: str | Path) -> bool:
@@ -269,15 +271,20 @@ def _write_header(array: BinaryIO, shape: tuple[int, ...]) -> None:
     np.lib.format.write_array_header_1_0(array, {"descr": "<f4", "fortran_order": False, "shape": shape})
 
 
+def _as_text(label: str) -> str:
+    """Return a label that no spreadsheet takes for a formula: what could begin one has an apostrophe before it."""
+    return f"'{label}" if label[:1] in FORMULA and not re.fullmatch(r"[+-]?[\d.]+", label) else label
+
+
 def _write_labels(labels: Sequence[str], path: Path) -> list[Path]:
     """Write labels beside the samples; without any, those of other samples that were here before are removed."""
     if not labels:
         path.unlink(missing_ok=True)
         return []
-    with atomic(path) as aside, aside.open("w", newline="") as file:
+    with atomic(path) as aside, aside.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(("index", "label"))
-        rows.writerows(enumerate(labels))
+        rows.writerows((k, _as_text(label)) for k, label in enumerate(labels))
     return [path]
 
 

@@ -16,6 +16,7 @@ from reverie.base.errors import UserError, pick, unknown
 from reverie.base.noise import check_seed
 from reverie.base.progress import silent
 from reverie.base.spec import Spec, one_line, parse, spoken
+from reverie.base.visible import storable
 from reverie.data import Dataset, load_data
 from reverie.data.describe import describe
 from reverie.data.memory import DataSource
@@ -140,7 +141,7 @@ def prepare(
     config = Config(
         versions={"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()},
         data=DataConfig(
-            name=dataset.name, source=source_of(data),
+            name=dataset.name, source=storable(source_of(data)),
             count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,
             label_counts=tuple(dataset.label_counts()), fingerprint=dataset.fingerprint(),
             reading=kept_reading(reading, dataset),
@@ -152,7 +153,7 @@ def prepare(
             **{key: getattr(training, key) for key in given},
             **({"seed": seed} if seed else {}),
             **asked,
-            **({"from": str(start_from)} if start_from is not None else {}),
+            **({"from": storable(str(start_from))} if start_from is not None else {}),
         },
     )  # fmt: skip
     model = build_model(config)

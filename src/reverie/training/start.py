@@ -13,6 +13,7 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.files import own_file
 from reverie.base.spec import Spec
+from reverie.base.visible import storable
 from reverie.data import Dataset
 from reverie.data.augment import told_entries
 from reverie.data.kind import described, kind_of
@@ -90,7 +91,7 @@ def record(run: Run) -> StartConfig:
     """Return what a run says of the one it started from: where it was, and a hash of its weights."""
     with own_file(run.path, folder.WEIGHTS_FILE).open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    return StartConfig(run=str(Path(run.path).resolve()), weights=weights)
+    return StartConfig(run=storable(str(Path(run.path).resolve())), weights=weights)
 
 
 def carry_again(model: Model, config: Config) -> None:

@@ -15,9 +15,9 @@ from reverie.base.errors import UserError
 from reverie.base.spec import one_line
 from reverie.data import DATASETS, Dataset, evaluated_at_once
 from reverie.data.fitting import said, whole_side
-from reverie.data.folder import MEMORY_LIMIT
 from reverie.data.memory import DataSource, in_memory
 from reverie.data.pixels import parse_size
+from reverie.data.room import MEMORY_LIMIT
 from reverie.families.diffusion.levels import LOOKED_AT, OPTIMUM_MOST
 from reverie.families.model import Family
 from reverie.runs.config import TrainingConfig
