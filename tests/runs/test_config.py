@@ -234,6 +234,7 @@ def test_specs_are_read_from_text() -> None:
         "steps": 40,
         "beta_start": 1e-4,
         "beta_end": 0.02,
+        "scale": True,
     }
     for text in ("ddim:eta", "ddim:eta=", "ddim:eta=nan", "ddim:eta=inf", "ddim:eta=2", "ddpm:variance=none", "ddmi", ""):
         with pytest.raises(UserError):
