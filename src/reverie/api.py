@@ -63,6 +63,7 @@ KINDS: dict[str, tuple[Entry | Table, ...]] = {
     "families": (Table("families", "FAMILIES"),),
     "schedules": (Table("diffusion.schedule", "SCHEDULES"),),
     "targets": (Table("diffusion.pair", "TARGETS"),),
+    "losses": (Table("diffusion.loss", "LOSSES"),),
     "weights": (Table("diffusion.loss", "WEIGHTS"),),
     "times": (Table("diffusion.loss", "TIMES"),),
     "networks": (Table("nets", "NETWORKS"), Table("diffusion.plan", "PRESETS")),

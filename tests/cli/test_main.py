@@ -130,7 +130,7 @@ def test_galleries(command, spiral_run: Run, patterns_run: Run, tmp_path: Path) 
         assert command("gallery", name, "--out", tmp_path / name)[0] == 0
         assert sorted(p.stem for p in (tmp_path / name).iterdir()) == sorted(pictures)
     assert command("gallery", "spiral", spiral_run.path, "--out", tmp_path / "s")[0] == 0
-    wanted = {"forward.png", "reverse.png", "distance.png", "history.png", "optimal.gif"}
+    wanted = {"forward.png", "reverse.png", "distance.png", "history.png", "forward.gif", "optimal.gif"}
     assert {p.name for p in (tmp_path / "s").iterdir()} == wanted
     film = Image.open(tmp_path / "s" / "optimal.gif")
     assert film.n_frames == 41
@@ -186,7 +186,12 @@ MISTAKES = [
     (("evaluate", "{tmp}/nowhere"), "there is no run"),
     (("inspect", "{tmp}/nowhere"), "unknown data"),
     (("list", "smaplers"), "did you mean 'samplers'"),
+    (("train", "spiral", "--out", "{tmp}/r", "--loss", "hubr"), "did you mean 'huber'"),
+    (("train", "spiral", "--out", "{tmp}/r", "--loss", "huber:delta=0"), "delta of the Huber loss must be above 0"),
+    (("train", "spiral", "--out", "{tmp}/r", "--network", "mlp:connector=plus"), "connector"),
     (("gallery", "spiral", "{tmp}/nowhere"), "there is no run"),
+    (("gallery", "forward", "sprial", "--out", "{tmp}/f"), "did you mean 'spiral'"),
+    (("gallery", "forward", "spiral", "--schedule", "linear:steps=10", "--out", "{tmp}/f"), "strictly between 0 and 1"),
     (("gallery", "embeddings", "--out", "{tmp}/file"), "cannot write"),
 ]
 

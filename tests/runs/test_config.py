@@ -47,6 +47,7 @@ TRAINING: dict[str, st.SearchStrategy[Any]] = {
 FAMILY: dict[str, st.SearchStrategy[Any]] = {
     "target": st.sampled_from(["v", "flow"]),
     "sigma_data": st.floats(1e-3, 1e3),
+    "loss": st.sampled_from([{"name": "mse"}, {"name": "huber", "delta": 0.5}]),
     "weight": st.sampled_from(["uniform", "vlb"]),
     "times": st.sampled_from(["uniform", "logit-normal"]),
     "label_dropout": st.floats(0, 1),
@@ -259,6 +260,7 @@ def test_specs_are_read_from_text() -> None:
         "steps": 40,
         "beta_start": 1e-4,
         "beta_end": 0.02,
+        "scale": True,
     }
     for text in ("ddim:eta", "ddim:eta=", "ddim:eta=nan", "ddim:eta=inf", "ddim:eta=2", "ddpm:variance=none", "ddmi", ""):
         with pytest.raises(UserError):

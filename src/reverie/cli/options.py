@@ -127,6 +127,7 @@ def _training(
     ] = None,
     network: Annotated[str | None, named("networks", "Network, with options like mlp:hidden=64", "--network")] = None,
     target: Annotated[str | None, named("targets", "What the network predicts", "--target")] = None,
+    loss: Annotated[str | None, named("losses", "What an error costs, with options like huber:delta=0.5", "--loss")] = None,
     weight: Annotated[str | None, named("weights", "Weight of the loss over noise levels", "--weight")] = None,
     times: Annotated[str | None, named("times", "How training times are drawn", "--times")] = None,
     augment: Annotated[

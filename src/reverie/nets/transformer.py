@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.base.errors import UserError
-from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, SinusoidalEmbedding, map_of_told
+from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, Level, SinusoidalEmbedding, level_embedding, map_of_told
 
 MOST_PATCHES = 2**16  # attention compares each with every other
 
@@ -69,6 +69,7 @@ class Transformer(nn.Module):
         heads: Annotated[int, Field(ge=1, le=64)] = 4,
         labels: Annotated[int, Field(ge=0, le=100_000)] = 0,
         told: Annotated[int, Field(ge=0, le=64)] = 0,
+        embedding: Level = "sinusoidal",
     ) -> None:
         super().__init__()
         if height % patch or width % patch:
@@ -86,7 +87,7 @@ class Transformer(nn.Module):
             raise UserError(f"the transformer's dim must be divisible by 4 times its heads, got {dim} and {heads} heads")
         self.patch, self.rows, self.columns = patch, height // patch, width // patch
         self.places = places(self.rows, self.columns, dim)
-        self.embed = SinusoidalEmbedding(64)
+        self.embed = level_embedding(embedding, 64)
         self.tell = nn.Sequential(nn.Linear(64, dim), nn.SiLU(), nn.Linear(dim, dim))
         self.label = LabelEmbedding(labels, dim) if labels else None
         self.told = map_of_told(told, dim) if told else None

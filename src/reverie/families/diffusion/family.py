@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -17,7 +16,7 @@ from reverie.data import Dataset
 from reverie.data.augment import read, told_entries
 from reverie.data.augment_plan import choose_augment
 from reverie.data.codec import standard_spec
-from reverie.diffusion.loss import TIMES, WEIGHTS
+from reverie.diffusion.loss import LOSSES, TIMES, WEIGHTS
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.plan import PRESETS, check_width, expectation, network_for, plan, slow_size
 from reverie.diffusion.schedule import SCHEDULES
@@ -55,8 +54,9 @@ class DiffusionFamily(Family[DiffusionSettings]):
     found: ClassVar[frozenset[str]] = frozenset({"autoguidance"})
 
     def check(self, wished: Mapping[str, Any]) -> None:
-        """Refuse names and options of network, schedule, target, weight, times and augmentation that are not known."""
+        """Refuse names and options of network, schedule, target, loss, weight, times and augmentation that are not known."""
         super().check(wished)
+        build(LOSSES, wished.get("loss", "mse"), "loss")
         pick(WEIGHTS, wished.get("weight", "uniform"), "weight")
         pick(TIMES, wished.get("times", "stratified"), "way to draw times")
         if wished.get("target") is not None:
@@ -99,7 +99,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
             settings = DiffusionSettings.model_validate({
                 "target": wished.get("target", chosen.target), "sigma_data": spread(request.train), "codec": codec, **times,
                 "schedule": complete(SCHEDULES, wished.get("schedule", chosen.schedule), "schedule"), "network": full,
-                "augment": augment, **given,
+                "loss": complete(LOSSES, wished.get("loss", "mse"), "loss"), "augment": augment, **given,
             })  # fmt: skip
         except ValidationError as error:
             raise UserError(f"cannot train like this: {one_line(error)}") from None
@@ -137,13 +137,14 @@ class DiffusionFamily(Family[DiffusionSettings]):
 
     def agrees(self, settings: DiffusionSettings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
         """Tell whether an option is what settings have; a network by its plan, but for what another version may plan."""
-        if key == "schedule":
-            return json.dumps(complete(SCHEDULES, value, "schedule")) == json.dumps(settings.schedule)
+        if key in ("schedule", "loss"):
+            table: Mapping[str, Any] = SCHEDULES if key == "schedule" else LOSSES
+            return complete(table, value, key) == complete(table, getattr(settings, key), key)
         if key == "network":
-            asked = parse(value)
+            asked, kept = parse(value), complete(NETWORKS, settings.network, "network")  # with options it was kept without
             planned = network_for(shape, labels, asked)
             free = {"stem", "widths", "told"} - asked.keys()
-            return all(json.dumps(planned.get(k)) == json.dumps(v) for k, v in settings.network.items() if k not in free)
+            return all(planned.get(k) == v for k, v in kept.items() if k not in free)
         if key == "augment":
             return value == "auto" or (() if value == "none" else read(value)) == settings.augment
         return super().agrees(settings, key, value, shape, labels)

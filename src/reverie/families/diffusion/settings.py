@@ -15,7 +15,7 @@ from reverie.data.augment import AUGMENTATIONS, build_augment, told_entries
 from reverie.data.codec import CODECS
 from reverie.data.kind import kind_of
 from reverie.diffusion.denoiser import NetDenoiser
-from reverie.diffusion.loss import TIMES, WEIGHTS
+from reverie.diffusion.loss import LOSSES, TIMES, WEIGHTS
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.schedule import SCHEDULES
 from reverie.families.diffusion.model import Diffusion
@@ -43,6 +43,7 @@ class DiffusionSettings(FamilySettings):
     name: Literal["diffusion"] = "diffusion"
     target: str = "v"
     sigma_data: Annotated[float, Field(gt=0, le=10**6)] = 1.0
+    loss: Spec = Field(default={"name": "mse"})
     weight: str = "uniform"
     times: str = "stratified"
     label_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -104,4 +105,5 @@ def build_diffusion(settings: DiffusionSettings, shape: tuple[int, ...], labels:
         net = build(NETWORKS, settings.network, "network")
     denoiser = NetDenoiser(net, schedule, settings.target, settings.sigma_data)
     codec, augment = build(CODECS, settings.codec, "codec"), build_augment(settings.augment, shape)
-    return Diffusion(denoiser, codec, shape, settings.weight, settings.times, settings.label_dropout, augment, labels)
+    drawn = settings.weight, settings.times, settings.label_dropout
+    return Diffusion(denoiser, codec, shape, *drawn, augment, labels, build(LOSSES, settings.loss, "loss"))
