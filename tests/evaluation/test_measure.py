@@ -32,9 +32,9 @@ from reverie.evaluation.section import Section
 from reverie.runs.run import Run
 from reverie.runs.samples import Samples
 from reverie.transport import sliced_wasserstein
+from tests.conftest import TINY
 
 COUNT = 250
-TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -189,11 +189,6 @@ def test_any_function_gives_features(digits: tuple[Dataset, Dataset, np.ndarray,
     assert found.figures["features"]["name"] == "quarters" and abs(gap({"quality": found}, "quality", "kid")) < 3.5
 
 
-@pytest.fixture(scope="module")
-def image_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return reverie.train("digits8", tmp_path_factory.mktemp("runs") / "digits8", steps=60, network=TINY)
-
-
 def test_points_and_their_exact_truth(spiral_run: Run) -> None:
     found = api.evaluate(spiral_run, 400, quick=True)
     figures = found.figures()
@@ -210,11 +205,11 @@ def test_points_and_their_exact_truth(spiral_run: Run) -> None:
     assert verdict(right)[0] == [] and "far_off" in verdict(wrong)[0] and "copied" in verdict(copies)[0]
 
 
-def test_the_command_measures_images_writes_a_report_and_compares(command, image_run: Run, tmp_path: Path) -> None:
+def test_the_command_measures_images_writes_a_report_and_compares(command, digits_run: Run, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    shutil.copytree(image_run.path, other)
+    shutil.copytree(digits_run.path, other)
     words = ("--quick", "-n", 40, "--steps", 4, "--seed", 2)
-    code, out, err = command("evaluate", image_run.path, *words, "--out", tmp_path / "report.html", "--json")
+    code, out, err = command("evaluate", digits_run.path, *words, "--out", tmp_path / "report.html", "--json")
     figures = json.loads(out)
     assert code == 0 and err == "" and figures["samples"] == 40 and figures["seed"] == 2 and figures["verdict"]
     page = (tmp_path / "report.html").read_text()
@@ -223,14 +218,14 @@ def test_the_command_measures_images_writes_a_report_and_compares(command, image
         and page.count("<img") >= 3
         and "http" not in page.split("<body>")[1]
     )
-    code, out, err = command("evaluate", image_run.path, other, *words, "--out", tmp_path / "both.html")
+    code, out, err = command("evaluate", digits_run.path, other, *words, "--out", tmp_path / "both.html")
     assert code == 0 and "no difference between the runs is larger than noise" in out and "ms an image" in err
     assert "Side by side" in (tmp_path / "both.html").read_text()
-    assert command("evaluate", image_run.path, *words, "--quiet", "--features", "pixels") == (0, "", "")
+    assert command("evaluate", digits_run.path, *words, "--quiet", "--features", "pixels") == (0, "", "")
 
 
-def test_a_label_is_measured_against_its_own_data(image_run: Run) -> None:
-    found = api.evaluate(image_run, 20, label="3", steps=3, quick=True)
+def test_a_label_is_measured_against_its_own_data(digits_run: Run) -> None:
+    found = api.evaluate(digits_run, 20, label="3", steps=3, quick=True)
     figures = found["sections"]["labels"]
     assert found["label"] == "3" and list(figures["by_label"]) == ["3"]
     assert found["sections"]["memory"]["training_data"] < 200
@@ -246,8 +241,8 @@ def test_a_label_is_measured_against_its_own_data(image_run: Run) -> None:
         (("--label", "eleven"), "unknown label"),
     ],
 )
-def test_mistakes_of_the_command(command, image_run: Run, words: tuple[str, ...], said: str) -> None:
-    code, out, err = command("evaluate", image_run.path, *(w.format(run=image_run.path) for w in words))
+def test_mistakes_of_the_command(command, digits_run: Run, words: tuple[str, ...], said: str) -> None:
+    code, out, err = command("evaluate", digits_run.path, *(w.format(run=digits_run.path) for w in words))
     assert code == 2 and out == "" and err.startswith("error: ") and err.count("\n") == 1 and said in err
 
 

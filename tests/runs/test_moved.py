@@ -16,9 +16,8 @@ from reverie import api
 from reverie.base.errors import UserError
 from reverie.data import load_data
 from reverie.runs.folder import read_config
+from tests.conftest import TINY
 from tests.data.test_names import place, small_set
-
-TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
 
 
 @pytest.fixture(autouse=True)
