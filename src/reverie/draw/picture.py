@@ -173,7 +173,7 @@ def point_frames(film: Film, labels: Sequence[str] | None, most: int = FILM_FRAM
     """Yield (H, W, 3) frames with x on the left and the x0 estimate on the right."""
     last = film[-1][2]
     limits = window(np.concatenate([film[0][1][:, :2], last[:, :2]]))
-    made = figure(8, 4.3)
+    made = figure(8, 4.3, CLOUDS)
     panels = [plane(axes, limits) for axes in made.subplots(1, 2)]
     clouds = [dots(axes, film[0][1], colours(labels, len(last))) for axes in panels]
     panels[1].set_title("estimate of x0", fontsize=10, color=INK)
