@@ -21,12 +21,13 @@ from reverie.diffusion.denoiser import NULL
 from reverie.diffusion.known import INPAINTERS
 from reverie.diffusion.measurements import MEASUREMENTS
 from reverie.runs.run import Run
-from tests.training.test_image_runs import TINY, draw_folder
+from tests.conftest import TINY
+from tests.training.test_image_runs import draw_folder
 
 
-@pytest.fixture(scope="module")
-def grey_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return reverie.train("digits8", tmp_path_factory.mktemp("runs") / "grey", steps=60, network=TINY)
+@pytest.fixture
+def grey_run(digits_run: Run) -> Run:
+    return digits_run
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ Steps = Annotated[int, Field(ge=2, le=100_000)]
 
 SIGNAL_LIMIT = 0.03  # alpha / sigma at t = 1 above which samplers start from visibly wrong noise
 PURE_NOISE = 1e-7  # alpha / sigma up to which alpha is 0 but for rounding, be it that of a square root
+INVERTED_AT_ONCE = 4096  # times at which a schedule that is inverted is evaluated in one call
 BETA_CAP = 0.999  # the largest beta of schedules that are given by alpha_bar (arXiv:2102.09672)
 
 
@@ -57,19 +58,23 @@ class Schedule(nn.Module, ABC):
         return (d_alpha, d_sigma) if isinstance(t, Tensor) else (float(d_alpha), float(d_sigma))
 
     def invert(self, log_snr: Time) -> Time:
-        """Return the t in [0, 1] with the given log-SNR, by bisection to float64 precision.
+        """Return the t in [0, 1] with the given log-SNR, to float64 precision.  log_snr: float or (B,).
 
-        A log-SNR outside the schedule's range gives the nearer end.
+        The interval is divided into 2^k parts again and again, the fewer the larger the batch: a call takes the same time for
+        one time and for some thousand.  A log-SNR outside the schedule's range gives the nearer end.
         """
         target = as_time(log_snr)
         if not isinstance(target, Tensor):
             return float(self.invert(torch.tensor([target], dtype=torch.float64)))
-        low, high = torch.zeros_like(target), torch.ones_like(target)
-        for _ in range(64):
-            middle = (low + high) / 2
-            noisier = torch.as_tensor(self.log_snr(middle)) < target
-            low, high = torch.where(noisier, low, middle), torch.where(noisier, middle, high)
-        return (low + high) / 2
+        k = min(max((INVERTED_AT_ONCE // max(len(target), 1)).bit_length() - 1, 1), 6)
+        inner = torch.arange(1, 2**k, dtype=torch.float64) / 2**k
+        low, width = torch.zeros_like(target), 1.0
+        for _ in range(math.ceil(64 / k)):
+            t = low[:, None] + width * inner
+            cleaner = torch.as_tensor(self.log_snr(t.flatten())).view_as(t) >= target[:, None]
+            width /= 2**k
+            low = low + width * cleaner.sum(1)
+        return low + width / 2
 
     def is_pure_noise(self, t: float) -> bool:
         """Tell whether nothing of the data is left at a time: alpha = 0, exactly or up to rounding."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import math
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from PIL import Image
 
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, check_folder
@@ -30,6 +31,8 @@ HEADING, HEADED = 12, 112  # pixels: the size of letters above a picture, and ho
 SHEET_PIXELS, MOST_ON_SHEET = 10**8, 10_000  # of one sheet
 FILM_FRAMES, FILM_BYTES, MOST_FILMED_POINTS = 60, 2**30, 20_000  # of one film
 LEGEND = 12  # labels in a legend, at most
+CURVES = {"left": 0.08, "right": 0.99, "bottom": 0.135, "top": 0.92, "wspace": 0.18}  # margins of the loss curves
+CLOUDS = {"left": 0.01, "right": 0.99, "bottom": 0.02, "top": 0.92, "wspace": 0.02}  # margins of clouds of points side by side
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".pdf", ".svg")
 
@@ -63,12 +66,17 @@ def _pixels_high(points: float) -> int:
     return round(points * DPI / 72)
 
 
-def figure(width: float, height: float) -> Figure:
-    """Return an empty figure of this size in inches, drawn without a screen."""
+def figure(width: float, height: float, margins: Mapping[str, float] | None = None) -> Figure:
+    """Return an empty figure of this size in inches, drawn without a screen.
+
+    margins: of the axes, as `subplots_adjust` takes them; without them they are fitted to what is drawn, at thrice the cost.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
+    made = Figure(figsize=(width, height), dpi=DPI, layout=None if margins else "constrained", facecolor="white")
+    if margins:
+        made.subplots_adjust(**margins)
     FigureCanvasAgg(made)
     return made
 
@@ -86,8 +94,13 @@ def pixels(made: Figure) -> np.ndarray:
 def png_bytes(made: Figure) -> bytes:
     """Return a figure as a PNG file."""
     buffer = io.BytesIO()
-    made.savefig(buffer, format="png")
+    _write_png(made, buffer)
     return buffer.getvalue()
+
+
+def _write_png(made: Figure, file: BinaryIO | Path) -> None:
+    """Write a figure as PNG; `savefig` would draw it twice, once only to fit its margins."""
+    Image.fromarray(pixels(made)).save(file, format="png", dpi=(DPI, DPI))
 
 
 def check_picture(path: Path) -> Path:
@@ -100,8 +113,9 @@ def check_picture(path: Path) -> Path:
 
 def save(made: Figure, path: Path) -> None:
     """Write a figure to a file, its format told by the suffix."""
+    kind = path.suffix[1:].lower()
     with atomic(path) as aside:
-        made.savefig(aside, format=path.suffix[1:].lower())
+        _write_png(made, aside) if kind == "png" else made.savefig(aside, format=kind)
 
 
 def window(points: np.ndarray) -> tuple[float, float]:
@@ -160,7 +174,7 @@ def point_frames(film: Film, labels: Sequence[str] | None, most: int = FILM_FRAM
     """Yield (H, W, 3) frames with x on the left and the x0 estimate on the right."""
     last = film[-1][2]
     limits = window(np.concatenate([film[0][1][:, :2], last[:, :2]]))
-    made = figure(8, 4.3)
+    made = figure(8, 4.3, CLOUDS)
     panels = [plane(axes, limits) for axes in made.subplots(1, 2)]
     clouds = [dots(axes, film[0][1], colours(labels, len(last))) for axes in panels]
     panels[1].set_title("estimate of x0", fontsize=10, color=INK)
@@ -283,7 +297,7 @@ def loss_curve(rows: Sequence[dict[str, Any]]) -> Figure:
     """Draw training and held-out loss over steps, the latter also for each range of noise."""
     from matplotlib.ticker import LogFormatter
 
-    made = figure(8, 3.6)
+    made = figure(8, 3.6, CURVES)
     left, right = made.subplots(1, 2)
     held = [row for row in rows if "held_out" in row]
     left.plot([r["i"] for r in rows], [r["loss"] for r in rows], color=SOFT, lw=1, label="training")

@@ -15,6 +15,7 @@ from reverie.base.errors import UserError
 from reverie.data.kind import kind_of
 from reverie.draw.picture import (
     ACCENT,
+    CLOUDS,
     SOFT,
     WARM,
     channels_last,
@@ -55,7 +56,7 @@ def sheet(images: Tensor, titles: list[str] | None = None, columns: int | None =
 
 
 def _clouds(samples: Tensor, data: Tensor) -> bytes:
-    made = figure(9, 4.6)
+    made = figure(9, 4.6, CLOUDS)
     limits = window(data[:, :2].numpy())
     for axes, points, title, colour in zip(
         made.subplots(1, 2), (samples, data), ("samples", "data"), (ACCENT, SOFT), strict=True
@@ -151,10 +152,10 @@ def memory_section(m: Material) -> Section:
 
 
 def _histogram(ours: np.ndarray, theirs: np.ndarray, name: str) -> bytes:
-    made = figure(7, 2.8)
+    made = figure(7, 2.8, {"left": 0.02, "right": 0.98, "bottom": 0.19, "top": 0.97})
     axes = made.subplots()
     bins = np.linspace(0, float(np.quantile(np.concatenate([ours, theirs]), 0.995)) or 1.0, 50).tolist()
-    axes.hist(theirs, bins, density=True, color=SOFT, alpha=0.6, label=name)
+    axes.hist(theirs, bins, density=True, histtype="stepfilled", color=SOFT, alpha=0.6, label=name)
     axes.hist(ours, bins, density=True, histtype="step", color=WARM, lw=1.6, label="samples")
     axes.set(xlabel="distance to the nearest training datum", yticks=[])
     axes.spines[["top", "right", "left"]].set_visible(False)

@@ -14,10 +14,12 @@ from torch import Tensor
 from reverie.base.distances import energy_distance, nearest
 from reverie.base.errors import ReverieWarning
 from reverie.base.files import atomic, own_file
+from reverie.base.noise import image_seeds
 from reverie.data import Dataset, LazyImages, at_once, evaluated_at_once
 from reverie.data.kind import Kind
 from reverie.data.looks import Look, look_at
-from reverie.draw.picture import contact_sheet, dots, figure, headed, plane, save, to_bytes, window, write_film
+from reverie.draw.picture import CLOUDS, contact_sheet, dots, figure, headed, plane, save, to_bytes, window, write_film
+from reverie.families.model import DrawRequest
 from reverie.runs.run import Options, Run
 
 FOLDER, FILM, LABELS = "previews", "film.gif", "labels.png"
@@ -28,11 +30,9 @@ REFERENCE = 256  # data that previews are compared with: held-out ones, and trai
 LABEL_ROWS, LABEL_COLUMNS = 20, 8
 
 
-def quickly(run: Run, label: str | None = None) -> Options:
+def quickly(run: Run) -> Options:
     """Return the options of a quick drawing: few steps, of the model as it is, where it is drawn in steps at all."""
-    if "steps" not in run.config.model_family.options:
-        return {"label": label}
-    return {"label": label, "steps": STEPS, "autoguidance": 1.0}
+    return {"steps": STEPS, "autoguidance": 1.0} if "steps" in run.config.model_family.options else {}
 
 
 def draw(run: Run, n: int) -> Tensor:
@@ -98,7 +98,7 @@ class Previews:
         count = min(len(self.train), len(z))
         data = self.train.batch(torch.arange(count))[0].numpy()
         data = data[np.isfinite(data).all(1)]
-        made = figure(9, 3.3)
+        made = figure(9, 3.3, CLOUDS)
         limits = window(data[:, :2])
         panels = zip(made.subplots(1, 3), (self.run.decode(z), self.run.decode(raw), data), strict=True)
         for (axes, points), title in zip(panels, ("average weights", "raw weights", "training data"), strict=True):
@@ -115,7 +115,16 @@ class Previews:
             write_film(own_file(run, f"{FOLDER}/{FILM}"), sheets, per_second=3)
         names = self.run.config.data.labels[:LABEL_ROWS]
         if self.train.kind == "images" and names:
-            rows = [self.run.sample(LABEL_COLUMNS, **quickly(self.run, name)).x for name in names]
             titles = [name for name in names for _ in range(LABEL_COLUMNS)]
             with atomic(own_file(run, f"{FOLDER}/{LABELS}")) as aside:
-                Image.fromarray(contact_sheet(to_bytes(np.concatenate(rows)), titles, columns=LABEL_COLUMNS)).save(aside)
+                Image.fromarray(contact_sheet(to_bytes(self._labelled(len(names))), titles, columns=LABEL_COLUMNS)).save(aside)
+
+    def _labelled(self, labels: int) -> np.ndarray:
+        """Draw the images of the first labels, one label after the other: each has the same noise."""
+        seeds, cond = image_seeds(0, LABEL_COLUMNS).repeat(labels), torch.arange(labels).repeat_interleave(LABEL_COLUMNS)
+        options = quickly(self.run)
+        parts = []
+        for part in torch.arange(len(seeds)).split(self.run.batch_size()):
+            *_, last = self.run.model.frames(DrawRequest(seeds[part], cond[part], options=options))
+            parts.append(self.run.decode_final(last))
+        return np.concatenate(parts)

@@ -21,7 +21,7 @@ from reverie.data.room import MEMORY_LIMIT
 from reverie.families.diffusion.levels import LOOKED_AT, OPTIMUM_MOST
 from reverie.families.model import Family
 from reverie.runs.config import TrainingConfig
-from reverie.training.footprint import BYTES, Footprint, available
+from reverie.training.footprint import BYTES, Footprint, available, footprint
 
 MEMORY_SHARE = 0.9  # of the memory that can be had
 SMALLER = (7 / 8, 3 / 4, 5 / 8, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8, 1 / 16)  # shares of the size that are tried
@@ -61,7 +61,7 @@ class Wishes:
     def footprint_of(self, form: Dataset) -> Footprint | None:
         """Return what the network for data of a form takes; it refuses a shape that it cannot take."""
         network = self.family.network(form, self.minutes, self.steps, self.wished)
-        return Footprint(network, form.shape) if network is not None else None
+        return footprint(network, form.shape) if network is not None else None
 
     def foresee(self, form: Dataset) -> None:
         """Look at the form of data that have not been read: refuse what cannot be, or choose smaller batches."""
