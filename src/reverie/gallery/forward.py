@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from reverie.base.files import writable_folder
+from reverie.base.files import check_folder
 from reverie.base.noise import Noise, check_seed, image_seeds
 from reverie.base.scalar import sqrt
 from reverie.base.spec import Spec, build, spoken
@@ -116,7 +116,7 @@ def draw(
     moments = walk(process, codec, x, seed)
     made = sheet(process, moments)
     headline(made, f"{dataset.name} under the schedule {spoken(schedule)}")
-    writable_folder(out)
+    check_folder(out)
     files = [out / "forward.png", out / "forward.gif"]
     save(made, files[0])
     write_film(files[1], film(process, moments))
