@@ -23,17 +23,24 @@ time.sleep(60)
 
 
 def test_one_holds_it_until_it_is_released_or_forgotten(tmp_path: Path) -> None:
-    lock = Lock(tmp_path)
-    with pytest.raises(Occupied, match="another training is at work"):
-        Lock(tmp_path)
-    assert lock.held
-    lock.release()
+    with Lock(tmp_path) as lock:
+        with pytest.raises(Occupied, match="another training is at work"):
+            Lock(tmp_path)
+        assert lock.held
     assert not lock.held and not list(tmp_path.iterdir())
     other = Lock(tmp_path)
     del other
     with Lock(tmp_path) as last:
         assert last.held
     assert not list(tmp_path.iterdir())
+
+
+def test_one_that_is_not_at_work_gives_way_within_a_program(tmp_path: Path) -> None:
+    first = Lock(tmp_path / "run")
+    second = Lock(tmp_path / "run")
+    assert second.held and not first.held
+    first.release()
+    assert second.held and (tmp_path / "run" / LOCK).exists()
 
 
 def test_folders_that_were_made_for_nothing_go_with_it(tmp_path: Path) -> None:
@@ -50,6 +57,8 @@ def test_the_file_is_not_emptied_and_a_link_not_followed(tmp_path: Path) -> None
     holder = (tmp_path / LOCK).open()
     with Lock(tmp_path):
         assert holder.read() == "of another program"
+    assert (tmp_path / LOCK).read_text() == "of another program"
+    (tmp_path / LOCK).unlink()
     (tmp_path / "precious").write_text("thesis")
     (tmp_path / LOCK).symlink_to(tmp_path / "precious")
     with pytest.raises(UserError, match="is a link"):

@@ -237,7 +237,7 @@ def test_after_an_interrupt_or_a_kill_the_images_are_known_as_ours(tmp_path: Pat
     with pytest.raises(UserError, match=r"holds 10\.png, which"):
         images(3).save(f"{tmp_path}/x/", overwrite=True)
     (tmp_path / "x" / "10.png").unlink()
-    (tmp_path / "x" / "03.png").unlink()
+    (tmp_path / "x" / "03.png").rename(tmp_path / "x" / ".03-a_cdefg8.png")  # as a kill leaves it
     images(3).save(f"{tmp_path}/x/", overwrite=True)
     assert sorted(listed(tmp_path / "x")) == [MANIFEST, "0.png", "1.png", "2.png"]
 
@@ -249,7 +249,12 @@ def test_labels_beside_an_array_are_not_lost(tmp_path: Path) -> None:
             images(3, labels).save(tmp_path / "x.npy")
     assert listed(tmp_path) == {"x.labels.csv": b"precious"}
     images(3, True).save(tmp_path / "x.npy", overwrite=True)
-    images(3).save(tmp_path / "x.npy", overwrite=True)
+    images(4, True).save(tmp_path / "x.npy")  # those beside it are its own
+    np.save(tmp_path / "x.npy", np.zeros((5, 2)))
+    with pytest.raises(UserError, match=r"labels\.csv is there already"):
+        images(3).save(tmp_path / "x.npy")
+    np.save(tmp_path / "x.npy", np.zeros((4, 2)))
+    images(3).save(tmp_path / "x.npy")
     assert sorted(listed(tmp_path)) == ["x.npy"]
 
 

@@ -19,7 +19,7 @@ import reverie
 from reverie import api
 from reverie.base.errors import UserError
 from reverie.base.files import atomic
-from reverie.runs.lock import Lock
+from reverie.runs.lock import IDLE, Lock
 from reverie.training import checkpoints
 from reverie.training.claim import FILES, FOLDERS, is_left, is_own
 from tests.files import full_disk, put
@@ -145,6 +145,7 @@ def test_a_linked_folder_of_previews_is_not_written_through(run: Path, tmp_path:
 def test_a_folder_is_ours_from_the_claim_on(tmp_path: Path) -> None:
     """Two trainings are begun, the second to overwrite the first: the one that came first ends with its own configuration."""
     first = api.begin("moons", tmp_path / "run", overwrite=True, seed=1, **SMALL)
+    IDLE.clear()  # as if the others came from another program
     with pytest.raises(UserError, match="another training is at work"):
         api.begin("circles", tmp_path / "run", overwrite=True, seed=2, **SMALL)
     with pytest.raises(UserError, match="another training is at work"):
@@ -159,8 +160,19 @@ def test_a_folder_is_ours_from_the_claim_on(tmp_path: Path) -> None:
     assert api.begin(resume=tmp_path / "run").run.config.data.name == "circles"
 
 
+def test_a_training_can_be_prepared_again(tmp_path: Path) -> None:
+    """As when a cell of a notebook is run once more."""
+    first = api.begin("moons", tmp_path / "run", **SMALL)
+    second = api.begin("circles", tmp_path / "run", overwrite=True, **SMALL)
+    with pytest.raises(UserError, match="prepare a new one"):
+        list(first)
+    list(second)
+    assert api.load(tmp_path / "run").config.data.name == "circles"
+
+
 def test_a_refused_claim_changes_nothing(tmp_path: Path) -> None:
     training = api.begin("moons", tmp_path / "run", **SMALL)
+    IDLE.clear()
     before = contents(tmp_path)
     for options in ({"overwrite": True}, {}):
         with pytest.raises(UserError):
@@ -178,7 +190,7 @@ def test_two_that_choose_a_folder_at_once_get_one_each(tmp_path: Path, monkeypat
     def free_but_taken_at_once(path: Path) -> bool:
         if others or path != Path("runs/moons"):
             return there(path)
-        others.append(Lock(path))
+        others.append(Lock(path).__enter__())
         return False
 
     monkeypatch.setattr(os.path, "lexists", free_but_taken_at_once)
@@ -186,11 +198,12 @@ def test_two_that_choose_a_folder_at_once_get_one_each(tmp_path: Path, monkeypat
 
 
 def test_a_classifier_is_not_trained_where_another_training_is_at_work(run: Path) -> None:
-    training = api.begin(resume=run, extend=True, steps=5)
+    steps = iter(api.begin(resume=run, extend=True, steps=5))
+    next(steps)
     before = (run / "classifier.safetensors").read_bytes()
     with pytest.raises(UserError, match="another training is at work"):
         reverie.train_classifier(run, steps=1)
-    training.close()
+    steps.close()
     assert (run / "classifier.safetensors").read_bytes() == before
     reverie.train_classifier(run, steps=2)
     assert (run / "classifier.safetensors").read_bytes() != before
@@ -219,7 +232,9 @@ def test_the_same_command_works_after_a_kill(command, tmp_path: Path) -> None:
     assert all(is_own(str(p.relative_to(run))) for p in run.rglob("*") if p.is_file())
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "checkpoints/mine.safetensors", "previews/.step-1.png", "previews/photos/1.png"])
+@pytest.mark.parametrize(
+    "name", ["notes.txt", ".lock", "checkpoints/mine.safetensors", "previews/.step-1.png", "previews/photos/1.png"]
+)
 def test_a_file_that_is_not_ours_is_never_removed(command, run: Path, name: str) -> None:
     (run / name).parent.mkdir(exist_ok=True)
     (run / name).write_text("precious")

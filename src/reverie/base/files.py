@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from reverie.base.errors import UserError
 if TYPE_CHECKING:
     import numpy as np
 
+ASIDE = re.compile(r"((?:[^/]+/)?)\.([^/]+)-[a-z0-9_]{8}(\.[^./]+)")  # a name that `atomic` writes to before it renames
 MOST_TEXT = 2**26  # bytes of a text file of ours, at most
 
 
@@ -112,7 +114,7 @@ def atomic(path: Path) -> Iterator[Path]:
     made = make_folder(path.parent)
     aside = None
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)  # see training/claim.py
+        handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
         aside = Path(name)
         os.close(handle)
         yield aside
@@ -126,6 +128,12 @@ def atomic(path: Path) -> Iterator[Path]:
         if aside is not None:
             aside.unlink(missing_ok=True)
         remove_empty(made)
+
+
+def meant_for(name: str) -> str | None:
+    """Return what a file was to be called that a killed program had begun to write; None if it is no such file."""
+    aside = ASIDE.fullmatch(name)
+    return None if aside is None else "".join(aside.groups())
 
 
 def write_array(path: Path, x: np.ndarray) -> None:

@@ -23,18 +23,21 @@ class Lock:
     """Keeps every other trainer out of a folder, which is made if need be, until it is released or its holder is gone.
 
     The lock is the system's, on an open file, so it ends with the process however that ends; a file that a killed process
-    left locks nothing.  folder: which one.
+    left locks nothing.  Used as a context it is at work; until then a later one of the same program takes its place, so that
+    a training can be prepared again in a notebook.  folder: which one.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        made = make_folder(folder)
         try:
-            self._file = _locked(folder)
-        except BaseException:
-            remove_empty(made)
-            raise
+            self._file, made = _taken(folder)
+        except Occupied:
+            if not (idle := [lock for lock in IDLE if lock.held and lock.folder.samefile(folder)]):
+                raise
+            idle[0].release()
+            self._file, made = _taken(folder)
         self._release = weakref.finalize(self, _free, self._file, folder / LOCK, made, os.getpid())
+        IDLE.add(self)
 
     def release(self) -> None:
         """Let others in, and remove the folders that were made for nothing."""
@@ -46,10 +49,24 @@ class Lock:
         return self._release.alive and _is_at(self._file, self.folder / LOCK, missing=True)
 
     def __enter__(self) -> Lock:
+        IDLE.discard(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+IDLE: weakref.WeakSet[Lock] = weakref.WeakSet()  # those of this program that are not at work
+
+
+def _taken(folder: Path) -> tuple[BinaryIO, list[Path]]:
+    """Return the lock file, open and locked, and the folders that were made for it."""
+    made = make_folder(folder)
+    try:
+        return _locked(folder), made
+    except BaseException:
+        remove_empty(made)
+        raise
 
 
 def _is_at(file: BinaryIO, path: Path, missing: bool = False) -> bool:
@@ -86,7 +103,7 @@ def _locked(folder: Path) -> BinaryIO:
 
 def _free(file: BinaryIO, path: Path, made: list[Path], process: int) -> None:
     if os.getpid() == process:  # and not a copy of it, made by a fork
-        if _is_at(file, path):
+        if _is_at(file, path) and not os.fstat(file.fileno()).st_size:  # one that holds something was not made by us
             with suppress(OSError):
                 path.unlink()
         remove_empty(made)

@@ -33,7 +33,7 @@ from reverie.draw.picture import (
     to_bytes,
     write_film,
 )
-from reverie.runs.outputs import Manifest, check_place, for_images, sample_folder, write_manifest
+from reverie.runs.outputs import Manifest, check_labels, check_place, for_images, labels_of, sample_folder, write_manifest
 
 SUFFIXES = (".npy", ".png", ".gif", ".mp4")
 FORMULA = ("=", "+", "-", "@")  # what spreadsheets take for the beginning of one
@@ -52,13 +52,8 @@ def check_output(out: str | Path, overwrite: bool = False) -> None:
     check_folder(path if is_folder(out) else path.parent)
     if is_folder(out):
         check_place(path, overwrite)
-    elif path.suffix.lower() == ".npy" and not overwrite and os.path.lexists(beside := labels_of(path)):
-        raise UserError(f"{beside} is there already; choose another --out, or give --overwrite to replace it with {path.name}")
-
-
-def labels_of(array: Path) -> Path:
-    """Return the file beside an array that its labels go to."""
-    return array.with_suffix(".labels.csv")
+    elif path.suffix.lower() == ".npy" and not overwrite:
+        check_labels(path)
 
 
 def check_room(out: str | Path, n: int, shape: tuple[int, ...]) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from reverie.base.errors import UserError
-from reverie.base.files import check_folder, own_file, reason, remove_empty
+from reverie.base.files import check_folder, meant_for, own_file, reason, remove_empty
 from reverie.runs import folder
 from reverie.runs.classifier import CLASSIFIER_FILE
 from reverie.runs.kept import KEPT_DATA
@@ -25,7 +25,6 @@ NUMBERED = re.compile(
     rf"{previews.FOLDER}/step-[0-9]+\.png|{checkpoints.FOLDER}/[0-9]+\.safetensors|{tensorboard.FOLDER}/events\.out\.tfevents\..+"
 )
 FOLDERS = (previews.FOLDER, checkpoints.FOLDER, tensorboard.FOLDER)
-ASIDE = re.compile(r"((?:[^/]+/)?)\.([^/]+)-[a-z0-9_]{8}(\.[^./]+)")  # a name that `atomic` writes to before it renames
 
 
 def is_own(name: str) -> bool:
@@ -35,8 +34,7 @@ def is_own(name: str) -> bool:
 
 def is_left(name: str) -> bool:
     """Tell whether a path in a run folder is what a killed training leaves: the lock, or a file it was about to rename."""
-    aside = ASIDE.fullmatch(name)
-    return name == LOCK or (aside is not None and is_own("".join(aside.groups())))
+    return name == LOCK or is_own(meant_for(name) or "")
 
 
 def _names(run: Path) -> Iterator[str]:
@@ -56,8 +54,10 @@ def check_free(path: Path, overwrite: bool) -> None:
     is_run = os.path.lexists(path / folder.CONFIG)
     if is_run and not overwrite:
         raise Occupied(f"{path} already holds a run; choose another --out, or give --overwrite to replace it")
-    names = list(_names(path))
-    if others := [name for name in names if not (is_left(name) or (is_run and is_own(name)))]:
+    others = [name for name in _names(path) if not (is_left(name) or (is_run and is_own(name)))]
+    if (path / LOCK).is_file() and (path / LOCK).stat().st_size:
+        others.append(LOCK)  # ours is empty
+    if others:
         raise UserError(f"{path} holds other files ({others[0]} ...); choose a new or empty folder with --out")
     check_own(path)
 

@@ -93,7 +93,8 @@ def resume(
     events.check(tensorboard)
     folder.check_run(path)
     with ExitStack() as stack:
-        lock = stack.enter_context(Lock(path))
+        lock = Lock(path)
+        stack.callback(lock.release)
         check_own(path)
         sweep(path)
         config = folder.read_config(path)

@@ -42,7 +42,7 @@ class Training:
     """A training that is ready to start, or to go on: iterate over it for its reports.
 
     A checkpoint is written every now and then, at the end, and when the iteration is broken off.  The run folder is locked
-    from the start until then, or until the training is closed or forgotten.
+    from the start until then, or until the training is closed, forgotten, or prepared again by the same program.
     """
 
     run: Run
