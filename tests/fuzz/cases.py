@@ -29,7 +29,7 @@ READING: dict[str, tuple[str, ...]] = {
 }
 HOW_MUCH = ("-1", "0", "1", "2", "nan", "inf", "1e999", "9" * 30, "", "x", "\u0663", "1_0", "0x1", "2.5", "-0", "1e-300")
 PLACES = ("run", "data.csv", "pictures", "spiral", "gone", ".", "out")
-WHAT = (*(word for word in WORDS if "\x00" not in word and "\ud800" not in word), *PLACES)
+WHAT = (*(word for word in WORDS if word != "/" and not {"\x00", "\ud800"} & set(word)), *PLACES)  # "/" is read for hours
 SPECS = (
     "mlp", "mlp:hidden=4", "mlp:hidden=-1", "mlp:hidden=1e9", "unet", "linear:steps=2", "linear:steps=0", "ddim:eta=nan",
     "karras:rho=0", "a:b=c", "none", "auto", "gaussian", "mixture:components=0", "pca:components=99", "gaussian,pca",

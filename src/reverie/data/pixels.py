@@ -16,6 +16,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from reverie.base.allocator import return_freed_memory
 from reverie.base.errors import UserError, pick
 from reverie.data.room import Share
 
@@ -23,6 +24,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # told by conten
 PIXEL_LIMIT = 64_000_000
 FORMAT_LIMITS = {"WEBP": 32_000_000}  # its decoder holds six copies of an image
 PIXELS = Share(PIXEL_LIMIT)  # that are decoded at a time, by all threads together
+LARGE = 2**23  # pixels, from which on the memory of an image is worth giving back
 STRIP = 2**20  # pixels that are worked on at a time where each takes many bytes
 SIDE_LIMIT = 1024
 DEFAULT_SIDE = 64
@@ -147,7 +149,10 @@ def decode(data: bytes, recipe: Recipe) -> np.ndarray:
                 try:
                     return _fitted(image, recipe)
                 finally:
+                    large = image.width * image.height > LARGE
                     image.close()  # its pixels go before another image's come
+                    if large:
+                        return_freed_memory()
     except Exception as error:  # decoders answer a hostile file with nearly any exception
         raise Broken(_why(error)) from None
 
