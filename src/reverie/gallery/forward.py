@@ -109,6 +109,7 @@ def draw(
     data: DataSource, out: Path, *, schedule: str | Spec = "linear", seed: int = 0, reading: Mapping[str, Any] | None = None
 ) -> list[Path]:
     """Draw the sheet and the film of a data set into a folder and return the files; reading: options of `load_data`."""
+    check_folder(out)
     process = build(SCHEDULES, schedule, "schedule")
     dataset = load_data(data, seed=check_seed(seed), **(reading or {}))
     x = dataset.some(min(SHOWN[dataset.kind], most_filmed(dataset.shape)))
@@ -116,7 +117,6 @@ def draw(
     moments = walk(process, codec, x, seed)
     made = sheet(process, moments)
     headline(made, f"{dataset.name} under the schedule {spoken(schedule)}")
-    check_folder(out)
     files = [out / "forward.png", out / "forward.gif"]
     save(made, files[0])
     write_film(files[1], film(process, moments))
