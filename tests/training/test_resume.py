@@ -31,6 +31,7 @@ from tests.conftest import TINY
 KILLER = """
 import os, random, signal, sys, time
 import torch
+import torch._dynamo  # an optimizer loads it, and so would every child
 torch.set_num_threads(1)
 from reverie.runs import folder
 from reverie.runs.config import build_model
