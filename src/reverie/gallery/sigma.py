@@ -136,7 +136,7 @@ def draw(out: Path, *, seed: int = 0) -> list[Path]:
         drawn, exact = found.drawn, found.exact
         said = f"{how}: {drawn.off:.3f} off the curve,\n{drawn.apart:.3f} from the data"
         said += f" (by the exact score {exact.off:.3f}, {exact.apart:.3f})"
-        plane(below, LIMITS).set_title(said, fontsize=10, color=INK)
+        plane(below, LIMITS).set_title(said, fontsize=9, color=INK)
         dots(below, data.numpy(), "#d5dbe1")
         dots(below, found.drawn.x, ACCENT)
     said = "a network that knows one noise level; red arrows are off by more than half their length"
