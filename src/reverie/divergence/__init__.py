@@ -102,10 +102,10 @@ def samples(x: Any, y: Any, kind: str = "kl", *, k: int | None = None, order: fl
     Without k: 5 for those of distances (KL, Rényi), the root of the smaller number for those of votes (Jensen-Shannon, total
     variation), and n^(4/(d+4)) for Fisher's.  An estimate is finite even where the truth is not.
 
-    Those of votes are on average bounds from below.  Those of distances, and Fisher's, take a density as even within a ball, and
-    are too low where it has tails that the other set hardly reaches, the more so in more dimensions: from 4,000 samples each
-    of N(0, I) and of N(e_1, 1.5 I) in 1, 2 and 3 dimensions the reverse KL divergence is found at 0.96, 0.83 and 0.71 times its
-    value, Fisher's at 0.83, 0.77 and 0.74 times (means of 8 draws).  A warning tells where that shows.
+    Those of votes are on average bounds from below.  Those of distances, and Fisher's, take a density as even within a ball,
+    and are too low where it has tails that the other set hardly reaches, the more so in more dimensions: from 4,000 samples
+    each of N(0, I) and of N(e_1, 1.5 I) in 1, 2 and 3 dimensions the reverse KL is found at 0.96, 0.83 and 0.71 times
+    its value, Fisher's at 0.83, 0.77 and 0.74 times (means of 8 draws).  A warning tells where that shows.
     """
     found = pick(DIVERGENCES, kind, "divergence")
     sets = []
@@ -135,8 +135,8 @@ def samples(x: Any, y: Any, kind: str = "kl", *, k: int | None = None, order: fl
 def _biased(what: str) -> None:
     """Warn of the bias of an estimate by neighbours."""
     warnings.warn(
-        f"{what}: it is biased, and as a rule too low, where one set has tails that the other hardly reaches; take more samples or"
-        " fewer dimensions, or compare by total variation",
+        f"{what}: it is biased, and as a rule too low, where one set has tails that the other hardly reaches; take more samples"
+        " or fewer dimensions, or compare by total variation",
         ReverieWarning,
         stacklevel=3,
     )

@@ -58,8 +58,8 @@ def renyi(x: np.ndarray, y: np.ndarray, k: int, order: float) -> float:
 def _parts(x: np.ndarray, y: np.ndarray, k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield how much x there is among the k nearest of both sets around points of x, and of y, between 0 and 1.
 
-    Both sets are dealt out into parts, and each part is judged by the others.  A rule that is not made from the point it is asked
-    about cannot know where it came from, not even by how many of each set are left.
+    Both sets are dealt out into parts, and each part is judged by the others.  A rule that is not made from the point it is
+    asked about cannot know where it came from, not even by how many of each set are left.
     """
     parts = min(PARTS, len(x), len(y))
     part_x, part_y = np.arange(len(x)) % parts, np.arange(len(y)) % parts
@@ -75,7 +75,7 @@ def _parts(x: np.ndarray, y: np.ndarray, k: int) -> Iterator[tuple[np.ndarray, n
 
 
 def jensen_shannon(x: np.ndarray, y: np.ndarray, k: int, order: float) -> float:
-    """Return log 2 minus the cross-entropy of the k-nearest-neighbour rule that tells x from y: on average a bound from below."""
+    """Return log 2 minus the cross-entropy of the k-nearest-neighbour rule that tells x from y: on average a lower bound."""
     return float(np.mean([np.log(2) + (np.log(in_x).mean() + np.log(1 - in_y).mean()) / 2 for in_x, in_y in _parts(x, y, k)]))
 
 

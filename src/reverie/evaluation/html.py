@@ -17,7 +17,7 @@ SUFFIXES = (".html", ".htm")
 NOT_COMPUTABLE = "not_computable"
 PLAIN_NUMBERS = ("seed", "seeds", "year")  # names, not amounts: no separators in them
 BESIDE = ("p_value", "n", "samples", "seed")  # what is told after a figure, in this order
-MEASURED = {"value", "error", "unit", "floor", "floor_error", *BESIDE}  # a figure that is told in one line
+MEASURED = {"value", "error", "unit", "floor", "floor_error", "gap_error", *BESIDE}  # a figure that is told in one line
 MAGIC = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif"}
 
 STYLE = """

@@ -165,15 +165,17 @@ def _settle(soft: SoftMin, g: Tensor, tolerance: float, most: int, errors: list[
     a, b = soft.problem.a, soft.problem.b
     anderson = Anderson(b, MEMORY)
     best, guessed = torch.full_like(a[..., 0], -torch.inf), False  # rounding alone may lower a plain step's value: no reason
+    before: tuple[Tensor, Tensor, Tensor] | None = None
     for k in range(most):
         f = soft.rows(g)
         mapped = soft.columns(f)
         parts = torch.cat([a * f, b * g], -1)
         dual, rounding = parts.sum(-1), 64 * torch.finfo(parts.dtype).eps * parts.abs().sum(-1)
         worse = guessed & ~(dual >= best - rounding)
-        if failed := bool(worse.any()):
+        failed = before is not None and bool(worse.any())
+        if before is not None and failed:
             anderson.forget()
-            f, g, mapped = (torch.where(worse[..., None], was, now) for was, now in zip(before, (f, g, mapped), strict=True))
+            f, g, mapped = (torch.where(worse[..., None], *both) for both in zip(before, (f, g, mapped), strict=True))
         errors.append(_error(soft, g, mapped))
         if errors[-1] <= tolerance or k == most - 1:
             break
