@@ -1,7 +1,9 @@
-"""What the tests share: schedules with a name, and runs that are trained once."""
+"""What the tests share: schedules with a name, and runs that are trained once for all workers.  A test changes copies only."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from reverie.runs.run import Run
 settings.register_profile("steady", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("steady")
 torch.set_num_threads(1)  # the tests run two at a time
+TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
 
 
 @pytest.fixture(params=list(SCHEDULES))
@@ -27,13 +30,36 @@ def schedule(request: pytest.FixtureRequest) -> Schedule:
 
 
 @pytest.fixture(scope="session")
-def spiral_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return reverie.train("spiral", tmp_path_factory.mktemp("runs") / "spiral", steps=800, points=2000)
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+    """Train a run under a name, unless this or another worker did before; the others wait meanwhile."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    shared.mkdir(exist_ok=True)
+
+    def train(name: str, data: str, **options: object) -> Run:
+        with (shared / f"{name}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not (shared / name).exists():
+                reverie.train(data, shared / f"{name}.unfinished", **options).path.rename(shared / name)
+        return reverie.load(shared / name)
+
+    return train
 
 
 @pytest.fixture(scope="session")
-def patterns_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return reverie.train("patterns", tmp_path_factory.mktemp("runs") / "patterns", steps=2500, network="mlp:hidden=64")
+def spiral_run(trained: Callable[..., Run]) -> Run:
+    return trained("spiral", "spiral", steps=800, points=2000)
+
+
+@pytest.fixture(scope="session")
+def patterns_run(trained: Callable[..., Run]) -> Run:
+    return trained("patterns", "patterns", steps=1200, network="mlp:hidden=64")
+
+
+@pytest.fixture(scope="session")
+def digits_run(trained: Callable[..., Run]) -> Run:
+    """Digits of 8 x 8 with labels, learned by a tiny network."""
+    return trained("digits8", "digits8", steps=150, network=TINY)
 
 
 @pytest.fixture

@@ -63,6 +63,7 @@ KINDS: dict[str, tuple[Entry | Table, ...]] = {
     "families": (Table("families", "FAMILIES"),),
     "schedules": (Table("diffusion.schedules", "SCHEDULES"),),
     "targets": (Table("diffusion.pair", "TARGETS"),),
+    "losses": (Table("diffusion.loss", "LOSSES"),),
     "weights": (Table("diffusion.loss", "WEIGHTS"),),
     "times": (Table("diffusion.loss", "TIMES"),),
     "networks": (Table("nets", "NETWORKS"), Table("diffusion.plan", "PRESETS")),
@@ -195,42 +196,43 @@ def train_classifier(
 
 
 def sample_to(
-    run: str | Path | Run, n: int, out: str | Path, first: int = 0, *, device: str = "auto", on_progress: Tell | None = None,
-    **options: Unpack[Options],
+    run: str | Path | Run, n: int, out: str | Path, first: int = 0, *, overwrite: bool = False, device: str = "auto",
+    on_progress: Tell | None = None, **options: Unpack[Options],
 ) -> list[Path]:  # fmt: skip
     """Draw n samples and write them as `out` says, arrays and folders batch by batch; return the files written.
 
+    overwrite: replace samples that were put into the folder, or labels beside the array, before.
     `reverie.api.sample_to("runs/spiral", 10**6, "points.npy")` holds one batch in memory at a time.
     """
     from reverie.runs.samples import check_output, check_room, streams, wants_film, write
 
     run = _opened(run, device)
-    check_output(out)
+    check_output(out, overwrite)
     check_room(out, n, run.config.data.shape)
     if streams(out, run.config.data.shape):
-        return write(run.batches(n, first, on_progress=on_progress, **options), n, out)
-    return run.sample(n, first, film=wants_film(out), on_progress=on_progress, **options).save(out)
+        return write(run.batches(n, first, on_progress=on_progress, **options), n, out, overwrite)
+    return run.sample(n, first, film=wants_film(out), on_progress=on_progress, **options).save(out, overwrite)
 
 
 def sample(
-    run: str | Path | Run, n: int = 16, first: int = 0, *, out: str | Path | None = None, film: bool = False,
-    device: str = "auto", on_progress: Tell | None = None, **options: Unpack[Options],
+    run: str | Path | Run, n: int = 16, first: int = 0, *, out: str | Path | None = None, overwrite: bool = False,
+    film: bool = False, device: str = "auto", on_progress: Tell | None = None, **options: Unpack[Options],
 ) -> Samples:  # fmt: skip
     """Draw n samples from a run: `reverie.sample("runs/spiral", 2000).save("points.npy")`.
 
-    first: the number of the first one: sample k of a seed alone is `reverie.sample(run, 1, first=k)`; out: short for
-    `.save(out)`; film: keep the frames on the way, for .gif and .mp4.
+    first: the number of the first one: sample k of a seed alone is `reverie.sample(run, 1, first=k)`; out, overwrite: short
+    for `.save(out, overwrite)`; film: keep the frames on the way, for .gif and .mp4.
     """
     from reverie.runs.samples import check_output, check_room, wants_film
 
     run = _opened(run, device)
     if out is not None:
-        check_output(out)
+        check_output(out, overwrite)
         check_room(out, n, run.config.data.shape)
         film = film or wants_film(out)
     made = run.sample(n, first, film=film, on_progress=on_progress, **options)
     if out is not None:
-        made.save(out)
+        made.save(out, overwrite)
     return made
 
 

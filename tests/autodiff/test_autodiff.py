@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 
 import pytest
 import torch
@@ -23,11 +24,13 @@ from reverie.autodiff import (
     of_parameters,
     profile,
     record,
+    second_derivative,
     vjp,
 )
 from reverie.autodiff.dual import SLOPES
 from reverie.autodiff.second import PRODUCTS
 from reverie.base.errors import ReverieWarning, UserError
+from reverie.gallery.autodiff import _dense, hessian_runs
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -145,6 +148,79 @@ def test_powers_of_dual_numbers_that_are_not_positive(base: float, power: float 
         assert float(derivative(lambda x: x**power, base, order)) == expected
 
 
+def test_dual_numbers_are_compared_and_branched_on_by_value() -> None:
+    x, two = Dual(torch.tensor([1.0, 2.0, 3.0]), 1.0), torch.tensor(2.0)
+    for name in ("lt", "le", "gt", "ge", "eq", "ne"):
+        compare = getattr(operator, name)
+        expected = compare(torch.tensor([1.0, 2.0, 3.0]), 2.0)
+        for other in (2.0, two, Dual(2.0, 5.0), Dual(Dual(2.0, 5.0), 1.0)):
+            assert torch.equal(compare(x, other), expected)
+        assert torch.equal(compare(two, x), compare(2.0, torch.tensor([1.0, 2.0, 3.0])))
+        assert torch.equal(getattr(torch, name)(x, two), expected)
+    steps = lambda x: x * x if x < 1 else 3 * x  # noqa: E731
+    assert (float(derivative(steps, 0.5)), float(derivative(steps, 2.0))) == (1, 3)
+    bend = lambda x: torch.where(x > 0, x**2, -x)  # noqa: E731
+    at = torch.tensor([-1.0, 4.0], dtype=torch.float64)
+    assert derivative(bend, at).tolist() == [-1, 8] and derivative(bend, at, 2).tolist() == [0, 2]
+    assert derivative(lambda x: torch.where(x > 0, 1.0, x), at).tolist() == [1, 0]
+    assert not Dual(0.0, 1.0) and {x: 1}[x] == 1
+
+
+def test_dual_numbers_are_indexed() -> None:
+    value, tangent = draw(4, 3), draw(4, 3, seed=1)
+    x = Dual(value, tangent)
+    for where in (0, (slice(1, 3), 2), torch.tensor([3, 0]), value > 0, (..., None)):
+        torch.testing.assert_close((x[where].value, x[where].tangent), (value[where], tangent[where]))
+    assert len(x) == 4 and x.shape == (4, 3) and len(list(x)) == 4
+    nested = derivative(lambda x: derivative(lambda y: (x * y)[0] * y[1], torch.ones(2)), torch.ones(2))
+    assert nested.shape == ()
+    with pytest.raises(UserError, match="cannot say where"):
+        x[Dual(1.0, 1.0)]
+
+
+@pytest.mark.parametrize("shapes", [((3, 4), (4, 2)), ((3, 4), (4,)), ((4,), (4, 2)), ((4,), (4,)), ((5, 3, 4), (5, 4, 2))])
+def test_products_of_matrices_of_dual_numbers(shapes: tuple[tuple[int, ...], ...]) -> None:
+    a, b = (draw(*shape, seed=k) for k, shape in enumerate(shapes))
+    da, db = (draw(*shape, seed=k + 2) for k, shape in enumerate(shapes))
+    for left, right in ((Dual(a, da), Dual(b, db)), (a, Dual(b, db)), (Dual(a, da), b)):
+        along = tuple(t.tangent if isinstance(t, Dual) else torch.zeros_like(t) for t in (left, right))
+        expected = torch.func.jvp(torch.matmul, (a, b), along)
+        for product in (left @ right, torch.matmul(left, right)):  # type: ignore[call-overload, operator]
+            torch.testing.assert_close((product.value, product.tangent), expected)
+
+
+@pytest.mark.parametrize("base", [-2.0, 0.0, 1.5])
+def test_dual_exponents_of_any_base(base: float) -> None:
+    a, b = torch.tensor(base, dtype=torch.float64), torch.tensor(3.0, dtype=torch.float64)
+    expected = torch.func.jvp(torch.pow, (a, b), (torch.ones_like(a), torch.ones_like(a)))
+    found = Dual(a, 1.0) ** Dual(b, 1.0)
+    torch.testing.assert_close((found.value, found.tangent), expected, equal_nan=True)
+    along_base = Dual(a, 1.0) ** Dual(b, 0.0)  # where torch multiplies the missing slope by zero and gets no number
+    assert (float(along_base.value), float(along_base.tangent)) == (base**3, 3 * base**2)
+    for left in (base, a):
+        constant = left ** Dual(b, 0.0)
+        assert (float(constant.value), float(constant.tangent)) == (base**3, 0)
+    assert math.isnan(float((base ** Dual(b, 1.0)).tangent)) == (base < 0)
+    second = derivative(lambda x: x ** Dual(b, 0.0), a, 2)
+    assert float(second.value if isinstance(second, Dual) else second) == 6 * base
+
+
+def test_nested_dual_numbers_of_several_variables() -> None:
+    w = draw(4, 3)
+    f = lambda x: torch.tanh(w @ x)[1:].sum() * torch.exp(x[0]) + x @ x * x[2] ** 3  # noqa: E731
+    x, v, u = draw(3, seed=1), draw(3, seed=2), draw(3, seed=3)
+    found = second_derivative(f, x, v, u)
+    gradient, dense = torch.func.grad(f)(x), torch.func.hessian(f)(x)
+    parts = (found.value.value, found.value.tangent, found.tangent.value, found.tangent.tangent)
+    torch.testing.assert_close(parts, (f(x), gradient @ u, gradient @ v, u @ dense @ v))
+    eye = torch.eye(3, dtype=torch.float64)
+    entries = [[second_derivative(f, x, i, j).tangent.tangent for j in eye] for i in eye]
+    torch.testing.assert_close(torch.stack([torch.stack(row) for row in entries]), dense)
+    for flat, slope in ((lambda x: torch.ones(()), 0), (lambda x: x[0], v[0])):
+        found = second_derivative(flat, x, v, u)
+        assert float(found.tangent.value) == slope and float(found.tangent.tangent) == 0
+
+
 def test_nested_derivatives_are_not_confused() -> None:
     # d/dx (x d/dy (x + y)) = 1: the inner e must not be taken for the outer one
     assert float(derivative(lambda x: x * derivative(lambda y: x + y, 1.0), 1.0)) == 1
@@ -181,6 +257,24 @@ def test_sweeps_over_a_recorded_graph_are_torchs_products() -> None:
         record(lambda x: x.sin().add_(1), draw(2))
 
 
+def test_second_order_sweeps_over_a_recorded_graph_give_the_hessian() -> None:
+    w = draw(4, 3)
+
+    def f(a: Tensor, b: Tensor) -> Tensor:
+        h = torch.tanh(w @ a) * b.unsqueeze(0)[0]
+        return h.softmax(0) @ h + (h * h).sum() ** 2 + a[1:].prod()
+
+    x, v = (draw(3, seed=1), draw(4, seed=2)), (draw(3, seed=3), draw(4, seed=4))
+    torch.testing.assert_close(record(f, x).second_adjoints(v)[:2], hvp(f, x, v))
+    # x + x² at 3: r' = 2 at x, 0 on the way
+    graph = record(lambda x: x + x**2, torch.tensor(3.0, dtype=torch.float64))
+    assert [float(r) for r in graph.second_adjoints(torch.tensor(1.0, dtype=torch.float64))] == [2, 0, 0]
+    # sin(a b) + exp(b): the adjoint of s = a b is cos(s), whose derivative along (1, 1) is -sin(s) (a + b)
+    pair = (torch.tensor(0.5, dtype=torch.float64), torch.tensor(2.0, dtype=torch.float64))
+    found = record(lambda a, b: torch.sin(a * b) + b.exp(), pair).second_adjoints((torch.ones_like(pair[0]),) * 2)
+    assert math.isclose(float(found[2]), -math.sin(1) * 2.5)
+
+
 def test_a_graph_transposes_and_detaches_as_torch_does() -> None:
     weight, x = draw(3, 3), draw(3, 3, seed=1)
     torch.testing.assert_close(record(lambda x: (x.t() * weight).sum(), x).adjoints()[0], weight.T)
@@ -211,6 +305,25 @@ def test_memory_grows_and_shrinks_in_reverse_and_is_constant_in_forward() -> Non
         profile(lambda x: x @ torch.ones(1000, 7, dtype=x.dtype), draw(5, 1000), rounds=1).value.flops
         == 2 * 5 * 1000 * 7 + 7000
     )
+
+
+def test_products_with_vectors_are_counted_as_matrix_products_are() -> None:
+    w, x, b = draw(5, 7), draw(7), draw(5)
+    for f, flops in ((lambda x: w @ x, 70), (lambda x: x @ x, 14), (lambda x: torch.addmv(b, w, x), 75)):
+        assert profile(f, x, rounds=0).value.flops == flops
+
+
+@pytest.mark.parametrize("mode", PRODUCTS)
+def test_a_whole_hessian_costs_as_many_runs_as_table_1_3_says(mode: str) -> None:
+    # n² runs by forward on forward and n by the others, each of a few times the operations of f
+    sizes = (16, 64)
+    found = [(hessian_runs(n, mode, rounds=0), profile(_dense(n, 1), torch.ones(n), rounds=0).value.flops) for n in sizes]
+    for n, ((runs, one, _), value) in zip(sizes, found, strict=True):
+        assert runs == (n**2 if mode == "forward-on-forward" else n)
+        assert 2 <= one.flops / value <= 12
+    growth = [runs * one.flops / value for (runs, one, _), value in found]
+    power = math.log(growth[1] / growth[0], 4)
+    assert abs(power - (2 if mode == "forward-on-forward" else 1)) < 0.15
 
 
 @pytest.mark.parametrize("mode", PRODUCTS)

@@ -24,6 +24,7 @@ from reverie.autodiff.sparse import (
     check_diagonal,
     check_star,
     decompress,
+    exact_color,
 )
 from reverie.base.errors import ReverieWarning, UserError
 
@@ -112,6 +113,35 @@ def test_every_colouring_passes_its_check_and_gives_the_matrix_back(n: int, m: i
     assert both <= min(single)
 
 
+@pytest.mark.parametrize("n", [*range(3, 20), 30])
+def test_star_never_takes_more_colours_than_columns(n: int) -> None:
+    for pattern in (ring(n), random_graph(n, 0.3, n)):
+        for order in ORDERS:
+            star = color(pattern, "star", order)
+            check(star)
+            assert star.number <= color(pattern, "columns", order).number
+    if n == 30:
+        assert color(ring(n), "star").number == 3
+
+
+def test_a_hessian_without_a_diagonal_takes_the_fewer_products() -> None:
+    f = lambda x: (x[1:] * x[:-1]).sum()  # noqa: E731
+    x, products = draw(12), []
+    pattern = detect(f, x, "hessian")
+    assert (color(pattern, "columns").number, color(pattern, "star").number) == (2, 3)
+
+    class Count(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            products.extend(len(t) for t in [result] if isinstance(t, Tensor) and t.ndim == 2 and t.shape[1] == 11)
+            return result
+
+    with Count():
+        found = sparse_hessian(f, x)
+    torch.testing.assert_close(found.to_dense(), torch.func.hessian(f)(x))
+    assert max(products) == 2
+
+
 def chromatic(matrix: np.ndarray, allowed) -> int:
     """Return the fewest colours for which some colouring is allowed, by trying all."""
     n = len(matrix)
@@ -148,9 +178,46 @@ def test_exact_chromatic_numbers_are_in_order_and_greedy_is_never_below(seed: in
     rows = [np.flatnonzero(row) for row in graph]
     exact.append(chromatic(graph, lambda c: all(len(set(c[row])) == len(row) for row in rows)))
     assert exact == sorted(exact)
+    kinds = ("diagonal", "acyclic", "star", "columns")
+    assert [exact_color(graph, kind).number for kind in kinds] == exact
     for order in ORDERS:
         found = [color(graph, p, order).number for p in ("diagonal", "acyclic", "star", "columns")]
         assert all(a >= b for a, b in zip(found, exact, strict=True))
+
+
+def ring(n: int) -> np.ndarray:
+    return np.logical_or.reduce([np.roll(np.eye(n, dtype=bool), k, 0) for k in (-1, 0, 1)])
+
+
+@pytest.mark.parametrize(
+    "graph,expected",
+    [
+        (ring(4), (2, 3, 3, 4)),  # two colours would leave a cycle
+        (ring(5), (3, 3, 4, 5)),  # the only ring whose star number is 4 (Fertin, Raspaud and Reed, 2004)
+        (ring(6), (2, 3, 3, 3)),
+        (ring(7), (3, 3, 3, 4)),
+        (SQUARE, (2, 2, 3, 3)),  # a path of four
+        (np.ones((5, 5), bool), (5, 5, 5, 5)),
+        (np.kron([[0, 1], [1, 0]], np.ones((3, 3))).astype(bool) | np.eye(6, dtype=bool), (2, 4, 4, 6)),  # K(3, 3): n + 1
+    ],
+    ids=["four-cycle", "5-ring", "6-ring", "7-ring", "path", "complete", "bipartite"],
+)
+def test_chromatic_numbers_of_known_graphs(graph: np.ndarray, expected: tuple[int, ...]) -> None:
+    found = [exact_color(graph, kind) for kind in ("diagonal", "acyclic", "star", "columns")]
+    assert tuple(c.number for c in found) == expected
+    for coloring in found:
+        check(coloring)
+
+
+def test_columns_that_meet_twice_take_two_colours() -> None:
+    twice = np.array([[0, 0, 1], [1, 1, 0], [1, 1, 0]])
+    assert exact_color(twice, "columns").number == color(twice).number == 2
+    with pytest.raises(UserError, match="at most 12"):
+        exact_color(np.eye(13))
+    with pytest.raises(UserError, match="is of a graph"):
+        exact_color(RECTANGLE, "star")
+    with pytest.raises(UserError, match="symmetric patterns"):
+        exact_color(np.tri(3), "acyclic")
 
 
 def test_checks_agree_with_the_definitions() -> None:
@@ -161,13 +228,12 @@ def test_checks_agree_with_the_definitions() -> None:
         assert passes(check_star, graph, np.array(colors)) == truth
         verdicts.add(truth)
     assert verdicts == {True, False}
-    ring = np.eye(4, dtype=bool) | np.roll(np.eye(4, dtype=bool), 1, 0) | np.roll(np.eye(4, dtype=bool), -1, 0)
     with pytest.raises(UserError, match="only two colours"):
-        check_acyclic(ring, np.array([0, 1, 0, 1]))
-    check_acyclic(ring, np.array([0, 1, 0, 2]))
+        check_acyclic(ring(4), np.array([0, 1, 0, 1]))
+    check_acyclic(ring(4), np.array([0, 1, 0, 2]))
     for test in (check_star, check_acyclic):
         with pytest.raises(UserError, match="symmetric"):
-            test(np.tril(ring), np.array([0, 1, 0, 1]))
+            test(np.tril(ring(4)), np.array([0, 1, 0, 1]))
     with pytest.raises(UserError, match="column 0 has entries and no colour"):
         check_columns(np.eye(2), np.array([-1, 0]))
 

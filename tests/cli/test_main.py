@@ -101,7 +101,7 @@ def test_a_folder_gets_points_picture_and_labels(command, patterns_run: Run, tmp
         command("sample", patterns_run.path, "-n", 6, "--label", "all", "--guidance", 2, "--steps", 5, "--out", f"{out}/")[0]
         == 0
     )
-    assert sorted(p.name for p in out.iterdir()) == ["picture.png", "points.labels.csv", "points.npy"]
+    assert sorted(p.name for p in out.glob("[!.]*")) == ["picture.png", "points.labels.csv", "points.npy"]
     assert (out / "points.labels.csv").read_text().split() == [
         "index,label", "0,spiral", "1,moons", "2,circles", "3,checkerboard", "4,pinwheel", "5,spiral",
     ]  # fmt: skip
@@ -130,7 +130,7 @@ def test_galleries(command, spiral_run: Run, patterns_run: Run, tmp_path: Path) 
         assert command("gallery", name, "--out", tmp_path / name)[0] == 0
         assert sorted(p.stem for p in (tmp_path / name).iterdir()) == sorted(pictures)
     assert command("gallery", "spiral", spiral_run.path, "--out", tmp_path / "s")[0] == 0
-    wanted = {"forward.png", "reverse.png", "distance.png", "history.png", "optimal.gif"}
+    wanted = {"forward.png", "reverse.png", "distance.png", "history.png", "forward.gif", "optimal.gif"}
     assert {p.name for p in (tmp_path / "s").iterdir()} == wanted
     film = Image.open(tmp_path / "s" / "optimal.gif")
     assert film.n_frames == 41
@@ -150,6 +150,7 @@ MISTAKES = [
     (("train", "spiral", "--out", "/proc/r"), "cannot write to the folder"),
     (("train", "spiral", "--out", "{tmp}/full"), "holds other files"),
     (("train", "spiral", "--out", "{run}"), "already holds a run"),
+    (("train", "mnist", "--data-dir", "~nobody-by-this-name/x", "--out", "{tmp}/r"), "write the path in full"),
     (("train", "spiral", "--out", "{tmp}/r", "--seed", "-1"), "seed"),
     (("train", "spiral", "--out", "{tmp}/r", "--device", "tpu"), "device 'tpu'"),
     (("train", "spiral", "--out", "{tmp}/r", "--schedule", "linear:steps=10"), "strictly between 0 and 1"),
@@ -185,7 +186,12 @@ MISTAKES = [
     (("evaluate", "{tmp}/nowhere"), "there is no run"),
     (("inspect", "{tmp}/nowhere"), "unknown data"),
     (("list", "smaplers"), "did you mean 'samplers'"),
+    (("train", "spiral", "--out", "{tmp}/r", "--loss", "hubr"), "did you mean 'huber'"),
+    (("train", "spiral", "--out", "{tmp}/r", "--loss", "huber:delta=0"), "delta of the Huber loss must be above 0"),
+    (("train", "spiral", "--out", "{tmp}/r", "--network", "mlp:connector=plus"), "connector"),
     (("gallery", "spiral", "{tmp}/nowhere"), "there is no run"),
+    (("gallery", "forward", "sprial", "--out", "{tmp}/f"), "did you mean 'spiral'"),
+    (("gallery", "forward", "spiral", "--schedule", "linear:steps=10", "--out", "{tmp}/f"), "strictly between 0 and 1"),
     (("gallery", "embeddings", "--out", "{tmp}/file"), "cannot write"),
 ]
 

@@ -29,7 +29,7 @@ def test_runs_are_listed_and_broken_ones_say_why(run: Path, command, tmp_path: P
     (tmp_path / "no-weights" / WEIGHTS_FILE).unlink()
     (tmp_path / "bad-metrics" / METRICS).write_text('{"i": 5, "loss": 1, "fraction": "half", "seconds": [], "held_out": {}}\n')
     (tmp_path / "odd-metrics" / METRICS).write_text('{"i": 5, "loss": 1, "fraction": 0.5, "seconds": NaN}\n')
-    monkeypatch.setattr(reverie.runs.run.folder, "read_weights", None)  # nothing reads them
+    monkeypatch.setattr(reverie.runs.run, "read_weights", None)  # nothing reads them
 
     code, out, _ = command("runs", tmp_path, "--json")
     found = {Path(row["path"]).relative_to(tmp_path).as_posix(): row for row in json.loads(out)["runs"]}

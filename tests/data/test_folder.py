@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from reverie.base.errors import UserError
-from reverie.data import Dataset, LazyImages, folder, load_data, sources
+from reverie.data import Dataset, LazyImages, folder, load_data, room, sources
 from reverie.data.labels import LABELS
 from reverie.draw.picture import contact_sheet, enlargement
 from reverie.runs.config import DataConfig
@@ -526,8 +526,8 @@ def test_lazy_equals_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     content = {f"{'ab'[k % 2]}/{k}.png": png(k, 9 + k % 3, 12) for k in range(40)}
     write(tmp_path, content | {"a/bad.png": b"no"})
     near = load_data(str(tmp_path), size="8x10")
-    monkeypatch.setattr(folder, "MEMORY_LIMIT", 1000)
-    monkeypatch.setattr(folder, "DISK_SHARE", 0)
+    monkeypatch.setattr(room, "MEMORY_LIMIT", 1000)
+    monkeypatch.setattr(room, "DISK_SHARE", 0)
     far = load_data(str(tmp_path), size="8x10")
     assert isinstance(far.x, LazyImages) and far.kind == "images" and far.shape == near.shape == (3, 8, 10) and len(far) == 40
     assert far.report["broken"] == near.report["broken"] and far.x.shape == near.x.shape
@@ -550,7 +550,7 @@ def test_lazy_equals_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_set_too_large_for_memory_is_read_from_a_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {f"{'ab'[k % 2]}/{k}.png": png(k, 9 + k % 3, 12) for k in range(40)} | {"a/bad.png": b"no"})
     near = load_data(str(tmp_path), size="8x10")
-    monkeypatch.setattr(folder, "MEMORY_LIMIT", 1000)
+    monkeypatch.setattr(room, "MEMORY_LIMIT", 1000)
     far = load_data(str(tmp_path), size="8x10")
     assert isinstance(far.x, LazyImages) and far.x.store is not None and "temporary file" in " ".join(far.notes)
     monkeypatch.setattr(LazyImages, "_read", None)  # nothing is decoded again
@@ -564,8 +564,8 @@ def test_a_set_too_large_for_memory_is_read_from_a_temporary_file(tmp_path: Path
 def test_a_lazy_grey_set_stored_in_colour_is_grey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {f"im{k}.png": packed(Image.fromarray(noise(8, 8, 1, k)).convert("RGB")) for k in range(5)})
     near = load_data(str(tmp_path))
-    monkeypatch.setattr(folder, "MEMORY_LIMIT", 10)
-    monkeypatch.setattr(folder, "DISK_SHARE", 0)
+    monkeypatch.setattr(room, "MEMORY_LIMIT", 10)
+    monkeypatch.setattr(room, "DISK_SHARE", 0)
     far = load_data(str(zipped(tmp_path / "a.zip", {p.name: p.read_bytes() for p in sorted(tmp_path.glob("*.png"))})))
     assert isinstance(far.x, LazyImages) and far.shape == near.shape == (1, 8, 8)
     assert torch.equal(far.x.take(torch.arange(5)), pixels(near)) and any("stored in colour" in note for note in far.notes)
@@ -576,8 +576,8 @@ def test_scanning_many_files_holds_only_what_is_fitted(tmp_path: Path, monkeypat
     content = [packed(Image.fromarray(noise(96, 96, 3, k)), "BMP") for k in range(4)]
     for k in range(3000):
         (tmp_path / f"im{k}.bmp").write_bytes(content[k % 4])
-    monkeypatch.setattr(folder, "MEMORY_LIMIT", 0)
-    monkeypatch.setattr(folder, "DISK_SHARE", 0)
+    monkeypatch.setattr(room, "MEMORY_LIMIT", 0)
+    monkeypatch.setattr(room, "DISK_SHARE", 0)
     tracemalloc.start()
     data = load_data(str(tmp_path), size="16")
     peak = tracemalloc.get_traced_memory()[1]

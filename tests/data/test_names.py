@@ -7,6 +7,7 @@ import hashlib
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,7 +24,7 @@ from reverie.data.form import Options
 from tests.data.test_readers import cdb_bytes, idx_bytes
 
 CONTENT = np.random.default_rng(0).bytes(700_000)
-REMOTE = Remote("file.gz", hashlib.md5(CONTENT, usedforsecurity=False).hexdigest())
+REMOTE = Remote("file.gz", hashlib.sha256(CONTENT).hexdigest())
 
 
 @pytest.fixture(autouse=True)
@@ -36,12 +37,16 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Server:
-    """A web server on this machine; ranges: whether it can go on in the middle, cut: after how many bytes it hangs up."""
+    """A web server on this machine.
+
+    ranges: whether it can go on in the middle; cut: after how many bytes it hangs up; pause: seconds between pieces.
+    """
 
     address: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     ranges: bool = True
     cut: int | None = None
+    pause: float = 0.0
     asked: list[str] = field(default_factory=list)
 
 
@@ -67,7 +72,10 @@ def server() -> Iterator[Server]:
                 self.send_response(200)
             self.send_header("Content-Length", str(len(content) - start))
             self.end_headers()
-            self.wfile.write(content[start : len(content) if state.cut is None else start + state.cut])
+            sent = content[start : len(content) if state.cut is None else start + state.cut]
+            for k in range(0, len(sent), 100_000):
+                self.wfile.write(sent[k : k + 100_000])
+                time.sleep(state.pause)
             return None
 
         def log_message(self, format: str, *args: object) -> None:
@@ -116,13 +124,29 @@ def test_a_whole_part_is_only_renamed_and_a_stale_one_thrown_away(server: Server
 
 
 def test_a_bad_checksum_is_refused_and_the_next_address_tried(server: Server, tmp_path: Path) -> None:
-    wrong = replace(REMOTE, md5="0" * 32)
+    wrong = replace(REMOTE, sha256="0" * 64)
     with pytest.raises(Unreachable, match="wrong checksum"):
         fetch(wrong, [server.address], tmp_path, Options())
     assert list(tmp_path.glob("file*")) == []
     with pytest.raises(Unreachable, match="404"):
         fetch(replace(REMOTE, name="other.gz"), [server.address], tmp_path, Options())
     assert fetch(REMOTE, ["http://127.0.0.1:1/x", server.address], tmp_path, Options()).read_bytes() == CONTENT
+
+
+def test_downloads_at_the_same_time_do_not_mix(server: Server, tmp_path: Path) -> None:
+    together, found = threading.Barrier(4), []
+
+    def one() -> None:
+        together.wait()
+        found.append(fetch(REMOTE, [server.address], tmp_path, Options()).read_bytes() == CONTENT)
+
+    server.pause = 0.01
+    threads = [threading.Thread(target=one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 4 and [path.name for path in tmp_path.iterdir()] == ["file.gz"]
 
 
 def small_set(first: tuple[int, ...] = (3, 1, 4, 1, 5)) -> dict[str, bytes]:
@@ -140,16 +164,26 @@ def place(folder: Path, files: dict[str, bytes], plain: bool = False) -> Path:
 
 def test_mnist_is_downloaded_into_the_cache_and_found_there(server: Server) -> None:
     server.files = small_set()
-    sums = [hashlib.md5(content, usedforsecurity=False).hexdigest() for content in server.files.values()]
-    load = names._idx(replace(names.MNIST, addresses=(server.address,), md5=(sums[0], sums[1])))
+    sums = [hashlib.sha256(content).hexdigest() for content in server.files.values()]
+    load = names._idx(replace(names.MNIST, addresses=(server.address,), sha256=(sums[0], sums[1])))
     data = load(0, 0, Options())
     assert len(data) == 5 and data.label_names == names.TEN and data.labels is not None
     assert data.labels.tolist() == [3, 1, 4, 1, 5] and len(server.asked) == 2
     assert (
         torch.equal(load(0, 0, Options()).batch(torch.arange(5))[0], data.batch(torch.arange(5))[0]) and len(server.asked) == 2
     )
+    kept = cache_folder() / "mnist" / "train-images-idx3-ubyte.gz"
+    whole = kept.read_bytes()
+    kept.write_bytes(gzip.compress(idx_bytes(np.zeros((5, 28, 28)))))  # a whole file, and not the one that was fetched
+    assert (
+        torch.equal(load(0, 0, Options()).batch(torch.arange(5))[0], data.batch(torch.arange(5))[0]) and len(server.asked) == 3
+    )
+    assert kept.read_bytes() == whole
     assert {p.name for p in (cache_folder() / "mnist").iterdir()} == set(server.files)
-    assert load_data("mnist").fingerprint() == data.fingerprint()
+    kept.write_bytes(whole[:-1])
+    server.files = {}
+    with pytest.raises(UserError, match=r"is damaged, and .* answered 404"):
+        load(0, 0, Options())
 
 
 @pytest.mark.parametrize("which", [names.MNIST, names.FASHION_MNIST])

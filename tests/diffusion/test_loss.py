@@ -7,7 +7,7 @@ import torch
 
 from reverie.base.errors import UserError
 from reverie.diffusion.denoiser import Denoiser
-from reverie.diffusion.loss import TIMES, WEIGHTS, draw_times, loss
+from reverie.diffusion.loss import LOSSES, TIMES, WEIGHTS, Absolute, Huber, Measure, Squared, draw_times, loss
 from reverie.diffusion.oracle import GaussianDenoiser
 from reverie.diffusion.pair import TARGETS, Pair, pair_of
 from reverie.diffusion.schedule import Cosine, Linear, Schedule
@@ -33,6 +33,32 @@ def test_a_weight_means_the_same_for_every_target(target: str, schedule: Schedul
     snr = (alpha / sigma) ** 2
     torch.testing.assert_close(loss(model, pair, t, target=target, weight="min-snr"), snr.clamp(max=5) * x0_error)
     assert loss(model, pair, t, target=target, weight="vlb").shape == (40,)
+
+
+@pytest.mark.parametrize("measure", [Squared(), Absolute(), Huber(0.3)], ids=LOSSES)
+def test_a_measure_is_taken_of_the_error_in_the_units_of_the_weight(measure: Measure) -> None:
+    model, pair = unit_gaussian(Cosine()), truth(40)
+    t = torch.linspace(0.05, 0.95, 40, dtype=torch.float64)
+    x = pair.mix(*Cosine()(t))
+    error = model(x, t).eps - pair.eps
+    size = error.abs()
+    bent = torch.where(size <= 0.3, size**2 / 2, 0.3 * (size - 0.15))
+    wanted = {Squared: size**2, Absolute: size, Huber: bent}[type(measure)].mean(1)
+    torch.testing.assert_close(loss(model, pair, t, measure=measure), wanted)
+    for target in TARGETS:
+        torch.testing.assert_close(loss(model, pair, t, target=target, weight="snr", measure=measure), wanted)
+
+
+def test_what_is_best_under_a_measure() -> None:
+    """Of lopsided data: the mean for squares, the median for absolute errors, between the two for Huber's."""
+    x = torch.distributions.Exponential(torch.tensor(1.0, dtype=torch.float64)).icdf((torch.arange(4000) + 0.5).double() / 4000)
+    guesses = torch.linspace(0.5, 1.2, 701, dtype=torch.float64)
+    best = {name: float(guesses[measure()(x - guesses[:, None]).mean(1).argmin()]) for name, measure in LOSSES.items()}
+    assert best["mse"] == pytest.approx(1.0, abs=2e-3) and best["mae"] == pytest.approx(math.log(2), abs=2e-3)
+    assert best["mae"] < best["huber"] < best["mse"]
+    for delta in (0.0, -1.0, math.nan):
+        with pytest.raises(UserError, match="delta"):
+            Huber(delta)
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)

@@ -35,7 +35,7 @@ STOCHASTIC = [
     (EulerMaruyama(), 900),
     (Heun(churn=0.1), 60),
     (DPMSDE(), 150),
-    (Langevin(count=20, size=0.15), 250),
+    (Langevin(count=20, size=0.15), 125),
     (PredictorCorrector("ddim", snr=0.1), 300),
     (PredictorCorrector("heun", snr=0.1), 60),
 ]

@@ -10,7 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reverie.base.errors import ReverieWarning, UserError
-from reverie.diffusion.schedule import Cosine, Linear, LogLinear, Rectified, ScaledLinear, Schedule, Sigmoid
+from reverie.diffusion.oracle import GaussianDenoiser
+from reverie.diffusion.pair import Pair
+from reverie.diffusion.process import posterior, transition
+from reverie.diffusion.schedule import (
+    Additive,
+    Cosine,
+    Linear,
+    LogLinear,
+    Rectified,
+    ScaledLinear,
+    Schedule,
+    Sigmoid,
+)
 from reverie.diffusion.schedules import SCHEDULES
 
 TIMES = torch.linspace(0.002, 0.998, 201, dtype=torch.float64)
@@ -23,6 +35,46 @@ def test_linear_keeps_the_exact_chain_at_its_nodes(steps: int) -> None:
     alpha, sigma = Linear(steps)(torch.arange(steps + 1, dtype=torch.float64) / steps)
     np.testing.assert_allclose(alpha.numpy() ** 2, alpha_bar, rtol=1e-12)
     np.testing.assert_allclose(sigma.numpy() ** 2, 1 - alpha_bar, rtol=1e-9, atol=1e-15)
+
+
+def test_linear_without_scaling_takes_its_betas_as_they_stand() -> None:
+    betas = np.linspace(1e-4, 0.02, 300)
+    alpha, _ = Linear(300, scale=False)(torch.arange(301, dtype=torch.float64) / 300)
+    np.testing.assert_allclose(alpha.numpy()[1:] ** 2, np.cumprod(1 - betas), rtol=1e-12)
+    with pytest.warns(ReverieWarning, match="signal is left"):
+        Linear(300, scale=False).warn_if_signal_remains()
+    assert Linear(10, scale=False).steps == 10  # which scaled would be refused
+
+
+@pytest.mark.parametrize("steps", [1000, 40])
+def test_additive_is_the_chain_that_adds_noise(steps: int) -> None:
+    betas, i = np.linspace(1e-4, 5.0, steps) * 1000 / steps, torch.arange(1, steps + 1, dtype=torch.float64)
+    alpha, sigma = Additive(steps)(i / steps)
+    assert (alpha == 1).all()
+    np.testing.assert_allclose(sigma.numpy() ** 2, betas.cumsum(), rtol=1e-12)
+    scale, std = transition(Additive(steps), (i - 1) / steps, i / steps)
+    np.testing.assert_allclose(scale.numpy(), 1.0)
+    np.testing.assert_allclose(std.numpy() ** 2, betas, rtol=1e-8)
+    assert Additive(steps, scale=False)(1.0)[1] == pytest.approx(np.sqrt(np.linspace(1e-4, 5.0, steps).sum()))
+
+
+def test_the_way_back_from_additive_noise_takes_off_less_than_was_added() -> None:
+    """DDIM and the posterior's mean by their formulas; and of N(0, 1) they leave N(0, 1), which x - sqrt(beta) eps does not."""
+    schedule, steps = Additive(), 1000
+    x, x0 = torch.tensor([[1.3]], dtype=torch.float64), torch.tensor([[-0.2]], dtype=torch.float64)
+    t, s = 0.6, 0.599
+    sigma, before = schedule(t)[1], schedule(s)[1]
+    pair = Pair(x0, (x - x0) / sigma)
+    torch.testing.assert_close(pair.mix(*schedule(s)), x - (sigma - before) * pair.eps)
+    beta = sigma**2 - before**2
+    torch.testing.assert_close(posterior(schedule, x, x0, t, s)[0], x - beta / sigma * pair.eps)
+    model = GaussianDenoiser(schedule, torch.zeros(1, dtype=torch.float64), torch.eye(1, dtype=torch.float64))
+    ddim = written = torch.full((1, 1), (1 + schedule(1.0)[1] ** 2) ** 0.5, dtype=torch.float64)  # one standard deviation
+    for k in range(steps, 1, -1):
+        sigma, before = schedule(k / steps)[1], schedule((k - 1) / steps)[1]
+        ddim = ddim - (sigma - before) * model(ddim, k / steps).eps
+        written = written - (sigma**2 - before**2) ** 0.5 * model(written, k / steps).eps
+    assert float(ddim) == pytest.approx(1.0, abs=0.05) and abs(float(written)) < 0.1
 
 
 def test_known_ends() -> None:
@@ -87,6 +139,9 @@ def test_a_number_a_scalar_and_a_batch_agree(name: str, t: float) -> None:
         lambda: ScaledLinear(beta_start=-1),
         lambda: Cosine(shift=-1),
         lambda: Sigmoid(start=3, end=-3),
+        lambda: Additive(1),
+        lambda: Additive(beta_start=0.0),
+        lambda: Additive(beta_end=float("nan")),
         lambda: LogLinear(0.1, 0.01),
         lambda: LogLinear(0.0, 1.0),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -184,12 +185,41 @@ def test_bounded_estimates_are_near_the_integral(kind: str) -> None:
     assert samples(x, y, kind) == pytest.approx(truth, abs=0.03)
 
 
+@pytest.mark.filterwarnings("ignore:.*it is biased")  # 3.2 where 4 would be right
 @pytest.mark.parametrize("kind", DIVERGENCES)
 def test_estimates_are_near_nought_for_one_law_and_grow_with_distance(kind: str) -> None:
     x = draw(LAWS[0], 2000, 0)
     near, far = (samples(x, draw(LAWS[0], 1500, 1) + shift, kind) for shift in (0.0, 2.0))
     assert abs(near) < 0.15 and far > near + 0.3
     assert far <= {"jensen-shannon": math.log(2), "total-variation": 1.0}.get(kind, math.inf)
+
+
+@pytest.mark.parametrize(("n", "m", "k"), [(100, 100, None), (100, 100, 9), (60, 90, 6), (37, 37, 4)])
+def test_total_variation_of_one_law_is_nought_on_average(n: int, m: int, k: int | None) -> None:
+    found = [samples(draw(LAWS[0], n, 2 * t), draw(LAWS[0], m, 2 * t + 1), "total-variation", k=k) for t in range(60)]
+    assert abs(np.mean(found)) < 3 * np.std(found, ddof=1) / math.sqrt(len(found))
+
+
+@pytest.mark.parametrize("kind", ["jensen-shannon", "total-variation"])
+def test_estimates_by_votes_are_bounds_from_below(kind: str) -> None:
+    truth = float(gaussian(*LAWS[0], LAWS[1][0], LAWS[0][1], kind))
+    pairs = [(draw(LAWS[0], 400, 2 * t), draw((LAWS[1][0], LAWS[0][1]), 400, 2 * t + 1)) for t in range(12)]
+    found = [samples(x, y, kind) for x, y in pairs]
+    assert 0.6 * truth < np.mean(found) < truth + 2 * np.std(found, ddof=1) / math.sqrt(len(found))
+
+
+@pytest.mark.parametrize(("kind", "low"), [("reverse-kl", 0.8), ("fisher", 0.8)])
+def test_an_estimate_that_is_too_low_is_warned_of(kind: str, low: float) -> None:
+    """The bias grows with the dimension; on a line there is little of it, and no warning."""
+    place = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    for d in (1, 3):
+        p, q = (torch.zeros(d).double(), torch.eye(d).double()), (place[:d], 1.5 * torch.eye(d).double())
+        truth, x, y = float(gaussian(*p, *q, kind)), draw(p, 2000, 0), draw(q, 2000, 1)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = samples(x, y, kind)
+        assert bool(told) == (d == 3) and (found < low * truth or d == 1)
+    assert "too low" in str(told[0].message)
 
 
 EQUAL = torch.zeros(30, 2)

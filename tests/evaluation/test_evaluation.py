@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-import reverie
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
 from reverie.data import load_data
@@ -21,12 +20,6 @@ from reverie.evaluation.levels import noise_levels_section
 from reverie.evaluation.likelihood import likelihood_section
 from reverie.runs.run import Run
 from reverie.runs.samples import Samples
-
-
-@pytest.fixture(scope="module")
-def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    tiny = "unet:widths=[8,12],groups=4,embedding_dim=16"
-    return reverie.train("digits8", tmp_path_factory.mktemp("runs") / "digits8", steps=150, network=tiny)
 
 
 def test_what_points_cost(spiral_run: Run) -> None:

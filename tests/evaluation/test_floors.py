@@ -62,13 +62,13 @@ def test_fresh_data_score_at_the_floors_of_few_held_out_data() -> None:
             f = found[section].figures[key]
             assert f["floor_error"] > 0
             assert abs(f["value"] - f["floor"]) < 3 * np.hypot(f["error"], f["floor_error"]), (key, f)
-    assert "Only 10 data are held out" in found["quality"].words[1] and "12 random splits" in found["quality"].words[1]
+    assert "Only 10 data are held out" in found["quality"].words[1] and "24 random splits" in found["quality"].words[1]
 
 
 def test_both_sides_and_their_floor_have_one_count() -> None:
     m = laid_out(images(300, 7), data(REAL, 0))
     for pairs in (list(m.pairs()), list(m.floors())):
-        assert len(pairs) == 12 and all(len(x) == len(y) == REAL // 2 for x, y in pairs)
+        assert len(pairs) == 24 and all(len(x) == len(y) == REAL // 2 for x, y in pairs)
     for x, y in m.floors():  # no datum is compared with itself
         assert not (torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist") == 0).any()
     variety = variety_section(m).figures

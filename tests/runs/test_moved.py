@@ -16,9 +16,8 @@ from reverie import api
 from reverie.base.errors import UserError
 from reverie.data import load_data
 from reverie.runs.folder import read_config
+from tests.conftest import TINY
 from tests.data.test_names import place, small_set
-
-TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +46,7 @@ def moved(photos: Path) -> Path:
     return photos.rename(photos.parent / "renamed")
 
 
-QUICK = ("--quick", "-n", 6, "--steps", 2)
+QUICK = ("--quick", "-n", 6, "--steps", 2, "--features", "pixels")
 
 
 def test_data_that_moved_are_told_of_once(command, run: Path, photos: Path, tmp_path: Path) -> None:
@@ -61,7 +60,7 @@ def test_data_that_moved_are_told_of_once(command, run: Path, photos: Path, tmp_
     found = json.loads(out)
     assert code == 0 and "kid" in found and "not_computable" not in found["sections"]["quality"]
     assert read_config(run).data.source == str(photos)  # looking at a run does not change it
-    assert api.evaluate(run, 6, quick=True, steps=2, data=place)["kid"] == found["kid"]
+    assert api.evaluate(run, 6, quick=True, steps=2, features="pixels", data=place)["kid"] == found["kid"]
 
 
 def test_training_goes_on_with_data_that_moved_and_remembers_where(command, run: Path, photos: Path) -> None:

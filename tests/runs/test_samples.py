@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +18,10 @@ from reverie.diffusion.samplers import SAMPLERS
 from reverie.draw.picture import coloured, contact_sheet, enlargement, image_frames, most_filmed
 from reverie.gallery.samplers import BUDGETS, draw_cell
 from reverie.runs import run as run_module
+from reverie.runs.outputs import MANIFEST
 from reverie.runs.run import Run
 from reverie.runs.samples import Interrupted, Samples, write
+from tests.files import full_disk
 
 
 def halves(n: int, labels: bool) -> list[Samples]:
@@ -142,7 +146,7 @@ def stopping(n: int) -> list[Samples]:
 def test_an_interrupted_folder_keeps_its_images(tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match=f"the first 6 of 11 images are in {tmp_path}/x and stay there"):
         write(stopping(11), 11, tmp_path / "x")
-    assert sorted(p.name for p in (tmp_path / "x").iterdir()) == [*(f"{k:02d}.png" for k in range(6)), "labels.csv"]
+    assert sorted(p.name for p in (tmp_path / "x").iterdir()) == [MANIFEST, *(f"{k:02d}.png" for k in range(6)), "labels.csv"]
     assert (tmp_path / "x" / "labels.csv").read_text().split() == ["index,label", *(f"{k},{k}" for k in range(6))]
 
 
@@ -176,3 +180,142 @@ def test_too_many_for_a_film_or_a_sheet_are_refused_at_once(command, patterns_ru
     with pytest.raises(UserError, match="film"):
         patterns_run.sample(100_000, film=True)
     assert not list(tmp_path.iterdir())
+
+
+def listed(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+def images(n: int, labels: bool = False) -> Samples:
+    x = np.random.default_rng(n).random((n, 4, 3)).astype(np.float32)
+    return Samples(x, [str(k) for k in range(n)] if labels else None)
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "0.png", "007.png"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_files_of_others_in_a_folder_are_neither_replaced_nor_removed(name: str, overwrite: bool, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("precious")
+    (tmp_path / "notes.txt").write_text("precious")
+    before = listed(tmp_path)
+    with pytest.raises(UserError, match=f"holds {name}, which was not put there by sampling"):
+        images(3).save(f"{tmp_path}/", overwrite)
+    assert listed(tmp_path) == before
+    (tmp_path / name).unlink()
+    images(3).save(f"{tmp_path}/", overwrite)
+    assert (tmp_path / "notes.txt").read_text() == "precious" and len(listed(tmp_path)) == 5
+
+
+def test_samples_in_a_folder_are_replaced_when_asked_and_none_is_left_over(tmp_path: Path) -> None:
+    images(12, labels=True).save(f"{tmp_path}/x/")
+    before = listed(tmp_path / "x")
+    with pytest.raises(UserError, match=r"holds samples already .* --overwrite"):
+        images(3).save(f"{tmp_path}/x/")
+    assert listed(tmp_path / "x") == before and len(before) == 14
+    files = images(3).save(f"{tmp_path}/x/", overwrite=True)
+    assert sorted(listed(tmp_path / "x")) == [MANIFEST, "0.png", "1.png", "2.png"] == [MANIFEST, *(f.name for f in files)]
+    Samples(np.zeros((5, 2), np.float32), list("abcde")).save(tmp_path / "x", overwrite=True)
+    assert sorted(listed(tmp_path / "x")) == [MANIFEST, "picture.png", "points.labels.csv", "points.npy"]
+    (tmp_path / "x" / MANIFEST).write_text('{"images": 3, "named": ["../../thesis.txt"]}')
+    with pytest.raises(UserError, match="not put there by sampling"):
+        images(3).save(f"{tmp_path}/x/", overwrite=True)
+
+
+def test_a_link_among_samples_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    images(3).save(f"{tmp_path}/x/")
+    (tmp_path / "x" / "1.png").unlink()
+    (tmp_path / "x" / "1.png").symlink_to(tmp_path / "thesis.txt")
+    with pytest.raises(UserError, match="is a link"):
+        images(3).save(f"{tmp_path}/x/", overwrite=True)
+    assert (tmp_path / "thesis.txt").read_text() == "precious" and len(listed(tmp_path / "x")) == 4
+
+
+def test_after_an_interrupt_or_a_kill_the_images_are_known_as_ours(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        write(stopping(11), 11, tmp_path / "x")
+    (tmp_path / "x" / "10.png").write_text("precious")  # which was not reached
+    with pytest.raises(UserError, match=r"holds 10\.png, which"):
+        images(3).save(f"{tmp_path}/x/", overwrite=True)
+    (tmp_path / "x" / "10.png").unlink()
+    (tmp_path / "x" / "03.png").rename(tmp_path / "x" / ".03-a_cdefg8.png")  # as a kill leaves it
+    images(3).save(f"{tmp_path}/x/", overwrite=True)
+    assert sorted(listed(tmp_path / "x")) == [MANIFEST, "0.png", "1.png", "2.png"]
+
+
+def test_labels_beside_an_array_are_not_lost(tmp_path: Path) -> None:
+    (tmp_path / "x.labels.csv").write_text("precious")
+    for labels in (False, True):
+        with pytest.raises(UserError, match=r"labels\.csv is there already"):
+            images(3, labels).save(tmp_path / "x.npy")
+    assert listed(tmp_path) == {"x.labels.csv": b"precious"}
+    images(3, True).save(tmp_path / "x.npy", overwrite=True)
+    images(4, True).save(tmp_path / "x.npy")  # those beside it are its own
+    np.save(tmp_path / "x.npy", np.zeros((5, 2)))
+    with pytest.raises(UserError, match=r"labels\.csv is there already"):
+        images(3).save(tmp_path / "x.npy")
+    np.save(tmp_path / "x.npy", np.zeros((4, 2)))
+    images(3).save(tmp_path / "x.npy")
+    assert sorted(listed(tmp_path)) == ["x.npy"]
+
+
+def test_what_an_earlier_interrupt_kept_stays(tmp_path: Path) -> None:
+    for _ in range(3):
+        with pytest.raises(Interrupted):
+            write(stopping(11), 11, tmp_path / "x.npy")
+    kept = [f"x.partial{k}" for k in ("-2", "-3", "")]
+    assert sorted(listed(tmp_path)) == sorted(f"{name}{end}" for name in kept for end in (".npy", ".labels.csv"))
+
+
+@pytest.mark.parametrize("out", ["x/", "points/", "x.npy", "x.png", "x.gif", "x.mp4"])
+def test_a_full_disk_leaves_nothing_and_is_said_in_one_sentence(out: str, tmp_path: Path, capfd) -> None:
+    noise = np.random.default_rng(0).random((8, 40, 40, 3)).astype(np.float32)
+    made = Samples(noise, film=[(k / 10, noise, noise) for k in range(10)])
+    if out == "points/":
+        made = Samples(noise.reshape(-1, 2))
+    with pytest.raises(UserError, match=f"cannot write {tmp_path}/deep/{out.rstrip('/')}"), full_disk(4500):
+        made.save(f"{tmp_path}/deep/{out}")
+    assert not list(tmp_path.iterdir()) and capfd.readouterr() == ("", "")
+    if out.startswith("x."):
+        made.save(tmp_path / out)
+        assert (tmp_path / out).stat().st_size > 4500
+
+
+def test_refused_commands_leave_no_folders(command, patterns_run: Run, tmp_path: Path) -> None:
+    (tmp_path / "seven.npy").write_text("no array")
+    run, deep = patterns_run.path, tmp_path / "a" / "b"
+    for words in (
+        ("sample", run, "--label", "nonsense", "--out", deep / "x.png"),
+        ("sample", run, "--label", "nonsense", "--out", f"{deep}/"),
+        ("sample", run, "--steps", 0, "--out", deep / "x.npy"),
+        ("inpaint", run, "--known", "z=3", "--out", f"{deep}/"),
+        ("edit", run, tmp_path / "seven.npy", "--out", deep / "x.png"),
+        ("inspect", run, "--data-dir", tmp_path, "--device", "tpu", "--out", deep / "x.png"),
+        ("gallery", "spiral", run, "--out", deep),
+        ("gallery", "samplers", run, "--grid", "nonsense", "--out", deep / "x.png"),
+        ("train", "moons", "--network", "nonsense", "--out", deep),
+    ):
+        code, _, err = command(*words)
+        assert code == 2 and err.startswith("error: ") and [p.name for p in tmp_path.iterdir()] == ["seven.npy"], (words, err)
+
+
+def test_sigterm_ends_sampling_as_control_c_does(command, patterns_run: Run, monkeypatch, tmp_path: Path) -> None:
+    draw, drawn = Run.decode_final, []
+
+    def second(run: Run, last: object) -> np.ndarray:
+        drawn.append(1)
+        if len(drawn) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return draw(run, last)
+
+    monkeypatch.setattr(Run, "decode_final", second)
+    monkeypatch.setattr(run_module, "BATCH_VALUES", 8)
+    code, _, err = command("sample", patterns_run.path, "-n", 12, "--steps", 2, "--out", tmp_path / "x.npy")
+    assert code == 143 and "the first 4 of 12 samples are in" in err and "Traceback" not in err
+    assert sorted(listed(tmp_path)) == ["x.partial.labels.csv", "x.partial.npy"]
+
+
+def test_no_label_is_taken_for_a_formula(tmp_path: Path) -> None:
+    labels = ["=1+1", "@x", "-2", "+a", "cat", "-1.5e", "3"]
+    Samples(np.zeros((7, 2), np.float32), labels=labels).save(tmp_path / "x.npy")
+    rows = (tmp_path / "x.labels.csv").read_text().splitlines()
+    assert rows == ["index,label", "0,'=1+1", "1,'@x", "2,-2", "3,'+a", "4,cat", "5,'-1.5e", "6,3"]

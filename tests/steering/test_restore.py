@@ -21,12 +21,13 @@ from reverie.diffusion.denoiser import NULL
 from reverie.diffusion.known import INPAINTERS
 from reverie.diffusion.measurements import MEASUREMENTS
 from reverie.runs.run import Run
-from tests.training.test_image_runs import TINY, draw_folder
+from tests.conftest import TINY
+from tests.training.test_image_runs import draw_folder
 
 
-@pytest.fixture(scope="module")
-def grey_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return reverie.train("digits8", tmp_path_factory.mktemp("runs") / "grey", steps=60, network=TINY)
+@pytest.fixture
+def grey_run(digits_run: Run) -> Run:
+    return digits_run
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def test_known_pixels_of_an_8_bit_file_come_back_bit_for_bit(
     code, out, err = command(*words, "--method", method, "--out", f"{tmp_path}/out/", "--json")
     said = json.loads(out)
     assert code == 0 and err == "" and said["results"] == 3 and said["method"] == method
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["0.png", "1.png", "2.png", "sheet.png"]
+    assert sorted(p.name for p in (tmp_path / "out").glob("[!.]*")) == ["0.png", "1.png", "2.png", "sheet.png"]
     results = np.stack([np.asarray(Image.open(tmp_path / "out" / f"{k}.png")) for k in range(3)])
     assert results.dtype == np.uint8 and (results[:, ~fill] == pixels[~fill]).all()
     assert (results[0][fill] != results[1][fill]).any()  # a seed each

@@ -24,12 +24,10 @@ from reverie.diffusion.schedule import Cosine, Rectified
 from reverie.runs.classifier import CLASSIFIER_FILE, ClassifierFacts, read_classifier, write_classifier
 from reverie.runs.run import Options, Run, load
 
-TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
-
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return reverie.train("digits8", tmp_path_factory.mktemp("runs") / "digits8", steps=60, network=TINY)
+def run(digits_run: Run) -> Run:
+    return digits_run
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from reverie.runs import folder
 from reverie.runs.run import Run, load
 from reverie.training.autoguide import FEWEST, MOST, SHARP, choose_autoguidance, strays
 from reverie.training.summary import verdict
-from tests.training.test_image_runs import TINY
+from tests.conftest import TINY
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ from reverie.training.checks import CHECKS, empty_previews, has_stopped_improvin
 from reverie.training.loop import end_of, learning_rate
 from reverie.training.patient import NetworkFacts, Patient
 from reverie.training.trainer import Training
+from tests.conftest import TINY
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def points(tmp_path: Path, **options) -> Training:
 
 
 def images(tmp_path: Path, **options) -> Training:
-    return api.prepare("digits8", tmp_path / "run", **{"steps": 60, "batch": 32, **options})
+    return api.prepare("digits8", tmp_path / "run", **{"steps": 60, "batch": 32, "network": TINY, **options})
 
 
 def findings(training: Training) -> dict[str, Finding]:
@@ -189,7 +190,7 @@ def test_a_constant_channel(tmp_path: Path) -> None:
 def test_one_image_repeated(tmp_path: Path) -> None:
     one = load_data("digits8").batch(torch.tensor([3]))[0]
     np.save(tmp_path / "same.npy", (one[:, 0].repeat(50, 1, 1) * 255).byte().numpy())
-    found = findings(api.prepare(str(tmp_path / "same.npy"), tmp_path / "run", steps=30, batch=16))
+    found = findings(api.prepare(str(tmp_path / "same.npy"), tmp_path / "run", steps=30, batch=16, network=TINY))
     assert found["constant_data"].what == "all data are the same"
 
 
@@ -202,7 +203,7 @@ def test_a_frozen_layer(tmp_path: Path) -> None:
 
 
 def test_an_average_that_lags(tmp_path: Path) -> None:
-    found = findings(points(tmp_path, ema_share=1.0, steps=1500, learning_rate=0.02))
+    found = findings(points(tmp_path, ema_share=1.0, steps=900, learning_rate=0.02))
     assert set(found) == {"lagging_average"}
 
 
@@ -216,7 +217,8 @@ def test_twenty_training_images(tmp_path: Path) -> None:
     """A few images, learned for long, are overfitted and copied."""
     few = load_data("digits8").take(torch.arange(0, 1700, 80)[:21])
     np.save(tmp_path / "few.npy", (few.batch(torch.arange(21))[0][:, 0] * 255).byte().numpy())
-    training = api.prepare(str(tmp_path / "few.npy"), tmp_path / "run", steps=350, batch=16, augment="none")
+    network = "unet:widths=[16,24],groups=8,embedding_dim=32"
+    training = api.prepare(str(tmp_path / "few.npy"), tmp_path / "run", steps=200, batch=16, network=network, augment="none")
     found = findings(training)
     assert {"overfitting", "copies"} & set(found), found
     assert all("--network" not in finding.advice for finding in found.values())  # there is none smaller than the usual one
@@ -319,13 +321,15 @@ def assert_healthy(tmp_path: Path, name: str, seed: int) -> None:
     assert api.verdict(training.run).lines[0] == "healthy: the doctor found nothing wrong"
 
 
-@pytest.mark.parametrize("name", list(HEALTHY))
-def test_a_healthy_run_is_not_suspected(tmp_path: Path, name: str) -> None:
-    assert_healthy(tmp_path, name, 0)
+@pytest.mark.parametrize("name", ["spiral_run", "digits_run"])
+def test_a_healthy_run_is_not_suspected(request: pytest.FixtureRequest, name: str) -> None:
+    run = request.getfixturevalue(name)
+    assert '"finding"' not in (run.path / folder.METRICS).read_text()  # nor was anything for a while
+    assert api.verdict(run).lines[0] == "healthy: the doctor found nothing wrong"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 11))
+@pytest.mark.parametrize("seed", range(11))
 @pytest.mark.parametrize("name", list(HEALTHY))
 def test_no_healthy_seed_is_suspected(tmp_path: Path, name: str, seed: int) -> None:
     assert_healthy(tmp_path, name, seed)

@@ -20,8 +20,7 @@ from reverie.data import load_data
 from reverie.diffusion.plan import network_for, plan
 from reverie.runs.run import Run
 from reverie.training.loader import batches
-
-TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
+from tests.conftest import TINY
 
 
 def draw_folder(folder: Path, mode: str, size: tuple[int, int], count: int = 24) -> Path:
@@ -37,17 +36,12 @@ def draw_folder(folder: Path, mode: str, size: tuple[int, int], count: int = 24)
     return folder
 
 
-@pytest.fixture(scope="module")
-def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return reverie.train("digits8", tmp_path_factory.mktemp("runs") / "digits8", steps=150, network=TINY)
-
-
 def test_a_folder_of_rectangles_gives_rectangles(tmp_path: Path) -> None:
     run = reverie.train(
-        str(draw_folder(tmp_path / "photos", "RGB", (64, 48))), tmp_path / "run", steps=3, network=TINY, batch=4
+        str(draw_folder(tmp_path / "photos", "RGB", (24, 16))), tmp_path / "run", steps=3, network=TINY, batch=4
     )
-    assert run.config.data.shape == (3, 64, 48) and run.config.data.labels == ("bright", "dark")
-    assert run.sample(2, steps=2).x.shape == (2, 64, 48, 3)
+    assert run.config.data.shape == (3, 24, 16) and run.config.data.labels == ("bright", "dark")
+    assert run.sample(2, steps=2).x.shape == (2, 24, 16, 3)
 
 
 def test_grey_gives_grey_and_colour_gives_colour(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def test_a_network_too_narrow_for_its_input_is_never_called_healthy(
     assert verdict.commands["mend"].endswith("--batch 32 --network unet:stem=2 --augment none")
 
 
+@pytest.mark.slow  # that healthy runs are not suspected is shown by shorter ones too: tests/training/test_checks.py
 def test_the_same_network_wide_enough_is_not_suspected_of_noise(
     colours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,10 +26,12 @@ from reverie.runs import folder
 from reverie.runs.config import build_model
 from reverie.training import checkpoints
 from reverie.training.learner import Learner
+from tests.conftest import TINY
 
 KILLER = """
 import os, random, signal, sys, time
 import torch
+import torch._dynamo  # an optimizer loads it, and so would every child
 torch.set_num_threads(1)
 from reverie.runs import folder
 from reverie.runs.config import build_model
@@ -114,7 +116,7 @@ def test_killed_fifty_times(tmp_path: Path) -> None:
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_broken_off_and_resumed_images(tmp_path: Path, optimizer: str) -> None:
     """Both optimizers, labels, accumulation; broken off between reports by a request to stop, and at a report."""
-    options = {"steps": 40, "optimizer": optimizer, "accumulate": 2, "batch": 16, "learning_rate": 2e-3}
+    options = {"steps": 40, "optimizer": optimizer, "accumulate": 2, "batch": 16, "learning_rate": 2e-3, "network": TINY}
     reverie.train("digits8", tmp_path / "whole", **options)
     steps = iter(api.prepare("digits8", tmp_path / "parts", **options))
     assert len(list(islice(steps, 13))) == 13

@@ -138,7 +138,7 @@ def test_the_smallest_network_is_not_told_to_be_smaller() -> None:
     patient = Patient([row], None, torch.zeros(1), "images", {}, replace(truth, nearest=0.1), truth)  # type: ignore[arg-type]
     found = copies(patient)
     assert found is not None and "--network" not in found.advice and found.change == {"length": "0.5"}
-    patient.network = NetworkFacts(sizes=Sizes(smaller="unet-tiny"))
+    patient.network = NetworkFacts(others=lambda: Sizes(smaller="unet-tiny"))
     found = copies(patient)
     assert found is not None and "--network unet-tiny" in found.advice and found.change == {"network": "unet-tiny"}
 

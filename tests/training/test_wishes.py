@@ -121,7 +121,7 @@ def test_memory_is_counted_as_it_is_taken(network: str) -> None:
 
     class Count(Footprint):
         def __init__(self) -> None:
-            self.taken = 0
+            self.steps, self.looks = {}, {}
 
         def _peak(self, count: int, work: Any) -> int:
             with _Ledger() as ledger:

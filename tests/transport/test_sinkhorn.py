@@ -97,6 +97,17 @@ def test_tiny_epsilon_gives_no_nan_and_says_when_it_did_not_converge(epsilon: fl
     assert float(found.value) > 0.9 * float(truth.cost)
 
 
+def test_an_iteration_that_ends_early_does_not_end_at_a_guess_that_failed() -> None:
+    """The dual value is a bound from below that more iterations do not lower, and the error told is that of the plan given."""
+    problem, values = between(cloud(30, 2, 0), cloud(40, 2, 1)), []
+    for most in (213, 214, 304):  # accelerated steps lead to -47 and -148,000
+        with pytest.warns(ReverieWarning, match="did not converge"):
+            found = sinkhorn(problem, 1e-5, max_iterations=most)
+        values.append(float(found.value))
+        assert (found.plan().sum(0) - problem.b).abs().sum() == pytest.approx(found.marginal_error, rel=1e-4)
+    assert values == sorted(values) and 0.9 < values[0] / float(exact(problem).cost) < 1 + 1e-9
+
+
 @pytest.mark.parametrize("most", [1, 2, 7])
 def test_the_number_of_iterations_is_obeyed(most: int) -> None:
     with pytest.warns(ReverieWarning, match="did not converge"):

@@ -1,6 +1,6 @@
 """Derivatives on top of torch.func: the modes, second order, implicit functions, and sparse matrices by colouring."""
 
-from reverie.autodiff.dual import Dual, derivative
+from reverie.autodiff.dual import Dual, derivative, second_derivative
 from reverie.autodiff.graph import Graph, Node, record
 from reverie.autodiff.implicit import implicit
 from reverie.autodiff.modes import jacobian, jvp, of_parameters, vjp
@@ -13,6 +13,7 @@ from reverie.autodiff.sparse import (
     detect,
     diagonal,
     divergence,
+    exact_color,
     hutchinson,
     recorded_jacobian,
     sparse_hessian,
@@ -33,6 +34,7 @@ __all__ = [
     "detect",
     "diagonal",
     "divergence",
+    "exact_color",
     "hessian",
     "hutchinson",
     "hvp",
@@ -45,6 +47,7 @@ __all__ = [
     "profile",
     "record",
     "recorded_jacobian",
+    "second_derivative",
     "sparse_hessian",
     "sparse_jacobian",
     "vjp",

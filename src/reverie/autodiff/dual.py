@@ -7,7 +7,9 @@ Functions written with operators and torch's elementary functions take dual numb
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Union
 
 import torch
@@ -45,19 +47,59 @@ class Dual:
         return _binary(self, other, lambda a, b: a - b, lambda a, b: (1.0, -1.0))
 
     def __mul__(self, other: Number) -> Dual:
-        return _binary(self, other, lambda a, b: a * b, lambda a, b: (b, a))
+        return _product(self, other, lambda a, b: a * b)
 
     def __truediv__(self, other: Number) -> Dual:
         return _binary(self, other, lambda a, b: a / b, lambda a, b: (1 / b, -a / (b * b)))
 
+    def __matmul__(self, other: Number) -> Dual:
+        return _product(self, other, torch.matmul)
+
+    def __rmatmul__(self, other: Number) -> Dual:
+        return _product(other, self, torch.matmul)
+
     def __pow__(self, other: Number) -> Dual:
-        if isinstance(other, Dual):
-            return METHODS["exp"](METHODS["log"](self) * other)
-        slope = other * self.value ** _one_less(other)  # also where the base is not positive
-        return Dual(self.value**other, self.tangent * slope, self.level)
+        return _power(self, other)
 
     def __rpow__(self, other: Number) -> Dual:
-        return METHODS["exp"](self * _plain(_as_number(other)).log())
+        return _power(other, self)
+
+    def __lt__(self, other: Number) -> Any:
+        return _plain(self) < _plain(other)
+
+    def __le__(self, other: Number) -> Any:
+        return _plain(self) <= _plain(other)
+
+    def __gt__(self, other: Number) -> Any:
+        return _plain(self) > _plain(other)
+
+    def __ge__(self, other: Number) -> Any:
+        return _plain(self) >= _plain(other)
+
+    def __eq__(self, other: object) -> Any:
+        return _plain(self) == _plain(other)
+
+    def __ne__(self, other: object) -> Any:
+        return _plain(self) != _plain(other)
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        return bool(_plain(self))
+
+    def __len__(self) -> int:
+        return len(_plain(self))
+
+    def __getitem__(self, where: Any) -> Dual:
+        if any(isinstance(w, Dual) for w in (where if isinstance(where, tuple) else (where,))):
+            raise UserError("a dual number cannot say where; index with whole numbers, slices or conditions")
+        return Dual(self.value[where], self.tangent[where], self.level)
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the value."""
+        found: torch.Size = _plain(self).shape
+        return found
 
     def __radd__(self, other: Number) -> Dual:
         return self + other
@@ -106,10 +148,8 @@ def _in_shape(tangent: Tensor | Dual, shape: torch.Size) -> Tensor | Dual:
 
 
 def _one_less(power: Any) -> Any:
-    """Return power - 1, but 0 for 0: the slope of a^0 is 0 at a = 0 too."""
-    if isinstance(power, Tensor):
-        return torch.where(power == 0, power, power - 1)
-    return power - 1 if power else power
+    """Return power - 1, but 0 for a constant 0: the slope of a^0 is 0 at a = 0 too."""
+    return torch.where(power == 0, power, power - 1) if isinstance(power, Tensor) else power - 1
 
 
 def _level(a: Tensor | Dual) -> int:
@@ -133,12 +173,66 @@ def _binary(a: Number, b: Number, value: Callable[..., Any], slopes: Callable[..
     return Dual(value(a0, b0), sum(tangents[1:], tangents[0]), level)
 
 
+def _product(a: Number, b: Number, times: Callable[[Any, Any], Any]) -> Dual:
+    """Return a product of any kind: times(a, b) + (times(da, b) + times(a, db)) e."""
+    left, right = _as_number(a), _as_number(b)
+    level = max(_level(left), _level(right))
+    (a0, a1), (b0, b1) = _parts(left, level), _parts(right, level)
+    tangents = [times(*pair) for pair in ((a1, b0), (a0, b1)) if pair[0] is not None and pair[1] is not None]
+    return Dual(times(a0, b0), sum(tangents[1:], tangents[0]), level)
+
+
+def _where(condition: Tensor, a: Number, b: Number) -> Any:
+    """Return a where the condition holds and b elsewhere."""
+    left, right = _as_number(a), _as_number(b)
+    level = max(_level(left), _level(right))
+    if not level:
+        return torch.where(condition, left, right)  # type: ignore[arg-type]
+    (a0, a1), (b0, b1) = _parts(left, level), _parts(right, level)
+    nothing = torch.zeros((), dtype=_plain(left).dtype, device=_plain(left).device)
+    tangent = _where(condition, nothing if a1 is None else a1, nothing if b1 is None else b1)
+    return Dual(_where(condition, a0, b0), tangent, level)
+
+
+def _zero(a: Any) -> Tensor:
+    """Return where a number is zero with all its tangents."""
+    return _zero(a.value) & _zero(a.tangent) if isinstance(a, Dual) else a == 0
+
+
+def _power(a: Number, b: Number) -> Dual:
+    """Return a^b with the tangent b a^(b-1) da + a^b log(a) db.
+
+    The second part is left out where db is zero, so that a negative base may have a whole exponent, and at a = 0, where its
+    limit is zero; elsewhere a^b of a negative base has no derivative in b, and the tangent is not a number.
+    """
+    left, right = _as_number(a), _as_number(b)
+    level = max(_level(left), _level(right))
+    (a0, a1), (b0, b1) = _parts(left, level), _parts(right, level)
+    value, tangents = a0**b0, []
+    if a1 is not None:
+        tangents.append(b0 * a0 ** _one_less(b0) * a1)
+    if b1 is not None:
+        out = _zero(b1) | ((_plain(a0) == 0) & (_plain(b0) >= 0))
+        tangents.append(value * torch.log(_where(out, 1.0, a0)) * b1)
+    return Dual(value, sum(tangents[1:], tangents[0]), level)
+
+
+def _compared(compare: Callable[[Any, Any], Any], a: Number, b: Number) -> Any:
+    """Compare values."""
+    return compare(_plain(a), _plain(b))
+
+
+_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+
 # Torch's names of arithmetic with a tensor on the left.
-_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: b + a, "sub": lambda a, b: -b + a, "mul": lambda a, b: b * a, "div": lambda a, b: a * b**-1,
     "true_divide": lambda a, b: a * b**-1, "__radd__": lambda b, a: a + b, "__rmul__": lambda b, a: a * b,
     "rsub": lambda b, a: a + -b, "__rsub__": lambda b, a: a + -b, "__rdiv__": lambda b, a: a * b**-1,
-    "__rpow__": lambda b, a: a**b, "pow": lambda a, b: a**b if isinstance(a, Dual) else b.__rpow__(a),
+    "__rpow__": lambda b, a: a**b, "pow": lambda a, b: _power(a, b), "where": lambda c, a, b: _where(c, a, b),
+    **{name: lambda a, b: _product(a, b, torch.matmul) for name in ("matmul", "__matmul__", "mm", "mv", "dot", "bmm")},
+    "__rmatmul__": lambda b, a: _product(a, b, torch.matmul),
+    **{compare.__name__: partial(_compared, compare) for compare in _COMPARISONS},
 }  # fmt: skip
 
 # The derivative of each function, written with functions of this table so that it holds for nested dual numbers.
@@ -166,10 +260,10 @@ SLOPES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _plain(a: Any) -> Tensor:
+def _plain(a: Any) -> Any:
     while isinstance(a, Dual):
         a = a.value
-    return a  # type: ignore[no-any-return]
+    return a
 
 
 def _elementary(name: str) -> Callable[..., Dual]:
@@ -199,3 +293,19 @@ def derivative(f: Callable[[Any], Any], x: Number, order: int = 1) -> Any:
         return result.tangent if carries else torch.zeros_like(_plain(number))
 
     return derivative(slope, x, order - 1)
+
+
+def second_derivative(f: Callable[[Any], Any], x: Tensor, v: Tensor, w: Tensor) -> Dual:
+    """Return f at Dual(Dual(x | w) | Dual(v | 0)), for an f of several numbers: forward on forward with dual numbers.
+
+    It is Dual(Dual(f | Df[w]) | Dual(Df[v] | w^T H v)), for unit vectors v = e_i and w = e_j an entry of the Hessian.
+    x, v, w: (n,) or any one shape.
+    """
+    inner, outer = next(_levels), next(_levels)
+    found = f(Dual(Dual(x, w, inner), Dual(v, torch.zeros_like(x), inner), outer))
+
+    def whole(part: Any) -> Dual:  # what does not depend on x has lost its zero tangents on the way
+        return part if isinstance(part, Dual) else Dual(part, torch.zeros_like(part), inner)
+
+    value, tangent = _parts(_as_number(found), outer)
+    return Dual(whole(value), whole(torch.zeros_like(_plain(value)) if tangent is None else tangent), outer)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from reverie.autodiff.modes import Tensors, as_tuple
+from reverie.autodiff.modes import Tensors, as_tuple, jvp
 from reverie.base.errors import UserError
 
 SHOWN = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "power", "neg": "-", "sum": "Σ", "mean": "mean"}
@@ -22,7 +22,8 @@ SAME = ("view", "_unsafe_view", "alias", "clone", "expand", "unsqueeze", "squeez
 class Node:
     """One value of a computation: s = op(inputs).
 
-    inputs: the nodes it is made from; locals: d value / d input for each of them, (*value.shape, *input.shape).
+    inputs: the nodes it is made from; locals: d value / d input for each of them, (*value.shape, *input.shape); apply: the
+    operation as a function of them.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Node:
     value: Tensor
     inputs: tuple[int, ...]
     locals: tuple[Tensor, ...]
+    apply: Callable[..., Tensor] | None = None
 
 
 def _contract(local: Tensor, t: Tensor) -> Tensor:
@@ -66,6 +68,31 @@ class Graph:
             for k, local in zip(node.inputs, node.locals, strict=True):
                 found[k] = found[k] + torch.tensordot(found[place], local, dims=node.value.ndim)
         return tuple(found)
+
+    def second_adjoints(self, v: Tensors) -> tuple[Tensor, ...]:
+        """Carry second-order adjoints backward, the derivatives along v of the adjoints; those of the inputs are H v.
+
+        With tangents t and adjoints r every node adds r' J + r (dJ/ds t) to those of its inputs, from r' = 0 at the output.
+        The three combinations with a reverse sweep come down to this recurrence: forward on reverse pairs (r | r') as dual
+        numbers, reverse on forward has r' as the adjoint of the value and r as that of the tangent, and reverse on reverse
+        differentiates r J.  v: in the form of x.
+        """
+        tangents, adjoints = self.tangents(v), self.adjoints()
+        found = [torch.zeros_like(node.value) for node in self.nodes]
+        for place in range(len(self.nodes) - 1, self.inputs - 1, -1):
+            node = self.nodes[place]
+            at, along = (tuple(of[k] for k in node.inputs) for of in ([n.value for n in self.nodes], tangents))
+            assert node.apply is not None
+            bends = jvp(_slopes(node.apply, len(at)), at, along)[1]
+            for k, local, bend in zip(node.inputs, node.locals, bends, strict=True):
+                first = torch.tensordot(found[place], local, dims=node.value.ndim)
+                found[k] = found[k] + first + torch.tensordot(adjoints[place], bend, dims=node.value.ndim)
+        return tuple(found)
+
+
+def _slopes(apply: Callable[..., Tensor], count: int) -> Callable[..., Any]:
+    """Return the function that gives the local derivatives in each of so many inputs."""
+    return torch.func.jacrev(apply, argnums=tuple(range(count)))
 
 
 class _Recorder(TorchDispatchMode):
@@ -121,5 +148,5 @@ def record(f: Callable[..., Tensor], x: Tensors) -> Graph:
         raise UserError("the result of this function does not depend on x, so there is no graph between them")
     nodes = list(recorder.nodes)
     for k, (local, at) in recorder.local.items():
-        nodes[k] = replace(nodes[k], locals=torch.func.jacrev(local, argnums=tuple(range(len(at))))(*at))
+        nodes[k] = replace(nodes[k], locals=_slopes(local, len(at))(*at), apply=local)
     return Graph(tuple(nodes), len(values), recorder.place[id(y)])

@@ -35,6 +35,15 @@ class Cost:
         return max(self.memory, default=0)
 
 
+# Products with vectors, which torch's own count of operations leaves out.
+_VECTORS: dict[Any, Callable[..., int]] = {
+    torch.ops.aten.mv: lambda a, b: 2 * a.numel(),
+    torch.ops.aten.addmv: lambda c, a, b: 2 * a.numel() + c.numel(),
+    torch.ops.aten.dot: lambda a, b: 2 * a.numel(),
+    torch.ops.aten.vdot: lambda a, b: 2 * a.numel(),
+}
+
+
 def _strided(tree: Any) -> list[Tensor]:
     """Return the tensors that own a storage; sparse ones do not."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.layout == torch.strided]
@@ -60,6 +69,8 @@ class _Meter(TorchDispatchMode):
         count = flop_registry.get(func.overloadpacket)
         if count is not None:
             self.flops += count(*args, **(kwargs or {}), out_val=result)
+        elif func.overloadpacket in _VECTORS:
+            self.flops += _VECTORS[func.overloadpacket](*args)
         elif fresh or func._schema.is_mutable:
             self.flops += sum(t.numel() for t in _strided(result) if t.is_floating_point())
         for t in fresh:

@@ -1,4 +1,4 @@
-"""Memory that is freed at one step of a training is wanted again at the next."""
+"""What becomes of memory that is freed: at one step of a training it is wanted again at the next, after a large image not."""
 
 from __future__ import annotations
 
@@ -24,3 +24,14 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError):  # another C library
         return False
     return all(mallopt(name, value) == 1 for name, value in SETTINGS.items())
+
+
+def return_freed_memory() -> bool:
+    """Have the C library give back what is freed, and tell whether it does; each thread keeps some of its own otherwise."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError):  # another C library
+        return False
+    return bool(trim(0))

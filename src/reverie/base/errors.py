@@ -30,3 +30,10 @@ def pick(table: Mapping[str, T], name: str, what: str) -> T:
     if name not in table:
         raise unknown(name, table, what)
     return table[name]
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error is that there was not enough memory: torch's own, of any device, is a RuntimeError with words."""
+    said = str(error).lower()
+    words = ("can't allocate memory", "not enough memory", "out of memory")
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(word in said for word in words))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+OptionName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]  # as it is put behind -- in a command that is advised
 
 
 class Section(BaseModel):

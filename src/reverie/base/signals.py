@@ -1,16 +1,16 @@
-"""Being asked to stop: Ctrl-C and SIGTERM end a training after the step it is at."""
+"""Being asked to stop: Ctrl-C and SIGTERM end a training after the step it is at, and anything else at once."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 
 class Request:
-    """Whether, and by which signal, an end was asked for."""
+    """Whether, and by which signal, an end was asked for.  code: the exit code of a program that ends for it."""
 
     def __init__(self) -> None:
         self.by: int | None = None
@@ -18,6 +18,14 @@ class Request:
     def __call__(self) -> bool:
         """Tell whether an end was asked for."""
         return self.by is not None
+
+    @property
+    def code(self) -> int:
+        """128 and the number of the signal, as a shell tells it; that of Ctrl-C if none was noted."""
+        return 128 + (self.by or signal.SIGINT)
+
+
+LAST = Request()  # of the whole program, which must tell it after libraries have made an exit code of their own of it
 
 
 @contextmanager
@@ -27,26 +35,44 @@ def stop_requests() -> Iterator[Request]:
     Signals reach only the main thread of a program; elsewhere nothing is changed.
     """
     request = Request()
-    if threading.current_thread() is not threading.main_thread():
-        yield request
-        return
 
     def note(number: int, frame: FrameType | None) -> None:
         if request.by is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
-        request.by = number
+        request.by = LAST.by = number
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with _handled(note, signal.SIGINT, signal.SIGTERM):
         yield request
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[Request]:
+    """Let SIGTERM interrupt as Ctrl-C does, so that what is half written is removed; yield the last signal that was noted."""
+    LAST.by = None
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        LAST.by = number
+        raise KeyboardInterrupt
+
+    with _handled(interrupt, signal.SIGTERM):
+        yield LAST
+
+
+@contextmanager
+def _handled(handler: Callable[[int, FrameType | None], None], *numbers: signal.Signals) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 class Stopped(KeyboardInterrupt):
-    """A training ended because it was asked to, with everything kept.  code: the exit code of the program."""
+    """A training ended because it was asked to, with everything kept."""
 
-    def __init__(self, by: int | None) -> None:
+    def __init__(self) -> None:
         super().__init__("stopped; everything is kept")
-        self.code = 128 + (by or signal.SIGINT)

@@ -13,6 +13,7 @@ from reverie.base.errors import UserError, pick, unknown
 
 T = TypeVar("T")
 Spec = dict[str, Any]
+SHOWN = 200  # characters of what was given, at most, that a refusal repeats
 
 
 def parse(spec: str | Mapping[str, Any]) -> Spec:
@@ -44,11 +45,14 @@ def spoken(spec: Mapping[str, Any] | str) -> str:
 
 
 def one_line(error: ValidationError) -> str:
-    """Say the first of pydantic's complaints in one clause."""
+    """Say the first of pydantic's complaints in one clause: a refusal of our own as it is, others with what was given."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    message = str(first["msg"])
-    return f"{where}: {message} (got {first['input']!r})" if where else f"{message} (got {first['input']!r})"
+    given = repr(first["input"])
+    given = given if len(given) <= SHOWN else f"{given[:SHOWN]} ..."
+    ours = first.get("ctx", {}).get("error") if first["type"] == "value_error" else None
+    message = str(ours) if ours is not None else f"{first['msg']} (got {given})"
+    return f"{where}: {message}" if where else message
 
 
 def complete(table: Mapping[str, Callable[..., T]], spec: str | Mapping[str, Any], what: str) -> Spec:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -15,7 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from reverie.base.errors import UserError
-from reverie.base.files import atomic, reason
+from reverie.base.files import atomic, own_file, reason
+from reverie.base.parse import read_json
 from reverie.base.spec import one_line
 
 F = TypeVar("F")
@@ -28,9 +30,9 @@ FACTS, CHECKSUM = "facts", "checksum"  # keys of the header's metadata
 
 
 class Form(NamedTuple):
-    """What a tensor is before its values are read."""
+    """What a tensor is before its values are read.  dtype: as safetensors calls it where it is none that we write."""
 
-    dtype: torch.dtype | None
+    dtype: torch.dtype | str
     shape: tuple[int, ...]
 
     def __str__(self) -> str:
@@ -60,10 +62,33 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: str = "", ke
     """Write tensors with facts (JSON) in the header, whole or not at all.  kept: what to say where the disk is full."""
     ours = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
     try:
-        with atomic(path) as aside:
+        with atomic(own_file(path.parent, path.name)) as aside:
             save_file(ours, aside, {**({FACTS: facts} if facts else {}), CHECKSUM: checksum(ours, facts)})
     except SafetensorError as error:
         raise UserError(f"cannot write {path}: {error}; the disk may be full{kept}") from None
+
+
+@contextmanager
+def _opened(path: Path, advice: str) -> Iterator[Any]:
+    """Open a file of tensors, of which only the header is read at first; refuse one that is not whole in one sentence."""
+    try:
+        with safe_open(own_file(path.parent, path.name), framework="pt") as file:
+            yield file
+    except SafetensorError as error:
+        raise UserError(f"{path} is truncated or damaged: {error}{advice}") from None
+    except OSError as error:
+        raise UserError(f"{path} is truncated or damaged: {reason(error)}{advice}") from None
+
+
+def _forms(file: Any) -> dict[str, Form]:
+    slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, not a dict
+    return {name: Form(DTYPES.get(s.get_dtype(), s.get_dtype()), tuple(s.get_shape())) for name, s in slices.items()}
+
+
+def read_forms(path: Path, advice: str = "") -> dict[str, Form]:
+    """Return what the header of a file of tensors says of them, which is all that is read."""
+    with _opened(path, advice) as file:
+        return _forms(file)
 
 
 def read_tensors(
@@ -81,20 +106,14 @@ def read_tensors(
     read; then the checksum, where there is one (older files have none), and that all values are finite.  fits: what the file
     has to fit, for messages; optional: names that may be missing; advice: what to do, put behind every refusal.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata: dict[str, str] = file.metadata() or {}
-            said = metadata.get(FACTS, "")
-            known = _validated(path, said, facts, advice)
-            needed = wanted(known)
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, not a dict
-            found = {name: Form(DTYPES.get(part.get_dtype()), tuple(part.get_shape())) for name, part in slices.items()}
-            _check_forms(path, needed, found, fits, optional, advice)
-            tensors = {name: file.get_tensor(name) for name in found}
-    except SafetensorError as error:
-        raise UserError(f"{path} is truncated or damaged: {error}{advice}") from None
-    except OSError as error:
-        raise UserError(f"{path} is truncated or damaged: {reason(error)}{advice}") from None
+    with _opened(path, advice) as file:
+        metadata: dict[str, str] = file.metadata() or {}
+        if other := sorted(metadata.keys() - {FACTS, CHECKSUM}):  # a checksum under a damaged name would not be missed
+            raise UserError(f"{path} is damaged: its header has {other[0]!r}, which is no part of it{advice}")
+        said = metadata.get(FACTS, "")
+        known = _validated(path, said, facts, advice)
+        check_forms(path, wanted(known), found := _forms(file), fits, optional, advice)
+        tensors = {name: file.get_tensor(name) for name in found}
     if CHECKSUM in metadata and metadata[CHECKSUM] != checksum(tensors, said):
         raise UserError(f"{path} is torn: its checksum is wrong{advice}")
     if bad := [name for name, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]:
@@ -104,14 +123,22 @@ def read_tensors(
 
 def _validated(path: Path, said: str, facts: TypeAdapter[F], advice: str) -> F:
     try:
-        return facts.validate_json(said or "null")
+        return facts.validate_python(read_json(said or "null"))
     except ValidationError as error:
         raise UserError(f"{path} does not say what it holds: {one_line(error)}{advice}") from None
+    except ValueError as error:
+        raise UserError(f"{path} does not say what it holds: {error}{advice}") from None
 
 
-def _check_forms(
-    path: Path, wanted: Mapping[str, Form], found: Mapping[str, Form], fits: str, optional: Callable[[str], bool], advice: str
+def check_forms(
+    path: Path,
+    wanted: Mapping[str, Form],
+    found: Mapping[str, Form],
+    fits: str,
+    optional: Callable[[str], bool] = lambda name: False,
+    advice: str = "",
 ) -> None:
+    """Refuse a file whose tensors are not those that are wanted; see `read_tensors`."""
     needed = {name for name in wanted if not optional(name)}
     if wrong := sorted(name for name in needed | found.keys() if wanted.get(name) != found.get(name)):
         first = wrong[0]

@@ -7,7 +7,24 @@ from typing import Annotated, Any
 
 import typer
 
-from reverie.cli.options import DeviceOption, JsonOption, QuietOption, RunPath, SeedOption, sampling, screen_for
+from reverie.cli.options import (
+    ChannelsOption,
+    DataDirOption,
+    DeviceOption,
+    FitOption,
+    JsonOption,
+    QuietOption,
+    RunPath,
+    SeedOption,
+    SizeOption,
+    completer,
+    named,
+    sampling,
+    screen_for,
+)
+
+DATA_HELP = "Name of a data set, or a path."
+DataName = Annotated[str, typer.Argument(help=DATA_HELP, metavar="DATA", autocompletion=completer("data"))]
 
 gallery = typer.Typer(name="gallery", help="Pictures that show a formula at work.", no_args_is_help=True)
 
@@ -15,23 +32,25 @@ FolderOption = Annotated[Path, typer.Option("--out", help="Folder for the pictur
 PictureOption = Annotated[Path, typer.Option("--out", help="Picture to draw.")]
 
 
-def _draw(name: str, out: Path, json: bool, quiet: bool, **options: Any) -> None:
+def _draw(name: str, out: Path, json: bool, quiet: bool, reading: dict[str, Any] | None = None, **options: Any) -> None:
     screen = screen_for(json, quiet)
     from reverie import api
 
-    files = api.gallery(name, out, **options)
+    with screen.reading() as on_progress:
+        options |= {"reading": {**reading, "on_progress": on_progress}} if reading is not None else {}
+        files = api.gallery(name, out, **options)
     screen.result({"files": [str(f) for f in files]}, "wrote " + "\n      ".join(map(str, files)))
 
 
 @gallery.command()
 def autodiff(out: FolderOption = Path("gallery/autodiff"), json: JsonOption = False, quiet: QuietOption = False) -> None:
-    """Draw derivatives at work: a graph with both sweeps, memory, costs, second order, uncertainty."""
+    """Draw derivatives at work: graphs with their sweeps, memory, costs, implicit functions, uncertainty."""
     _draw("autodiff", out, json, quiet)
 
 
 @gallery.command()
 def coloring(out: FolderOption = Path("gallery/coloring"), json: JsonOption = False, quiet: QuietOption = False) -> None:
-    """Draw sparse matrices with their graphs, colourings and compressed forms."""
+    """Draw sparse matrices with their graphs, colourings, compressed forms and fewest colours."""
     _draw("coloring", out, json, quiet)
 
 
@@ -39,6 +58,61 @@ def coloring(out: FolderOption = Path("gallery/coloring"), json: JsonOption = Fa
 def embeddings(out: FolderOption = Path("gallery/embeddings"), json: JsonOption = False, quiet: QuietOption = False) -> None:
     """Draw the sinusoidal embedding: its curves, heatmap and distances."""
     _draw("embeddings", out, json, quiet)
+
+
+@gallery.command()
+def forward(
+    data: Annotated[
+        str, typer.Argument(help="Name of a data set, or a path.", metavar="DATA", autocompletion=completer("data"))
+    ],
+    out: FolderOption = Path("gallery/forward"),
+    schedule: Annotated[str, named("schedules", "Noise schedule, with options like linear:steps=40", "--schedule")] = "linear",
+    size: SizeOption = None,
+    fit: FitOption = "auto",
+    channels: ChannelsOption = None,
+    data_dir: DataDirOption = None,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw images or points turning into noise, as a sheet and as a film."""
+    reading = {"size": size, "fit": fit, "channels": channels, "data_dir": data_dir}
+    _draw("forward", out, json, quiet, reading, data=data, schedule=schedule, seed=seed)
+
+
+@gallery.command()
+def normal(
+    out: PictureOption = Path("gallery/normal.png"),
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw normal samples against their density, and Bayes' rule for normal distributions."""
+    _draw("normal", out, json, quiet, seed=seed)
+
+
+@gallery.command()
+def score(
+    run: RunPath,
+    out: PictureOption = Path("gallery/score.png"),
+    device: DeviceOption = "auto",
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw the score that a run of points in the plane has learned, and the paths of DDIM in few and in many steps."""
+    _draw("score", out, json, quiet, run=run, device=device, seed=seed)
+
+
+@gallery.command()
+def sigma(
+    out: PictureOption = Path("gallery/sigma.png"),
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw what is learned from one noise level that is too small, middling or too large, and from all of them."""
+    _draw("sigma", out, json, quiet, seed=seed)
 
 
 @gallery.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from reverie.base.errors import ReverieWarning, UserError
+from reverie.base.errors import ReverieWarning, UserError, out_of_memory
+from reverie.base.signals import interrupted_by_sigterm
+from reverie.base.visible import visible
 from reverie.cli import restore
 from reverie.cli.evaluate import compare, evaluate
 from reverie.cli.gallery import gallery
@@ -22,6 +25,7 @@ from reverie.cli.options import (
     FitOption,
     JsonOption,
     LabelsOption,
+    OverwriteOption,
     QuietOption,
     RunPath,
     SeedOption,
@@ -70,6 +74,7 @@ def sample(
     run: RunPath,
     n: Annotated[int, typer.Option("-n", help="How many.")] = 16,
     out: Annotated[str, typer.Option("--out", help="X.png, X.gif, X.mp4, X.npy or a folder.")] = "samples.png",
+    overwrite: OverwriteOption = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -82,7 +87,7 @@ def sample(
     opened = api.load(run, device)
     try:
         with screen.counting(opened.kind) as advance:
-            files = api.sample_to(opened, n, out, on_progress=advance, **options)
+            files = api.sample_to(opened, n, out, overwrite=overwrite, on_progress=advance, **options)
     except KeyboardInterrupt as stopped:
         screen.say(f"interrupted; {str(stopped) or f'{out} is written when all are drawn, so nothing was kept'}")
         raise
@@ -129,33 +134,50 @@ app.command(name="list")(list_names)
 app.command()(runs)
 
 
+def _tell(sentence: str) -> None:
+    """Print one sentence, with whatever names are in it, as one line on standard error."""
+    print(visible(sentence), file=sys.stderr)
+
+
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **also: Any) -> None:
     if issubclass(category, ReverieWarning):
-        print(f"warning: {message}", file=sys.stderr)
+        _tell(f"warning: {message}")
 
 
 def main() -> None:
     """Run the command line: a user's mistake is one sentence and exit code 2, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may lack letters that a name has
+            stream.reconfigure(errors="backslashreplace")
     warnings.showwarning = _show_warning
     warnings.simplefilter("always", ReverieWarning)
+    with interrupted_by_sigterm() as request:
+        code = _run()
+    sys.exit(request.code if code == INTERRUPTED else code)
+
+
+def _run() -> int:
+    """Run the command line and return the exit code, after one sentence where something is wrong."""
     try:
         code = app(standalone_mode=False)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _tell(f"error: {error}")
         code = USER_MISTAKE
     except TyperException as error:
         if said := _sentence(error):  # nothing to say where the help was printed instead
-            print(f"error: {said}", file=sys.stderr)
+            _tell(f"error: {said}")
         code = USER_MISTAKE
-    except MemoryError:
-        print("error: there is not enough memory for this; ask for fewer or smaller things", file=sys.stderr)
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        _tell("error: there is not enough memory for this; ask for fewer or smaller things")
         code = USER_MISTAKE
     except OSError as error:
-        print(f"error: {error.filename or 'the output'}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+        _tell(f"error: {error.filename or 'the output'}: {(error.strerror or str(error)).lower()}")
         code = USER_MISTAKE
-    except (KeyboardInterrupt, typer.Abort) as error:
-        code = getattr(error, "code", INTERRUPTED)
-    sys.exit(code if isinstance(code, int) else 0)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    return code if isinstance(code, int) else 0
 
 
 def _sentence(error: TyperException) -> str:

@@ -35,6 +35,7 @@ SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything rand
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace samples that are in the folder.")]
 SamplerOption = Annotated[str | None, named("samplers", "How to sample, with options like ddim:eta=0.5", "--sampler")]
 SamplingSteps = Annotated[int | None, typer.Option("--steps", help="Times on the grid; most samplers evaluate once at each.")]
 GridOption = Annotated[str | None, named("grids", "How the times are spaced, with options like karras:rho=7", "--grid")]
@@ -126,6 +127,7 @@ def _training(
     ] = None,
     network: Annotated[str | None, named("networks", "Network, with options like mlp:hidden=64", "--network")] = None,
     target: Annotated[str | None, named("targets", "What the network predicts", "--target")] = None,
+    loss: Annotated[str | None, named("losses", "What an error costs, with options like huber:delta=0.5", "--loss")] = None,
     weight: Annotated[str | None, named("weights", "Weight of the loss over noise levels", "--weight")] = None,
     times: Annotated[str | None, named("times", "How training times are drawn", "--times")] = None,
     augment: Annotated[

@@ -10,6 +10,7 @@ import typer
 from reverie.cli.options import (
     DeviceOption,
     JsonOption,
+    OverwriteOption,
     QuietOption,
     RunPath,
     named,
@@ -25,8 +26,8 @@ CountOption = Annotated[int | None, typer.Option("-n", help="How many results; 6
 ClassOption = Annotated[str | None, typer.Option("--label", help="Class to draw; without it what is known decides.")]
 
 
-def _tell(screen: Screen, made: Restored, out: str, seed: int) -> None:
-    files = made.save(out)
+def _tell(screen: Screen, made: Restored, out: str, overwrite: bool, seed: int) -> None:
+    files = made.save(out, overwrite)
     figures = {key: value for key, value in made.figures.items() if value is not None and key != "psnr_each"}
     lines = [f"{key.replace('_', ' ')} {value:.3g}" for key, value in figures.items() if isinstance(value, float)]
     shown = ", ".join(map(str, files[-1:] if len(files) > 3 else files))
@@ -52,6 +53,7 @@ def inpaint(
     ] = None,
     known: Annotated[str | None, typer.Option("--known", help="For points: the known coordinates, like x=0.5.")] = None,
     out: OutOption = "inpainted.png",
+    overwrite: OverwriteOption = False,
     n: CountOption = None,
     method: Annotated[
         str | None, named("inpainters", "How: dps:scale=3, moment, repaint:jump=5,repeats=5 or replace", "--method")
@@ -67,13 +69,13 @@ def inpaint(
     from reverie import api
 
     opened = api.load(run, device)
-    api.check_results(out)
+    api.check_results(out, overwrite)
     with screen.counting("inpainting") as advance:
         made = api.inpaint(
             opened, image, mask=mask, known=known, n=n, method=method, on_progress=advance,
             label=label, **options,
         )  # fmt: skip
-    _tell(screen, made, out, options["seed"])
+    _tell(screen, made, out, overwrite, options["seed"])
 
 
 @sampling()
@@ -86,6 +88,7 @@ def restore(
         float | None, typer.Option("--noise", help="Noise of the picture, of values 0 to 1; dps does without.")
     ] = None,
     out: OutOption = "restored.png",
+    overwrite: OverwriteOption = False,
     n: CountOption = None,
     method: Annotated[str, named("posteriors", "moment or dps:scale=3", "--method")] = "moment",
     label: ClassOption = None,
@@ -99,13 +102,13 @@ def restore(
     from reverie import api
 
     opened = api.load(run, device)
-    api.check_results(out)
+    api.check_results(out, overwrite)
     with screen.counting("restoring") as advance:
         made = api.restore(
             opened, image, task=task, degrade=degrade, noise=noise, n=n, method=method, on_progress=advance,
             label=label, **options,
         )  # fmt: skip
-    _tell(screen, made, out, options["seed"])
+    _tell(screen, made, out, overwrite, options["seed"])
 
 
 def register(app: typer.Typer) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any, get_args
 
 from reverie.base.errors import UserError, unknown
-from reverie.base.files import reason
+from reverie.base.files import own_file, reason
+from reverie.base.parse import read_toml
 from reverie.cli.options import options_of_training
 
 CONFIG = "config.toml"  # of a run
@@ -18,7 +18,7 @@ KINDS = {str: "a word", Path: "a path", int: "a whole number", float: "a number"
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings in a file, or those that a run was begun with, by the names that `reverie.train` takes."""
     if path.is_dir():
-        path = path / CONFIG
+        path = own_file(path, CONFIG)
     table = _read(path)
     if path.name == CONFIG and isinstance(table.get("training"), dict):
         from reverie import api
@@ -40,12 +40,12 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return read_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"there are no settings at {path}; give a .toml file, or the folder of a run") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {reason(error)}") from None
-    except (ValueError, RecursionError) as error:  # what is no TOML, or no text
+    except ValueError as error:  # what is no TOML, or no text
         raise UserError(f"{path} is not valid TOML: {error}") from None
 
 

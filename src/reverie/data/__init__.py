@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from reverie.base.errors import UserError, pick
+from reverie.base.files import expanded
+from reverie.base.visible import visible
 from reverie.data.arrays import from_array, read_array_file
 from reverie.data.dataset import Dataset, LazyImages, at_once, evaluated_at_once
 from reverie.data.folder import read_images
@@ -60,7 +62,7 @@ def load_data(
         pick(LABELS, labels, "kind of labels")
     if data_dir is not None and source not in FROM_FILES:
         raise UserError(f"--data-dir says where the files of {', '.join(FROM_FILES)} are; leave it out for {source}")
-    folder = Path(data_dir).expanduser() if data_dir is not None else None
+    folder = expanded(data_dir) if data_dir is not None else None
     options = Options(pixels, fit, channels, labels, strict, folder, on_progress, on_form, largest_colour)
     if source in DATASETS:
         return DATASETS[source](points, seed, options)
@@ -75,7 +77,7 @@ def load_data(
 
 
 def _read_path(path: Path, options: Options) -> Dataset:
-    name = path.resolve().name or "data"
+    name = visible(path.resolve().name) or "data"
     if path.is_dir():
         digits, pair = cdb_files(path), find_pair(path)
         if digits:
@@ -85,7 +87,7 @@ def _read_path(path: Path, options: Options) -> Dataset:
         return read_images(path, name, options, _hint(path))
     if not path.is_file():
         raise UserError(f"{path} is neither a file nor a folder; give a folder of images or a data file")
-    stem = path.name.removesuffix(path.suffix) or name
+    stem = visible(path.name.removesuffix(path.suffix)) or name
     if path.suffix.lower() in READERS:
         return READERS[path.suffix.lower()](path, stem, options)
     if looks_like_idx(path):

@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.files import reason
 from reverie.data.dataset import Dataset
-from reverie.data.form import CHUNK, Options, encode_labels, images_dataset, points_dataset
+from reverie.data.form import Options, encode_labels, images_dataset, points_dataset
+from reverie.data.room import LABEL_ROOM, array_cost, check_size
 
 ARRAY_LIMIT = 8 * 2**30
-DEFLATE_MOST = 1100  # deflate cannot shrink further than this
+PIECE = 2**20  # bytes that are read, and numbers that are changed, at a time
+Cost = Callable[[Sequence[int], int], int]  # of a shape and the bytes of one value
 X_KEYS = ("x", "images", "data", "x_train", "arr_0")
 Y_KEYS = ("y", "labels", "label", "y_train", "targets")
 
@@ -35,8 +39,11 @@ def read_array_file(path: Path, name: str, options: Options) -> Dataset:
     return from_array(x, labels, name, str(path), options)
 
 
-def read_npy(file: BinaryIO, available: int, where: str) -> np.ndarray:
-    """Read one array, its stated size checked against the bytes there are; pickled objects are refused."""
+def read_npy(file: IO[bytes], available: int, where: str, packed: int | None = None, cost: Cost = array_cost) -> np.ndarray:
+    """Read one array, its stated size checked against the bytes there are; pickled objects are refused.
+
+    packed: the bytes of the file that the values were compressed into, if they were; cost: how many bytes they will take.
+    """
     try:
         version = np.lib.format.read_magic(file)
         if version == (1, 0):
@@ -53,17 +60,27 @@ def read_npy(file: BinaryIO, available: int, where: str) -> np.ndarray:
         raise UserError(f"{where} holds pickled Python objects, which are never loaded; save an array of numbers")
     if dtype.kind not in "buifUS":
         raise UserError(f"{where} holds values of type {dtype}; save an array of numbers")
-    if any(n < 0 for n in shape):
-        raise UserError(f"{where} states a negative size; save it again with numpy.save")
+    if any(type(n) is not int or n < 0 for n in shape):
+        raise UserError(f"{where} states a size that is no whole number from 0 on; save it again with numpy.save")
     needed = math.prod(shape) * dtype.itemsize
     if needed > available or needed > ARRAY_LIMIT:
         raise UserError(f"{where} states {needed} bytes of values, more than it can hold; save it again with numpy.save")
-    values = file.read(needed)
+    if packed is not None:
+        check_size(cost(shape, dtype.itemsize), packed, where, "if you trust it, save it unpacked with numpy.savez")
+    values = _read_values(file, needed)
     if len(values) != needed:
         raise UserError(f"{where} ends before its values do; save it again with numpy.save")
     if needed == 0:
         return np.empty(shape, dtype)
     return np.frombuffer(values, dtype).reshape(shape, order="F" if by_column else "C")
+
+
+def _read_values(file: IO[bytes], needed: int) -> bytearray:
+    """Return so many bytes, or fewer where there are no more; only as many are set aside as there are."""
+    values = bytearray()
+    while len(values) < needed and (piece := file.read(min(PIECE, needed - len(values)))):
+        values += piece
+    return values
 
 
 def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
@@ -76,22 +93,27 @@ def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
             x_key = x_key or (rest[0] if len(rest) == 1 else None)
             if x_key is None:
                 raise UserError(f"{path} holds {', '.join(list(members)[:8]) or 'nothing'}; name the data x, images or data")
-            x = _read_member(archive, members[x_key], path)
-            return x, _read_member(archive, members[y_key], path) if y_key is not None else None
+            x = _read_member(archive, members[x_key], path, array_cost)
+            if y_key is None:
+                return x, None
+            held = array_cost(x.shape, x.itemsize)
+            return x, _read_member(archive, members[y_key], path, lambda shape, size: held + _labels_cost(shape, size))
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{path} cannot be read as .npz: {' '.join(str(error).split())[:100]}; save it again") from None
 
 
-def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> np.ndarray:
+def _labels_cost(shape: Sequence[int], itemsize: int) -> int:
+    return math.prod(shape) * (2 * itemsize + LABEL_ROOM)
+
+
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, cost: Cost) -> np.ndarray:
     where = f"{info.filename} in {path}"
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise UserError(f"{where} is packed by a method that is not read; save it with numpy.savez")
-    if info.file_size > ARRAY_LIMIT or info.file_size > DEFLATE_MOST * info.compress_size + 1024:
-        raise UserError(f"{where} states {info.file_size} bytes, more than it can hold; save it again with numpy.savez")
     with archive.open(info) as file:
-        return read_npy(file, info.file_size, where)  # type: ignore[arg-type]
+        return read_npy(file, info.file_size, where, path.stat().st_size, cost)
 
 
 def from_array(x: np.ndarray, labels: np.ndarray | None, name: str, source: str, options: Options) -> Dataset:
@@ -100,9 +122,8 @@ def from_array(x: np.ndarray, labels: np.ndarray | None, name: str, source: str,
         raise UserError(f"{source} holds text, not numbers; save an array of numbers")
     numbers, names = array_labels(labels, len(x) if x.ndim else 0, source)
     if x.ndim in (1, 2):
-        points = x.reshape(len(x), -1) if x.ndim == 1 else x
-        with np.errstate(over="ignore"):
-            return points_dataset(name, points.astype(np.float64), numbers, names, options, (), source)
+        points = x[:, None] if x.ndim == 1 else x
+        return points_dataset(name, points, numbers, names, options, (), source)
     if x.ndim not in (3, 4):
         raise UserError(f"{source} has shape {x.shape}; expected points (N, D) or images (N, H, W), (N, H, W, C), (N, C, H, W)")
     notes: list[str] = []
@@ -142,9 +163,20 @@ def eight_bits(x: np.ndarray, source: str) -> tuple[np.ndarray, list[str]]:
             "are read as images)"
         )
     out = np.empty(x.shape, np.uint8)
-    for k in range(0, len(x), CHUNK):
-        out[k : k + CHUNK] = ((x[k : k + CHUNK].astype(np.float64) + offset) * scale).round()
+    _fill(out, x, lambda piece: ((piece.astype(np.float64) + offset) * scale).round())
     return out, [f"pixels of type {x.dtype} {said} brought to 8 bits"]
+
+
+def _fill(out: np.ndarray, x: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Write what x is changed to into out, of one shape, piece by piece."""
+    if x.size <= PIECE:
+        out[...] = change(x)
+    elif len(x) == 1:
+        _fill(out[0], x[0], change)
+    else:
+        step = max(1, len(x) * PIECE // x.size)
+        for k in range(0, len(x), step):
+            _fill(out[k : k + step], x[k : k + step], change)
 
 
 def array_labels(labels: np.ndarray | None, count: int, source: str) -> tuple[Tensor | None, tuple[str, ...]]:
@@ -154,9 +186,14 @@ def array_labels(labels: np.ndarray | None, count: int, source: str) -> tuple[Te
     flat = labels.reshape(-1)
     if len(flat) != count or count == 0:
         raise UserError(f"{source} has {len(flat)} labels for {count} members; there must be one each")
-    values: list[Any] = flat.tolist()
+    different, which = np.unique(flat, return_inverse=True)
+    try:
+        values: list[Any] = different.tolist()
+    except (ValueError, SystemError):  # numpy answers either to a number that no letter has
+        raise UserError(f"{source} has labels that are no text; give each class a whole number or a name") from None
     if flat.dtype.kind == "f":
         if not all(float(v).is_integer() for v in values):
             raise UserError(f"{source} has labels that are not whole numbers; give each class a whole number or a name")
         values = [int(v) for v in values]
-    return encode_labels([v.decode("latin-1") if isinstance(v, bytes) else str(v) for v in values])
+    numbers, names = encode_labels([v.decode("latin-1") if isinstance(v, bytes) else str(v) for v in values])
+    return numbers[torch.from_numpy(which)], names

@@ -14,25 +14,53 @@ from reverie.base.files import reason
 from reverie.data.fitting import whole_side
 from reverie.data.form import Options, fit_all
 from reverie.data.pixels import DEFAULT_SIDE, Recipe
+from reverie.data.room import check_size, room_for
 
 HEADER = 1024
 MARGIN = 2  # pixels left free around the largest image
-PIXELS_MOST = 2**30
 FILE_MOST = 2**30
-BATCH = 2048
+BATCH = 512  # images that are unrolled and fitted at a time: at most 34 MB of pixels
 
 
 @dataclass(frozen=True)
 class Records:
-    """The images of one file, one after another.  pixels: (P,) uint8, row by row; heights, widths, labels: (N,)."""
+    """The images of one file, packed as they are there.
 
-    pixels: np.ndarray
+    data: (B,) uint8, the whole file; heights, widths, labels: (N,); starts, sizes: (N,), where the bytes of each image begin
+    and how many there are.
+    """
+
+    path: Path
+    data: np.ndarray
+    grey: bool
     heights: np.ndarray
     widths: np.ndarray
     labels: np.ndarray
+    starts: np.ndarray
+    sizes: np.ndarray
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def pixels(self, begin: int = 0, end: int | None = None) -> np.ndarray:
+        """Return the pixels of some images, row by row, one after another: (P,) uint8."""
+        some = slice(begin, end)
+        read = _read_grey if self.grey else _read_runs
+        try:
+            return read(self.data, self.heights[some], self.widths[some], self.starts[some], self.sizes[some])
+        except _Wrong as wrong:
+            number = begin + wrong.k + 1
+            raise UserError(
+                f"{self.path} is damaged: the pixels of record {number} do not fill its image; get the file again"
+            ) from None
+
+
+class _Wrong(Exception):
+    """The number of an image whose bytes are not those of its pixels."""
+
+    def __init__(self, k: int) -> None:
+        super().__init__(k)
+        self.k = k
 
 
 def read_cdb(path: Path) -> Records:
@@ -68,37 +96,25 @@ def read_cdb(path: Path) -> Records:
         sizes[k] = size
         at = start + size
     labels, heights, widths, starts = rows.T
-    if int((heights * widths).sum()) > PIXELS_MOST:
-        raise UserError(f"{path} states more pixels than any real .cdb file has; get the file again")
-    whole = np.frombuffer(data, np.uint8)
-    read = _read_grey if grey else _read_runs
-    return Records(read(path, whole, heights, widths, starts, sizes), heights, widths, labels)
+    return Records(path, np.frombuffer(data, np.uint8), bool(grey), heights, widths, labels, starts, sizes)
 
 
-def _bad_record(path: Path, k: int) -> UserError:
-    return UserError(f"{path} is damaged: the pixels of record {k + 1} do not fill its image; get the file again")
-
-
-def _read_grey(
-    path: Path, data: np.ndarray, heights: np.ndarray, widths: np.ndarray, starts: np.ndarray, sizes: np.ndarray
-) -> np.ndarray:
+def _read_grey(data: np.ndarray, heights: np.ndarray, widths: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Turn columns into rows."""
     wrong = np.flatnonzero(sizes != heights * widths)
     if len(wrong):
-        raise _bad_record(path, int(wrong[0]))
+        raise _Wrong(int(wrong[0]))
     parts = [
         data[start : start + h * w].reshape(w, h).T.reshape(-1) for start, h, w in zip(starts, heights, widths, strict=True)
     ]
     return np.concatenate(parts)
 
 
-def _read_runs(
-    path: Path, data: np.ndarray, heights: np.ndarray, widths: np.ndarray, starts: np.ndarray, sizes: np.ndarray
-) -> np.ndarray:
+def _read_runs(data: np.ndarray, heights: np.ndarray, widths: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Unroll the runs of all images at once: a row ends at the first run that brings the sum to its width."""
     short = np.flatnonzero(sizes < heights)  # every row needs a run
     if len(short):
-        raise _bad_record(path, int(short[0]))
+        raise _Wrong(int(short[0]))
     keep = np.repeat(starts - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes) + np.arange(int(sizes.sum()))
     runs = data[keep].astype(np.int64)
     covered = np.cumsum(runs)
@@ -111,7 +127,7 @@ def _read_runs(
     exact[last] &= ends[last] == np.cumsum(sizes) - 1
     wrong = np.flatnonzero(~exact)
     if len(wrong):
-        raise _bad_record(path, int(owner[wrong[0]]))
+        raise _Wrong(int(owner[wrong[0]]))
     first = np.concatenate([[0], ends[:-1] + 1])
     place = np.arange(len(runs)) - np.repeat(first, np.diff(np.concatenate([first, [len(runs)]])))
     return np.repeat(np.where(place % 2 == 1, 255, 0).astype(np.uint8), runs)
@@ -130,19 +146,25 @@ def read_cdb_files(
     height, width = options.size or (whole_side(min(side, DEFAULT_SIDE)),) * 2
     recipe = Recipe(height, width, 1, "crop" if options.fit == "auto" else options.fit)
     total = sum(len(f) for f in files)
-    out = np.empty((total, 1, height, width), np.uint8)
+    packed = sum(len(f.data) for f in files)
+    check_size(total * side**2, packed, str(paths[0]), "get the file again, or take the large images out")
+    out = room_for((total, 1, height, width))
+    if out is None:
+        raise UserError(f"there is no room for {total:,} images of {height}x{width}; choose a smaller --size")
     done = 0
     sizes: dict[tuple[int, int], int] = {}
     for f in files:
-        starts = np.concatenate([[0], np.cumsum(f.heights * f.widths)])
         for begin in range(0, len(f), BATCH):
             members = range(begin, min(begin + BATCH, len(f)))
+            pixels = f.pixels(members.start, members.stop)
+            areas = f.heights[begin : members.stop] * f.widths[begin : members.stop]
+            starts = np.concatenate([[0], np.cumsum(areas)])
             canvas = np.zeros((len(members), 1, side, side), np.uint8)
             for j, k in enumerate(members):
                 h, w = int(f.heights[k]), int(f.widths[k])
                 sizes[h, w] = sizes.get((h, w), 0) + 1
                 top, left = (side - h) // 2, (side - w) // 2
-                canvas[j, 0, top : top + h, left : left + w] = f.pixels[starts[k] : starts[k + 1]].reshape(h, w)
+                canvas[j, 0, top : top + h, left : left + w] = pixels[starts[j] : starts[j + 1]].reshape(h, w)
             out[done : done + len(members)] = fit_all(canvas, recipe, Options())
             done += len(members)
             options.tell("placing digits", done, total)

@@ -15,7 +15,7 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.data.kind import Kind
 from reverie.data.pixels import Broken, Recipe, decode, workers
-from reverie.data.sources import Entry
+from reverie.data.sources import BYTES, Entry
 
 HELD_OUT = 0.05
 NUMBERS_AT_ONCE = 2**24  # numbers of data that are looked at together, at most: 64 MiB
@@ -25,6 +25,12 @@ SMALL = 2**14  # numbers of a datum, up to which a network is evaluated for as m
 def at_once(shape: tuple[int, ...], most: int) -> int:
     """Return how many data of a shape, at most so many, are looked at together."""
     return max(1, min(most, NUMBERS_AT_ONCE // max(1, math.prod(shape))))
+
+
+def spread(count: int, most: int) -> Tensor:
+    """Return so many of count positions, at most, evenly spread from the first to the last: (min(count, most),) int64."""
+    chosen = min(count, most)
+    return torch.arange(chosen) * (count - 1) // max(1, chosen - 1)
 
 
 def evaluated_at_once(shape: tuple[int, ...], most: int) -> int:
@@ -80,7 +86,8 @@ class LazyImages:
     def _read(self, k: int) -> np.ndarray:
         entry = self.entries[k]
         try:
-            return decode(entry.read(), self.recipe)
+            with BYTES.of(entry.size):
+                return decode(entry.read(), self.recipe)
         except (Broken, OSError) as error:
             raise UserError(f"{entry.name} was readable when the data were scanned and no longer is: {error}") from None
 
@@ -121,7 +128,7 @@ class Dataset:
 
     def some(self, most: int) -> Tensor:
         """Return members spread evenly over the set, at most so many and no more than fit into memory well, as in `batch`."""
-        return self.batch(torch.linspace(0, len(self) - 1, min(len(self), at_once(self.shape, most))).long())[0]
+        return self.batch(spread(len(self), at_once(self.shape, most)))[0]
 
     def passes(self, batches: int, size: int) -> float:
         """Return how often so many batches of a size show each member; no batch holds one of them twice."""

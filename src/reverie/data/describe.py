@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import torch
 from PIL import Image
 
 from reverie.base.files import atomic
-from reverie.data.dataset import Dataset
+from reverie.data.dataset import Dataset, spread
 from reverie.draw.picture import channels_last, contact_sheet, save, scatter, to_bytes
 
 SHEET = 64  # images on a contact sheet
@@ -18,7 +17,7 @@ SHEET = 64  # images on a contact sheet
 def draw_data(dataset: Dataset, out: Path) -> None:
     """Draw a contact sheet of images, or a scatter of points."""
     count = SHEET if dataset.kind == "images" else 10_000
-    x, labels = dataset.batch(torch.linspace(0, len(dataset) - 1, min(count, len(dataset))).long())
+    x, labels = dataset.batch(spread(len(dataset), count))
     names = [dataset.label_names[int(k)] for k in labels] if labels is not None else None
     if dataset.kind != "images":
         save(scatter(x.numpy(), names, dataset.name), out)

@@ -6,9 +6,11 @@ import hashlib
 import http.client
 import os
 import re
+import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,47 +29,83 @@ class Unreachable(Exception):
 
 @dataclass(frozen=True)
 class Remote:
-    """A file by name and md5 sum (which tells damage, not malice), to be had under any of some addresses."""
+    """A file by name and SHA-256 sum, to be had under any of some addresses."""
 
     name: str
-    md5: str
+    sha256: str
 
 
 def cache_folder() -> Path:
     """Return where fetched files are kept: $XDG_CACHE_HOME/reverie or ~/.cache/reverie."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "reverie"
+    if Path(base).is_absolute():
+        return Path(base) / "reverie"
+    try:
+        return Path.home() / ".cache" / "reverie"
+    except RuntimeError:
+        raise UserError("there is no home folder to keep files in; set HOME, or XDG_CACHE_HOME to a folder") from None
 
 
 def fetch(remote: Remote, addresses: Sequence[str], folder: Path, options: Options) -> Path:
     """Return the file in the folder, fetched from the first address that gives it whole."""
     path = folder / remote.name
-    if path.is_file():
+    if path.is_file() and _sha256(path) == remote.sha256:
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make the folder {folder} for downloads: {reason(error)}; set XDG_CACHE_HOME") from None
     why = "no address is known"
-    part = path.with_name(path.name + ".part")
-    for address in addresses:
-        try:
-            _receive(address.rstrip("/") + "/" + remote.name, part, options)
-            if _md5(part) != remote.md5:
-                part.unlink(missing_ok=True)  # nothing to resume from
-                raise Unreachable(f"what {address} sent for {remote.name} has a wrong checksum")
-            part.replace(path)
-            return path
-        except Unreachable as error:
-            why = str(error)
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {reason(error)}; make room, or set XDG_CACHE_HOME") from None
-    raise Unreachable(why)
+    try:
+        with _part(path) as part:
+            for address in addresses:
+                try:
+                    _receive(address.rstrip("/") + "/" + remote.name, part, options)
+                    if _sha256(part) != remote.sha256:
+                        part.unlink(missing_ok=True)  # nothing to resume from
+                        raise Unreachable(f"what {address} sent for {remote.name} has a wrong checksum")
+                    part.replace(path)
+                    return path
+                except Unreachable as error:
+                    why = str(error)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {reason(error)}; make room, or set XDG_CACHE_HOME") from None
+    raise Unreachable(f"{path} is damaged, and {why}" if path.is_file() else why)
 
 
-def _md5(path: Path) -> str:
+@contextmanager
+def _part(path: Path) -> Iterator[Path]:
+    """Yield the file that a download is written to, which is for this process alone.
+
+    What another one left there is gone on with; while another one writes to it, a file of our own is taken instead.
+    """
+    with ExitStack() as stack:
+        folder = path.parent
+        if not _alone(folder, stack):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=folder)))
+        yield folder / f"{path.name}.part"
+
+
+def _alone(folder: Path, stack: ExitStack) -> bool:
+    """Lock a folder until the stack ends, however that is; tell whether nobody else had."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        return True
+    handle = os.open(folder, os.O_RDONLY)
+    stack.callback(os.close, handle)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
+
+
+def _sha256(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _receive(url: str, part: Path, options: Options) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,10 +18,9 @@ from reverie.data.fitting import choose_fit, choose_size
 from reverie.data.form import Options, classes, duplicate_note, encode_labels, shown_sizes
 from reverie.data.labels import find_labels, listed
 from reverie.data.pixels import GREY, Broken, Header, Recipe, decode, quiet, read_header, workers
-from reverie.data.sources import IMAGE_SUFFIXES, Entry, Listing, list_folder, list_zip
+from reverie.data.room import room_for
+from reverie.data.sources import BYTES, IMAGE_SUFFIXES, Entry, Listing, list_folder, list_zip
 
-MEMORY_LIMIT = 2**30  # bytes of fitted pixels that are kept in memory; more go to a file that is gone when the program ends
-DISK_SHARE = 0.5  # of the free space for temporary files, at most; beyond it images are decoded again when needed
 BLOCK = 512  # files handed to the threads at a time, so that a huge folder does not become a huge queue
 REASONS_SHOWN = 3
 
@@ -56,7 +52,7 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
     while True:
         labels, label_names = _encode(values)
         options.foretell(name, (len(entries), recipe.channels, recipe.height, recipe.width), labels, label_names)
-        pixels = _room((len(entries), recipe.channels, recipe.height, recipe.width))
+        pixels = room_for((len(entries), recipe.channels, recipe.height, recipe.width))
         good, digests, low, high, grey = _decode_all(entries, recipe, pixels, broken, options)
         if not good:
             raise _nothing(path, broken, hint)
@@ -101,20 +97,6 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
 
 def _encode(values: Sequence[str | None] | None) -> tuple[torch.Tensor | None, tuple[str, ...]]:
     return encode_labels([str(value) for value in values]) if values is not None else (None, ())
-
-
-def _room(shape: tuple[int, int, int, int]) -> np.ndarray | None:
-    """Return where fitted pixels go: memory, a temporary file without a name, or None if there is room for neither."""
-    size = math.prod(shape)
-    if size <= MEMORY_LIMIT:
-        return np.empty(shape, np.uint8)
-    try:
-        if size > DISK_SHARE * shutil.disk_usage(tempfile.gettempdir()).free:
-            return None
-        with tempfile.TemporaryFile() as file:
-            return np.memmap(file, np.uint8, "w+", shape=shape)
-    except OSError:
-        return None
 
 
 def choose_form(headers: Sequence[Header], options: Options) -> tuple[Recipe, list[str]]:
@@ -172,8 +154,9 @@ def _decode_all(
 
     def one(entry: Entry) -> tuple[bytes, np.ndarray] | str:
         try:
-            data = _content(entry)
-            return hashlib.blake2b(data, digest_size=16).digest(), decode(data, recipe)
+            with BYTES.of(entry.size):
+                data = _content(entry)
+                return hashlib.blake2b(data, digest_size=16).digest(), decode(data, recipe)
         except Broken as error:
             return str(error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +15,17 @@ from PIL import Image
 from torch import Tensor
 
 from reverie.base.errors import UserError
+from reverie.base.noise import split_mix
+from reverie.base.visible import visible
 from reverie.data.dataset import Dataset
 from reverie.data.fitting import choose_fit, choose_size
 from reverie.data.pixels import DEFAULT_SIDE, Recipe, plain, shape, workers
+from reverie.data.room import room_for
 
 Progress = Callable[[str, int, int], None]  # (what is being done, done, of how many)
 
-CHUNK = 512
+CHUNK = 512  # images that a thread fits at a time
+PIECE = 2**20  # bytes or numbers that are looked at together
 NAMES_SHOWN = 12  # sizes listed one by one in a report
 
 
@@ -60,20 +64,41 @@ def natural(text: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def encode_labels(values: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
-    """Return labels as numbers and the names they stand for, naturally sorted.  Returns (N,) int64 and the names."""
+    """Return labels as numbers and the names they stand for, naturally sorted.  Returns (N,) int64 and the names.
+
+    A name with signs that cannot be shown, or bytes that are no text, is called by what is shown of it.
+    """
+    shown = {value: visible(value) for value in set(values)}
+    values = [shown[value] for value in values]
     names = tuple(sorted(set(values), key=lambda name: (natural(name), name)))
     number = {name: k for k, name in enumerate(names)}
     return torch.tensor([number[value] for value in values], dtype=torch.int64), names
 
 
-def count_duplicates(rows: Iterable[bytes]) -> int:
-    """Return how many rows have been seen before."""
-    seen: set[bytes] = set()
-    total = 0
-    for row in rows:
-        seen.add(row if len(row) <= 16 else hashlib.blake2b(row, digest_size=16).digest())
-        total += 1
-    return total - len(seen)
+def count_duplicates(x: np.ndarray) -> int:
+    """Return how many members have been seen before, by their bytes.  x: (N, ...) of any type.
+
+    Members of up to 8 bytes are told by these, longer ones by a hash of 64 bits: two of a million that differ are taken for
+    copies with a chance of 3e-8.
+    """
+    size = x[0].nbytes
+    seen = np.zeros(len(x), np.uint64)
+    step = max(1, PIECE // max(1, size))
+    for k in range(0, len(x), step):
+        rows = np.ascontiguousarray(x[k : k + step]).reshape(-1).view(np.uint8).reshape(-1, size)
+        if size <= 8:
+            seen[k : k + step] = np.pad(rows, ((0, 0), (0, 8 - size))).view(np.uint64)[:, 0]
+        elif size <= 64:
+            words = np.pad(rows, ((0, 0), (0, -size % 8))).view(np.int64)
+            mixed = torch.zeros(len(words), dtype=torch.int64)
+            for column in torch.from_numpy(words).unbind(1):
+                mixed = split_mix(mixed ^ column, torch.ones((), dtype=torch.int64))
+            seen[k : k + step] = mixed.numpy().view(np.uint64)
+        else:
+            digests = b"".join(hashlib.blake2b(row.data, digest_size=8).digest() for row in rows)
+            seen[k : k + step] = np.frombuffer(digests, np.uint64)
+    seen.sort()
+    return len(x) - 1 - int(np.count_nonzero(seen[1:] != seen[:-1]))
 
 
 def shown_sizes(sizes: Mapping[tuple[int, int], int]) -> dict[str, int]:
@@ -110,13 +135,19 @@ def points_dataset(
         labels, names = None, ()
     if len(x) == 0 or x.shape[1] == 0:
         raise UserError(f"{source} holds no points; expected rows of numbers")
-    wrong = np.flatnonzero(~np.isfinite(x).all(1))
-    if len(wrong):
-        raise UserError(f"row {wrong[0] + 1} of {source} is not finite (nan or infinity); mend or remove such rows")
-    tensor = torch.from_numpy(np.ascontiguousarray(x, np.float32))
-    if not torch.isfinite(tensor).all():
-        raise UserError(f"{source} holds numbers too large for 32 bits; scale them down")
-    copies = count_duplicates(row.tobytes() for row in tensor.numpy())
+    values = np.empty(x.shape, np.float32)
+    step = max(1, PIECE // x.shape[1])
+    for k in range(0, len(x), step):
+        rows, out = x[k : k + step], values[k : k + step]
+        with np.errstate(over="ignore"):
+            out[...] = rows
+        if not np.isfinite(out).all():
+            wrong = np.flatnonzero(~np.isfinite(rows).all(1))
+            if len(wrong):
+                raise UserError(f"row {k + wrong[0] + 1} of {source} is not finite (nan or infinity); mend or remove such rows")
+            raise UserError(f"{source} holds numbers too large for 32 bits; scale them down")
+    tensor = torch.from_numpy(values)
+    copies = count_duplicates(values)
     report = {
         "source": source, "kind": "points", "count": len(x), "shape": [x.shape[1]], "classes": classes(labels, names),
         "range": [float(tensor.min()), float(tensor.max())], "duplicates": copies, "broken": [],
@@ -148,7 +179,7 @@ def images_dataset(
         over = ", transparency laid over white" if channels == 4 else ""
         said.append(f"{count} {words[channels]} images converted to {words[target]}{over}")
     options.foretell(name, (count, target, *size), labels, names)
-    copies = count_duplicates(image.tobytes() for image in x)
+    copies = count_duplicates(x)
     report = {
         "source": source, "kind": "images", "count": count, "shape": [target, *size], "fit": fit,
         "sizes": {f"{height}x{width}": count}, "modes": {{1: "L", 3: "RGB", 4: "RGBA"}[channels]: count},
@@ -162,7 +193,10 @@ def fit_all(x: np.ndarray, recipe: Recipe, options: Options) -> np.ndarray:
     """Bring images to one shape.  x: (N, C, H, W) uint8; returns the same with the recipe's shape."""
     if x.shape[1:] == (recipe.channels, recipe.height, recipe.width):
         return np.require(x, requirements=["C", "W"])  # torch wants memory it may write to
-    out = np.empty((len(x), recipe.channels, recipe.height, recipe.width), np.uint8)
+    form = (len(x), recipe.channels, recipe.height, recipe.width)
+    out = room_for(form)
+    if out is None:
+        raise UserError(f"there is no room in memory or on the disk for images of {form}; choose a smaller --size")
 
     def some(begin: int) -> int:
         for k, image in enumerate(x[begin : begin + CHUNK], begin):

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
 from reverie.base.errors import UserError, pick
+from reverie.base.parse import read_json
 from reverie.data.sources import Entry
 
 METADATA_LIMIT = 256 * 2**20
+LINE_LIMIT = 2**20  # letters
+COLUMNS_MOST = 1000  # names of columns that are remembered
 COLUMNS = ("label", "class", "text")
 CAMERA = frozenset({"img", "image", "dsc", "dscn", "dscf", "pxl", "photo", "picture", "pic", "screenshot", "scan", "frame"})
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
@@ -196,58 +198,89 @@ def _tells_a_class(prefix: str | None) -> bool:
 def _metadata(names: Sequence[str], metadata: Mapping[str, Entry], where: str, file: str) -> Found:
     if file not in metadata:
         raise UserError(f"there is no {file} in {where}; put it there, with a file_name and a label column")
-    table, column = _read(metadata[file], file)
+    table, column, absent = _read(metadata[file], file, frozenset(names))
     values = [table.get(name) for name in names]
-    known = set(names)
-    absent = [name for name in table if name not in known]
     if all(value is None for value in values):
         raise UserError(f"no row of {file} names an image of {where}; file_name must be a path relative to that place")
     told = [v for v in values if v is not None]
     notes = [_said(told, file), *_tiny_note(told)]
-    if absent:
-        notes.append(f"{len(absent)} rows of {file} name images that are not there or not usable (first: {absent[0]})")
+    if absent.count:
+        notes.append(f"{absent.count} rows of {file} name images that are not there or not usable (first: {absent.first})")
     return Found(values, notes, f"no row in {file}", column == "text", file.removeprefix("metadata."))
 
 
-def _read(entry: Entry, file: str) -> tuple[dict[str, str], str]:
-    """Return file name -> label, with forward slashes, and the column that the labels are from."""
+@dataclass
+class _Absent:
+    """Rows that name no image there is: how many, and the first."""
+
+    count: int = 0
+    first: str = ""
+
+
+def _read(entry: Entry, file: str, known: frozenset[str]) -> tuple[dict[str, str], str, _Absent]:
+    """Return file name -> label, with forward slashes, the column that the labels are from, and the names that are not known.
+
+    The file is read line by line, and of each line only a label of a known name is kept.
+    """
+    if entry.size > METADATA_LIMIT:
+        raise UserError(f"{file} is over {METADATA_LIMIT >> 20} MiB; make it smaller")
+    columns: set[str] = set()
+    found: dict[str, dict[str, str]] = {column: {} for column in COLUMNS}
+    absent = {column: _Absent() for column in COLUMNS}
     try:
-        if entry.size > METADATA_LIMIT:
-            raise UserError(f"{file} is over {METADATA_LIMIT >> 20} MiB; make it smaller")
-        text = entry.read().decode("utf-8-sig")
-        rows = _csv_rows(text) if file.endswith(".csv") else _jsonl_rows(text, file)
+        with entry.open() as opened, io.TextIOWrapper(opened, "utf-8-sig", newline="") as text:
+            lines = _lines(text, file)
+            for row in _csv_rows(lines) if file.endswith(".csv") else _jsonl_rows(lines, file):
+                if len(columns) < COLUMNS_MOST:
+                    columns.update(row)
+                for key in COLUMNS:
+                    if key in row:
+                        _keep(row, key, known, found[key], absent[key])
     except UserError:
         raise
     except Exception as error:  # a damaged zip entry, wrong encoding, a field without end
         raise UserError(f"{file} cannot be read: {' '.join(str(error).split())[:100]}; save it as UTF-8 text") from None
-    columns = {key for row in rows for key in row}
     column = next((key for key in COLUMNS if key in columns), None)
     if "file_name" not in columns or column is None:
-        have = ", ".join(sorted(str(c) for c in columns)[:8]) or "nothing"
+        have = ", ".join(sorted(columns)[:8])[:200] or "nothing"
         raise UserError(f"{file} needs a file_name column and a label, class or text column; it has {have}")
-    out: dict[str, str] = {}
+    return found[column], column, absent[column]
+
+
+def _keep(row: Mapping[str, Any], column: str, known: frozenset[str], found: dict[str, str], absent: _Absent) -> None:
+    """Keep the label that a row gives a known name."""
+    name, value = row.get("file_name"), row.get(column)
+    if not name or value is None or not str(value).strip():
+        return
+    path = str(name).replace("\\", "/").removeprefix("./")
+    if path in known:
+        found[path] = str(value).strip()
+    else:
+        absent.count, absent.first = absent.count + 1, absent.first or path
+
+
+def _lines(text: io.TextIOWrapper, file: str) -> Iterator[str]:
+    while line := text.readline(LINE_LIMIT):
+        if len(line) == LINE_LIMIT:
+            raise UserError(f"{file} has a line of more than {LINE_LIMIT >> 20} MiB; write one line for each image")
+        yield line
+
+
+def _csv_rows(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    rows = csv.reader(lines, skipinitialspace=True)
+    columns = [name.strip().lower() for name in next(rows, [])]
     for row in rows:
-        name, value = row.get("file_name"), row.get(column)
-        if name and value is not None and str(value).strip():
-            out[str(name).replace("\\", "/").removeprefix("./")] = str(value).strip()
-    return out, column
+        yield dict(zip(columns, row, strict=False))  # a short row lacks columns, and what is over has none
 
 
-def _csv_rows(text: str) -> list[dict[str, Any]]:
-    reader = csv.DictReader(io.StringIO(text, newline=""), restkey="", restval=None, skipinitialspace=True)
-    return [{str(k).strip().lower(): v for k, v in row.items()} for row in reader]
-
-
-def _jsonl_rows(text: str, file: str) -> list[dict[str, Any]]:
-    rows = []
-    for number, line in enumerate(text.splitlines(), 1):
+def _jsonl_rows(lines: Iterator[str], file: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
+            row = read_json(line)
+        except ValueError:
             raise UserError(f"line {number} of {file} is not valid JSON; each line must be one object") from None
         if not isinstance(row, dict):
             raise UserError(f"line {number} of {file} is not a JSON object; each line must be one object")
-        rows.append({str(k).lower(): v for k, v in row.items()})
-    return rows
+        yield {str(k).lower(): v for k, v in row.items()}

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from reverie.base.errors import UserError
+from reverie.base.files import expanded
 from reverie.data.cdb import read_cdb_files
 from reverie.data.dataset import Dataset
 from reverie.data.download import Remote, Unreachable, cache_folder, fetch
@@ -38,15 +39,19 @@ class Idx:
     folders: tuple[str, ...]
     system: tuple[Path, ...]
     addresses: tuple[str, ...]
-    md5: tuple[str, str]  # of the two training files
+    sha256: tuple[str, str]  # of the two training files
     first_labels: tuple[int, ...]
     label_names: tuple[str, ...]
 
 
+# The sums are those of tensorflow_datasets (url_checksums/mnist.txt and fashion_mnist.txt).
 MNIST = Idx(
     "mnist", ("mnist", "MNIST/raw", "MNIST"), (),
     ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist"),
-    ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432"),
+    (
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    ),
     (5, 0, 4, 1, 9, 2, 1, 3, 1, 4, 3, 5, 3, 6, 1, 7), TEN,
 )  # fmt: skip
 FASHION_MNIST = Idx(
@@ -55,7 +60,10 @@ FASHION_MNIST = Idx(
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
     ),
-    ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe"),
+    (
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+    ),
     (9, 0, 0, 3, 0, 2, 7, 2, 5, 5, 0, 9, 5, 5, 7, 9), FASHION,
 )  # fmt: skip
 TWINS = {"mnist": FASHION_MNIST, "fashion": MNIST}
@@ -105,7 +113,15 @@ def _places(options: Options) -> Iterator[Path]:
     if options.data_dir is not None:
         yield options.data_dir
     if os.environ.get("REVERIE_DATA"):
-        yield Path(os.environ["REVERIE_DATA"]).expanduser()
+        yield expanded(os.environ["REVERIE_DATA"])
+
+
+def _found_by_us(which: Idx) -> Iterator[Path]:
+    """Yield the folders in which the system or an earlier download may have put data."""
+    yield from which.system
+    fetched = cache_folder() / which.name  # after the others, as it may not be known
+    if not any((fetched / name).is_file() for name in MNIST_FILES[:2]):  # what was downloaded is checked again when it is read
+        yield fetched
 
 
 def _idx(which: Idx) -> Loader:
@@ -115,7 +131,7 @@ def _idx(which: Idx) -> Loader:
                 pair = find_pair(folder)
                 if pair is not None:
                     return _read_idx_set(which, pair, options)
-        for folder in (*which.system, cache_folder() / which.name):
+        for folder in _found_by_us(which):
             pair = find_pair(folder)
             if pair is not None:
                 return _read_idx_set(which, pair, options)
@@ -126,7 +142,7 @@ def _idx(which: Idx) -> Loader:
 
 
 def _download(which: Idx, options: Options) -> tuple[Path, Path]:
-    remotes = [Remote(name, md5) for name, md5 in zip(MNIST_FILES[:2], which.md5, strict=True)]
+    remotes = [Remote(name, digest) for name, digest in zip(MNIST_FILES[:2], which.sha256, strict=True)]
     folder = cache_folder() / which.name
     try:
         images, labels = (fetch(remote, which.addresses, folder, options) for remote in remotes)

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
@@ -16,10 +16,16 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from reverie.base.allocator import return_freed_memory
 from reverie.base.errors import UserError, pick
+from reverie.data.room import Share
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # told by content, never by name; nothing that runs a program
 PIXEL_LIMIT = 64_000_000
+FORMAT_LIMITS = {"WEBP": 32_000_000}  # its decoder holds six copies of an image
+PIXELS = Share(PIXEL_LIMIT)  # that are decoded at a time, by all threads together
+LARGE = 2**23  # pixels, from which on the memory of an image is worth giving back
+STRIP = 2**20  # pixels that are worked on at a time where each takes many bytes
 SIDE_LIMIT = 1024
 DEFAULT_SIDE = 64
 KINDS = {
@@ -121,10 +127,15 @@ def header_of(image: Image.Image) -> Header:
 def fitted(image: Image.Image, recipe: Recipe) -> np.ndarray:
     """Return the first frame of an open image, upright, in the form asked for.  Returns (C, H, W) uint8."""
     try:
-        image.load()
-        return shape(plain(_upright(image), recipe.channels), recipe)
+        with _share(image):
+            return _fitted(image, recipe)
     except Exception as error:  # decoders answer a hostile file with nearly any exception
         raise Broken(_why(error)) from None
+
+
+def _fitted(image: Image.Image, recipe: Recipe) -> np.ndarray:
+    image.load()
+    return shape(plain(_upright(image), recipe.channels), recipe)
 
 
 def decode(data: bytes, recipe: Recipe) -> np.ndarray:
@@ -134,21 +145,37 @@ def decode(data: bytes, recipe: Recipe) -> np.ndarray:
             _check_pixels(image)
             if image.format == "JPEG":  # photos are many times larger than needed: decode them at a fraction
                 image.draft(None, (3 * max(recipe.height, recipe.width),) * 2)
-            return fitted(image, recipe)
+            with _share(image):
+                try:
+                    return _fitted(image, recipe)
+                finally:
+                    large = image.width * image.height > LARGE
+                    image.close()  # its pixels go before another image's come
+                    if large:
+                        return_freed_memory()
     except Exception as error:  # decoders answer a hostile file with nearly any exception
         raise Broken(_why(error)) from None
 
 
 def plain(image: Image.Image, channels: int) -> Image.Image:
     """Return the image as L, RGB or RGBA; transparency is laid over white unless it is kept (4 channels)."""
+    mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
     if image.mode[0] == "I" or image.mode == "F":
-        image = Image.fromarray(_eight_bits(np.asarray(image), image))
-    if channels == 4:
-        return image.convert("RGBA")
-    if _transparent(image):
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image)
-    return image.convert("L" if channels == 1 else "RGB")
+        image = _eight_bits(image)
+    if channels == 4 or not _transparent(image):
+        return image.convert(mode)
+    out = Image.new(mode, image.size)
+    for box in _strips(image):
+        strip = image.crop(box).convert("RGBA")
+        out.paste(Image.alpha_composite(Image.new("RGBA", strip.size, (255, 255, 255, 255)), strip).convert(mode), box[:2])
+    return out
+
+
+def _strips(image: Image.Image) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the boxes of an image, a few rows each, that are worked on one after another, so that copies are small."""
+    rows = max(1, STRIP // max(1, image.width))
+    for top in range(0, image.height, rows):
+        yield 0, top, image.width, min(top + rows, image.height)
 
 
 def shape(image: Image.Image, recipe: Recipe) -> np.ndarray:
@@ -185,9 +212,19 @@ def _pad(image: Image.Image, size: tuple[int, int]) -> Image.Image:
 FITS = {"crop": _crop, "pad": _pad, "stretch": _stretch}
 
 
+def _most(image: Image.Image) -> int:
+    return FORMAT_LIMITS.get(image.format or "", PIXEL_LIMIT)
+
+
+def _share(image: Image.Image) -> AbstractContextManager[None]:
+    """Wait until there is memory for the pixels of an image; those of a format that takes more count for more."""
+    return PIXELS.of(image.width * image.height * PIXEL_LIMIT // _most(image))
+
+
 def _check_pixels(image: Image.Image) -> None:
-    if image.width * image.height > PIXEL_LIMIT:
-        raise Broken(f"too large ({image.width} x {image.height} pixels; the limit is {PIXEL_LIMIT // 10**6} megapixels)")
+    most = _most(image)
+    if image.width * image.height > most:
+        raise Broken(f"too large ({image.width} x {image.height} pixels; the limit is {most // 10**6} megapixels)")
 
 
 def _turn(image: Image.Image) -> int:
@@ -202,8 +239,9 @@ def _turn(image: Image.Image) -> int:
 
 
 def _upright(image: Image.Image) -> Image.Image:
+    """Return the image turned as its header states, and the image itself, not a copy, where nothing is to be turned."""
     try:
-        return ImageOps.exif_transpose(image)
+        return ImageOps.exif_transpose(image) if image.getexif().get(ORIENTATION, 1) != 1 else image
     except Exception:  # damaged EXIF data are no reason to lose an image that can be decoded
         return image
 
@@ -213,19 +251,27 @@ def _transparent(image: Image.Image) -> bool:
     return image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info or palette.endswith("A")
 
 
-def _eight_bits(values: np.ndarray, image: Image.Image) -> np.ndarray:
+def _eight_bits(image: Image.Image) -> Image.Image:
     """Bring deep pixels to 8 bits: 16-bit by 257, others by the range they are meant in as far as it can be told."""
-    deep = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    low, high = float(deep.min()), float(deep.max())
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
-        top = 65535.0
-    elif image.mode == "F" and low >= 0 and high <= 1:
-        top = 1.0
-    elif low >= 0 and high <= 65535:
-        top = 255.0 if high <= 255 else 65535.0
-    else:  # no known range: the image's own
-        deep, top = deep - low, max(high - low, 1e-12)
-    return np.asarray((deep * (255.0 / top)).round().clip(0, 255).astype(np.uint8))
+
+    def values(box: tuple[int, int, int, int]) -> np.ndarray:
+        return np.nan_to_num(np.asarray(image.crop(box)).astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+
+    base, top = 0.0, 65535.0
+    if not (image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))):
+        ranges = [(float(strip.min()), float(strip.max())) for strip in map(values, _strips(image))]
+        low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+        if image.mode == "F" and low >= 0 and high <= 1:
+            top = 1.0
+        elif low >= 0 and high <= 255:
+            top = 255.0
+        elif not (low >= 0 and high <= 65535):  # no known range: the image's own
+            base, top = low, max(high - low, 1e-12)
+    out = Image.new("L", image.size)
+    for box in _strips(image):
+        pixels = ((values(box) - base) * (255.0 / top)).round().clip(0, 255).astype(np.uint8)
+        out.paste(Image.fromarray(pixels), box[:2])
+    return out
 
 
 def _why(error: Exception) -> str:

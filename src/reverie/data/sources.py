@@ -9,13 +9,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from reverie.base.errors import UserError
 from reverie.base.files import reason
+from reverie.data.room import Share
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 METADATA = ("metadata.csv", "metadata.jsonl")
 FILE_LIMIT = 256 * 2**20  # bytes of one file
+BYTES = Share(FILE_LIMIT)  # of files that are held at a time, by all threads together
 ZIP_LIMIT = 64 * 2**30  # bytes of all files of one archive together, unpacked
 ZIP_RATIO = 200  # unpacked to packed; images hardly shrink, bombs shrink a thousandfold
 ZIP_SMALL = 2**20  # below this many bytes the ratio does not matter
@@ -31,15 +34,17 @@ class Entry:
     place: Path | zipfile.ZipInfo
     archive: zipfile.ZipFile | None = None
 
+    def open(self) -> IO[bytes]:
+        """Return the content to be read."""
+        if isinstance(self.place, Path):
+            return self.place.open("rb")
+        assert self.archive is not None
+        return self.archive.open(self.place)
+
     def read(self) -> bytes:
         """Return the content, as many bytes as were listed and never more than FILE_LIMIT."""
-        most = min(self.size, FILE_LIMIT)  # Python sets aside as much as it is asked to read
-        if isinstance(self.place, Path):
-            with self.place.open("rb") as file:
-                return file.read(most)
-        assert self.archive is not None
-        with self.archive.open(self.place) as inner:
-            return inner.read(most)
+        with self.open() as file:
+            return file.read(min(self.size, FILE_LIMIT))  # Python sets aside as much as it is asked to read
 
 
 @dataclass
@@ -125,7 +130,7 @@ def list_zip(path: Path) -> Listing:
         words = reason(error) if isinstance(error, OSError) else str(error).lower()
         raise UserError(f"{path} cannot be read as a zip file: {words}; pack it again, or give the folder itself") from None
     found = Listing()
-    infos = [info for info in archive.infolist() if not info.is_dir()]
+    infos = [info for info in archive.infolist() if not info.filename.endswith("/")]
     total = sum(info.file_size for info in infos)
     if total > ZIP_LIMIT:
         raise UserError(

@@ -9,9 +9,10 @@ from __future__ import annotations
 import csv
 import importlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -20,11 +21,13 @@ from reverie.base.files import reason
 from reverie.data.dataset import Dataset
 from reverie.data.form import Options, encode_labels, points_dataset
 from reverie.data.labels import LABELS, listed
+from reverie.data.room import LABEL_ROOM, array_cost, check_size
 
 LABEL_COLUMNS = ("label", "class", "target")
 ROWS_PER_LABEL = 2  # at least, on average, for words to be taken as labels
 LABEL_LENGTH = 64  # characters; what is longer is text
-VALUES_MOST = 500_000_000
+ROWS_AT_ONCE = 2**16  # of a .parquet file
+WORDS_MOST = 2**26  # bytes of all words that a column of a .parquet file chooses from
 SAMPLE = 64 * 1024  # characters looked at to learn how a file is written
 
 
@@ -55,13 +58,13 @@ def read_csv(path: Path, name: str, options: Options) -> Dataset:
     longest = {k: max(len(row[k]) for row in body if k < len(row)) for k in words}
 
     def read(k: int) -> list[str]:
-        return [str(v).strip() for v in _columns(path, delimiter, bool(header), [k], np.str_)[:, 0]]
+        return _words(path, delimiter, bool(header), k)
 
     label, values, notes = find_label(columns, longest, read, options.labels, path)
     numeric = [k for k in range(width) if k != label and k not in words]
     if not numeric:
         raise UserError(f"{path} has no column of numbers; expected rows of numbers")
-    x = _columns(path, delimiter, bool(header), numeric, np.float64)
+    x = _columns(path, delimiter, bool(header), numeric)
     return table_dataset(name, x, values, options, notes, path)
 
 
@@ -69,6 +72,8 @@ def table_dataset(
     name: str, x: np.ndarray, values: Sequence[str] | None, options: Options, notes: Sequence[str], source: object
 ) -> Dataset:
     """Return rows of numbers as points.  x: (N, D); values: a label each."""
+    if values is not None and len(values) != len(x):
+        raise UserError(f"{source} has {len(values):,} labels in {len(x):,} rows; mend or remove rows that are not whole")
     labels, names = encode_labels(values) if values is not None else (None, ())
     return points_dataset(name, x, labels, names, options, notes, str(source))
 
@@ -121,20 +126,37 @@ def _no_column(wished: str, columns: Sequence[str], source: object) -> UserError
     return unknown(wished, ("auto", "none", *columns), f"label column of {source}:")
 
 
-def _columns(path: Path, delimiter: str, header: bool, columns: Sequence[int], kind: type) -> np.ndarray:
-    """Return some columns of a table.  Returns (N, len(columns))."""
+@contextmanager
+def _body(path: Path, delimiter: str, header: bool) -> Iterator[IO[str]]:
+    """Yield a table's text after its header; what cannot be read as rows is told."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an empty table is told of by our own words
+        with path.open(encoding="utf-8-sig", newline="") as file:
             if header:
                 while not any(cell.strip() for cell in file.readline().split(delimiter)):
                     pass
-            return np.loadtxt(
-                file, dtype=kind, delimiter=delimiter, comments=None, usecols=list(columns), quotechar='"', ndmin=2
-            )  # fmt: skip
-    except (ValueError, OverflowError, IndexError, MemoryError) as error:
+            yield file
+    except (ValueError, OverflowError, IndexError, MemoryError, csv.Error) as error:
+        if isinstance(error, UserError):
+            raise
         words = " ".join(str(error).split())[:140]
         raise UserError(f"{path} is not a whole table of numbers: {words}; mend or remove such rows") from None
+
+
+def _columns(path: Path, delimiter: str, header: bool, columns: Sequence[int]) -> np.ndarray:
+    """Return some columns of numbers of a table.  Returns (N, len(columns))."""
+    with _body(path, delimiter, header) as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an empty table is told of by our own words
+        return np.loadtxt(
+            file, dtype=np.float64, delimiter=delimiter, comments=None, usecols=list(columns), quotechar='"', ndmin=2
+        )  # fmt: skip
+
+
+def _words(path: Path, delimiter: str, header: bool, k: int) -> list[str]:
+    """Return a column of words; each that repeats is held once."""
+    held: dict[str, str] = {}
+    with _body(path, delimiter, header) as file:
+        words = (row[k].strip() for row in csv.reader(file, delimiter=delimiter) if any(row))
+        return [held.setdefault(word, word) for word in words]
 
 
 def _delimiter(sample: str) -> str:
@@ -178,27 +200,61 @@ def read_parquet(path: Path, name: str, options: Options) -> Dataset:
             schema = file.schema_arrow
             kinds = arrow.types
             fields = list(schema)
-            if file.metadata.num_rows * len(fields) > VALUES_MOST:
-                raise UserError(f"{path} states {file.metadata.num_rows} rows, too many to be held in memory; make it smaller")
             columns = [f.name for f in fields]
             words = {  # what is neither a number nor text, such as a list, is too long to be a label
                 k: 0 if kinds.is_string(f.type) or kinds.is_large_string(f.type) or kinds.is_dictionary(f.type) else 2**31
                 for k, f in enumerate(fields)
                 if not (kinds.is_integer(f.type) or kinds.is_floating(f.type) or kinds.is_boolean(f.type))
             }
+            count = file.metadata.num_rows
+            numbers = len(fields) - len(words)
+            check_size(
+                array_cost((count, numbers), 8) + count * (8 * len(words) + LABEL_ROOM), path.stat().st_size, str(path),
+                "if you trust it, save its numbers with numpy.save",
+            )  # fmt: skip
 
             def read(k: int) -> list[str]:
-                return ["" if v is None else str(v) for v in file.read(columns=[columns[k]]).column(0).to_pylist()]
+                if words.get(k):
+                    raise UserError(f"the column {columns[k]} of {path} is of type {fields[k].type}, which is no label")
+                return _parquet_words(parquet, path, columns[k])
 
             label, values, notes = find_label(columns, words, read, options.labels, path)
             numeric = [columns[k] for k in range(len(fields)) if k != label and k not in words]
             if not numeric:
                 raise UserError(f"{path} has no column of numbers; expected rows of numbers")
-            table = file.read(columns=numeric)
-            x = np.stack([table.column(c).to_numpy(zero_copy_only=False).astype(np.float64) for c in numeric], 1)
+            x = np.empty((count, len(numeric)))
+            done = 0
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=numeric, use_threads=False):
+                for j in range(len(numeric)):
+                    x[done : done + len(batch), j] = batch.column(j).to_numpy(zero_copy_only=False)
+                done += len(batch)
+            if done != count:
+                raise UserError(f"{path} states {count} rows and has {done}; save it again")
     except UserError:
         raise
     except Exception as error:  # pyarrow answers a hostile file with nearly any exception
         said = " ".join(str(error).split())[:100]
         raise UserError(f"{path} cannot be read as parquet: {said}; save it again") from None
     return table_dataset(name, x, values, options, notes, path)
+
+
+def _parquet_words(parquet: Any, path: Path, column: str) -> list[str]:
+    """Return a column as words; each that repeats is held once, as it is in the file."""
+    out: list[str] = []
+    held: dict[str, str] = {}
+    with parquet.ParquetFile(path, read_dictionary=[column]) as file:
+        groups = (file.metadata.row_group(k) for k in range(file.metadata.num_row_groups))
+        chunks = (group.column(k) for group in groups for k in range(group.num_columns))
+        unpacked = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == column)
+        check_size(3 * unpacked, path.stat().st_size, f"the column {column} of {path}", "choose another one for labels")
+        for batch in file.iter_batches(ROWS_AT_ONCE, columns=[column], use_threads=False):
+            values = batch.column(0)
+            if not hasattr(values, "dictionary"):
+                words = ["" if value is None else str(value) for value in values.to_pylist()]
+                out.extend(held.setdefault(word, word) for word in words)
+                continue
+            if values.dictionary.nbytes > WORDS_MOST:
+                raise UserError(f"the column {column} of {path} holds whole texts, which are no labels; choose another one")
+            words = [held.setdefault(str(word), str(word)) for word in values.dictionary.to_pylist()]
+            out.extend("" if k is None else words[k] for k in values.indices.to_pylist())
+    return out

@@ -1,14 +1,16 @@
-"""The training loss for any schedule, target and weight, and the ways to draw its times."""
+"""The training loss for any schedule, target, weight and measure of an error, and the ways to draw its times."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from reverie.base.errors import pick
-from reverie.base.scalar import Coefficient, exp, sqrt
+from reverie.base.errors import UserError, pick
+from reverie.base.scalar import Coefficient, exp, expand, sqrt
 from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.pair import Pair, row
 from reverie.diffusion.schedule import Schedule
@@ -59,6 +61,54 @@ def weight_of(weight: str, schedule: Schedule, t: Tensor, target: str, sigma_dat
     return torch.as_tensor(pick(WEIGHTS, weight, "weight")(schedule, t, unit), dtype=torch.float64).expand(len(t))
 
 
+class Measure(ABC):
+    """What each number of an error costs.  error: any shape, and so is what is returned."""
+
+    @abstractmethod
+    def __call__(self, error: Tensor) -> Tensor:
+        """Return the cost of each number."""
+
+
+class Squared(Measure):
+    """The squared error, whose best guess is the mean, as denoising needs it."""
+
+    def __init__(self) -> None: ...
+
+    def __call__(self, error: Tensor) -> Tensor:
+        """Return error²."""
+        return error.square()
+
+
+class Absolute(Measure):
+    """The absolute error, whose best guess is the median, which samplers take for the mean."""
+
+    def __init__(self) -> None: ...
+
+    def __call__(self, error: Tensor) -> Tensor:
+        """Return |error|."""
+        return error.abs()
+
+
+class Huber(Measure):
+    """Half the squared error up to delta, and from there on a straight line (Huber 1964).
+
+    error² / 2 where |error| <= delta, else delta (|error| - delta / 2).
+    """
+
+    def __init__(self, delta: float = 1.0) -> None:
+        if not delta > 0:
+            raise UserError(f"the delta of the Huber loss must be above 0, got {delta}")
+        self.delta = delta
+
+    def __call__(self, error: Tensor) -> Tensor:
+        """Return the cost."""
+        return functional.huber_loss(error, torch.zeros_like(error), reduction="none", delta=self.delta)
+
+
+LOSSES: dict[str, type[Measure]] = {"mse": Squared, "mae": Absolute, "huber": Huber}
+SQUARED = Squared()
+
+
 def loss(
     denoiser: Denoiser,
     truth: Pair,
@@ -67,21 +117,23 @@ def loss(
     target: str = "eps",
     weight: str = "uniform",
     sigma_data: float = 1.0,
+    measure: Measure = SQUARED,
 ) -> Tensor:
-    """Return the weighted squared error of the target, averaged over dimensions, for each sample: (B,).
+    """Return the weighted error of the target, measured and averaged over dimensions, for each sample: (B,).
 
-    w(t) |mix_hat(a, b) - mix(a, b)|² / D,  w = weight(t) (sigma / (alpha b - sigma a))², because an error of x0 shows
-    up in the target multiplied by (alpha b - sigma a) / sigma.  truth.x0, truth.eps: (B, ...); t: (B,).
+    measure(sqrt(w(t)) (mix_hat(a, b) - mix(a, b))) / D,  w = weight(t) (sigma / (alpha b - sigma a))², because an error of x0
+    shows up in the target multiplied by (alpha b - sigma a) / sigma.  Squared, that is the error times w; and under each
+    measure a weight means the same for all targets.  truth.x0, truth.eps: (B, ...); t: (B,).
     """
     alpha, sigma = denoiser.schedule(t)
     size = sqrt(alpha**2 + sigma**2)
     a, b = row(target, alpha / size, sigma / size, sigma_data)
     guess = denoiser(truth.mix(alpha, sigma), t, cond)
-    error = (guess.mix(a, b) - truth.mix(a, b)).square().flatten(1).mean(1)
-    if weight == "uniform":
-        return error
-    w = weight_of(weight, denoiser.schedule, t, target, sigma_data) * (sigma / (alpha * b - sigma * a)) ** 2
-    return error * w.to(device=error.device, dtype=error.dtype)
+    error = guess.mix(a, b) - truth.mix(a, b)
+    if weight != "uniform":
+        w = weight_of(weight, denoiser.schedule, t, target, sigma_data) * (sigma / (alpha * b - sigma * a)) ** 2
+        error = expand(sqrt(w), error) * error
+    return measure(error).flatten(1).mean(1)
 
 
 def uniform(n: int, generator: torch.Generator) -> Tensor:

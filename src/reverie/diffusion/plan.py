@@ -95,7 +95,7 @@ def network_for(shape: tuple[int, ...], labels: int, network: str | Spec) -> Spe
     if kind_of(shape) == "images":
         full |= {"height": shape[1], "width": shape[2]}
     full = complete(NETWORKS, full, "network")
-    if full["name"] == "unet" and "stem" not in {**preset, **wished}:
+    if full["name"] == "unet" and kind_of(shape) == "images" and "stem" not in {**preset, **wished}:
         channels, height, width = shape
         full["stem"] = stem_for(channels, height, width, full["widths"])
         if preset and "widths" not in wished:

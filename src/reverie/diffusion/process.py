@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from reverie.base.noise import Noise
-from reverie.base.scalar import Coefficient, Time, combine, sqrt
+from reverie.base.scalar import Coefficient, Time, combine, expand, sqrt
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.schedule import Schedule
 
@@ -42,13 +42,23 @@ def chain(schedule: Schedule, x0: Tensor, grid: Tensor, noise: Noise) -> Iterato
         yield x
 
 
+def bayes(x: Tensor, scale: Coefficient, std: Coefficient, mean: Tensor, spread: Coefficient) -> tuple[Tensor, Coefficient]:
+    """Return the mean and the variance of y given x, where y ~ N(mean, spread² I) and x | y ~ N(scale y, std² I).
+
+    1 / variance = scale² / std² + 1 / spread²,  mean of y | x = variance (scale x / std² + mean / spread²), written so that
+    one of std and spread may be 0.  Before x is known, x ~ N(scale mean, scale² spread² + std²).
+    x, mean: (B, ...); scale, std, spread, variance: float or (B,).
+    """
+    total = scale**2 * spread**2 + std**2
+    return combine(scale * spread**2 / total, x, std**2 / total, mean), std**2 * spread**2 / total
+
+
 def posterior(schedule: Schedule, x: Tensor, x0: Tensor, t: Time, s: Time) -> tuple[Tensor, Coefficient]:
     """Return the mean and the variance of q(x_s | x_t = x, x0) for s < t (arXiv:2006.11239, eq. 7).
 
-    mean = (scale sigma_s² x + alpha_s std² x0) / sigma_t²,  variance = std² sigma_s² / sigma_t²,
-    with scale and std of q(x_t | x_s).  x, x0: (B, ...); t, s, variance: float or (B,).
+    It is Bayes' rule for x_s ~ N(alpha_s x0, sigma_s²) and x_t | x_s ~ N(scale x_s, std²), where x_t has the variance sigma_t²:
+    mean = (scale sigma_s² x + alpha_s std² x0) / sigma_t²,  variance = std² sigma_s² / sigma_t².
+    x, x0: (B, ...); t, s, variance: float or (B,).
     """
-    (alpha_s, sigma_s), (_, sigma_t) = schedule(s), schedule(t)
-    scale, std = transition(schedule, s, t)
-    mean = combine(scale * sigma_s**2 / sigma_t**2, x, alpha_s * std**2 / sigma_t**2, x0)
-    return mean, std**2 * sigma_s**2 / sigma_t**2
+    alpha_s, sigma_s = schedule(s)
+    return bayes(x, *transition(schedule, s, t), expand(alpha_s, x0) * x0, sigma_s)

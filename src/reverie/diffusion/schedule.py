@@ -23,6 +23,7 @@ Steps = Annotated[int, Field(ge=2, le=100_000)]
 
 SIGNAL_LIMIT = 0.03  # alpha / sigma at t = 1 above which samplers start from visibly wrong noise
 PURE_NOISE = 1e-7  # alpha / sigma up to which alpha is 0 but for rounding, be it that of a square root
+INVERTED_AT_ONCE = 4096  # times at which a schedule that is inverted is evaluated in one call
 BETA_CAP = 0.999  # the largest beta of schedules that are given by alpha_bar (arXiv:2102.09672)
 
 
@@ -57,19 +58,23 @@ class Schedule(nn.Module, ABC):
         return (d_alpha, d_sigma) if isinstance(t, Tensor) else (float(d_alpha), float(d_sigma))
 
     def invert(self, log_snr: Time) -> Time:
-        """Return the t in [0, 1] with the given log-SNR, by bisection to float64 precision.
+        """Return the t in [0, 1] with the given log-SNR, to float64 precision.  log_snr: float or (B,).
 
-        A log-SNR outside the schedule's range gives the nearer end.
+        The interval is divided into 2^k parts again and again, the fewer the larger the batch: a call takes the same time for
+        one time and for some thousand.  A log-SNR outside the schedule's range gives the nearer end.
         """
         target = as_time(log_snr)
         if not isinstance(target, Tensor):
             return float(self.invert(torch.tensor([target], dtype=torch.float64)))
-        low, high = torch.zeros_like(target), torch.ones_like(target)
-        for _ in range(64):
-            middle = (low + high) / 2
-            noisier = torch.as_tensor(self.log_snr(middle)) < target
-            low, high = torch.where(noisier, low, middle), torch.where(noisier, middle, high)
-        return (low + high) / 2
+        k = min(max((INVERTED_AT_ONCE // max(len(target), 1)).bit_length() - 1, 1), 6)
+        inner = torch.arange(1, 2**k, dtype=torch.float64) / 2**k
+        low, width = torch.zeros_like(target), 1.0
+        for _ in range(math.ceil(64 / k)):
+            t = low[:, None] + width * inner
+            cleaner = torch.as_tensor(self.log_snr(t.flatten())).view_as(t) >= target[:, None]
+            width /= 2**k
+            low = low + width * cleaner.sum(1)
+        return low + width / 2
 
     def is_pure_noise(self, t: float) -> bool:
         """Tell whether nothing of the data is left at a time: alpha = 0, exactly or up to rounding."""
@@ -94,33 +99,24 @@ class Schedule(nn.Module, ABC):
             )
 
 
-class Table(Schedule):
-    """A discrete chain beta_1..beta_T, exact at t = i/T and smooth between.
+class Chain(Schedule):
+    """A curve with a value at each step i/T of a discrete chain, a monotone cubic (PCHIP) between: its rates are continuous.
 
-    alpha² = alpha_bar(t), sigma² = 1 - alpha_bar(t), alpha_bar(i/T) = prod_{j<=i} (1 - beta_j).
-    Between the nodes log alpha_bar is a monotone cubic (PCHIP), so that the rates are continuous.  betas: (T,).
+    nodes: (T + 1,), from t = 0 on.
     """
 
-    def __init__(self, betas: np.ndarray, hint: str = "") -> None:
+    def __init__(self, nodes: np.ndarray) -> None:
         super().__init__()
-        if len(betas) < 2:
-            raise UserError(f"a schedule needs at least 2 steps, got {len(betas)}")
-        if not (betas.min() > 0 and betas.max() < 1):
-            raise UserError(
-                f"every beta must lie strictly between 0 and 1, but this schedule of {len(betas)} steps has betas from"
-                f" {betas.min():.4g} to {betas.max():.4g}{hint}"
-            )
-        self.steps = len(betas)
+        self.steps = len(nodes) - 1
         self.t_min = 1 / self.steps
-        nodes = np.concatenate([[0.0], np.log1p(-betas).cumsum()])
         from scipy.interpolate import PchipInterpolator
 
         curve = PchipInterpolator(np.arange(self.steps + 1), nodes)
         self._cubics = torch.from_numpy(curve.c.T.copy())  # (T, 4), a plain attribute: never cast, never moved
         self._rows: list[Any] = curve.c.T.tolist()
 
-    def forward(self, t: Time) -> tuple[Coefficient, Coefficient]:
-        """Return alpha, sigma from the cubic of the interval that t lies in."""
+    def value(self, t: Time) -> Coefficient:
+        """Return the curve's value from the cubic of the interval that t lies in."""
         place = as_time(t) * self.steps
         if isinstance(place, Tensor):
             left = place.detach().floor().clamp(0, self.steps - 1)
@@ -130,7 +126,29 @@ class Table(Schedule):
             first = min(max(int(place), 0), self.steps - 1)
             u = place - first
             c3, c2, c1, c0 = self._rows[first]
-        log_alpha_bar = ((c3 * u + c2) * u + c1) * u + c0
+        return ((c3 * u + c2) * u + c1) * u + c0
+
+
+class Table(Chain):
+    """A discrete chain beta_1..beta_T, exact at t = i/T and smooth between.
+
+    alpha² = alpha_bar(t), sigma² = 1 - alpha_bar(t), alpha_bar(i/T) = prod_{j<=i} (1 - beta_j).
+    It is log alpha_bar that is a cubic between the nodes.  betas: (T,).
+    """
+
+    def __init__(self, betas: np.ndarray, hint: str = "") -> None:
+        if len(betas) < 2:
+            raise UserError(f"a schedule needs at least 2 steps, got {len(betas)}")
+        if not (betas.min() > 0 and betas.max() < 1):
+            raise UserError(
+                f"every beta must lie strictly between 0 and 1, but this schedule of {len(betas)} steps has betas from"
+                f" {betas.min():.4g} to {betas.max():.4g}{hint}"
+            )
+        super().__init__(np.concatenate([[0.0], np.log1p(-betas).cumsum()]))
+
+    def forward(self, t: Time) -> tuple[Coefficient, Coefficient]:
+        """Return alpha, sigma."""
+        log_alpha_bar = self.value(t)
         return exp(log_alpha_bar / 2), sqrt(-expm1(log_alpha_bar))
 
 
@@ -140,16 +158,40 @@ def _count(steps: int) -> int:
     return steps
 
 
+def _rising(steps: int, beta_start: float, beta_end: float, scale: bool) -> np.ndarray:
+    """Return betas that grow linearly, (steps,); scaled ones are given for 1,000 steps."""
+    factor = 1000 / _count(steps) if scale else 1.0
+    return np.linspace(beta_start * factor, beta_end * factor, _count(steps))
+
+
 class Linear(Table):
     """beta grows linearly from beta_start to beta_end, both given for 1,000 steps and scaled by 1000/steps.
 
-    arXiv:2006.11239, section 4.
+    With scale=False they are taken as they stand, and fewer steps end with more of the data left.  arXiv:2006.11239, section 4.
     """
 
-    def __init__(self, steps: Steps = 1000, beta_start: float = 1e-4, beta_end: float = 0.02) -> None:
-        scale = 1000 / _count(steps)
-        betas = np.linspace(beta_start * scale, beta_end * scale, steps)
-        super().__init__(betas, f"; beta_start and beta_end are scaled by 1000/steps = {scale:.4g}")
+    def __init__(self, steps: Steps = 1000, beta_start: float = 1e-4, beta_end: float = 0.02, scale: bool = True) -> None:
+        scaled = f"; beta_start and beta_end are scaled by 1000/steps = {1000 / _count(steps):.4g}" if scale else ""
+        super().__init__(_rising(steps, beta_start, beta_end, scale), scaled)
+
+
+class Additive(Chain):
+    """Noise is added and nothing fades: x_i = x_(i-1) + sqrt(beta_i) eps, beta growing linearly as in `linear`.
+
+    alpha = 1, sigma² = beta_1 + ... + beta_i at t = i/T.  The way back takes off less than sqrt(beta) eps, because variances
+    add up and not deviations: DDIM's x - (sigma_i - sigma_(i-1)) eps, or DDPM's x - beta_i / sigma_i eps with fresh noise.
+    """
+
+    def __init__(self, steps: Steps = 1000, beta_start: float = 1e-4, beta_end: float = 5.0, scale: bool = True) -> None:
+        betas = _rising(steps, beta_start, beta_end, scale)
+        if not 0 < betas.min() <= betas.max() < math.inf:
+            raise UserError(f"an additive schedule needs betas above 0, got beta_start {beta_start} and beta_end {beta_end}")
+        super().__init__(np.concatenate([[0.0], betas.cumsum()]))
+
+    def forward(self, t: Time) -> tuple[Coefficient, Coefficient]:
+        """Return 1, sigma."""
+        variance = self.value(t)
+        return variance * 0 + 1.0, sqrt(variance)
 
 
 class ScaledLinear(Table):

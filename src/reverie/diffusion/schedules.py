@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reverie.diffusion.learned import Learned
-from reverie.diffusion.schedule import Cosine, Linear, LogLinear, Rectified, ScaledLinear, Schedule, Sigmoid
+from reverie.diffusion.schedule import Additive, Cosine, Linear, LogLinear, Rectified, ScaledLinear, Schedule, Sigmoid
 
 SCHEDULES: dict[str, type[Schedule]] = {
     "linear": Linear,
@@ -11,6 +11,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "sigmoid": Sigmoid,
     "scaled-linear": ScaledLinear,
     "log-linear": LogLinear,
+    "additive": Additive,
     "rectified": Rectified,
     "learned": Learned,
 }

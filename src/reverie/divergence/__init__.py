@@ -23,6 +23,8 @@ from reverie.divergence import neighbours, normal, states
 
 __all__ = ["DIVERGENCES", "Divergence", "discrete", "gaussian", "samples"]
 
+UNSETTLED, NOISE = 0.05, 0.03  # change from k to 2k neighbours, as a share and in nats, from which bias is warned of
+ROUGH = 3  # dimensions from which on Fisher's divergence is warned of
 SUPPORT = "the distributions do not have the same support"  # why a divergence is infinite
 
 
@@ -99,6 +101,11 @@ def samples(x: Any, y: Any, kind: str = "kl", *, k: int | None = None, order: fl
 
     Without k: 5 for those of distances (KL, Rényi), the root of the smaller number for those of votes (Jensen-Shannon, total
     variation), and n^(4/(d+4)) for Fisher's.  An estimate is finite even where the truth is not.
+
+    Those of votes are on average bounds from below.  Those of distances, and Fisher's, take a density as even within a ball,
+    and are too low where it has tails that the other set hardly reaches, the more so in more dimensions: from 4,000 samples
+    each of N(0, I) and of N(e_1, 1.5 I) in 1, 2 and 3 dimensions the reverse KL is found at 0.96, 0.83 and 0.71 times
+    its value, Fisher's at 0.83, 0.77 and 0.74 times (means of 8 draws).  A warning tells where that shows.
     """
     found = pick(DIVERGENCES, kind, "divergence")
     sets = []
@@ -115,7 +122,24 @@ def samples(x: Any, y: Any, kind: str = "kl", *, k: int | None = None, order: fl
         k = max(2, found.usual(fewest, sets[0].shape[1]))
     if not 1 <= k < fewest - 1:
         raise UserError(f"k = {k} neighbours need at least {k + 2} samples of each set, got {len(sets[0])} and {len(sets[1])}")
-    return found.samples(sets[0], sets[1], k, _order(order))
+    value = found.samples(sets[0], sets[1], k, _order(order))
+    if found.apart == math.inf and 2 * k < fewest - 1:  # by distances
+        wider = found.samples(sets[0], sets[1], 2 * k, _order(order))
+        if abs(wider - value) > max(UNSETTLED * abs(value), NOISE):
+            _biased(f"the {kind} divergence is estimated at {value:.3g} by {k} neighbours and at {wider:.3g} by {2 * k}")
+    elif kind == "fisher" and sets[0].shape[1] >= ROUGH:
+        _biased(f"the estimate of the Fisher divergence in {sets[0].shape[1]} dimensions is rough")
+    return value
+
+
+def _biased(what: str) -> None:
+    """Warn of the bias of an estimate by neighbours."""
+    warnings.warn(
+        f"{what}: it is biased, and as a rule too low, where one set has tails that the other hardly reaches; take more samples"
+        " or fewer dimensions, or compare by total variation",
+        ReverieWarning,
+        stacklevel=3,
+    )
 
 
 def _order(order: float) -> float:

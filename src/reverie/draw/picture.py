@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from PIL import Image
 
 from reverie.base.errors import UserError
-from reverie.base.files import atomic, writable_folder
+from reverie.base.files import atomic, check_folder
 from reverie.draw import lettering
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ HEADING, HEADED = 12, 112  # pixels: the size of letters above a picture, and ho
 SHEET_PIXELS, MOST_ON_SHEET = 10**8, 10_000  # of one sheet
 FILM_FRAMES, FILM_BYTES, MOST_FILMED_POINTS = 60, 2**30, 20_000  # of one film
 LEGEND = 12  # labels in a legend, at most
+CURVES = {"left": 0.08, "right": 0.99, "bottom": 0.135, "top": 0.92, "wspace": 0.18}  # margins of the loss curves
+CLOUDS = {"left": 0.01, "right": 0.99, "bottom": 0.02, "top": 0.92, "wspace": 0.02}  # margins of clouds of points side by side
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".pdf", ".svg")
 
@@ -62,12 +66,17 @@ def _pixels_high(points: float) -> int:
     return round(points * DPI / 72)
 
 
-def figure(width: float, height: float) -> Figure:
-    """Return an empty figure of this size in inches, drawn without a screen."""
+def figure(width: float, height: float, margins: Mapping[str, float] | None = None) -> Figure:
+    """Return an empty figure of this size in inches, drawn without a screen.
+
+    margins: of the axes, as `subplots_adjust` takes them; without them they are fitted to what is drawn, at thrice the cost.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
+    made = Figure(figsize=(width, height), dpi=DPI, layout=None if margins else "constrained", facecolor="white")
+    if margins:
+        made.subplots_adjust(**margins)
     FigureCanvasAgg(made)
     return made
 
@@ -85,22 +94,28 @@ def pixels(made: Figure) -> np.ndarray:
 def png_bytes(made: Figure) -> bytes:
     """Return a figure as a PNG file."""
     buffer = io.BytesIO()
-    made.savefig(buffer, format="png")
+    _write_png(made, buffer)
     return buffer.getvalue()
+
+
+def _write_png(made: Figure, file: BinaryIO | Path) -> None:
+    """Write a figure as PNG; `savefig` would draw it twice, once only to fit its margins."""
+    Image.fromarray(pixels(made)).save(file, format="png", dpi=(DPI, DPI))
 
 
 def check_picture(path: Path) -> Path:
     """Refuse a picture whose name does not tell a known format, or that cannot be written there."""
     if path.suffix.lower() not in PICTURE_SUFFIXES or path.is_dir():
         raise UserError(f"cannot draw {path}: choose a file name that ends in {', '.join(PICTURE_SUFFIXES)}")
-    writable_folder(path.parent)
+    check_folder(path.parent)
     return path
 
 
 def save(made: Figure, path: Path) -> None:
     """Write a figure to a file, its format told by the suffix."""
+    kind = path.suffix[1:].lower()
     with atomic(path) as aside:
-        made.savefig(aside, format=path.suffix[1:].lower())
+        _write_png(made, aside) if kind == "png" else made.savefig(aside, format=kind)
 
 
 def window(points: np.ndarray) -> tuple[float, float]:
@@ -159,7 +174,7 @@ def point_frames(film: Film, labels: Sequence[str] | None, most: int = FILM_FRAM
     """Yield (H, W, 3) frames with x on the left and the x0 estimate on the right."""
     last = film[-1][2]
     limits = window(np.concatenate([film[0][1][:, :2], last[:, :2]]))
-    made = figure(8, 4.3)
+    made = figure(8, 4.3, CLOUDS)
     panels = [plane(axes, limits) for axes in made.subplots(1, 2)]
     clouds = [dots(axes, film[0][1], colours(labels, len(last))) for axes in panels]
     panels[1].set_title("estimate of x0", fontsize=10, color=INK)
@@ -185,13 +200,23 @@ def write_film(path: Path, frames: Iterable[np.ndarray], per_second: int = 15, h
     with atomic(path) as aside:
         if path.suffix.lower() == ".gif":
             durations = [1000 / per_second] * (len(shown) - 1) + [1000 * hold]
-            iio.imwrite(aside, np.stack(shown), extension=".gif", duration=durations, loop=0)
+            aside.write_bytes(iio.imwrite("<bytes>", np.stack(shown), extension=".gif", duration=durations, loop=0))
         else:
-            shown += shown[-1:] * round(hold * per_second)
-            iio.imwrite(
-                aside, np.stack(shown), extension=".mp4", plugin="FFMPEG", fps=per_second, codec="libx264",
-                quality=8, macro_block_size=2, ffmpeg_log_level="error",
-            )  # fmt: skip
+            _write_video(aside, np.stack(shown + shown[-1:] * round(hold * per_second)), per_second)
+
+
+def _write_video(path: Path, frames: np.ndarray, per_second: int) -> None:
+    """Write frames, (N, H, W, 3) uint8 with even sides, as H.264 that any player shows; a failure is an OSError."""
+    from imageio_ffmpeg import get_ffmpeg_exe
+
+    _, height, width, _ = frames.shape
+    given = f"-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {per_second} -i -"
+    wanted = "-an -vcodec libx264 -pix_fmt yuv420p -crf 10 -f mp4"
+    words = [get_ffmpeg_exe(), "-y", "-v", "error", *given.split(), *wanted.split(), str(path.resolve())]
+    done = subprocess.run(words, input=frames.tobytes(), capture_output=True)
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2].rpartition("] ")[2]
+        raise OSError(said or f"the film was not finished, ffmpeg ended with code {done.returncode}")
 
 
 def coloured(images: np.ndarray, factor: int = 1) -> np.ndarray:
@@ -272,7 +297,7 @@ def loss_curve(rows: Sequence[dict[str, Any]]) -> Figure:
     """Draw training and held-out loss over steps, the latter also for each range of noise."""
     from matplotlib.ticker import LogFormatter
 
-    made = figure(8, 3.6)
+    made = figure(8, 3.6, CURVES)
     left, right = made.subplots(1, 2)
     held = [row for row in rows if "held_out" in row]
     left.plot([r["i"] for r in rows], [r["loss"] for r in rows], color=SOFT, lw=1, label="training")

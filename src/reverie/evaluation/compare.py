@@ -5,24 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from reverie.base.errors import UserError
 from reverie.evaluation.evaluation import Evaluation
-from reverie.evaluation.score import HEADLINES, said
+from reverie.evaluation.score import HEADLINES, clear, said
 from reverie.evaluation.section import Section
 
 BEST, AS_GOOD = "*", "~"
-
-
-@cache
-def clear(runs: int) -> float:
-    """Return the standard errors of a difference that the best and the worst of equal runs exceed once in twenty (Tukey)."""
-    from scipy.stats import studentized_range
-
-    return float(studentized_range.ppf(0.95, runs, math.inf)) / math.sqrt(2)
 
 
 def rule(runs: int) -> str:

@@ -12,7 +12,7 @@ from reverie.base.progress import Count
 from reverie.base.spec import build
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, affordable
 from reverie.draw.picture import CYCLE, INK, SOFT, figure, png_bytes
-from reverie.evaluation.score import said, score
+from reverie.evaluation.score import clear, said, score
 from reverie.evaluation.section import Section
 from reverie.runs.run import Options, Run
 from reverie.runs.samples import Samples
@@ -50,9 +50,10 @@ def _picture(rows: Sequence[dict[str, Any]], what: str, floor: tuple[float, floa
     return png_bytes(made)
 
 
-def _within_noise(row: dict[str, Any], best: dict[str, Any]) -> bool:
-    """Tell whether a row is not worse than the best by more than two standard errors of the difference."""
-    return bool(row["value"] - best["value"] <= 2 * math.hypot(row["standard error"] or 0, best["standard error"] or 0))
+def _within_noise(row: dict[str, Any], best: dict[str, Any], rows: int) -> bool:
+    """Tell whether one of some rows is not worse than the best by more than luck makes it once in twenty."""
+    noise = math.hypot(row["standard error"] or 0, best["standard error"] or 0)
+    return bool(row["value"] - best["value"] <= clear(rows) * noise)
 
 
 def _said(row: dict[str, Any], unit: str) -> str:
@@ -66,10 +67,10 @@ def _verdict(rows: Sequence[dict[str, Any]], what: str, unit: str, floor: tuple[
     large noise would let anything pass.
     """
     best = min(rows, key=lambda row: float(row["value"]))
-    if all(_within_noise(row, best) for row in rows):
+    if all(_within_noise(row, best, len(rows)) for row in rows):
         return f"No sampler and no number of evaluations differs from the others by more than noise in its {what}."
     little = max(MATTERS * abs(best["value"] - floor[0]), floor[1])
-    good = [row for row in rows if _within_noise(row, best) and row["value"] - best["value"] <= little]
+    good = [row for row in rows if _within_noise(row, best, len(rows)) and row["value"] - best["value"] <= little]
     enough = min(good, key=lambda row: (int(row["evaluations"]), float(row["value"])))
     choice = f"{enough['sampler']} with {enough['evaluations']} network evaluations"
     if enough is best:

@@ -66,7 +66,7 @@ class Evaluation:
         first: dict[str, Any] = {}
         for key, found in self.scores():
             names = {"value": key, "error": f"{key}_error", "floor": f"{key}_floor", "floor_error": f"{key}_floor_error",
-                     "p_value": f"{key}_p_value"}  # fmt: skip
+                     "gap_error": f"{key}_gap_error", "p_value": f"{key}_p_value"}  # fmt: skip
             first |= {name: found[part] for part, name in names.items() if part in found}
         sections = {section.name: dict(section.figures) for section in self.sections}
         return {**self.facts, "verdict": list(self.verdict), "flags": list(self.flags), **first, "sections": sections}

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import base64
 import html
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from reverie.base.errors import UserError
 from reverie.base.files import atomic
+from reverie.base.visible import visible
 from reverie.evaluation.section import Section
 
 SUFFIXES = (".html", ".htm")
 NOT_COMPUTABLE = "not_computable"
 PLAIN_NUMBERS = ("seed", "seeds", "year")  # names, not amounts: no separators in them
 BESIDE = ("p_value", "n", "samples", "seed")  # what is told after a figure, in this order
-MEASURED = {"value", "error", "unit", "floor", "floor_error", *BESIDE}  # a figure that is told in one line
+MEASURED = {"value", "error", "unit", "floor", "floor_error", "gap_error", *BESIDE}  # a figure that is told in one line
 MAGIC = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif"}
 
 STYLE = """
@@ -70,16 +70,9 @@ figcaption { font-size: 0.8125rem; color: var(--soft); margin-top: 0.5rem; }
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
-def _visible(letter: str) -> str:
-    """Return a character, or a mark in place of one that would not be seen or would turn the text around it."""
-    kind = unicodedata.category(letter)
-    return "\N{REPLACEMENT CHARACTER}" if kind in ("Cc", "Cs") or (kind == "Cf" and letter != "\N{SOFT HYPHEN}") else letter
-
-
 def escape(text: object) -> str:
     """Return any text, a label or a path of any kind, so that HTML shows it and never obeys it."""
-    kept = "".join(letter if letter in "\n\t" else _visible(letter) for letter in str(text))
-    return html.escape(kept, quote=True)
+    return html.escape(visible(str(text), lines=True), quote=True)
 
 
 def _name(key: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from reverie.evaluation.score import CLEAR, HEADLINES, excess, said
+from reverie.evaluation.score import CHANCE, CLEAR, HEADLINES, Headline, beyond, excess, said
 from reverie.evaluation.section import Section
 
 Figures = Mapping[str, Any]
@@ -14,7 +14,6 @@ FAR = 0.5  # of real data's precision, recall or coverage: less is a fault of it
 BLURRED, GRAINY = 0.75, 1.35  # of the data's detail
 COPIED = 0.01  # share of copies that is worth a word
 COLLAPSED = 0.5  # share of repeated samples from which on there is little else
-SURE = 3.0  # standard errors from which a difference is told that is no fault
 BLIND = 0.05  # of KID between real data, or its error: about what a slight blur makes, which could then not be seen
 TOLD = 0.9  # of right answers: samples that are told from data nearly always
 
@@ -96,7 +95,7 @@ def told_apart(f: Figures) -> str | None:
 def far_off(f: Figures) -> str | None:
     """Points that lie elsewhere than data."""
     s, m = f["sliced_wasserstein"], f["mmd"]
-    if excess(s) <= CLEAR or m["p_value"] > 0.01:
+    if excess(s) <= CLEAR or m["p_value"] > CHANCE:
         return None
     return (
         f"the points differ from the data: sliced Wasserstein distance {said(s)}, two sets of data {s['floor']:.2g};"
@@ -147,16 +146,17 @@ def faults(name: str, figures: Figures) -> tuple[str, ...]:
 
 
 def differences(found: Mapping[str, Figures]) -> list[str]:
-    """Return the first figures that are worse than those of real data by more than noise, in words."""
-    said_of = []
-    for key, row in HEADLINES.items():
-        figure = found.get(row.section, {}).get(row.key or key)
-        if figure is None or "floor" not in figure or "error" not in figure:
-            continue
+    """Return the first figures that are worse than those of real data by more than the luck of so many, in words."""
+    rows = [(row, found.get(row.section, {}).get(row.key or key)) for key, row in HEADLINES.items()]
+    known = [(row, figure) for row, figure in rows if figure is not None and {"floor", "error"} <= set(figure)]
+
+    def worse(row: Headline, figure: Figures) -> bool:
         above = excess(figure)
-        if {"low": above, "high": -above}.get(row.better, abs(above)) > SURE:
-            said_of.append(f"{row.title} {figure['value']:{row.form}} ({said(figure, row.form, 'floor')})")
-    return said_of
+        if row.better == "floor":
+            return abs(above) > beyond(len(known), 2)
+        return (above if row.better == "low" else -above) > beyond(len(known))
+
+    return [f"{r.title} {f['value']:{r.form}} ({said(f, r.form, 'floor')})" for r, f in known if worse(r, f)]
 
 
 def judge(sections: Sequence[Section]) -> tuple[list[str], list[str]]:

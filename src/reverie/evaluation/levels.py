@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from reverie.base.errors import UserError
+from reverie.base.spec import spoken
 from reverie.data import Dataset
 from reverie.draw.picture import ACCENT, INK, SOFT, WARM, figure, png_bytes
 from reverie.evaluation.section import Section
@@ -88,11 +89,14 @@ def noise_levels_section(
             if column[k][1] is not None:
                 row[f"{name}, standard error"] = column[k][1]
         rows.append(row)
-    loss = f"{run.diffusion_settings.weight} loss of {run.diffusion_settings.target}"
+    settings = run.diffusion_settings
+    measure = "" if settings.loss["name"] == "mse" else f"{spoken(settings.loss)} "
+    loss = f"{settings.weight} {measure}loss of {settings.target}"
     draws = HELD_OUT_DRAWS[run.kind]
     figures: dict[str, Any] = {"loss": loss, "source": source, "seed": seed, "noised data in a column": draws, "levels": rows}
     if "optimum of the training set" not in columns:
-        figures["optimum of the training set"] = {"not_computable": "the training set is too large to work it out"}
+        why = "it is known for squared errors only" if measure else "the training set is too large to work it out"
+        figures["optimum of the training set"] = {"not_computable": why}
     words = (
         "The optimum is what the best possible model of the training set would have on that set. It is reached only by giving"
         " the training data back, so a model of the distribution stays above it, most of all where there is little noise.",

@@ -242,9 +242,7 @@ def _said(
         *(
             ()
             if end is None
-            else (
-                f"Both bounds leave what is finer than the noise at t = {end:.3g} to decoding: the best for training data.",
-            )
+            else (f"Both bounds leave what is finer than the noise at t = {end:.3g} to decoding: the best for training data.",)
         ),
         "Errors are standard errors over the data.",
     )

@@ -47,7 +47,7 @@ class Effort:
 
 FULL = Effort()
 QUICK = Effort(  # what fits into a coffee break
-    samples=512, reference=4_000, lazy=4_000, balls=2000, resamples=50, splits=12, permutations=200, bounded=64, followed=8,
+    samples=512, reference=4_000, lazy=4_000, balls=2000, resamples=50, permutations=200, bounded=64, followed=8,
     drawn=128, budgets=(5, 20),
 )  # fmt: skip
 
@@ -187,8 +187,8 @@ class Material:
             return "Beside each stands the same figure for held-out data: a perfect model scores there, within the error bars."
         return (
             f"{few_held(len(self.held))}, so beside each stands the same figure between {self.shared:,} of all"
-            f" real data and {self.shared:,} others: the mean of {self.effort.splits} random splits ± how much they vary. A"
-            " perfect model scores there."
+            f" real data and {self.shared:,} others: the mean of {self.effort.splits} random splits ± how much it is by chance."
+            " A perfect model scores there."
         )
 
     def looked_through(self) -> int:

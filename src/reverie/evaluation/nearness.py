@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from reverie.base.errors import UserError
 from reverie.data.kind import kind_of
 from reverie.draw.picture import (
     ACCENT,
+    CLOUDS,
     SOFT,
     WARM,
     channels_last,
@@ -28,6 +30,7 @@ from reverie.draw.picture import (
 )
 from reverie.evaluation.judge import faults
 from reverie.evaluation.material import Material, few_held
+from reverie.evaluation.metrics.chance import Figure, alike_at, chance
 from reverie.evaluation.metrics.memory import COPY, SAME, left_out, neighbours
 from reverie.evaluation.metrics.points import EXACT
 from reverie.evaluation.score import score
@@ -55,7 +58,7 @@ def sheet(images: Tensor, titles: list[str] | None = None, columns: int | None =
 
 
 def _clouds(samples: Tensor, data: Tensor) -> bytes:
-    made = figure(9, 4.6)
+    made = figure(9, 4.6, CLOUDS)
     limits = window(data[:, :2].numpy())
     for axes, points, title, colour in zip(
         made.subplots(1, 2), (samples, data), ("samples", "data"), (ACCENT, SOFT), strict=True
@@ -93,8 +96,14 @@ def samples_section(samples: Tensor, data: Tensor | None, train: Tensor | None =
 
 
 def _median_error(x: np.ndarray) -> float | None:
-    """Return the standard error of a median, as it is for normal data: sqrt(pi / 2) times that of the mean."""
-    return float(np.sqrt(np.pi / 2) * x.std(ddof=1) / len(x) ** 0.5) if len(x) > 1 else None
+    """Return the standard error of a median: half of what lies between the quantiles half a standard error of ranks around it.
+
+    The share of data below the true median varies by 1 / (2 sqrt(n)), whatever their law.
+    """
+    if len(x) < 2:
+        return None
+    low, high = np.quantile(x, [max(0.0, 0.5 - 0.5 / len(x) ** 0.5), min(1.0, 0.5 + 0.5 / len(x) ** 0.5)])
+    return float(high - low) / 2
 
 
 def memory_section(m: Material) -> Section:
@@ -151,10 +160,10 @@ def memory_section(m: Material) -> Section:
 
 
 def _histogram(ours: np.ndarray, theirs: np.ndarray, name: str) -> bytes:
-    made = figure(7, 2.8)
+    made = figure(7, 2.8, {"left": 0.02, "right": 0.98, "bottom": 0.19, "top": 0.97})
     axes = made.subplots()
     bins = np.linspace(0, float(np.quantile(np.concatenate([ours, theirs]), 0.995)) or 1.0, 50).tolist()
-    axes.hist(theirs, bins, density=True, color=SOFT, alpha=0.6, label=name)
+    axes.hist(theirs, bins, density=True, histtype="stepfilled", color=SOFT, alpha=0.6, label=name)
     axes.hist(ours, bins, density=True, histtype="step", color=WARM, lw=1.6, label="samples")
     axes.set(xlabel="distance to the nearest training datum", yticks=[])
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -171,42 +180,42 @@ def points_section(m: Material) -> Section:
     x, y, other = samples[:n], data[:n], data[n : 2 * n]
     random = torch.Generator().manual_seed(m.seed)
 
-    def again(points: Tensor) -> list[Tensor]:
-        picks = [torch.randint(len(points), (len(points),), generator=random) for _ in range(m.effort.resamples // 4)]
-        return [points[pick] for pick in picks]
+    times = m.effort.resamples // 4
+    size = min(BLOCK_POINTS, max(2, n // BLOCKS))
+    rows = [slice(k * size, (k + 1) * size) for k in range(BLOCKS) if (k + 1) * size <= n]
 
-    def resampled(measure: Callable[[Tensor], float], points: Tensor) -> float:
-        return float(np.std([measure(picked) for picked in again(points)], ddof=1))
+    def beside(figure: Figure, rows: slice = slice(n), times: int = times, squared: bool = True) -> list[float]:
+        """Return figure and error of samples, then of real data, the figure being of some of them to as many others."""
+        errors = chance(figure, x[rows], other[rows], len(y[rows]), times, random, squared=squared)
+        return [figure(x[rows]), errors[0], figure(other[rows]), errors[1]]
 
-    def sliced(points: Tensor) -> float:
-        return float(sliced_wasserstein(points, y, p=1))
-
-    def sinkhorn(points: Tensor) -> tuple[float, float | None]:
-        size = min(BLOCK_POINTS, max(2, n // BLOCKS))
-        rows = [slice(k * size, (k + 1) * size) for k in range(BLOCKS) if (k + 1) * size <= n]
-        values = [float(sinkhorn_divergence(points[r], y[r], tolerance=1e-4)) for r in rows]
-        return float(np.mean(values)), float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
+    def scored(value: float, error: float, floor: float, alike: float) -> dict[str, Any]:
+        return score(value, error, floor, 2**0.5 * alike, gap_error=2**0.5 * alike)
 
     m.tell("distances of points", 0, 4)
-    figures = {"sliced_wasserstein": score(sliced(x), resampled(sliced, x), sliced(other), resampled(sliced, other))}
+    sliced = beside(lambda points: float(sliced_wasserstein(points, y, p=1)), squared=False)
+    figures = {"sliced_wasserstein": scored(*sliced)}
     m.tell("distances of points", 1, 4)
-    figures["sinkhorn"] = score(*sinkhorn(x), *sinkhorn(other))
+    few = max(2, times // len(rows))
+    by_block = [beside(lambda z, r=r: float(sinkhorn_divergence(z, y[r], tolerance=1e-4)), r, few) for r in rows]  # type: ignore[misc]
+    means, squares = np.mean(by_block, 0), np.mean(np.square(by_block), 0) / len(rows)
+    figures["sinkhorn"] = scored(means[0], squares[1] ** 0.5, means[2], squares[3] ** 0.5)
     m.tell("distances of points", 2, 4)
     most = min(n, BLOCKS * BLOCK_POINTS)
     test, floor = mmd_test(x[:most], y[:most], permutations=m.effort.permutations, seed=m.seed), mmd(other[:most], y[:most])
     apart = mmd(x[:most], y[:most])
-    figures["mmd"] = score(
-        float(apart.value), apart.standard_error, float(floor.value), floor.standard_error, p_value=test.p_value,
-        permutations=test.permutations,
-    )  # fmt: skip
+    alike = floor.error_if_equal * (alike_at(most, most) * most**2 / 8) ** 0.5  # with y as it is
+    figures["mmd"] = scored(float(apart.value), apart.error_of_x, float(floor.value), alike) | {
+        "p_value": test.p_value, "permutations": test.permutations,
+    }  # fmt: skip
     if m.source in EXACT:
-        ours, truth, *picked = (EXACT[m.source](points.numpy()) for points in (x, other, *again(x)))
-        for key, value in ours.items():
-            figures[key] = score(value, float(np.std([one[key] for one in picked], ddof=1)), truth[key])
+        exact = EXACT[m.source]
+        for key in exact(x.numpy()):
+            figures[key] = scored(*beside(lambda points, key=key: exact(points.numpy())[key], squared=False))  # type: ignore[misc]
     m.tell("distances of points", 4, 4)
     words = (
         f"Between {n:,} samples and {n:,} new data; the floor is between two sets of new data. Distances are in data units, the"
-        f" Sinkhorn divergence (epsilon 1 % of the mean cost, mean of blocks of {min(BLOCK_POINTS, max(2, n // BLOCKS))}) in"
+        f" Sinkhorn divergence (epsilon 1 % of the mean cost, mean of blocks of {size}) in"
         " squared ones. The p-value is the share of random relabellings with an MMD as large.",
     )
     return Section(

@@ -12,10 +12,11 @@ from torch import Tensor
 from reverie.data.looks import detail
 from reverie.evaluation.judge import faults
 from reverie.evaluation.material import Material
+from reverie.evaluation.metrics.chance import Figure, alike_at, chance, swapped, variance, with_other_samples
 from reverie.evaluation.metrics.classifier import accuracy, answers
 from reverie.evaluation.metrics.distances import DISTANCES
 from reverie.evaluation.metrics.features import JUDGED, own_classifier
-from reverie.evaluation.metrics.frechet import frechet_distance, frechet_spread
+from reverie.evaluation.metrics.frechet import frechet_distance, frechet_spread, frechet_to
 from reverie.evaluation.metrics.kid import kid
 from reverie.evaluation.metrics.manifold import NAMES, manifold
 from reverie.evaluation.metrics.twosample import two_sample
@@ -28,23 +29,43 @@ CHEAP = 128  # features up to which a Fréchet distance takes no time
 MOST_COMPARED = 1000  # data of each side for the distances of DISTANCES
 
 
-Pairs = Sequence[tuple[Tensor, Tensor]]
-
-
-def averaged(pairs: Pairs, figure: Callable[[Tensor, Tensor], float]) -> tuple[float, float | None]:
-    """Return the mean of a figure over pairs of sets and how much it varies from one to the next, if there are several."""
+def averaged(pairs: Sequence[tuple[Tensor, Tensor]], figure: Callable[[Tensor, Tensor], float]) -> tuple[float, float]:
+    """Return the mean of a figure over pairs of sets and its variance from one to the next, 0 if there is only one."""
     values = [figure(x, y) for x, y in pairs]
-    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return float(np.mean(values)), float(np.var(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def compared(m: Material, to: Callable[[Tensor], Figure], times: int, most: int | None = None, **more: Any) -> dict[str, Any]:
+    """Return a squared distance of samples to real data beside that of real data, as a score with the errors of both.
+
+    to(y): the distance to y as a function; times: sets that are drawn for a variance; most: members of a set that are compared.
+    error: how much it differs with other samples, the real data as they are, which is what counts between runs.  That of the
+    floor, and of the gap: how much as many real data differ from it by chance.
+    Where real data are parted, distances between random parts of them differ with variance 2 s (1/n + 1/m)², which gives s.
+    """
+    pairs, floors = ([(x[:most], y[:most]) for x, y in sets] for sets in (m.pairs(), m.floors()))
+    random = torch.Generator().manual_seed(m.seed)
+    (ours, varies), (floor, usual) = (averaged(sets, lambda x, y: to(y)(x)) for sets in (pairs, floors))
+    if not m.parted:
+        error, alike = chance(to(pairs[0][1]), pairs[0][0], floors[0][0], len(pairs[0][1]), times, random)
+        gap = alike * (1 + 1 / len(pairs)) ** 0.5
+        return score(ours, error / len(pairs) ** 0.5, floor, gap, gap_error=gap, **more)
+    samples, real, size = m.of_samples, m.of_real[:most], len(pairs[0][0])
+    s, n, r, half = usual * size**2 / 8, len(samples), len(m.of_real), len(samples[:most]) // 2
+    alike, alike_halves = s * alike_at(n, r), s * alike_at(half, len(real))
+    drawn = samples[torch.randperm(n, generator=random)[: 2 * half]]
+    halves = variance(swapped(to(real), drawn[:half], drawn[half:], times, random))
+    few = (varies + usual) / len(pairs)  # that there are few splits
+    gap = (2 * s * (1 / n + 1 / r) ** 2 + few) ** 0.5
+    error = (with_other_samples(halves, alike, alike_halves, half / n) ** 2 + varies / len(pairs)) ** 0.5
+    return score(ours, error, floor, gap, gap_error=gap, **more)
 
 
 def _frechet(m: Material) -> dict[str, Any]:
     many = m.effort.resamples // (1 if m.of_train.shape[1] <= CHEAP else 4)
-    pairs, floors = list(m.pairs()), list(m.floors())
-    ours, (floor, varies) = averaged(pairs, frechet_distance)[0], averaged(floors, frechet_distance)
-    errors = [frechet_spread(*pairs[0], many, m.seed)[0], varies or frechet_spread(*floors[0], many, m.seed)[0]]
     error, interval = frechet_spread(m.of_samples, m.of_train, many, m.seed)
     return {
-        "frechet": score(ours, errors[0], floor, errors[1], samples=m.shared),
+        "frechet": compared(m, frechet_to, many, samples=m.shared),
         "frechet_all": score(
             frechet_distance(m.of_samples, m.of_train), error, interval=list(interval), samples=len(m.of_samples)
         ),
@@ -53,26 +74,28 @@ def _frechet(m: Material) -> dict[str, Any]:
 
 
 def distance_by_kernel(m: Material, features: Tensor) -> tuple[float, float]:
-    """Return the KID of features to those of the training data, in units of the latter, and its standard error."""
+    """Return the KID of features to those of the training data, in units of the latter, and how much others would differ."""
     found = kid(features / m.unit, m.of_train / m.unit)
-    return float(found.value), found.standard_error
+    return float(found.value), found.error_of_x
 
 
 def kid_floor(m: Material, count: int) -> tuple[float, float]:
-    """Return the KID that so many fresh data would have, and its standard error.
+    """Return the KID that real data have, and how much that of so many others would differ from it by chance.
 
-    Between random parts of one set it is 0 on average, whatever the counts, and varies with 1/n + 1/m.
+    Where real data are parted it is 0: between random parts of one set it is so on average, whatever the counts.
     """
-    if not m.parted:
-        return distance_by_kernel(m, m.of_held)
-    _, varies = averaged(list(m.floors()), lambda x, y: float(kid(x / m.unit, y / m.unit).value))
-    assert varies is not None
-    return 0.0, varies * (1 / count + 1 / len(m.of_train)) / (2 / m.shared)
+    x, y = next(m.floors())
+    found = kid(x / m.unit, y / m.unit)
+    s = found.error_if_equal**2 / (2 * (1 / len(x) + 1 / len(y)) ** 2)
+    n, r = count, len(m.of_train)
+    if m.parted:
+        return 0.0, (2 * s) ** 0.5 * (1 / n + 1 / r)
+    return distance_by_kernel(m, m.of_held)[0], (s * (alike_at(n, r) + alike_at(len(m.of_held), r))) ** 0.5
 
 
 def _kid(m: Material) -> dict[str, Any]:
-    ours, floor = distance_by_kernel(m, m.of_samples), kid_floor(m, len(m.samples))
-    return {"kid": score(*ours, *floor), "kid_feature_unit": m.unit}
+    ours, (floor, gap) = distance_by_kernel(m, m.of_samples), kid_floor(m, len(m.samples))
+    return {"kid": score(*ours, floor, gap, gap_error=gap), "kid_feature_unit": m.unit}
 
 
 def _detail(m: Material) -> dict[str, Any]:
@@ -81,8 +104,8 @@ def _detail(m: Material) -> dict[str, Any]:
         return {}
     errors = [float(x.std() / usual / len(x) ** 0.5) if len(x) > 1 else None for x in (fine, held)]
     floor = float(held.mean()) / usual
-    if m.parted:  # as many fresh data would have what the training data have, give or take the chance of both
-        floor, errors[1] = 1.0, float(truth.std() / usual * (1 / len(fine) + 1 / len(truth)) ** 0.5)
+    if m.parted:  # fresh data would have what the training data have, give or take the chance of these
+        floor, errors[1] = 1.0, float(truth.std() / usual / len(truth) ** 0.5)
     return {"detail": score(float(fine.mean()) / usual, errors[0], floor, errors[1])}
 
 
@@ -116,19 +139,14 @@ def quality_section(m: Material) -> Section:
 
 def distances_section(m: Material) -> Section:
     """Each line of DISTANCES, beside that of real data."""
-    random = torch.Generator().manual_seed(m.seed)
-    ours, floors = ([(x[:MOST_COMPARED], y[:MOST_COMPARED]) for x, y in pairs] for pairs in (m.pairs(), m.floors()))
-
-    def varies(of: Callable[[Tensor, Tensor], float], pair: tuple[Tensor, Tensor]) -> float:
-        """Return how much a distance varies when both sets are drawn anew from themselves."""
-        again = [[z[torch.randint(len(z), (len(z),), generator=random)] for z in pair] for _ in range(m.effort.resamples // 10)]
-        return float(np.std([of(*drawn) for drawn in again], ddof=1))
-
     figures: dict[str, Any] = {}
+
+    def to(of: Callable[[Tensor, Tensor], float]) -> Callable[[Tensor], Figure]:
+        return lambda y: lambda x: of(x, y)
+
     for name, distance in DISTANCES.items():
         m.tell("more distances", len(figures), len(DISTANCES))
-        means = [averaged(pairs, distance.of)[0] for pairs in (ours, floors)]
-        figures[name] = score(means[0], varies(distance.of, ours[0]), means[1], varies(distance.of, floors[0]))
+        figures[name] = compared(m, to(distance.of), m.effort.resamples // 4, MOST_COMPARED)
     figures |= {**m.facts(), "compared_count": min(m.shared, MOST_COMPARED)}
     return Section("distances", "More distances", faults("distances", figures), (m.about_floors(),), figures)
 
@@ -138,12 +156,16 @@ def variety_section(m: Material) -> Section:
     most = m.effort.balls
     ours, floors = ([manifold(x[:most], y[:most], NEIGHBOURS) for x, y in pairs] for pairs in (m.pairs(), m.floors()))
 
+    size, n, r = min(m.shared, most), len(m.of_samples), len(m.of_real)
+
     def of(name: str) -> dict[str, Any]:
-        theirs = [found.values[name] for found in floors]
-        varies = max(float(np.std(theirs, ddof=1)), 1 / m.shared) if len(theirs) > 1 else floors[0].errors[name]
-        return score(
-            float(np.mean([found.values[name] for found in ours])), ours[0].errors[name], float(np.mean(theirs)), varies
-        )
+        """Return the mean of each over its pairs.  Their errors, of single pairs, fall as more samples and data are used."""
+        both = []
+        for found, count in ((ours, n if m.parted else size * len(ours)), (floors, r if m.parted else size)):
+            values, errors = (np.array([getattr(one, part)[name] for one in found]) for part in ("values", "errors"))
+            few = float(np.var(values, ddof=1)) / len(values) if m.parted else 0.0  # that there are few splits
+            both += [float(values.mean()), float(np.mean(errors**2) * size / count + few) ** 0.5]
+        return score(*both)
 
     figures = {
         **{name: of(name) for name in NAMES}, "neighbours": NEIGHBOURS, **m.facts(), "compared_count": min(m.shared, most),

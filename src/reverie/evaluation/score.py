@@ -5,17 +5,39 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
 from typing import Any
 
 from reverie.base.errors import UserError
 from reverie.evaluation.metrics.distances import DISTANCES
 
-CLEAR = 2.0  # standard errors by which a difference must exceed noise to count
+CHANCE = 0.05  # how often luck alone may make a difference that counts
+
+
+def beyond(rows: int = 1, sides: int = 1) -> float:
+    """Return the standard errors that the luck of so many figures exceeds once in twenty, on one side or on either."""
+    return NormalDist().inv_cdf(1 - CHANCE / (rows * sides))
+
+
+CLEAR = beyond()  # standard errors by which one figure must be worse than its floor to count
+
+
+@cache
+def clear(runs: int) -> float:
+    """Return the standard errors of a difference that the best and the worst of equal runs exceed once in twenty (Tukey)."""
+    from scipy.stats import studentized_range
+
+    return float(studentized_range.ppf(1 - CHANCE, max(runs, 2), math.inf)) / math.sqrt(2)
 
 
 def score(value: float, error: float | None = None, floor: float | None = None, floor_error: float | None = None,
           **more: Any) -> dict[str, Any]:  # fmt: skip
-    """Return a score as plain values; what is not known is left out."""
+    """Return a score as plain values; what is not known is left out.
+
+    error: how much the value differs with other samples, the data being the same; floor_error: how much that of real data does;
+    gap_error, where it is not the root of both squares: how much the samples of a perfect model differ from the floor.
+    """
     if not math.isfinite(value):
         raise UserError("the figure is not a finite number, because the data or the samples hardly vary")
     known = {"value": value, "error": error, "floor": floor, "floor_error": floor_error}
@@ -24,7 +46,7 @@ def score(value: float, error: float | None = None, floor: float | None = None, 
 
 def excess(found: Mapping[str, Any]) -> float:
     """Return by how many standard errors a score lies above its floor."""
-    error = math.hypot(found.get("error", 0.0), found.get("floor_error", 0.0))
+    error = found.get("gap_error", math.hypot(found.get("error", 0.0), found.get("floor_error", 0.0)))
     gap = found["value"] - found.get("floor", 0.0)
     return gap / error if error > 0 else math.copysign(math.inf, gap) if gap else 0.0
 

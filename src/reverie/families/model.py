@@ -14,7 +14,7 @@ from reverie.base.errors import UserError
 from reverie.base.progress import Tell, silent
 from reverie.base.section import Section
 from reverie.base.spec import Spec
-from reverie.base.tensors import device_of
+from reverie.base.tensors import Form, device_of, forms_of
 from reverie.data import Dataset
 from reverie.data.kind import Kind
 from reverie.diffusion.classifier import Classifier
@@ -175,6 +175,11 @@ class Family(ABC, Generic[Settings]):
     @abstractmethod
     def build(self, settings: Settings, shape: tuple[int, ...], labels: int, seed: int) -> Model:
         """Make the model that settings describe, with first weights drawn from the seed; refuse parts that do not fit."""
+
+    def forms(self, settings: Settings, shape: tuple[int, ...], labels: int) -> dict[str, Form]:
+        """Return the form of every tensor that the model has, without making any; refuse parts that do not fit."""
+        with torch.device("meta"):
+            return forms_of(self.build(settings, shape, labels, 0).state_dict())
 
     def check(self, wished: Mapping[str, Any]) -> None:
         """Refuse options that no data could make possible, before data are read."""

@@ -1,4 +1,4 @@
-"""Derivatives at work: a graph with both sweeps, memory, the cost of the modes, second order, uncertainty."""
+"""Derivatives at work: graphs and their sweeps, memory, costs of the modes, second order, implicit functions, uncertainty."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from torch import Tensor
 
-from reverie.autodiff import Graph, measure, profile, record
+from reverie.autodiff import Cost, Graph, bilinear, hessian, hvp, measure, profile, record
 from reverie.autodiff.second import PASSES, PRODUCTS
-from reverie.base.files import writable_folder
+from reverie.base.files import check_folder
 from reverie.base.noise import Noise, image_seeds
 from reverie.data import load_data
 from reverie.diffusion.oracle import DatasetDenoiser
 from reverie.diffusion.schedule import Cosine
 from reverie.diffusion.uncertainty import posterior_variance
 from reverie.draw.picture import ACCENT, CYCLE, INK, SOFT, WARM, figure, save
+from reverie.gallery.implicit import circle, programme, square_root
 
-GREEN = CYCLE[2]
+GREEN, PURPLE = CYCLE[2], CYCLE[3]
 DEPTH = 40  # layers of the chain whose memory is drawn
 WIDE, HIGH, GAP = 1.5, 1.3, (2.6, 1.7)  # boxes of the graph, and their distances
 
@@ -31,19 +32,20 @@ def _number(a: Tensor) -> str:
     return f"{a.item():.4g}" if a.numel() == 1 else f"{tuple(a.shape)}"
 
 
-def _places(graph: Graph) -> list[tuple[float, float]]:
+def _places(graph: Graph, gap: float) -> list[tuple[float, float]]:
     """Put each node at its depth, and the nodes of one depth above each other."""
     depth: list[int] = []
     for node in graph.nodes:
         depth.append(1 + max((depth[k] for k in node.inputs), default=-1))
     rows = {d: [k for k, at in enumerate(depth) if at == d] for d in set(depth)}
-    return [(GAP[0] * depth[k], GAP[1] * (rows[depth[k]].index(k) - (len(rows[depth[k]]) - 1) / 2)) for k in range(len(depth))]
+    return [(GAP[0] * depth[k], gap * (rows[depth[k]].index(k) - (len(rows[depth[k]]) - 1) / 2)) for k in range(len(depth))]
 
 
-def _draw_graph(axes: Axes, graph: Graph, title: str) -> None:
-    tangents = graph.tangents(tuple(torch.ones_like(node.value) for node in graph.nodes[: graph.inputs]))
-    adjoints = graph.adjoints()
-    places = _places(graph)
+def _draw_graph(axes: Axes, graph: Graph, title: str, along: tuple[float, ...], second: bool) -> None:
+    v = tuple(torch.full_like(node.value, a) for node, a in zip(graph.nodes, along, strict=False))
+    tangents, adjoints, bends = graph.tangents(v), graph.adjoints(), graph.second_adjoints(v)
+    more = 1.25 if second else 1  # lines in a box
+    places, high = _places(graph, more * GAP[1]), more * HIGH
     for k, node in enumerate(graph.nodes):
         x, y = places[k]
         for start, local in zip(node.inputs, node.locals, strict=True):
@@ -62,36 +64,52 @@ def _draw_graph(axes: Axes, graph: Graph, title: str) -> None:
             plain = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none"}
             axes.text(*middle, _number(local), fontsize=9, color=INK, ha="center", va="center", bbox=plain)
         box = FancyBboxPatch(
-            (x - WIDE / 2, y - HIGH / 2), WIDE, HIGH, boxstyle="round,pad=0,rounding_size=0.12", fc="#f4f7fb", ec=SOFT
+            (x - WIDE / 2, y - high / 2), WIDE, high, boxstyle="round,pad=0,rounding_size=0.12", fc="#f4f7fb", ec=SOFT
         )
         axes.add_patch(box)
-        lines = (
+        lines = [
             (node.name if node.op == "input" else f"{node.name}: {node.op}", INK),
             (f"s = {_number(node.value)}", ACCENT),
             (f"t = {_number(tangents[k])}", GREEN),
             (f"r = {_number(adjoints[k])}", WARM),
-        )
+            (f"r' = {_number(bends[k])}", PURPLE),
+        ][: 5 if second else 4]
         for line, (text, colour) in enumerate(lines):
-            axes.text(x, y + HIGH * (0.36 - 0.24 * line), text, fontsize=9, color=colour, ha="center", va="center")
+            axes.text(x, y + high / 2 - HIGH * (0.14 + 0.24 * line), text, fontsize=9, color=colour, ha="center", va="center")
     xs, ys = zip(*places, strict=True)
     axes.set(xlim=(min(xs) - WIDE, max(xs) + WIDE), ylim=(min(ys) - HIGH, max(ys) + 1.4 * HIGH), aspect="equal")
     axes.set_title(title, fontsize=10, color=INK)
     axes.axis("off")
 
 
-def graphs() -> Figure:
-    """Draw two computations with values, tangents, adjoints and local derivatives."""
-    made = figure(13, 4.2)
+def _two_graphs(titles: tuple[str, str], along: tuple[float, ...], second: bool, legend: str) -> Figure:
+    made = figure(13, 4.5 if second else 4.2)
     left, right = made.subplots(1, 2, width_ratios=(1, 1.5))
     three = torch.tensor(3.0, dtype=torch.float64)
-    _draw_graph(left, record(lambda x: x + x**2, three), "x + x² at x = 3: the derivative is 7 both ways")
+    _draw_graph(left, record(lambda x: x + x**2, three), titles[0], (1.0,), second)
     pair = (torch.tensor(0.5, dtype=torch.float64), torch.tensor(2.0, dtype=torch.float64))
-    _draw_graph(right, record(lambda a, b: torch.sin(a * b) + b.exp(), pair), "sin(x1 x2) + exp(x2) at (0.5, 2), along (1, 1)")
-    legend = (
+    _draw_graph(right, record(lambda a, b: torch.sin(a * b) + b.exp(), pair), titles[1], along, second)
+    sweeps = (
         "blue s: value,  green t: tangent, carried forward,  orange r: adjoint, carried backward,  on arrows: local derivatives"
     )
-    made.supxlabel(legend, fontsize=9, color=INK)
+    made.supxlabel(sweeps + legend, fontsize=9, color=INK)
     return made
+
+
+def graphs() -> Figure:
+    """Draw two computations with values, tangents, adjoints and local derivatives."""
+    titles = ("x + x² at x = 3: the derivative is 7 both ways", "sin(x1 x2) + exp(x2) at (0.5, 2), along (1, 1)")
+    return _two_graphs(titles, (1.0, 1.0), False, "")
+
+
+def second_sweeps() -> Figure:
+    """Draw the same computations with their second-order adjoints, which end in a column of the Hessian."""
+    titles = (
+        "x + x² at x = 3: r' of x is the second derivative, 2",
+        "sin(x1 x2) + exp(x2) at (0.5, 2), along (0, 1): r' of x is H (0, 1)",
+    )
+    legend = "\npurple r': adjoint of second order, the derivative of r along v, carried backward by r' J + r (dJ/ds t)"
+    return _two_graphs(titles, (0.0, 1.0), True, legend)
 
 
 def _chain(x: Tensor) -> Tensor:
@@ -167,6 +185,43 @@ def second_order() -> Figure:
     return made
 
 
+def hessian_runs(n: int, mode: str, rounds: int = 5) -> tuple[int, Cost, Cost]:
+    """Return how many runs the whole Hessian of a network of n inputs takes, the cost of one, and of all of them at once.
+
+    A run is H v, or one number w^T H v by forward on forward.
+    """
+    f, x = _dense(n, 1), torch.ones(n) / n
+    number = mode == "forward-on-forward"
+    whole: Callable[[Tensor], Tensor] = lambda y: f(y).sum()  # noqa: E731
+    one = measure(lambda: bilinear(whole, x, x, x) if number else hvp(whole, x, x, mode), rounds)
+    return n**2 if number else n, one, measure(lambda: hessian(whole, x, mode), rounds)
+
+
+def hessians() -> Figure:
+    """Draw the operations and the time of a whole Hessian in the four combinations: of one run times the runs, and at once."""
+    made = figure(11, 3.9)
+    sizes = [4, 8, 16, 32, 64, 128]
+    left, right = made.subplots(1, 2)
+    values = np.array([profile(_dense(n, 1), torch.ones(n), rounds=0).value.flops for n in sizes])
+    for mode, colour in zip(PRODUCTS, CYCLE, strict=False):
+        runs, one, at_once = zip(*(hessian_runs(n, mode) for n in sizes), strict=True)
+        label = f"{mode.replace('-', ' ')}, {'n²' if runs[0] > sizes[0] else 'n'} runs"
+        left.plot(sizes, np.array(runs) * [c.flops for c in one] / values, color=colour, marker="o", label=label)
+        left.plot(sizes, [c.flops for c in at_once] / values, color=colour, ls=":")
+        right.plot(sizes, np.array(runs) * [c.seconds for c in one], color=colour, marker="o", label=label)
+        right.plot(sizes, [c.seconds for c in at_once], color=colour, ls=":")
+    left.set(ylabel="operations / those of f")
+    right.set(ylabel="time, s")
+    for axes, what in ((left, "operations"), (right, "time")):
+        axes.set(xscale="log", yscale="log", xlabel="n")
+        axes.set_xticks(sizes, [str(n) for n in sizes], minor=False)
+        axes.set_xticks([], minor=True)
+        axes.set_title(f"{what} of a whole Hessian: one run after the other, dotted: all at once", fontsize=10, color=INK)
+        axes.spines[["top", "right"]].set_visible(False)
+    left.legend(frameon=False, fontsize=8)
+    return made
+
+
 def uncertainty(seed: int = 3) -> Figure:
     """Draw how sure the optimal denoiser is of each pixel while it fills in the lower half of a digit."""
     images, _ = load_data("digits8").batch(torch.arange(1500))
@@ -203,12 +258,23 @@ def _picture(axes: Axes, image: Tensor, title: str, colours: str, limits: tuple[
     axes.set_title(title, fontsize=9, color=INK)
 
 
-PICTURES = {"graph": graphs, "memory": memory, "modes": modes, "second-order": second_order, "uncertainty": uncertainty}
+PICTURES = {
+    "graph": graphs,
+    "second-sweeps": second_sweeps,
+    "memory": memory,
+    "modes": modes,
+    "second-order": second_order,
+    "hessian": hessians,
+    "square-root": square_root,
+    "circle": circle,
+    "programme": programme,
+    "uncertainty": uncertainty,
+}
 
 
 def draw(out: Path) -> list[Path]:
     """Draw all pictures into a folder and return the files."""
-    writable_folder(out)
+    check_folder(out)
     files = [out / f"{name}.png" for name in PICTURES]
     for path, make in zip(files, PICTURES.values(), strict=True):
         save(make(), path)

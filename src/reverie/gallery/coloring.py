@@ -10,14 +10,19 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from reverie.autodiff.sparse import Coloring, color
-from reverie.base.files import writable_folder
+from reverie.autodiff.sparse import Coloring, color, exact_color
+from reverie.base.files import check_folder
 from reverie.draw.picture import CYCLE, INK, SOFT, figure, save
 
 RECTANGLE = np.zeros((4, 5), bool)
 RECTANGLE[[0, 0, 1, 1, 2, 2, 3, 3], [1, 3, 3, 4, 1, 2, 0, 2]] = True
 SQUARE = np.eye(4, dtype=bool)
 SQUARE[[0, 1, 0, 2, 1, 3], [1, 0, 2, 0, 3, 1]] = True
+TWICE = np.array([[0, 0, 1], [1, 1, 0], [1, 1, 0]], bool)  # columns 1 and 2 meet in two rows
+PATH = np.abs(np.subtract.outer(np.arange(4), np.arange(4))) <= 1
+CYCLE_OF_FOUR = np.logical_or.reduce([np.roll(np.eye(4, dtype=bool), k, 0) for k in (-1, 0, 1)])
+CYCLE_OF_FIVE = np.logical_or.reduce([np.roll(np.eye(5, dtype=bool), k, 0) for k in (-1, 0, 1)])
+BIPARTITE = np.kron([[0, 1], [1, 0]], np.ones((3, 3))).astype(bool) | np.eye(6, dtype=bool)
 BANDS = np.abs(np.subtract.outer(np.arange(24), np.arange(24))) <= 5
 
 
@@ -67,16 +72,22 @@ def _bipartite(axes: Axes, coloring: Coloring) -> None:
     axes.axis("off")
 
 
-def _adjacency(axes: Axes, coloring: Coloring) -> None:
-    n = coloring.pattern.shape[0]
+def _ring(axes: Axes, edges: np.ndarray, colors: np.ndarray) -> None:
+    """Draw a graph with its vertices on a circle; edges: how many there are between two vertices, (n, n)."""
+    n = len(colors)
     angle = np.pi / 2 - 2 * np.pi * np.arange(n) / n
     places = np.stack([np.cos(angle), np.sin(angle)], 1)
-    for i, j in zip(*coloring.pattern.nonzero(), strict=True):
-        if i < j:
-            axes.plot(*zip(places[i], places[j], strict=True), color=SOFT, lw=1.2, zorder=0)
-    _dots(axes, places, coloring.colors, [f"{j + 1}" for j in range(n)])
+    for i, j in zip(*np.nonzero(np.triu(edges, 1)), strict=True):
+        for bend in 0.12 * (np.arange(edges[i, j]) - (edges[i, j] - 1) / 2):  # side by side where there are several
+            style = {"arrowstyle": "-", "color": SOFT, "lw": 1.2, "connectionstyle": f"arc3,rad={bend * 2}"}
+            axes.annotate("", places[i], places[j], arrowprops=style, zorder=0)
+    _dots(axes, places, colors, [f"{j + 1}" for j in range(n)])
     axes.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), aspect="equal")
     axes.axis("off")
+
+
+def _adjacency(axes: Axes, coloring: Coloring) -> None:
+    _ring(axes, coloring.pattern.toarray().astype(int), coloring.colors)
 
 
 def _names(pattern: np.ndarray, symmetric: bool) -> np.ndarray:
@@ -164,12 +175,66 @@ def arrow() -> Figure:
     return made
 
 
-PICTURES = {"rectangle": rectangle, "symmetric": square, "bands": bands, "arrow": arrow}
+def column_graph() -> Figure:
+    """Draw the graph of the columns that meet in a row, for two patterns: each meeting is an edge."""
+    made = figure(10, 5.4)
+    for panels, pattern in zip(made.subplots(2, 3), (RECTANGLE, TWICE), strict=True):
+        coloring = color(pattern)
+        draw_pattern(panels[0], pattern, coloring.row_colors, coloring.colors, _names(pattern, False))
+        shared = pattern.T.astype(int) @ pattern.astype(int)
+        _ring(panels[1], shared, coloring.colors)
+        _bipartite(panels[2], coloring)
+        titles = (f"{coloring.number} colours", "columns that meet, an edge for each row", "columns and rows")
+        for axes, title in zip(panels, titles, strict=True):
+            axes.set_title(title, fontsize=10, color=INK)
+    return made
+
+
+def cycle() -> Figure:
+    """Draw why a cycle of two colours is no colouring: each product holds two unknowns, and each unknown stands in two."""
+    made = figure(10, 5.4)
+    names = _names(CYCLE_OF_FOUR, True)
+    for panels, problem in zip(made.subplots(2, 3), ("diagonal", "acyclic"), strict=True):
+        coloring = exact_color(CYCLE_OF_FOUR, problem)
+        draw_pattern(panels[0], CYCLE_OF_FOUR, coloring.row_colors, coloring.colors, names)
+        _adjacency(panels[1], coloring)
+        _compressed(panels[2], coloring, names)
+        told = "every sum has two unknowns" if problem == "diagonal" else "every entry can be read"
+        titles = (f"{TITLES[problem]}: {coloring.number} colours", "the graph", f"J S: {told}")
+        for axes, title in zip(panels, titles, strict=True):
+            axes.set_title(title, fontsize=10, color=INK)
+    return made
+
+
+TITLES = {"diagonal": "neighbours differ", "acyclic": "acyclic", "star": "star", "columns": "distance 2"}
+GRAPHS = {"path": PATH, "four-cycle": CYCLE_OF_FOUR, "five-cycle": CYCLE_OF_FIVE, "K(3, 3)": BIPARTITE}
+
+
+def chromatic() -> Figure:
+    """Draw the fewest colours of small graphs, found by trying all; they never fall from left to right."""
+    made = figure(10, 9.6)
+    for panels, (name, graph) in zip(made.subplots(len(GRAPHS), len(TITLES)), GRAPHS.items(), strict=True):
+        for axes, (problem, title) in zip(panels, TITLES.items(), strict=True):
+            coloring = exact_color(graph, problem)
+            _adjacency(axes, coloring)
+            axes.set_title(f"{name}, {title}: {coloring.number}", fontsize=10, color=INK)
+    return made
+
+
+PICTURES = {
+    "rectangle": rectangle,
+    "columns": column_graph,
+    "symmetric": square,
+    "cycle": cycle,
+    "chromatic": chromatic,
+    "bands": bands,
+    "arrow": arrow,
+}
 
 
 def draw(out: Path) -> list[Path]:
     """Draw all pictures into a folder and return the files."""
-    writable_folder(out)
+    check_folder(out)
     files = [out / f"{name}.png" for name in PICTURES]
     for path, make in zip(files, PICTURES.values(), strict=True):
         save(make(), path)

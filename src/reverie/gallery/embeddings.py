@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from reverie.base.files import writable_folder
+from reverie.base.files import check_folder
 from reverie.draw.picture import CYCLE, figure, save
 from reverie.nets.embedding import SinusoidalEmbedding
 
@@ -73,7 +73,7 @@ PICTURES = {"curves": curves, "heatmap": heatmap, "distances": distance_map, "re
 
 def draw(out: Path) -> list[Path]:
     """Draw all four pictures into a folder and return the files."""
-    writable_folder(out)
+    check_folder(out)
     files = [out / f"{name}.png" for name in PICTURES]
     for path, make in zip(files, PICTURES.values(), strict=True):
         save(make(), path)

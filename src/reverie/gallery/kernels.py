@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from reverie.base.files import writable_folder
+from reverie.base.files import check_folder
 from reverie.base.noise import check_seed
 from reverie.data import load_data
 from reverie.draw.picture import ACCENT, INK, SOFT, WARM, figure, plane, save, window
@@ -112,7 +112,7 @@ def feature_map(seed: int) -> Figure:
 def draw(out: Path, seed: int = 0) -> list[Path]:
     """Draw all pictures into a folder and return the files."""
     check_seed(seed)
-    writable_folder(out)
+    check_folder(out)
     pictures = {"gram": gram_matrices(seed), "components": components(seed), "features": feature_map(seed)}
     for name, made in pictures.items():
         save(made, out / f"{name}.png")

@@ -13,12 +13,12 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from reverie.base.errors import UserError
-from reverie.base.files import writable_folder
+from reverie.base.files import check_folder
 from reverie.base.noise import Noise, image_seeds
 from reverie.data import load_data
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
-from reverie.diffusion.process import jump
 from reverie.draw.picture import ACCENT, INK, SOFT, WARM, dots, figure, loss_curve, pixels, plane, save, write_film
+from reverie.gallery import forward
 from reverie.runs.run import Options, Run, load
 from reverie.runs.samples import Samples
 
@@ -33,19 +33,6 @@ def _curve(axes: Axes) -> None:
 
 def _ties(axes: Axes, points: np.ndarray, feet: np.ndarray) -> None:
     axes.add_collection(LineCollection(list(np.stack([points, feet], 1)), colors=INK, linewidths=0.5, alpha=0.5))
-
-
-def forward(run: Run, seed: int) -> Figure:
-    """Draw data at five times of the forward process."""
-    made = figure(15, 3.4)
-    data, _ = load_data("spiral", POINTS, seed).batch(torch.arange(POINTS))
-    codec, schedule = run.diffusion.codec, run.diffusion.denoiser.schedule
-    noise = Noise(image_seeds(seed, POINTS))
-    for axes, t in zip(made.subplots(1, 5), np.linspace(0, 1, 5), strict=True):
-        x = codec.decode(jump(schedule, codec.encode(data), float(t), noise)) if t else data
-        alpha, sigma = schedule(float(t))
-        dots(plane(axes, LIMITS, f"t = {t:.2f}   alpha {float(alpha):.2f}   sigma {float(sigma):.2f}"), x.numpy())
-    return made
 
 
 def reverse(samples: Samples) -> Figure:
@@ -103,16 +90,21 @@ def draw(run: str | Path | Run, out: Path, *, device: str = "auto", **options: U
     run = run if isinstance(run, Run) else load(run, device)
     if run.config.data.name != "spiral":
         raise UserError(f"{run.path} was trained on {run.config.data.name!r}; this gallery needs a run of 'spiral'")
-    writable_folder(out)
+    check_folder(out)
     samples = run.sample(POINTS, film=True, **options)
     seed = options.get("seed", 0)
+    schedule = run.diffusion.denoiser.schedule
+    data, _ = load_data("spiral", POINTS, seed).batch(torch.arange(POINTS))
+    moments = forward.walk(schedule, run.diffusion.codec, data, seed)
     pictures = {
-        "forward.png": forward(run, seed),
+        "forward.png": forward.sheet(schedule, moments, LIMITS),
         "reverse.png": reverse(samples),
         "distance.png": distances(samples),
         "history.png": loss_curve(run.metrics()),
     }
     for name, made in pictures.items():
         save(made, out / name)
-    write_film(out / "optimal.gif", optimal_frames(seed))
-    return [out / name for name in (*pictures, "optimal.gif")]
+    films = {"forward.gif": forward.film(schedule, moments, LIMITS), "optimal.gif": optimal_frames(seed)}
+    for name, frames in films.items():
+        write_film(out / name, frames)
+    return [out / name for name in (*pictures, *films)]

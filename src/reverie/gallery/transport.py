@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from reverie.base.errors import ReverieWarning
-from reverie.base.files import writable_folder
+from reverie.base.files import check_folder
 from reverie.base.noise import check_seed
 from reverie.data import load_data
 from reverie.divergence import discrete
@@ -184,7 +184,7 @@ def supports() -> Figure:
 def draw(out: Path, seed: int = 0) -> list[Path]:
     """Draw all pictures into a folder and return the files."""
     check_seed(seed)
-    writable_folder(out)
+    check_folder(out)
     pictures = {
         "line": line(), "clouds": clouds(seed), "potentials": potentials(), "convergence": convergence(),
         "supports": supports(),

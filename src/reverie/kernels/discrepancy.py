@@ -21,10 +21,16 @@ SIDE = 1024  # of the square blocks
 
 @dataclass(frozen=True, eq=False)
 class MMD:
-    """An estimate of the squared discrepancy from n and m points, differentiable in them, and its standard error."""
+    """An estimate of the squared discrepancy from n and m points, differentiable in them, and its standard error.
+
+    error_of_x: how much of it is by the chance of x, with y as it is: what counts where several sets are compared with one y.
+    error_if_equal: what the standard error would be if both sets came from one distribution: what counts for a test of that.
+    """
 
     value: Tensor
     standard_error: float
+    error_of_x: float
+    error_if_equal: float
     n: int
     m: int
 
@@ -138,15 +144,16 @@ def _quadratic(kernel: Kernel, x: Points, y: Points, biased: bool) -> MMD:
     else:
         own_x, own_y = xx.total / (n * (n - 1)), yy.total / (m * (m - 1))
     value = own_x + own_y - 2 * xy.total / (n * m)
-    return MMD(value.to(x.dtype) if isinstance(x, Tensor) else value, _standard_error(xx, yy, xy, n, m), n, m)
+    return MMD(value.to(x.dtype) if isinstance(x, Tensor) else value, *_standard_errors(xx, yy, xy, n, m), n, m)
 
 
-def _standard_error(xx: _Table, yy: _Table, xy: _Table, n: int, m: int) -> float:
-    """Return the deviation of the unbiased estimate from Hoeffding's two orders, of which the second rules for equal sets.
+def _standard_errors(xx: _Table, yy: _Table, xy: _Table, n: int, m: int) -> tuple[float, float, float]:
+    """Return the deviation of the unbiased estimate, with y as it is, and for equal distributions, from Hoeffding's two orders.
 
     With h_i = mean k(x_i, x) - mean k(x_i, y), the first order is 4 var(h)/n and the like for y.  var(h) as measured also holds
-    the noise of the means, which is taken off.  s is the mean square of a Gram matrix centred in rows and columns:
-    the second order is 2 s_xx/n² + 2 s_yy/m² + 4 s_xy/(nm).
+    the noise of the means, which is taken off; that of y only where y is by chance.  s is the mean square of a Gram matrix
+    centred in rows and columns: the second order, all there is for equal distributions, is 2 s_xx/n² + 2 s_yy/m² + 4 s_xy/(nm),
+    and with y as it is 2 s_xx/n².
     """
     row_x, row_y = xx.rows / (n - 1), yy.rows / (m - 1)
     across_x, across_y = xy.rows / m, xy.columns / n
@@ -154,11 +161,14 @@ def _standard_error(xx: _Table, yy: _Table, xy: _Table, n: int, m: int) -> float
     s_yy = (yy.squares / (m * (m - 1)) - 2 * row_y.square().mean() + row_y.mean() ** 2).clamp(min=0)
     s_xy = xy.squares / (n * m) - across_x.square().mean() - across_y.square().mean() + across_x.mean() ** 2
     s_xy = s_xy.clamp(min=0)
-    first_x = (row_x - across_x).var() - s_xx / n - s_xy / m
-    first_y = (row_y - across_y).var() - s_yy / m - s_xy / n
+    given_y = (row_x - across_x).var() - s_xx / n
+    given_x = (row_y - across_y).var() - s_yy / m
     second = 2 * s_xx / n**2 + 2 * s_yy / m**2 + 4 * s_xy / (n * m)
-    variance = 4 * first_x / n + 4 * first_y / m + second
-    return float(torch.maximum(variance, second / 4).sqrt())  # what was taken off is itself an estimate, so there is a floor
+    both = 4 * (given_y - s_xy / m) / n + 4 * (given_x - s_xy / n) / m + second
+    of_x = 4 * given_y / n + 2 * s_xx / n**2
+    # what was taken off is itself an estimate, so there is a floor
+    variances = torch.maximum(both, second / 4), torch.maximum(of_x, s_xx / n**2 / 2), second
+    return float(variances[0].sqrt()), float(variances[1].sqrt()), float(variances[2].sqrt())
 
 
 def _linear(kernel: Kernel, x: Points, y: Points) -> MMD:
@@ -168,7 +178,8 @@ def _linear(kernel: Kernel, x: Points, y: Points) -> MMD:
         raise UserError(f"the linear estimator needs at least four points of each set, got {len(x)} and {len(y)}")
     x1, x2, y1, y2 = x[0 : 2 * many : 2], x[1 : 2 * many : 2], y[0 : 2 * many : 2], y[1 : 2 * many : 2]
     h = kernel.pairs(x1, x2) + kernel.pairs(y1, y2) - kernel.pairs(x1, y2) - kernel.pairs(x2, y1)
-    return MMD(h.mean(), float(h.detach().cpu().double().std() / many**0.5), 2 * many, 2 * many)
+    error = float(h.detach().cpu().double().std() / many**0.5)
+    return MMD(h.mean(), error, error, error, 2 * many, 2 * many)  # each h has its own y, so none can be held fast
 
 
 ESTIMATORS: dict[str, Callable[[Kernel, Any, Any], MMD]] = {

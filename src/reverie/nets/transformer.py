@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.base.errors import UserError
-from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, SinusoidalEmbedding, map_of_told
+from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, Level, SinusoidalEmbedding, level_embedding, map_of_told
+
+MOST_PATCHES = 2**16  # attention compares each with every other
 
 
 def places(height: int, width: int, dim: int) -> Tensor:
@@ -68,6 +70,7 @@ class Transformer(nn.Module):
         heads: Annotated[int, Field(ge=1, le=64)] = 4,
         labels: Annotated[int, Field(ge=0, le=100_000)] = 0,
         told: Annotated[int, Field(ge=0, le=64)] = 0,
+        embedding: Level = "sinusoidal",
         inputs: Annotated[int, Field(ge=1, le=4)] = 1,
         outputs: Annotated[int, Field(ge=1, le=256)] = 1,
     ) -> None:
@@ -78,11 +81,16 @@ class Transformer(nn.Module):
                 f"this transformer needs a height and width divisible by its patch of {patch}, got {height}x{width};"
                 f" the nearest legal size is {legal}"
             )
+        if (height // patch) * (width // patch) > MOST_PATCHES:
+            raise UserError(
+                f"{height}x{width} images have {(height // patch) * (width // patch):,} patches of {patch}x{patch}, and a"
+                f" transformer takes at most {MOST_PATCHES:,}; take a larger patch"
+            )
         if dim % (4 * heads):
             raise UserError(f"the transformer's dim must be divisible by 4 times its heads, got {dim} and {heads} heads")
         self.patch, self.rows, self.columns = patch, height // patch, width // patch
         self.places = places(self.rows, self.columns, dim)
-        self.embed = SinusoidalEmbedding(64)
+        self.embed = level_embedding(embedding, 64)
         self.tell = nn.Sequential(nn.Linear(64, dim), nn.SiLU(), nn.Linear(dim, dim))
         self.label = LabelEmbedding(labels, dim) if labels else None
         self.told = map_of_told(told, dim) if told else None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.base.errors import UserError
-from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, SinusoidalEmbedding, map_of_told
+from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, Level, level_embedding, map_of_told
 
 Width = Annotated[int, Field(ge=4, le=1024)]
 
@@ -102,6 +102,7 @@ class UNet(nn.Module):
         conditioning: Literal["scale-shift", "add"] = "scale-shift",
         labels: Annotated[int, Field(ge=0, le=100_000)] = 0,
         told: Annotated[int, Field(ge=0, le=64)] = 0,
+        embedding: Level = "sinusoidal",
         inputs: Annotated[int, Field(ge=1, le=4)] = 1,
         outputs: Annotated[int, Field(ge=1, le=256)] = 1,
     ) -> None:
@@ -114,7 +115,7 @@ class UNet(nn.Module):
                 f" the nearest legal size is {legal}"
             )
         self.stem = stem
-        self.embed = SinusoidalEmbedding(64)
+        self.embed = level_embedding(embedding, 64)
         self.tell = nn.Sequential(nn.Linear(64, embedding_dim), nn.SiLU(), nn.Linear(embedding_dim, embedding_dim))
         self.label = LabelEmbedding(labels, embedding_dim) if labels else None
         self.told = map_of_told(told, embedding_dim) if told else None

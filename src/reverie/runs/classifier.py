@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from reverie.base.errors import UserError
@@ -29,18 +30,19 @@ class ClassifierFacts(BaseModel):
 
     format: Literal[1] = 1
     fingerprint: str
-    steps: int = Field(ge=0)
+    steps: int = Field(ge=0, lt=2**63)
     seconds: float = Field(ge=0)
-    seed: int = Field(ge=0)
-    held_out: int = Field(ge=0)
-    accuracy: dict[str, float] = Field(default_factory=dict, max_length=100)
+    seed: int = Field(ge=0, lt=2**31)
+    held_out: int = Field(ge=0, lt=2**53)
+    accuracy: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict, max_length=100)
 
 
-def classifier_for(config: Config, seed: int = 0) -> Classifier:
-    """Return an untrained classifier for the data of a run."""
+def classifier_for(config: Config, seed: int = 0, device: str = "cpu") -> Classifier:
+    """Return an untrained classifier for the data of a run; on the device "meta", a plan of one without its memory."""
     settings = settings_of(config.family)
     schedule = build(SCHEDULES, settings.schedule, "schedule")
-    return Classifier(schedule, config.data.shape, len(config.data.labels), settings.sigma_data, seed)
+    with torch.device(device):
+        return Classifier(schedule, config.data.shape, len(config.data.labels), settings.sigma_data, seed)
 
 
 def write_classifier(folder: Path, classifier: Classifier, facts: ClassifierFacts) -> Path:
@@ -54,12 +56,12 @@ def read_classifier(folder: Path, config: Config) -> Classifier:
     path, again = folder / CLASSIFIER_FILE, f"train it again with: reverie train-classifier {shlex.quote(str(folder))}"
     if not path.is_file():
         raise UserError(f"the run {folder} has no classifier to be guided by; {again.replace('it again', 'one')}")
-    classifier = classifier_for(config)
-    wanted = forms_of(classifier.state_dict())
+    wanted = forms_of(classifier_for(config, device="meta").state_dict())
     state, facts = read_tensors(
         path, lambda _: wanted, TypeAdapter(ClassifierFacts), fits="a classifier of this run", advice=f"; {again}"
     )
     if facts.fingerprint != config.data.fingerprint:
         raise UserError(f"{path} learned other data than the run did; {again}")
+    classifier = classifier_for(config)
     classifier.load_state_dict(state)
     return classifier.requires_grad_(False).eval()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_validator
+from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 on only
 
 from reverie.base.errors import UserError
-from reverie.base.section import Section
+from reverie.base.section import OptionName, Section
+from reverie.base.tensors import Form
 from reverie.data.kind import Kind, kind_of
 from reverie.families import FAMILIES
 from reverie.families.model import Family, FamilySettings, Model
 
+MOST_STEPS, MOST_MINUTES = 10**9, 10**6  # of a training
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 # What in format 1 stood outside of all tables, and what stood in the table [training].
@@ -19,10 +22,23 @@ OF_FORMAT_1 = ("target", "sigma_data", "codec", "schedule", "network")
 OF_TRAINING_1 = ("weight", "times", "label_dropout", "augment")
 
 
+class Reading(TypedDict, total=False):
+    """The table [data.reading]: the options of `load_data` that data were read with, as far as they were given."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    points: Annotated[int, Field(ge=1, le=10**9)]
+    size: str
+    fit: Literal["auto", "crop", "pad", "stretch"]
+    channels: Literal[1, 3, 4]
+    labels: str
+    data_dir: str
+
+
 class DataConfig(Section):
     """Which data, and what they looked like.
 
-    source: the name or the whole path they were read from; reading: the options they were read with, as in `load_data`.
+    source: the name or the whole path they were read from; reading: the options they were read with.
     """
 
     name: str
@@ -33,7 +49,7 @@ class DataConfig(Section):
     labels: tuple[str, ...] = Field(default=(), max_length=100_000)
     label_counts: tuple[Annotated[int, Field(ge=0)], ...] = ()
     fingerprint: str = ""
-    reading: dict[str, str | int] = Field(default_factory=dict, max_length=16)
+    reading: Reading = Field(default_factory=Reading)
 
     @property
     def kind(self) -> Kind:
@@ -50,8 +66,8 @@ class DataConfig(Section):
 class TrainingConfig(Section):
     """How long and how to train.  Either steps or minutes."""
 
-    steps: Count | None = None
-    minutes: Annotated[float, Field(gt=0, le=10**6)] | None = None
+    steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = None
+    minutes: Annotated[float, Field(gt=0, le=MOST_MINUTES)] | None = None
     batch: Annotated[int, Field(ge=1, le=10**6)] = 512
     optimizer: Literal["adamw", "muon"] = "adamw"
     learning_rate: Annotated[float, Field(gt=0, le=10)] = 5e-3
@@ -92,7 +108,7 @@ class Config(Section):
     family: SerializeAsAny[FamilySettings]
     training: TrainingConfig
     start: StartConfig | None = None
-    asked: dict[str, bool | int | float | str] = Field(default_factory=dict, max_length=64)
+    asked: dict[OptionName, bool | int | float | str] = Field(default_factory=dict, max_length=64)
 
     @model_validator(mode="before")
     @classmethod
@@ -129,8 +145,18 @@ class Config(Section):
         return self.model_dump(mode="json", exclude_none=True)
 
 
-def build_model(config: Config) -> Model:
-    """Make the model that a configuration describes, with first weights drawn from the training seed."""
+def _data_of(config: Config) -> tuple[tuple[int, ...], int]:
+    """Return the shape of the data and how many labels they have."""
     if config.data.labels and not sum(config.data.label_counts):
         raise UserError("the data have labels, but none of them is ever used")
-    return config.model_family.build(config.family, config.data.shape, len(config.data.labels), config.training.seed)
+    return config.data.shape, len(config.data.labels)
+
+
+def build_model(config: Config) -> Model:
+    """Make the model that a configuration describes, with first weights drawn from the training seed."""
+    return config.model_family.build(config.family, *_data_of(config), config.training.seed)
+
+
+def model_forms(config: Config) -> dict[str, Form]:
+    """Return the form of every tensor of that model, which is not made."""
+    return config.model_family.forms(config.family, *_data_of(config))

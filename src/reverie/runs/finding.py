@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from reverie.base.section import OptionName
 
 RESCUE = "rescue"  # what a finding is called that tells of a rollback
 
@@ -24,10 +29,6 @@ class Finding:
     advice: str
     change: Mapping[str, str | None] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.change, dict) or not all(isinstance(v, str | None) for v in self.change.values()):
-            raise TypeError("change must map names of settings to words")  # it may come from a file
-
     def __str__(self) -> str:
         since = f" (since step {self.since:,})" if self.since else ""
         return f"{self.what}{since}{': probably ' if self.cause else ''}{self.cause}; {self.advice}"
@@ -35,3 +36,39 @@ class Finding:
     def as_row(self, i: int) -> dict[str, Any]:
         """Return the finding as a row of metrics.jsonl."""
         return {"i": i, "finding": asdict(self)}
+
+
+Sentence = Annotated[str, Field(max_length=2000)]
+
+
+class FindingTable(BaseModel):
+    """A finding as it stands in a row; see `Finding`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    check: Annotated[str, Field(min_length=1, max_length=100)]
+    what: Sentence
+    since: int = Field(ge=0, lt=2**63)
+    cause: Sentence
+    advice: Sentence
+    change: dict[OptionName, Annotated[str, Field(max_length=1000)] | None] = Field(default_factory=dict, max_length=64)
+
+    @field_validator("change")
+    @classmethod
+    def _length_is_a_share(cls, change: dict[str, str | None]) -> dict[str, str | None]:
+        if (length := change.get("length")) is not None and not 0 < float(length) < math.inf:
+            raise ValueError("the length is a multiple of the present one, above 0")
+        return change
+
+
+class FindingRow(BaseModel):
+    """A row of metrics.jsonl that holds a finding."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    i: int = Field(ge=0, lt=2**63)
+    finding: FindingTable
+
+    def told(self) -> Finding:
+        """Return the finding."""
+        return Finding(**self.finding.model_dump())

@@ -5,30 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from reverie.base.errors import UserError
+from reverie.base.files import expanded
+from reverie.base.visible import storable
 from reverie.data import DATASETS, FROM_FILES, Dataset, load_data
 from reverie.data.memory import MEMORY, DataSource, in_memory
-from reverie.runs.config import DataConfig
+from reverie.runs.config import DataConfig, Reading
 from reverie.runs.kept import KEPT_DATA, read_kept
 
-# Of the options, what a run must remember to read its data again.
-KEPT = ("points", "size", "fit", "channels", "labels", "data_dir")
+KEPT = tuple(Reading.__annotations__)  # of the options, what a run must remember to read its data again
 CHOSEN = {"fit": "fit", "labels": "labels_by"}  # what `load_data` chooses if it may, and where its report tells the choice
 
 
-def kept_reading(options: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+def kept_reading(options: Mapping[str, Any], dataset: Dataset) -> Reading:
     """Return the options to store in a run: those given, with what was chosen in place of auto."""
     given = {key: options[key] for key in KEPT if options.get(key) is not None and options[key] != "auto"}
     if "data_dir" in given:
-        given["data_dir"] = str(Path(given["data_dir"]).expanduser().resolve())
-    return {**{key: dataset.report[place] for key, place in CHOSEN.items() if place in dataset.report}, **given}
+        given["data_dir"] = storable(str(expanded(given["data_dir"]).resolve()))
+    chosen = {key: dataset.report[place] for key, place in CHOSEN.items() if place in dataset.report}
+    return cast(Reading, {**chosen, **given})  # the schema checks it when it becomes part of a configuration
 
 
 def _as_then(known: DataConfig) -> dict[str, Any]:
     """Return the options that a run's data were read with; runs from before choices were stored cropped, in their own size."""
-    reading: dict[str, Any] = dict(known.reading)
+    reading: dict[str, Any] = {**known.reading}
     if known.kind == "images":
         reading = {"fit": "crop", "size": f"{known.shape[1]}x{known.shape[2]}", **reading}
     return reading if known.labels else {**reading, "labels": "none"}
@@ -38,7 +40,7 @@ def source_of(data: DataSource) -> str:
     """Return what a run remembers of where its data are: a name, the whole path, or that they were in memory."""
     if in_memory(data):
         return MEMORY
-    return str(data) if str(data) in DATASETS else str(Path(str(data)).expanduser().resolve())
+    return str(data) if str(data) in DATASETS else str(expanded(str(data)).resolve())
 
 
 def placed(known: DataConfig, data: DataSource | None, data_dir: str | Path | None) -> DataConfig:
@@ -51,7 +53,7 @@ def placed(known: DataConfig, data: DataSource | None, data_dir: str | Path | No
         )
     reading = {key: value for key, value in known.reading.items() if key != "data_dir" or source in FROM_FILES}
     if data_dir is not None:
-        reading["data_dir"] = str(Path(data_dir).expanduser().resolve())
+        reading["data_dir"] = str(expanded(data_dir).resolve())
     return known.model_copy(update={"source": source, "reading": reading})
 
 

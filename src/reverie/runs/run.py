@@ -28,9 +28,10 @@ from reverie.families.diffusion.settings import DiffusionSettings, settings_of
 from reverie.families.model import DrawRequest, Model
 from reverie.runs import folder
 from reverie.runs.classifier import read_classifier
-from reverie.runs.config import Config, build_model
+from reverie.runs.config import Config
 from reverie.runs.labels import read_label
 from reverie.runs.samples import Samples, check_film
+from reverie.runs.weights import read_weights
 
 MOST_SAMPLES, MOST_FIRST = 10_000_000, 10**12
 BATCH_VALUES = 2**17  # pixels or coordinates that are sampled at once; beyond 64 images of 28 x 28 the speed is the same
@@ -221,8 +222,7 @@ class Run:
                     f"{self.path} has no {folder.EARLY_FILE}, which autoguidance needs;"
                     " sample with --autoguidance 1, or train it again"
                 )
-            model = build_model(self.config)
-            folder.read_weights(self.path, model, folder.EARLY_FILE)
+            model = read_weights(self.path, self.config, folder.EARLY_FILE)
             self._early = model.to(self.model.device).eval()
         return self._early
 
@@ -333,6 +333,4 @@ def load(path: str | Path, device: str = "auto") -> Run:
     path = Path(path)
     config = folder.read_config(path)
     where = choose_device(device)
-    model = build_model(config)
-    folder.read_weights(path, model)
-    return Run(config, model.to(where).eval(), path)
+    return Run(config, read_weights(path, config).to(where).eval(), path)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import BinaryIO, overload
 
@@ -15,7 +18,7 @@ from numpy.typing import DTypeLike
 from PIL import Image
 
 from reverie.base.errors import UserError
-from reverie.base.files import atomic, writable_folder
+from reverie.base.files import atomic, check_folder
 from reverie.data.kind import Kind, counted, kind_of, kind_of_samples
 from reverie.draw.picture import (
     Film,
@@ -30,8 +33,10 @@ from reverie.draw.picture import (
     to_bytes,
     write_film,
 )
+from reverie.runs.outputs import Manifest, check_labels, check_place, for_images, labels_of, sample_folder, write_manifest
 
 SUFFIXES = (".npy", ".png", ".gif", ".mp4")
+FORMULA = ("=", "+", "-", "@")  # what spreadsheets take for the beginning of one
 
 
 def is_folder(out: str | Path) -> bool:
@@ -39,12 +44,16 @@ def is_folder(out: str | Path) -> bool:
     return str(out).endswith("/") or Path(out).is_dir() or not Path(out).suffix
 
 
-def check_output(out: str | Path) -> None:
-    """Refuse an output that cannot be written, before any work is done for it."""
+def check_output(out: str | Path, overwrite: bool = False) -> None:
+    """Refuse an output that cannot be written, or would replace other files, before any work is done for it."""
     path = Path(out)
     if not is_folder(out) and path.suffix.lower() not in SUFFIXES:
         raise UserError(f"cannot write {path}: choose a name that ends in {', '.join(SUFFIXES)}, or a folder")
-    writable_folder(path if is_folder(out) else path.parent)
+    check_folder(path if is_folder(out) else path.parent)
+    if is_folder(out):
+        check_place(path, overwrite)
+    elif path.suffix.lower() == ".npy" and not overwrite:
+        check_labels(path)
 
 
 def check_room(out: str | Path, n: int, shape: tuple[int, ...]) -> None:
@@ -144,14 +153,17 @@ class Samples:
             return png_bytes(scatter(self.x, self.labels))
         return _png(contact_sheet(to_bytes(self.x), self.titles))
 
-    def save(self, path: str | Path) -> list[Path]:
-        """Write .npy, .png, .gif or .mp4, or a folder with an image file each; return the files written."""
-        check_output(path)
+    def save(self, path: str | Path, overwrite: bool = False) -> list[Path]:
+        """Write .npy, .png, .gif or .mp4, or a folder with an image file each; return the files written.
+
+        overwrite: replace samples that were put into the folder, or labels beside the array, before.
+        """
+        check_output(path, overwrite)
         kind = "" if is_folder(path) else Path(path).suffix.lower()
         path = Path(path)
         match kind:
             case ".npy":
-                return write([self], len(self), path)
+                return write([self], len(self), path, overwrite)
             case ".png":
                 with atomic(path) as aside:
                     aside.write_bytes(self.picture())
@@ -162,10 +174,12 @@ class Samples:
                 frames = image_frames(self.film, self.x, self.titles) if images else point_frames(self.film, self.labels)
                 write_film(path, frames)
             case _ if self.kind == "images":
-                return write([self], len(self), path)
+                return write([self], len(self), f"{path}/", overwrite)
             case _:
-                save(scatter(self.x, self.labels), path / "picture.png")
-                return [*write([self], len(self), path / "points.npy"), path / "picture.png"]
+                with sample_folder(path, Manifest(), overwrite) as files:
+                    files += write([self], len(self), path / "points.npy")
+                    save(scatter(self.x, self.labels), path / "picture.png")
+                return [*files, path / "picture.png"]
         return [path]
 
 
@@ -173,38 +187,49 @@ class Interrupted(KeyboardInterrupt):
     """Writing was interrupted; the message says what was kept."""
 
 
-def write(batches: Iterable[Samples], n: int, out: str | Path) -> list[Path]:
+def write(batches: Iterable[Samples], n: int, out: str | Path, overwrite: bool = False) -> list[Path]:
     """Write n samples that come in batches as an array, or as a folder of images; no more than one batch is held.
 
     The array and the labels beside it appear when all is written, and so does each image.  On Ctrl-C the images that are
-    there stay, with their labels, and the batches of an array are kept as X.partial.npy.
+    there stay, with their labels, and the batches of an array are kept as X.partial.npy; after a failure nothing stays.
+    overwrite: as in `Samples.save`.
     """
-    return _write_folder(batches, n, Path(out)) if is_folder(out) else _write_array(batches, n, Path(out))
+    check_output(out, overwrite)
+    return _write_folder(batches, n, Path(out), overwrite) if is_folder(out) else _write_array(batches, n, Path(out))
 
 
-def _write_folder(batches: Iterable[Samples], n: int, folder: Path) -> list[Path]:
-    files: list[Path] = []
+def _write_folder(batches: Iterable[Samples], n: int, folder: Path, overwrite: bool) -> list[Path]:
     labels: list[str] = []
+    manifest, stopped = for_images(n), False
+    rest = iter(batches)
     try:
-        for batch in batches:
-            for k, image in enumerate(batch.x):
-                path = folder / f"{len(files):0{len(str(n - 1))}d}.png"
-                with atomic(path) as aside:
-                    Image.fromarray(to_bytes(image)).save(aside)
-                files.append(path)
-                labels += batch.labels[k : k + 1] if batch.labels is not None else ()
+        first = list(islice(rest, 1))  # until it is drawn something may still be refused
     except KeyboardInterrupt:
-        if not files:
-            raise Interrupted("no image was finished, so nothing was kept") from None
-        _write_labels(labels[: len(files)], folder / "labels.csv")
-        raise Interrupted(f"the first {len(files):,} of {n:,} images are in {folder} and stay there") from None
-    _check_all_came(len(files), n)
-    return [*files, *_write_labels(labels, folder / "labels.csv")]
+        raise Interrupted("no image was finished, so nothing was kept") from None
+    with sample_folder(folder, manifest, overwrite) as files:
+        try:
+            for batch in chain(first, rest):
+                for k, image in enumerate(batch.x):
+                    path = folder / manifest.name(len(files))
+                    with atomic(path) as aside:
+                        Image.fromarray(to_bytes(image)).save(aside)
+                    files.append(path)
+                    labels += batch.labels[k : k + 1] if batch.labels is not None else ()
+            _check_all_came(len(files), n)
+        except KeyboardInterrupt:
+            if not files:
+                raise Interrupted("no image was finished, so nothing was kept") from None
+            write_manifest(folder, manifest.model_copy(update={"images": len(files)}))
+            stopped = True
+        written = [*files, *_write_labels(labels[: len(files)], folder / "labels.csv")]
+    if stopped:
+        raise Interrupted(f"the first {len(files):,} of {n:,} images are in {folder} and stay there")
+    return written
 
 
 def _write_array(batches: Iterable[Samples], n: int, path: Path) -> list[Path]:
     labels: list[str] = []
-    done, kept = 0, path.with_suffix(".partial.npy")
+    done, kept = 0, _free_name(path.with_suffix(".partial.npy"))
     with atomic(path) as aside:
         try:
             with aside.open("wb") as array:
@@ -224,10 +249,16 @@ def _write_array(batches: Iterable[Samples], n: int, path: Path) -> list[Path]:
                 array.truncate(begin + 4 * done * math.prod(shape))
             with atomic(kept) as place:
                 aside.replace(place)
-            _write_labels(labels[:done], kept.with_suffix(".labels.csv"))
+            _write_labels(labels[:done], labels_of(kept))
             raise Interrupted(f"the first {done:,} of {n:,} samples are in {kept}") from None
         _check_all_came(done, n)
-    return [path, *_write_labels(labels, path.with_suffix(".labels.csv"))]
+    return [path, *_write_labels(labels, labels_of(path))]
+
+
+def _free_name(path: Path) -> Path:
+    """Return a name like this one, X.npy, X-2.npy, ..., that neither an array nor its labels have yet."""
+    names = (path.with_stem(f"{path.stem}-{k}") if k > 1 else path for k in count(1))
+    return next(name for name in names if not os.path.lexists(name) and not os.path.lexists(labels_of(name)))
 
 
 def _write_header(array: BinaryIO, shape: tuple[int, ...]) -> None:
@@ -235,15 +266,20 @@ def _write_header(array: BinaryIO, shape: tuple[int, ...]) -> None:
     np.lib.format.write_array_header_1_0(array, {"descr": "<f4", "fortran_order": False, "shape": shape})
 
 
+def _as_text(label: str) -> str:
+    """Return a label that no spreadsheet takes for a formula: what could begin one has an apostrophe before it."""
+    return f"'{label}" if label[:1] in FORMULA and not re.fullmatch(r"[+-]?[\d.]+", label) else label
+
+
 def _write_labels(labels: Sequence[str], path: Path) -> list[Path]:
     """Write labels beside the samples; without any, those of other samples that were here before are removed."""
     if not labels:
         path.unlink(missing_ok=True)
         return []
-    with atomic(path) as aside, aside.open("w", newline="") as file:
+    with atomic(path) as aside, aside.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(("index", "label"))
-        rows.writerows(enumerate(labels))
+        rows.writerows((k, _as_text(label)) for k, label in enumerate(labels))
     return [path]
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
 from reverie.base.busy import BUSY
+from reverie.base.visible import visible
 
 if TYPE_CHECKING:
     from reverie.runs.step import Step
@@ -62,7 +63,7 @@ def plain(value: Any) -> str:
         case float():
             return f"{value:.4g}"
         case dict():
-            return ", ".join(f"{k} {plain(v)}" for k, v in value.items()) or "none"
+            return ", ".join(f"{visible(str(k))} {plain(v)}" for k, v in value.items()) or "none"
         case list() | tuple():
             joint = "; " if any(isinstance(v, dict) for v in value) else ", "
             return joint.join(plain(v) for v in value) or "none"
@@ -73,7 +74,7 @@ def plain(value: Any) -> str:
         case int():
             return f"{value:,}"
         case _:
-            return str(value)
+            return visible(str(value))
 
 
 class Screen:
@@ -87,14 +88,14 @@ class Screen:
     def say(self, text: str) -> None:
         """Print a line about the work on standard error."""
         if self.talks:
-            print(text, file=sys.stderr)
+            print(visible(text, lines=True), file=sys.stderr)
 
     def result(self, values: Mapping[str, Any], text: str) -> None:
         """Print the result: the values as JSON, or the text."""
         if self.as_json:
             print(json.dumps(values))
         elif not self.quiet:
-            print(text)
+            print(visible(text, lines=True))
 
     def table(self, values: Mapping[str, Any]) -> None:
         """Print named values, one a line, and lists of sentences with a line each."""
@@ -121,7 +122,7 @@ class Screen:
             task = bar.add_task("training", total=1.0, note="")
             for k, step in enumerate(steps):
                 for finding in step.findings:
-                    bar.console.print(f"doctor: {finding}", markup=False) if self.talks else None
+                    bar.console.print(visible(f"doctor: {finding}"), markup=False) if self.talks else None
                 if step.loss is None:
                     continue
                 held = step if step.held_out is not None else held

@@ -1,12 +1,19 @@
-"""A report of a training, as metrics.jsonl keeps it."""
+"""A report of a training, as metrics.jsonl keeps it, and the schema by which its rows are read back."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any
 
-from reverie.runs.finding import Finding
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from reverie.families.diffusion.levels import T_RANGES
+from reverie.runs.finding import Finding, FindingRow
+
+MOST_I = 10**12  # of a run, however often it was extended
+Number = Annotated[float, Field(ge=-1e39, le=1e39)]  # what a float32 can be, and a float64 still be calculated with
+Levels = Annotated[list[Number], Field(min_length=T_RANGES, max_length=T_RANGES)]
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,45 @@ class Step:
             yield {key: value for key, value in {**self.others, **own}.items() if value not in (None, ())}
         for finding in self.findings:
             yield finding.as_row(self.i)
+
+
+class StepRow(BaseModel):
+    """A row of metrics.jsonl that holds a report, see `Step`.  What is not known is left out, never null."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    i: int = Field(ge=0, le=MOST_I)
+    fraction: float = Field(ge=0, le=1)
+    seconds: float = Field(ge=0, le=1e12)
+    loss: Number
+    per_second: float = Field(default=0.0, ge=0)
+    learning_rate: float = Field(default=0.0, ge=0)
+    held_out: Number = 0.0
+    held_out_levels: Levels = []
+    noise_error_levels: Levels = []
+    seen: Number = 0.0
+    seen_levels: Levels = []
+    raw_held_out: Number = 0.0
+    preview_score: Number = 0.0
+    optimum_levels: Levels = []
+    linear_levels: Levels = []
+    look: dict[str, Number] = {}
+    waited: Number = 0.0
+    active: list[str] = []
+
+    @model_validator(mode="after")
+    def _whole(self) -> StepRow:
+        given = self.model_fields_set
+        if given & {"held_out_levels", "seen", "seen_levels", "raw_held_out", "look"} and "held_out" not in given:
+            raise ValueError("figures of a check without held_out")
+        if "seen_levels" in given and "held_out_levels" not in given:
+            raise ValueError("seen_levels without held_out_levels")
+        return self
+
+
+def read_row(row: Any) -> StepRow | FindingRow:
+    """Return what a row of metrics.jsonl holds, a report or a finding; a ValidationError says why it is neither."""
+    return (FindingRow if isinstance(row, dict) and "finding" in row else StepRow).model_validate(row)
 
 
 def report(

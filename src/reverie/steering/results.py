@@ -29,6 +29,7 @@ from reverie.draw.picture import (
     to_bytes,
     window,
 )
+from reverie.runs.outputs import Manifest, sample_folder
 from reverie.runs.samples import Samples, check_output, counted_samples, is_folder
 
 if TYPE_CHECKING:
@@ -77,20 +78,25 @@ class Restored:
     def _repr_png_(self) -> bytes:
         return png_bytes(self.sheet())
 
-    def save(self, path: str | Path) -> list[Path]:
-        """Write the sheet (.png), the results as an array (.npy), or a folder of result files with the sheet."""
-        check_results(path)
+    def save(self, path: str | Path, overwrite: bool = False) -> list[Path]:
+        """Write the sheet (.png), the results as an array (.npy), or a folder of result files with the sheet.
+
+        overwrite: as in `Samples.save`.
+        """
+        check_results(path, overwrite)
         out = Path(path)
         if not is_folder(path):
             if out.suffix.lower() == ".npy":
-                return Samples(self.x, self.labels).save(out)
+                return Samples(self.x, self.labels).save(out, overwrite)
             save(self.sheet(), out)
             return [out]
         if kind_of_samples(self.x.shape) == "images":
-            files = Samples(self.x, self.labels).save(f"{out}/")
+            files = Samples(self.x, self.labels).save(f"{out}/", overwrite)
+            save(self.sheet(), out / "sheet.png")
         else:
-            files = Samples(self.x, self.labels).save(out / "points.npy")
-        save(self.sheet(), out / "sheet.png")
+            with sample_folder(out, Manifest(), overwrite) as files:
+                files += Samples(self.x, self.labels).save(out / "points.npy")
+                save(self.sheet(), out / "sheet.png")
         return [*files, out / "sheet.png"]
 
     def _pictures(self) -> Figure:
@@ -136,11 +142,11 @@ class Restored:
         return made
 
 
-def check_results(out: str | Path) -> None:
+def check_results(out: str | Path, overwrite: bool = False) -> None:
     """Refuse an output that results cannot be written to, before any work is done for it."""
     if not is_folder(out) and Path(out).suffix.lower() not in (".png", ".npy"):
         raise UserError(f"cannot write {out}: choose a name that ends in .png or .npy, or a folder")
-    check_output(out)
+    check_output(out, overwrite)
 
 
 def _shown(image: np.ndarray) -> np.ndarray:

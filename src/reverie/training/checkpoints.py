@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from reverie.base.errors import UserError
-from reverie.base.files import reason
-from reverie.base.tensors import read_tensors, write_tensors
-from reverie.runs.folder import WEIGHTS_FILE
+from reverie.base.files import own_file
+from reverie.base.tensors import check_forms, read_forms, read_tensors, write_tensors
+from reverie.runs.config import Config, model_forms
+from reverie.runs.folder import CONFIG, WEIGHTS_FILE
 from reverie.training.learner import Facts, Learner, Snapshot
 
-FOLDER, BEST, LOCK = "checkpoints", "best.safetensors", ".lock"
+FOLDER, BEST = "checkpoints", "best.safetensors"
+NAME = re.compile("[0-9]{9,13}")  # the step
 KEPT = 2  # the newest of them, besides the best
 PARTS = ("good", "last")  # states a rescue may go back to, kept beside the newest where they are others; see Learner
 
@@ -37,7 +39,7 @@ class States(BaseModel):
 
 def existing(run: Path) -> list[Path]:
     """Return the checkpoints of a run, newest first, without the best one."""
-    return sorted((p for p in (run / FOLDER).glob("*.safetensors") if p.stem.isdigit()), reverse=True)
+    return sorted((p for p in (run / FOLDER).glob("*.safetensors") if NAME.fullmatch(p.stem)), reverse=True)
 
 
 def write(run: Path, now: Snapshot, others: Mapping[str, Snapshot] | None = None, name: str | None = None) -> None:
@@ -45,7 +47,7 @@ def write(run: Path, now: Snapshot, others: Mapping[str, Snapshot] | None = None
     if not run.is_dir():
         raise UserError(f"the run folder {run} has been removed, so the training stopped at step {now.facts.i:,}")
     states = {"now": now, **(others or {})}
-    path = run / FOLDER / (name or f"{now.facts.i:09d}.safetensors")
+    path = own_file(run, f"{FOLDER}/{name or f'{now.facts.i:09d}.safetensors'}")
     tensors = {f"{part}.{n}": t for part, state in states.items() for n, t in state.tensors.items()}
     facts = json.dumps({part: state.facts.model_dump() for part, state in states.items()})
     write_tensors(path, tensors, facts, "; earlier checkpoints are kept")
@@ -57,16 +59,36 @@ def read(path: Path, learner: Learner) -> dict[str, Snapshot]:
     """Read a checkpoint of a learner like this one: the state "now", and those of PARTS that are there."""
     forms = learner.forms()
     tensors, states = read_tensors(
-        path,
+        own_file(path.parents[1], f"{FOLDER}/{path.name}"),
         lambda states: {f"{part}.{name}": form for part in states.present() for name, form in forms.items()},
         TypeAdapter(States),
-        fits="config.toml",
+        fits=CONFIG,
         optional=lambda name: name.partition(".")[2].startswith("optimizer."),
     )
-    return {
+    kept = {
         part: Snapshot({n.removeprefix(f"{part}."): t for n, t in tensors.items() if n.startswith(f"{part}.")}, facts)
         for part, facts in states.present().items()
     }
+    for part, snapshot in kept.items():
+        if fault := learner.fault(snapshot):
+            raise UserError(f"{path} is not whole: in the state {part!r} {fault}")
+    return kept
+
+
+def check_fit(run: Path, config: Config) -> None:
+    """Refuse a run of whose checkpoints none holds a model like that of its configuration; only headers are read."""
+    prefix, complaints = "now.model.", list[str]()
+    wanted = {f"{prefix}{name}": form for name, form in model_forms(config).items()}
+    for path in existing(run):
+        try:
+            found = {name: form for name, form in read_forms(path).items() if name.startswith(prefix)}
+            check_forms(path, wanted, found, CONFIG)
+        except UserError as error:
+            complaints.append(str(error))
+        else:
+            return
+    if complaints:
+        raise UserError(f"no checkpoint of {run} can be used: {complaints[0]}")
 
 
 def is_untrained(run: Path) -> bool:
@@ -89,25 +111,3 @@ def restore(run: Path, learner: Learner) -> list[str]:
     if complaints:
         raise UserError(f"no checkpoint of {run} can be used: {complaints[0]}")
     raise UserError(f"{run} has no checkpoint to go on from; train it anew with --out {shlex.quote(str(run))} --overwrite")
-
-
-@contextmanager
-def locked(run: Path) -> Iterator[None]:
-    """Keep every other trainer out of a run; the lock goes with the process, however that ends."""
-    try:
-        file = (run / LOCK).open("w")
-    except OSError as error:
-        raise UserError(f"cannot write to {run}: {reason(error)}") from error
-    with file:
-        try:
-            import fcntl
-        except ImportError:  # no such locks on this system
-            yield
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another training is at work in {run}; wait for it or stop it") from None
-        except OSError:  # a file system without locks
-            pass
-        yield

@@ -82,7 +82,7 @@ def not_learning(p: Patient) -> Finding | None:
     if best < STUCK * first:
         return None
     what = f"the held-out loss is {float(late[-1]['held_out']):.4g} and was {first:.4g} before anything was learned"
-    rate, chosen = max(float(row["learning_rate"]) for row in p.rows), "learning_rate" in p.asked
+    rate, chosen = max(float(row.get("learning_rate", 0)) for row in p.rows), "learning_rate" in p.asked
     seen = [sum(row["seen_levels"]) for row in (rows[0], rows[-1]) if row.get("seen_levels")]
     change: Mapping[str, str | None] = {"learning_rate": None}
     if max(p.movement.values()) < MOVED:
@@ -120,7 +120,7 @@ def noisy_previews(p: Patient) -> Finding | None:
         return None
     assert p.preview is not None and p.truth is not None
     noise, rows = p.preview.noise(p.truth), p.checked()
-    linear, entry, sizes = p.network.linear, p.network.entry, p.network.sizes
+    linear, entry = p.network.linear, p.network.entry
     missed = linear.missed(rows[-1]["seen_levels"]) if linear is not None else 0.0  # overfitting is another illness
     narrow = entry is not None and 0 < RANK[0] * entry.lost < missed < RANK[1] * entry.lost
     fall = fell(rows)
@@ -132,9 +132,10 @@ def noisy_previews(p: Patient) -> Finding | None:
     if narrow and entry is not None:
         cause = f"a network too narrow for its input: its first map has {entry.width} channels for the {entry.folded}"
         cause += f" numbers folded into each place, so {entry.lost:.0%} of the noise cannot pass; {missed:.0%} is missed"
-        other, else_do = sizes.unfolded, f"give a network whose first map has at least {entry.folded} channels"
+        other, else_do = p.network.sizes.unfolded, f"give a network whose first map has at least {entry.folded} channels"
     else:
-        cause, other, else_do = "a network too small for these images", sizes.larger, "train on smaller images with --size"
+        cause, other = "a network too small for these images", p.network.sizes.larger
+        else_do = "train on smaller images with --size"
     change = {"network": other} if other is not None else {}
     return Finding(
         "noisy_previews", what, int(p.now["i"]), cause, f"train with --network {other}" if other else else_do, change

@@ -20,6 +20,7 @@ from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.loss import draw_times
 from reverie.diffusion.pair import Pair
 from reverie.runs.classifier import ClassifierFacts, classifier_for, write_classifier
+from reverie.runs.lock import Lock
 from reverie.runs.reread import reread
 from reverie.runs.run import Run
 from reverie.runs.step import Step
@@ -72,12 +73,12 @@ class ClassifierTraining:
         device = self.run.diffusion.device
         classifier = classifier_for(self.run.config, self.seed).to(device)
         average = Average(classifier, EMA_SHARE)
-        with stop_requests() as stop:
+        with Lock(self.run.path), stop_requests() as stop:
             last = None
             for last in self._fit(classifier, average, stop):
                 yield last
             if last is None:
-                raise Stopped(stop.by)
+                raise Stopped()
             self.accuracy = self.measure(average.model)
             facts = ClassifierFacts(
                 fingerprint=self.run.config.data.fingerprint, steps=last.i, seconds=last.seconds, seed=self.seed,
@@ -85,7 +86,7 @@ class ClassifierTraining:
             )  # fmt: skip
             self.path = write_classifier(self.run.path, average.model, facts)
         if stop():
-            raise Stopped(stop.by)
+            raise Stopped()
 
     def _fit(self, classifier: Classifier, average: Average[Classifier], stop: Callable[[], bool]) -> Iterator[Step]:
         (optimizer,) = adamw(classifier, RATE, DECAY)

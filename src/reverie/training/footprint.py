@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import weakref
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -52,29 +54,47 @@ class _Ledger(TorchDispatchMode):
 
 
 class Footprint:
-    """The memory that a network for data of a shape takes; its tensors have shapes and no content."""
+    """The memory that a network for data of a shape takes; its tensors have shapes and no content.
+
+    What was worked out once is kept, by the number of data.
+    """
 
     def __init__(self, network: Spec, shape: tuple[int, ...]) -> None:
         self.fake = FakeTensorMode()  # on the meta device other kernels would be chosen, with other needs
         with self.fake:
             self.net: nn.Module = build(NETWORKS, network, "network")
         self.shape = shape
+        self.steps, self.looks = dict[int, int](), dict[int, int]()
         self.weights = WEIGHT_COPIES * BYTES * sum(p.numel() for p in self.net.parameters())
 
     def step(self, batch: int) -> int:
         """Return the bytes of a training step."""
-        return self._peak(batch, lambda x, level: self.net(x, level).sum().backward())
+        if batch not in self.steps:
+            self.steps[batch] = self._peak(batch, lambda x, level: self.net(x, level).sum().backward())
+        return self.steps[batch]
 
     def look(self, count: int) -> int:
         """Return the bytes of evaluating so many data without gradients."""
-        with torch.no_grad():
-            return self._peak(count, self.net)
+        if count not in self.looks:
+            with torch.no_grad():
+                self.looks[count] = self._peak(count, self.net)
+        return self.looks[count]
 
     def _peak(self, count: int, work: Callable[[Tensor, Tensor], Any]) -> int:
         with self.fake, _Ledger() as ledger:
             work(torch.empty(count, *self.shape), torch.empty(count))
         data = DATUM_COPIES * BYTES * count * math.prod(self.shape)
         return ALLOCATED + int(OVERHEAD * (ledger.most + data))
+
+
+def footprint(network: Spec, shape: tuple[int, ...]) -> Footprint:
+    """Return the footprint of a network, the same one as before if it was asked for before."""
+    return _footprint(json.dumps(network), shape)
+
+
+@lru_cache(maxsize=16)
+def _footprint(network: str, shape: tuple[int, ...]) -> Footprint:
+    return Footprint(json.loads(network), shape)
 
 
 def available(device: torch.device) -> int | None:

@@ -15,9 +15,12 @@ from torch import Tensor, nn
 from reverie.base.tensors import Form, forms_of
 from reverie.families.model import Model
 from reverie.runs.config import TrainingConfig
-from reverie.training.optimizer import OPTIMIZERS, STATE
+from reverie.runs.step import MOST_I
+from reverie.training.optimizer import NEVER_NEGATIVE, OPTIMIZERS, STATE
 
 M = TypeVar("M", bound=nn.Module)
+MOST_WINDOW = 10**6  # steps since the last report whose losses are kept
+RESCUES = 2  # a third time the training gives up
 
 
 class Average(Generic[M]):
@@ -47,12 +50,12 @@ class Facts(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    i: int = Field(default=0, ge=0)
-    seconds: float = Field(default=0.0, ge=0)
-    window: tuple[tuple[float, float], ...] = Field(default=(), max_length=10**7)
+    i: int = Field(default=0, ge=0, le=MOST_I)
+    seconds: float = Field(default=0.0, ge=0, le=1e12)
+    window: tuple[tuple[float, float], ...] = Field(default=(), max_length=MOST_WINDOW)
     first_loss: float | None = None
-    rescues: int = Field(default=0, ge=0)
-    ending: float | None = None
+    rescues: int = Field(default=0, ge=0, le=RESCUES)
+    ending: float | None = Field(default=None, gt=0, le=1)
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Learner:
 
     def facts(self) -> Facts:
         """Return how far it has come, as plain numbers."""
-        window = tuple((float(loss), float(norm)) for loss, norm in self.window)
+        window = tuple((float(loss), float(norm)) for loss, norm in self.window[-MOST_WINDOW:])
         return Facts(
             i=self.i, seconds=self.seconds, window=window, first_loss=self.first_loss, rescues=self.rescues, ending=self.ending
         )
@@ -115,6 +118,24 @@ class Learner:
             shapes = {key: () if key == "step" else tuple(p.shape) for key in STATE[type(optimizer)]}
             wanted |= {f"{prefix}.{key}": Form(p.dtype, shape) for key, shape in shapes.items()}
         return wanted
+
+    def fault(self, kept: Snapshot) -> str | None:
+        """Say what is wrong with a snapshot from a file whose tensors have the right forms; None where nothing is.
+
+        A parameter has either the whole state of its optimizer or, before its first gradient, none.
+        """
+        seen = False
+        for prefix, _, optimizer, _ in self._optimizer_parameters():
+            keys = STATE[type(optimizer)]
+            there = {key: kept.tensors[f"{prefix}.{key}"] for key in keys if f"{prefix}.{key}" in kept.tensors}
+            if 0 < len(there) < len(keys):
+                return f"{prefix} has {', '.join(there)} and not all of {', '.join(keys)}"
+            if any(bool((there[key] < 0).any()) for key in there if key in NEVER_NEGATIVE):
+                return f"{prefix} has a count or a square below 0"
+            seen = seen or bool(there)
+        if self.optimizers and seen != (kept.facts.i > 0):
+            return f"it tells of step {kept.facts.i:,} {'with' if seen else 'without'} the state of an optimizer"
+        return None
 
     def snapshot(self) -> Snapshot:
         """Return a copy to go back to."""

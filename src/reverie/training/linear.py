@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from reverie.diffusion.loss import weight_of
+from reverie.diffusion.loss import Squared, weight_of
 from reverie.diffusion.pair import row
 from reverie.families.diffusion.levels import T_RANGES, level_of
 from reverie.families.diffusion.model import Diffusion
@@ -57,10 +57,10 @@ class Filter:
 def linear_filter(model: Diffusion, z: Tensor) -> Filter | None:
     """Return what the best linear filter loses on data like these, without evaluating anything; None for too few.
 
-    z: (n, ...) in model units; those that are not finite are left out.
+    z: (n, ...) in model units; those that are not finite are left out.  Its loss is known for squared errors only.
     """
     z = z[z.flatten(1).isfinite().all(1)]
-    if len(z) < 2:
+    if len(z) < 2 or not isinstance(model.measure, Squared):
         return None
     d = model.denoiser
     low = d.schedule.t_min

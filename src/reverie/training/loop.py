@@ -19,7 +19,7 @@ from reverie.families.model import FittedModel, TrainedModel
 from reverie.runs.config import TrainingConfig
 from reverie.runs.finding import RESCUE, Finding
 from reverie.runs.step import Step, report
-from reverie.training.learner import Learner
+from reverie.training.learner import RESCUES, Learner
 from reverie.training.loader import batches, reader
 
 REPORTS, CHECKS = 200, 20  # how often, in a whole run, a step is reported and the held-out loss taken
@@ -30,7 +30,6 @@ STEP_DECAYS = 10  # "step" halves the learning rate as often in a run
 END_SHARE = 0.25  # of the time so far, a training until good takes to end
 LATEST_END = 1 / (1 + END_SHARE)  # of the longest time allowed, when it begins to end anyway
 EXPLODED = 10.0  # times the first loss: then something is wrong
-RESCUES = 2  # a third time the training gives up
 
 
 def learning_rate(settings: TrainingConfig, fraction: float, ending: float | None = None) -> float:

@@ -88,3 +88,4 @@ def muon(net: nn.Module, rate: float, decay: float) -> list[Optimizer]:
 OPTIMIZERS: dict[str, Callable[[nn.Module, float, float], list[Any]]] = {"adamw": adamw, "muon": muon}
 
 STATE: dict[type[Optimizer], tuple[str, ...]] = {AdamW: ("step", "exp_avg", "exp_avg_sq"), Muon: ("momentum",)}  # per parameter
+NEVER_NEGATIVE = ("step", "exp_avg_sq")  # of these

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from reverie.base.errors import UserError
+from reverie.base.files import own_file
+from reverie.base.tensors import read_forms
 from reverie.runs import folder
 from reverie.training import checkpoints
 from reverie.training.summary import health_of
@@ -64,31 +63,24 @@ def _overview(path: Path) -> Overview:
         config = folder.read_config(path)
         _check_weights(path)
         rows, findings = folder.read_metrics(path), folder.read_findings(path)
+        if not rows and (wrong := folder.read_rows(path)[1]):
+            raise UserError(f"{folder.METRICS} is damaged: {wrong[0]}")
         last: dict[str, Any] = rows[-1] if rows else {"i": 0, "seconds": 0.0, "fraction": 0.0}
         held = next((row["held_out"] for row in reversed(rows) if "held_out" in row), None)
-        figures = [float(value) for value in (last["seconds"], last["fraction"], held or 0.0)]
-        if not all(map(math.isfinite, figures)):
-            raise ValueError
         verdict = ", ".join(dict.fromkeys(finding.check for finding in findings))
         return Overview(
             str(path), config.data.name, config.data.count, config.family.name, last["i"],
-            figures[0], figures[1], None if held is None else figures[2],
+            float(last["seconds"]), float(last["fraction"]), held,
             f"found wrong: {verdict}" if verdict else health_of(config, rows, findings).partition(":")[0],
         )  # fmt: skip
     except UserError as error:
         return Overview(str(path), problem=str(error))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return Overview(str(path), problem=f"{folder.METRICS} is damaged")
 
 
 def _check_weights(path: Path) -> None:
     """Refuse a run without weights, or with a file that is no such one; only its head is read."""
-    weights = path / folder.WEIGHTS_FILE
-    try:
-        with safe_open(weights, framework="pt"):
-            return
-    except FileNotFoundError:
+    weights = own_file(path, folder.WEIGHTS_FILE)
+    if not weights.exists():
         why = "it was stopped before its first checkpoint, or is training now" if not checkpoints.existing(path) else "missing"
-        raise UserError(f"no weights in {folder.WEIGHTS_FILE}: {why}") from None
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{folder.WEIGHTS_FILE} is truncated or damaged: {error}") from None
+        raise UserError(f"no weights in {folder.WEIGHTS_FILE}: {why}")
+    read_forms(weights)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -38,13 +39,18 @@ class Sizes:
 class NetworkFacts:
     """What is known of a diffusion model's network without training it.
 
-    linear: what the best linear filter loses on the data; entry: the first map of the network; sizes: others like it.
+    linear: what the best linear filter loses on the data; entry: the first map of the network; others: finds those like it.
     """
 
     schedule: Schedule | None = None
     linear: Filter | None = None
     entry: FirstMap | None = None
-    sizes: Sizes = Sizes()
+    others: Callable[[], Sizes] = Sizes
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """Other networks like it, which are built to be counted only when something is wrong."""
+        return self.others()
 
 
 @dataclass

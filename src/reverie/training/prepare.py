@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
@@ -14,10 +13,10 @@ import torch
 from pydantic import ValidationError
 
 from reverie.base.errors import UserError, pick, unknown
-from reverie.base.files import writable_folder
 from reverie.base.noise import check_seed
 from reverie.base.progress import silent
 from reverie.base.spec import Spec, one_line, parse, spoken
+from reverie.base.visible import storable
 from reverie.data import Dataset, load_data
 from reverie.data.describe import describe
 from reverie.data.memory import DataSource
@@ -26,47 +25,20 @@ from reverie.diffusion.plan import largest_colour_side, small_for_the_budget
 from reverie.families import FAMILIES
 from reverie.families.model import Family, PlanRequest, TrainedModel
 from reverie.runs import folder, kept
-from reverie.runs.config import Config, DataConfig, TrainingConfig, build_model
+from reverie.runs.config import MOST_MINUTES, MOST_STEPS, Config, DataConfig, TrainingConfig, build_model
 from reverie.runs.reread import kept_reading, source_of
 from reverie.runs.run import Run, choose_device
-from reverie.training import checkpoints, start
+from reverie.training import start
 from reverie.training import tensorboard as events
+from reverie.training.claim import check_free, claim, sweep
 from reverie.training.learner import Learner
 from reverie.training.resume import resume
-from reverie.training.trainer import RUN_FILES, RUN_FOLDERS, Training, clear
-from reverie.training.wishes import Wishes, check_folder
+from reverie.training.trainer import Training
+from reverie.training.wishes import Wishes
 
 READING = ("points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress")
 FAMILY_OPTIONS = {key for family in FAMILIES.values() for key in family.wishes}
 NO_OPTIONS = ("data", "out", "path", "options", "given")  # parameters that are not options of a training
-
-
-def _free_folder(name: str) -> Path:
-    for k in range(1, 10_000):
-        path = Path("runs") / (name if k == 1 else f"{name}-{k}")
-        if not path.exists():
-            return path
-    raise UserError("runs/ is full of runs of this name; choose a folder with --out")
-
-
-def _check_free(path: Path, overwrite: bool) -> None:
-    """Refuse a folder that holds another run, unless it is to be replaced, or other files."""
-    check_folder(path)
-    if (path / folder.CONFIG).exists() and not overwrite:
-        raise UserError(f"{path} already holds a run; choose another --out, or give --overwrite to replace it")
-    known = (*RUN_FILES, *RUN_FOLDERS) if (path / folder.CONFIG).exists() else ()
-    if path.is_dir() and (others := sorted(p.name for p in path.iterdir() if p.name not in known)):
-        raise UserError(f"{path} holds other files ({others[0]} ...); choose a new or empty folder with --out")
-
-
-def _claim(out: str | Path | None, name: str, overwrite: bool) -> Path:
-    """Return the folder of a new run, made and writable; another run in it is refused or, if so asked, removed."""
-    path = Path(out) if out is not None else _free_folder(name)
-    _check_free(path, overwrite)
-    writable_folder(path)
-    with checkpoints.locked(path):  # not while another training is at work there
-        clear(path)
-    return path
 
 
 def check_options(given: Iterable[str]) -> None:
@@ -120,9 +92,13 @@ def prepare(
     check_seed(seed)
     if sum(length is not None for length in (steps, minutes, epochs)) > 1:
         raise UserError("give only one of --steps, --minutes and --epochs")
-    for name, length in (("steps", steps), ("minutes", minutes), ("epochs", epochs)):
-        if length is not None and not 0 < length < math.inf:
-            raise UserError(f"the number of {name} must be above 0, got {length}")
+    for name, length, most in (
+        ("steps", steps, MOST_STEPS),
+        ("minutes", minutes, MOST_MINUTES),
+        ("epochs", epochs, MOST_STEPS),
+    ):
+        if length is not None and not 0 < length <= most:
+            raise UserError(f"the number of {name} must be above 0 and at most {most:,}, got {length}")
     kind, wished = read_family(family, options)
     asked = {key: _as_asked(value) for key, value in wished.items() if (key, value) != ("augment", "auto")}
     before = start.open_start(start_from, kind) if start_from is not None else None
@@ -131,7 +107,7 @@ def prepare(
     wishes = Wishes(kind, minutes, steps, wished, options, where)
     wishes.check(data, reading.get("size"))
     if out is not None:
-        _check_free(Path(out), overwrite)
+        check_free(Path(out), overwrite)
     foresee = wishes.foresee if before is None or reading.get("size") else None  # else the size is not known yet
     largest = largest_colour_side(minutes, steps, where.type) if epochs is None else DEFAULT_SIDE
     dataset = load_data(data, seed=seed, on_form=foresee, largest_colour=largest, **reading)
@@ -148,6 +124,8 @@ def prepare(
     if epochs is not None:
         one_step = train_set.passes(options.get("accumulate", 1), options.get("batch", kind.batch(dataset)))
         steps = max(1, round(epochs / one_step))
+        if steps > MOST_STEPS:
+            raise UserError(f"{epochs:g} epochs of these data take {steps:,} steps; at most {MOST_STEPS:,} are made")
     tell = reading.get("on_progress") or silent
     plan = kind.plan(PlanRequest(dataset, train_set, minutes, steps, seed, where.type, wished, options, tell))
     reasons = (*plan.reasons, *wishes.notes)
@@ -163,7 +141,7 @@ def prepare(
     config = Config(
         versions={"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()},
         data=DataConfig(
-            name=dataset.name, source=source_of(data),
+            name=dataset.name, source=storable(source_of(data)),
             count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,
             label_counts=tuple(dataset.label_counts()), fingerprint=dataset.fingerprint(),
             reading=kept_reading(reading, dataset),
@@ -175,7 +153,7 @@ def prepare(
             **{key: getattr(training, key) for key in given},
             **({"seed": seed} if seed else {}),
             **asked,
-            **({"from": str(start_from)} if start_from is not None else {}),
+            **({"from": storable(str(start_from))} if start_from is not None else {}),
         },
     )  # fmt: skip
     model = build_model(config)
@@ -188,14 +166,20 @@ def prepare(
     model = model.to(where)
     about = tuple(describe(dataset))
     model.warn()
-    path = _claim(out, dataset.name, overwrite)
+    learner = Learner(model, training)
+    lock = claim(out, dataset.name, overwrite)
+    path = lock.folder
     if out is None and path.name != dataset.name:
         about += (f"this run goes to {path}, because {path.with_name(dataset.name)} is there already",)
-    if keep_data:
-        kept.keep_data(path, dataset)
-    folder.write_config(path, config)
-    learner = Learner(model, training)
-    return Training(Run(config, learner.average.model, path), learner, train_set, held_out, about, reasons, tensorboard)
+    try:
+        folder.write_config(path, config)  # first, as it shows whose the other files are
+        if keep_data:
+            kept.keep_data(path, dataset)
+    except BaseException:
+        sweep(path, whole_run=True)
+        lock.release()
+        raise
+    return Training(Run(config, learner.average.model, path), learner, train_set, held_out, lock, about, reasons, tensorboard)
 
 
 def _as_asked(value: Any) -> Any:

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-import imageio.v3 as iio
 import numpy as np
 import torch
 from PIL import Image
@@ -14,11 +13,13 @@ from torch import Tensor
 
 from reverie.base.distances import energy_distance, nearest
 from reverie.base.errors import ReverieWarning
-from reverie.base.files import atomic
+from reverie.base.files import atomic, own_file
+from reverie.base.noise import image_seeds
 from reverie.data import Dataset, LazyImages, at_once, evaluated_at_once
 from reverie.data.kind import Kind
 from reverie.data.looks import Look, look_at
-from reverie.draw.picture import contact_sheet, dots, figure, headed, plane, save, to_bytes, window, write_film
+from reverie.draw.picture import CLOUDS, contact_sheet, dots, figure, headed, plane, save, to_bytes, window, write_film
+from reverie.families.model import DrawRequest
 from reverie.runs.run import Options, Run
 
 FOLDER, FILM, LABELS = "previews", "film.gif", "labels.png"
@@ -29,11 +30,9 @@ REFERENCE = 256  # data that previews are compared with: held-out ones, and trai
 LABEL_ROWS, LABEL_COLUMNS = 20, 8
 
 
-def quickly(run: Run, label: str | None = None) -> Options:
+def quickly(run: Run) -> Options:
     """Return the options of a quick drawing: few steps, of the model as it is, where it is drawn in steps at all."""
-    if "steps" not in run.config.model_family.options:
-        return {"label": label}
-    return {"label": label, "steps": STEPS, "autoguidance": 1.0}
+    return {"steps": STEPS, "autoguidance": 1.0} if "steps" in run.config.model_family.options else {}
 
 
 def draw(run: Run, n: int) -> Tensor:
@@ -43,6 +42,15 @@ def draw(run: Run, n: int) -> Tensor:
         for frame in run.frames(n, **quickly(run)):
             last = frame
     return last.x0
+
+
+def _sheet(path: Path) -> np.ndarray | None:
+    """Return a sheet that was drawn before, (H, W, 3) uint8, or nothing where the file is no longer one."""
+    try:
+        with Image.open(path, formats=["PNG"]) as image:
+            return np.asarray(image.convert("RGB"))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return None
 
 
 class Previews:
@@ -71,7 +79,7 @@ class Previews:
         z = draw(self.run, evaluated_at_once(self.train.shape, DRAWN[self.train.kind]))
         raw = draw(self.raw, min(SHOWN, len(z)) if self.train.kind == "images" else len(z))
         distance, index = nearest(z, self._blocks())
-        path = self.run.path / FOLDER / f"step-{i:07d}.png"
+        path = own_file(self.run.path, f"{FOLDER}/step-{i:07d}.png")
         if self.train.kind == "images":
             self._sheet(path, z[:SHOWN], raw, index[:SHOWN], distance[:SHOWN])
         else:
@@ -90,7 +98,7 @@ class Previews:
         count = min(len(self.train), len(z))
         data = self.train.batch(torch.arange(count))[0].numpy()
         data = data[np.isfinite(data).all(1)]
-        made = figure(9, 3.3)
+        made = figure(9, 3.3, CLOUDS)
         limits = window(data[:, :2])
         panels = zip(made.subplots(1, 3), (self.run.decode(z), self.run.decode(raw), data), strict=True)
         for (axes, points), title in zip(panels, ("average weights", "raw weights", "training data"), strict=True):
@@ -99,14 +107,24 @@ class Previews:
 
     def finish(self) -> None:
         """Join the sheets to a film, and draw a contact sheet of the labels of a conditional run."""
-        folder = self.run.path / FOLDER
-        paths = sorted(folder.glob("step-*.png"))
-        sheets = [headed(iio.imread(p)[..., :3], f"step {p.stem.removeprefix('step-').lstrip('0') or 0}") for p in paths]
+        run = self.run.path
+        paths = [own_file(run, f"{FOLDER}/{path.name}") for path in sorted((run / FOLDER).glob("step-*.png"))]
+        read = [(path, sheet) for path in paths if (sheet := _sheet(path)) is not None]
+        sheets = [headed(sheet, f"step {path.stem.removeprefix('step-').lstrip('0') or 0}") for path, sheet in read]
         if len(sheets) > 1 and len({s.shape for s in sheets}) == 1:
-            write_film(folder / FILM, sheets, per_second=3)
+            write_film(own_file(run, f"{FOLDER}/{FILM}"), sheets, per_second=3)
         names = self.run.config.data.labels[:LABEL_ROWS]
         if self.train.kind == "images" and names:
-            rows = [self.run.sample(LABEL_COLUMNS, **quickly(self.run, name)).x for name in names]
             titles = [name for name in names for _ in range(LABEL_COLUMNS)]
-            with atomic(folder / LABELS) as aside:
-                Image.fromarray(contact_sheet(to_bytes(np.concatenate(rows)), titles, columns=LABEL_COLUMNS)).save(aside)
+            with atomic(own_file(run, f"{FOLDER}/{LABELS}")) as aside:
+                Image.fromarray(contact_sheet(to_bytes(self._labelled(len(names))), titles, columns=LABEL_COLUMNS)).save(aside)
+
+    def _labelled(self, labels: int) -> np.ndarray:
+        """Draw the images of the first labels, one label after the other: each has the same noise."""
+        seeds, cond = image_seeds(0, LABEL_COLUMNS).repeat(labels), torch.arange(labels).repeat_interleave(LABEL_COLUMNS)
+        options = quickly(self.run)
+        parts = []
+        for part in torch.arange(len(seeds)).split(self.run.batch_size()):
+            *_, last = self.run.model.frames(DrawRequest(seeds[part], cond[part], options=options))
+            parts.append(self.run.decode_final(last))
+        return np.concatenate(parts)

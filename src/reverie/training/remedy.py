@@ -23,7 +23,7 @@ from reverie.runs.folder import read_config
 from reverie.runs.run import Run
 from reverie.training.patient import Sizes
 
-GROWS = {"mlp": "hidden", "transformer": "dim"}  # the option that makes a network larger where there is no preset
+GROWS = {"mlp": "hidden", "rbf": "hidden", "transformer": "dim"}  # what makes a network larger where there is no preset
 APART = 1.5  # in parameters, from which a network is another size
 
 
@@ -65,6 +65,7 @@ def _counts(network: Spec) -> Iterator[tuple[int, str]]:
 
 def sizes(network: Spec) -> Sizes:
     """Return the next smaller and larger network of the same design, and one that folds fewer pixels."""
+    network = complete(NETWORKS, network, "network")  # runs are kept without options that came later
     mine, counts = _parameters(network), list(_counts(network))
     smaller = max((pair for pair in counts if pair[0] * APART < mine), default=(0, None))[1]
     larger = min((pair for pair in counts if pair[0] > APART * mine), default=(0, None))[1]

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from reverie.base.errors import UserError
-from reverie.base.spec import parse
+from reverie.base.spec import one_line, parse
 from reverie.data.memory import DataSource
 from reverie.runs import folder
-from reverie.runs.config import Config, build_model
+from reverie.runs.config import Config, TrainingConfig, build_model
+from reverie.runs.lock import Lock
 from reverie.runs.reread import CHOSEN, placed, reread
 from reverie.runs.run import Run, choose_device
 from reverie.training import checkpoints, start
 from reverie.training import tensorboard as events
+from reverie.training.claim import check_own, sweep
 from reverie.training.learner import Learner
 from reverie.training.trainer import Training
 
@@ -32,7 +37,11 @@ def _longer(run: Run, minutes: float | None, steps: int | None) -> Config:
         length = {"minutes": rows[-1]["seconds"] / 60 + (minutes if minutes is not None else (steps or 0) / per_minute)}
     else:
         length = {"steps": rows[-1]["i"] + (steps if steps is not None else max(1, round((minutes or 0) * per_minute)))}
-    return run.config.model_copy(update={"training": now.model_copy(update=length)})
+    try:
+        training = TrainingConfig.model_validate({**now.model_dump(), **length})
+    except ValidationError as error:
+        raise UserError(f"cannot go on for so long: {one_line(error)}") from None
+    return run.config.model_copy(update={"training": training})
 
 
 def _differences(config: Config, given: Mapping[str, Any]) -> list[str]:
@@ -82,31 +91,38 @@ def resume(
     """
     path, where = Path(path), choose_device(device)
     events.check(tensorboard)
-    config = folder.read_config(path)
-    if not extend:
-        given |= {key: value for key, value in (("minutes", minutes), ("steps", steps)) if value is not None}
-    if changed := _differences(config, given):
-        raise UserError(f"{path} was begun with other settings: {'; '.join(changed)}; leave them out, or train a new run")
-    model, fresh = build_model(config), checkpoints.is_untrained(path)
-    if fresh:
-        start.carry_again(model, config)
-    learner = Learner(model.to(where), config.training)
-    with checkpoints.locked(path):
+    folder.check_run(path)
+    with ExitStack() as stack:
+        lock = Lock(path)
+        stack.callback(lock.release)
+        check_own(path)
+        sweep(path)
+        config = folder.read_config(path)
+        if not extend:
+            given |= {key: value for key, value in (("minutes", minutes), ("steps", steps)) if value is not None}
+        if changed := _differences(config, given):
+            raise UserError(f"{path} was begun with other settings: {'; '.join(changed)}; leave them out, or train a new run")
+        checkpoints.check_fit(path, config)
+        model, fresh = build_model(config), checkpoints.is_untrained(path)
+        if fresh:
+            start.carry_again(model, config)
+        learner = Learner(model.to(where), config.training)
         complaints = [] if fresh else checkpoints.restore(path, learner)
-    run = Run(config, learner.average.model, path)
-    if not config.model_family.learns_by_steps and (extend or any(row["fraction"] == 1 for row in run.metrics())):
-        raise UserError(f"{path} is of the family {config.family.name}, which is fitted at once; nothing is left to do")
-    if extend:
-        run.config = config = _longer(run, minutes, steps)
-    t = config.training
-    if max(learner.i / (t.steps or math.inf), learner.seconds / 60 / (t.minutes or math.inf)) >= 1:
-        raise UserError(f"{path} is finished; go on for longer with --extend --minutes 10, say")
-    dataset = reread(config.data, folder=path, data=data, data_dir=data_dir, strict=strict, on_progress=on_progress)
-    run.config = config = config.model_copy(update={"data": placed(config.data, data, data_dir)})
-    with checkpoints.locked(path):
+        run = Run(config, learner.average.model, path)
+        if not config.model_family.learns_by_steps and (extend or any(row["fraction"] == 1 for row in run.metrics())):
+            raise UserError(f"{path} is of the family {config.family.name}, which is fitted at once; nothing is left to do")
+        if extend:
+            run.config = config = _longer(run, minutes, steps)
+        t = config.training
+        if max(learner.i / (t.steps or math.inf), learner.seconds / 60 / (t.minutes or math.inf)) >= 1:
+            raise UserError(f"{path} is finished; go on for longer with --extend --minutes 10, say")
+        dataset = reread(config.data, folder=path, data=data, data_dir=data_dir, strict=strict, on_progress=on_progress)
+        run.config = config = config.model_copy(update={"data": placed(config.data, data, data_dir)})
         folder.keep_rows(path, -1 if fresh else learner.i)
         folder.write_config(path, config)
-    train_set, held_out = dataset.split(config.data.seed)
-    begun = f"{path} was stopped before its first checkpoint, so it starts at step 0"
-    about = (*complaints, begun if fresh else f"continuing at step {learner.i:,}")
-    return Training(run, learner, train_set, held_out, about, (), tensorboard)
+        train_set, held_out = dataset.split(config.data.seed)
+        begun = f"{path} was stopped before its first checkpoint, so it starts at step 0"
+        about = (*complaints, begun if fresh else f"continuing at step {learner.i:,}")
+        training = Training(run, learner, train_set, held_out, lock, about, (), tensorboard, new=False)
+        stack.pop_all()  # the lock is the training's now
+        return training

@@ -11,18 +11,19 @@ import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError
+from reverie.base.files import own_file
 from reverie.base.spec import Spec
+from reverie.base.visible import storable
 from reverie.data import Dataset
 from reverie.data.augment import told_entries
 from reverie.data.kind import described, kind_of
-from reverie.families.diffusion.family import OF_THE_DATA
+from reverie.families.diffusion.family import NET, OF_THE_DATA
 from reverie.families.diffusion.settings import settings_of
 from reverie.families.model import Family, Model
 from reverie.runs import folder
 from reverie.runs.config import Config, StartConfig
 from reverie.runs.run import Run, load
 
-NET = "denoiser.net."
 LABELS, TOLD, BIAS = f"{NET}label.table", f"{NET}told.weight", f"{NET}tell.2.bias"
 LEAST_FITTING = 0.5  # of the weights must fit, or the run is no start
 RATE = 0.5  # of the usual learning rate
@@ -88,8 +89,9 @@ def check_shape(run: Run, dataset: Dataset) -> None:
 
 def record(run: Run) -> StartConfig:
     """Return what a run says of the one it started from: where it was, and a hash of its weights."""
-    content = (run.path / folder.WEIGHTS_FILE).read_bytes()
-    return StartConfig(run=str(Path(run.path).resolve()), weights=hashlib.sha256(content).hexdigest()[:16])
+    with own_file(run.path, folder.WEIGHTS_FILE).open("rb") as file:
+        weights = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return StartConfig(run=storable(str(Path(run.path).resolve())), weights=weights)
 
 
 def carry_again(model: Model, config: Config) -> None:

@@ -39,14 +39,14 @@ class Verdict:
 def _shown(config: Config, look: Mapping[str, float]) -> str:
     """Say what is amiss with the previews beside the data; nothing where nothing is."""
     if config.data.kind == "points":
-        far = look["nearest"]
+        far = look.get("nearest", 1.0)
         return f"samples lie {far:.2g} times as far from the closest training datum as held-out data do" if far > FAR else ""
-    if look["noise"] > NOISY:
+    detail, spread = look.get("detail", 1.0), look.get("spread", 1.0)  # older runs tell less
+    if look.get("noise", 0.0) > NOISY:
         return NOISE
-    if not SHARP[0] <= look["detail"] <= SHARP[1]:
-        name = "blurred" if look["detail"] < 1 else "rough"
-        return f"the previews are {name}, with {look['detail']:.0%} of the data's fine detail"
-    return f"the previews are alike, with {look['spread']:.0%} of the data's spread" if look["spread"] < VARIED else ""
+    if not SHARP[0] <= detail <= SHARP[1]:
+        return f"the previews are {'blurred' if detail < 1 else 'rough'}, with {detail:.0%} of the data's fine detail"
+    return f"the previews are alike, with {spread:.0%} of the data's spread" if spread < VARIED else ""
 
 
 def _health(findings: Sequence[Finding], steps: int, noise: bool) -> str:
@@ -119,7 +119,8 @@ def _fitted(run: Run, rows: Sequence[Row], findings: Sequence[Finding]) -> tuple
     last, path = rows[-1], shlex.quote(str(run.path))
     rounds = f"{last['i']:,} round{'s' * (last['i'] != 1)}"
     fitted = f"{_time(last['seconds'])} on {run.config.data.count:,} {run.kind}, fitted in {rounds}"
-    cost = f"held-out data cost {last['held_out']:.4f} nats for each dimension, training data {last['seen']:.4f}"
+    cost = f"held-out data cost {last['held_out']:.4f} nats for each dimension"
+    cost += f", training data {last['seen']:.4f}" if "seen" in last else ""
     return health, f"{fitted}: {cost}", f"next: measure it beside another family: reverie evaluate {path} OTHER-RUN"
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from reverie.base.errors import UserError
+from reverie.base.files import own_file
 from reverie.families.diffusion.levels import T_RANGES
 from reverie.runs.step import Step
 
@@ -32,7 +33,7 @@ def recorder(run: Path, wanted: bool) -> Iterator[Callable[[Step], None]]:
         return
     from tensorboardX import SummaryWriter
 
-    writer = SummaryWriter(str(run / FOLDER))
+    writer = SummaryWriter(str(own_file(run, f"{FOLDER}/events").parent))
 
     def record(step: Step) -> None:
         for name, value in scalars(step):

@@ -4,71 +4,61 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import torch
 
 from reverie.base.allocator import keep_freed_memory
 from reverie.base.busy import few_threads_when_busy
 from reverie.base.errors import UserError
-from reverie.base.files import reason
+from reverie.base.files import own_file, reason
 from reverie.base.signals import Stopped, stop_requests
 from reverie.data import Dataset
 from reverie.draw.picture import loss_curve, save
 from reverie.families.model import TrainedModel
 from reverie.runs import folder
-from reverie.runs.classifier import CLASSIFIER_FILE
-from reverie.runs.kept import KEPT_DATA
+from reverie.runs.lock import Lock
 from reverie.runs.run import Run
 from reverie.runs.step import Step
+from reverie.runs.weights import write_weights
 from reverie.training import checkpoints
 from reverie.training.autoguide import EARLY, choose_autoguidance
+from reverie.training.claim import LOSS_PICTURE, sweep
 from reverie.training.learner import Learner
 from reverie.training.loop import fit
-from reverie.training.previews import FOLDER as PREVIEWS
 from reverie.training.previews import Previews
-from reverie.training.tensorboard import FOLDER as EVENTS
 from reverie.training.tensorboard import recorder
 from reverie.training.watch import Doctor
 
-LOSS_PICTURE = "loss.png"
-RUN_FILES = (
-    folder.CONFIG, folder.WEIGHTS_FILE, folder.EARLY_FILE, folder.METRICS, LOSS_PICTURE, checkpoints.LOCK, CLASSIFIER_FILE,
-    KEPT_DATA,
-)  # fmt: skip
-RUN_FOLDERS = (PREVIEWS, checkpoints.FOLDER, EVENTS)
 SMALL_NETWORK = 100_000  # parameters below which one thread is as quick as several
 WRITE_SHARE = 0.02  # of the training time, at most, goes into checkpoints
-
-
-def clear(path: Path) -> None:
-    """Remove the files of a run, and nothing else, from a folder."""
-    for file in RUN_FILES:
-        (path / file).unlink(missing_ok=True)
-    for name in RUN_FOLDERS:
-        shutil.rmtree(path / name, ignore_errors=True)
 
 
 @dataclass
 class Training:
     """A training that is ready to start, or to go on: iterate over it for its reports.
 
-    A checkpoint is written every now and then, at the end, and when the iteration is broken off.
+    A checkpoint is written every now and then, at the end, and when the iteration is broken off.  The run folder is locked
+    from the start until then, or until the training is closed, forgotten, or prepared again by the same program.
     """
 
     run: Run
     learner: Learner
     train: Dataset
     held_out: Dataset
+    lock: Lock
     about: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     tensorboard: bool = False
+    new: bool = True  # whether it began this run, and does not go on with one
     begun: bool = field(default=False, init=False)
+
+    def close(self) -> None:
+        """Give a training up that was not begun, so that another one can take its place."""
+        self.lock.release()
 
     def introduction(self) -> Iterator[str]:
         """Say what will be trained on what, and why, a line each."""
@@ -88,12 +78,12 @@ class Training:
         return f"reverie train --resume {shlex.quote(str(self.run.path))}"
 
     def __iter__(self) -> Iterator[Step]:
-        if self.begun:
-            raise UserError(f"the training of {self.run.path} has been run already; prepare a new one")
+        if self.begun or not self.lock.held:
+            raise UserError(f"the training of {self.run.path} has been run or closed already; prepare a new one")
         self.begun = True
         path, learner = self.run.path, self.learner
         with ExitStack() as stack:
-            stack.enter_context(checkpoints.locked(path))
+            stack.enter_context(self.lock)
             stop = stack.enter_context(stop_requests())
             record = stack.enter_context(recorder(path, self.tensorboard))
             if sum(p.numel() for p in learner.model.parameters()) < SMALL_NETWORK:
@@ -118,7 +108,7 @@ class Training:
             finally:
                 self._leave(whole)
             if stop():
-                raise Stopped(stop.by)
+                raise Stopped()
 
     def kept(self) -> str:
         """Say which checkpoint is there and how to go on from it."""
@@ -128,15 +118,15 @@ class Training:
     def _leave(self, whole: bool) -> None:
         """Keep the state, if it is between two steps, and draw the curves."""
         path, learner = self.run.path, self.learner
-        if not learner.i:
-            clear(path)  # nothing was learned: leave no folder that looks like a run
-            with suppress(OSError):
-                path.rmdir()
-        elif whole and path.is_dir() and learner.is_finite():
+        if not self.lock.held or not path.is_dir():
+            return
+        if not learner.i and self.new:
+            sweep(path, whole_run=True)  # nothing was learned: leave no folder that looks like a run
+        elif learner.i and whole and learner.is_finite():
             between = {"last": learner.last} if learner.window else {}
             checkpoints.write(path, learner.snapshot(), {"good": learner.good, **between})
-            folder.write_weights(path, learner.average.model)
-            save(loss_curve(self.run.metrics()), path / LOSS_PICTURE)
+            write_weights(path, self.run.config, learner.average.model)
+            save(loss_curve(self.run.metrics()), own_file(path, LOSS_PICTURE))
 
     def _work(self, stop: Callable[[], bool], mind_threads: Callable[[], None]) -> Iterator[Step]:
         run, learner, settings = self.run, self.learner, self.run.config.training
@@ -145,9 +135,9 @@ class Training:
         keeps_early = run.kind == "images" and isinstance(run.model, TrainedModel)
         best = min((row["held_out"] for row in doctor.rows if "held_out" in row), default=float("inf"))
         writing = WRITE_SHARE * learner.seconds
-        with (run.path / folder.METRICS).open("a") as file:
+        with own_file(run.path, folder.METRICS).open("a", encoding="utf-8") as file:
             for report in fit(learner, self.train, self.held_out, settings, stop, mind_threads):
-                if not (run.path / folder.CONFIG).exists():
+                if not self.lock.held or not (run.path / folder.CONFIG).exists():
                     raise UserError(f"the run folder {run.path} was removed, so the training stopped at step {learner.i:,}")
                 step = doctor.visit(report)
                 for row in step.as_rows():
@@ -156,13 +146,13 @@ class Training:
                 began = time.monotonic()
                 early = run.path / folder.EARLY_FILE
                 if keeps_early and step.loss is not None and step.fraction >= EARLY and not early.exists():
-                    folder.write_weights(run.path, run.model, folder.EARLY_FILE)
+                    write_weights(run.path, run.config, run.model, folder.EARLY_FILE)
                 if step.held_out is not None and step.held_out < best:
                     best = step.held_out
                     checkpoints.write(run.path, learner.last, name=checkpoints.BEST)
                 if step.loss is not None and writing <= WRITE_SHARE * step.seconds:
                     checkpoints.write(run.path, learner.good if learner.good.facts.i else learner.last)
-                    folder.write_weights(run.path, run.model)
+                    write_weights(run.path, run.config, run.model)
                 writing += time.monotonic() - began
                 yield step
         if not stop():

@@ -37,7 +37,7 @@ def network_facts(run: Run, data: Tensor) -> NetworkFacts:
         return NetworkFacts()
     return NetworkFacts(
         model.denoiser.schedule, linear_filter(model, model.encode(data.to(model.device))),
-        first_map(model) if model.kind == "images" else None, sizes(run.diffusion_settings.network),
+        first_map(model) if model.kind == "images" else None, lambda: sizes(run.diffusion_settings.network),
     )  # fmt: skip
 
 

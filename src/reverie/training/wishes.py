@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,13 +15,13 @@ from reverie.base.errors import UserError
 from reverie.base.spec import one_line
 from reverie.data import DATASETS, Dataset, evaluated_at_once
 from reverie.data.fitting import said, whole_side
-from reverie.data.folder import MEMORY_LIMIT
 from reverie.data.memory import DataSource, in_memory
 from reverie.data.pixels import parse_size
+from reverie.data.room import MEMORY_LIMIT
 from reverie.families.diffusion.levels import LOOKED_AT, OPTIMUM_MOST
 from reverie.families.model import Family
 from reverie.runs.config import TrainingConfig
-from reverie.training.footprint import BYTES, Footprint, available
+from reverie.training.footprint import BYTES, Footprint, available, footprint
 
 MEMORY_SHARE = 0.9  # of the memory that can be had
 SMALLER = (7 / 8, 3 / 4, 5 / 8, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8, 1 / 16)  # shares of the size that are tried
@@ -62,7 +61,7 @@ class Wishes:
     def footprint_of(self, form: Dataset) -> Footprint | None:
         """Return what the network for data of a form takes; it refuses a shape that it cannot take."""
         network = self.family.network(form, self.minutes, self.steps, self.wished)
-        return Footprint(network, form.shape) if network is not None else None
+        return footprint(network, form.shape) if network is not None else None
 
     def foresee(self, form: Dataset) -> None:
         """Look at the form of data that have not been read: refuse what cannot be, or choose smaller batches."""
@@ -129,12 +128,3 @@ def _form(channels: int, height: int, width: int, count: int = 1, labels: tuple[
 
 def _gigabytes(count: int) -> str:
     return f"{count / GIGABYTE:.1f} GB" if count < 10 * GIGABYTE else f"{count / GIGABYTE:,.0f} GB"
-
-
-def check_folder(path: Path) -> None:
-    """Refuse a folder that could not be made or written to; nothing is made yet."""
-    there = next(place for place in (path, *path.resolve().parents) if place.exists())
-    if not there.is_dir():
-        raise UserError(f"cannot write to the folder {path}: {there} is not a folder; choose another one with --out")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write to the folder {path}: permission denied; choose another one with --out")

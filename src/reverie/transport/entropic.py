@@ -159,28 +159,28 @@ def solve(
 def _settle(soft: SoftMin, g: Tensor, tolerance: float, most: int, errors: list[float]) -> tuple[Tensor, Tensor]:
     """Iterate g -> columns(rows(g)) at one epsilon; add the errors to the list and return the last potentials.
 
-    A plain step never lowers the dual value <a, f> + <b, g>; an accelerated one that does is taken back.
+    A plain step never lowers the dual value <a, f> + <b, g>; an accelerated one that does is taken back at once, so that where
+    the iteration ends it is never at a guess that failed.
     """
     a, b = soft.problem.a, soft.problem.b
     anderson = Anderson(b, MEMORY)
-    best = torch.full_like(a[..., 0], -torch.inf)
-    plain, guessed = g, False  # rounding alone may lower a plain step's value, which must not hold it up
+    best, guessed = torch.full_like(a[..., 0], -torch.inf), False  # rounding alone may lower a plain step's value: no reason
+    before: tuple[Tensor, Tensor, Tensor] | None = None
     for k in range(most):
         f = soft.rows(g)
         mapped = soft.columns(f)
+        parts = torch.cat([a * f, b * g], -1)
+        dual, rounding = parts.sum(-1), 64 * torch.finfo(parts.dtype).eps * parts.abs().sum(-1)
+        worse = guessed & ~(dual >= best - rounding)
+        failed = before is not None and bool(worse.any())
+        if before is not None and failed:
+            anderson.forget()
+            f, g, mapped = (torch.where(worse[..., None], *both) for both in zip(before, (f, g, mapped), strict=True))
         errors.append(_error(soft, g, mapped))
         if errors[-1] <= tolerance or k == most - 1:
             break
-        parts = torch.cat([a * f, b * g], -1)
-        dual, rounding = parts.sum(-1), 64 * torch.finfo(parts.dtype).eps * parts.abs().sum(-1)
-        worse = guessed & (dual < best - rounding)
-        if worse.any():
-            anderson.forget()
-            g, guessed = torch.where(worse[..., None], plain, mapped), False
-        else:
-            g, guessed = anderson.next(g, mapped), True
-        plain = torch.where(worse[..., None], plain, mapped)
-        best = torch.maximum(best, dual)
+        before, best = (f, g, mapped), torch.where(worse, best, torch.maximum(best, dual))
+        g, guessed = (mapped, False) if failed else (anderson.next(g, mapped), True)
     return f, g
 
 

@@ -21,6 +21,7 @@ from reverie.autodiff.sparse.evaluate import (
     sparse_hessian,
     sparse_jacobian,
 )
+from reverie.autodiff.sparse.exact import exact_color
 from reverie.autodiff.sparse.order import ORDERS
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "detect",
     "diagonal",
     "divergence",
+    "exact_color",
     "hutchinson",
     "probed",
     "recorded_jacobian",

@@ -12,6 +12,7 @@ from scipy import sparse
 from reverie.autodiff.sparse import greedy
 from reverie.autodiff.sparse.order import ORDERS, Graph, intersections, without_diagonal
 from reverie.autodiff.sparse.recover import Recovery, recovery
+from reverie.autodiff.sparse.way import Detected
 from reverie.base.errors import UserError, pick
 
 NONE = -1  # the colour of a row or column that takes part in no product
@@ -59,6 +60,7 @@ def _nothing(n: int) -> np.ndarray:
 
 Colors = tuple[np.ndarray, np.ndarray]
 Ordering = Callable[[Graph, int, int], np.ndarray]
+Solve = Callable[[sparse.csr_array, Ordering, int], Colors]
 
 
 def _columns(pattern: sparse.csr_array, order: Ordering, seed: int) -> Colors:
@@ -109,7 +111,7 @@ def _with_rows(pattern: sparse.csr_array, chosen: np.ndarray) -> sparse.csr_arra
     return sparse.csr_array((np.ones(int(kept.sum()), bool), pattern.indices[kept], pointers), shape=pattern.shape)
 
 
-def _symmetric(method: Callable[[sparse.csr_array, np.ndarray], np.ndarray], what: str) -> Any:
+def _symmetric(method: Callable[[sparse.csr_array, np.ndarray], np.ndarray], what: str) -> Solve:
     def solve(pattern: sparse.csr_array, order: Ordering, seed: int) -> Colors:
         rows, columns = pattern.shape
         mirrored: Any = pattern.T.tocsr()
@@ -121,6 +123,19 @@ def _symmetric(method: Callable[[sparse.csr_array, np.ndarray], np.ndarray], wha
     return solve
 
 
+def _star(pattern: sparse.csr_array, order: Ordering, seed: int) -> Colors:
+    """Colour greedily for stars, or take the columns' colours if they are fewer: at distance 2 all paths have three colours.
+
+    Columns need as many colours as the fullest row has entries, so where stars need no more there is nothing to gain.
+    """
+    found = _symmetric(greedy.star, "star")(pattern, order, seed)
+    n = pattern.shape[0]
+    filled = sparse.csr_array(pattern + sparse.eye_array(n, dtype=bool, format="csr"))
+    if _total(found) <= np.diff(filled.indptr).max(initial=0):
+        return found
+    return min(found, _columns(filled, order, seed), key=_total)
+
+
 def _diagonal(pattern: sparse.csr_array, order: Ordering, seed: int) -> Colors:
     rows, columns = pattern.shape
     if rows != columns:
@@ -129,11 +144,11 @@ def _diagonal(pattern: sparse.csr_array, order: Ordering, seed: int) -> Colors:
     return greedy.distance_one(graph, order(lambda: graph, rows, seed)), _nothing(rows)
 
 
-PROBLEMS: dict[str, Callable[[sparse.csr_array, Ordering, int], Colors]] = {
+PROBLEMS: dict[str, Solve] = {
     "columns": _columns,  # distance-2 colouring of columns: products J v
     "rows": _rows,  # distance-2 colouring of rows: products u^T J
     "both": _both,  # full rows by products with rows, the others by products with columns
-    "star": _symmetric(greedy.star, "star"),  # symmetric, every entry read directly
+    "star": _star,  # symmetric, every entry read directly
     "acyclic": _symmetric(greedy.acyclic, "acyclic"),  # symmetric, entries found by substitution along trees
     "diagonal": _diagonal,  # only the diagonal: distance-1 colouring
 }
@@ -147,6 +162,9 @@ def as_pattern(matrix: Any) -> sparse.csr_array:
     csr = sparse.csr_array(given).astype(bool)
     csr.sum_duplicates()
     csr.eliminate_zeros()
+    if isinstance(matrix, Detected):
+        csr = Detected(csr)
+        csr.way = matrix.way
     return csr
 
 

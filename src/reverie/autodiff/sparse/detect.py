@@ -13,6 +13,7 @@ from reverie.autodiff.second import of_one_number
 from reverie.autodiff.sparse.color import color
 from reverie.autodiff.sparse.rules import rule_of
 from reverie.autodiff.sparse.tracer import Pattern, Tracer, empty, links
+from reverie.autodiff.sparse.way import Detected, Reads, Way
 from reverie.base.errors import UserError, pick
 
 Function = Callable[[Tensor], Tensor]
@@ -26,14 +27,17 @@ def _checked(y: Tensor) -> Tensor:
 
 
 def _traced(f: Function, x: Tensor) -> Pattern:
-    """Follow index sets through f.  It holds for every x that takes the same branches of f."""
-    with Tracer(x.numel(), rule_of) as tracer, torch.no_grad():
+    """Follow index sets through f.  It holds for every x at which f goes the same way, which it tells if values decide."""
+    with torch.no_grad(), Tracer(x.numel(), rule_of) as tracer, Reads(tracer.deciders):
         base = x.detach().clone(memory_format=torch.contiguous_format)
         tracer.write(base, sparse.eye_array(x.numel(), dtype=bool, format="csr"))
         y = _checked(f(base))
         rows = tracer.rows(y)
     tracer.warn_of_unknown()
-    return rows if rows is not None else empty(y.numel(), x.numel())
+    found = Detected(rows if rows is not None else empty(y.numel(), x.numel()))
+    if tracer.deciders:
+        found.way = Way(x.detach().clone(), tuple(dict.fromkeys(tracer.deciders)))
+    return found
 
 
 def _probed(f: Function, x: Tensor) -> Pattern:
@@ -77,9 +81,12 @@ MATRICES: dict[str, Callable[[Function], Function]] = {"jacobian": lambda f: f, 
 def detect(f: Function, x: Tensor, matrix: str = "jacobian", method: str = "global") -> Pattern:
     """Return the sparsity pattern of the Jacobian or Hessian of f as a boolean scipy.sparse.csr_array.
 
-    "global" follows index sets through the operations: it has every entry that can be non-zero at any x with the same
-    shape and branches, and any values of constants, and names operations it does not know.  "local" has the entries that
-    are not zero at x.  A Hessian's pattern is the Jacobian's of the gradient.  x of any shape; (numel of f(x), numel of x).
+    "global" follows index sets through the operations: it has every entry that can be non-zero at any x of the same shape
+    at which f does the same operations, and any values of constants, and names operations it does not know.  Indices and
+    conditions that are made of x, as by sorting, stand for all places they could mean.  Where values of x decide about the
+    operations themselves, by an `if` or a mask that selects more or fewer, a plan made of the pattern compares the way f
+    goes and refuses an x at which it is another.  "local" has the entries that are not zero at x, and holds there alone.
+    A Hessian's pattern is the Jacobian's of the gradient.  x of any shape; (numel of f(x), numel of x).
     """
     if not x.is_floating_point():
         raise UserError(f"detect needs an x of floating-point numbers, got {x.dtype}; use x.double()")
@@ -88,8 +95,7 @@ def detect(f: Function, x: Tensor, matrix: str = "jacobian", method: str = "glob
     if not x.numel():
         return empty(0 if matrix == "hessian" else _checked(f(x)).numel(), 0)
     found = pick(METHODS, method, "method of detection")(pick(MATRICES, matrix, "matrix")(f), x)
-    if matrix == "hessian":
-        found = found + found.T
-    found = sparse.csr_array(found)
-    found.sort_indices()
-    return found
+    result = Detected(found + found.T if matrix == "hessian" else found)
+    result.way = found.way if isinstance(found, Detected) else None
+    result.sort_indices()
+    return result

@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from reverie.autodiff.sparse.color import Coloring, color
 from reverie.autodiff.sparse.decompress import FORMATS, as_torch, decompress, seeds
 from reverie.autodiff.sparse.detect import Function, detect
+from reverie.autodiff.sparse.way import same_way
 from reverie.base.errors import UserError, pick
 
 CHUNK = 64  # products that run at once
@@ -50,6 +51,7 @@ def _gives(outputs: int, wanted: int) -> None:
 
 
 def _fits(coloring: Coloring, x: Tensor, allowed: tuple[str, ...]) -> None:
+    """Refuse a plan that is for another number of inputs or another problem."""
     if coloring.pattern.shape[1] != x.numel():
         raise UserError(
             f"the plan is for {coloring.pattern.shape[1]:,} inputs and x has {x.numel():,}; make one with color(detect(f, x))"
@@ -77,8 +79,11 @@ def sparse_jacobian(f: Function, x: Tensor, plan: Coloring | None = None, format
     plan: a colouring to be used again and again, color(detect(f, x)) if not given; format: "torch" (COO, differentiable)
     or "scipy"; chunk: how many products run at once.
     """
-    plan = color(detect(f, x)) if plan is None else plan
-    _fits(plan, x, ANY)
+    if plan is None:
+        plan = color(detect(f, x))
+    else:
+        _fits(plan, x, ANY)
+        same_way(plan.pattern, f, x)
     return pick(FORMATS, format, "format")(plan, _values(f, x, plan, chunk))
 
 
@@ -91,6 +96,7 @@ def recorded_jacobian(f: Function, x: Tensor, plan: Coloring | None = None) -> C
     """
     plan = color(detect(f, x)) if plan is None else plan
     _fits(plan, x, ANY)
+    same_way(plan.pattern, f, x)
     graph = make_fx(lambda x: _values(f, x, plan, CHUNK))(x.contiguous())  # strides are recorded too
     graph.graph.eliminate_dead_code()  # the products carry the value of f along, which nobody asks for
     graph.recompile()
@@ -101,6 +107,7 @@ def recorded_jacobian(f: Function, x: Tensor, plan: Coloring | None = None) -> C
                 f"this Jacobian was recorded for {tuple(x.shape)} {x.dtype} on {x.device}, and x is {tuple(x_new.shape)}"
                 f" {x_new.dtype} on {x_new.device}; record it anew"
             )
+        same_way(plan.pattern, f, x_new)
         return as_torch(plan, graph(x_new.contiguous()))
 
     return jacobian
@@ -109,11 +116,17 @@ def recorded_jacobian(f: Function, x: Tensor, plan: Coloring | None = None) -> C
 def sparse_hessian(f: Function, x: Tensor, plan: Coloring | None = None, format: str = "torch", chunk: int = CHUNK) -> Any:
     """Return the Hessian of a scalar f at x as a sparse matrix, (numel of x, numel of x), by forward on reverse.
 
-    plan: color(detect(f, x, "hessian"), "star") if not given; otherwise as in sparse_jacobian.
+    plan: of color(detect(f, x, "hessian"), problem) for "star" or "columns", which may do with fewer where diagonal entries
+    are missing, if not given; otherwise as in sparse_jacobian.
     """
-    plan = color(detect(f, x, "hessian"), "star") if plan is None else plan
-    _fits(plan, x, (*ANY, "star", "acyclic"))
-    return pick(FORMATS, format, "format")(plan, _values(grad(f), x, plan, chunk))
+    slope = grad(f)
+    if plan is None:
+        pattern = detect(f, x, "hessian")
+        plan = min((color(pattern, problem) for problem in ("star", "columns")), key=lambda c: c.number)
+    else:
+        _fits(plan, x, (*ANY, "star", "acyclic"))
+        same_way(plan.pattern, slope, x)
+    return pick(FORMATS, format, "format")(plan, _values(slope, x, plan, chunk))
 
 
 def diagonal(f: Function, x: Tensor, plan: Coloring | None = None, chunk: int = CHUNK) -> Tensor:
@@ -124,6 +137,7 @@ def diagonal(f: Function, x: Tensor, plan: Coloring | None = None, chunk: int = 
     """
     plan = color(detect(f, x[:1]), "diagonal") if plan is None else plan
     _fits(plan, x[:1], ("diagonal",))
+    same_way(plan.pattern, f, x)
     columns, _ = seeds(plan, x.device, x.dtype)
     members = max(1, chunk // max(1, len(x)))
 

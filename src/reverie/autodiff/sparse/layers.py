@@ -87,7 +87,7 @@ def _product(first: str, second: str, added_to: str | None = None) -> Rule:
         together = merged(call.rows(first), grouped((*batch, rows, inner), [len(batch) + 1]))
         parts = [fitted(together, (*batch, rows, 1), shape)]
         if (found := call.rows(second)) is not None:
-            if a.layout == torch.strided:
+            if a.layout == torch.strided or call.varies(a):
                 together = merged(found, grouped((*batch, inner, columns), [len(batch)]))
                 parts.append(fitted(together, (*batch, 1, columns), shape))
             else:  # a sparse constant couples only what it has entries for

@@ -19,6 +19,14 @@ from reverie.base.errors import ReverieWarning, UserError
 
 Pattern = sparse.csr_array  # boolean: (numbers of a tensor, inputs)
 
+LIKE = (  # operations that take the form of a tensor, or its place, and none of its values
+    "empty_like zeros_like ones_like full_like rand_like randn_like new_empty new_empty_strided new_zeros new_ones new_full"
+    " zero"
+)
+NEW = {f"aten::{name}" for name in [*LIKE.split(), "zero_"]}
+DECIDES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+TO_SPARSE = {"aten::to_sparse", "aten::_to_sparse", "aten::_coalesce"}  # of so many entries as are not zero or not alike
+MASKS = (torch.bool, torch.uint8)
 STAYS = {  # writes in place that change only how a tensor looks at its storage
     f"aten::{name}_" for name in ("unsqueeze", "squeeze", "t", "transpose", "as_strided", "detach")
 }
@@ -86,6 +94,10 @@ class Call:
         value = self.args.get(name)
         return self.tracer.rows(value) if isinstance(value, Tensor) else None
 
+    def varies(self, tensor: Tensor) -> bool:
+        """Whether the values of a tensor are made of x, if only as an index or a condition."""
+        return self.tracer.knows(tensor)
+
 
 Rule = Callable[[Call], list[Pattern | None]]
 
@@ -100,7 +112,8 @@ class Tracer(TorchDispatchMode):
     """Follows index sets through every operation while it is active.
 
     Patterns belong to storages, one row for each number stored, so that views, writes in place and the copies that
-    reverse mode keeps for itself need no rules.  inputs: how many numbers can be depended on.
+    reverse mode keeps for itself need no rules.  Values made of x without a derivative, indices and conditions among them,
+    are known too and have no pattern.  inputs: how many numbers can be depended on.
     """
 
     def __init__(self, inputs: int, rules: Callable[[Any], Rule | None]) -> None:
@@ -108,11 +121,16 @@ class Tracer(TorchDispatchMode):
         self.inputs = inputs
         self.rules = rules
         self.unknown: list[str] = []
-        self._stored: dict[int, tuple[int, Pattern]] = {}
+        self.deciders: list[str] = []  # operations by which values of x decide what follows
+        self._stored: dict[int, tuple[int, Pattern | None]] = {}
 
     def _places(self, tensor: Tensor, stored: int) -> np.ndarray:
         every = torch.arange(stored)
         return every.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).reshape(-1).numpy()
+
+    def knows(self, tensor: Tensor) -> bool:
+        """Whether the values of a tensor are made of x."""
+        return stored(tensor).untyped_storage()._cdata in self._stored
 
     def rows(self, tensor: Tensor) -> Pattern | None:
         """Return the pattern of a tensor, (numel, inputs), or None if it depends on nothing."""
@@ -129,25 +147,25 @@ class Tracer(TorchDispatchMode):
         return pattern[self._places(tensor, pattern.shape[0])]
 
     def write(self, tensor: Tensor, pattern: Pattern | None) -> None:
-        """Set the pattern of a tensor; the rest of its storage keeps its own."""
+        """Set the pattern of a tensor whose values are made of x; the rest of its storage keeps its own."""
         storage, size = tensor.untyped_storage(), tensor.element_size()
         key, count = storage._cdata, storage.nbytes() // size
-        known = key in self._stored
-        if pattern is None and not known:
+        size_before, before = self._stored.get(key, (size, None))
+        if key not in self._stored:
+            weakref.finalize(storage, self._stored.pop, key, None)
+        if pattern is None and before is None:
+            self._stored[key] = (size, None)
             return
         pattern = empty(tensor.numel(), self.inputs) if pattern is None else pattern
         if tensor.numel() != count or not tensor.is_contiguous():
             places = self._places(tensor, count)
             pattern = links(places, np.arange(len(places)), (count, len(places))) @ pattern
-            size_before, before = self._stored.get(key, (size, None))
-            if size_before != size:  # written through another dtype: what was stored where is lost
+            if before is not None and size_before != size:  # written through another dtype: what was stored where is lost
                 everywhere: Any = spread(before, count)
                 pattern = pattern + everywhere
             elif before is not None:
                 others = np.setdiff1d(np.arange(count), places)
                 pattern = pattern + links(others, others, (count, count)) @ before
-        if not known:
-            weakref.finalize(storage, self._stored.pop, key, None)
         self._stored[key] = (size, pattern)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -159,15 +177,27 @@ class Tracer(TorchDispatchMode):
             return result
         named = {a.name: a.default_value for a in schema.arguments}
         named |= dict(zip(named, args, strict=False)) | (kwargs or {})
+        if not any(self.knows(t) for t in given):
+            return result
+        if self._decides(func, named):
+            self.deciders.append(str(func))
         returned = tensors(result)
         written = [t for a in schema.arguments if a.is_write for t in tensors(named[a.name])]
         hidden = [t for t in written if not any(t is other for other in returned)]
         outputs = [stored(t) for t in returned + hidden]
+        for t in returned:
+            if t.layout != torch.strided and not self.knows(t):  # its places may be made of x where its values are not
+                self.write(stored(t), None)
         if not schema.is_mutable:  # views share the storage, and with it the pattern
             before = {t.untyped_storage()._cdata for t in given}
             outputs = [out for out in outputs if out.untyped_storage()._cdata not in before]
-        outputs = [out for out in outputs if out.is_floating_point() or out.is_complex()]
-        if not outputs:
+        if schema.name in NEW and not any(self.knows(out) for out in outputs):
+            return result
+        numbers = [out for out in outputs if out.is_floating_point() or out.is_complex()]
+        for out in outputs:
+            if not any(out is number for number in numbers):
+                self.write(out, None)
+        if not (outputs := numbers):
             return result
         if all(self.rows(t) is None for t in given):
             patterns: list[Pattern | None] = [None] * len(outputs)
@@ -181,6 +211,17 @@ class Tracer(TorchDispatchMode):
         for out, pattern in zip(outputs, patterns, strict=True):
             self.write(out, pattern)
         return result
+
+    def _decides(self, func: Any, args: dict[str, Any]) -> bool:
+        """Whether an operation with known arguments tells Python a value, or gives a number of results that depends on one."""
+        if func._schema.name in TO_SPARSE:
+            return True
+        if not any(tag in DECIDES for tag in func.tags):
+            return False
+        if "indices" in args or "mask" in args:
+            masks = [t for t in tensors([args.get("indices"), args.get("mask")]) if t.dtype in MASKS]
+            return any(self.knows(mask) for mask in masks)
+        return True
 
     def warn_of_unknown(self) -> None:
         """Name the operations that no rule covers."""

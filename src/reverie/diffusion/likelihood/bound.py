@@ -150,8 +150,8 @@ def by_joint_chain(
 ) -> Tensor:
     """Return the same bound by the joint chain, from one walk of x_1, ..., x_T for each datum: (B,) nats.
 
-    -log p(x0) <= E_q[log q(x_1..T | x0) - log p(x_0..T)] (arXiv:2006.11239, eq. 3).  Its expectation is that of `bound`,
-    its variance is larger.
+    -log p(x0) <= E_q[log q(x_1..T | x0) - log p(x_0..T)] (arXiv:2006.11239, eq. 3).  Its expectation is that of `bound`;
+    its variance is another, and may be smaller.
     """
     schedule, times = denoiser.schedule, _check(x0, grid, variance, levels)
     path = zip(times[::-1], chain(schedule, x0, grid.flip(0), noise), strict=True)

@@ -6,6 +6,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -89,8 +90,10 @@ def own_classifier(
     if min(train.shape[1:]) < 4:
         raise UserError("the classifier needs images of at least 4 x 4; take the features pixels")
     classes = len(train.label_names)
-    path = (folder or cache_folder() / "classifiers") / f"{train.fingerprint()}.safetensors"
-    found = classifier.recall(path, train.shape, classes)
+    path = None
+    with suppress(UserError):  # nowhere to keep it
+        path = (folder or cache_folder() / "classifiers") / f"{train.fingerprint()}.safetensors"
+    found = classifier.recall(path, train.shape, classes) if path is not None else None
     if found is None:
         net = classifier.train_classifier(
             train.batch, len(train), train.shape, classes,
@@ -99,7 +102,8 @@ def own_classifier(
         x, labels = held.batch(torch.arange(min(len(held), JUDGED)))
         assert labels is not None
         found = net, classifier.Facts(accuracy=classifier.accuracy(net, x, labels), held_out=len(x))
-        classifier.remember(*found, path)
+        if path is not None:
+            classifier.remember(*found, path)
     net, facts = found
     return net, {
         "net": "LeNet-5 trained on the run's own labels, 84 features",

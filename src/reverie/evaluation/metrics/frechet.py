@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.noise import check_seed
 from reverie.base.points import check_points, tensor
-from reverie.transport.gaussian import gaussian_wasserstein
 
 
 def _features(x: Any, name: str) -> Tensor:
@@ -23,13 +23,23 @@ def _features(x: Any, name: str) -> Tensor:
 
 
 def _moments(x: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return mean and covariance of rows that count once, or as often as the weights say."""
+    """Return the mean (D,) of rows that count once, or as the weights say, and F (D, K) with F F^T their covariance."""
     if weights is None:
         weights = x.new_ones(len(x))
     total = weights.sum()
     mean = weights @ x / total
-    centred = (x - mean) * weights.sqrt()[:, None]
-    return mean, centred.T @ centred / (total - 1)
+    factor = ((x - mean) * (weights / (total - 1)).sqrt()[:, None]).T
+    if factor.shape[1] > factor.shape[0]:  # a triangle is smaller
+        triangle, singular = torch.linalg.cholesky_ex(factor @ factor.T)
+        factor = torch.linalg.qr(factor.T, mode="r").R.T if singular else triangle
+    return mean, factor
+
+
+def _squared(of_x: tuple[Tensor, Tensor], of_y: tuple[Tensor, Tensor]) -> float:
+    """Return |m_x - m_y|² + tr(C_x + C_y) - 2 |F_x^T F_y|_1, the last being the sum of singular values."""
+    (mean_x, x), (mean_y, y) = of_x, of_y
+    apart = (mean_x - mean_y).square().sum() + x.square().sum() + y.square().sum()
+    return max(0.0, float(apart - 2 * torch.linalg.svdvals(x.T @ y).sum()))
 
 
 def frechet_distance(x: Any, y: Any) -> float:
@@ -37,7 +47,13 @@ def frechet_distance(x: Any, y: Any) -> float:
 
     |m_x - m_y|² + tr(C_x + C_y - 2 (C_x C_y)^1/2) (arXiv:1706.08500).
     """
-    return float(gaussian_wasserstein(*_moments(_features(x, "x")), *_moments(_features(y, "y"))) ** 2)
+    return _squared(_moments(_features(x, "x")), _moments(_features(y, "y")))
+
+
+def frechet_to(y: Any) -> Callable[[Tensor], float]:
+    """Return the distance to y as a function of x, for many x: what is needed of y is computed once."""
+    of_y = _moments(_features(y, "y"))
+    return lambda x: _squared(_moments(_features(x, "x")), of_y)
 
 
 def frechet_spread(x: Any, y: Any, resamples: int = 100, seed: int = 0) -> tuple[float, tuple[float, float]]:
@@ -54,6 +70,6 @@ def frechet_spread(x: Any, y: Any, resamples: int = 100, seed: int = 0) -> tuple
     values = []
     for _ in range(resamples):
         drawn = [torch.from_numpy(random.multinomial(len(z), np.full(len(z), 1 / len(z)))).double() for z in (x, y)]
-        values.append(float(gaussian_wasserstein(*_moments(x, drawn[0]), *_moments(y, drawn[1])) ** 2))
+        values.append(_squared(_moments(x, drawn[0]), _moments(y, drawn[1])))
     low, high = np.quantile(values, [0.025, 0.975]) - np.mean(values) + centre
     return float(np.std(values, ddof=1)), (float(max(low, 0.0)), float(high))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -12,23 +11,25 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from reverie.base.errors import UserError, pick
 from reverie.base.spec import Spec, build, complete, one_line, parse
+from reverie.base.tensors import Form, forms_of
 from reverie.data import Dataset
 from reverie.data.augment import read, told_entries
 from reverie.data.augment_plan import choose_augment
 from reverie.data.codec import CODECS, standard_spec
-from reverie.diffusion.loss import TIMES, WEIGHTS
+from reverie.diffusion.loss import LOSSES, TIMES, WEIGHTS
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.plan import PRESETS, check_width, expectation, network_for, plan, slow_size
 from reverie.diffusion.schedules import SCHEDULES
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.sampling import OPTIONS
-from reverie.families.diffusion.settings import DiffusionSettings, build_diffusion
+from reverie.families.diffusion.settings import DiffusionSettings, build_diffusion, plan_network
 from reverie.families.diffusion.variational import FEATURES, codec_of, for_likelihood
 from reverie.families.model import Family, FamilyPlan, Likelihood, PlanRequest
 from reverie.nets import NETWORKS
 
 SPEED = {True: 6e10, False: 5e12}  # floating-point operations a second, about, of a CPU with two cores and of a GPU
 SPREAD_SAMPLE = 2000  # images enough to know their standard deviation
+NET = "denoiser.net."  # before the names of the network's tensors among the model's
 OF_THE_DATA = ("channels", "height", "width", "labels", "told", "inputs", "outputs")  # options of a network that are not chosen
 
 
@@ -54,8 +55,9 @@ class DiffusionFamily(Family[DiffusionSettings]):
     found: ClassVar[frozenset[str]] = frozenset({"autoguidance"})
 
     def check(self, wished: Mapping[str, Any]) -> None:
-        """Refuse names and options of network, schedule, target, weight, times and augmentation that are not known."""
+        """Refuse names and options of network, schedule, target, loss, weight, times and augmentation that are not known."""
         super().check(wished)
+        build(LOSSES, wished.get("loss", "mse"), "loss")
         pick(WEIGHTS, wished.get("weight", "uniform"), "weight")
         pick(TIMES, wished.get("times", "stratified"), "way to draw times")
         if wished.get("target") is not None:
@@ -107,7 +109,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
             settings = DiffusionSettings.model_validate({
                 "target": wished.get("target", chosen.target), "sigma_data": spread(request.train), "codec": codec, **times,
                 "schedule": complete(SCHEDULES, wished.get("schedule", chosen.schedule), "schedule"), "network": full,
-                "augment": augment, **given,
+                "loss": complete(LOSSES, wished.get("loss", "mse"), "loss"), "augment": augment, **given,
             })  # fmt: skip
         except ValidationError as error:
             raise UserError(f"cannot train like this: {one_line(error)}") from None
@@ -138,15 +140,21 @@ class DiffusionFamily(Family[DiffusionSettings]):
         """Make the model; see `reverie.families.diffusion.settings`."""
         return build_diffusion(settings, shape, labels, seed)
 
+    def forms(self, settings: DiffusionSettings, shape: tuple[int, ...], labels: int) -> dict[str, Form]:
+        """Return the forms of the network's tensors, which are all that there are."""
+        planned = plan_network(settings, shape, labels)
+        return {f"{NET}{name}": form for name, form in forms_of(planned.state_dict()).items()}
+
     def agrees(self, settings: DiffusionSettings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
         """Tell whether an option is what settings have; a network by its plan, but for what another version may plan."""
-        if key == "schedule":
-            return json.dumps(complete(SCHEDULES, value, "schedule")) == json.dumps(settings.schedule)
+        if key in ("schedule", "loss"):
+            table: Mapping[str, Any] = SCHEDULES if key == "schedule" else LOSSES
+            return complete(table, value, key) == complete(table, getattr(settings, key), key)
         if key == "network":
-            asked = parse(value)
+            asked, kept = parse(value), complete(NETWORKS, settings.network, "network")  # with options it was kept without
             planned = network_for(shape, labels, asked)
             free = {"stem", "widths", "told"} - asked.keys()
-            return all(json.dumps(planned.get(k)) == json.dumps(v) for k, v in settings.network.items() if k not in free)
+            return all(planned.get(k) == v for k, v in kept.items() if k not in free)
         if key == "augment":
             return value == "auto" or (() if value == "none" else read(value)) == settings.augment
         return super().agrees(settings, key, value, shape, labels)

@@ -13,7 +13,7 @@ from reverie.base.noise import mix_seed
 from reverie.data import Dataset, evaluated_at_once
 from reverie.data.kind import Kind
 from reverie.diffusion.denoiser import Denoiser
-from reverie.diffusion.loss import loss, weight_of
+from reverie.diffusion.loss import SQUARED, Measure, Squared, loss, weight_of
 from reverie.diffusion.oracle import DatasetDenoiser
 from reverie.diffusion.pair import Pair
 
@@ -53,17 +53,19 @@ def level_of(model: Diffusion, t: Tensor, levels: int) -> Tensor:
 
 @torch.no_grad()
 def noised_losses(
-    model: Diffusion, data: Dataset, seed: int, denoiser: Denoiser | None = None, draws: int | None = None
-) -> tuple[Tensor, Tensor]:
+    model: Diffusion, data: Dataset, seed: int, denoiser: Denoiser | None = None, draws: int | None = None,
+    measure: Measure | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return times, spread evenly over [t_min, 1], and the loss of noised data there: (n,) each.
 
-    denoiser: one to be judged in place of the model's own; draws: how many, and always the same ones.
+    denoiser: one to be judged in place of the model's own; draws: how many, and always the same ones; measure: what an error
+    costs, if not what it does in training.
     """
-    d = model.denoiser
+    d, measure = model.denoiser, measure or model.measure
     times, losses = [], []
     for t, truth, cond in _draws(model, data, seed, draws or HELD_OUT_DRAWS[data.kind]):
         times.append(t)
-        losses.append(loss(denoiser or d, truth, t, cond, d.target, model.weight, d.sigma_data).double().cpu())
+        losses.append(loss(denoiser or d, truth, t, cond, d.target, model.weight, d.sigma_data, measure).double().cpu())
     return torch.cat(times), torch.cat(losses)
 
 
@@ -73,16 +75,22 @@ def check_draws(data: Dataset) -> int:
 
 
 def held_out_loss(model: Diffusion, data: Dataset, seed: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
-    """Return the loss on held-out data, whole and in four ranges of t, and the error of the noise in these ranges."""
+    """Return the loss on held-out data, whole and in four ranges of t, and the squared error of the noise in these ranges."""
     t, lost = noised_losses(model, data, seed, draws=check_draws(data))
+    squared = lost
+    if not isinstance(model.measure, Squared):
+        _, squared = noised_losses(model, data, seed, draws=check_draws(data), measure=SQUARED)
     d = model.denoiser
     shares = [weight_of(weight, d.schedule, t, d.target, d.sigma_data) for weight in ("snr", model.weight)]
-    return float(lost.mean()), _levels(model, t, lost), _levels(model, t, lost * shares[0] / shares[1])
+    return float(lost.mean()), _levels(model, t, lost), _levels(model, t, squared * shares[0] / shares[1])
 
 
 def optimum(model: Diffusion, data: Dataset) -> DatasetDenoiser | None:
-    """Return the best possible model of a finite set; None where the set is too large to say."""
-    if not isinstance(data.x, Tensor) or data.x.numel() > OPTIMUM_MOST:
+    """Return the best possible model of a finite set; None where the set is too large to say, or another loss is taken.
+
+    Its guesses are means, which are the best only where the error is squared.
+    """
+    if not isinstance(model.measure, Squared) or not isinstance(data.x, Tensor) or data.x.numel() > OPTIMUM_MOST:
         return None
     device = model.device
     z = model.codec.encode(data.batch(torch.arange(len(data)))[0].to(device))
@@ -92,7 +100,7 @@ def optimum(model: Diffusion, data: Dataset) -> DatasetDenoiser | None:
 def optimum_levels(model: Diffusion, data: Dataset, seed: int) -> tuple[float, ...]:
     """Return the loss, in four ranges of t, of the best possible model of a finite set on the set itself.
 
-    Empty where the set is too large to say.
+    Empty where that cannot be said; see `optimum`.
     """
     best = optimum(model, data)
     return _levels(model, *noised_losses(model, data, seed, best, check_draws(data))) if best is not None else ()

@@ -22,7 +22,7 @@ from reverie.diffusion.learned import Learned
 from reverie.diffusion.likelihood.bound import Bound, bound, check_data, continuous_bound
 from reverie.diffusion.likelihood.ends import best_end
 from reverie.diffusion.likelihood.flow import LogProb, dequantise, log_prob
-from reverie.diffusion.loss import draw_times, loss
+from reverie.diffusion.loss import SQUARED, Measure, draw_times, loss
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame, Sampler, start, trajectory
 from reverie.families.diffusion.levels import held_out_loss, optimum_levels
@@ -35,7 +35,8 @@ class Diffusion(TrainedModel):
     """A denoiser, the codec around it, and the way it is trained.
 
     shape: that of one datum in user units.  label_dropout: how often a label is hidden in training, which is what
-    classifier-free guidance needs.  augment: how the data are changed in training.  labels: how many there are.
+    classifier-free guidance needs.  augment: how the data are changed in training.  labels: how many there are.  measure: what
+    an error costs.
     """
 
     def __init__(
@@ -48,10 +49,12 @@ class Diffusion(TrainedModel):
         label_dropout: float = 0.1,
         augment: Augment | None = None,
         labels: int = 0,
+        measure: Measure = SQUARED,
     ) -> None:
         super().__init__()
         self.denoiser, self.codec, self.shape = denoiser, codec, shape
         self.weight, self.times, self.label_dropout, self.augment = weight, times, label_dropout, augment
+        self.measure = measure
         self.label_count = labels
 
     @property
@@ -139,7 +142,8 @@ class Diffusion(TrainedModel):
         learns = isinstance(schedule, Learned) and self.training
         if isinstance(schedule, Learned):
             schedule.for_least_variance(learns)
-        lost = loss(d if told is None else Told(d, told), truth, t, cond, d.target, self.weight, d.sigma_data)
+        denoiser = d if told is None else Told(d, told)
+        lost = loss(denoiser, truth, t, cond, d.target, self.weight, d.sigma_data, self.measure)
         if isinstance(schedule, Learned):
             schedule.told_of(lost)
             schedule.for_least_variance(False)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from torch import nn
 
 from reverie.base.errors import UserError, pick
-from reverie.base.spec import Spec, build
-from reverie.data.augment import build_augment, told_entries
+from reverie.base.spec import Spec, build, complete
+from reverie.data.augment import AUGMENTATIONS, build_augment, told_entries
 from reverie.data.codec import CODECS
 from reverie.data.kind import kind_of
 from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.lattice import LatticeDenoiser
 from reverie.diffusion.learned import Learned
-from reverie.diffusion.loss import TIMES, WEIGHTS
+from reverie.diffusion.loss import LOSSES, TIMES, WEIGHTS
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.schedules import SCHEDULES
 from reverie.families.diffusion.model import Diffusion
@@ -29,6 +31,17 @@ ALPHA_LIMIT = 1e-3  # below this alpha at t = 1, targets whose decoding divides 
 Purpose = Literal["pictures", "likelihood"]
 
 
+def _of(table: Mapping[str, Callable[..., Any]], what: str) -> BeforeValidator:
+    """Return the check that a spec names something of a table, with options that it takes; others are filled in."""
+
+    def whole(spec: Any) -> Spec:
+        if not isinstance(spec, Mapping):
+            raise ValueError(f"a {what} is a table with a name and options")
+        return complete(table, spec, what)
+
+    return BeforeValidator(whole)
+
+
 class DiffusionSettings(FamilySettings):
     """Network, schedule and target, the units of the data, and what the loss is taken over."""
 
@@ -36,14 +49,15 @@ class DiffusionSettings(FamilySettings):
     purpose: Purpose = "pictures"
     target: str = "v"
     sigma_data: Annotated[float, Field(gt=0, le=10**6)] = 1.0
+    loss: Spec = Field(default={"name": "mse"})
     weight: str = "uniform"
     times: str = "stratified"
     label_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
     autoguidance: Annotated[float, Field(ge=1, le=10)] = 1.0  # of samples when nothing is said; chosen when training ends
-    augment: tuple[Spec, ...] = Field(default=(), max_length=16)
-    codec: Spec
-    schedule: Spec
-    network: Spec
+    augment: tuple[Annotated[Spec, _of(AUGMENTATIONS, "augmentation")], ...] = Field(default=(), max_length=16)
+    codec: Annotated[Spec, _of(CODECS, "codec")]
+    schedule: Annotated[Spec, _of(SCHEDULES, "schedule")]
+    network: Annotated[Spec, _of(NETWORKS, "network")]
 
 
 def settings_of(family: FamilySettings) -> DiffusionSettings:
@@ -56,9 +70,7 @@ def settings_of(family: FamilySettings) -> DiffusionSettings:
 def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int) -> None:
     """Refuse settings whose parts do not fit each other or the data."""
     network = settings.network
-    shape = (
-        (network.get("channels"),) if "height" not in network else tuple(network[k] for k in ("channels", "height", "width"))
-    )
+    shape = tuple(network[key] for key in ("channels", "height", "width") if key in network)
     if data != shape:
         raise UserError(f"the data have the shape {data} but the network is for {shape}")
     if labels != network.get("labels", 0):
@@ -69,8 +81,8 @@ def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int
         raise UserError(f"the data have {data[0]} coordinates but the codec has {len(settings.codec['mean'])}")
 
 
-def build_diffusion(settings: DiffusionSettings, shape: tuple[int, ...], labels: int, seed: int) -> Diffusion:
-    """Make the model that settings describe, with weights drawn from the seed."""
+def plan_network(settings: DiffusionSettings, shape: tuple[int, ...], labels: int) -> nn.Module:
+    """Return the network that settings describe, without its memory; refuse parts that do not fit each other or the data."""
     schedule = build(SCHEDULES, settings.schedule, "schedule")
     pick(TARGETS, settings.target, "target")
     pick(WEIGHTS, settings.weight, "weight")
@@ -87,10 +99,18 @@ def build_diffusion(settings: DiffusionSettings, shape: tuple[int, ...], labels:
             f" {alpha:.2g} (wanted at least {ALPHA_LIMIT}); train 'v', 'flow' or 'edm', or use the linear schedule"
         )
     _check_parts(settings, shape, labels)
-    with torch.device("meta"):  # a plan of the network without its memory
-        parameters = sum(p.numel() for p in build(NETWORKS, settings.network, "network").parameters())
+    with torch.device("meta"):
+        planned = build(NETWORKS, settings.network, "network")
+    parameters = sum(p.numel() for p in planned.parameters())
     if parameters > MOST_PARAMETERS:
         raise UserError(f"this network has {parameters:,} parameters; at most {MOST_PARAMETERS:,} are allowed")
+    return planned
+
+
+def build_diffusion(settings: DiffusionSettings, shape: tuple[int, ...], labels: int, seed: int) -> Diffusion:
+    """Make the model that settings describe, with weights drawn from the seed."""
+    plan_network(settings, shape, labels)
+    schedule = build(SCHEDULES, settings.schedule, "schedule")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = build(NETWORKS, settings.network, "network")
@@ -100,4 +120,5 @@ def build_diffusion(settings: DiffusionSettings, shape: tuple[int, ...], labels:
         if codec.levels is None:
             raise UserError("the target 'levels' needs images, whose numbers have levels; points are real numbers: train 'v'")
         denoiser = LatticeDenoiser(net, schedule, shape, codec.levels, settings.network["outputs"])
-    return Diffusion(denoiser, codec, shape, settings.weight, settings.times, settings.label_dropout, augment, labels)
+    drawn = settings.weight, settings.times, settings.label_dropout
+    return Diffusion(denoiser, codec, shape, *drawn, augment, labels, build(LOSSES, settings.loss, "loss"))

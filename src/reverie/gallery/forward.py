@@ -1,0 +1,124 @@
+"""The forward process: data turn into noise along one Markov chain, as a sheet and as a film."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from reverie.base.files import check_folder
+from reverie.base.noise import Noise, check_seed, image_seeds
+from reverie.base.scalar import sqrt
+from reverie.base.spec import Spec, build, spoken
+from reverie.data import load_data
+from reverie.data.codec import CODECS, Codec, standard_spec
+from reverie.data.kind import Kind
+from reverie.data.memory import DataSource
+from reverie.diffusion.process import chain
+from reverie.diffusion.schedule import Schedule
+from reverie.diffusion.schedules import SCHEDULES
+from reverie.draw.picture import (
+    INK,
+    channels_last,
+    contact_sheet,
+    dots,
+    figure,
+    headed,
+    headline,
+    most_filmed,
+    pixels,
+    plane,
+    save,
+    to_bytes,
+    window,
+    write_film,
+)
+
+FRAMES = 41  # of a film, from t = 0 to t = 1
+SHOWN: dict[Kind, int] = {"points": 1000, "images": 9}
+COLUMNS: dict[Kind, int] = {"points": 5, "images": 11}  # of a sheet; they show times of the film
+
+Moment = tuple[float, np.ndarray]  # a time, and data there as users have them
+
+
+def walk(schedule: Schedule, codec: Codec, x: Tensor, seed: int) -> list[Moment]:
+    """Return data at the times of a film, all of one Markov chain.  x: (n, ...) in user units.
+
+    Where noise is added to data that do not fade, they are shown divided by sqrt(alpha² + sigma²), or they would leave the
+    picture.
+    """
+    times = torch.linspace(0, 1, FRAMES, dtype=torch.float64)
+    steps = chain(schedule, codec.encode(x), times, Noise(image_seeds(seed, len(x))))
+    sizes = ((t, *schedule(t)) for t in times.tolist())
+    return [
+        (t, channels_last(codec.decode(z / max(1.0, float(sqrt(alpha**2 + sigma**2)))).numpy()))
+        for z, (t, alpha, sigma) in zip(steps, sizes, strict=True)
+    ]
+
+
+def _about(schedule: Schedule, t: float, between: str = ", ") -> str:
+    alpha, sigma = schedule(t)
+    return between.join([f"t = {t:.3g}", f"alpha {float(alpha):.2f}", f"sigma {float(sigma):.{2 if sigma < 10 else 0}f}"])
+
+
+def _some(moments: Sequence[Moment], kind: Kind) -> list[Moment]:
+    return [moments[k] for k in np.linspace(0, len(moments) - 1, COLUMNS[kind]).round().astype(int)]
+
+
+def sheet(schedule: Schedule, moments: Sequence[Moment], limits: tuple[float, float] | None = None) -> Figure:
+    """Draw some of the times side by side: points in the plane, or a column of images for each."""
+    kind: Kind = "points" if moments[0][1].ndim == 2 else "images"
+    chosen = _some(moments, kind)
+    if kind == "points":
+        made = figure(15, 3.6)
+        limits = limits or window(np.concatenate([x[:, :2] for _, x in chosen]))
+        for axes, (t, x) in zip(made.subplots(1, len(chosen)), chosen, strict=True):
+            dots(plane(axes, limits, _about(schedule, t)), x)
+        return made
+    columns = [contact_sheet(to_bytes(x), columns=1) for _, x in chosen]
+    tall, wide = columns[0].shape[:2]
+    made = figure(1.25 * len(chosen), 1.2 * tall / wide + 0.7)
+    for axes, (t, _), column in zip(made.subplots(1, len(chosen)), chosen, columns, strict=True):
+        axes.imshow(column, interpolation="nearest")
+        axes.set_axis_off()
+        axes.set_title(_about(schedule, t, "\n"), fontsize=8, color=INK)
+    return made
+
+
+def film(schedule: Schedule, moments: Sequence[Moment], limits: tuple[float, float] | None = None) -> Iterator[np.ndarray]:
+    """Yield every time as a frame, (H, W, 3) uint8."""
+    if moments[0][1].ndim > 2:
+        for t, x in moments:
+            yield headed(contact_sheet(to_bytes(x)), _about(schedule, t))
+        return
+    limits = limits or window(np.concatenate([x[:, :2] for _, x in moments]))
+    made = figure(5, 5.2)
+    axes = plane(made.subplots(), limits)
+    cloud = dots(axes, moments[0][1])
+    for t, x in moments:
+        cloud.set_offsets(np.pad(x, ((0, 0), (0, 1)))[:, :2])
+        axes.set_title(_about(schedule, t), fontsize=10, color=INK)
+        yield pixels(made)
+
+
+def draw(
+    data: DataSource, out: Path, *, schedule: str | Spec = "linear", seed: int = 0, reading: Mapping[str, Any] | None = None
+) -> list[Path]:
+    """Draw the sheet and the film of a data set into a folder and return the files; reading: options of `load_data`."""
+    check_folder(out)
+    process = build(SCHEDULES, schedule, "schedule")
+    dataset = load_data(data, seed=check_seed(seed), **(reading or {}))
+    x = dataset.some(min(SHOWN[dataset.kind], most_filmed(dataset.shape)))
+    codec = build(CODECS, {"name": "pixels"} if dataset.kind == "images" else standard_spec(x), "codec")
+    moments = walk(process, codec, x, seed)
+    made = sheet(process, moments)
+    headline(made, f"{dataset.name} under the schedule {spoken(schedule)}")
+    files = [out / "forward.png", out / "forward.gif"]
+    save(made, files[0])
+    write_film(files[1], film(process, moments))
+    return files

@@ -1,0 +1,70 @@
+"""The normal distribution: samples of the package's own noise against their density, and Bayes' rule at work."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+
+from reverie.base.noise import Noise, image_seeds
+from reverie.diffusion.process import bayes
+from reverie.draw.picture import ACCENT, INK, SOFT, WARM, check_picture, figure, save
+
+MEAN, STD = 1.5, 0.7
+COUNTS = (1000, 100_000)
+BINS = 50
+REACH = 4.0  # standard deviations to either side that are shown
+
+
+def density(x: np.ndarray, mean: float, std: float) -> np.ndarray:
+    """Return exp(-(x - mean)² / (2 std²)) / (std sqrt(2 pi))."""
+    return np.asarray(np.exp(-0.5 * ((x - mean) / std) ** 2) / (std * math.sqrt(2 * math.pi)))
+
+
+def simulate(n: int, seed: int) -> np.ndarray:
+    """Return n samples of N(1.5, 0.7²), one from each of n streams of noise: (n,) float64."""
+    return MEAN + STD * Noise(image_seeds(seed, n)).like(torch.empty(n, 1, dtype=torch.float64)).numpy()[:, 0]
+
+
+def _histogram(axes: Axes, n: int, seed: int) -> None:
+    x = simulate(n, seed)
+    ends = (MEAN - REACH * STD, MEAN + REACH * STD)
+    heights, edges = np.histogram(x, BINS, ends)
+    heights = heights / (n * np.diff(edges))  # a density, with what lies outside the picture left out
+    middles = (edges[1:] + edges[:-1]) / 2
+    axes.bar(middles, heights, np.diff(edges), color=ACCENT, alpha=0.45, label=f"{n:,} samples, seed {seed}")
+    curve = np.linspace(*ends, 300)
+    axes.plot(curve, density(curve, MEAN, STD), color=WARM, lw=2, label=f"density of N({MEAN}, {STD}²)")
+    axes.set_title(f"mean {x.mean():.4f}, standard deviation {x.std():.4f}", fontsize=10, color=INK)
+    axes.set(xlabel="x", ylabel="probability density")
+
+
+def _rule(axes: Axes) -> None:
+    scale, std, mean, spread, x = 1.0, 0.6, 0.0, 1.0, 1.4
+    middle, variance = bayes(torch.tensor([[x]], dtype=torch.float64), scale, std, torch.tensor([[mean]]).double(), spread)
+    y = np.linspace(-3, 3.5, 400)
+    axes.plot(y, density(y, mean, spread), color=SOFT, lw=2, label=f"before: y ~ N({mean:g}, {spread:g}²)")
+    axes.plot(y, density(x - scale * y, 0.0, std), color=ACCENT, lw=2, label=f"x = {x:g} seen, x | y ~ N(y, {std:g}²)")
+    after = float(middle), math.sqrt(float(variance))
+    axes.plot(y, density(y, *after), color=WARM, lw=2, label=f"after: y | x ~ N({after[0]:.3f}, {after[1]:.3f}²)")
+    axes.set_title("Bayes' rule for normal distributions", fontsize=10, color=INK)
+    axes.set(xlabel="y", ylabel="probability density")
+
+
+def draw(out: Path, *, seed: int = 0) -> list[Path]:
+    """Draw the picture and return its file."""
+    check_picture(out)
+    made = figure(15, 4)
+    *histograms, rule = made.subplots(1, len(COUNTS) + 1)
+    for axes, n in zip(histograms, COUNTS, strict=True):
+        _histogram(axes, n, seed)
+    _rule(rule)
+    for axes in (*histograms, rule):
+        axes.set_ylim(top=1.45 * axes.get_ylim()[1])  # room for the legend
+        axes.legend(fontsize=8, frameon=False, loc="upper left")
+        axes.spines[["top", "right"]].set_visible(False)
+    save(made, out)
+    return [out]

@@ -1,0 +1,81 @@
+"""The score of a model of points in the plane, and the paths that DDIM takes through it in few and in many steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from torch import Tensor
+
+from reverie.base.errors import UserError
+from reverie.base.noise import Noise, image_seeds
+from reverie.diffusion.denoiser import Denoiser
+from reverie.diffusion.process import jump
+from reverie.draw.picture import ACCENT, INK, SOFT, WARM, check_picture, dots, figure, headline, plane, save, window
+from reverie.runs.run import Run, load
+
+LEVELS = (0.05, 0.2, 0.5, 0.9)  # times at which the field is shown
+STEPS = (1, 3, 10, 50)  # of DDIM
+ARROWS, PATHS, POINTS = 21, 40, 500  # arrows to a side, paths, and points behind them
+
+
+def arrows(limits: tuple[float, float], count: int = ARROWS) -> Tensor:
+    """Return places on a square grid: (count², 2) float32."""
+    side = torch.linspace(*limits, count + 2)[1:-1]
+    return torch.cartesian_prod(side, side)
+
+
+@torch.no_grad()
+def field(denoiser: Denoiser, places: Tensor, t: float) -> Tensor:
+    """Return sigma times the score, -E[eps | x], at places in model units: arrows of a length that every level can show."""
+    return -denoiser(places, t).eps
+
+
+def show_field(axes: Axes, places: np.ndarray, vectors: np.ndarray, colour: str | list[str] = INK) -> None:
+    """Draw arrows at places, each as long as the distance between two where it has the length 3.  (n, 2) each."""
+    spacing = float(np.ptp(places[:, 0])) / (len(places) ** 0.5 - 1)
+    drawn = {"angles": "xy", "scale_units": "xy", "scale": 3 / spacing, "width": 0.004, "headwidth": 4, "zorder": 2}
+    axes.quiver(*places.T, *vectors.T, color=colour, **drawn)
+
+
+def _paths(axes: Axes, run: Run, steps: int, seed: int, limits: tuple[float, float]) -> None:
+    samples = run.sample(PATHS, sampler="ddim", steps=steps, film=True, seed=seed)
+    path = np.stack([*(x for _, x, _ in samples.film), samples.x])  # (steps + 1, n, 2)
+    plane(axes, limits, f"{steps} step{'s' if steps > 1 else ''} of DDIM")
+    axes.add_collection(LineCollection(list(path.transpose(1, 0, 2)), colors=SOFT, linewidths=0.8, zorder=1))
+    if steps <= 10:
+        axes.scatter(path[1:-1, :, 0], path[1:-1, :, 1], s=6, c=SOFT, linewidths=0, zorder=2)
+    axes.scatter(path[0, :, 0], path[0, :, 1], s=14, facecolors="none", edgecolors=ACCENT, linewidths=0.8, zorder=3)
+    axes.scatter(path[-1, :, 0], path[-1, :, 1], s=14, c=WARM, linewidths=0, zorder=3)
+
+
+def draw(run: str | Path | Run, out: Path, *, device: str = "auto", seed: int = 0) -> list[Path]:
+    """Draw the picture of a run of points in the plane and return its file."""
+    check_picture(out)
+    run = run if isinstance(run, Run) else load(run, device)
+    if run.config.data.shape != (2,):
+        raise UserError(f"{run.path} is no run of points in the plane, whose score could be drawn; train one on 'spiral', say")
+    model = run.diffusion
+    schedule = model.denoiser.schedule
+    z = model.encode(torch.from_numpy(run.sample(POINTS, seed=seed).x).to(model.device))
+    made = figure(3.5 * len(LEVELS), 7.4)
+    rows = made.subplots(2, len(LEVELS))
+    for axes, t in zip(rows[0], LEVELS, strict=True):
+        noised = jump(schedule, z, t, Noise(image_seeds(seed, POINTS))).cpu()
+        places = arrows(window(noised.numpy()))
+        alpha, sigma = schedule(t)
+        plane(axes, window(noised.numpy()), f"t = {t:g}   alpha {float(alpha):.2f}   sigma {float(sigma):.2f}")
+        dots(axes, noised.numpy(), SOFT)
+        show_field(axes, places.numpy(), field(model.denoiser, places.to(z), t).cpu().numpy())
+    begin = run.sample(PATHS, sampler="ddim", steps=1, film=True, seed=seed).film[0][1]
+    limits = window(np.concatenate([begin, model.decode(z).cpu().numpy()]))
+    for axes, steps in zip(rows[1], STEPS, strict=True):
+        dots(axes, model.decode(z).cpu().numpy(), "#d5dbe1")
+        _paths(axes, run, steps, seed, limits)
+    said = "sigma times the score of noised data, and paths from noise (rings) to samples (dots)"
+    headline(made, f"{run.config.data.name}: {said}", 11)
+    save(made, out)
+    return [out]

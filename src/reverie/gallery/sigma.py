@@ -1,0 +1,145 @@
+"""One fixed noise level: too small, middling, too large, and all levels at once.
+
+A network learns E|eps_hat(x0 + sigma eps) - eps|² at one sigma.  If sigma is small it never sees most of the plane and is wrong
+there; if sigma is large it is right everywhere about data that the noise has blurred.  Told of sigma and trained at all levels
+it can be led from the second to the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.base.noise import Noise, check_seed, image_seeds
+from reverie.data import load_data
+from reverie.data.curve import closest_on_spiral
+from reverie.diffusion.denoiser import Denoiser, NetDenoiser
+from reverie.diffusion.loss import draw_times, loss
+from reverie.diffusion.oracle import DatasetDenoiser
+from reverie.diffusion.pair import Pair
+from reverie.diffusion.process import jump
+from reverie.diffusion.samplers.grids import Level, LogSNR
+from reverie.diffusion.samplers.langevin import Langevin
+from reverie.diffusion.samplers.loop import start, trajectory
+from reverie.diffusion.samplers.onestep import DDIM
+from reverie.diffusion.schedule import LogLinear
+from reverie.draw.picture import ACCENT, INK, WARM, check_picture, dots, figure, headline, plane, save
+from reverie.gallery.score import arrows, field, show_field
+from reverie.nets.mlp import ConditionalMLP
+from reverie.transport import sliced_wasserstein
+
+SIGMAS = {"too small": 0.02, "middling": 0.2, "too large": 2.0, "all levels": None}
+SHOWN = 0.2  # the level at which the network of all levels is looked at
+POINTS, BATCH, RATE, STEPS = 1000, 512, 5e-3, 1500
+DRAWN, WALKED, SIZE = 300, 200, 0.1  # samples, Langevin steps, and their size
+LIMITS = (-2.0, 2.0)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Samples, (n, 2): off, their mean distance to the curve; apart, the sliced Wasserstein distance of order 1 to the data."""
+
+    x: np.ndarray
+    off: float
+    apart: float
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What was learned at one level, or at all of them, None, beside the exact score of the noised data set.
+
+    error: E|eps_hat - eps*|² / 2 where the network was trained; wrong: which places of a square have an arrow that is off by
+    more than half the length of the exact one; drawn, exact: samples by the network, and by the exact score.
+    """
+
+    sigma: float | None
+    net: Denoiser
+    error: float
+    wrong: Tensor
+    drawn: Drawn
+    exact: Drawn
+
+
+def train(data: Tensor, sigma: float | None, seed: int, steps: int) -> NetDenoiser:
+    """Train a small network to tell the noise at one level, or at all of them.  data: (n, 2)."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = ConditionalMLP(2, hidden=64)
+    denoiser = NetDenoiser(net, LogLinear(0.01, 10.0), "eps", float(data.std()))
+    random = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(net.parameters(), RATE)
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(steps):
+        x0 = data[torch.randint(len(data), (BATCH,), generator=random)]
+        t = draw_times("stratified", denoiser.schedule, BATCH, random)
+        if sigma is not None:
+            t = torch.full_like(t, time_of(denoiser, sigma))
+        optimizer.zero_grad()
+        loss(denoiser, Pair(x0, torch.randn(x0.shape, generator=random)), t).mean().backward()
+        optimizer.step()
+        decay.step()
+    return denoiser
+
+
+def time_of(denoiser: Denoiser, sigma: float) -> float:
+    """Return the time at which the schedule, whose alpha is 1, has this sigma."""
+    return float(denoiser.schedule.invert(-2 * float(np.log(sigma))))
+
+
+def walk(denoiser: Denoiser, sigma: float | None, data: Tensor, seed: int) -> Drawn:
+    """Draw from N(0, I) by Langevin dynamics at one level and the estimate there, or by DDIM through all levels."""
+    schedule, noise = denoiser.schedule, Noise(image_seeds(seed, DRAWN))
+    x = noise.like(torch.empty(DRAWN, 2))
+    if sigma is None:
+        frames = trajectory(denoiser, DDIM(), start(schedule, 1.0, x), LogSNR()(schedule, 50), noise)
+    else:
+        frames = trajectory(denoiser, Langevin(1, SIZE), x, Level(time_of(denoiser, sigma))(schedule, WALKED), noise)
+    found = [frame.x0 for frame in frames][-1]
+    return Drawn(found.numpy(), float(closest_on_spiral(found.numpy())[1].mean()), float(sliced_wasserstein(found, data, p=1)))
+
+
+@torch.no_grad()
+def learn(data: Tensor, sigma: float | None, seed: int = 0, steps: int = STEPS) -> Learned:
+    """Train at one level, or at all of them, and compare with the exact score of the noised data set.  data: (n, 2)."""
+    with torch.enable_grad():
+        net = train(data, sigma, seed, steps)
+    best = DatasetDenoiser(net.schedule, data)
+    t = time_of(net, sigma or SHOWN)
+    noised = jump(net.schedule, data, t, Noise(image_seeds(seed, len(data))))
+    places = arrows(LIMITS)
+    truth = field(best, places, t)
+    wrong = (field(net, places, t) - truth).norm(dim=1) > truth.norm(dim=1) / 2
+    error = float((net(noised, t).eps - best(noised, t).eps).square().mean())
+    return Learned(sigma, net, error, wrong, walk(net, sigma, data, seed), walk(best, sigma, data, seed))
+
+
+def draw(out: Path, *, seed: int = 0) -> list[Path]:
+    """Train the four networks, draw what they learned and what is drawn from them, and return the file."""
+    check_picture(out)
+    data, _ = load_data("spiral", POINTS, check_seed(seed)).batch(torch.arange(POINTS))
+    made = figure(3.7 * len(SIGMAS), 8.2)
+    places = arrows(LIMITS)
+    for (name, sigma), above, below in zip(SIGMAS.items(), *made.subplots(2, len(SIGMAS)), strict=True):
+        found = learn(data, sigma, seed)
+        level = f"sigma {sigma:g}" if sigma else f"seen at sigma {SHOWN:g}"
+        about = f"error of eps {found.error:.3f}, {float(found.wrong.float().mean()):.0%} of arrows wrong"
+        plane(above, LIMITS).set_title(f"{name}: {level}\n{about}", fontsize=10, color=INK)
+        t = time_of(found.net, sigma or SHOWN)
+        dots(above, jump(found.net.schedule, data, t, Noise(image_seeds(seed, len(data)))).numpy(), "#d5dbe1")
+        colours = [WARM if wrong else ACCENT for wrong in found.wrong.tolist()]
+        show_field(above, places.numpy(), torch.nn.functional.normalize(field(found.net, places, t)).numpy() * 2, colours)
+        how = "Langevin at this level" if sigma else "DDIM through all levels"
+        drawn, exact = found.drawn, found.exact
+        said = f"{how}: {drawn.off:.3f} off the curve,\n{drawn.apart:.3f} from the data"
+        said += f" (by the exact score {exact.off:.3f}, {exact.apart:.3f})"
+        plane(below, LIMITS).set_title(said, fontsize=9, color=INK)
+        dots(below, data.numpy(), "#d5dbe1")
+        dots(below, found.drawn.x, ACCENT)
+    said = "a network that knows one noise level; red arrows are off by more than half their length"
+    headline(made, f"{said}; seed {seed}", 11)
+    save(made, out)
+    return [out]

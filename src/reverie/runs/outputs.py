@@ -1,0 +1,130 @@
+"""Where samples go: a manifest says which files in a folder are ours, and no others are ever replaced or removed."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from reverie.base.errors import UserError
+from reverie.base.files import atomic, make_folder, meant_for, own_file, read_own, remove_empty
+
+MANIFEST = ".reverie.json"
+MOST_MANIFEST = 2**16  # bytes
+NUMBERED = re.compile(r"([0-9]{1,20})\.png")
+
+Named = Literal["labels.csv", "points.npy", "points.labels.csv", "picture.png", "sheet.png"]
+NAMES: tuple[Named, ...] = get_args(Named)
+
+
+class Manifest(BaseModel):
+    """What we wrote to a folder.  images: how many files of images; digits: of the numbers in their names; named: others."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    images: int = Field(default=0, ge=0)
+    digits: int = Field(default=1, ge=1)
+    named: tuple[Named, ...] = NAMES
+
+    def name(self, k: int) -> str:
+        """Return the name of image k."""
+        return f"{k:0{self.digits}d}.png"
+
+    def holds(self, name: str) -> bool:
+        """Tell whether a file is one of ours."""
+        number = NUMBERED.fullmatch(name)
+        return name in self.named or (number is not None and int(number[1]) < self.images and name == self.name(int(number[1])))
+
+
+def for_images(n: int) -> Manifest:
+    """Return the manifest of n images, with their labels and their sheet."""
+    return Manifest(images=n, digits=len(str(max(n - 1, 0))))
+
+
+def _manifest(folder: Path) -> Manifest:
+    """Return what a folder's manifest says; without one that can be read nothing in it is ours."""
+    try:
+        return Manifest.model_validate_json(read_own(folder, MANIFEST, MOST_MANIFEST))
+    except (OSError, UserError, UnicodeDecodeError, ValidationError):
+        return Manifest(named=())
+
+
+def check_place(folder: Path, overwrite: bool) -> list[str]:
+    """Refuse a folder in which files have the names of samples, unless they are ours and to be replaced.
+
+    Returns what can be removed: these, and what a killed program left of ours.
+    """
+    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    there = [name for name in names if name in NAMES or NUMBERED.fullmatch(name)]
+    ours = _manifest(folder)
+    left = [name for name in names if (meant := meant_for(name)) and (ours.holds(meant) or meant == MANIFEST)]
+    if others := [name for name in there if not ours.holds(name)]:
+        raise UserError(
+            f"{folder} holds {others[0]}, which was not put there by sampling and so is not replaced; choose another --out"
+        )
+    if there and not overwrite:
+        raise UserError(
+            f"{folder} holds samples already ({there[0]} ...); choose another --out, or give --overwrite to replace them"
+        )
+    for name in (*there, *left):
+        own_file(folder, name)
+    return [*there, *left]
+
+
+@contextmanager
+def sample_folder(folder: Path, manifest: Manifest, overwrite: bool) -> Iterator[list[Path]]:
+    """Yield the list of the files that are written to a folder, each to be put there; after a failure they are removed.
+
+    Earlier samples go first, if so asked.  The manifest is there before the files, so that after a kill they are known as ours.
+    """
+    earlier = check_place(folder, overwrite)
+    made = make_folder(folder)
+    written: list[Path] = []
+    try:
+        for name in earlier:
+            own_file(folder, name).unlink(missing_ok=True)
+        write_manifest(folder, manifest)
+        yield written
+    except BaseException:
+        for file in (*written, folder / MANIFEST):
+            file.unlink(missing_ok=True)
+        raise
+    finally:
+        remove_empty(made)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write down which files in a folder are ours."""
+    with atomic(own_file(folder, MANIFEST)) as aside:
+        aside.write_text(manifest.model_dump_json(), encoding="utf-8")
+
+
+def labels_of(array: Path) -> Path:
+    """Return the file beside an array, X.npy, that its labels go to: X.labels.csv."""
+    return array.with_suffix(".labels.csv")
+
+
+def check_labels(array: Path) -> None:
+    """Refuse an array beside which there are labels, unless they are those of the array that it replaces."""
+    beside = labels_of(array)
+    if os.path.lexists(beside) and not _are_labels(beside, array):
+        raise UserError(f"{beside} is there already; choose another --out, or give --overwrite to replace it with {array.name}")
+
+
+def _are_labels(beside: Path, array: Path) -> bool:
+    """Tell whether labels are such as we write, numbered from 0 on, and as many as an array has data."""
+    try:
+        with own_file(beside.parent, beside.name).open(newline="", encoding="utf-8") as file:
+            first, *rows = (row[:1] for row in csv.reader(file))
+        count = len(np.load(own_file(array.parent, array.name), mmap_mode="r"))
+        return first == ["index"] and rows == [[str(k)] for k in range(count)]
+    except (OSError, EOFError, TypeError, ValueError, csv.Error):
+        return False

@@ -1,0 +1,107 @@
+"""Claiming a folder for a run: what is recognisably ours may be swept away there, anything else is never touched."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from reverie.base.errors import UserError
+from reverie.base.files import check_folder, meant_for, own_file, reason, remove_empty
+from reverie.runs import folder
+from reverie.runs.classifier import CLASSIFIER_FILE
+from reverie.runs.kept import KEPT_DATA
+from reverie.runs.lock import LOCK, Lock, Occupied
+from reverie.training import checkpoints, previews, tensorboard
+
+LOSS_PICTURE = "loss.png"
+FILES = (
+    folder.CONFIG, folder.WEIGHTS_FILE, folder.EARLY_FILE, folder.METRICS, LOSS_PICTURE, CLASSIFIER_FILE, KEPT_DATA,
+    f"{previews.FOLDER}/{previews.FILM}", f"{previews.FOLDER}/{previews.LABELS}", f"{checkpoints.FOLDER}/{checkpoints.BEST}",
+)  # fmt: skip
+NUMBERED = re.compile(
+    rf"{previews.FOLDER}/step-[0-9]+\.png|{checkpoints.FOLDER}/[0-9]+\.safetensors|{tensorboard.FOLDER}/events\.out\.tfevents\..+"
+)
+FOLDERS = (previews.FOLDER, checkpoints.FOLDER, tensorboard.FOLDER)
+
+
+def is_own(name: str) -> bool:
+    """Tell whether a path in a run folder is one that a run writes."""
+    return name in FILES or NUMBERED.fullmatch(name) is not None
+
+
+def is_left(name: str) -> bool:
+    """Tell whether a path in a run folder is what a killed training leaves: the lock, or a file it was about to rename."""
+    return name == LOCK or is_own(meant_for(name) or "")
+
+
+def _names(run: Path) -> Iterator[str]:
+    """Yield the paths in a folder, those in the folders of a run instead of these."""
+    for entry in sorted(run.iterdir()):
+        if entry.name in FOLDERS and entry.is_dir() and not entry.is_symlink():
+            yield from (f"{entry.name}/{inner.name}" for inner in sorted(entry.iterdir()))
+        else:
+            yield entry.name
+
+
+def check_free(path: Path, overwrite: bool) -> None:
+    """Refuse a folder that holds another run, unless it is to be replaced, or other files."""
+    check_folder(path)
+    if not path.is_dir():
+        return
+    is_run = os.path.lexists(path / folder.CONFIG)
+    if is_run and not overwrite:
+        raise Occupied(f"{path} already holds a run; choose another --out, or give --overwrite to replace it")
+    others = [name for name in _names(path) if not (is_left(name) or (is_run and is_own(name)))]
+    if (path / LOCK).is_file() and (path / LOCK).stat().st_size:
+        others.append(LOCK)  # ours is empty
+    if others:
+        raise UserError(f"{path} holds other files ({others[0]} ...); choose a new or empty folder with --out")
+    check_own(path)
+
+
+def check_own(path: Path) -> None:
+    """Refuse links and what is no regular file in place of anything that is a run's own."""
+    for inner in FOLDERS:
+        own_file(path, f"{inner}/any")
+    for name in _names(path):
+        if is_own(name) or is_left(name):
+            own_file(path, name)
+
+
+def sweep(path: Path, whole_run: bool = False) -> None:
+    """Remove what a killed training left in a folder, or the files of a whole run, and nothing else; needs the lock."""
+    try:
+        for name in sorted(_names(path), key=lambda name: name == folder.CONFIG):  # last, as it shows whose the others are
+            if name != LOCK and (is_left(name) or (whole_run and is_own(name))):
+                own_file(path, name).unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot remove the old files in {path}: {reason(error)}; choose another --out") from None
+    if whole_run:
+        remove_empty([path / name for name in FOLDERS])
+
+
+def claim(out: str | Path | None, name: str, overwrite: bool) -> Lock:
+    """Return the lock of the folder of a new run, made and empty; another run in it is refused or, if so asked, removed."""
+    if out is not None:
+        return _claimed(Path(out), overwrite)
+    for k in range(1, 10_000):
+        path = Path("runs") / (name if k == 1 else f"{name}-{k}")
+        if not os.path.lexists(path):
+            with suppress(Occupied):  # by one who chose at the same moment
+                return _claimed(path, False)
+    raise UserError("runs/ is full of runs of this name; choose a folder with --out")
+
+
+def _claimed(path: Path, overwrite: bool) -> Lock:
+    check_free(path, overwrite)
+    lock = Lock(path)
+    try:
+        check_free(path, overwrite)  # once more: another training may have come and gone since
+        sweep(path, whole_run=True)
+    except BaseException:
+        lock.release()
+        raise
+    return lock

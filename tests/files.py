@@ -1,0 +1,40 @@
+"""What tests of files share: things that are no regular files, and a disk that is full."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+KINDS = ("link", "dangling", "endless", "fifo", "folder", "device")
+
+
+def put(path: Path, kind: str, place: Path) -> None:
+    """Put something else where a file is expected; links lead to place/precious."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    match kind:
+        case "link":
+            path.symlink_to(place / "precious")
+        case "dangling":
+            path.symlink_to(place / "nothing")
+        case "endless":
+            path.symlink_to("/dev/zero")
+        case "fifo":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "device":
+            path.symlink_to("/dev/full")
+
+
+@contextmanager
+def full_disk(room: int) -> Iterator[None]:
+    """Let no file become larger than so many bytes: the system refuses each write, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
