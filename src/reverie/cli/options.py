@@ -93,6 +93,9 @@ def _sampling(
 
 def _training(
     family: Annotated[str | None, named("families", "Kind of model, with options like NAME:key=value", "--family")] = None,
+    purpose: Annotated[
+        str | None, typer.Option("--for", help="What to be good at: pictures, or likelihood.", metavar="PURPOSE")
+    ] = None,
     minutes: Annotated[float | None, typer.Option("--minutes", help="Train for this long.")] = None,
     steps: Annotated[int | None, typer.Option("--steps", help="Train for this many steps.")] = None,
     epochs: Annotated[float | None, typer.Option("--epochs", help="Train for this many passes over the data.")] = None,

@@ -38,7 +38,7 @@ class Header(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     count: Annotated[int, Field(ge=1, le=MOST_IMAGES)]
-    shape: Annotated[tuple[int, int, int], Field()]
+    shape: Annotated[tuple[int, ...], Field(min_length=3, max_length=3)]
     steps: Annotated[int, Field(ge=2, le=100_000)]
     end: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
     plain: Annotated[int, Field(ge=0, le=MOST_IMAGES)]
@@ -50,13 +50,13 @@ class Header(BaseModel):
 
 @dataclass(frozen=True)
 class Compressed:
-    """What compressing came to.  promised: bits/dim of the bound; bits: bits/dim of the file."""
+    """What compressing came to: bits/dim of the whole file, and of the images that were coded by the model (`coded`)."""
 
     path: Path
     count: int
     size: int
     bits: float
-    promised: float
+    coded: float
 
 
 def as_bytes(x: Tensor) -> bytes:
@@ -164,9 +164,9 @@ def decompress(run: Run, path: Path, *, tell: Tell = silent) -> Tensor:
             packed = stack.get_compressed(unseal=True).tobytes()[: header.plain_bytes]
             plain = zlib.decompressobj().decompress(packed, header.plain * math.prod(header.shape) + 1)
             first = torch.frombuffer(bytearray(plain), dtype=torch.uint8).reshape(-1, *header.shape).float() / 255
-        except (ValueError, AssertionError, RuntimeError, zlib.error):
+        except (KeyError, ValueError, AssertionError, RuntimeError, zlib.error):
             raise broken from None
     found = torch.cat([first, *(x[None].cpu() for x in reversed(images))]) if images else first
     if len(found) != header.count or hashlib.sha256(as_bytes(found)).hexdigest() != header.pixels:
         raise broken
-    return found
+    return (255 * found).round() / 255  # as a data set gives them

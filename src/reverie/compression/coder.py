@@ -80,7 +80,7 @@ class ChainCoder:
 
     def push(self, stack: Stack, x: Tensor) -> None:
         """Code an image.  x: (C, H, W) in user units."""
-        x0 = self.model.codec.encode(x[None].to(self.model.device))
+        x0 = self._of_levels(level_of(self.model.codec.encode(x[None].to(self.model.device)), self.levels))
         z = self._pop_noised(stack, self.times[0], self.alpha * x0, self.sigma)
         self._push_image(stack, x0, z)
         for s, t in pairwise(self.times):
@@ -158,7 +158,11 @@ class ChainCoder:
 
     def _pop_image(self, stack: Stack, z: Tensor) -> Tensor:
         found: Any = stack.decode(*self._told(z))
-        return (torch.from_numpy(found).to(z).reshape(z.shape) * (2 / (self.levels - 1))) - 1
+        return self._of_levels(torch.from_numpy(found).to(z.device).reshape(z.shape))
+
+    def _of_levels(self, index: Tensor) -> Tensor:
+        """Return levels in model units; coding and decoding must have them from the same place, to the last bit."""
+        return index.to(torch.float32) * (2 / (self.levels - 1)) - 1
 
 
 @contextmanager

@@ -58,7 +58,8 @@ class LatticeDenoiser(NetDenoiser):
         inputs = (torch.cat([x, alone], 1), level.expand(len(x)), cond)
         y = (self.net(*inputs) if told is None else self.net(*inputs, told)).to(x.dtype)
         y = y.unflatten(1, (x.shape[1], self.features)).movedim(2, -1)  # (B, C, ..., F)
-        return told_by_x + y @ self.to_levels.to(x.dtype)
+        logits: Tensor = told_by_x + y @ self.to_levels.to(x.dtype)
+        return logits
 
     def log_level(self, x0: Tensor, x: Tensor, t: Time, cond: Tensor | None) -> Tensor:
         """Return log p(x0 | x), the log-probability of the levels of each datum: (B,)."""
@@ -76,8 +77,8 @@ def _bumps(features: int, levels: int) -> Tensor:
     """Return smooth functions of the level, of width falling from all levels to one: (features, levels)."""
     if features >= levels:
         return torch.eye(features, levels)
-    v, rows = torch.linspace(-1, 1, levels), []
-    count = 1
+    v, count = torch.linspace(-1, 1, levels), 1
+    rows: list[Tensor] = []
     while len(rows) < features - 2:
         centres = torch.linspace(-1, 1, count) if count > 1 else torch.zeros(1)
         rows += [torch.exp(-(((v - c) * max(1, count - 1)) ** 2)) for c in centres]

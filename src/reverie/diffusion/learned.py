@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import torch
@@ -31,6 +32,11 @@ class _Scaled(torch.autograd.Function):
         """Return the gradient times the factor."""
         factor = ctx.factor[0].to(gradients[0]) if ctx.factor else 1.0
         return gradients[0] * factor, None
+
+
+def _scaled(x: Tensor, factor: list[Tensor]) -> Tensor:
+    scaled: Callable[[Tensor, list[Tensor]], Tensor] = _Scaled.apply
+    return scaled(x, factor)
 
 
 class Learned(Schedule):
@@ -68,7 +74,7 @@ class Learned(Schedule):
         first, span = self.first.cpu().double(), self.log_span.cpu().double().exp()
         course, rate = self._course(t)
         if self._factor is not None:
-            course, rate = _Scaled.apply(course, self._factor), _Scaled.apply(rate, self._factor)
+            course, rate = (_scaled(x, self._factor) for x in (course, rate))
         return first - span * course, -span * rate
 
     def _course(self, t: Tensor) -> tuple[Tensor, Tensor]:

@@ -58,4 +58,5 @@ def step_cost(denoiser: Denoiser, truth: Pair, t: float, s: float, cond: Tensor 
     guess = denoiser(truth.mix(alpha, sigma), t, cond)
     a, b = row(form, alpha, sigma)
     squared = summed((guess.mix(a, b) - truth.mix(a, b)).square())
-    return squared * torch.as_tensor(step_weight(denoiser.schedule, t, s, form)).to(squared)
+    weight = step_weight(denoiser.schedule, t, s, form)
+    return squared * (weight.to(squared) if isinstance(weight, Tensor) else weight)

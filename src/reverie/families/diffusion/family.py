@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import torch
 from pydantic import ValidationError
@@ -22,7 +22,7 @@ from reverie.diffusion.plan import PRESETS, check_width, expectation, network_fo
 from reverie.diffusion.schedules import SCHEDULES
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.sampling import OPTIONS
-from reverie.families.diffusion.settings import DiffusionSettings, build_diffusion, plan_network
+from reverie.families.diffusion.settings import DiffusionSettings, Purpose, build_diffusion, plan_denoiser
 from reverie.families.diffusion.variational import FEATURES, codec_of, for_likelihood
 from reverie.families.model import Family, FamilyPlan, Likelihood, PlanRequest
 from reverie.nets import NETWORKS
@@ -30,6 +30,7 @@ from reverie.nets import NETWORKS
 SPEED = {True: 6e10, False: 5e12}  # floating-point operations a second, about, of a CPU with two cores and of a GPU
 SPREAD_SAMPLE = 2000  # images enough to know their standard deviation
 NET = "denoiser.net."  # before the names of the network's tensors among the model's
+DENOISER = "denoiser."  # before the names of its tensors among the model's
 OF_THE_DATA = ("channels", "height", "width", "labels", "told", "inputs", "outputs")  # options of a network that are not chosen
 
 
@@ -58,6 +59,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
         """Refuse names and options of network, schedule, target, loss, weight, times and augmentation that are not known."""
         super().check(wished)
         build(LOSSES, wished.get("loss", "mse"), "loss")
+        pick(dict.fromkeys(get_args(Purpose)), wished.get("purpose") or "pictures", "purpose")
         pick(WEIGHTS, wished.get("weight", "uniform"), "weight")
         pick(TIMES, wished.get("times", "stratified"), "way to draw times")
         if wished.get("target") is not None:
@@ -141,9 +143,9 @@ class DiffusionFamily(Family[DiffusionSettings]):
         return build_diffusion(settings, shape, labels, seed)
 
     def forms(self, settings: DiffusionSettings, shape: tuple[int, ...], labels: int) -> dict[str, Form]:
-        """Return the forms of the network's tensors, which are all that there are."""
-        planned = plan_network(settings, shape, labels)
-        return {f"{NET}{name}": form for name, form in forms_of(planned.state_dict()).items()}
+        """Return the forms of the denoiser's tensors, which are all that there are."""
+        planned = plan_denoiser(settings, shape, labels)
+        return {f"{DENOISER}{name}": form for name, form in forms_of(planned.state_dict()).items()}
 
     def agrees(self, settings: DiffusionSettings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
         """Tell whether an option is what settings have; a network by its plan, but for what another version may plan."""

@@ -74,6 +74,7 @@ def check_draws(data: Dataset) -> int:
     return LARGE_DRAWS if data.kind == "images" and math.prod(data.shape) > LARGE else HELD_OUT_DRAWS[data.kind]
 
 
+@torch.no_grad()
 def held_out_loss(model: Diffusion, data: Dataset, seed: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
     """Return the loss on held-out data, whole and in four ranges of t, and the squared error of the noise in these ranges."""
     t, lost = noised_losses(model, data, seed, draws=check_draws(data))

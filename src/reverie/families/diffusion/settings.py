@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BeforeValidator, Field
-from torch import nn
 
 from reverie.base.errors import UserError, pick
 from reverie.base.spec import Spec, build, complete
@@ -81,8 +80,19 @@ def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int
         raise UserError(f"the data have {data[0]} coordinates but the codec has {len(settings.codec['mean'])}")
 
 
-def plan_network(settings: DiffusionSettings, shape: tuple[int, ...], labels: int) -> nn.Module:
-    """Return the network that settings describe, without its memory; refuse parts that do not fit each other or the data."""
+def _denoiser(settings: DiffusionSettings, shape: tuple[int, ...]) -> NetDenoiser:
+    """Make the denoiser that settings describe: the network, what it is asked for, and the schedule."""
+    net, schedule = build(NETWORKS, settings.network, "network"), build(SCHEDULES, settings.schedule, "schedule")
+    if settings.target != "levels":
+        return NetDenoiser(net, schedule, settings.target, settings.sigma_data)
+    levels = build(CODECS, settings.codec, "codec").levels
+    if levels is None:
+        raise UserError("the target 'levels' needs images, whose numbers have levels; points are real numbers: train 'v'")
+    return LatticeDenoiser(net, schedule, shape, levels, settings.network["outputs"])
+
+
+def plan_denoiser(settings: DiffusionSettings, shape: tuple[int, ...], labels: int) -> NetDenoiser:
+    """Return the denoiser that settings describe, without its memory; refuse parts that do not fit each other or the data."""
     schedule = build(SCHEDULES, settings.schedule, "schedule")
     pick(TARGETS, settings.target, "target")
     pick(WEIGHTS, settings.weight, "weight")
@@ -100,7 +110,7 @@ def plan_network(settings: DiffusionSettings, shape: tuple[int, ...], labels: in
         )
     _check_parts(settings, shape, labels)
     with torch.device("meta"):
-        planned = build(NETWORKS, settings.network, "network")
+        planned = _denoiser(settings, shape)
     parameters = sum(p.numel() for p in planned.parameters())
     if parameters > MOST_PARAMETERS:
         raise UserError(f"this network has {parameters:,} parameters; at most {MOST_PARAMETERS:,} are allowed")
@@ -109,16 +119,10 @@ def plan_network(settings: DiffusionSettings, shape: tuple[int, ...], labels: in
 
 def build_diffusion(settings: DiffusionSettings, shape: tuple[int, ...], labels: int, seed: int) -> Diffusion:
     """Make the model that settings describe, with weights drawn from the seed."""
-    plan_network(settings, shape, labels)
-    schedule = build(SCHEDULES, settings.schedule, "schedule")
+    plan_denoiser(settings, shape, labels)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        net = build(NETWORKS, settings.network, "network")
+        denoiser = _denoiser(settings, shape)
     codec, augment = build(CODECS, settings.codec, "codec"), build_augment(settings.augment, shape)
-    denoiser = NetDenoiser(net, schedule, settings.target, settings.sigma_data)
-    if settings.target == "levels":
-        if codec.levels is None:
-            raise UserError("the target 'levels' needs images, whose numbers have levels; points are real numbers: train 'v'")
-        denoiser = LatticeDenoiser(net, schedule, shape, codec.levels, settings.network["outputs"])
     drawn = settings.weight, settings.times, settings.label_dropout
     return Diffusion(denoiser, codec, shape, *drawn, augment, labels, build(LOSSES, settings.loss, "loss"))
