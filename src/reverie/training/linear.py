@@ -50,6 +50,8 @@ class Filter:
 
     def missed(self, loss_levels: Sequence[float]) -> float:
         """Return the share of the noise that a network loses beyond the filter, where noise is the most and is asked for."""
+        if not max(self.noise_levels) > 0:  # the target is the clean data
+            return 0.0
         k = max(k for k in range(T_RANGES) if self.noise_levels[k] >= ASKED * max(self.noise_levels))
         return (loss_levels[k] - self.loss_levels[k]) / self.noise_levels[k]
 
