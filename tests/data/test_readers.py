@@ -393,3 +393,10 @@ def test_points_have_no_size(tmp_path: Path) -> None:
     for source in ("spiral", str(tmp_path / "a.csv")):
         with pytest.raises(UserError, match="no size"):
             load_data(source, size="32")
+
+
+@pytest.mark.parametrize("points", [-1, 0, 1, 10**9 + 1])
+def test_a_number_of_points_that_cannot_be_is_refused_for_files_too(tmp_path: Path, points: int) -> None:
+    (tmp_path / "a.csv").write_text("1,2\n3,4\n")
+    with pytest.raises(UserError, match=f"at least 2 and at most 1,000,000,000, got {points}"):
+        load_data(str(tmp_path / "a.csv"), points)

@@ -129,3 +129,8 @@ def test_a_sheet_of_noise_from_a_short_run_is_too_short_to_judge(tmp_path: Path)
     verdict = api.verdict(run)
     assert verdict.findings == () and verdict.lines[0] == "too short to judge: after 2 steps the previews are still noise"
     assert verdict.lines[2] == "next: train longer; this was too short to judge" and "mend" not in verdict.commands
+
+
+def test_a_network_that_predicts_the_clean_data_is_judged_as_well(tmp_path: Path) -> None:
+    run = reverie.train("digits8", tmp_path / "run", steps=150, batch=16, network="unet:widths=[8]", target="x0")
+    assert "noisy_previews" not in {finding.check for finding in api.verdict(run).findings}

@@ -17,7 +17,7 @@ from reverie.data.form import Options
 from reverie.data.idx import find_pair, labels_beside, looks_like_idx, read_pair
 from reverie.data.labels import LABELS
 from reverie.data.memory import DataSource, from_memory, in_memory
-from reverie.data.names import DATASETS, FROM_FILES, cdb_dataset, cdb_files
+from reverie.data.names import DATASETS, FROM_FILES, cdb_dataset, cdb_files, check_count
 from reverie.data.pixels import DEFAULT_SIDE, FITS, check_channels, check_fit, parse_size
 from reverie.data.sources import is_image
 from reverie.data.table import read_csv, read_parquet
@@ -52,6 +52,7 @@ def load_data(
     """
     check_fit(fit)
     check_channels(channels)
+    check_count(points)
     pixels = parse_size(size) if size is not None else None
     if in_memory(source):
         if data_dir is not None:

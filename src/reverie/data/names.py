@@ -21,6 +21,7 @@ from reverie.data.form import Options, encode_labels, images_dataset, points_dat
 from reverie.data.idx import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, find_pair, read_pair
 from reverie.data.toy import PATTERNS, TOYS, Maker, patterns
 
+POINTS_MOST = 10**9
 TEN = tuple(str(k) for k in range(10))
 FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle-boot")
 MNIST_FILES = tuple(f"{name}.gz" for name in (TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS))
@@ -69,14 +70,14 @@ FASHION_MNIST = Idx(
 TWINS = {"mnist": FASHION_MNIST, "fashion": MNIST}
 
 
-def _check_count(points: int) -> None:
-    if points < 2:
-        raise UserError(f"the number of points must be at least 2, got {points}")
+def check_count(points: int) -> None:
+    """Refuse a number of points that no run could be trained on."""
+    if not 2 <= points <= POINTS_MOST:
+        raise UserError(f"the number of points must be at least 2 and at most {POINTS_MOST:,}, got {points}")
 
 
 def _toy(name: str, maker: Maker) -> Loader:
     def make(points: int, seed: int, options: Options) -> Dataset:
-        _check_count(points)
         made = maker(points, np.random.default_rng(seed))
         return points_dataset(name, made, None, (), options, (), name)
 
@@ -86,7 +87,6 @@ def _toy(name: str, maker: Maker) -> Loader:
 
 def _patterns(points: int, seed: int, options: Options) -> Dataset:
     """Points of five toys, with their names as labels."""
-    _check_count(points)
     made, labels = patterns(points, np.random.default_rng(seed))
     return points_dataset("patterns", made, torch.from_numpy(labels), PATTERNS, options, (), "patterns")
 
