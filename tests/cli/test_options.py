@@ -66,7 +66,7 @@ def test_every_verb_that_samples_takes_the_same(verb: str) -> None:
 
 def test_every_setting_of_a_training_is_an_option() -> None:
     of_diffusion = {"network", "schedule", "target", "weight", "times", "augment", "label_dropout"}
-    assert {*TrainingConfig.model_fields, *of_diffusion} <= set(options_of_training()) <= commands()["train"] | {"from"}
+    assert {*TrainingConfig.model_fields, *of_diffusion} <= set(options_of_training()) <= commands()["train"] | {"from", "for"}
     assert all(name == family.name for name, family in FAMILIES.items())
 
 
@@ -125,7 +125,7 @@ def test_names_are_listed_with_what_they_mean(command) -> None:
     assert code == 0 and ["eta=0.0"] in lines and any(line[:2] == ["ddim", "Step"] for line in lines)
     assert "start=1.0, rho=7.0; chosen if not given: end" in command("list", "grids")[1]
     listed = command("list", "families")[1]
-    assert "chosen if not given: target, " in listed and "components=auto, " in listed and "Undefined" not in listed
+    assert "chosen if not given: purpose, target, " in listed and "components=auto, " in listed and "Undefined" not in listed
     listed = json.loads(command("list", "samplers", "--json")[1])["samplers"]
     assert listed["ddim"]["options"] == {"eta": 0.0} and list(listed) == api.names_of("samplers")
     assert "overfitting  " in command("list", "checks")[1] and "checks" in command("list")[1]

@@ -51,6 +51,7 @@ FAMILY: dict[str, st.SearchStrategy[Any]] = {
     "loss": st.sampled_from([{"name": "mse"}, {"name": "huber", "delta": 0.5}]),
     "weight": st.sampled_from(["uniform", "vlb"]),
     "times": st.sampled_from(["uniform", "logit-normal"]),
+    "purpose": st.sampled_from(["pictures", "likelihood"]),
     "label_dropout": st.floats(0, 1),
     "autoguidance": st.floats(1, 10),
     "augment": st.lists(

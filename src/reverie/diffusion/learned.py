@@ -55,7 +55,7 @@ class Learned(Schedule):
     def __init__(
         self,
         first: Annotated[float, Field(ge=-30, le=30)] = 12.0,
-        last: Annotated[float, Field(ge=-30, le=30)] = -6.0,
+        last: Annotated[float, Field(ge=-30, le=30)] = -7.5,
         bends: Annotated[int, Field(ge=0, le=4096)] = 32,
     ) -> None:
         super().__init__()

@@ -223,6 +223,8 @@ class Run:
                     " sample with --autoguidance 1, or train it again"
                 )
             model = read_weights(self.path, self.config, folder.EARLY_FILE)
+            if isinstance(model, Diffusion) and isinstance(self.model, Diffusion):  # one that is learned was another one then
+                model.denoiser.schedule = self.model.denoiser.schedule
             self._early = model.to(self.model.device).eval()
         return self._early
 

@@ -17,6 +17,7 @@ from reverie.base.signals import Stopped, stop_requests
 from reverie.base.tensors import device_of
 from reverie.data.memory import DataSource
 from reverie.diffusion.classifier import Classifier
+from reverie.diffusion.learned import Learned
 from reverie.diffusion.loss import draw_times
 from reverie.diffusion.pair import Pair
 from reverie.runs.classifier import ClassifierFacts, classifier_for, write_classifier
@@ -54,6 +55,10 @@ class ClassifierTraining:
     ) -> None:
         run.require("train-classifier")
         known = run.config.data
+        if isinstance(run.diffusion.denoiser.schedule, Learned):
+            raise UserError(
+                f"{run.path} has a learned schedule, which a classifier does not know; train a run with another one"
+            )
         if minutes is not None and steps is not None:
             raise UserError("give only one of --steps and --minutes")
         for name, length in (("steps", steps), ("minutes", minutes)):
