@@ -57,7 +57,7 @@ class ClassifierTraining:
         known = run.config.data
         if isinstance(run.diffusion.denoiser.schedule, Learned):
             raise UserError(
-                f"{run.path} has a learned schedule, which a classifier does not know; train a run with another one"
+                f"{run.path} has a learned schedule, which a classifier does not know; train one with another schedule"
             )
         if minutes is not None and steps is not None:
             raise UserError("give only one of --steps and --minutes")
