@@ -10,6 +10,8 @@ import pytest
 
 from reverie.base.errors import UserError
 from reverie.draw.picture import figure, png_bytes
+from reverie.evaluation.compare import Comparison
+from reverie.evaluation.evaluation import Evaluation
 from reverie.evaluation.html import report, write_report
 from reverie.evaluation.section import Section
 
@@ -108,3 +110,11 @@ def test_a_figure_is_told_in_one_line_beside_that_of_real_data() -> None:
     page = Page(report("A report", {}, [Section("a", "A", ("Said once.",), figures={"frechet": figure})]))
     assert "2 ± 0.1 (real data 1 ± 0.2, samples = 256)" in page.text
     assert page.text.count("Said once.") == 1  # the box above the first section says it
+
+
+def test_runs_of_which_nothing_was_measured_are_not_called_alike() -> None:
+    gone = {"not_computable": "the data are gone"}
+    lost = tuple(Section(name, name, figures=gone) for name in ("quality", "variety", "memory"))
+    found = Comparison(tuple(Evaluation({"run": f"runs/{name}"}, lost, (), ()) for name in "ab")).verdict()
+    assert found[0] == "nothing was measured of two runs, so there is nothing to compare"
+    assert found[1:3] == [f"note: most of {name} could not be measured: the data are gone" for name in "ab"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from reverie.evaluation.score import HEADLINES, clear, said
 from reverie.evaluation.section import Section
 
 BEST, AS_GOOD = "*", "~"
+MANY = 3  # sections that one reason, such as missing data, keeps from being measured
 
 
 def rule(runs: int) -> str:
@@ -92,8 +94,13 @@ class Comparison:
             wins = [HEADLINES[row.key].title for row in rows if row.best == k and row.worse]
             if wins:
                 lines.append(f"{name} is better than at least one other in: {'; '.join(wins)}")
-        if not lines:
+        if not rows:
+            lines = ["nothing was measured of two runs, so there is nothing to compare"]
+        elif not lines:
             lines = ["no difference between the runs is larger than noise"]
+        for name, evaluation in zip(names, self.evaluations, strict=True):
+            lost = Counter(str(s.figures["not_computable"]) for s in evaluation.sections if "not_computable" in s.figures)
+            lines += [f"note: most of {name} could not be measured: {why}" for why, count in lost.items() if count >= MANY]
         for key, what in (("fingerprint", "data"), ("samples", "numbers of samples"), ("guidance", "guidance")):
             if len({str(e.facts.get(key)) for e in self.evaluations}) > 1:
                 lines.append(f"note: the runs have different {what}, so their figures cannot be compared like for like")
