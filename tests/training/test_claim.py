@@ -319,6 +319,7 @@ main()
 
 @pytest.mark.slow
 def test_of_two_programs_that_overwrite_one_wins_whole(tmp_path: Path) -> None:
+    signal.alarm(0)  # eight programs take their time
     for k in range(4):
         programs = [
             subprocess.Popen([sys.executable, "-c", TRAIN, str(tmp_path / str(k)), hidden], stderr=subprocess.PIPE, text=True)
