@@ -110,6 +110,17 @@ def test_log_snr_falls_and_inverts(schedule: Schedule) -> None:
     torch.testing.assert_close(ends, torch.tensor([0.0, 1.0], dtype=torch.float64), rtol=0, atol=1e-15)
 
 
+def test_a_time_is_inverted_the_same_alone_and_among_many(schedule: Schedule) -> None:
+    times = torch.linspace(0.002, 0.998, 5001, dtype=torch.float64)
+    log_snr = schedule.log_snr(times)
+    many = schedule.invert(log_snr)
+    torch.testing.assert_close(many, times, rtol=0, atol=1e-9)
+    for part in (slice(0, 5001, 500), slice(0, 300)):
+        torch.testing.assert_close(schedule.invert(log_snr[part]), many[part], rtol=0, atol=1e-15)
+    assert schedule.invert(float(log_snr[7])) == pytest.approx(float(many[7]), abs=1e-15)
+    assert len(schedule.invert(log_snr[:0])) == 0
+
+
 def test_rates_are_the_slopes(schedule: Schedule) -> None:
     h = 1e-7
     for rate, above, below in zip(schedule.rates(TIMES), schedule(TIMES + h), schedule(TIMES - h), strict=True):

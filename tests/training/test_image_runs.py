@@ -20,6 +20,7 @@ from reverie.data import load_data
 from reverie.diffusion.plan import network_for, plan
 from reverie.runs.run import Run
 from reverie.training.loader import batches
+from reverie.training.previews import LABEL_COLUMNS, STEPS, Previews
 from tests.conftest import TINY
 
 
@@ -94,6 +95,14 @@ def test_every_kind_of_output(command, digits_run: Run, tmp_path: Path) -> None:
     assert len(images) == 12 and Image.open(images[0]).size == (8, 8) and (tmp_path / "images" / "labels.csv").exists()
     grid, film = Image.open(tmp_path / "grid.png"), iio.imread(tmp_path / "film.mp4", plugin="FFMPEG")
     assert min(grid.size) >= 100 and film.shape[2] > 1.5 * film.shape[1]
+
+
+def test_the_sheet_of_labels_shows_each_from_the_same_noise(digits_run: Run) -> None:
+    previews = Previews(digits_run, digits_run, *load_data("digits8").split(0))
+    drawn = previews._labelled(3)
+    for k, name in enumerate(digits_run.config.data.labels[:3]):
+        alone = digits_run.sample(LABEL_COLUMNS, label=name, steps=STEPS, autoguidance=1.0).x
+        np.testing.assert_allclose(drawn[k * LABEL_COLUMNS :][:LABEL_COLUMNS], alone, atol=1e-4)
 
 
 def test_inspect_tells_size_cost_and_error(command, digits_run: Run, tmp_path: Path) -> None:

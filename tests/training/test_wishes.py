@@ -21,8 +21,9 @@ from reverie.diffusion.plan import network_for
 from reverie.families import FAMILIES
 from reverie.nets import NETWORKS
 from reverie.training import prepare, wishes
-from reverie.training.footprint import Footprint, _container, _Ledger, available
+from reverie.training.footprint import Footprint, _container, _Ledger, available, footprint
 from reverie.training.wishes import Wishes, memory
+from tests.conftest import TINY
 
 CPU = torch.device("cpu")
 
@@ -140,6 +141,14 @@ def test_memory_is_counted_as_it_is_taken(network: str) -> None:
             assert counted == pytest.approx(getattr(real, kind)(batch), rel=0.02)
     grown = foreseen.step(64) - foreseen.step(32)
     assert foreseen.step(128) - foreseen.step(96) == pytest.approx(grown, rel=0.02)  # images are alike
+
+
+def test_a_footprint_is_worked_out_once() -> None:
+    spec = network_for((1, 8, 8), 0, TINY)
+    known = footprint(spec, (1, 8, 8))
+    assert footprint(dict(spec), (1, 8, 8)) is known and footprint(spec, (1, 16, 16)) is not known
+    assert known.step(3) == known.step(3) == Footprint(spec, (1, 8, 8)).step(3) != known.step(4)
+    assert known.look(3) == Footprint(spec, (1, 8, 8)).look(3) < known.step(3)
 
 
 MEASURE = """
