@@ -129,10 +129,10 @@ def test_training_is_silent_where_nobody_watches(tmp_path: Path, capsys: pytest.
 
 
 def test_a_terminal_shows_a_bar(tmp_path: Path) -> None:
-    code = f"import reverie; reverie.train('moons', {str(tmp_path / 'run')!r}, steps=40, points=200, batch=16)"
+    code = f"import reverie; reverie.train('moons', {str(tmp_path / 'run')!r}, steps=10, points=200, batch=16)"
     terminal = "import pty, sys; sys.exit(pty.spawn([sys.executable, '-c', sys.argv[1]]) >> 8)"
     done = subprocess.run([sys.executable, "-c", terminal, code], capture_output=True, timeout=300, check=True)
-    assert b"\x1b[" in done.stdout and "━".encode() in done.stdout and b"trained 40 steps" in done.stdout
+    assert b"\x1b[" in done.stdout and "━".encode() in done.stdout and b"trained 10 steps" in done.stdout
 
 
 def test_notebooks_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:

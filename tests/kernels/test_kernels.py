@@ -272,6 +272,22 @@ def test_standard_error_is_the_deviation_over_many_draws(shift: float, estimator
     assert told == pytest.approx(deviation, rel=0.15)
 
 
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_the_error_of_x_is_the_deviation_with_y_as_it_is(shift: float) -> None:
+    """On average over y; of sets that are equal, the error of both is that foretold for equal ones."""
+    told, seen, equal = [], [], []
+    for k in range(8):
+        y = cloud(60, 3, 10_000 + k)
+        found = [mmd(cloud(40, 3, 100 * k + j, shift=shift), y, Gaussian(2.0)) for j in range(25)]
+        told.append(np.mean([f.error_of_x**2 for f in found]))
+        seen.append(np.var([float(f.value) for f in found], ddof=1))
+        equal.append(np.mean([f.error_if_equal**2 for f in found]))
+        assert all(f.error_of_x < 1.01 * f.standard_error or shift == 0 for f in found)
+    assert np.sqrt(np.mean(told)) == pytest.approx(np.sqrt(np.mean(seen)), rel=0.2)
+    if not shift:  # 2 s (1/n + 1/m)², of which y as it is leaves 2 s (1/n² + 2 / (n m))
+        assert np.mean(seen) / np.mean(equal) == pytest.approx((1 / 40**2 + 2 / 2400) / (1 / 40 + 1 / 60) ** 2, rel=0.4)
+
+
 def test_permutation_test_is_uniform_for_equal_sets_and_finds_a_shift() -> None:
     kernel = Gaussian(1.0)
     values = [mmd_test(cloud(12, 2, 2 * k), cloud(15, 2, 2 * k + 1), kernel, permutations=99).p_value for k in range(200)]

@@ -31,8 +31,11 @@ from tests.conftest import TINY
 KILLER = """
 import os, random, signal, sys, time
 import torch
-import torch._dynamo  # an optimizer loads it, and so would every child
+import torch._dynamo
 torch.set_num_threads(1)
+from reverie.draw.picture import contact_sheet, figure, png_bytes
+import numpy as np
+png_bytes(figure(1, 1)), contact_sheet(np.zeros((1, 8, 8), np.uint8), ["a"])  # loaded once, not by every child
 from reverie.runs import folder
 from reverie.runs.config import build_model
 from reverie.training import checkpoints

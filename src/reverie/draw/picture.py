@@ -82,12 +82,13 @@ def figure(width: float, height: float, margins: Mapping[str, float] | None = No
 
 
 def pixels(made: Figure) -> np.ndarray:
-    """Return a figure as (H, W, 3) uint8."""
+    """Return a figure as (H, W, 3) uint8; its margins are fitted once, so that the frames of a film have the same."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas = made.canvas
     assert isinstance(canvas, FigureCanvasAgg)
     canvas.draw()
+    made.set_layout_engine("none")
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 

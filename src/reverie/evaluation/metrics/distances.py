@@ -12,9 +12,9 @@ from reverie.base.distances import energy_distance
 
 @dataclass(frozen=True)
 class Distance:
-    """A function of two sets, (N, D) and (M, D), that grows as they differ, and what it is called.
+    """A squared distance of two sets, (N, D) and (M, D), and what it is called; its errors are those of a square.
 
-    It is called with at most 1,000 of each, and again for the floor and for resampled sets.
+    It is called with at most 1,000 of each, and again for the floor and for sets whose members changed places.
     """
 
     of: Callable[[Tensor, Tensor], float]
