@@ -33,6 +33,9 @@ from reverie.kernels import (
     Polynomial,
     RationalQuadratic,
     Spectrum,
+    Unit,
+    Words,
+    columns_as_points,
     discrepancy,
     embed,
     gram,
@@ -40,6 +43,7 @@ from reverie.kernels import (
     is_positive,
     kernel_pca,
     kernel_ridge,
+    l2_inner,
     median_width,
     mmd,
     mmd_test,
@@ -56,7 +60,7 @@ X, Y = cloud(9, 3, 0), cloud(7, 3, 1)
 
 
 def inputs(kernel: Kernel) -> tuple[Any, Any]:
-    return (WORDS, WORDS[:4]) if isinstance(kernel, Spectrum) else (X, Y)
+    return (WORDS, WORDS[:4]) if isinstance(kernel, Spectrum | Words) else (X, Y)
 
 
 PEERS: list[tuple[Kernel, Callable[[np.ndarray, np.ndarray], np.ndarray]]] = [
@@ -84,7 +88,7 @@ def test_every_kernel_is_positive_semidefinite_and_its_parts_agree(name: str) ->
     assert is_positive(k)
     same(kernel.pairs(x, x), k.diagonal())
     same(gram(kernel, y, x), gram(kernel, x, y).T)
-    if name not in ("linear", "polynomial", "spectrum"):
+    if name not in ("linear", "polynomial", "spectrum", "words"):
         same(kernel.log(x, y).exp(), kernel(x, y), 1e-12)
     values = cloud(len(y), 2, 5)
     same(gram_times(kernel, x, y, values), gram(kernel, x, y) @ values, 1e-12)
@@ -354,3 +358,38 @@ def test_a_mistake_is_one_clear_sentence(name: str) -> None:
     with pytest.raises(UserError, match=says) as told:
         call()
     assert "\n" not in str(told.value)
+
+
+def test_words_are_counted_and_unit_features_are_cosines() -> None:
+    texts = ["The cat, the dog!", "the cat", "a bird", ""]
+    counts = np.array([[2, 1, 1, 0, 0], [1, 1, 0, 0, 0], [0, 0, 0, 1, 1], [0, 0, 0, 0, 0]], float)  # the cat dog a bird
+    torch.testing.assert_close(gram(Words(), texts), torch.from_numpy(counts @ counts.T))
+    lengths = np.linalg.norm(counts, axis=1)
+    wanted = counts @ counts.T / np.maximum(np.outer(lengths, lengths), 1e-300)
+    torch.testing.assert_close(gram(Unit(Words()), texts), torch.from_numpy(wanted))
+    x = cloud(6, 3, 0)
+    found = gram(Unit(Linear()), x)
+    torch.testing.assert_close(found, torch.nn.functional.cosine_similarity(x[:, None], x[None], dim=-1))
+    torch.testing.assert_close(Unit(Linear()).pairs(x, x.flip(0)), found.flip(1).diagonal())
+
+
+def test_a_gram_matrix_tells_its_points_up_to_a_rotation() -> None:
+    k = gram(Gaussian(1.0), cloud(7, 2, 1))
+    turn = torch.linalg.qr(cloud(7, 7, 2))[0]
+    plain, turned = columns_as_points(k), columns_as_points(k, turn)
+    for points, metric in (plain, turned):
+        torch.testing.assert_close(points @ metric @ points.T, k, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(turned[0], plain[0] @ turn.T)
+    singular = gram(Linear(), cloud(5, 2, 3))
+    points, metric = columns_as_points(singular)
+    torch.testing.assert_close(points @ metric @ points.T, singular)
+    with pytest.raises(UserError, match="orthogonal"):
+        columns_as_points(k, 2 * turn)
+
+
+def test_functions_have_inner_products() -> None:
+    assert l2_inner(math.sin, math.cos, 0, 2 * math.pi) == pytest.approx(0, abs=1e-12)
+    assert l2_inner(math.sin, math.sin, 0, 2 * math.pi) == pytest.approx(math.pi)
+    assert l2_inner(lambda t: t, lambda t: t**2, 0, 1) == pytest.approx(1 / 4)
+    with pytest.raises(UserError, match="interval"):
+        l2_inner(math.sin, math.cos, 1, 0)

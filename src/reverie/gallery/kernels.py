@@ -1,4 +1,4 @@
-"""Kernels to look at: Gram matrices, kernel principal components, and the feature map that makes circles separable."""
+"""Kernels to look at: Gram matrices, principal components, the feature map that parts circles, and texts and proteins."""
 
 from __future__ import annotations
 
@@ -23,11 +23,20 @@ from reverie.kernels import (
     Linear,
     Polynomial,
     RationalQuadratic,
+    Spectrum,
+    Unit,
+    Words,
     gram,
     kernel_pca,
 )
 
 POINTS = 300
+ACIDS, PART = "ACDEFGHIKLMNPQRSTVWY", 4  # amino acids, and how many of them a substring has
+FAMILIES, MEMBERS = 5, 20  # of proteins
+SENTENCES = [
+    "the cat sat on the mat", "the dog sat on the mat", "a cat and a dog", "the dog chased the cat", "noise becomes data",
+    "data become noise", "noise is added to data",
+]  # fmt: skip
 BETWEEN = 0.68  # the radius that parts the two circles
 
 
@@ -109,11 +118,45 @@ def feature_map(seed: int) -> Figure:
     return made
 
 
+def texts(seed: int) -> Figure:
+    """Draw the cosines of the words of sentences, and of proteins by their substrings, with what is stored of these."""
+    made = figure(12.5, 5.2)
+    left, right = made.subplots(1, 2, width_ratios=(1.15, 1))
+    k = gram(Unit(Words()), SENTENCES)
+    left.imshow(k.numpy(), cmap="magma_r", vmin=0, vmax=1)
+    for i, j in np.ndindex(*k.shape):
+        value = float(k[i, j])
+        colour = "white" if value > 0.5 else INK
+        left.text(j, i, f"{value:.2f}" if value else "0", ha="center", va="center", fontsize=8, color=colour)
+    left.set_yticks(range(len(SENTENCES)), SENTENCES, fontsize=9)
+    left.set_xticks([])
+    left.set_title("cosines of word counts", fontsize=10, color=INK)
+    proteins, kernel = _proteins(seed), Spectrum(PART)
+    right.imshow(gram(Unit(kernel), proteins).numpy(), cmap="magma_r", vmin=0, vmax=1)
+    right.set(xticks=[], yticks=[])
+    features, count = len(ACIDS) ** PART, len(proteins)
+    right.set_title(f"{count} proteins of {FAMILIES} families by their substrings of {PART}", fontsize=10, color=INK)
+    stored = f"as vectors {count} x {features:,} = {count * features:,} numbers, as this matrix {count**2:,}"
+    right.set_xlabel(stored, fontsize=9)
+    return made
+
+
+def _proteins(seed: int) -> list[str]:
+    """Return strings of amino acids: families of one ancestor each, of which every copy has some letters changed."""
+    random, made = np.random.default_rng(seed), []
+    for _ in range(FAMILIES):
+        ancestor = random.choice(list(ACIDS), 60)
+        for _ in range(MEMBERS):
+            changed = random.random(60) < 0.15
+            made.append("".join(np.where(changed, random.choice(list(ACIDS), 60), ancestor)))
+    return made
+
+
 def draw(out: Path, seed: int = 0) -> list[Path]:
     """Draw all pictures into a folder and return the files."""
     check_seed(seed)
     check_folder(out)
-    pictures = {"gram": gram_matrices(seed), "components": components(seed), "features": feature_map(seed)}
+    pictures = {"gram": gram_matrices, "components": components, "features": feature_map, "texts": texts}
     for name, made in pictures.items():
-        save(made, out / f"{name}.png")
+        save(made(seed), out / f"{name}.png")
     return [out / f"{name}.png" for name in pictures]

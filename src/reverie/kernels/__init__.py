@@ -18,12 +18,24 @@ from reverie.kernels.kernel import (
     Polynomial,
     RationalQuadratic,
     Spectrum,
+    Unit,
+    Words,
 )
-from reverie.kernels.matrices import embed, gram, gram_times, is_positive, median_width, smallest_eigenvalue
+from reverie.kernels.matrices import (
+    columns_as_points,
+    embed,
+    gram,
+    gram_times,
+    is_positive,
+    l2_inner,
+    median_width,
+    smallest_eigenvalue,
+)
 from reverie.kernels.methods import Function, KernelPCA, kernel_pca, kernel_ridge, nadaraya_watson, section
 
 __all__ = [
     "ESTIMATORS", "KERNELS", "MMD", "Function", "Gaussian", "InverseMultiquadric", "Kernel", "KernelPCA", "Laplace", "Linear",
-    "MMDTest", "Polynomial", "RationalQuadratic", "Spectrum", "embed", "gram", "gram_times", "is_positive", "kernel_pca",
-    "kernel_ridge", "median_width", "mmd", "mmd_test", "nadaraya_watson", "section", "smallest_eigenvalue",
+    "MMDTest", "Polynomial", "RationalQuadratic", "Spectrum", "Unit", "Words", "columns_as_points", "embed", "gram",
+    "gram_times", "is_positive", "kernel_pca",
+    "kernel_ridge", "l2_inner", "median_width", "mmd", "mmd_test", "nadaraya_watson", "section", "smallest_eigenvalue",
 ]  # fmt: skip

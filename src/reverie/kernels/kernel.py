@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations_with_replacement
@@ -202,14 +203,12 @@ class InverseMultiquadric(Decaying):
         return self._squared(x, y).log1p() / -2
 
 
-@dataclass(frozen=True)
-class Spectrum(Kernel):
-    """k(s, t) of strings: the inner product of the counts of all their substrings of some length (Leslie et al. 2002)."""
+class Counted(Kernel):
+    """k(s, t) of strings: the inner product of the counts of their parts, of which only those that occur are ever held."""
 
-    length: int = 3
-
-    def __post_init__(self) -> None:
-        _positive(length=self.length)
+    @abstractmethod
+    def parts(self, string: str) -> Iterable[str]:
+        """Return the parts of a string that are counted."""
 
     def __call__(self, x: Sequence[str], y: Sequence[str]) -> Tensor:
         """Return the inner products of the counts: (n, m) float64."""
@@ -223,8 +222,48 @@ class Spectrum(Kernel):
 
     def _counts(self, strings: Sequence[str]) -> list[Counter[str]]:
         if isinstance(strings, str) or not all(isinstance(s, str) for s in strings):
-            raise UserError("the spectrum kernel compares lists of strings")
-        return [Counter(s[i : i + self.length] for i in range(len(s) - self.length + 1)) for s in strings]
+            raise UserError(f"the kernel {type(self).__name__} compares lists of strings")
+        return [Counter(self.parts(s)) for s in strings]
+
+
+@dataclass(frozen=True)
+class Spectrum(Counted):
+    """Counts all substrings of some length (Leslie et al. 2002)."""
+
+    length: int = 3
+
+    def __post_init__(self) -> None:
+        _positive(length=self.length)
+
+    def parts(self, string: str) -> Iterable[str]:
+        """Return the substrings."""
+        return (string[i : i + self.length] for i in range(len(string) - self.length + 1))
+
+
+class Words(Counted):
+    """Counts words: a text is the sum of the one-hot vectors of its words."""
+
+    def parts(self, string: str) -> Iterable[str]:
+        """Return the words in small letters, without the signs between them."""
+        return re.findall(r"\w+", string.lower())
+
+
+@dataclass(frozen=True)
+class Unit(Kernel):
+    """k(x, y) / sqrt(k(x, x) k(y, y)): features of length 1, so that k is a cosine in [-1, 1], and 1 of equals."""
+
+    inner: Kernel
+
+    def __call__(self, x: Any, y: Any) -> Tensor:
+        """Return the cosines: (n, m); 0 beside a feature of length 0."""
+        lengths = (self.inner.pairs(z, z).clamp(min=0).sqrt() for z in (x, y))
+        a, b = (torch.where(length > 0, 1 / length, 0.0) for length in lengths)
+        return self.inner(x, y) * a[:, None] * b
+
+    def pairs(self, x: Any, y: Any) -> Tensor:
+        """Return the cosines of pairs: (n,)."""
+        product = self.inner.pairs(x, x).clamp(min=0) * self.inner.pairs(y, y).clamp(min=0)
+        return torch.where(product > 0, self.inner.pairs(x, y) / product.sqrt(), 0.0)
 
 
 def _table(counts: list[Counter[str]], names: dict[str, int]) -> csr_array:
@@ -238,4 +277,5 @@ def _table(counts: list[Counter[str]], names: dict[str, int]) -> csr_array:
 KERNELS: dict[str, Callable[..., Kernel]] = {
     "linear": Linear, "polynomial": Polynomial, "gaussian": Gaussian, "laplace": Laplace,
     "rational-quadratic": RationalQuadratic, "inverse-multiquadric": InverseMultiquadric, "spectrum": Spectrum,
+    "words": Words,
 }  # fmt: skip

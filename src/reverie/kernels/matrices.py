@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -89,6 +90,28 @@ def is_positive(matrix: Any) -> bool:
     """Whether a symmetric matrix is positive semidefinite, up to rounding: whether it is the Gram matrix of some points."""
     matrix = _symmetric(matrix)
     return smallest_eigenvalue(matrix) >= -len(matrix) * torch.finfo(matrix.dtype).eps
+
+
+def columns_as_points(matrix: Any, rotation: Any = None) -> tuple[Tensor, Tensor]:
+    """Return the points phi_i = Q K e_i as rows, (n, n), and the metric M = Q K⁻¹ Qᵀ, (n, n), in which they have K as products.
+
+    phi_iᵀ M phi_j = e_iᵀ K K⁻¹ K e_j = K_ij for every rotation Q: a Gram matrix tells its points up to a rotation only.  K is
+    inverted on its range where it is singular.  rotation: (n, n), the identity if not given.
+    """
+    matrix = _symmetric(matrix)
+    q = torch.eye(len(matrix), dtype=matrix.dtype) if rotation is None else tensor(rotation).to(matrix.dtype)
+    if q.shape != matrix.shape or not torch.allclose(q.T @ q, torch.eye(len(q), dtype=q.dtype), atol=1e-6):
+        raise UserError(f"a rotation of these points is an orthogonal matrix of {len(matrix)} x {len(matrix)}")
+    return (q @ matrix).T, q @ torch.linalg.pinv(matrix, hermitian=True) @ q.T
+
+
+def l2_inner(f: Callable[[float], float], g: Callable[[float], float], a: float, b: float) -> float:
+    """Return the inner product of functions on an interval, the integral of f(t) g(t) from a to b (adaptive quadrature)."""
+    from scipy.integrate import quad
+
+    if not (math.isfinite(a) and math.isfinite(b) and a <= b):
+        raise UserError(f"functions are compared on an interval of finite ends, got {a} and {b}")
+    return float(quad(lambda t: f(t) * g(t), a, b, limit=200)[0])
 
 
 def embed(matrix: Any) -> Tensor:
