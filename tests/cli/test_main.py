@@ -111,7 +111,7 @@ def test_a_folder_gets_points_picture_and_labels(command, patterns_run: Run, tmp
     ("name", "pictures"),
     [
         ("transport", {"line", "clouds", "potentials", "convergence", "supports"}),
-        ("kernels", {"gram", "components", "features"}),
+        ("kernels", {"gram", "components", "features", "texts"}),
     ],
 )
 def test_galleries_without_a_run(command, name: str, pictures: set[str], tmp_path: Path) -> None:

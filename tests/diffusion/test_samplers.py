@@ -40,6 +40,12 @@ STOCHASTIC = [
     (PredictorCorrector("heun", snr=0.1), 60),
 ]
 
+# The samplers of many evaluations are drawn from on a mixture by default, and from normals under all schedules by `make test-all`.
+MANY = 900
+PATIENT = [
+    pytest.param(*row, marks=[pytest.mark.slow] if row[1] * getattr(row[0], "count", 1) >= MANY else []) for row in STOCHASTIC
+]
+
 
 def named(sampler: object) -> str:
     options = {k: v if isinstance(v, float | int | str) else type(v).__name__ for k, v in vars(sampler).items()}
@@ -63,7 +69,7 @@ def assert_moments(x: Tensor, mean: Tensor, covariance: Tensor) -> None:
 
 
 @pytest.mark.parametrize("schedule", FOUR, ids=lambda s: type(s).__name__)
-@pytest.mark.parametrize(("sampler", "steps"), STOCHASTIC, ids=lambda v: named(v) if isinstance(v, Sampler) else str(v))
+@pytest.mark.parametrize(("sampler", "steps"), PATIENT, ids=lambda v: named(v) if isinstance(v, Sampler) else str(v))
 def test_the_gaussian_is_drawn_with_its_moments(schedule: Schedule, sampler: Sampler, steps: int) -> None:
     assert_moments(draw(GaussianDenoiser(schedule, MEAN, COVARIANCE), sampler, steps), MEAN, COVARIANCE)
 

@@ -34,7 +34,7 @@ from reverie.runs.samples import Samples
 from reverie.transport import sliced_wasserstein
 from tests.conftest import TINY
 
-COUNT, SIDE = 250, 14
+COUNT = 250
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,7 +47,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def digits() -> tuple[Dataset, Dataset, np.ndarray, list[str]]:
     """Training and held-out data, and other images of the same kind that stand for samples, with their labels."""
-    data = load_data("digits", size=str(SIDE))
+    data = load_data("digits")
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(3))
     train, held, rest = (data.take(part) for part in (order[:3000], order[3000:3500], order[3500 : 3500 + COUNT]))
     x, labels = rest.batch(torch.arange(COUNT))
@@ -158,7 +158,7 @@ def test_what_cannot_be_measured_is_said(digits: tuple[Dataset, Dataset, np.ndar
         bad = x.copy()
         bad[:2, 3, 3] = np.nan
         list(measure(bad, train, held))
-    with pytest.raises(UserError, match="1x13x14 cannot be measured against data of 1x14x14"):
+    with pytest.raises(UserError, match="1x27x28 cannot be measured against data of 1x28x28"):
         list(measure(x[:, 1:], train, held))
     plain = [replace(part.take(torch.arange(200)), labels=None, label_names=()) for part in (train, held)]
     found = {s.name: s for s in measure(x[:100], *plain, quick=True)}
@@ -174,7 +174,7 @@ def test_constant_images_are_measured_and_found_wrong(digits: tuple[Dataset, Dat
     train, held, x, _ = digits
     black = {s.name: s for s in measure(np.zeros_like(x[:60]), train, held, features="pixels", quick=True)}
     assert {"repeated", "collapsed", "blurred"} <= set(verdict(black)[0])
-    flat = Dataset("flat", torch.zeros(60, 1, SIDE, SIDE, dtype=torch.uint8))
+    flat = Dataset("flat", torch.zeros(60, 1, 28, 28, dtype=torch.uint8))
     found = {s.name: s for s in measure(x[:50], flat, flat.take(torch.arange(20)), quick=True)}
     assert "told_apart" in verdict(found)[0] or "distant" in verdict(found)[0]
 

@@ -106,6 +106,7 @@ def killed(tmp_path: Path, kills: int, seed: int) -> None:
     assert_equal(out, tmp_path / "whole")
 
 
+@pytest.mark.slow  # by default images are broken off and resumed, below
 def test_killed_five_times(tmp_path: Path) -> None:
     killed(tmp_path, 5, 0)
 
@@ -116,7 +117,7 @@ def test_killed_fifty_times(tmp_path: Path) -> None:
         killed(tmp_path / str(k), 10, k + 1)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("optimizer", [pytest.param("adamw", marks=pytest.mark.slow), "muon"])
 def test_broken_off_and_resumed_images(tmp_path: Path, optimizer: str) -> None:
     """Both optimizers, labels, accumulation; broken off between reports by a request to stop, and at a report."""
     options = {"steps": 40, "optimizer": optimizer, "accumulate": 2, "batch": 16, "learning_rate": 2e-3, "network": TINY}

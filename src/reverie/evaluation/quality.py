@@ -52,12 +52,14 @@ def compared(m: Material, to: Callable[[Tensor], Figure], times: int, most: int 
         return score(ours, error / len(pairs) ** 0.5, floor, gap, gap_error=gap, **more)
     samples, real, size = m.of_samples, m.of_real[:most], len(pairs[0][0])
     s, n, r, half = usual * size**2 / 8, len(samples), len(m.of_real), len(samples[:most]) // 2
-    alike, alike_halves = s * alike_at(n, r), s * alike_at(half, len(real))
-    drawn = samples[torch.randperm(n, generator=random)[: 2 * half]]
-    halves = variance(swapped(to(real), drawn[:half], drawn[half:], times, random))
+    own = s * alike_at(n, r)
+    if half > 1:  # else there is nothing to tell the samples' own variance by
+        drawn = samples[torch.randperm(n, generator=random)[: 2 * half]]
+        halves = variance(swapped(to(real), drawn[:half], drawn[half:], times, random))
+        own = with_other_samples(halves, own, s * alike_at(half, len(real)), half / n) ** 2
     few = (varies + usual) / len(pairs)  # that there are few splits
     gap = (2 * s * (1 / n + 1 / r) ** 2 + few) ** 0.5
-    error = (with_other_samples(halves, alike, alike_halves, half / n) ** 2 + varies / len(pairs)) ** 0.5
+    error = (own + varies / len(pairs)) ** 0.5
     return score(ours, error, floor, gap, gap_error=gap, **more)
 
 
