@@ -40,7 +40,7 @@ STOCHASTIC = [
     (PredictorCorrector("heun", snr=0.1), 60),
 ]
 
-# The samplers of many evaluations are drawn from on a mixture by default, and from normals under all schedules by `make test-all`.
+# By default those of many evaluations draw a mixture only; `make test-all` draws normals under all schedules.
 MANY = 900
 PATIENT = [
     pytest.param(*row, marks=[pytest.mark.slow] if row[1] * getattr(row[0], "count", 1) >= MANY else []) for row in STOCHASTIC
