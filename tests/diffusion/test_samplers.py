@@ -40,7 +40,7 @@ STOCHASTIC = [
     (PredictorCorrector("heun", snr=0.1), 60),
 ]
 
-# By default those of many evaluations draw a mixture only; `make test-all` draws normals under all schedules.
+# Those of many evaluations are left to `make test-all`; by default tests/diffusion/test_known.py draws from them.
 MANY = 900
 PATIENT = [
     pytest.param(*row, marks=[pytest.mark.slow] if row[1] * getattr(row[0], "count", 1) >= MANY else []) for row in STOCHASTIC
@@ -74,7 +74,7 @@ def test_the_gaussian_is_drawn_with_its_moments(schedule: Schedule, sampler: Sam
     assert_moments(draw(GaussianDenoiser(schedule, MEAN, COVARIANCE), sampler, steps), MEAN, COVARIANCE)
 
 
-@pytest.mark.parametrize(("sampler", "steps"), STOCHASTIC, ids=lambda v: named(v) if isinstance(v, Sampler) else str(v))
+@pytest.mark.parametrize(("sampler", "steps"), PATIENT, ids=lambda v: named(v) if isinstance(v, Sampler) else str(v))
 def test_the_mixture_is_drawn_with_its_weights_and_moments(sampler: Sampler, steps: int) -> None:
     schedule = Cosine()
     means = torch.tensor([[1.2, 0.0], [-1.0, 1.0]], dtype=torch.float64)
