@@ -61,8 +61,7 @@ def test_the_course_gets_the_gradient_of_the_squared_loss_and_the_ends_that_of_t
     mixed = gradients(found.sum())
     schedule.for_least_variance(False)
     plain, squared = gradients(lost().sum()), gradients(lost().square().sum())
-    for name in ("first", "log_span"):
-        torch.testing.assert_close(mixed[name], plain[name])
+    torch.testing.assert_close(mixed["moves"], plain["moves"])
     for name in ("raw_weights", "raw_slopes", "centres"):
         torch.testing.assert_close(mixed[name], squared[name])
 
@@ -73,14 +72,24 @@ def test_the_gradients_of_the_ends_agree_with_differences(levels: int | None) ->
     x0 = torch.randint(0, 17, (5, 1, 4, 4), generator=random).to(F) / 8 - 1
     truth = Pair(x0, torch.randn(x0.shape, generator=random, dtype=F))
     end_costs(schedule, truth, levels).sum().backward()
-    for p in (schedule.first, schedule.log_span):
-        sides = []
+    moves, sides = schedule.moves, []
+    for k in (0, 1):
         for h in (1e-5, -1e-5):
             with torch.no_grad():
-                p += h
+                moves[k] += h
                 sides.append(float(end_costs(schedule, truth, levels).sum()))
-                p -= h
-        assert p.grad is not None and float(p.grad) == pytest.approx((sides[0] - sides[1]) / 2e-5, rel=1e-5)
+                moves[k] -= h
+    assert moves.grad is not None
+    by_differences = [(sides[0] - sides[1]) / 2e-5, (sides[2] - sides[3]) / 2e-5]
+    assert moves.grad.tolist() == pytest.approx(by_differences, rel=1e-5)
+
+
+def test_the_ends_stay_near_where_they_began() -> None:
+    schedule = Learned(first=8.0, last=-7.0)
+    with torch.no_grad():
+        schedule.moves.copy_(torch.tensor([1e4, -1e4]))
+    assert [float(end) for end in schedule.ends()] == pytest.approx([14.0, -13.0])
+    assert float(schedule.log_snr(0.0)) == pytest.approx(14.0) and float(schedule.log_snr(1.0)) == pytest.approx(-13.0)
 
 
 def test_the_bound_in_continuous_time_does_not_depend_on_the_course() -> None:

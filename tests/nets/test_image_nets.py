@@ -218,3 +218,15 @@ def test_why_colour_images_are_small_is_said_with_how_to_have_more() -> None:
     assert "--size 64 --minutes 15" in str(small_for_the_budget(data, 32))
     assert small_for_the_budget(data, 64) is None
     assert small_for_the_budget(replace(data, report={"sizes": {"32x32": 4}}), 32) is None
+
+
+def test_waves_of_the_input_tell_its_last_bits() -> None:
+    torch.manual_seed(0)
+    net = UNet(height=8, width=8, widths=(8, 16), stem=1, fourier=(7,)).double()
+    torch.nn.init.normal_(net.leave.weight)
+    with torch.no_grad():
+        net.enter.weight[:, 0] = 0  # x itself is not seen, only sin(128 pi x) and cos(128 pi x)
+        x, level = torch.rand(2, 1, 8, 8, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+        plain, a_period, half_a_period = (net(x + step, level) for step in (0, 1 / 64, 1 / 128))
+    torch.testing.assert_close(a_period, plain)
+    assert float((half_a_period - plain).abs().max()) > 1e-3

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from reverie.base.scalar import Time, expand
 from reverie.diffusion.denoiser import NetDenoiser, noise_level
 from reverie.diffusion.pair import Pair, pair_of
+from reverie.diffusion.posterior import posterior_mean
 from reverie.diffusion.schedule import Schedule
 
 SMOOTHING = 20.0  # data's worth of the histogram of all places that is mixed into that of each
+GROUPS = 32  # of levels, from which a network is told what each number alone says
 
 
 class LatticeDenoiser(NetDenoiser):
@@ -19,7 +22,7 @@ class LatticeDenoiser(NetDenoiser):
     x0 = sum_v v p_v,  p = softmax(net_v + log prior_v - (x - alpha v)² / (2 sigma²)).
     The prior of each place begins as the histogram of the data there, so that an untrained network is already the best
     denoiser that looks at each number alone.  The network gives `features` numbers for each number of the data, which a
-    matrix turns into levels; its input is x and the x0 of that first denoiser.  levels: K evenly spaced in [-1, 1].
+    matrix turns into levels; its input is x and about the x0 of that first denoiser.  levels: K evenly spaced in [-1, 1].
     """
 
     def __init__(self, net: nn.Module, schedule: Schedule, shape: tuple[int, ...], levels: int, features: int) -> None:
@@ -43,23 +46,40 @@ class LatticeDenoiser(NetDenoiser):
     def estimate(self, x: Tensor, t: Time, cond: Tensor | None, told: Tensor | None) -> Pair:
         """Return the posterior mean and the noise that belongs to it."""
         alpha, sigma = self.schedule(t)
-        x0 = self.logits(x, t, cond, told).softmax(-1) @ self.values.to(x.dtype)
-        return pair_of(x, x0, alpha, sigma, "x0")
+        features, to_levels, prior = self._factors(x, t, cond, told)
+        values = self.values.to(x.dtype)
+        x0 = posterior_mean(features, to_levels, prior, values, frugal=self.training and torch.is_grad_enabled())
+        return pair_of(x, x0.reshape(x.shape), alpha, sigma, "x0")
 
     def logits(self, x: Tensor, t: Time, cond: Tensor | None, told: Tensor | None = None) -> Tensor:
         """Return the log-probability of each level, but for a constant, given all noised numbers: (B, ..., K)."""
+        features, to_levels, prior = self._factors(x, t, cond, told)
+        return (features @ to_levels + prior).reshape(*x.shape, -1)
+
+    def _factors(self, x: Tensor, t: Time, cond: Tensor | None, told: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return features (B, D, F + 2), what they tell of levels, (F + 2, K), and the prior of each place, (D, K).
+
+        -(x - alpha v)² / (2 sigma²) is, but for x², the sum of two features of each number times v and v².
+        """
         alpha, sigma = self.schedule(t)
-        v = self.values.to(x.dtype)
-        # -(x - alpha v)² / (2 sigma²) but for x², as two more features of each number
-        slope, curve = expand(alpha / sigma**2, x) * x, expand(alpha**2 / (2 * sigma**2), x[:1]) * torch.ones_like(x)
-        told_by_x = slope[..., None] * v - curve[..., None] * v**2 + self.log_prior
-        alone = told_by_x.detach().softmax(-1) @ v
+        slope, curve = expand(alpha / sigma**2, x) * x, expand(-(alpha**2) / (2 * sigma**2), x[:1]) * torch.ones_like(x)
+        told_by_x = torch.stack([slope, curve], -1).flatten(1, -2)  # (B, D, 2)
         level = torch.as_tensor(noise_level(alpha, sigma), dtype=torch.float64).to(device=x.device, dtype=x.dtype)
-        inputs = (torch.cat([x, alone], 1), level.expand(len(x)), cond)
+        inputs = (torch.cat([x, self._alone(told_by_x.detach()).reshape(x.shape)], 1), level.expand(len(x)), cond)
         y = (self.net(*inputs) if told is None else self.net(*inputs, told)).to(x.dtype)
-        y = y.unflatten(1, (x.shape[1], self.features)).movedim(2, -1)  # (B, C, ..., F)
-        logits: Tensor = told_by_x + y @ self.to_levels.to(x.dtype)
-        return logits
+        y = y.unflatten(1, (x.shape[1], self.features)).movedim(2, -1).flatten(1, -2)  # (B, D, F)
+        v = self.values.to(x.dtype)
+        to_levels = torch.cat([torch.stack([v, v**2]), self.to_levels.to(x.dtype)])
+        return torch.cat([told_by_x, y], -1), to_levels, self.log_prior.to(x.dtype).flatten(0, -2)
+
+    def _alone(self, told_by_x: Tensor) -> Tensor:
+        """Return about what x0 would be by each number alone, with neighbouring levels taken together: (B, D)."""
+        prior = self.log_prior.detach().to(told_by_x.dtype).flatten(0, -2)
+        groups = _grouped(prior.exp(), GROUPS)  # (D, G, k)
+        mass = groups.sum(-1)
+        v = (groups * _grouped(self.values.to(told_by_x.dtype).expand_as(prior), GROUPS)).sum(-1) / mass
+        slope, curve = told_by_x.unsqueeze(-1).unbind(-2)  # (B, D, 1) each
+        return ((slope * v + curve * v**2 + mass.log()).softmax(-1) * v).sum(-1)
 
     def log_level(self, x0: Tensor, x: Tensor, t: Time, cond: Tensor | None) -> Tensor:
         """Return log p(x0 | x), the log-probability of the levels of each datum: (B,)."""
@@ -71,6 +91,13 @@ class LatticeDenoiser(NetDenoiser):
 def level_of(x0: Tensor, levels: int) -> Tensor:
     """Return which level each number has: int64.  x0: in [-1, 1]."""
     return ((x0 + 1) * ((levels - 1) / 2)).round().long().clamp(0, levels - 1)
+
+
+def _grouped(x: Tensor, groups: int) -> Tensor:
+    """Return so many neighbours together, at most; what the last group lacks is 0.  x: (..., K) -> (..., groups, k)."""
+    size = -(-x.shape[-1] // groups)
+    count = -(-x.shape[-1] // size)
+    return functional.pad(x, (0, count * size - x.shape[-1])).unflatten(-1, (count, size))
 
 
 def _bumps(features: int, levels: int) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from reverie.base.errors import UserError
 from reverie.base.scalar import Coefficient, Time, as_time
 from reverie.diffusion.schedule import Schedule
 
+FARTHEST = 6.0  # log-SNR
 SLOPES = 8.0  # of the bends when learning begins: each is felt over about a fourth of the times
 
 
@@ -44,7 +44,8 @@ class Learned(Schedule):
 
     log_snr(t) = first - (first - last) g(t),  alpha² = sigmoid(log_snr),  sigma² = sigmoid(-log_snr),
     g(t) = (m(t) - m(0)) / (m(1) - m(0)),  m(t) = t + sum_k w_k sigmoid(s_k (t - c_k)) with w, s > 0, so that g rises.
-    bends: how many terms the sum has; 0 is a straight line, of which the ends alone are learned.
+    bends: how many terms the sum has; 0 is a straight line, of which the ends alone are learned.  Each end stays within
+    FARTHEST of where it began: beyond some log-SNR the bound hardly changes, and an optimizer would follow its noise for ever.
 
     The bound in continuous time does not depend on g, but the variance of its estimate does: within `for_least_variance` the
     gradient that reaches g is that of the squared loss (appendix I of the same).
@@ -61,7 +62,8 @@ class Learned(Schedule):
         super().__init__()
         if not first > last:
             raise UserError(f"a learned schedule needs a first log-SNR above the last, got {first:g} and {last:g}")
-        self.first, self.log_span = nn.Parameter(torch.tensor(first)), nn.Parameter(torch.tensor(math.log(first - last)))
+        self.begins_with = first, last
+        self.moves = nn.Parameter(torch.zeros(2))
         self.bends = bends
         if bends:
             self.raw_weights = nn.Parameter(torch.full((bends,), -4.0))
@@ -71,11 +73,17 @@ class Learned(Schedule):
 
     def log_snr_and_rate(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-SNR and its derivative by t.  t: (B,) float64; both: (B,) float64."""
-        first, span = self.first.cpu().double(), self.log_span.cpu().double().exp()
-        course, rate = self._course(t)
+        (first, last), (course, rate) = self.ends(), self._course(t)
         if self._factor is not None:
             course, rate = (_scaled(x, self._factor) for x in (course, rate))
-        return first - span * course, -span * rate
+        return first - (first - last) * course, -(first - last) * rate
+
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """Return the log-SNR at t = 0 and at t = 1, as they are now: () float64."""
+        first, last = self.begins_with
+        most = min(FARTHEST, 0.45 * (first - last))  # so that they never meet
+        now = torch.tensor([first, last], dtype=torch.float64) + most * torch.tanh(self.moves.cpu().double() / most)
+        return now[0], now[1]
 
     def _course(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return g(t) and g'(t)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 import torch
@@ -13,6 +14,7 @@ from reverie.base.errors import UserError
 from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, Level, level_embedding, map_of_told
 
 Width = Annotated[int, Field(ge=4, le=1024)]
+Exponent = Annotated[int, Field(ge=0, le=12)]
 
 
 def norm(channels: int, groups: int, affine: bool = True) -> nn.GroupNorm:
@@ -84,7 +86,8 @@ class UNet(nn.Module):
     """Residual blocks on maps that shrink and grow again, with shortcuts between equal sizes (arXiv:1505.04597, 2006.11239).
 
     stem: side of the squares of pixels folded into channels before anything else (1 is none).  widths: channels at each
-    resolution, each half as fine as the one before.  inputs, outputs: for each number of the data.
+    resolution, each half as fine as the one before.  inputs, outputs: for each number of the data.  fourier: exponents n of
+    sin(2^n pi x) and cos(2^n pi x), which are put beside x, so that its last bits can be seen (arXiv:2107.00630, appendix C).
     x: (B, C inputs, H, W); level: (B,); cond: (B,) or None; told: (B, K) or None.
     """
 
@@ -105,6 +108,7 @@ class UNet(nn.Module):
         embedding: Level = "sinusoidal",
         inputs: Annotated[int, Field(ge=1, le=4)] = 1,
         outputs: Annotated[int, Field(ge=1, le=256)] = 1,
+        fourier: Annotated[tuple[Exponent, ...], Field(max_length=8)] = (),
     ) -> None:
         super().__init__()
         unit = stem * 2 ** (len(widths) - 1)
@@ -124,7 +128,8 @@ class UNet(nn.Module):
             return Block(inputs, outputs, embedding_dim, groups, conditioning)
 
         folded = channels * stem**2
-        self.enter = nn.Conv2d(folded * inputs, widths[0], 3, padding=1)
+        self.fourier = fourier
+        self.enter = nn.Conv2d(folded * inputs * (1 + 2 * len(fourier)), widths[0], 3, padding=1)
         self.down, self.shrink = nn.ModuleList(), nn.ModuleList()
         for k, wide in enumerate(widths[:-1]):
             self.down.append(nn.ModuleList(block(wide, wide) for _ in range(blocks)))
@@ -148,7 +153,8 @@ class UNet(nn.Module):
         if self.told is not None and told is not None:
             e = e + self.told(told)
         e = functional.silu(e)
-        h = self.enter(functional.pixel_unshuffle(x, self.stem))
+        waves = [wave(2**n * math.pi * x) for n in self.fourier for wave in (torch.sin, torch.cos)]
+        h = self.enter(functional.pixel_unshuffle(torch.cat([x, *waves], 1) if waves else x, self.stem))
         kept: list[Tensor] = []
         for stage, shrink in zip(self.down, self.shrink, strict=True):
             assert isinstance(stage, nn.ModuleList)
