@@ -24,6 +24,7 @@ from reverie.diffusion.plan import (
     stem_for,
 )
 from reverie.nets import NETWORKS
+from reverie.nets.dropout import repeatable_dropout
 from reverie.nets.transformer import Transformer, places
 from reverie.nets.unet import UNet
 from reverie.training.optimizer import OPTIMIZERS
@@ -230,3 +231,26 @@ def test_waves_of_the_input_tell_its_last_bits() -> None:
         plain, a_period, half_a_period = (net(x + step, level) for step in (0, 1 / 64, 1 / 128))
     torch.testing.assert_close(a_period, plain)
     assert float((half_a_period - plain).abs().max()) > 1e-3
+
+
+def test_dropout_is_a_function_of_the_seed_and_only_of_training() -> None:
+    net = UNet(height=8, width=8, widths=(8, 16), stem=1, dropout=0.5)
+    for p in net.parameters():
+        torch.nn.init.normal_(p, std=0.2)
+    x, level = torch.randn(2, 1, 8, 8), torch.zeros(2)
+
+    def drawn(seed: int) -> Tensor:
+        torch.rand(seed)  # whatever else was drawn before
+        with repeatable_dropout(net, seed):
+            y: Tensor = net(x, level)
+        return y
+
+    before = torch.random.get_rng_state()
+    first, again, other = drawn(1), drawn(1), drawn(2)
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    torch.random.set_rng_state(before)
+    with repeatable_dropout(net, 7):
+        torch.rand(3)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    net.eval()
+    assert torch.equal(drawn(1), drawn(2))

@@ -37,8 +37,9 @@ class Block(nn.Module):
     add: the projection of e is added to the block's input, as in the teaching U-Net.  x: (B, in, H, W); e: (B, E).
     """
 
-    def __init__(self, inputs: int, outputs: int, embedding: int, groups: int, conditioning: str) -> None:
+    def __init__(self, inputs: int, outputs: int, embedding: int, groups: int, conditioning: str, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = dropout
         self.scales = conditioning == "scale-shift"
         self.first_norm, self.first = norm(inputs, groups), nn.Conv2d(inputs, outputs, 3, padding=1)
         self.second_norm = norm(outputs, groups, affine=not self.scales)
@@ -56,7 +57,10 @@ class Block(nn.Module):
         else:
             x = x + told
             h = self.second_norm(self.first(functional.silu(self.first_norm(x))))
-        out: Tensor = self.shortcut(x) + self.second(functional.silu(h))
+        h = functional.silu(h)
+        if self.dropout:
+            h = functional.dropout(h, self.dropout, self.training)
+        out: Tensor = self.shortcut(x) + self.second(h)
         return out
 
 
@@ -88,6 +92,7 @@ class UNet(nn.Module):
     stem: side of the squares of pixels folded into channels before anything else (1 is none).  widths: channels at each
     resolution, each half as fine as the one before.  inputs, outputs: for each number of the data.  fourier: exponents n of
     sin(2^n pi x) and cos(2^n pi x), which are put beside x, so that its last bits can be seen (arXiv:2107.00630, appendix C).
+    dropout: share of each block's numbers that are hidden in training.
     x: (B, C inputs, H, W); level: (B,); cond: (B,) or None; told: (B, K) or None.
     """
 
@@ -109,6 +114,7 @@ class UNet(nn.Module):
         inputs: Annotated[int, Field(ge=1, le=4)] = 1,
         outputs: Annotated[int, Field(ge=1, le=256)] = 1,
         fourier: Annotated[tuple[Exponent, ...], Field(max_length=8)] = (),
+        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0,
     ) -> None:
         super().__init__()
         unit = stem * 2 ** (len(widths) - 1)
@@ -118,14 +124,14 @@ class UNet(nn.Module):
                 f"this U-Net needs a height and width divisible by {unit}, got {height}x{width};"
                 f" the nearest legal size is {legal}"
             )
-        self.stem = stem
+        self.stem, self.dropout = stem, dropout
         self.embed = level_embedding(embedding, 64)
         self.tell = nn.Sequential(nn.Linear(64, embedding_dim), nn.SiLU(), nn.Linear(embedding_dim, embedding_dim))
         self.label = LabelEmbedding(labels, embedding_dim) if labels else None
         self.told = map_of_told(told, embedding_dim) if told else None
 
         def block(inputs: int, outputs: int) -> Block:
-            return Block(inputs, outputs, embedding_dim, groups, conditioning)
+            return Block(inputs, outputs, embedding_dim, groups, conditioning, dropout)
 
         folded = channels * stem**2
         self.fourier = fourier

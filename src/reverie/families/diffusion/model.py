@@ -29,6 +29,7 @@ from reverie.families.diffusion.levels import held_out_loss, optimum_levels
 from reverie.families.diffusion.sampling import build_guidance, build_sampling
 from reverie.families.diffusion.variational import end_costs
 from reverie.families.model import DrawRequest, TrainedModel
+from reverie.nets.dropout import repeatable_dropout
 
 
 class Diffusion(TrainedModel):
@@ -134,7 +135,8 @@ class Diffusion(TrainedModel):
             cond = cond.masked_fill(hidden.to(cond.device), NULL)
         other = torch.Generator(z.device).manual_seed(mix_seed(seed, 1))  # a stream of its own, independent of the times
         eps = torch.randn(z.shape, generator=other, device=z.device, dtype=z.dtype)
-        return self.loss_at(Pair(z, eps), t, cond, told)
+        with repeatable_dropout(self.denoiser.net, mix_seed(seed, 3)):
+            return self.loss_at(Pair(z, eps), t, cond, told)
 
     def loss_at(self, truth: Pair, t: Tensor, cond: Tensor | None, told: Tensor | None = None) -> Tensor:
         """Return the loss at given times for given noise, and for what the network is told was done to the data: (B,)."""
