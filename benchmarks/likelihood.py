@@ -1,0 +1,106 @@
+"""What training for the likelihood comes to: bits/dim of held-out images, and nats of points against the truth.
+
+    python -m benchmarks.likelihood --data-dir DIR      digits8 for 5 minutes, MNIST for 10, points; three seeds each
+    python -m benchmarks.likelihood --data-dir DIR --only mnist --minutes 30 --seeds 1
+
+A seed is that of the division into training and held-out data, of the first weights and of the noise.  With --steps a busy
+machine gives the same figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import reverie
+from benchmarks.measure import machine
+from reverie.base.noise import image_seeds
+from reverie.data import load_data
+from reverie.diffusion.likelihood import mean_and_error
+from reverie.runs.run import Run
+
+MINUTES = {"digits8": 5.0, "mnist": 10.0}
+IMAGES, POINTS, DRAWS, CHOOSING = 1000, 20_000, 64, 64
+
+
+def _bits(run: Run, x: Tensor, labels: Tensor | None, end: float) -> Tensor:
+    found = []
+    for part in torch.arange(len(x)).split(100):
+        cond = labels[part] if labels is not None else None
+        found.append(run.diffusion.bound(x[part], cond, image_seeds(1, len(x))[part], draws=DRAWS, end=end).bits)
+    return torch.cat(found)
+
+
+def images(name: str, seed: int, place: Path, length: dict[str, Any], reading: dict[str, Any]) -> tuple[float, str]:
+    """Train, and return the bound of held-out images in bits/dim, given their labels, and a row about it."""
+    run = reverie.train(name, place / f"{name}-{seed}", purpose="likelihood", seed=seed, **length, **reading)
+    train, held_out = load_data(name, seed=seed, **reading).split(seed)
+    first, known = train.batch(torch.arange(min(CHOOSING, len(train))))
+    end = run.diffusion.best_end(first, known, image_seeds(0, len(first)))
+    x, labels = held_out.batch(torch.arange(min(IMAGES, len(held_out))))
+    value, error = mean_and_error(_bits(run, x, labels, end))
+    without, error_without = mean_and_error(_bits(run, x, None, end))
+    trained = f"{length.get('minutes') or length['steps']} {'minutes' if 'minutes' in length else 'steps'}"
+    figures = f"{value:.3f} ± {error or math.nan:.3f} | {without:.3f} ± {error_without or math.nan:.3f}"
+    return value, f"| {name}, {trained} | {seed} | {len(x)} | {figures} |"
+
+
+def points(seed: int, place: Path, length: dict[str, Any]) -> tuple[float, str]:
+    """Train on eight Gaussians, and return how far the bound of fresh points is above their exact cost, in nats."""
+    run = reverie.train("eight-gaussians", place / f"points-{seed}", purpose="likelihood", seed=seed, **length)
+    x = load_data("eight-gaussians", points=POINTS, seed=seed + 1000).batch(torch.arange(POINTS))[0]
+    angle = 2 * math.pi * torch.arange(8, dtype=torch.float64) / 8
+    centres = 0.85 * torch.stack([angle.cos(), angle.sin()], -1)
+    squared = (x.double()[:, None] - centres).square().sum(-1) / 0.06**2
+    truth = -torch.logsumexp(-squared / 2, 1) + math.log(8 * 2 * math.pi * 0.06**2)
+    bound = run.diffusion.bound(x, None, image_seeds(1, POINTS), draws=DRAWS).nats
+    gap, error = mean_and_error(bound - truth)
+    row = f"| eight-gaussians | {seed} | {POINTS:,} | {float(bound.mean()):.3f} | {float(truth.mean()):.3f} |"
+    return gap, f"{row} {gap:.3f} ± {error or math.nan:.3f} |"
+
+
+def _with_mean(found: Iterator[tuple[float, str]]) -> None:
+    values = []
+    for value, row in found:
+        values.append(value)
+        print(row, flush=True)
+    if len(values) > 1:
+        error = statistics.stdev(values) / math.sqrt(len(values))
+        print(f"\nmean {statistics.mean(values):.3f} ± {error:.3f} over {len(values)} seeds\n", flush=True)
+
+
+def main() -> None:
+    """Measure what is asked for."""
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    asked.add_argument("--data-dir", help="where the files of mnist are")
+    asked.add_argument("--only", choices=["digits8", "mnist", "points"])
+    asked.add_argument("--minutes", type=float)
+    asked.add_argument("--steps", type=int)
+    asked.add_argument("--seeds", type=int, default=3)
+    asked.add_argument("--out", help="folder to keep runs in; a temporary one if not given")
+    given = asked.parse_args()
+    print(machine(), flush=True)
+    with tempfile.TemporaryDirectory() as aside:
+        place = Path(given.out or aside)
+        for name in ("digits8", "mnist"):
+            if given.only not in (None, name) or (name == "mnist" and not given.data_dir):
+                continue
+            length = {"steps": given.steps} if given.steps else {"minutes": given.minutes or MINUTES[name]}
+            reading = {"data_dir": given.data_dir} if name == "mnist" else {}
+            print("\n| data | seed | held-out images | bound, bits/dim | without labels |\n|---|---|---|---|---|", flush=True)
+            _with_mean(images(name, seed, place, length, reading) for seed in range(given.seeds))
+        if given.only in (None, "points"):
+            print("\n| data | seed | fresh points | bound, nats | exact | difference |\n|---|---|---|---|---|---|", flush=True)
+            _with_mean(points(seed, place, {"steps": given.steps} if given.steps else {}) for seed in range(given.seeds))
+
+
+if __name__ == "__main__":
+    main()
