@@ -13,7 +13,7 @@ from reverie.base.noise import Noise, image_seeds
 from reverie.data.codec import Standard
 from reverie.diffusion.learned import Learned
 from reverie.diffusion.likelihood import continuous_bound, mean_and_error
-from reverie.diffusion.loss import draw_times
+from reverie.diffusion.loss import draw_times, weight_of
 from reverie.diffusion.oracle import GaussianDenoiser
 from reverie.diffusion.pair import Pair
 from reverie.families.diffusion.model import Diffusion
@@ -119,6 +119,26 @@ def test_the_bound_of_some_steps_trains_the_whole_schedule() -> None:
                 sides.append(float(lost().detach()))
                 flat[k] -= h
             assert float(grad.view(-1)[k]) == pytest.approx((sides[0] - sides[1]) / 2e-5, rel=1e-5, abs=1e-7)
+
+
+def test_the_bound_of_few_steps_learns_a_course_that_costs_less() -> None:
+    """Of N(0, c) data, whose optimal error is c sigma² / (alpha² c + sigma²), so that the cost of a schedule is a plain sum."""
+    schedule, spreads = Learned(first=6.0, last=-5.0, bends=16), torch.tensor([0.01, 1.0], dtype=F)
+    t = torch.arange(1, 9, dtype=F) / 8
+
+    def cost() -> Tensor:
+        alpha, sigma = (torch.as_tensor(c)[:, None] for c in schedule(t))
+        error = (spreads * sigma**2 / (alpha**2 * spreads + sigma**2)).mean(1)
+        return (weight_of("vlb:steps=8", schedule, t, "x0") * error).mean()
+
+    optimizer = torch.optim.Adam([schedule.raw_weights, schedule.raw_slopes, schedule.centres], lr=0.1)
+    before = float(cost().detach())
+    for _ in range(150):
+        optimizer.zero_grad()
+        cost().backward()
+        optimizer.step()
+    limit = (torch.log1p(spreads * math.exp(6)) - torch.log1p(spreads * math.exp(-5))).mean() / 2  # of endlessly many steps
+    assert float(limit) < float(cost().detach()) < before - 0.1 * (before - float(limit))
 
 
 def test_the_bound_in_continuous_time_does_not_depend_on_the_course() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import torch
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, own_file, read_own
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from reverie.runs.run import Run
 
 SPREAD_FILE = "spread.json"
-MEASURED = 128  # training data on which it is measured
+MEASURED, NUMBERS = 128, 8192  # training data on which it is measured, or so many numbers of them, if that is more
 MOST_BYTES = 2**16
 
 Places = Annotated[
@@ -60,7 +61,8 @@ def _weights(run: Run) -> str:
 
 def measured(run: Run, train: Dataset, seed: int = 0) -> MeanError:
     """Measure on data that are spread over a training set."""
-    x, labels = train.batch(torch.linspace(0, len(train) - 1, min(len(train), MEASURED), dtype=torch.float64).long())
+    count = min(len(train), max(MEASURED, NUMBERS // math.prod(train.shape)))
+    x, labels = train.batch(torch.linspace(0, len(train) - 1, count, dtype=torch.float64).long())
     device, cond = run.diffusion.device, labels if run.config.data.labels else None
     seeds, total = image_seeds(seed, len(x)), torch.zeros(())
     for part in torch.arange(len(x)).split(run.batch_size()):
@@ -71,8 +73,8 @@ def measured(run: Run, train: Dataset, seed: int = 0) -> MeanError:
 
 def mean_error_of(run: Run) -> MeanError:
     """Return how far the estimates of a run are off: as kept, or measured now and kept where the folder can be written to."""
-    weights = _weights(run)
-    with suppress(FileNotFoundError, ValidationError, ValueError):
+    file, weights = own_file(run.path, SPREAD_FILE), _weights(run)
+    with suppress(OSError, ValueError):  # none, or one that is damaged
         kept = Spread.model_validate_json(read_own(run.path, SPREAD_FILE, MOST_BYTES))
         if kept.weights == weights:
             return kept.curve()
@@ -82,6 +84,6 @@ def mean_error_of(run: Run) -> MeanError:
         raise UserError(f"the optimal variance is measured on the training data of the run: {error}") from None
     found = measured(run, data.split(run.config.data.seed)[0])
     made = Spread(weights=weights, log_snr=tuple(found.log_snr.tolist()), share=tuple(found.share.tolist()))
-    with suppress(UserError), atomic(own_file(run.path, SPREAD_FILE)) as path:  # a folder may be there to be read only
+    with suppress(UserError), atomic(file) as path:  # a folder may be there to be read only
         path.write_text(made.model_dump_json() + "\n", encoding="utf-8")
     return found
