@@ -13,7 +13,7 @@ from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.schedule import Schedule
 
-PLACES = 48  # noise levels at which the error is measured
+PLACES = 32  # noise levels at which the error is measured
 LEAST_LOG_SNR = -13.8  # below which the error is that of the mean of the data
 LEAST_SHARE = 1e-8
 
