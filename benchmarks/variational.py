@@ -75,7 +75,8 @@ def of_variances(place: Path, steps: int, seeds: int) -> list[str]:
             apart[n, name].append(frechet_distance(torch.from_numpy(made).flatten(1), real))
             print(seed, n, name, f"{cost[n, name][-1]:.3f} {apart[n, name][-1]:.3f}", flush=True)
     lines = [
-        f"`reverie train {DATA} --network {NETWORK} --augment none --variance learned --steps {steps}`, seeds 0 to {seeds - 1}:",
+        f"`reverie train {DATA} --network {NETWORK} --augment none --variance learned --steps {steps}`, seeds 0 to"
+        f" {seeds - 1}:",
         "the bound of the chain on all held-out images, its end chosen on 64 training images, and the Fréchet distance of",
         f"{SAMPLES} samples to all real images in the space of pixels. One network under four variances; mean over seeds ±",
         "standard error.",
@@ -102,7 +103,8 @@ def of_schedules(place: Path, steps: int, seeds: int) -> list[str]:
     lines = [
         f"`reverie train {DATA} --for likelihood --network {NETWORK} --weight vlb:steps={FEW} --steps {steps}`, seeds 0 to"
         f" {seeds - 1}:",
-        f"the bound of the {FEW} steps that were trained, on all held-out images of 17 levels; mean over seeds ± standard error.",
+        f"the bound of the {FEW} steps that were trained, on all held-out images of 17 levels; mean over seeds ± standard",
+        "error.",
         "",
         "| schedule | bits/dim, posterior variance | bits/dim, variance told by the levels |",
         "|---|---|---|",

@@ -177,8 +177,8 @@ def likelihood_section(
     """Measure what n held-out data cost under a run, and flow_n of them by the flow as well.
 
     x: (N, ...) in user units as a data set gives them, images in [0, 1]; labels: (N,); train: data by which it is chosen where
-    the bounds end, which is the schedule's t_min without, and the variance of the chain's steps; steps: of the chain, those of sampling if not told; on_progress is
-    told (done, of).
+    the bounds end, which is the schedule's t_min without, and what variance the chain's steps have; steps: of the chain, those
+    of sampling if not told; on_progress is told (done, of).
     """
     try:
         x, labels = _checked(run, x, labels, n)
