@@ -20,6 +20,7 @@ from benchmarks.sampling import against_diffusers, evaluations, precision, strea
 from benchmarks.startup import startup
 from benchmarks.steering import steering
 from benchmarks.transport import large, mmd_row, sinkhorn_rows
+from benchmarks.variational import variational
 from reverie.base.noise import Noise, image_seeds
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
 from reverie.diffusion.denoiser import NetDenoiser
@@ -162,6 +163,7 @@ def main() -> None:
         "Quality against network evaluations": evaluations(),
         "Sampling speed at equal quality": against_diffusers(),
         "Sampling in bfloat16": precision(),
+        "Variances and schedules for few steps": variational(),
         "Inpainting and inverse problems": restoration(),
         "Streaming to disk": streaming(),
         "Steering": steering(),

@@ -10,10 +10,13 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
+from reverie.data.codec import Standard
 from reverie.diffusion.learned import Learned
 from reverie.diffusion.likelihood import continuous_bound, mean_and_error
+from reverie.diffusion.loss import draw_times, weight_of
 from reverie.diffusion.oracle import GaussianDenoiser
 from reverie.diffusion.pair import Pair
+from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.variational import end_costs
 
 F = torch.float64
@@ -90,6 +93,52 @@ def test_the_ends_stay_near_where_they_began() -> None:
         schedule.moves.copy_(torch.tensor([1e4, -1e4]))
     assert [float(end) for end in schedule.ends()] == pytest.approx([14.0, -13.0])
     assert float(schedule.log_snr(0.0)) == pytest.approx(14.0) and float(schedule.log_snr(1.0)) == pytest.approx(-13.0)
+
+
+def test_the_bound_of_some_steps_trains_the_whole_schedule() -> None:
+    """Ends and course get the gradient of prior, reconstruction and the T-step denoising cost, as differences say."""
+    schedule = bent(1, first=6.0, last=-5.0).double()
+    oracle = GaussianDenoiser(schedule, torch.zeros(2, dtype=F), torch.diag(torch.tensor([0.2, 0.5], dtype=F)))
+    oracle.target, oracle.sigma_data, oracle.tells_variance = "v", 1.0, False  # as a network has them
+    model = Diffusion(oracle, Standard([0.0, 0.0], [1.0, 1.0]), (2,), "vlb:steps=4").train()  # type: ignore[arg-type]
+    random = torch.Generator().manual_seed(4)
+    truth = Pair(*(torch.randn(40, 2, generator=random, dtype=F) for _ in range(2)))
+    t = draw_times("stratified", schedule, 40, random, 4)
+
+    def lost() -> torch.Tensor:
+        return model.loss_at(truth, t, None).sum()
+
+    lost().backward()
+    for p in schedule.parameters():
+        flat, grad = p.data.view(-1), p.grad
+        assert grad is not None
+        for k in range(0, len(flat), 13):
+            sides = []
+            for h in (1e-5, -1e-5):
+                flat[k] += h
+                sides.append(float(lost().detach()))
+                flat[k] -= h
+            assert float(grad.view(-1)[k]) == pytest.approx((sides[0] - sides[1]) / 2e-5, rel=1e-5, abs=1e-7)
+
+
+def test_the_bound_of_few_steps_learns_a_course_that_costs_less() -> None:
+    """Of N(0, c) data, whose optimal error is c sigma² / (alpha² c + sigma²), so that the cost of a schedule is a plain sum."""
+    schedule, spreads = Learned(first=6.0, last=-5.0, bends=16), torch.tensor([0.01, 1.0], dtype=F)
+    t = torch.arange(1, 9, dtype=F) / 8
+
+    def cost() -> Tensor:
+        alpha, sigma = (torch.as_tensor(c)[:, None] for c in schedule(t))
+        error = (spreads * sigma**2 / (alpha**2 * spreads + sigma**2)).mean(1)
+        return (weight_of("vlb:steps=8", schedule, t, "x0") * error).mean()
+
+    optimizer = torch.optim.Adam([schedule.raw_weights, schedule.raw_slopes, schedule.centres], lr=0.1)
+    before = float(cost().detach())
+    for _ in range(150):
+        optimizer.zero_grad()
+        cost().backward()
+        optimizer.step()
+    limit = (torch.log1p(spreads * math.exp(6)) - torch.log1p(spreads * math.exp(-5))).mean() / 2  # of endlessly many steps
+    assert float(limit) < float(cost().detach()) < before - 0.1 * (before - float(limit))
 
 
 def test_the_bound_in_continuous_time_does_not_depend_on_the_course() -> None:

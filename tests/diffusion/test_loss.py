@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 
 from reverie.base.errors import UserError
 from reverie.diffusion.denoiser import Denoiser
-from reverie.diffusion.loss import LOSSES, TIMES, WEIGHTS, Absolute, Huber, Measure, Squared, draw_times, loss
+from reverie.diffusion.likelihood.bound import denoising_cost
+from reverie.diffusion.loss import LOSSES, TIMES, WEIGHTS, Absolute, Huber, Measure, Squared, draw_times, loss, weight_of
 from reverie.diffusion.oracle import GaussianDenoiser
 from reverie.diffusion.pair import TARGETS, Pair, pair_of
-from reverie.diffusion.schedule import Cosine, Linear, Schedule
+from reverie.diffusion.samplers import GRIDS
+from reverie.diffusion.schedule import Cosine, Linear, Rectified, Schedule
 
 
 def unit_gaussian(schedule: Schedule, d: int = 3) -> GaussianDenoiser:
@@ -87,6 +90,49 @@ def test_vlb_is_the_continuous_bound_in_nats(schedule: Schedule) -> None:
     high, low = math.exp(schedule.log_snr(schedule.t_min)), math.exp(schedule.log_snr(1.0))
     exact = 0.5 * math.log((1 + high) / (1 + low))
     assert float(values.mean()) == pytest.approx(exact, abs=3 * float(values.std()) / math.sqrt(n))
+
+
+@pytest.mark.parametrize("target", ["x0", "v", "flow"])
+@pytest.mark.parametrize("schedule", [Rectified(), Cosine(), Linear()], ids=["rectified", "cosine", "linear"])
+def test_the_loss_of_some_steps_is_the_denoising_part_of_their_bound(schedule: Schedule, target: str) -> None:
+    steps, pair = 6, truth(10)
+    t = draw_times("stratified", schedule, 60, torch.Generator().manual_seed(0), steps)
+    assert sorted((t * 1e6).round().unique(return_counts=True)[1].tolist()) == [10] * steps
+    grid = GRIDS["uniform"]()(schedule, steps + 1)
+    model, many = unit_gaussian(schedule), Pair(pair.x0.repeat(steps, 1), pair.eps.repeat(steps, 1))
+    lost = loss(model, many, grid[:-1].repeat_interleave(10), target=target, weight=f"vlb:steps={steps}")
+    paid = [denoising_cost(model, pair, t, s, None, "posterior") for t, s in pairwise(grid.tolist())]
+    torch.testing.assert_close(3 * lost.view(steps, 10).mean(0), torch.stack(paid).sum(0))
+
+
+def test_the_bound_of_some_steps_falls_to_that_of_continuous_time() -> None:
+    """For N(0, 1) data the error of x0 is 1 / (1 + snr), so that both are sums without chance."""
+    schedule, costs = Cosine(), []
+    for steps in (2, 8, 32, 128, 512):
+        t = GRIDS["uniform"]()(schedule, steps + 1)[:-1]
+        error = 1 / (1 + torch.as_tensor(schedule.log_snr(t)).exp())
+        costs.append(float((weight_of(f"vlb:steps={steps}", schedule, t, "x0") * error).mean()))
+    high, low = math.exp(schedule.log_snr(schedule.t_min)), math.exp(schedule.log_snr(1.0))
+    exact = 0.5 * math.log((1 + high) / (1 + low))
+    assert costs == sorted(costs, reverse=True) and costs[-1] > exact
+    gaps = [cost - exact for cost in costs]
+    assert gaps[-1] < 0.5 * gaps[-2]
+
+
+def test_a_mixed_weight_lies_between_the_bound_and_one_that_leaves_fine_detail_out() -> None:
+    schedule, t = Cosine(), torch.linspace(0.01, 0.99, 50, dtype=torch.float64)
+    vlb, half, none = (weight_of(w, schedule, t, "v") for w in ("vlb", "mixed:share=0.5", "mixed:share=0"))
+    torch.testing.assert_close(weight_of("mixed:share=1", schedule, t, "v"), vlb)
+    torch.testing.assert_close(half, (vlb + none) / 2)
+    ratio = half / vlb  # falls with the log-SNR, so it rises with t
+    assert (ratio.diff() > 0).all() and 0.5 < float(ratio[0]) < 0.51 and float(ratio[-1]) > 0.99
+    torch.testing.assert_close(weight_of("mixed", schedule, t, "v"), half)
+
+
+@pytest.mark.parametrize("weight", ["mixed:share=1.5", "vlb:steps=-1", "vlb:step=3", "uniform:steps=3"])
+def test_options_of_weights_are_checked(weight: str) -> None:
+    with pytest.raises(UserError, match="weight"):
+        weight_of(weight, Cosine(), torch.tensor([0.5]).double(), "v")
 
 
 @pytest.mark.parametrize("name", TIMES)

@@ -131,7 +131,12 @@ def _training(
     network: Annotated[str | None, named("networks", "Network, with options like mlp:hidden=64", "--network")] = None,
     target: Annotated[str | None, named("targets", "What the network predicts", "--target")] = None,
     loss: Annotated[str | None, named("losses", "What an error costs, with options like huber:delta=0.5", "--loss")] = None,
-    weight: Annotated[str | None, named("weights", "Weight of the loss over noise levels", "--weight")] = None,
+    weight: Annotated[
+        str | None, named("weights", "Weight of the loss over noise levels, with options like vlb:steps=16", "--weight")
+    ] = None,
+    variance: Annotated[
+        str | None, typer.Option("--variance", help="fixed, or learned: the network tells how sure it is of each number.")
+    ] = None,
     times: Annotated[str | None, named("times", "How training times are drawn", "--times")] = None,
     augment: Annotated[
         str | None, named("augmentations", "Changes of training images, like flip,shift:share=0.2; auto, none", "--augment")

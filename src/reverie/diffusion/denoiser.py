@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +17,7 @@ from reverie.diffusion.schedule import Schedule
 NULL = -1  # the label that stands for "no condition"
 
 LEVEL_FLOOR = 1e-6
+MOST_LOG_SHARE = 10.0  # how far the variance that a network tells may be from that of the estimate for normal data, in its log
 
 
 def noise_level(alpha: Coefficient, sigma: Coefficient) -> Coefficient:
@@ -35,6 +37,7 @@ class Denoiser(nn.Module, ABC):
     """
 
     schedule: Schedule
+    tells_variance: bool = False  # whether its estimates say how sure they are
 
     if TYPE_CHECKING:
 
@@ -63,10 +66,17 @@ class NetDenoiser(Denoiser):
     The network sees c_in x and the noise level, never t, and its target is taken at alpha and sigma normalised to
     alpha² + sigma² = 1.  All that it knows is therefore a function of the log-SNR: another schedule put in after
     training gives the same x0.  c_in = 1 / sqrt(alpha² k² + sigma²), k = sigma_data (arXiv:2206.00364, table 1).
+
+    tells_variance: a second output of each number is its log-variance given x, counted from the variance k² sigma² c_in² that
+    it has for data N(0, k²).  From it follows the variance of a step of any length: interpolating between the two variances of
+    a step instead (arXiv:2102.09672, eq. 15) has another share for each length, and is right only for the one that is trained.
     """
 
-    def __init__(self, net: nn.Module, schedule: Schedule, target: str = "v", sigma_data: float = 1.0) -> None:
+    def __init__(
+        self, net: nn.Module, schedule: Schedule, target: str = "v", sigma_data: float = 1.0, tells_variance: bool = False
+    ) -> None:
         super().__init__()
+        self.tells_variance = tells_variance
         self.net = net
         self.schedule = schedule
         self.target = target
@@ -85,7 +95,12 @@ class NetDenoiser(Denoiser):
         inputs = (expand(c_in, x) * x, level.expand(len(x)), cond)
         y = (self.net(*inputs) if told is None else self.net(*inputs, told)).to(x.dtype)
         a, b = row(self.target, alpha / size, sigma / size, self.sigma_data)
-        return decode(x, y, alpha, sigma, a, b)
+        if not self.tells_variance:
+            return decode(x, y, alpha, sigma, a, b)
+        y, share = y.unflatten(1, (x.shape[1], 2)).unbind(2)
+        usual = expand((self.sigma_data * sigma * c_in) ** 2, x)
+        variance = usual * (MOST_LOG_SHARE * (share / MOST_LOG_SHARE).tanh()).exp()
+        return replace(decode(x, y, alpha, sigma, a, b), variance=variance)
 
 
 class Given(Denoiser):
@@ -126,7 +141,7 @@ class LowPrecision(Denoiser):
         """Return the inner estimate, in the precision of x."""
         with torch.autocast(x.device.type, torch.bfloat16):
             pair = self.inner(x, t, cond)
-        return Pair(pair.x0.to(x.dtype), pair.eps.to(x.dtype))
+        return Pair(pair.x0.to(x.dtype), pair.eps.to(x.dtype), None if pair.variance is None else pair.variance.to(x.dtype))
 
 
 class Clip(Denoiser):
@@ -139,4 +154,5 @@ class Clip(Denoiser):
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
         """Return the inner estimate with x0 clipped."""
         alpha, sigma = self.schedule(t)
-        return pair_of(x, self.inner(x, t, cond).x0.clamp(self.low, self.high), alpha, sigma, "x0")
+        guess = self.inner(x, t, cond)
+        return replace(pair_of(x, guess.x0.clamp(self.low, self.high), alpha, sigma, "x0"), variance=guess.variance)

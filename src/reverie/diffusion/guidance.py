@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -114,12 +115,14 @@ class ClassifierFree(Denoiser):
         many = t.repeat(len(used)) if isinstance(t, Tensor) and t.ndim else t
         stacked = self.inner(x.repeat(len(used), *[1] * (x.ndim - 1)), many, torch.cat([labels[k] for k in used]))
         x0, eps = stacked.x0.chunk(len(used)), stacked.eps.chunk(len(used))
-        pair = Pair(_sum([guided[k] for k in used], x0), _sum([guided[k] for k in used], eps))
+        variance = None if stacked.variance is None else stacked.variance.expand_as(stacked.x0)[: len(x)]  # the first label's
+        pair = Pair(_sum([guided[k] for k in used], x0), _sum([guided[k] for k in used], eps), variance)
         if not rescaled:
             return pair
         wanted, found = _spread(_sum([plain[k] for k in used], x0)), _spread(pair.x0)
         ratio = torch.where(found > 0, wanted / found, 1.0)
-        return pair_of(x, pair.x0 * (1 + self.rescale * (ratio - 1)), *self.schedule(t), "x0")
+        rescaled_pair = pair_of(x, pair.x0 * (1 + self.rescale * (ratio - 1)), *self.schedule(t), "x0")
+        return replace(rescaled_pair, variance=variance)
 
 
 def _counts(coefficient: Coefficient) -> bool:
@@ -155,7 +158,7 @@ class AutoGuided(Denoiser):
         """Return the guided estimate, for an evaluation of each.  x: (B, ...); t: float or (B,); cond: (B,) or (B, K)."""
         strong, weak = self.strong(x, t, cond), self.weak(x, t, cond)
         x0, eps = (combine(self.scale, a, 1 - self.scale, b) for a, b in ((strong.x0, weak.x0), (strong.eps, weak.eps)))
-        return Pair(x0, eps)
+        return Pair(x0, eps, strong.variance)
 
 
 class ClassifierGuided(Denoiser):
@@ -192,7 +195,7 @@ class ClassifierGuided(Denoiser):
         asked = t.clamp(max=self.latest) if isinstance(t, Tensor) else min(t, self.latest)
         alpha_asked, sigma_asked = self.schedule(asked)
         shift = expand(self.scale * sigma_asked**2 / alpha_asked, x) * self.gradient(x, asked, cond)
-        return Pair(pair.x0 + shift, combine(1.0, pair.eps, -alpha / sigma, shift))
+        return Pair(pair.x0 + shift, combine(1.0, pair.eps, -alpha / sigma, shift), pair.variance)
 
 
 def _latest(schedule: Schedule) -> float:

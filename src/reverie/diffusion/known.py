@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, cast
 
 import torch
@@ -42,8 +42,9 @@ class Replace(Denoiser):
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
         """Return the inner estimate with the truth put in."""
         alpha, sigma = self.schedule(t)
-        x0 = torch.where(self.known.to(x.device), self.values.to(x), self.inner(x, t, cond).x0)
-        return pair_of(x, x0, alpha, sigma, "x0")
+        guess, known = self.inner(x, t, cond), self.known.to(x.device)
+        pair = pair_of(x, torch.where(known, self.values.to(x), guess.x0), alpha, sigma, "x0")
+        return pair if guess.variance is None else replace(pair, variance=torch.where(known, 0.0, guess.variance))
 
 
 class Posterior(Denoiser):

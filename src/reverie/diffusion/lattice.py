@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -26,7 +28,7 @@ class LatticeDenoiser(NetDenoiser):
     """
 
     def __init__(self, net: nn.Module, schedule: Schedule, shape: tuple[int, ...], levels: int, features: int) -> None:
-        super().__init__(net, schedule, "x0")
+        super().__init__(net, schedule, "x0", tells_variance=True)
         self.values = nn.Buffer(torch.linspace(-1, 1, levels), persistent=False)
         self.features = features
         self.log_prior = nn.Parameter(torch.zeros(*shape, levels))
@@ -44,12 +46,16 @@ class LatticeDenoiser(NetDenoiser):
         self.log_prior.copy_(smooth.log().reshape(self.log_prior.shape))
 
     def estimate(self, x: Tensor, t: Time, cond: Tensor | None, told: Tensor | None) -> Pair:
-        """Return the posterior mean and the noise that belongs to it."""
+        """Return the posterior mean and the noise that belongs to it, and but in training the posterior variance."""
         alpha, sigma = self.schedule(t)
         features, to_levels, prior = self._factors(x, t, cond, told)
-        values = self.values.to(x.dtype)
-        x0 = posterior_mean(features, to_levels, prior, values, frugal=self.training and torch.is_grad_enabled())
-        return pair_of(x, x0.reshape(x.shape), alpha, sigma, "x0")
+        v = self.values.to(x.dtype)
+        if self.training and torch.is_grad_enabled():  # of which the mean is all that is wanted
+            x0 = posterior_mean(features, to_levels, prior, v, frugal=True)
+            return pair_of(x, x0.reshape(x.shape), alpha, sigma, "x0")
+        moments = posterior_mean(features, to_levels, prior, torch.stack([v, v**2], 1), frugal=False)
+        x0, squared = moments.reshape(*x.shape, 2).unbind(-1)
+        return replace(pair_of(x, x0, alpha, sigma, "x0"), variance=(squared - x0**2).clamp(min=0))
 
     def logits(self, x: Tensor, t: Time, cond: Tensor | None, told: Tensor | None = None) -> Tensor:
         """Return the log-probability of each level, but for a constant, given all noised numbers: (B, ..., K)."""

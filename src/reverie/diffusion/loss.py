@@ -4,52 +4,113 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cache
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
 from reverie.base.errors import UserError, pick
 from reverie.base.scalar import Coefficient, exp, expand, sqrt
+from reverie.base.spec import build
 from reverie.diffusion.denoiser import Denoiser
+from reverie.diffusion.likelihood.steps import step_end, step_weight
 from reverie.diffusion.pair import Pair, row
 from reverie.diffusion.schedule import Schedule
 
 MIN_SNR_LIMIT = 5.0
+BIAS = 2.0  # log-SNR at which the perceptual weight is half of its most
 
 
-def _plain(schedule: Schedule, t: Tensor, unit: Coefficient) -> Coefficient:
+class Weight(ABC):
+    """What the squared error of x0 is multiplied by at times t.
+
+    unit: the factor that turns the error of x0 into that of the target itself; steps: those of the chain whose times alone
+    are trained, 0 for all times.
+    """
+
+    steps: int = 0
+
+    @abstractmethod
+    def __call__(self, schedule: Schedule, t: Tensor, unit: Coefficient) -> Coefficient:
+        """Return the factor: float or (B,)."""
+
+
+class Plain(Weight):
     """The plain error of the target; with "eps" the simple loss of DDPM."""
-    return unit
+
+    def __init__(self) -> None: ...
+
+    def __call__(self, schedule: Schedule, t: Tensor, unit: Coefficient) -> Coefficient:
+        """Return the unit."""
+        return unit
 
 
-def _snr(schedule: Schedule, t: Tensor, unit: Coefficient) -> Tensor:
+class SNR(Weight):
     """The plain error of eps, whatever the target."""
-    return torch.as_tensor(exp(schedule.log_snr(t)))
+
+    def __init__(self) -> None: ...
+
+    def __call__(self, schedule: Schedule, t: Tensor, unit: Coefficient) -> Coefficient:
+        """Return the SNR."""
+        return exp(schedule.log_snr(t))
 
 
-def _min_snr(schedule: Schedule, t: Tensor, unit: Coefficient) -> Tensor:
+class MinSNR(Weight):
     """The error of eps, limited where there is little noise: min(SNR, 5) (arXiv:2303.09556)."""
-    return _snr(schedule, t, unit).clamp(max=MIN_SNR_LIMIT)
+
+    def __init__(self) -> None: ...
+
+    def __call__(self, schedule: Schedule, t: Tensor, unit: Coefficient) -> Coefficient:
+        """Return the limited SNR."""
+        return torch.as_tensor(exp(schedule.log_snr(t))).clamp(max=MIN_SNR_LIMIT)
 
 
-def _vlb(schedule: Schedule, t: Tensor, unit: Coefficient) -> Coefficient:
-    """The variational bound in nats/dim (arXiv:2107.00630, eq. 17)."""
-    (alpha, sigma), (d_alpha, d_sigma) = schedule(t), schedule.rates(t)
-    # snr times half of -d log_snr / dt, written so that alpha = 0 is no exception
-    return alpha**2 * d_sigma / sigma**3 - alpha * d_alpha / sigma**2
+class VLB(Weight):
+    """The variational bound in nats/dim, in continuous time or of so many steps.
+
+    -1/2 dSNR/dt (arXiv:2107.00630, eq. 17), or with T steps of equal length T/2 (SNR(s) - SNR(t)) for a step from t to s,
+    whose mean over the T times is the sum over the steps (its eq. 13).
+    """
+
+    def __init__(self, steps: Annotated[int, Field(ge=0, le=100_000)] = 0) -> None:
+        self.steps = steps
+
+    def __call__(self, schedule: Schedule, t: Tensor, unit: Coefficient) -> Coefficient:
+        """Return the factor of the bound."""
+        if self.steps:
+            return self.steps * step_weight(schedule, t, step_end(schedule, t, self.steps))
+        (alpha, sigma), (d_alpha, d_sigma) = schedule(t), schedule.rates(t)
+        # snr times half of -d log_snr / dt, written so that alpha = 0 is no exception
+        return alpha**2 * d_sigma / sigma**3 - alpha * d_alpha / sigma**2
 
 
-# Each weight multiplies the squared error of x0 at times t.  `unit` is the factor that turns the error of x0 into that
-# of the target itself.
-Weight = Callable[[Schedule, Tensor, Coefficient], Coefficient]
+class Mixed(Weight):
+    """The variational bound, and a perceptual weight where there is much noise, which together still make a bound.
 
-WEIGHTS: dict[str, Weight] = {
-    "uniform": _plain,
-    "snr": _snr,
-    "min-snr": _min_snr,
-    "vlb": _vlb,
-}
+    share + (1 - share) sigmoid(2 - log_snr) times that of the bound.  It falls with the log-SNR, so that the loss is the bound
+    averaged over data with noise of all levels (arXiv:2303.00848, theorem 1): share=1 is "vlb", and share=0 leaves the finest
+    detail, which nobody sees, to what the network can still do.
+    """
+
+    def __init__(self, share: Annotated[float, Field(ge=0, le=1)] = 0.5) -> None:
+        self.share = share
+
+    def __call__(self, schedule: Schedule, t: Tensor, unit: Coefficient) -> Coefficient:
+        """Return the factor of the bound times what falls with the log-SNR."""
+        perceptual = torch.as_tensor(BIAS - schedule.log_snr(t)).sigmoid()
+        return VLB()(schedule, t, unit) * (self.share + (1 - self.share) * perceptual)
+
+
+WEIGHTS: dict[str, type[Weight]] = {"uniform": Plain, "snr": SNR, "min-snr": MinSNR, "vlb": VLB, "mixed": Mixed}
+
+
+@cache
+def build_weight(weight: str) -> Weight:
+    """Return the weight that a spec names, `vlb:steps=16`."""
+    return build(WEIGHTS, weight, "weight")
 
 
 def weight_of(weight: str, schedule: Schedule, t: Tensor, target: str, sigma_data: float = 1.0) -> Tensor:
@@ -58,7 +119,7 @@ def weight_of(weight: str, schedule: Schedule, t: Tensor, target: str, sigma_dat
     size = sqrt(alpha**2 + sigma**2)
     a, b = row(target, alpha / size, sigma / size, sigma_data)
     unit = ((alpha * b - sigma * a) / sigma) ** 2
-    return torch.as_tensor(pick(WEIGHTS, weight, "weight")(schedule, t, unit), dtype=torch.float64).expand(len(t))
+    return torch.as_tensor(build_weight(weight)(schedule, t, unit), dtype=torch.float64).expand(len(t))
 
 
 class Measure(ABC):
@@ -125,15 +186,37 @@ def loss(
     shows up in the target multiplied by (alpha b - sigma a) / sigma.  Squared, that is the error times w; and under each
     measure a weight means the same for all targets.  truth.x0, truth.eps: (B, ...); t: (B,).
     """
-    alpha, sigma = denoiser.schedule(t)
+    guess = denoiser(truth.mix(*denoiser.schedule(t)), t, cond)
+    return loss_of(guess, denoiser.schedule, truth, t, target, weight, sigma_data, measure)
+
+
+def loss_of(
+    guess: Pair, schedule: Schedule, truth: Pair, t: Tensor, target: str, weight: str, sigma_data: float, measure: Measure
+) -> Tensor:
+    """Return the loss, as above, of a guess that has been made: (B,)."""
+    alpha, sigma = schedule(t)
     size = sqrt(alpha**2 + sigma**2)
     a, b = row(target, alpha / size, sigma / size, sigma_data)
-    guess = denoiser(truth.mix(alpha, sigma), t, cond)
     error = guess.mix(a, b) - truth.mix(a, b)
     if weight != "uniform":
-        w = weight_of(weight, denoiser.schedule, t, target, sigma_data) * (sigma / (alpha * b - sigma * a)) ** 2
+        w = weight_of(weight, schedule, t, target, sigma_data) * (sigma / (alpha * b - sigma * a)) ** 2
         error = expand(sqrt(w), error) * error
     return measure(error).flatten(1).mean(1)
+
+
+def variance_loss(guess: Pair, schedule: Schedule, truth: Pair, t: Tensor, steps: int) -> Tensor:
+    """Return what a chain of so many steps pays for the variance that a guess tells, in nats/dim: (B,).
+
+    Its gradient reaches the variance alone (arXiv:2102.09672, section 3.1).  With the squared error e and the variance v of a
+    number of x0, and w = SNR(s) - SNR(t), a step costs (w (e - v) / (1 + w v) + log(1 + w v)) / 2, least on average where
+    v is the mean of e, whatever the step.
+    """
+    assert guess.variance is not None
+    w = 2 * torch.as_tensor(step_weight(schedule, t, step_end(schedule, t, steps))).detach()
+    v, w = guess.variance, torch.as_tensor(expand(w, guess.x0))
+    e = (guess.x0.detach() - truth.x0).square()
+    cost = (w * (e - v) / (1 + w * v) + torch.log1p(w * v)) / 2
+    return steps * cost.flatten(1).mean(1)
 
 
 def uniform(n: int, generator: torch.Generator) -> Tensor:
@@ -158,10 +241,12 @@ TIMES: dict[str, Callable[[int, torch.Generator], Tensor]] = {
 }
 
 
-def draw_times(times: str, schedule: Schedule, n: int, generator: torch.Generator) -> Tensor:
-    """Draw n training times in [t_min, 1]: (n,) float64.
+def draw_times(times: str, schedule: Schedule, n: int, generator: torch.Generator, steps: int = 0) -> Tensor:
+    """Draw n training times in [t_min, 1]: (n,) float64; with steps, those of a chain of so many, of equal length.
 
     Times that are not uniform multiply the effective weight by their density.
     """
     u = pick(TIMES, times, "way to draw times")(n, generator)
+    if steps:
+        u = (u * steps).ceil().clamp(min=1) / steps
     return schedule.t_min + (1 - schedule.t_min) * u

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,8 @@ class GaussianDenoiser(Denoiser):
 
     E[x0 | x] = mean + alpha C (alpha² C + sigma² I)^-1 (x - alpha mean), in the eigenbasis of C.
     """
+
+    tells_variance = True
 
     def __init__(self, schedule: Schedule, mean: Tensor, covariance: Tensor) -> None:
         super().__init__()
@@ -41,7 +44,8 @@ class GaussianDenoiser(Denoiser):
         centred, variances, alpha = self._centred(x, t)
         x0 = self.mean + (centred * alpha * self.values / variances) @ self.vectors.T
         alpha, sigma = self.schedule(t)
-        return pair_of(x, x0, alpha, sigma, "x0")
+        unsure = (expand(sigma**2, x) * self.values / variances) @ self.vectors.T.square()
+        return replace(pair_of(x, x0, alpha, sigma, "x0"), variance=unsure.expand_as(x))
 
     def log_prob(self, x: Tensor, t: Time) -> Tensor:
         """Return the log-density of noised data at time t in nats: (B,)."""
@@ -62,6 +66,8 @@ class MixtureDenoiser(Denoiser):
     E[x0 | x] = sum_k r_k E_k[x0 | x],  r_k proportional to weight_k N_k(x).
     """
 
+    tells_variance = True
+
     def __init__(self, weights: Tensor, components: Sequence[GaussianDenoiser]) -> None:
         super().__init__()
         self.schedule = components[0].schedule
@@ -78,10 +84,13 @@ class MixtureDenoiser(Denoiser):
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
         """Return the posterior mean and the noise that belongs to it.  x: (B, D); cond: (B,)."""
-        share = self._log_joint(x, t, cond).softmax(-1)  # (B, K)
-        means = torch.stack([c(x, t).x0 for c in self.components], dim=-1)  # (B, D, K)
-        alpha, sigma = self.schedule(t)
-        return pair_of(x, (means * share[:, None]).sum(-1), alpha, sigma, "x0")
+        share = self._log_joint(x, t, cond).softmax(-1)[:, None]  # (B, 1, K)
+        parts: list[Pair] = [c(x, t) for c in self.components]
+        means = torch.stack([part.x0 for part in parts], dim=-1)  # (B, D, K)
+        within = torch.stack([part.variance for part in parts if part.variance is not None], dim=-1)
+        x0 = (means * share).sum(-1)
+        variance = ((within + (means - x0[..., None]).square()) * share).sum(-1)
+        return replace(pair_of(x, x0, *self.schedule(t), "x0"), variance=variance)
 
     def log_prob(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Tensor:
         """Return the log-density of noised data at time t in nats: (B,).  With a label: jointly with that label."""

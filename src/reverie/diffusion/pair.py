@@ -18,10 +18,14 @@ Row = tuple[Coefficient, Coefficient]
 
 @dataclass(frozen=True)
 class Pair:
-    """Clean data x0 and unit noise eps.  x0, eps: (B, ...)."""
+    """Clean data x0 and unit noise eps.  x0, eps: (B, ...).
+
+    variance: of each number of x0 given the noised data, where an estimate tells how sure it is; it broadcasts to x0.
+    """
 
     x0: Tensor
     eps: Tensor
+    variance: Tensor | None = None
 
     def mix(self, a: Coefficient, b: Coefficient) -> Tensor:
         """Return a x0 + b eps.  a, b: float or (B,).

@@ -57,8 +57,9 @@ def _plain(features: Tensor, to_levels: Tensor, prior: Tensor, values: Tensor) -
 def posterior_mean(features: Tensor, to_levels: Tensor, prior: Tensor, values: Tensor, *, frugal: bool) -> Tensor:
     """Return x0 = sum_v v softmax(features to_levels + prior)_v: (B, D).
 
-    features: (B, D, F); to_levels: (F, K); prior: (D, K); values: (K,).  frugal: a first gradient is all that will be taken of
-    it, and then the B D K probabilities are never held together; otherwise any derivative may be.
+    features: (B, D, F); to_levels: (F, K); prior: (D, K); values: (K,), or (K, M) where not frugal, for (B, D, M).  frugal: a
+    first gradient is all that will be taken of it, and then the B D K probabilities are never held together; otherwise any
+    derivative may be.
     """
     if not frugal:
         return _plain(features, to_levels, prior, values)

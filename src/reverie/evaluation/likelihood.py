@@ -15,16 +15,17 @@ from reverie.base.noise import image_seeds
 from reverie.base.progress import Count
 from reverie.data import Dataset
 from reverie.diffusion.likelihood import Bound, LogProb, mean_and_error
+from reverie.diffusion.spread import MeanError
 from reverie.draw.picture import ACCENT, INK, SOFT, WARM, figure, png_bytes
 from reverie.evaluation.score import said, score
 from reverie.evaluation.section import Section
 from reverie.runs.run import Run
+from reverie.runs.spread import measured
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NAME, TITLE = "likelihood", "Likelihood of held-out data"
-VARIANCE = "forward"  # of the chain: "posterior" is far too small where steps are few
 BANDS = 24  # ranges of the log-SNR that are drawn
 GUESS = 1 / (2 * math.log(2))  # bits/dim for a unit of log-SNR when noise is predicted to be 0
 CHOOSING = 32  # training data by which it is chosen where the bounds end
@@ -37,8 +38,8 @@ def _joined(parts: Sequence[Bound]) -> Bound:
 
 
 def _measure(
-    run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, end: float | None, flow_n: int, tolerance: float,
-    probes: int, on_progress: Count | None,
+    run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, variance: str, error: MeanError | None,
+    end: float | None, flow_n: int, tolerance: float, probes: int, on_progress: Count | None,
 ) -> tuple[Bound, Bound, LogProb]:  # fmt: skip
     """Return the bound of the chain and in continuous time for all data, and the log-probability of the first flow_n."""
     device, size = run.diffusion.device, run.batch_size()
@@ -48,7 +49,7 @@ def _measure(
     for k, (kind, part) in enumerate(jobs):
         batch, cond = x[part].to(device), labels[part].to(device) if labels is not None else None
         if kind == "bounds":
-            chains.append(run.diffusion.bound(batch, cond, seeds[part], grid, VARIANCE, end=end))
+            chains.append(run.diffusion.bound(batch, cond, seeds[part], grid, variance, end=end, error=error))
             integrals.append(run.diffusion.bound(batch, cond, seeds[part], draws=DRAWS, end=end))
         else:
             flows.append(run.diffusion.log_prob(batch, cond, seeds[part], tolerance, probes))
@@ -152,6 +153,13 @@ def _chosen_end(run: Run, train: Dataset, seed: int) -> float:
     return run.diffusion.best_end(x.to(device), cond, image_seeds(seed, len(x)))
 
 
+def _variance(run: Run, train: Dataset | None) -> str:
+    """Return the best variance of the chain's steps that is known; "posterior" is far too small where steps are few."""
+    if run.diffusion.denoiser.tells_variance:
+        return "learned"
+    return "optimal" if train is not None else "forward"
+
+
 def likelihood_section(
     run: Run,
     x: Tensor | None,
@@ -169,23 +177,27 @@ def likelihood_section(
     """Measure what n held-out data cost under a run, and flow_n of them by the flow as well.
 
     x: (N, ...) in user units as a data set gives them, images in [0, 1]; labels: (N,); train: data by which it is chosen where
-    the bounds end, which is the schedule's t_min without; steps: of the chain, those of sampling if not told; on_progress is
-    told (done, of).
+    the bounds end, which is the schedule's t_min without, and what variance the chain's steps have; steps: of the chain, those
+    of sampling if not told; on_progress is told (done, of).
     """
     try:
         x, labels = _checked(run, x, labels, n)
         grid = run.sampling({"steps": steps})[1]
         flow_n = max(1, min(flow_n, len(x)))
         end = _chosen_end(run, train, seed) if train is not None else None
-        chain, integral, flow = _measure(run, x, labels, seed, grid, end, flow_n, tolerance, probes, on_progress)
-        return _said(run, x, labels, seed, grid, end, chain, integral, flow, tolerance)
+        variance = _variance(run, train)
+        error = measured(run, train, seed) if train is not None and variance == "optimal" else None
+        chain, integral, flow = _measure(
+            run, x, labels, seed, grid, variance, error, end, flow_n, tolerance, probes, on_progress
+        )
+        return _said(run, x, labels, seed, grid, variance, end, chain, integral, flow, tolerance)
     except UserError as error:
         return Section(NAME, TITLE, figures={"not_computable": str(error)})
 
 
 def _said(
-    run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, end: float | None, chain: Bound, integral: Bound,
-    flow: LogProb, tolerance: float,
+    run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, variance: str, end: float | None, chain: Bound,
+    integral: Bound, flow: LogProb, tolerance: float,
 ) -> Section:  # fmt: skip
     images = run.diffusion.codec.levels is not None
     scale = chain.size * math.log(2)
@@ -221,7 +233,7 @@ def _said(
         **({"reference": {"value": reference[1], "unit": f"{unit}, {reference[0]}"}} if reference else {}),
         "condition": "the label of each datum" if labels is not None else "none",
         "dimensions": chain.size,
-        "chain": f"DDPM, {len(grid)} steps, variance {VARIANCE}",
+        "chain": f"DDPM, {len(grid)} steps, variance {variance}",
         "noise levels for each datum in continuous time": integral.denoising.shape[1],
         "end of the bounds": run.diffusion.denoiser.schedule.t_min if end is None else end,
         "divergence": flow.divergence,

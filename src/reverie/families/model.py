@@ -20,6 +20,7 @@ from reverie.data.kind import Kind
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.samplers import Frame
+from reverie.diffusion.spread import MeanError
 
 Likelihood = Literal["exact", "lower bound", "none"]
 
@@ -35,8 +36,8 @@ class DrawRequest:
     """What to draw.
 
     seeds: (B,) int64; cond: (B,) labels, (B, K) where K are composed, or None; weights: of the composed labels; options: see
-    `Family.options`; classifier, weak: give the classifier of noised data that the run has, and an earlier state of the model,
-    or refuse.
+    `Family.options`; classifier, weak, mean_error: give the classifier of noised data that the run has, an earlier state of the
+    model, and how far its estimates are off, or refuse.
     """
 
     seeds: Tensor
@@ -45,6 +46,7 @@ class DrawRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     classifier: Callable[[], Classifier] | None = None
     weak: Callable[[], Model] | None = None
+    mean_error: Callable[[], MeanError] | None = None
 
 
 class Model(nn.Module, ABC):

@@ -15,6 +15,7 @@ from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, Level, level_emb
 
 Size = Annotated[int, Field(ge=1, le=8192)]
 Labels = Annotated[int, Field(ge=0, le=100_000)]
+Outputs = Annotated[int, Field(ge=1, le=256)]  # for each number of the data
 
 
 class ConditionalMLP(nn.Module):
@@ -33,6 +34,7 @@ class ConditionalMLP(nn.Module):
         embedding_dim: Size = 16,
         labels: Labels = 0,
         connector: Literal["add", "multiply"] = "add",
+        outputs: Outputs = 1,
     ) -> None:
         super().__init__()
         self.multiplies = connector == "multiply"
@@ -41,7 +43,7 @@ class ConditionalMLP(nn.Module):
         widths = [channels] + [hidden] * layers
         self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(widths))
         self.projections = nn.ModuleList(nn.Linear(embedding_dim, hidden) for _ in range(layers))
-        self.out = nn.Linear(hidden, channels)
+        self.out = nn.Linear(hidden, channels * outputs)
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
         if self.multiplies:
@@ -50,7 +52,7 @@ class ConditionalMLP(nn.Module):
                 nn.init.ones_(projection.bias)
 
     def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None) -> Tensor:
-        """Return the output, (B, channels)."""
+        """Return the output, (B, channels outputs)."""
         e = self.embedding(level * LEVEL_SCALE)
         if self.label is not None:
             e = e + self.label(cond)
@@ -74,6 +76,7 @@ class RBF(nn.Module):
         embedding: Level = "sinusoidal",
         embedding_dim: Size = 16,
         labels: Labels = 0,
+        outputs: Outputs = 1,
     ) -> None:
         super().__init__()
         self.embedding = level_embedding(embedding, embedding_dim)
@@ -82,16 +85,16 @@ class RBF(nn.Module):
         width = math.sqrt(channels) * hidden ** (-1 / (channels + 1))  # a bump reaches a few of its neighbours
         self.centres = nn.Parameter(centres if centres.is_meta else centres.normal_())  # data have unit variance
         self.log_widths = nn.Parameter(torch.full((hidden,), math.log(width)))
-        self.readout = nn.Linear(embedding_dim, (hidden + 1) * channels)
+        self.readout = nn.Linear(embedding_dim, (hidden + 1) * channels * outputs)
         nn.init.zeros_(self.readout.weight)
         nn.init.zeros_(self.readout.bias)
 
     def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None) -> Tensor:
-        """Return the output, (B, channels)."""
+        """Return the output, (B, channels outputs)."""
         e = self.embedding(level * LEVEL_SCALE)
         if self.label is not None:
             e = e + self.label(cond)
         squared = x.square().sum(1, keepdim=True) - 2 * x @ self.centres.T + self.centres.square().sum(1)
         bumps = torch.exp(-squared / 2 * torch.exp(-2 * self.log_widths))
-        weights: Tensor = self.readout(e).unflatten(1, (-1, x.shape[1]))  # (B, hidden + 1, channels); the last row is b
+        weights: Tensor = self.readout(e).unflatten(1, (len(self.centres) + 1, -1))  # the last row is b
         return (bumps[:, None] @ weights[:, :-1]).squeeze(1) + weights[:, -1]

@@ -20,6 +20,7 @@ from reverie.data.kind import Kind, counted
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.denoiser import Denoiser, Steer
 from reverie.diffusion.samplers import Frame, Sampler
+from reverie.diffusion.spread import MeanError
 from reverie.draw.picture import FILM_FRAMES, channels_last
 from reverie.families import FAMILIES
 from reverie.families.diffusion.model import Diffusion
@@ -31,6 +32,7 @@ from reverie.runs.classifier import read_classifier
 from reverie.runs.config import Config
 from reverie.runs.labels import read_label
 from reverie.runs.samples import Samples, check_film
+from reverie.runs.spread import mean_error_of
 from reverie.runs.weights import read_weights
 
 MOST_SAMPLES, MOST_FIRST = 10_000_000, 10**12
@@ -97,6 +99,7 @@ class Run:
     model: Model
     path: Path
     _early: Model | None = field(default=None, init=False, repr=False, compare=False)
+    _mean_error: MeanError | None = field(default=None, init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
         data = self.config.data
@@ -207,7 +210,7 @@ class Run:
         if options.get("autoguidance") is None and steer is None and origin is None and times is None:
             given["autoguidance"] = self.autoguidance
         own = {key: value for key, value in given.items() if key in self.config.model_family.options}
-        return self.model.frames(DrawRequest(seeds, cond, weights, own, self.classifier, self.early))
+        return self.model.frames(DrawRequest(seeds, cond, weights, own, self.classifier, self.early, self.mean_error))
 
     @property
     def autoguidance(self) -> float:
@@ -227,6 +230,12 @@ class Run:
                 model.denoiser.schedule = self.model.denoiser.schedule
             self._early = model.to(self.model.device).eval()
         return self._early
+
+    def mean_error(self) -> MeanError:
+        """Return how far the estimates are off on training data, by which the variance "optimal" of DDPM's steps goes."""
+        if self._mean_error is None:
+            self._mean_error = mean_error_of(self)
+        return self._mean_error
 
     def _early_denoiser(self) -> Denoiser:
         early = self.early()

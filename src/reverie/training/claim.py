@@ -14,11 +14,13 @@ from reverie.runs import folder
 from reverie.runs.classifier import CLASSIFIER_FILE
 from reverie.runs.kept import KEPT_DATA
 from reverie.runs.lock import LOCK, Lock, Occupied
+from reverie.runs.spread import SPREAD_FILE
 from reverie.training import checkpoints, previews, tensorboard
 
 LOSS_PICTURE = "loss.png"
 FILES = (
     folder.CONFIG, folder.WEIGHTS_FILE, folder.EARLY_FILE, folder.METRICS, LOSS_PICTURE, CLASSIFIER_FILE, KEPT_DATA,
+    SPREAD_FILE,
     f"{previews.FOLDER}/{previews.FILM}", f"{previews.FOLDER}/{previews.LABELS}", f"{checkpoints.FOLDER}/{checkpoints.BEST}",
 )  # fmt: skip
 NUMBERED = re.compile(

@@ -35,8 +35,8 @@ class TrainingOptions(ReadingOptions, total=False):
     steps, minutes, epochs: how long, one of them; until: "good" stops when nothing improves; extend: go on with a finished run
     for longer; start_from: a run whose weights are the first ones; keep_data: keep a copy of the data in the run; overwrite:
     replace a run that is in the folder; family: a name with its own options, like "mixture:components=8"; purpose, schedule,
-    network, target, augment, loss, weight, times, label_dropout, sigma_data, codec: options of the family diffusion, by name,
-    like "linear:steps=40"; the others are fields of `reverie.runs.config.TrainingConfig`.
+    network, target, augment, loss, weight, variance, times, label_dropout, sigma_data, codec: options of the family diffusion,
+    by name, like "linear:steps=40"; the others are fields of `reverie.runs.config.TrainingConfig`.
     """
 
     family: str | Spec
@@ -58,6 +58,7 @@ class TrainingOptions(ReadingOptions, total=False):
     augment: str | Sequence[str | Spec]
     loss: str | Spec
     weight: str
+    variance: Literal["fixed", "learned"]
     times: str
     batch: int
     accumulate: int

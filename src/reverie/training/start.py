@@ -53,7 +53,8 @@ def wished_of(run: Run, wished: Mapping[str, Any]) -> dict[str, Any]:
             f"{run.path} was trained to predict {settings.target!r}, which its weights know; leave --target {target} out"
         )
     units = {"sigma_data": settings.sigma_data} | ({"codec": settings.codec} if run.kind == "points" else {})
-    return {"network": network_of(run), "schedule": settings.schedule, **wished, **units, "target": settings.target}
+    own = {"network": network_of(run), "schedule": settings.schedule, "variance": settings.variance}
+    return {**own, **wished, **units, "target": settings.target}
 
 
 def reason(run: Run) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from reverie.diffusion.lattice import LatticeDenoiser
 from reverie.diffusion.likelihood.normal import discretised, kl_normal, log_normal, summed
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.process import chain, transition
-from reverie.diffusion.samplers.onestep import VARIANCES, ancestral
+from reverie.diffusion.samplers.onestep import Variance, ancestral, step_variance
 from reverie.diffusion.samplers.rungekutta import straight, straight_time
 from reverie.diffusion.schedule import Schedule
 
@@ -61,7 +62,7 @@ class Bound:
 def prior_cost(schedule: Schedule, x0: Tensor, t: float) -> Tensor:
     """Return KL(q(x_t | x0) || N(0, (alpha² + sigma²) I)), of what is left of the data where sampling starts: (B,)."""
     alpha, sigma = (float(c) for c in schedule(t))
-    return kl_normal(alpha**2 * summed(x0.square()), x0[0].numel(), sigma**2, alpha**2 + sigma**2)
+    return kl_normal(alpha**2 * x0.square(), sigma**2, alpha**2 + sigma**2)
 
 
 def reconstruction_cost(denoiser: Denoiser, truth: Pair, t: float, cond: Tensor | None, levels: int | None) -> Tensor:
@@ -84,14 +85,13 @@ def denoising_cost(denoiser: Denoiser, truth: Pair, t: float, s: float, cond: Te
     schedule = denoiser.schedule
     guess = denoiser(truth.mix(*schedule(t)), t, cond)
     a, b = ancestral(schedule, t, s)
-    squared = summed((guess.mix(a, b) - truth.mix(a, b)).square())
-    of, to = (float(VARIANCES[name](schedule, t, s)) for name in ("posterior", variance))
-    return kl_normal(squared, truth.x0[0].numel(), of, to)
+    of, to = (step_variance(name, schedule, t, s, guess) for name in ("posterior", variance))
+    return kl_normal((guess.mix(a, b) - truth.mix(a, b)).square(), float(of), to)
 
 
 def _check(x0: Tensor, grid: Tensor, variance: str, levels: int | None) -> list[float]:
     """Return the times of a grid, or say what is wrong with it or the data."""
-    pick(VARIANCES, variance, "variance")
+    pick(dict.fromkeys(get_args(Variance)), variance, "variance")
     check_data(x0, levels)
     times: list[float] = grid.tolist()
     if len(times) < 2 or any(t <= s for t, s in pairwise(times)):
@@ -124,8 +124,8 @@ def bound(
     """Return the bound of the T-step model by its posterior form, one draw of x_t for each step and datum.
 
     -log p(x0) <= KL(q(x_T | x0) || p(x_T)) + sum_k E KL(q(x_s | x_t, x0) || p(x_s | x_t)) - E log p(x0 | x_1)
-    (arXiv:2006.11239, eq. 5).  x0: (B, ...) in model units; grid: (T,) falling; variance: of DDPM's steps, "posterior" or
-    "forward"; levels: 256 for 8-bit data in [-1, 1].
+    (arXiv:2006.11239, eq. 5).  x0: (B, ...) in model units; grid: (T,) falling; variance: of DDPM's steps, as in `DDPM`;
+    levels: 256 for 8-bit data in [-1, 1].
     """
     times = _check(x0, grid, variance, levels)
     terms = [denoising_cost(denoiser, Pair(x0, noise.like(x0)), t, s, cond, variance) for t, s in pairwise(times)]
@@ -160,9 +160,10 @@ def by_joint_chain(
     total = log_normal(x, alpha * x0, float(sigma**2)) - _decoded(denoiser, x0, x, t, cond, levels)
     for later, ahead in path:
         scale, std = transition(schedule, t, later)
-        back = denoiser(ahead, later, cond).mix(*ancestral(schedule, later, t))
+        guess = denoiser(ahead, later, cond)
+        back = guess.mix(*ancestral(schedule, later, t))
         total += log_normal(ahead, scale * x, float(std**2))
-        total -= log_normal(x, back, float(VARIANCES[variance](schedule, later, t)))
+        total -= log_normal(x, back, step_variance(variance, schedule, later, t, guess))
         t, x = later, ahead
     alpha, sigma = schedule(t)
     return total - log_normal(x, 0.0, float(alpha**2 + sigma**2))

@@ -15,16 +15,25 @@ def summed(values: Tensor) -> Tensor:
     return values.flatten(1).to(precise(values)).sum(1)
 
 
-def log_normal(x: Tensor, mean: Tensor | float, variance: float) -> Tensor:
-    """Return log N(x; mean, variance I) of each datum in nats: (B,).  x, mean: (B, ...)."""
+def log_normal(x: Tensor, mean: Tensor | float, variance: float | Tensor) -> Tensor:
+    """Return log N(x; mean, variance) of each datum in nats: (B,).  x, mean: (B, ...); variance: one, or of each number."""
+    if isinstance(variance, Tensor):
+        variance = variance.to(precise(x)).expand_as(x)
+        return -summed((x - mean).square() / variance + (2 * math.pi * variance).log()) / 2
     size = x[0].numel()
     return -summed((x - mean).square()) / (2 * variance) - size / 2 * math.log(2 * math.pi * variance)
 
 
-def kl_normal(squared: Tensor, size: int, of: float, to: float) -> Tensor:
-    """Return KL(N(a, of I) || N(b, to I)) in nats, with squared = |a - b|² of each datum, (B,), in `size` dimensions."""
+def kl_normal(squared: Tensor, of: float, to: float | Tensor) -> Tensor:
+    """Return KL(N(a, of I) || N(b, to)) of each datum in nats: (B,).
+
+    squared: (a - b)² of each number, (B, ...); to: one variance, or one of each number.
+    """
+    if isinstance(to, Tensor):
+        squared, to = squared.to(precise(squared)), to.to(precise(squared)).expand_as(squared)
+        return summed((squared + of) / to - 1 - (of / to).log()) / 2
     ratio = of / to
-    return squared / (2 * to) + size / 2 * (ratio - 1 - math.log(ratio))
+    return summed(squared) / (2 * to) + squared[0].numel() / 2 * (ratio - 1 - math.log(ratio))
 
 
 def discretised(x: Tensor, mean: Tensor, variance: float, levels: int = 256) -> Tensor:

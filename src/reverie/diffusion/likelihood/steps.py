@@ -23,7 +23,7 @@ NO_SIGNAL = -12.0  # log-SNR below which nothing of the data is left
 def _by_x0(schedule: Schedule, t: Time, s: Time) -> Coefficient:
     """1/2 (SNR(s) - SNR(t)), of |x0 - x0_hat|²."""
     near, far = schedule.log_snr(s), schedule.log_snr(t)
-    return exp(far) * expm1(near - far) / 2
+    return -exp(near) * expm1(far - near) / 2
 
 
 def _by_noise(schedule: Schedule, t: Time, s: Time) -> Coefficient:
@@ -42,6 +42,11 @@ FORMS: dict[str, Callable[[Schedule, Time, Time], Coefficient]] = {"x0": _by_x0,
 def step_weight(schedule: Schedule, t: Time, s: Time, form: str = "x0") -> Coefficient:
     """Return the factor of the squared error in one of the forms, for a step from t to s < t: float or (B,)."""
     return pick(FORMS, form, "form of the bound")(schedule, t, s)
+
+
+def step_end(schedule: Schedule, t: Tensor, steps: int) -> Tensor:
+    """Return where a step from t ends in a chain of so many steps, of equal length, from 1 to t_min: (B,)."""
+    return (t - (1 - schedule.t_min) / steps).clamp(min=schedule.t_min)
 
 
 def even_times(schedule: Schedule, steps: int, end: float) -> Tensor:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError, pick
 from reverie.base.noise import Noise
 from reverie.base.scalar import Coefficient, combine, sqrt
 from reverie.diffusion.denoiser import Denoiser
-from reverie.diffusion.pair import Row
+from reverie.diffusion.pair import Pair, Row
 from reverie.diffusion.samplers.loop import Frame, Sampler
 from reverie.diffusion.schedule import Schedule
 
@@ -61,21 +62,46 @@ def ancestral(schedule: Schedule, t: float, s: float) -> Row:
     return alpha_s, sigma_s * sqrt(1 - _renewed(schedule, t, s))
 
 
+Variance = Literal["posterior", "forward", "optimal", "learned"]
+
+
+def step_variance(name: str, schedule: Schedule, t: float, s: float, guess: Pair) -> float | Tensor:
+    """Return the variance of p(x_s | x_t) under an estimate of x0: a number, or one for each number of the data.
+
+    q(x_s | x_t, x0) has the variance sigma_s² k and moves with x0 by alpha_s k, k as in DDIM, so where x0 given x_t has the
+    variance v, x_s has sigma_s² k + (alpha_s k)² v.  "posterior" is v = 0 and "forward" v = sigma² / (alpha² + sigma²);
+    "optimal" and "learned" have v from the estimate (arXiv:2201.06503, theorem 1; arXiv:2206.07309).
+    """
+    if name in VARIANCES:
+        return float(VARIANCES[name](schedule, t, s))
+    if guess.variance is None:
+        raise UserError(
+            f"the variance {name!r} needs an estimate that tells how sure it is, and this one does not; take variance=posterior"
+            " or forward" + (", or train with --variance learned" if name == "learned" else " where you steer")
+        )
+    k, (alpha_s, sigma_s) = _renewed(schedule, t, s), schedule(s)
+    return guess.variance * float((alpha_s * k) ** 2) + float(sigma_s**2 * k)
+
+
 class DDPM(Sampler):
-    """Ancestral sampling (arXiv:2006.11239): the mean of q(x_s | x, x0) plus noise of one of two variances.
+    """Ancestral sampling (arXiv:2006.11239): the mean of q(x_s | x, x0) plus noise of one of four variances.
 
     posterior: sigma_s² k with k as in DDIM (beta-tilde, exact for a single data point);
-    forward: r_s² (1 - (alpha_t r_s / (alpha_s r_t))²), r² = alpha² + sigma² (beta, exact for data N(0, I)).
+    forward: r_s² (1 - (alpha_t r_s / (alpha_s r_t))²), r² = alpha² + sigma² (beta, exact for data N(0, I));
+    optimal: by the mean error of x0 on training data, the best of those that all numbers share (arXiv:2201.06503);
+    learned: of each number, as the network tells it (arXiv:2102.09672), after training with --variance learned.
     """
 
-    def __init__(self, variance: Literal["posterior", "forward"] = "posterior") -> None:
-        pick(VARIANCES, variance, "variance")
+    def __init__(self, variance: Variance = "posterior") -> None:
+        pick(dict.fromkeys(get_args(Variance)), variance, "variance")
         self.variance = variance
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
         """Return x at time s."""
         mean = now.pair.mix(*ancestral(denoise.schedule, now.t, s))
-        variance = VARIANCES[self.variance](denoise.schedule, now.t, s)
+        variance = step_variance(self.variance, denoise.schedule, now.t, s, now.pair)
+        if isinstance(variance, Tensor):
+            return torch.addcmul(mean, variance.sqrt(), noise.like(mean)), None
         return combine(1.0, mean, sqrt(variance), noise.like(mean)), None
 
 

@@ -22,7 +22,7 @@ from reverie.diffusion.plan import PRESETS, check_width, expectation, network_fo
 from reverie.diffusion.schedules import SCHEDULES
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.sampling import OPTIONS
-from reverie.families.diffusion.settings import DiffusionSettings, Purpose, build_diffusion, plan_denoiser
+from reverie.families.diffusion.settings import DiffusionSettings, Purpose, Spread, build_diffusion, outputs_of, plan_denoiser
 from reverie.families.diffusion.variational import FEATURES, codec_of, for_likelihood
 from reverie.families.model import Family, FamilyPlan, Likelihood, PlanRequest
 from reverie.nets import NETWORKS
@@ -31,6 +31,7 @@ SPEED = {True: 6e10, False: 5e12}  # floating-point operations a second, about, 
 SPREAD_SAMPLE = 2000  # images enough to know their standard deviation
 NET = "denoiser.net."  # before the names of the network's tensors among the model's
 DENOISER = "denoiser."  # before the names of its tensors among the model's
+GIVEN = ("purpose", "weight", "variance", "times", "label_dropout", "sigma_data", "codec")
 OF_THE_DATA = ("channels", "height", "width", "labels", "told", "inputs", "outputs")  # options of a network that are not chosen
 
 
@@ -60,7 +61,8 @@ class DiffusionFamily(Family[DiffusionSettings]):
         super().check(wished)
         build(LOSSES, wished.get("loss", "mse"), "loss")
         pick(dict.fromkeys(get_args(Purpose)), wished.get("purpose") or "pictures", "purpose")
-        pick(WEIGHTS, wished.get("weight", "uniform"), "weight")
+        build(WEIGHTS, wished.get("weight", "uniform"), "weight")
+        pick(dict.fromkeys(get_args(Spread)), wished.get("variance") or "fixed", "variance")
         pick(TIMES, wished.get("times", "stratified"), "way to draw times")
         if wished.get("target") is not None:
             pick(TARGETS, wished["target"], "target")
@@ -88,7 +90,9 @@ class DiffusionFamily(Family[DiffusionSettings]):
         if wished.get("purpose") == "likelihood":
             wished = for_likelihood(levels) | wished
         if wished.get("schedule") is not None and parse(wished["schedule"]).get("name") == "learned":
-            wished = {"weight": "vlb", "times": "stratified"} | wished
+            wished = {"weight": "vlb"} | wished
+        if parse(wished.get("weight", "uniform"))["name"] in ("vlb", "mixed"):  # other times would weigh the bound anew
+            wished = {"times": "stratified"} | wished
         chosen = plan(data, request.minutes, request.steps)
         times = {"times": chosen.settings["times"]} if "times" in chosen.settings else {}
         training = {key: value for key, value in chosen.settings.items() if key != "times"} | dict(request.training)
@@ -106,9 +110,9 @@ class DiffusionFamily(Family[DiffusionSettings]):
             reasons += (expectation(data.shape, training["minutes"]),)
         if wished.get("target") == "levels" and levels is not None:
             full |= {"inputs": 2, "outputs": min(FEATURES, levels)}
-        given = {
-            key: wished[key] for key in ("purpose", "weight", "times", "label_dropout", "sigma_data", "codec") if key in wished
-        }
+        elif (outputs := outputs_of(wished.get("variance", "fixed"))) != 1:
+            full |= {"outputs": outputs}
+        given = {key: wished[key] for key in GIVEN if key in wished}
         try:
             settings = DiffusionSettings.model_validate({
                 "target": wished.get("target", chosen.target), "sigma_data": spread(request.train), "codec": codec, **times,
@@ -151,13 +155,13 @@ class DiffusionFamily(Family[DiffusionSettings]):
 
     def agrees(self, settings: DiffusionSettings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
         """Tell whether an option is what settings have; a network by its plan, but for what another version may plan."""
-        if key in ("schedule", "loss"):
-            table: Mapping[str, Any] = SCHEDULES if key == "schedule" else LOSSES
+        tables: Mapping[str, Mapping[str, Any]] = {"schedule": SCHEDULES, "loss": LOSSES, "weight": WEIGHTS}
+        if (table := tables.get(key)) is not None:
             return complete(table, value, key) == complete(table, getattr(settings, key), key)
         if key == "network":
             asked, kept = parse(value), complete(NETWORKS, settings.network, "network")  # with options it was kept without
             planned = network_for(shape, labels, asked)
-            free = {"stem", "widths", "told"} - asked.keys()
+            free = {"stem", "widths", "told", "inputs", "outputs"} - asked.keys()
             return all(planned.get(k) == v for k, v in kept.items() if k not in free)
         if key == "augment":
             return value == "auto" or (() if value == "none" else read(value)) == settings.augment

@@ -9,14 +9,14 @@ import torch
 from pydantic import BeforeValidator, Field
 
 from reverie.base.errors import UserError, pick
-from reverie.base.spec import Spec, build, complete
+from reverie.base.spec import Spec, build, complete, parse
 from reverie.data.augment import AUGMENTATIONS, build_augment, told_entries
 from reverie.data.codec import CODECS
 from reverie.data.kind import kind_of
 from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.lattice import LatticeDenoiser
 from reverie.diffusion.learned import Learned
-from reverie.diffusion.loss import LOSSES, TIMES, WEIGHTS
+from reverie.diffusion.loss import LOSSES, TIMES, build_weight
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.schedules import SCHEDULES
 from reverie.families.diffusion.model import Diffusion
@@ -28,6 +28,7 @@ ALPHA_LIMIT = 1e-3  # below this alpha at t = 1, targets whose decoding divides 
 
 
 Purpose = Literal["pictures", "likelihood"]
+Spread = Literal["fixed", "learned"]
 
 
 def _of(table: Mapping[str, Callable[..., Any]], what: str) -> BeforeValidator:
@@ -50,6 +51,7 @@ class DiffusionSettings(FamilySettings):
     sigma_data: Annotated[float, Field(gt=0, le=10**6)] = 1.0
     loss: Spec = Field(default={"name": "mse"})
     weight: str = "uniform"
+    variance: Spread = "fixed"
     times: str = "stratified"
     label_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
     autoguidance: Annotated[float, Field(ge=1, le=10)] = 1.0  # of samples when nothing is said; chosen when training ends
@@ -66,6 +68,11 @@ def settings_of(family: FamilySettings) -> DiffusionSettings:
     return family
 
 
+def outputs_of(variance: str) -> int:
+    """Return how many numbers a network gives for each number of the data: the target, and its variance if that is learned."""
+    return 2 if variance == "learned" else 1
+
+
 def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int) -> None:
     """Refuse settings whose parts do not fit each other or the data."""
     network = settings.network
@@ -76,6 +83,10 @@ def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int
         raise UserError(f"the data have {labels} labels but the network has {network.get('labels', 0)}")
     if (told := len(told_entries(settings.augment, data))) != network.get("told", 0):
         raise UserError(f"the augmentations tell {told} numbers but the network is told {network.get('told', 0)}")
+    if settings.target != "levels" and (told := outputs_of(settings.variance)) != network.get("outputs", 1):
+        raise UserError(f"a network whose variances are {settings.variance} has {told} outputs for each number of the data")
+    if settings.target == "levels" and settings.variance == "learned":
+        raise UserError("the target 'levels' tells variances of itself, without learning them apart; leave --variance out")
     if kind_of(data) == "points" and "mean" in settings.codec and len(settings.codec["mean"]) != data[0]:
         raise UserError(f"the data have {data[0]} coordinates but the codec has {len(settings.codec['mean'])}")
 
@@ -84,7 +95,7 @@ def _denoiser(settings: DiffusionSettings, shape: tuple[int, ...]) -> NetDenoise
     """Make the denoiser that settings describe: the network, what it is asked for, and the schedule."""
     net, schedule = build(NETWORKS, settings.network, "network"), build(SCHEDULES, settings.schedule, "schedule")
     if settings.target != "levels":
-        return NetDenoiser(net, schedule, settings.target, settings.sigma_data)
+        return NetDenoiser(net, schedule, settings.target, settings.sigma_data, settings.variance == "learned")
     levels = build(CODECS, settings.codec, "codec").levels
     if levels is None:
         raise UserError("the target 'levels' needs images, whose numbers have levels; points are real numbers: train 'v'")
@@ -95,10 +106,10 @@ def plan_denoiser(settings: DiffusionSettings, shape: tuple[int, ...], labels: i
     """Return the denoiser that settings describe, without its memory; refuse parts that do not fit each other or the data."""
     schedule = build(SCHEDULES, settings.schedule, "schedule")
     pick(TARGETS, settings.target, "target")
-    pick(WEIGHTS, settings.weight, "weight")
+    build_weight(settings.weight)
     pick(TIMES, settings.times, "way to draw times")
     alpha = float(schedule(1.0)[0])
-    if isinstance(schedule, Learned) and (settings.target in ("eps", "score") or settings.weight != "vlb"):
+    if isinstance(schedule, Learned) and (settings.target in ("eps", "score") or parse(settings.weight)["name"] != "vlb"):
         raise UserError(
             "a learned schedule is trained by the bound, and its ends may take alpha to 0: give --weight vlb, and a target that"
             f" does not divide by alpha (v, edm, levels), instead of {settings.weight} and {settings.target}"

@@ -1,0 +1,89 @@
+"""How far the estimates of a run are off, measured once on its training data and kept in its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
+
+import torch
+from pydantic import Field, model_validator
+
+from reverie.base.errors import UserError
+from reverie.base.files import atomic, own_file, read_own
+from reverie.base.noise import image_seeds
+from reverie.base.section import Section
+from reverie.data import Dataset
+from reverie.diffusion.spread import MeanError
+from reverie.runs.reread import reread
+
+if TYPE_CHECKING:
+    from reverie.runs.run import Run
+
+SPREAD_FILE = "spread.json"
+MEASURED, NUMBERS = 128, 8192  # training data on which it is measured, or so many numbers of them, if that is more
+MOST_BYTES = 2**16
+
+Places = Annotated[
+    tuple[Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)], ...], Field(min_length=2, max_length=1024)
+]
+Shares = Annotated[
+    tuple[Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)], ...], Field(min_length=2, max_length=1024)
+]
+
+
+class Spread(Section):
+    """The file: a hash of the weights that were measured, and the curve of `MeanError`."""
+
+    weights: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    log_snr: Places
+    share: Shares
+
+    @model_validator(mode="after")
+    def _rising(self) -> Spread:
+        rises = all(a < b for a, b in zip(self.log_snr, self.log_snr[1:], strict=False))
+        if len(self.log_snr) != len(self.share) or not rises:
+            raise ValueError("log_snr must rise and be as many as share")
+        return self
+
+    def curve(self) -> MeanError:
+        """Return the curve."""
+        return MeanError(*(torch.tensor(part, dtype=torch.float64) for part in (self.log_snr, self.share)))
+
+
+def _weights(run: Run) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(run.model.state_dict().items()):
+        digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def measured(run: Run, train: Dataset, seed: int = 0) -> MeanError:
+    """Measure on data that are spread over a training set."""
+    count = min(len(train), max(MEASURED, NUMBERS // math.prod(train.shape)))
+    x, labels = train.batch(torch.linspace(0, len(train) - 1, count, dtype=torch.float64).long())
+    device, cond = run.diffusion.device, labels if run.config.data.labels else None
+    seeds, total = image_seeds(seed, len(x)), torch.zeros(())
+    for part in torch.arange(len(x)).split(run.batch_size()):
+        found = run.diffusion.mean_error(x[part].to(device), None if cond is None else cond[part].to(device), seeds[part])
+        total = total + found.share * (len(part) / len(x))
+    return MeanError(found.log_snr, total)
+
+
+def mean_error_of(run: Run) -> MeanError:
+    """Return how far the estimates of a run are off: as kept, or measured now and kept where the folder can be written to."""
+    file, weights = own_file(run.path, SPREAD_FILE), _weights(run)
+    with suppress(OSError, ValueError):  # none, or one that is damaged
+        kept = Spread.model_validate_json(read_own(run.path, SPREAD_FILE, MOST_BYTES))
+        if kept.weights == weights:
+            return kept.curve()
+    try:
+        data = reread(run.config.data, folder=run.path)
+    except UserError as error:
+        raise UserError(f"the optimal variance is measured on the training data of the run: {error}") from None
+    found = measured(run, data.split(run.config.data.seed)[0])
+    made = Spread(weights=weights, log_snr=tuple(found.log_snr.tolist()), share=tuple(found.share.tolist()))
+    with suppress(UserError), atomic(file) as path:  # a folder may be there to be read only
+        path.write_text(made.model_dump_json() + "\n", encoding="utf-8")
+    return found
