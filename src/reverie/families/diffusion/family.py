@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, get_args
 
 import torch
@@ -23,7 +24,14 @@ from reverie.diffusion.schedules import SCHEDULES
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.sampling import OPTIONS
 from reverie.families.diffusion.settings import DiffusionSettings, Purpose, Spread, build_diffusion, outputs_of, plan_denoiser
-from reverie.families.diffusion.variational import FEATURES, codec_of, for_likelihood
+from reverie.families.diffusion.variational import (
+    DROPOUT,
+    FEATURES,
+    MANY_PASSES,
+    NETWORK_OF_POINTS,
+    codec_of,
+    for_likelihood,
+)
 from reverie.families.model import Family, FamilyPlan, Likelihood, PlanRequest
 from reverie.nets import NETWORKS
 
@@ -82,18 +90,21 @@ class DiffusionFamily(Family[DiffusionSettings]):
         """Choose network, schedule, target, units and augmentation; see `reverie.diffusion.plan`."""
         data, wished = request.data, {key: value for key, value in request.wished.items() if value is not None}
         codec: Spec = {"name": "pixels"}
+        by_bound = wished.get("purpose") == "likelihood"
         if data.kind != "images":
             codec = standard_spec(request.train.batch(torch.arange(len(request.train)))[0])
-        elif wished.get("purpose") == "likelihood":
+        elif by_bound:
             codec = codec_of(request.train)
         levels = build(CODECS, codec, "codec").levels
-        if wished.get("purpose") == "likelihood":
+        if by_bound:
             wished = for_likelihood(levels) | wished
         if wished.get("schedule") is not None and parse(wished["schedule"]).get("name") == "learned":
             wished = {"weight": "vlb"} | wished
         if parse(wished.get("weight", "uniform"))["name"] in ("vlb", "mixed"):  # other times would weigh the bound anew
             wished = {"times": "stratified"} | wished
         chosen = plan(data, request.minutes, request.steps)
+        if by_bound and data.kind != "images":
+            chosen = replace(chosen, network=NETWORK_OF_POINTS, settings={**chosen.settings, "optimizer": "muon"})
         times = {"times": chosen.settings["times"]} if "times" in chosen.settings else {}
         training = {key: value for key, value in chosen.settings.items() if key != "times"} | dict(request.training)
         reasons = () if "network" in wished else chosen.reasons
@@ -106,7 +117,10 @@ class DiffusionFamily(Family[DiffusionSettings]):
         full |= {"told": n} if (n := len(told_entries(augment, data.shape))) else {}
         if (slow := slow_size(full)) and "stem" not in network:
             reasons += (slow,)
-        if data.kind == "images" and training.get("minutes") and request.device == "cpu":
+        if by_bound and full["name"] == "unet" and "dropout" not in network and passes > MANY_PASSES:
+            full["dropout"] = DROPOUT
+            reasons += (f"dropout of {DROPOUT:g}, because each image will be seen about {passes:,.0f} times",)
+        if data.kind == "images" and training.get("minutes") and request.device == "cpu" and not by_bound:
             reasons += (expectation(data.shape, training["minutes"]),)
         if wished.get("target") == "levels" and levels is not None:
             full |= {"inputs": 2, "outputs": min(FEATURES, levels)}
@@ -161,7 +175,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
         if key == "network":
             asked, kept = parse(value), complete(NETWORKS, settings.network, "network")  # with options it was kept without
             planned = network_for(shape, labels, asked)
-            free = {"stem", "widths", "told", "inputs", "outputs"} - asked.keys()
+            free = {"stem", "widths", "told", "inputs", "outputs", "dropout"} - asked.keys()
             return all(planned.get(k) == v for k, v in kept.items() if k not in free)
         if key == "augment":
             return value == "auto" or (() if value == "none" else read(value)) == settings.augment
