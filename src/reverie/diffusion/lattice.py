@@ -103,7 +103,8 @@ def _grouped(x: Tensor, groups: int) -> Tensor:
     """Return so many neighbours together, at most; what the last group lacks is 0.  x: (..., K) -> (..., groups, k)."""
     size = -(-x.shape[-1] // groups)
     count = -(-x.shape[-1] // size)
-    return functional.pad(x, (0, count * size - x.shape[-1])).unflatten(-1, (count, size))
+    padded: Tensor = functional.pad(x, (0, count * size - x.shape[-1])).unflatten(-1, (count, size))
+    return padded
 
 
 def _bumps(features: int, levels: int) -> Tensor:

@@ -12,7 +12,8 @@ from torch import nn
 @contextmanager
 def repeatable_dropout(net: nn.Module, seed: int) -> Iterator[None]:
     """Draw what a network hides in training from this seed; nothing is done to networks that hide nothing."""
-    if not (net.training and getattr(net, "dropout", 0.0)):
+    hides: float | None = getattr(net, "dropout", None)
+    if not (net.training and hides):
         yield
         return
     device = next(net.parameters()).device
