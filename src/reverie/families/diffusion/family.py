@@ -29,6 +29,7 @@ from reverie.families.diffusion.variational import (
     FEATURES,
     MANY_PASSES,
     NETWORK_OF_POINTS,
+    augment_for_likelihood,
     codec_of,
     for_likelihood,
 )
@@ -112,7 +113,8 @@ class DiffusionFamily(Family[DiffusionSettings]):
         full = network_for(data.shape, len(data.label_names), network)
         check_width(full)
         passes = self._passes(full, training, request)
-        augment, why = choose_augment(wished.get("augment", "auto"), request.train, passes, request.seed, request.tell)
+        usual = augment_for_likelihood(passes) if by_bound and data.kind == "images" else "auto"
+        augment, why = choose_augment(wished.get("augment", usual), request.train, passes, request.seed, request.tell)
         reasons += (why,) if why else ()
         full |= {"told": n} if (n := len(told_entries(augment, data.shape))) else {}
         if (slow := slow_size(full)) and "stem" not in network:

@@ -45,7 +45,12 @@ def schedule_of(levels: int | None) -> Spec:
 def for_likelihood(levels: int | None) -> dict[str, Any]:
     """Return the settings that training for the likelihood takes where nothing else is asked for."""
     target = "v" if levels is None else "levels"
-    return {"target": target, "weight": "vlb", "times": "stratified", "schedule": schedule_of(levels), "augment": "none"}
+    return {"target": target, "weight": "vlb", "times": "stratified", "schedule": schedule_of(levels)}
+
+
+def augment_for_likelihood(passes: float) -> str:
+    """Return the changes of images that are seen so often: of whole pixels, which keep every number on its level."""
+    return "shift" if passes > MANY_PASSES else "none"
 
 
 def end_costs(schedule: Learned, truth: Pair, levels: int | None) -> Tensor:
