@@ -11,7 +11,8 @@ from reverie.base.noise import check_seed
 from reverie.data import DATASETS, Dataset, load_data
 from reverie.data.describe import draw_data
 from reverie.data.memory import DataSource, in_memory
-from reverie.draw.picture import check_picture, loss_curve, save
+from reverie.draw.curves import loss_curve
+from reverie.draw.picture import check_picture, save
 from reverie.runs.folder import CONFIG
 from reverie.runs.run import Run, load
 from reverie.training.summary import verdict

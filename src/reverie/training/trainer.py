@@ -17,9 +17,11 @@ from reverie.base.errors import UserError
 from reverie.base.files import own_file, reason
 from reverie.base.signals import Stopped, stop_requests
 from reverie.data import Dataset
-from reverie.draw.picture import loss_curve, save
+from reverie.draw.curves import loss_curve
+from reverie.draw.picture import save
 from reverie.families.model import TrainedModel
 from reverie.runs import folder
+from reverie.runs.learned import draw_schedule
 from reverie.runs.lock import Lock
 from reverie.runs.run import Run
 from reverie.runs.step import Step
@@ -116,7 +118,7 @@ class Training:
         return f"go on from step {int(found[0].stem):,} with: {self.resume_command()}" if found else "nothing was kept"
 
     def _leave(self, whole: bool) -> None:
-        """Keep the state, if it is between two steps, and draw the curves."""
+        """Keep the state, if it is between two steps, and draw the curves of the loss and of a learned schedule."""
         path, learner = self.run.path, self.learner
         if not self.lock.held or not path.is_dir():
             return
@@ -127,6 +129,7 @@ class Training:
             checkpoints.write(path, learner.snapshot(), {"good": learner.good, **between})
             write_weights(path, self.run.config, learner.average.model)
             save(loss_curve(self.run.metrics()), own_file(path, LOSS_PICTURE))
+            draw_schedule(self.run, path)
 
     def _work(self, stop: Callable[[], bool], mind_threads: Callable[[], None]) -> Iterator[Step]:
         run, learner, settings = self.run, self.learner, self.run.config.training

@@ -79,9 +79,11 @@ class DiffusionFamily(Family[DiffusionSettings]):
     def plan(self, request: PlanRequest) -> FamilyPlan[DiffusionSettings]:
         """Choose network, schedule, target, units and augmentation; see `reverie.diffusion.plan`."""
         data, wished = request.data, {key: value for key, value in request.wished.items() if value is not None}
-        codec: Spec = codec_of(request.train) if wished.get("purpose") == "likelihood" else {"name": "pixels"}
+        codec: Spec = {"name": "pixels"}
         if data.kind != "images":
             codec = standard_spec(request.train.batch(torch.arange(len(request.train)))[0])
+        elif wished.get("purpose") == "likelihood":
+            codec = codec_of(request.train)
         levels = build(CODECS, codec, "codec").levels
         if wished.get("purpose") == "likelihood":
             wished = for_likelihood(levels) | wished

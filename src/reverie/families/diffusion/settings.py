@@ -125,4 +125,5 @@ def build_diffusion(settings: DiffusionSettings, shape: tuple[int, ...], labels:
         denoiser = _denoiser(settings, shape)
     codec, augment = build(CODECS, settings.codec, "codec"), build_augment(settings.augment, shape)
     drawn = settings.weight, settings.times, settings.label_dropout
-    return Diffusion(denoiser, codec, shape, *drawn, augment, labels, build(LOSSES, settings.loss, "loss"))
+    measure, likelihood = build(LOSSES, settings.loss, "loss"), settings.purpose == "likelihood"
+    return Diffusion(denoiser, codec, shape, *drawn, augment, labels, measure, likelihood)
