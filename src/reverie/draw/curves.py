@@ -84,7 +84,7 @@ def bound_bars(parts: Sequence[tuple[str, float, float]], unit: str) -> Figure:
     axes.bar(len(parts) + 0.3, whole, color=WARM, width=0.75)
     for x, cost, error in zip((*places, len(parts) + 0.3), (*costs, whole), (*errors, 0.0), strict=True):
         up = cost >= 0
-        axes.annotate(f"{cost:.3g}", (x, cost + (2 * error if up else -2 * error)), (0, 2 if up else -2), ha="center",
+        axes.annotate(f"{cost:.3f}", (x, cost + (2 * error if up else -2 * error)), (0, 2 if up else -2), ha="center",
                       va="bottom" if up else "top", textcoords="offset points", fontsize=8, color=INK)  # fmt: skip
     axes.axhline(0, color=SOFT, lw=0.6)
     axes.margins(y=0.12)

@@ -70,8 +70,16 @@ def _time(seconds: float) -> str:
 def purpose_of(config: Config) -> str:
     """Say what a run is trained for."""
     if isinstance(config.family, DiffusionSettings) and config.family.purpose == "likelihood":
-        return "trained for the likelihood"
-    return "trained for pictures" if config.data.kind == "images" else "trained for samples"
+        return "for the likelihood"
+    return "for pictures" if config.data.kind == "images" else "for samples"
+
+
+def meaning_of(config: Config) -> str:
+    """Say what the figures of a run mean; nothing where they are a loss that means nothing elsewhere."""
+    if not isinstance(config.family, DiffusionSettings) or config.family.purpose != "likelihood":
+        return ""
+    unit = "bits/dim" if config.data.kind == "images" else "nats for a point"
+    return f"held-out figures are the whole bound, what data cost at most, in {unit}"
 
 
 def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
@@ -83,9 +91,10 @@ def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
     seen = last["i"] * training.batch * training.accumulate / max(1.0, (1 - HELD_OUT) * config.data.count)
     times = f"each seen {seen:,.0f} times" if seen >= 1.5 else f"{min(1.0, seen):.0%} of them seen once"
     unit = last.get("unit")
-    line = f"{_time(last['seconds'])} on {config.data.count:,} {kind}, {purpose_of(config)}, {times}: "
-    line += f"{figure_name(unit)} {last['held_out']:.4f}" + (f" {unit}" if unit else "")
-    line += f", at first {first['held_out']:.4f}" if first is not last else ""
+    line = f"{_time(last['seconds'])} on {config.data.count:,} {kind} {purpose_of(config)}, {times}: "
+    digits = ".3f" if unit else ".4f"
+    line += f"{figure_name(unit)} {last['held_out']:{digits}}" + (f" {unit}" if unit else "")
+    line += f", at first {first['held_out']:{digits}}" if first is not last else ""
     if last.get("linear_levels") and not unit:
         line += f", that of a linear filter {statistics.fmean(last['linear_levels']):.4f}"
     if isinstance(config.family, DiffusionSettings) and config.family.autoguidance != 1:

@@ -19,7 +19,6 @@ from reverie.base.signals import Stopped, stop_requests
 from reverie.data import Dataset
 from reverie.draw.curves import loss_curve
 from reverie.draw.picture import save
-from reverie.families.model import TrainedModel
 from reverie.runs import folder
 from reverie.runs.learned import draw_schedule
 from reverie.runs.lock import Lock
@@ -27,11 +26,12 @@ from reverie.runs.run import Run
 from reverie.runs.step import Step
 from reverie.runs.weights import write_weights
 from reverie.training import checkpoints
-from reverie.training.autoguide import EARLY, choose_autoguidance
+from reverie.training.autoguide import EARLY, choose_autoguidance, keeps_early
 from reverie.training.claim import LOSS_PICTURE, sweep
 from reverie.training.learner import Learner
 from reverie.training.loop import fit
 from reverie.training.previews import Previews
+from reverie.training.summary import meaning_of, purpose_of
 from reverie.training.tensorboard import recorder
 from reverie.training.watch import Doctor
 
@@ -68,6 +68,8 @@ class Training:
         config = self.run.config
         yield f"{config.data.name}: {len(self.train):,} to train, {len(self.held_out):,} held out"
         yield from self.reasons
+        if meaning := meaning_of(config):
+            yield f"trained {purpose_of(config)}: {meaning}"
         yield self.run.model.about()
 
     def sample_command(self) -> str:
@@ -135,7 +137,7 @@ class Training:
         run, learner, settings = self.run, self.learner, self.run.config.training
         previews = Previews(run, replace(run, model=learner.model), self.train, self.held_out)
         doctor = Doctor(self, previews)
-        keeps_early = run.kind == "images" and isinstance(run.model, TrainedModel)
+        keep_early = keeps_early(run.model)
         best = min((row["held_out"] for row in doctor.rows if "held_out" in row), default=float("inf"))
         writing = WRITE_SHARE * learner.seconds
         with own_file(run.path, folder.METRICS).open("a", encoding="utf-8") as file:
@@ -148,7 +150,7 @@ class Training:
                 file.flush()
                 began = time.monotonic()
                 early = run.path / folder.EARLY_FILE
-                if keeps_early and step.loss is not None and step.fraction >= EARLY and not early.exists():
+                if keep_early and step.loss is not None and step.fraction >= EARLY and not early.exists():
                     write_weights(run.path, run.config, run.model, folder.EARLY_FILE)
                 if step.held_out is not None and step.held_out < best:
                     best = step.held_out

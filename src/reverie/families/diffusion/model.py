@@ -115,6 +115,11 @@ class Diffusion(TrainedModel):
         )
 
     def _weak(self, wanted: DrawRequest) -> Denoiser:
+        if isinstance(self.denoiser.schedule, Learned):
+            raise UserError(
+                "autoguidance compares a run with its early state at the same noise, and this run has learned another schedule"
+                " since; leave --autoguidance out"
+            )
         weak = wanted.weak() if wanted.weak is not None else None
         if not isinstance(weak, Diffusion):
             raise UserError("autoguidance needs an earlier state of the model, which only a run has")
