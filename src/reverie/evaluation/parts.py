@@ -19,7 +19,7 @@ def bound_parts(bound: Bound, scale: float, unit: str) -> list[dict[str, Any]]:
     Each piece of the integral over the log-SNR belongs to the range that it lies in, of RANGES equal ones from the noisiest.
     scale: nats in the unit.
     """
-    place, pieces = bound.log_snr.double(), bound.denoising.double()
+    place, pieces = bound.log_snr.double().contiguous(), bound.denoising.double()
     edges = torch.linspace(float(place.min()), float(place.max()), RANGES + 1, dtype=torch.float64)
     which = torch.bucketize(place, edges[1:-1], right=True)
     parts = {"prior": bound.prior}

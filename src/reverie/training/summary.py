@@ -78,7 +78,10 @@ def meaning_of(config: Config) -> str:
     """Say what the figures of a run mean; nothing where they are a loss that means nothing elsewhere."""
     if not isinstance(config.family, DiffusionSettings) or config.family.purpose != "likelihood":
         return ""
-    unit = "bits/dim" if config.data.kind == "images" else "nats for a point"
+    unit, codec = "nats for a point", config.family.codec
+    if config.data.kind == "images":
+        used = f"the {len(codec['values'])} values that the images use" if "values" in codec else "256 values, 8 bits"
+        unit = f"bits/dim, for each number one of {used}"
     return f"held-out figures are the whole bound, what data cost at most, in {unit}"
 
 
