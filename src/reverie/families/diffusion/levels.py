@@ -13,6 +13,7 @@ from reverie.base.noise import mix_seed
 from reverie.data import Dataset, evaluated_at_once
 from reverie.data.kind import Kind
 from reverie.diffusion.denoiser import Denoiser
+from reverie.diffusion.lattice import LatticeDenoiser
 from reverie.diffusion.likelihood.bound import prior_cost, reconstruction_cost
 from reverie.diffusion.loss import SQUARED, Measure, Squared, loss, weight_of
 from reverie.diffusion.oracle import DatasetDenoiser
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 T_RANGES = 4  # the held-out loss is told for as many ranges of t
 HELD_OUT_DRAWS: dict[Kind, int] = {"points": 2000, "images": 512}  # noised data of which the held-out loss is the mean
 LOOKED_AT = 256  # of these, at a time
+LEVELS_AT_ONCE = 2**25  # numbers, one for each level of each number, that a denoiser of levels works on at a time
 LARGE, LARGE_DRAWS = 1024, 256  # numbers in an image above which a check, which must be had often, makes fewer draws
 OPTIMUM_MOST = 10**8  # numbers in a training set, above which its optimum is not worked out
 
@@ -33,7 +35,10 @@ def _draws(model: Diffusion, data: Dataset, seed: int, draws: int) -> Iterator[t
     schedule, device = model.denoiser.schedule, model.device
     random = torch.Generator().manual_seed(mix_seed(seed, -(2**40)))
     t = schedule.t_min + (1 - schedule.t_min) * (torch.randperm(draws, generator=random) + 0.5).double() / draws
-    for part in torch.arange(draws).split(evaluated_at_once(data.shape, LOOKED_AT)):
+    most, levels = LOOKED_AT, model.codec.levels
+    if levels and isinstance(model.denoiser, LatticeDenoiser):
+        most = min(most, max(1, LEVELS_AT_ONCE // (math.prod(data.shape) * levels)))
+    for part in torch.arange(draws).split(evaluated_at_once(data.shape, most)):
         x, labels = data.batch(part % len(data))
         z = model.codec.encode(x.to(device))
         truth = Pair(z, torch.randn(z.shape, generator=random).to(device))
