@@ -65,7 +65,7 @@ def inspect_run(run: Run, out: str | Path | None) -> dict[str, Any]:
         "steps": rows[-1]["i"] if rows else 0,
         "seconds": rows[-1]["seconds"] if rows else 0.0,
         "finished": bool(rows) and rows[-1]["fraction"] == 1,
-        "training_loss": (held["seen"] if "unit" in held else rows[-1]["loss"]) if rows else None,
+        "training_loss": (held.get("seen") if "unit" in held else rows[-1]["loss"]) if rows else None,
         "held_out_loss": held.get("held_out"),
         **({"unit": held["unit"]} if "unit" in held else {}),
         "held_out_loss_by_noise": held.get("held_out_levels", []),

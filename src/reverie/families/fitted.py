@@ -62,7 +62,7 @@ class FittedDensity(FittedModel):
         """Return the mean cost of data that were not fitted, in nats for each dimension: `held_out`."""
         x, labels = data.batch(torch.arange(min(len(data), FIGURE_DATA)))
         found = self.log_prob(x, labels, image_seeds(seed, len(x)))
-        return {"held_out": float(-found.nats.mean()) / found.size, "unit": "nats/dim"}
+        return {"held_out": float(-found.nats.mean()) / found.size}
 
 
 Settings = TypeVar("Settings", bound=FamilySettings)

@@ -188,7 +188,7 @@ def lagging_average(p: Patient) -> Finding | None:
 
 def overfitting(p: Patient) -> Finding | None:
     """A held-out loss that rises, at some noise level, or a bound that rises, while that on training data falls."""
-    rows = [row for row in p.checked() if row.get("seen_levels")]
+    rows = [row for row in p.checked() if row.get("seen_levels") and (not p.unit or "seen" in row)]
     if len(rows) < 4:
         return None
     levels = {
