@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from reverie.draw.picture import CLOUDS, DPI, dots, figure, loss_curve, pixels, plane, png_bytes, save
+from reverie.draw.curves import loss_curve
+from reverie.draw.picture import CLOUDS, DPI, dots, figure, pixels, plane, png_bytes, save
 
 
 @pytest.mark.parametrize("loss", [1e-12, 0.03, 4e7])

@@ -17,7 +17,7 @@ from reverie.base.errors import UserError
 from reverie.diffusion.loss import Absolute, Huber, loss
 from reverie.diffusion.pair import Pair
 from reverie.evaluation.levels import noise_levels_section
-from reverie.families.diffusion.levels import held_out_loss, level_of, optimum
+from reverie.families.diffusion.levels import held_out_figures, level_of, optimum
 from reverie.runs.run import load
 from reverie.training.linear import linear_filter
 from reverie.training.remedy import settings_again, sizes
@@ -85,7 +85,8 @@ def test_figures_of_squared_errors_stay_those_under_another_loss(tmp_path: Path)
     run = reverie.train("moons", tmp_path / "r", points=400, steps=20, network="mlp:hidden=8", loss="mae")
     model, data = run.diffusion, reverie.data.load_data("moons", 400)
     assert isinstance(model.measure, Absolute)
-    whole, _, noise = held_out_loss(model, data, seed=0)
+    figures = held_out_figures(model, data, seed=0)
+    whole, noise = figures["held_out"], figures["noise_error_levels"]
     row = [row for row in run.metrics() if "held_out" in row][-1]
     assert row["loss"] > 0 and not row.get("optimum_levels") and not row.get("linear_levels")
     assert optimum(model, data) is None and linear_filter(model, model.encode(data.some(100))) is None

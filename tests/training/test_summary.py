@@ -87,7 +87,7 @@ def test_noise_is_never_healthy(images: Run) -> None:
 def test_the_second_line_is_plain_words(images: Run) -> None:
     line = verdict(told(images, *FLAT[:2], {**FLAT[2], "seconds": 301.7, "look": {**LIKE, "detail": 0.6}})).lines[1]
     assert line == (
-        "5.03 minutes on 1,797 8x8 images, each seen 37 times: held-out loss 0.4000, at first 1.7000;"
+        "5.03 minutes on 1,797 8x8 images for pictures, each seen 37 times: held-out loss 0.4000, at first 1.7000;"
         " the previews are blurred, with 60% of the data's fine detail"
     )
     linear = told(images, *FLAT[:2], {**FLAT[2], "look": LIKE, "linear_levels": [0.4, 0.5, 0.6, 0.7]})

@@ -92,6 +92,20 @@ def normal(
 
 
 @gallery.command()
+def schedules(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Runs whose schedules are shown as well.", metavar="[RUN]...")
+    ] = None,
+    out: PictureOption = Path("gallery/schedules.png"),
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw all noise schedules, and what runs have learned of theirs."""
+    _draw("schedules", out, json, quiet, runs=runs or (), device=device)
+
+
+@gallery.command()
 def score(
     run: RunPath,
     out: PictureOption = Path("gallery/score.png"),

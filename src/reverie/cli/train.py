@@ -13,6 +13,7 @@ from reverie.base.errors import UserError
 from reverie.cli.options import JsonOption, MovedDataOption, QuietOption, completer, screen_for, training
 from reverie.cli.settings import read_settings
 
+LOOK_AT = ("loss.png", "schedule.png", "previews")
 LENGTHS = ("minutes", "steps", "epochs")
 
 
@@ -70,11 +71,12 @@ def train(
     screen.result(
         {
             "run": str(run.path), "steps": last.i, "seconds": last.seconds, "loss": last.loss, "held_out_loss": last.held_out,
+            **({"unit": last.unit} if last.unit else {}),
             "verdict": list(verdict.lines), "findings": [asdict(f) for f in verdict.findings], "commands": commands,
         },
         "\n".join([
             last.done, *verdict.lines, f"run:     {run.path}",
             *(f"{name + ':':<8} {command}" for name, command in commands.items()),
-            f"look at: {shlex.quote(str(run.path / 'loss.png'))} {shlex.quote(str(run.path / 'previews'))}",
+            "look at: " + " ".join(shlex.quote(str(run.path / name)) for name in LOOK_AT if (run.path / name).exists()),
         ]),
     )  # fmt: skip

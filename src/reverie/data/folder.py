@@ -17,7 +17,7 @@ from reverie.data.dataset import Dataset, LazyImages
 from reverie.data.fitting import choose_fit, choose_size
 from reverie.data.form import Options, classes, duplicate_note, encode_labels, shown_sizes
 from reverie.data.labels import find_labels, listed
-from reverie.data.pixels import GREY, Broken, Header, Recipe, decode, quiet, read_header, workers
+from reverie.data.pixels import DEEP, GREY, Broken, Header, Recipe, decode, quiet, read_header, workers
 from reverie.data.room import room_for
 from reverie.data.sources import BYTES, IMAGE_SUFFIXES, Entry, Listing, list_folder, list_zip
 
@@ -205,7 +205,8 @@ def conversions(headers: Sequence[Header], channels: int, wanted: int | None) ->
     lines = []
     if kinds:
         parts = [f"{n} {kind}" for kind, n in kinds.most_common()]
-        lines.append(f"{listed(parts)} {'image' if sum(kinds.values()) == 1 else 'images'} converted to {target}")
+        depth = " of 8 bits" if kinds.keys() & set(DEEP) else ""
+        lines.append(f"{listed(parts)} {'image' if sum(kinds.values()) == 1 else 'images'} converted to {target}{depth}")
     clear = sum(h.transparent for h in headers)
     if clear and channels != 4:
         lines.append(f"{_plural(clear, 'image', 'images')} with transparency laid over white")

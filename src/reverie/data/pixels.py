@@ -32,7 +32,8 @@ KINDS = {
     "1": "black-and-white", "L": "grey", "LA": "grey", "P": "palette", "PA": "palette",
     "RGB": "RGB", "RGBA": "RGB", "RGBX": "RGB", "I": "32-bit", "F": "floating-point",
 }  # fmt: skip
-GREY = ("black-and-white", "grey", "16-bit", "32-bit", "floating-point")
+DEEP = ("16-bit", "32-bit", "floating-point")
+GREY = ("black-and-white", "grey", *DEEP)
 ORIENTATION = 0x0112
 
 

@@ -52,6 +52,8 @@ class Learned(Schedule):
     """
 
     t_min = 0.0
+    signal_limit = 0.1  # what is left costs, as the prior, what it costs a sampler; and while it is learned, the end moves
+    noisier = "train longer, or give a last of at most -7.5"
 
     def __init__(
         self,

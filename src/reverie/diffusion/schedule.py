@@ -36,6 +36,8 @@ class Schedule(nn.Module, ABC):
     """
 
     t_min: float = 1e-3  # the time at which sampling stops and the x0 estimate is taken
+    signal_limit: float = SIGNAL_LIMIT
+    noisier: str = "raise beta_end or sigma_max"  # what to do for an end in noise
 
     if TYPE_CHECKING:
 
@@ -88,12 +90,12 @@ class Schedule(nn.Module, ABC):
 
     def warn_if_signal_remains(self) -> None:
         """Warn when the end of the schedule still holds signal, because then sampling starts from the wrong noise."""
-        if (left := self.remaining_signal()) > SIGNAL_LIMIT:
+        if (left := self.remaining_signal()) > self.signal_limit:
             alpha, sigma = self(1.0)
             warnings.warn(
                 f"the schedule ends at alpha = {float(alpha):.3g}, sigma = {float(sigma):.3g} (ratio {left:.2g}, wanted at"
-                f" most {SIGNAL_LIMIT}): signal is left at t = 1, so sampling starts from noise the model never saw;"
-                " raise beta_end or sigma_max",
+                f" most {self.signal_limit}): signal is left at t = 1, so sampling starts from noise the model never saw;"
+                f" {self.noisier}",
                 ReverieWarning,
                 stacklevel=3,
             )

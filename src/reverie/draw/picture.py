@@ -31,7 +31,6 @@ HEADING, HEADED = 12, 112  # pixels: the size of letters above a picture, and ho
 SHEET_PIXELS, MOST_ON_SHEET = 10**8, 10_000  # of one sheet
 FILM_FRAMES, FILM_BYTES, MOST_FILMED_POINTS = 60, 2**30, 20_000  # of one film
 LEGEND = 12  # labels in a legend, at most
-CURVES = {"left": 0.08, "right": 0.99, "bottom": 0.135, "top": 0.92, "wspace": 0.18}  # margins of the loss curves
 CLOUDS = {"left": 0.01, "right": 0.99, "bottom": 0.02, "top": 0.92, "wspace": 0.02}  # margins of clouds of points side by side
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".pdf", ".svg")
@@ -292,30 +291,6 @@ def headed(page: np.ndarray, text: str) -> np.ndarray:
     page = np.pad(page, ((0, 0), (spare // 2, spare - spare // 2), (0, 0)), constant_values=255)
     width = page.shape[1]
     return np.concatenate([lettering.strip([lettering.shorten(text, width - 4, HEADING)], width, HEADING), page])
-
-
-def loss_curve(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Draw training and held-out loss over steps, the latter also for each range of noise."""
-    from matplotlib.ticker import LogFormatter
-
-    made = figure(8, 3.6, CURVES)
-    left, right = made.subplots(1, 2)
-    held = [row for row in rows if "held_out" in row]
-    left.plot([r["i"] for r in rows], [r["loss"] for r in rows], color=SOFT, lw=1, label="training")
-    left.plot(
-        [r["i"] for r in held], [r["held_out"] for r in held], color=ACCENT, marker=".", label="held out (average weights)"
-    )
-    names = ("least noise", "less", "more", "most noise")
-    for k, name in enumerate(names):
-        rows_k = [r for r in held if len(r.get("held_out_levels", ())) == len(names)]
-        right.plot([r["i"] for r in rows_k], [r["held_out_levels"][k] for r in rows_k], color=CYCLE[k], marker=".", label=name)
-    for axes, title in ((left, "loss"), (right, "held-out loss by noise level")):
-        axes.set(title=title, xlabel="step", yscale="log")
-        axes.yaxis.set_major_formatter(LogFormatter())
-        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.6)))
-        axes.legend(fontsize=8, frameon=False)
-        axes.spines[["top", "right"]].set_visible(False)
-    return made
 
 
 def to_bytes(image: np.ndarray) -> np.ndarray:

@@ -11,10 +11,11 @@ from reverie.base.noise import check_seed
 from reverie.data import DATASETS, Dataset, load_data
 from reverie.data.describe import draw_data
 from reverie.data.memory import DataSource, in_memory
-from reverie.draw.picture import check_picture, loss_curve, save
+from reverie.draw.curves import loss_curve
+from reverie.draw.picture import check_picture, save
 from reverie.runs.folder import CONFIG
 from reverie.runs.run import Run, load
-from reverie.training.summary import verdict
+from reverie.training.summary import meaning_of, purpose_of, verdict
 
 
 def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:
@@ -37,6 +38,13 @@ def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:
     }
 
 
+def _purpose(run: Run) -> list[str]:
+    """Say what a run was trained for and what its figures mean; nothing of a family that is fitted at once."""
+    if not run.config.model_family.learns_by_steps:
+        return []
+    return [words for words in (f"trained {purpose_of(run.config)}", meaning_of(run.config)) if words]
+
+
 def inspect_run(run: Run, out: str | Path | None) -> dict[str, Any]:
     """Describe a run; with `out`, draw its losses."""
     rows = run.metrics()
@@ -51,13 +59,15 @@ def inspect_run(run: Run, out: str | Path | None) -> dict[str, Any]:
         "shape": list(run.config.data.shape),
         "labels": list(run.config.data.labels),
         "family": run.config.family.name,
+        **({"purpose": ": ".join(words)} if (words := _purpose(run)) else {}),
         **run.model.facts(),
         **{key: value for key, value in dict(run.config.family).items() if key in ("network", "target", "schedule")},
         "steps": rows[-1]["i"] if rows else 0,
         "seconds": rows[-1]["seconds"] if rows else 0.0,
         "finished": bool(rows) and rows[-1]["fraction"] == 1,
-        "training_loss": rows[-1]["loss"] if rows else None,
+        "training_loss": (held.get("seen") if "unit" in held else rows[-1]["loss"]) if rows else None,
         "held_out_loss": held.get("held_out"),
+        **({"unit": held["unit"]} if "unit" in held else {}),
         "held_out_loss_by_noise": held.get("held_out_levels", []),
         "training_loss_by_noise": held.get("seen_levels", []),
         "least_training_loss_by_noise": held.get("optimum_levels", []),

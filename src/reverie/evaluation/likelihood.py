@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,14 +16,13 @@ from reverie.base.progress import Count
 from reverie.data import Dataset
 from reverie.diffusion.likelihood import Bound, LogProb, mean_and_error
 from reverie.diffusion.spread import MeanError
-from reverie.draw.picture import ACCENT, INK, SOFT, WARM, figure, png_bytes
+from reverie.draw.curves import tidy
+from reverie.draw.picture import ACCENT, SOFT, WARM, figure, png_bytes
+from reverie.evaluation.parts import bars, bound_parts
 from reverie.evaluation.score import said, score
 from reverie.evaluation.section import Section
 from reverie.runs.run import Run
 from reverie.runs.spread import measured
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 NAME, TITLE = "likelihood", "Likelihood of held-out data"
 BANDS = 24  # ranges of the log-SNR that are drawn
@@ -94,12 +93,6 @@ def _bands(bound: Bound) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return middles.numpy(), means.numpy(), errors.numpy()
 
 
-def _tidy(axes: Axes, title: str, x: str, y: str) -> None:
-    axes.set_title(title, fontsize=10, color=INK)
-    axes.set(xlabel=x, ylabel=y)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
 def _picture(integral: Bound, figures: dict[str, dict[str, Any]], unit: str, reference: tuple[str, float] | None) -> bytes:
     made = figure(9, 3.4)
     left, right = made.subplots(1, 2, width_ratios=(4, 3))
@@ -109,7 +102,7 @@ def _picture(integral: Bound, figures: dict[str, dict[str, Any]], unit: str, ref
     left.axhline(GUESS, color=SOFT, lw=1, ls="--")
     left.annotate("noise not predicted at all", (middles[0], GUESS), (0, 3), textcoords="offset points", fontsize=8, color=SOFT)
     left.set_ylim(0, 1.15 * max(GUESS, float(means.max())))
-    _tidy(left, "What each noise level costs", "log-SNR, from much noise to little", "bits/dim for a unit of log-SNR")
+    tidy(left, "What each noise level costs", "log-SNR, from much noise to little", "bits/dim for a unit of log-SNR")
     for k, (name, found) in enumerate(figures.items()):
         colour = WARM if name == "flow" else ACCENT
         right.errorbar(found["value"], -k, xerr=2 * found.get("error", 0.0), fmt="o", color=colour, capsize=3, ms=5)
@@ -119,7 +112,7 @@ def _picture(integral: Bound, figures: dict[str, dict[str, Any]], unit: str, ref
                        color=SOFT)  # fmt: skip
     right.set_yticks(range(0, -len(figures), -1), [name.replace(", ", ",\n") for name in figures])
     right.set_ylim(-len(figures) + 0.4, 0.6)
-    _tidy(right, "What a datum costs", f"{unit} ± 2 standard errors", "")
+    tidy(right, "What a datum costs", f"{unit} ± 2 standard errors", "")
     return png_bytes(made)
 
 
@@ -199,7 +192,8 @@ def _said(
     run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, variance: str, end: float | None, chain: Bound,
     integral: Bound, flow: LogProb, tolerance: float,
 ) -> Section:  # fmt: skip
-    images = run.diffusion.codec.levels is not None
+    levels = run.diffusion.codec.levels
+    images = levels is not None
     scale = chain.size * math.log(2)
     unit, per, what = ("bits/dim", scale, "image") if images else ("nats", 1.0, "point")
     found = {
@@ -207,7 +201,7 @@ def _said(
         "bound, continuous time": _figure(integral.nats / per, unit, seed),
         "flow": _figure(-flow.nats / per, unit, seed),
     }
-    name, cost = ("uniform noise", 8.0) if images else ("the best normal", _reference(x))
+    name, cost = ("uniform noise", math.log2(levels)) if levels else ("the best normal", _reference(x))
     reference = (name, cost) if math.isfinite(cost) else None
     gap = _figure((integral.nats[: len(flow.nats)] + flow.nats) / per, unit, seed)
     best = min(found.values(), key=lambda row: float(row["value"]))
@@ -227,6 +221,7 @@ def _said(
         verdict.append("One datum gives no standard error; hold out more to know how sure this is.")
     if "error" in gap and gap["value"] < -3 * gap["error"]:
         verdict.append("The flow finds data less probable than the bound does, so the two do not model the same density.")
+    parts = bound_parts(integral, per, unit)
     figures: dict[str, Any] = {
         **found,
         "bound minus flow": gap,
@@ -241,6 +236,7 @@ def _said(
         "network evaluations of the flow": flow.evaluations,
         f"parts of the bound, {len(grid)} steps": _rows(chain, scale),
         "parts of the bound, continuous time": _rows(integral, scale),
+        "the bound by log-SNR": parts,
     }
     if len(flow.nats) and bool(flow.error.isfinite().all()):
         figures["standard error of one datum by its divergence (nats)"] = float(flow.error.square().mean().sqrt())
@@ -248,7 +244,8 @@ def _said(
         "A bound is at least what the data cost under the model that draws fresh noise at each step; the flow is the exact"
         " cost under the one that draws none. These are two models that agree when the network is perfect, so for a trained"
         " one the order of the two figures is usual, not certain.",
-        "Bits/dim of 8-bit images count every level; the flow adds uniform noise within a level, which can only raise the cost."
+        f"Bits/dim count every level of the images, {levels} of them; the flow adds uniform noise within a level, which can"
+        " only raise the cost."
         if images
         else "Nats are those of a density in the units of the data, and may be negative; only differences mean something.",
         *(
@@ -263,4 +260,6 @@ def _said(
         counts = f"n = {len(x)} ({len(flow.nats)} by the flow), seed {seed}"
         caption = f"Bits/dim by noise level, and what a held-out {what} costs; {counts}"
         pictures[caption] = _picture(integral, found, unit, reference)
+        whole = f"What the bound of {said(found['bound, continuous time'])} {unit} is made of, ± 2 standard errors"
+        pictures[f"{whole}; n = {len(x)}, seed {seed}"] = bars(parts, unit)
     return Section(NAME, TITLE, tuple(verdict), words, figures, pictures)

@@ -194,6 +194,10 @@ class Family(ABC, Generic[Settings]):
         """Return the network for data of a form, so that its memory can be foreseen; None where there is none."""
         return None
 
+    def levels(self, form: Dataset, wished: Mapping[str, Any]) -> int:
+        """Return of how many levels of each number a model for data of a form will keep the probability, at most."""
+        return 0
+
     def batch(self, form: Dataset) -> int:
         """Return how many data a step takes when nothing is said."""
         return 64

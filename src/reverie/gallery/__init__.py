@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from reverie.runs.run import Options, Run
 
 GALLERIES = (
-    "autodiff", "coloring", "embeddings", "forward", "guidance", "kernels", "normal", "samplers", "score", "sigma", "spiral",
-    "transport",
+    "autodiff", "coloring", "embeddings", "forward", "guidance", "kernels", "normal", "samplers", "schedules", "score",
+    "sigma", "spiral", "transport",
 )  # fmt: skip
 SHOWS = {"run": "a run", "data": "a data set"}
 
@@ -25,24 +25,25 @@ SHOWS = {"run": "a run", "data": "a data set"}
 def gallery(
     name: str, out: str | Path, *, run: str | Path | Run | None = None, data: DataSource | None = None,
     schedule: str | Spec | None = None, reading: Mapping[str, Any] | None = None, scales: str | Sequence[float] | None = None,
-    device: str = "auto", **options: Unpack[Options],
+    runs: Sequence[str | Path | Run] = (), device: str = "auto", **options: Unpack[Options],
 ) -> list[Path]:  # fmt: skip
     """Draw a gallery and return its files: `gallery("samplers", "sheet.png", run="runs/digits", grid="karras")`.
 
     Those of a run take the options of sampling, without those that they vary themselves; scales: of guidance, for that gallery;
-    data, schedule, reading: what turns into noise, how, and options of `load_data`, for the gallery "forward".
+    data, schedule, reading: what turns into noise, how, and options of `load_data`, for the gallery "forward"; runs: whose
+    schedules are shown beside the others, for the gallery "schedules".
     """
     if name not in GALLERIES:
         raise unknown(name, GALLERIES, "gallery")
     draw: Callable[..., list[Path]] = import_module(f"reverie.gallery.{name}").draw
     takes = signature(draw).parameters
-    asked = {"run": run, "data": data, "schedule": schedule, "reading": reading, "scales": scales, **options}
+    own = {"run": run, "data": data, "schedule": schedule, "reading": reading, "scales": scales, "runs": runs or None}
+    asked = {**own, **options}
     given = {key: value for key, value in asked.items() if value is not None}
     if missing := [key for key in SHOWS if key in takes and key not in given]:
         raise UserError(f"the gallery {name!r} shows {SHOWS[missing[0]]}; say which one")
     sampling = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
-    own = {"run", "data", "schedule", "reading", "scales"} if sampling else set(given)
-    if wrong := [key for key in given if key in own and key not in takes]:
+    if wrong := [key for key in given if (key in own or not sampling) and key not in takes]:
         raise UserError(f"the gallery {name!r} takes no {wrong[0]}")
     first = [given.pop(key) for key in SHOWS if key in given]
     return draw(*first, Path(out), **({"device": device} if "device" in takes else {}), **given)

@@ -17,7 +17,8 @@ from reverie.base.files import check_folder
 from reverie.base.noise import Noise, image_seeds
 from reverie.data import load_data
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
-from reverie.draw.picture import ACCENT, INK, SOFT, WARM, dots, figure, loss_curve, pixels, plane, save, write_film
+from reverie.draw.curves import loss_curve
+from reverie.draw.picture import ACCENT, INK, SOFT, WARM, dots, figure, pixels, plane, save, write_film
 from reverie.gallery import forward
 from reverie.runs.run import Options, Run, load
 from reverie.runs.samples import Samples

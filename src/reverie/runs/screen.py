@@ -48,11 +48,13 @@ def pace(per_second: float) -> str:
 def progress_note(step: Step, check: Step | None) -> str:
     """Say how far a training is, in at most NOTE columns.
 
-    With a check: its losses on training and held-out data, which compare; the loss of the steps is over other noise levels.
+    With a check: its losses on training and held-out data, which compare, or what the latter cost; the loss of the steps is
+    over other noise levels.
     """
     lost = f"loss {step.loss or 0:.4g}"
     if check is not None:
-        lost = f"{f'train {check.seen:.3g}' if check.seen is not None else lost}, held out {check.held_out:.3g}"
+        seen = f"train {check.seen:.3g}" if check.seen is not None else lost
+        lost = f"held-out bound {check.held_out:.3g} {check.unit}" if check.unit else f"{seen}, held out {check.held_out:.3g}"
     left = f"{clock(step.seconds_left)} left" if step.fraction < 1 else "finishing"  # curves, and how samples are guided
     return f"step {step.i:,}, {lost}, {pace(step.per_second)}, {left}"
 

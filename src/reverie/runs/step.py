@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -13,6 +13,7 @@ from reverie.runs.finding import Finding, FindingRow
 
 MOST_I = 10**12  # of a run, however often it was extended
 Number = Annotated[float, Field(ge=-1e39, le=1e39)]  # what a float32 can be, and a float64 still be calculated with
+Unit = Literal["bits/dim", "nats"]
 Levels = Annotated[list[Number], Field(min_length=T_RANGES, max_length=T_RANGES)]
 
 
@@ -20,7 +21,8 @@ Levels = Annotated[list[Number], Field(min_length=T_RANGES, max_length=T_RANGES)
 class Step:
     """A report: after step i of the run, the mean training loss since the last report, and the held-out loss if taken.
 
-    held_out: of the average weights; held_out_levels: the same in four equal ranges of t, from little noise to much;
+    held_out: of the average weights; unit: what it is told in where it is not a loss but what data cost, as all figures are
+    that are compared with it; held_out_levels: the loss in four equal ranges of t, from little noise to much;
     noise_error_levels: the mean squared error of the predicted noise in these ranges; seen, seen_levels: the loss on
     training data; raw_held_out: the held-out loss of the raw weights; preview_score: see `reverie.training.previews`;
     optimum_levels: the least loss on training data that any model can have; linear_levels: that of the best linear filter;
@@ -36,6 +38,7 @@ class Step:
     loss: float | None
     learning_rate: float
     held_out: float | None = None
+    unit: Unit | None = None
     held_out_levels: tuple[float, ...] = ()
     noise_error_levels: tuple[float, ...] = ()
     seen: float | None = None
@@ -81,6 +84,7 @@ class StepRow(BaseModel):
     per_second: float = Field(default=0.0, ge=0)
     learning_rate: float = Field(default=0.0, ge=0)
     held_out: Number = 0.0
+    unit: Unit = "nats"
     held_out_levels: Levels = []
     noise_error_levels: Levels = []
     seen: Number = 0.0
@@ -96,7 +100,7 @@ class StepRow(BaseModel):
     @model_validator(mode="after")
     def _whole(self) -> StepRow:
         given = self.model_fields_set
-        if given & {"held_out_levels", "seen", "seen_levels", "raw_held_out", "look"} and "held_out" not in given:
+        if given & {"unit", "held_out_levels", "seen", "seen_levels", "raw_held_out", "look"} and "held_out" not in given:
             raise ValueError("figures of a check without held_out")
         if "seen_levels" in given and "held_out_levels" not in given:
             raise ValueError("seen_levels without held_out_levels")

@@ -7,7 +7,10 @@ from torch import Tensor
 
 from reverie.data import Dataset
 from reverie.data.looks import detail
+from reverie.diffusion.learned import Learned
+from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.settings import DiffusionSettings
+from reverie.families.model import Model
 from reverie.runs import folder
 from reverie.runs.run import Run
 
@@ -18,6 +21,11 @@ SHARP = 0.95  # times the data's detail from which samples need no guidance
 TRIED, MOST = 2.0, 2.5  # the scale that is tried, and the largest that is chosen
 EDGE, OTHER = 0.01, 0.1  # values that are black or white, and how far colours may differ, as a share of their range
 FEWEST = 200  # steps below which the early state has learned nothing that could be compared
+
+
+def keeps_early(model: Model) -> bool:
+    """Tell whether the early state of a model is of use: not where the schedule is learned, and was another then."""
+    return isinstance(model, Diffusion) and model.kind == "images" and not isinstance(model.denoiser.schedule, Learned)
 
 
 def strays(samples: Tensor, data: Tensor) -> bool:
@@ -36,10 +44,13 @@ def strays(samples: Tensor, data: Tensor) -> bool:
 def choose_autoguidance(run: Run, train: Dataset, steps: int) -> float:
     """Return the scale at which samples have as much detail as data, taken to grow evenly with the scale; 1 is none.
 
-    The detail of an image is how much its neighbouring pixels differ.  Where guided samples stray, there is no guidance.
+    The detail of an image is how much its neighbouring pixels differ.  Where guided samples stray, there is no guidance; nor
+    for runs that are trained for the likelihood, whose samples are to be those of the density that was measured.
     """
-    early = (run.path / folder.EARLY_FILE).is_file()
-    if run.kind != "images" or not isinstance(run.config.family, DiffusionSettings) or not early or steps < FEWEST:
+    early, settings = (run.path / folder.EARLY_FILE).is_file(), run.config.family
+    if run.kind != "images" or not isinstance(settings, DiffusionSettings) or not early or steps < FEWEST:
+        return 1.0
+    if settings.purpose == "likelihood":
         return 1.0
     x, labels = train.batch(torch.arange(min(DATA, len(train))))
     minutes = run.config.training.minutes

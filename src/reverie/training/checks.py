@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from reverie.diffusion.schedule import SIGNAL_LIMIT
+from reverie.diffusion.learned import Learned
 from reverie.runs.finding import Finding
-from reverie.training.patient import ENOUGH, FEW, SETTLED, Check, Patient, Row, fell
+from reverie.training.patient import ENOUGH, FEW, SETTLED, Check, Patient, Row, fell, figure_name, gain
 
-STUCK, MOVED = 0.99, 1e-3  # of the first held-out loss; relative movement of the weights by which learning shows
+STUCK, MOVED = 0.01, 1e-3  # gain in the held-out figure, and relative movement of the weights, by which learning shows
 BLANK, COLLAPSED, SATURATED = 0.1, 0.05, 0.3
 NOISY = 0.15  # white noise over the previews, as a share of the data's variance, from which they are noise to an eye
 MISSED = 0.15  # the share of the noise lost beyond a linear filter from which a network does not see the noise
-FALLING = 0.03  # by which the held-out loss must have fallen over the last half of the steps for more time to be worth it
+FALLING = 0.03  # gain over the last half of the steps from which more time is worth it
 LAG = 0.1  # the share of what was learned by which the average may be worse than the raw weights
-RISE = 1.05  # how far above its lowest value a held-out loss may lie
+RISE = 0.05  # how far above its lowest value a held-out figure may lie
 COPY = 0.5  # samples this much closer to the training data than held-out data are copies
-FLAT = 0.005  # improvement of the held-out loss below which it has stopped
+FLAT = 0.005  # gain in the held-out figure below which it has stopped
 PATIENCE = 4  # checks without improvement after which it has stopped
 LEARNED = 0.9  # of the first loss on training data, below which something of them was learned
 RANK = (0.6, 1.6)  # how near the share that a narrow network must miss a share must be to be explained by it
@@ -56,9 +56,12 @@ def constant_data(p: Patient) -> Finding | None:
 def signal_left(p: Patient) -> Finding | None:
     """A schedule that does not end in noise."""
     schedule = p.network.schedule
-    if schedule is None or (left := schedule.remaining_signal()) <= SIGNAL_LIMIT:
+    if schedule is None or (left := schedule.remaining_signal()) <= schedule.signal_limit:
         return None
     what = f"the schedule ends with a signal of {left:.2g} times the noise"
+    if isinstance(schedule, Learned):
+        cause = "a last log-SNR that is too high, and too few steps to learn another"
+        return Finding("signal_left", what, 0, cause, schedule.noisier, {"schedule": None})
     cause = "too few steps or too small a beta_end or sigma_max"
     return Finding("signal_left", what, 0, cause, "train with --schedule cosine or rectified", {"schedule": "cosine"})
 
@@ -79,9 +82,9 @@ def not_learning(p: Patient) -> Finding | None:
     if not late or late[0] is rows[0] or not p.movement or p.now["i"] < ENOUGH:
         return None
     first, best = float(rows[0]["held_out"]), min(float(row["held_out"]) for row in late)
-    if best < STUCK * first:
+    if gain(first, best, p.unit) > STUCK:
         return None
-    what = f"the held-out loss is {float(late[-1]['held_out']):.4g} and was {first:.4g} before anything was learned"
+    what = f"the {figure_name(p.unit)} is {float(late[-1]['held_out']):.4g} and was {first:.4g} before anything was learned"
     rate, chosen = max(float(row.get("learning_rate", 0)) for row in p.rows), "learning_rate" in p.asked
     seen = [sum(row["seen_levels"]) for row in (rows[0], rows[-1]) if row.get("seen_levels")]
     change: Mapping[str, str | None] = {"learning_rate": None}
@@ -117,6 +120,8 @@ def dead_parameter(p: Patient) -> Finding | None:
 def noisy_previews(p: Patient) -> Finding | None:
     """Previews that are noise, or a network that sees less of the noise than a linear filter, and no longer gets better."""
     if p.kind != "images" or p.network.schedule is None or not p.shows() or p.now["i"] < ENOUGH:
+        return None
+    if p.unit is not None:  # for the likelihood, of which a few quick steps of sampling show little
         return None
     assert p.preview is not None and p.truth is not None
     noise, rows = p.preview.noise(p.truth), p.checked()
@@ -174,7 +179,7 @@ def lagging_average(p: Patient) -> Finding | None:
     first = float(p.checked()[0]["held_out"])
     if any(row["held_out"] - row["raw_held_out"] <= LAG * abs(first - row["raw_held_out"]) for row in rows[-2:]):
         return None
-    what = f"the average weights are worse than the raw ones: held-out loss {rows[-1]['held_out']:.3g} against"
+    what = f"the average weights are worse than the raw ones: {figure_name(p.unit)} {rows[-1]['held_out']:.3g} against"
     what += f" {rows[-1]['raw_held_out']:.3g}"
     cause = "an average over too many steps"
     advice = "leave --ema-share out" if "ema_share" in p.asked else "train longer"
@@ -182,16 +187,20 @@ def lagging_average(p: Patient) -> Finding | None:
 
 
 def overfitting(p: Patient) -> Finding | None:
-    """A held-out loss that rises, at some noise level, while that on training data falls."""
-    rows = [row for row in p.checked() if row.get("seen_levels")]
-    for k, level in enumerate(NOISE_NAMES):
-        held = [row["held_out_levels"][k] for row in rows]
-        if len(held) < 4:
-            return None
+    """A held-out loss that rises, at some noise level, or a bound that rises, while that on training data falls."""
+    rows = [row for row in p.checked() if row.get("seen_levels") and (not p.unit or "seen" in row)]
+    if len(rows) < 4:
+        return None
+    levels = {
+        f"at {level} the": ([row["held_out_levels"][k] for row in rows], [row["seen_levels"][k] for row in rows])
+        for k, level in enumerate(NOISE_NAMES)
+    }
+    curves = {"the": ([row["held_out"] for row in rows], [row["seen"] for row in rows])} if p.unit else levels
+    for where, (held, seen) in curves.items():
         best = min(range(len(held)), key=held.__getitem__)
-        fell = rows[-1]["seen_levels"][k] < rows[best]["seen_levels"][k]
-        if best < len(held) - 2 and fell and min(held[-2:]) > RISE * held[best]:
-            what = f"at {level} the held-out loss rose from {held[best]:.3g} to {held[-1]:.3g} while that of training data fell"
+        if best < len(held) - 2 and seen[-1] < seen[best] and gain(held[best], min(held[-2:]), p.unit) < -RISE:
+            what = f"{where} {figure_name(p.unit)} rose from {held[best]:.3g} to {held[-1]:.3g} while that of training data"
+            what += " fell"
             cause = "too few data for a training of this length"
             advice, change = _less(p, rows[best]["i"] / rows[-1]["i"])
             return Finding("overfitting", what, int(rows[best]["i"]), cause, advice, change)
@@ -245,4 +254,5 @@ def examine(patient: Patient) -> tuple[Finding, ...]:
 def has_stopped_improving(rows: Sequence[Row], key: str = "held_out", least: float = FLAT) -> bool:
     """Tell whether a figure's best value of the last checks is no better than the best before them."""
     values = [float(row[key]) for row in rows if key in row]
-    return len(values) > 2 * PATIENCE and min(values[-PATIENCE:]) > (1 - least) * min(values[:-PATIENCE])
+    unit = next((row["unit"] for row in reversed(rows) if "unit" in row), None) if key == "held_out" else None
+    return len(values) > 2 * PATIENCE and gain(min(values[:-PATIENCE]), min(values[-PATIENCE:]), unit) < least

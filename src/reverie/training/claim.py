@@ -13,15 +13,16 @@ from reverie.base.files import check_folder, meant_for, own_file, reason, remove
 from reverie.runs import folder
 from reverie.runs.classifier import CLASSIFIER_FILE
 from reverie.runs.kept import KEPT_DATA
+from reverie.runs.learned import SCHEDULE_PICTURE
 from reverie.runs.lock import LOCK, Lock, Occupied
 from reverie.runs.spread import SPREAD_FILE
 from reverie.training import checkpoints, previews, tensorboard
 
 LOSS_PICTURE = "loss.png"
 FILES = (
-    folder.CONFIG, folder.WEIGHTS_FILE, folder.EARLY_FILE, folder.METRICS, LOSS_PICTURE, CLASSIFIER_FILE, KEPT_DATA,
-    SPREAD_FILE,
-    f"{previews.FOLDER}/{previews.FILM}", f"{previews.FOLDER}/{previews.LABELS}", f"{checkpoints.FOLDER}/{checkpoints.BEST}",
+    folder.CONFIG, folder.WEIGHTS_FILE, folder.EARLY_FILE, folder.METRICS, LOSS_PICTURE, SCHEDULE_PICTURE, CLASSIFIER_FILE,
+    KEPT_DATA, SPREAD_FILE, f"{previews.FOLDER}/{previews.FILM}",
+    f"{previews.FOLDER}/{previews.LABELS}", f"{checkpoints.FOLDER}/{checkpoints.BEST}",
 )  # fmt: skip
 NUMBERED = re.compile(
     rf"{previews.FOLDER}/step-[0-9]+\.png|{checkpoints.FOLDER}/[0-9]+\.safetensors|{tensorboard.FOLDER}/events\.out\.tfevents\..+"

@@ -22,6 +22,7 @@ from reverie.nets import NETWORKS
 
 BYTES = 4  # of a number
 WEIGHT_COPIES = 16  # weights, their average and gradients, the optimizer's state, two snapshots of all that, and room to work
+LEVEL_COPIES = 5  # logits of a denoiser of levels, what they are made of, their probabilities, and the gradients of these
 DATUM_COPIES = 10  # data, noise, their mixture, estimates, the loss and the gradients of these
 OVERHEAD, ALLOCATED = 1.25, 64 * 2**20  # what an allocator and the layers' own room to work add: measured on U-Nets
 
@@ -56,21 +57,24 @@ class _Ledger(TorchDispatchMode):
 class Footprint:
     """The memory that a network for data of a shape takes; its tensors have shapes and no content.
 
-    What was worked out once is kept, by the number of data.
+    levels: numbers that a model has beside its network for each number of a datum.  What was worked out once is kept, by the
+    number of data.
     """
 
-    def __init__(self, network: Spec, shape: tuple[int, ...]) -> None:
+    def __init__(self, network: Spec, shape: tuple[int, ...], levels: int = 0) -> None:
         self.fake = FakeTensorMode()  # on the meta device other kernels would be chosen, with other needs
         with self.fake:
             self.net: nn.Module = build(NETWORKS, network, "network")
         self.shape = shape
         self.steps, self.looks = dict[int, int](), dict[int, int]()
-        self.weights = WEIGHT_COPIES * BYTES * sum(p.numel() for p in self.net.parameters())
+        self.beside = levels * math.prod(shape)
+        self.weights = WEIGHT_COPIES * BYTES * (sum(p.numel() for p in self.net.parameters()) + self.beside)
 
     def step(self, batch: int) -> int:
         """Return the bytes of a training step."""
         if batch not in self.steps:
-            self.steps[batch] = self._peak(batch, lambda x, level: self.net(x, level).sum().backward())
+            levels = int(OVERHEAD * LEVEL_COPIES * BYTES * batch * self.beside)
+            self.steps[batch] = levels + self._peak(batch, lambda x, level: self.net(x, level).sum().backward())
         return self.steps[batch]
 
     def look(self, count: int) -> int:
@@ -87,14 +91,14 @@ class Footprint:
         return ALLOCATED + int(OVERHEAD * (ledger.most + data))
 
 
-def footprint(network: Spec, shape: tuple[int, ...]) -> Footprint:
+def footprint(network: Spec, shape: tuple[int, ...], levels: int = 0) -> Footprint:
     """Return the footprint of a network, the same one as before if it was asked for before."""
-    return _footprint(json.dumps(network), shape)
+    return _footprint(json.dumps(network), shape, levels)
 
 
 @lru_cache(maxsize=16)
-def _footprint(network: str, shape: tuple[int, ...]) -> Footprint:
-    return Footprint(json.loads(network), shape)
+def _footprint(network: str, shape: tuple[int, ...], levels: int) -> Footprint:
+    return Footprint(json.loads(network), shape, levels)
 
 
 def available(device: torch.device) -> int | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from reverie.diffusion.learned import Learned
 from reverie.diffusion.loss import Squared, weight_of
 from reverie.diffusion.pair import row
 from reverie.families.diffusion.levels import T_RANGES, level_of
@@ -59,12 +60,12 @@ class Filter:
 def linear_filter(model: Diffusion, z: Tensor) -> Filter | None:
     """Return what the best linear filter loses on data like these, without evaluating anything; None for too few.
 
-    z: (n, ...) in model units; those that are not finite are left out.  Its loss is known for squared errors only.
+    z: (n, ...) in model units; those that are not finite are left out.  Its loss is known for squared errors only, and not
+    where the schedule is learned, so that each t soon means another noise level.
     """
-    z = z[z.flatten(1).isfinite().all(1)]
-    if len(z) < 2 or not isinstance(model.measure, Squared):
+    z, d = z[z.flatten(1).isfinite().all(1)], model.denoiser
+    if len(z) < 2 or not isinstance(model.measure, Squared) or isinstance(d.schedule, Learned):
         return None
-    d = model.denoiser
     low = d.schedule.t_min
     t = low + (1 - low) * (torch.arange(T_RANGES * TIMES, dtype=torch.float64) + 0.5) / (T_RANGES * TIMES)
     alpha, sigma = (torch.as_tensor(c, dtype=torch.float64)[:, None] for c in d.schedule(t))

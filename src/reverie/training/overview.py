@@ -19,7 +19,11 @@ DEPTH = 3  # folders below the one that is given
 
 @dataclass(frozen=True)
 class Overview:
-    """One run.  fraction: how much of its length is done; held_out: the last held-out loss; problem: why it cannot be used."""
+    """One run.
+
+    fraction: how much of its length is done; held_out: the last held-out loss, or cost, which has a unit; problem: why it
+    cannot be used.
+    """
 
     path: str
     data: str = ""
@@ -29,6 +33,7 @@ class Overview:
     seconds: float = 0.0
     fraction: float = 0.0
     held_out: float | None = None
+    unit: str = ""
     verdict: str = ""
     problem: str | None = None
 
@@ -66,11 +71,11 @@ def _overview(path: Path) -> Overview:
         if not rows and (wrong := folder.read_rows(path)[1]):
             raise UserError(f"{folder.METRICS} is damaged: {wrong[0]}")
         last: dict[str, Any] = rows[-1] if rows else {"i": 0, "seconds": 0.0, "fraction": 0.0}
-        held = next((row["held_out"] for row in reversed(rows) if "held_out" in row), None)
+        held: dict[str, Any] = next((row for row in reversed(rows) if "held_out" in row), {})
         verdict = ", ".join(dict.fromkeys(finding.check for finding in findings))
         return Overview(
             str(path), config.data.name, config.data.count, config.family.name, last["i"],
-            float(last["seconds"]), float(last["fraction"]), held,
+            float(last["seconds"]), float(last["fraction"]), held.get("held_out"), held.get("unit", ""),
             f"found wrong: {verdict}" if verdict else health_of(config, rows, findings).partition(":")[0],
         )  # fmt: skip
     except UserError as error:

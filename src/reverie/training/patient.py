@@ -79,6 +79,12 @@ class Patient:
         """The newest report."""
         return self.rows[-1]
 
+    @property
+    def unit(self) -> str | None:
+        """The unit of the held-out figure, None where it is a loss."""
+        unit: str | None = self.now.get("unit")
+        return unit
+
     def checked(self) -> list[Row]:
         """Return the reports that hold a check on held-out data."""
         return [row for row in self.rows if "held_out" in row]
@@ -96,8 +102,18 @@ class Patient:
 Check = Callable[[Patient], Finding | None]
 
 
+def gain(before: float, after: float, unit: str | None) -> float:
+    """Return by how much a figure fell: as a share of what it was, or in its unit, because a cost may be negative."""
+    return before - after if unit else 1 - after / max(before, 1e-300)
+
+
+def figure_name(unit: str | None) -> str:
+    """Say what the held-out figure is."""
+    return "held-out bound" if unit else "held-out loss"
+
+
 def fell(rows: Sequence[Row]) -> tuple[int, float] | None:
-    """Return since which step the held-out loss is compared, and by what share it fell.
+    """Return since which step the held-out figure is compared, and by what it fell, see `gain`.
 
     rows: reports with a check.  Compared is the end of the run before it was extended, whose learning rate had fallen like
     that of the end now, or else the middle of the steps; not fractions, which an extension changes.  None where all checks
@@ -109,4 +125,5 @@ def fell(rows: Sequence[Row]) -> tuple[int, float] | None:
     before = ends or [row for row in trained if row["i"] <= last / 2]
     if not before:
         return None
-    return int(before[-1]["i"]), 1 - float(rows[-1]["held_out"]) / max(float(before[-1]["held_out"]), 1e-300)
+    last_row, old = rows[-1], before[-1]
+    return int(old["i"]), gain(float(old["held_out"]), float(last_row["held_out"]), last_row.get("unit"))

@@ -15,7 +15,7 @@ from reverie.runs.config import Config
 from reverie.runs.finding import Finding
 from reverie.runs.run import Run
 from reverie.training.checks import FALLING, NOISY
-from reverie.training.patient import ENOUGH, fell
+from reverie.training.patient import ENOUGH, fell, figure_name
 from reverie.training.remedy import handy, mend, sizes
 
 SHARP, VARIED = (0.7, 1.4), 0.7  # fine detail and spread of previews, as multiples of the data's, that pass for theirs
@@ -67,6 +67,24 @@ def _time(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{handy(seconds / 60)} minutes"
 
 
+def purpose_of(config: Config) -> str:
+    """Say what a run is trained for."""
+    if isinstance(config.family, DiffusionSettings) and config.family.purpose == "likelihood":
+        return "for the likelihood"
+    return "for pictures" if config.data.kind == "images" else "for samples"
+
+
+def meaning_of(config: Config) -> str:
+    """Say what the figures of a run mean; nothing where they are a loss that means nothing elsewhere."""
+    if not isinstance(config.family, DiffusionSettings) or config.family.purpose != "likelihood":
+        return ""
+    unit, codec = "nats for a point", config.family.codec
+    if config.data.kind == "images":
+        used = f"the {len(codec['values'])} values that the images use" if "values" in codec else "256 values, 8 bits"
+        unit = f"bits/dim, for each number one of {used}"
+    return f"held-out figures are the whole bound, what data cost at most, in {unit}"
+
+
 def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
     """Say in one line what this size and this time have given."""
     if not rows:
@@ -75,9 +93,12 @@ def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
     kind = "points" if config.data.kind == "points" else "x".join(map(str, config.data.shape[1:])) + " images"
     seen = last["i"] * training.batch * training.accumulate / max(1.0, (1 - HELD_OUT) * config.data.count)
     times = f"each seen {seen:,.0f} times" if seen >= 1.5 else f"{min(1.0, seen):.0%} of them seen once"
-    line = f"{_time(last['seconds'])} on {config.data.count:,} {kind}, {times}: "
-    line += f"held-out loss {last['held_out']:.4f}" + (f", at first {first['held_out']:.4f}" if first is not last else "")
-    if last.get("linear_levels"):
+    unit = last.get("unit")
+    line = f"{_time(last['seconds'])} on {config.data.count:,} {kind} {purpose_of(config)}, {times}: "
+    digits = ".3f" if unit else ".4f"
+    line += f"{figure_name(unit)} {last['held_out']:{digits}}" + (f" {unit}" if unit else "")
+    line += f", at first {first['held_out']:{digits}}" if first is not last else ""
+    if last.get("linear_levels") and not unit:
         line += f", that of a linear filter {statistics.fmean(last['linear_levels']):.4f}"
     if isinstance(config.family, DiffusionSettings) and config.family.autoguidance != 1:
         line += f"; samples are drawn with autoguidance {config.family.autoguidance:g}"
@@ -91,11 +112,12 @@ def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], show
         return "next: train longer; this was too short to judge"
     fall = fell(rows)
     if fall is None:
-        return "next: train longer; there were too few checks to tell whether the held-out loss still falls"
-    since, share = fall
+        return "next: train longer; there were too few checks to tell whether the held-out figure still falls"
+    (since, share), unit = fall, rows[-1].get("unit")
+    name, by = figure_name(unit), f"{max(share, 0):.3f} {unit}" if unit else f"{max(share, 0):.1%}"
     if share > FALLING:
-        return f"next: the held-out loss fell by {share:.0%} since step {since:,}, so more time will help"
-    flat = f"next: since step {since:,} the held-out loss fell by {max(share, 0):.1%} only"
+        return f"next: the {name} fell by {by if unit else f'{share:.0%}'} since step {since:,}, so more time will help"
+    flat = f"next: since step {since:,} the {name} fell by {by} only"
     linear = rows[-1].get("linear_levels") or ()
     if any(mine > ABOVE * its for mine, its in zip(rows[-1].get("seen_levels", ()), linear, strict=False)):
         shown = "even on training data the loss is worse than that of a linear filter"
@@ -125,7 +147,9 @@ def _fitted(run: Run, rows: Sequence[Row], findings: Sequence[Finding]) -> tuple
 
 
 def _last_shown(config: Config, rows: Sequence[Row]) -> str | None:
-    """Say what is amiss with the last previews, nothing where nothing is; None where there were none."""
+    """Say what is amiss with the last previews, nothing where nothing is; None where there were none, or not the purpose."""
+    if isinstance(config.family, DiffusionSettings) and config.family.purpose == "likelihood":
+        return None
     look = next((row["look"] for row in reversed(rows) if row.get("look")), None)
     return _shown(config, look) if look else None
 

@@ -16,7 +16,8 @@ FOLDER = "tensorboard"
 
 def scalars(step: Step) -> Iterator[tuple[str, float]]:
     """Yield the curves of a report by name."""
-    single = {"loss/training": step.loss, "loss/held_out": step.held_out, "loss/held_out_raw": step.raw_held_out}
+    what = "bound" if step.unit else "loss"
+    single = {"loss/training": step.loss, f"{what}/held_out": step.held_out, f"{what}/held_out_raw": step.raw_held_out}
     for name, value in {**single, "learning_rate": step.learning_rate, "steps_per_second": step.per_second}.items():
         if value is not None:
             yield name, value

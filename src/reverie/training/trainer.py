@@ -17,19 +17,21 @@ from reverie.base.errors import UserError
 from reverie.base.files import own_file, reason
 from reverie.base.signals import Stopped, stop_requests
 from reverie.data import Dataset
-from reverie.draw.picture import loss_curve, save
-from reverie.families.model import TrainedModel
+from reverie.draw.curves import loss_curve
+from reverie.draw.picture import save
 from reverie.runs import folder
+from reverie.runs.learned import draw_schedule
 from reverie.runs.lock import Lock
 from reverie.runs.run import Run
 from reverie.runs.step import Step
 from reverie.runs.weights import write_weights
 from reverie.training import checkpoints
-from reverie.training.autoguide import EARLY, choose_autoguidance
+from reverie.training.autoguide import EARLY, choose_autoguidance, keeps_early
 from reverie.training.claim import LOSS_PICTURE, sweep
 from reverie.training.learner import Learner
 from reverie.training.loop import fit
 from reverie.training.previews import Previews
+from reverie.training.summary import meaning_of, purpose_of
 from reverie.training.tensorboard import recorder
 from reverie.training.watch import Doctor
 
@@ -66,6 +68,8 @@ class Training:
         config = self.run.config
         yield f"{config.data.name}: {len(self.train):,} to train, {len(self.held_out):,} held out"
         yield from self.reasons
+        if meaning := meaning_of(config):
+            yield f"trained {purpose_of(config)}: {meaning}"
         yield self.run.model.about()
 
     def sample_command(self) -> str:
@@ -116,7 +120,7 @@ class Training:
         return f"go on from step {int(found[0].stem):,} with: {self.resume_command()}" if found else "nothing was kept"
 
     def _leave(self, whole: bool) -> None:
-        """Keep the state, if it is between two steps, and draw the curves."""
+        """Keep the state, if it is between two steps, and draw the curves of the loss and of a learned schedule."""
         path, learner = self.run.path, self.learner
         if not self.lock.held or not path.is_dir():
             return
@@ -127,12 +131,13 @@ class Training:
             checkpoints.write(path, learner.snapshot(), {"good": learner.good, **between})
             write_weights(path, self.run.config, learner.average.model)
             save(loss_curve(self.run.metrics()), own_file(path, LOSS_PICTURE))
+            draw_schedule(self.run, path)
 
     def _work(self, stop: Callable[[], bool], mind_threads: Callable[[], None]) -> Iterator[Step]:
         run, learner, settings = self.run, self.learner, self.run.config.training
         previews = Previews(run, replace(run, model=learner.model), self.train, self.held_out)
         doctor = Doctor(self, previews)
-        keeps_early = run.kind == "images" and isinstance(run.model, TrainedModel)
+        keep_early = keeps_early(run.model)
         best = min((row["held_out"] for row in doctor.rows if "held_out" in row), default=float("inf"))
         writing = WRITE_SHARE * learner.seconds
         with own_file(run.path, folder.METRICS).open("a", encoding="utf-8") as file:
@@ -145,7 +150,7 @@ class Training:
                 file.flush()
                 began = time.monotonic()
                 early = run.path / folder.EARLY_FILE
-                if keeps_early and step.loss is not None and step.fraction >= EARLY and not early.exists():
+                if keep_early and step.loss is not None and step.fraction >= EARLY and not early.exists():
                     write_weights(run.path, run.config, run.model, folder.EARLY_FILE)
                 if step.held_out is not None and step.held_out < best:
                     best = step.held_out

@@ -61,7 +61,7 @@ class Wishes:
     def footprint_of(self, form: Dataset) -> Footprint | None:
         """Return what the network for data of a form takes; it refuses a shape that it cannot take."""
         network = self.family.network(form, self.minutes, self.steps, self.wished)
-        return footprint(network, form.shape) if network is not None else None
+        return footprint(network, form.shape, self.family.levels(form, self.wished)) if network is not None else None
 
     def foresee(self, form: Dataset) -> None:
         """Look at the form of data that have not been read: refuse what cannot be, or choose smaller batches."""

@@ -156,6 +156,11 @@ class DiffusionFamily(Family[DiffusionSettings]):
         check_width(network)
         return network
 
+    def levels(self, form: Dataset, wished: Mapping[str, Any]) -> int:
+        """Return all values of a byte where levels are told apart, as they are for the likelihood of images."""
+        usual = "levels" if wished.get("purpose") == "likelihood" else "flow"
+        return 256 if form.kind == "images" and (wished.get("target") or usual) == "levels" else 0
+
     def batch(self, form: Dataset) -> int:
         """Return the batch of the plan."""
         return int(plan(form, None, 1).settings["batch"])

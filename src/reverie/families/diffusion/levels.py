@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from reverie.base.noise import mix_seed
 from reverie.data import Dataset, evaluated_at_once
 from reverie.data.kind import Kind
 from reverie.diffusion.denoiser import Denoiser
+from reverie.diffusion.lattice import LatticeDenoiser
+from reverie.diffusion.likelihood.bound import prior_cost, reconstruction_cost
 from reverie.diffusion.loss import SQUARED, Measure, Squared, loss, weight_of
 from reverie.diffusion.oracle import DatasetDenoiser
 from reverie.diffusion.pair import Pair
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 T_RANGES = 4  # the held-out loss is told for as many ranges of t
 HELD_OUT_DRAWS: dict[Kind, int] = {"points": 2000, "images": 512}  # noised data of which the held-out loss is the mean
 LOOKED_AT = 256  # of these, at a time
+LEVELS_AT_ONCE = 2**25  # numbers, one for each level of each number, that a denoiser of levels works on at a time
 LARGE, LARGE_DRAWS = 1024, 256  # numbers in an image above which a check, which must be had often, makes fewer draws
 OPTIMUM_MOST = 10**8  # numbers in a training set, above which its optimum is not worked out
 
@@ -32,7 +35,10 @@ def _draws(model: Diffusion, data: Dataset, seed: int, draws: int) -> Iterator[t
     schedule, device = model.denoiser.schedule, model.device
     random = torch.Generator().manual_seed(mix_seed(seed, -(2**40)))
     t = schedule.t_min + (1 - schedule.t_min) * (torch.randperm(draws, generator=random) + 0.5).double() / draws
-    for part in torch.arange(draws).split(evaluated_at_once(data.shape, LOOKED_AT)):
+    most, levels = LOOKED_AT, model.codec.levels
+    if levels and isinstance(model.denoiser, LatticeDenoiser):
+        most = min(most, max(1, LEVELS_AT_ONCE // (math.prod(data.shape) * levels)))
+    for part in torch.arange(draws).split(evaluated_at_once(data.shape, most)):
         x, labels = data.batch(part % len(data))
         z = model.codec.encode(x.to(device))
         truth = Pair(z, torch.randn(z.shape, generator=random).to(device))
@@ -75,15 +81,44 @@ def check_draws(data: Dataset) -> int:
 
 
 @torch.no_grad()
-def held_out_loss(model: Diffusion, data: Dataset, seed: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
-    """Return the loss on held-out data, whole and in four ranges of t, and the squared error of the noise in these ranges."""
+def held_out_figures(model: Diffusion, data: Dataset, seed: int) -> dict[str, Any]:
+    """Return the loss on held-out data, whole and in four ranges of t, and the squared error of the noise in these ranges.
+
+    For a model for the likelihood the whole is the bound, with its unit: bits/dim of images, nats of a point.
+    """
     t, lost = noised_losses(model, data, seed, draws=check_draws(data))
     squared = lost
     if not isinstance(model.measure, Squared):
         _, squared = noised_losses(model, data, seed, draws=check_draws(data), measure=SQUARED)
     d = model.denoiser
-    shares = [weight_of(weight, d.schedule, t, d.target, d.sigma_data) for weight in ("snr", model.weight)]
-    return float(lost.mean()), _levels(model, t, lost), _levels(model, t, squared * shares[0] / shares[1])
+    snr, vlb, own = (weight_of(w, d.schedule, t, d.target, d.sigma_data) for w in ("snr", "vlb", model.weight))
+    found = {
+        "held_out": float(lost.mean()), "held_out_levels": _levels(model, t, lost),
+        "noise_error_levels": _levels(model, t, squared * snr / own),
+    }  # fmt: skip
+    if not model.likelihood:
+        return found
+    integral = (1 - d.schedule.t_min) * float((squared * vlb / own).mean())
+    nats = integral * math.prod(data.shape) + _ends(model, data, seed)
+    return found | in_unit(model, nats)
+
+
+def in_unit(model: Diffusion, nats: float) -> dict[str, Any]:
+    """Return what a datum costs in the unit in which it is told."""
+    if model.codec.levels is None:
+        return {"held_out": nats, "unit": "nats"}
+    return {"held_out": nats / (math.prod(model.shape) * math.log(2)), "unit": "bits/dim"}
+
+
+def _ends(model: Diffusion, data: Dataset, seed: int) -> float:
+    """Return what prior and reconstruction of a datum cost on average, in nats; of points as a density in user units."""
+    d, levels = model.denoiser, model.codec.levels
+    costs = [
+        prior_cost(d.schedule, truth.x0, 1.0) + reconstruction_cost(d, truth, d.schedule.t_min, cond, levels)
+        for _, truth, cond in _draws(model, data, seed, max(1, check_draws(data) // 4))
+    ]
+    volume = model.codec.log_cell(model.shape) if levels is None else 0.0
+    return float(torch.cat(costs).double().mean()) - volume
 
 
 def optimum(model: Diffusion, data: Dataset) -> DatasetDenoiser | None:

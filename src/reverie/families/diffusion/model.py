@@ -27,7 +27,7 @@ from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame, Sampler, start, trajectory
 from reverie.diffusion.samplers.onestep import DDPM
 from reverie.diffusion.spread import MeanError, Unsure, mean_error
-from reverie.families.diffusion.levels import held_out_loss, optimum_levels
+from reverie.families.diffusion.levels import held_out_figures, optimum_levels
 from reverie.families.diffusion.sampling import build_guidance, build_sampling
 from reverie.families.diffusion.variational import end_costs
 from reverie.families.model import DrawRequest, TrainedModel
@@ -44,7 +44,7 @@ class Diffusion(TrainedModel):
 
     shape: that of one datum in user units.  label_dropout: how often a label is hidden in training, which is what
     classifier-free guidance needs.  augment: how the data are changed in training.  labels: how many there are.  measure: what
-    an error costs.
+    an error costs.  likelihood: whether it is trained for that, and its figures are the bound and not the loss.
     """
 
     def __init__(
@@ -58,11 +58,12 @@ class Diffusion(TrainedModel):
         augment: Augment | None = None,
         labels: int = 0,
         measure: Measure = SQUARED,
+        likelihood: bool = False,
     ) -> None:
         super().__init__()
         self.denoiser, self.codec, self.shape = denoiser, codec, shape
         self.weight, self.times, self.label_dropout, self.augment = weight, times, label_dropout, augment
-        self.measure = measure
+        self.measure, self.likelihood = measure, likelihood
         self.label_count = labels
 
     @property
@@ -79,9 +80,8 @@ class Diffusion(TrainedModel):
         return self.codec.decode(z)
 
     def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
-        """Return the loss on data that were not trained on, whole and in four ranges of t, and the error of the noise there."""
-        whole, levels, noise = held_out_loss(self, data, seed)
-        return {"held_out": whole, "held_out_levels": levels, "noise_error_levels": noise}
+        """Return the loss, or the bound, on data that were not trained on; see `reverie.families.diffusion.levels`."""
+        return held_out_figures(self, data, seed)
 
     def final_figures(self, train: Dataset, seed: int) -> dict[str, Any]:
         """Return the least loss that any model can have on the training data, in four ranges of t."""
@@ -140,6 +140,11 @@ class Diffusion(TrainedModel):
         return lambda denoiser: Unsure(denoiser, error)
 
     def _weak(self, wanted: DrawRequest) -> Denoiser:
+        if isinstance(self.denoiser.schedule, Learned):
+            raise UserError(
+                "autoguidance compares a run with its early state at the same noise, and this run has learned another schedule"
+                " since; leave --autoguidance out"
+            )
         weak = wanted.weak() if wanted.weak is not None else None
         if not isinstance(weak, Diffusion):
             raise UserError("autoguidance needs an earlier state of the model, which only a run has")

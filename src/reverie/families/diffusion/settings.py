@@ -91,6 +91,27 @@ def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int
         raise UserError(f"the data have {data[0]} coordinates but the codec has {len(settings.codec['mean'])}")
 
 
+def _check_learned(settings: DiffusionSettings) -> None:
+    """Refuse what does not go with a schedule whose ends are trained by the bound."""
+    if settings.target in ("eps", "score"):
+        raise UserError(
+            f"the target {settings.target!r} divides by alpha, which a learned schedule may take to 0; train 'v', 'edm' or"
+            " 'levels', or give another --schedule"
+        )
+    wanted = {"weight": "vlb", "loss": "mse", "times": "stratified"}
+    given = {
+        "weight": parse(settings.weight)["name"],
+        "loss": settings.loss["name"],
+        "times": settings.times.replace("uniform", "stratified"),
+    }
+    for key, value in wanted.items():
+        if given[key] != value:
+            raise UserError(
+                f"a learned schedule is trained by the bound, which --{key} {given[key]} does not give; leave that out, or give"
+                " another --schedule"
+            )
+
+
 def _denoiser(settings: DiffusionSettings, shape: tuple[int, ...]) -> NetDenoiser:
     """Make the denoiser that settings describe: the network, what it is asked for, and the schedule."""
     net, schedule = build(NETWORKS, settings.network, "network"), build(SCHEDULES, settings.schedule, "schedule")
@@ -109,11 +130,8 @@ def plan_denoiser(settings: DiffusionSettings, shape: tuple[int, ...], labels: i
     build_weight(settings.weight)
     pick(TIMES, settings.times, "way to draw times")
     alpha = float(schedule(1.0)[0])
-    if isinstance(schedule, Learned) and (settings.target in ("eps", "score") or parse(settings.weight)["name"] != "vlb"):
-        raise UserError(
-            "a learned schedule is trained by the bound, and its ends may take alpha to 0: give --weight vlb, and a target that"
-            f" does not divide by alpha (v, edm, levels), instead of {settings.weight} and {settings.target}"
-        )
+    if isinstance(schedule, Learned):
+        _check_learned(settings)
     if settings.target in ("eps", "score") and alpha < ALPHA_LIMIT:
         raise UserError(
             f"the target {settings.target!r} divides by alpha, which this {settings.schedule['name']} schedule takes down to"
@@ -136,4 +154,5 @@ def build_diffusion(settings: DiffusionSettings, shape: tuple[int, ...], labels:
         denoiser = _denoiser(settings, shape)
     codec, augment = build(CODECS, settings.codec, "codec"), build_augment(settings.augment, shape)
     drawn = settings.weight, settings.times, settings.label_dropout
-    return Diffusion(denoiser, codec, shape, *drawn, augment, labels, build(LOSSES, settings.loss, "loss"))
+    measure, likelihood = build(LOSSES, settings.loss, "loss"), settings.purpose == "likelihood"
+    return Diffusion(denoiser, codec, shape, *drawn, augment, labels, measure, likelihood)
