@@ -1,6 +1,6 @@
 """Variances of DDPM's steps, and schedules that are learned for few steps, on the digits of 8 x 8 pixels.
 
-`python -m benchmarks.variational --steps 800 --seeds 3` measures them alone.
+`python -m benchmarks.variational --steps 400 --seeds 3` measures them alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from reverie.diffusion.schedules import SCHEDULES
 from reverie.evaluation.metrics.frechet import frechet_distance
 from reverie.runs.run import Run
 
-DATA, NETWORK, STEPS, SEEDS = "digits8", "unet:widths=[16,32]", 800, 3
+DATA, NETWORK, STEPS, SEEDS = "digits8", "unet:widths=[16,32]", 400, 3
 LENGTHS, SAMPLES = (10, 20, 50), 500
 FEW = 16  # steps of the chain that schedules are learned for
 STRAIGHT = "learned:bends=0,first=7.74,last=-7.5"  # where a schedule that is learned for 17 levels begins

@@ -57,6 +57,8 @@ def test_a_run_that_was_never_taught_variances_has_the_optimal_one(spiral_run: R
         assert error is not None and gain > 2 * error
     with pytest.raises(UserError, match="without variances of its own"):
         run.sample(2, sampler="ddpm:variance=learned")
+    with pytest.raises(UserError, match=r"give error=run.mean_error\(\)"):
+        run.diffusion.bound(x, None, image_seeds(0, n), grid, "optimal")
 
 
 def test_learned_variances_are_kept_and_sampled_with(unsure: Run, command, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class MinSNR(Weight):
 
 
 class VLB(Weight):
-    """The variational bound in nats/dim, in continuous time or of so many steps.
+    """The variational bound in nats/dim: in continuous time (steps=0), or of a chain of so many steps.
 
     -1/2 dSNR/dt (arXiv:2107.00630, eq. 17), or with T steps of equal length T/2 (SNR(s) - SNR(t)) for a step from t to s,
     whose mean over the T times is the sum over the steps (its eq. 13).

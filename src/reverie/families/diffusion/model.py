@@ -254,6 +254,10 @@ class Diffusion(TrainedModel):
         at which the rest is left to decoding, the last one of the grid or the schedule's if not told, see `best_end`; variance:
         of the chain's steps, as in `DDPM`; error: what "optimal" goes by, see `mean_error`.
         """
+        if variance == "optimal" and error is None and grid is not None:
+            raise UserError(
+                "the optimal variance goes by how far estimates are off on training data; give error=run.mean_error()"
+            )
         denoiser = self.denoiser if error is None or variance != "optimal" else Unsure(self.denoiser, error)
         z, noise, levels = self.codec.encode(x), Noise(seeds), self.codec.levels
         if grid is None:
