@@ -197,7 +197,11 @@ def points_section(m: Material) -> Section:
     figures = {"sliced_wasserstein": scored(*sliced)}
     m.tell("distances of points", 1, 4)
     few = max(2, times // len(rows))
-    by_block = [beside(lambda z, r=r: float(sinkhorn_divergence(z, y[r], tolerance=1e-4)), r, few) for r in rows]  # type: ignore[misc]
+
+    def sinkhorn_to(block: Tensor) -> Callable[[Tensor], float]:
+        return lambda points: float(sinkhorn_divergence(points, block, tolerance=1e-4))
+
+    by_block = [beside(sinkhorn_to(y[r]), r, few) for r in rows]
     means, squares = np.mean(by_block, 0), np.mean(np.square(by_block), 0) / len(rows)
     figures["sinkhorn"] = scored(means[0], squares[1] ** 0.5, means[2], squares[3] ** 0.5)
     m.tell("distances of points", 2, 4)
@@ -210,8 +214,12 @@ def points_section(m: Material) -> Section:
     }  # fmt: skip
     if m.source in EXACT:
         exact = EXACT[m.source]
+
+        def exactly(key: str) -> Callable[[Tensor], float]:
+            return lambda points: exact(points.numpy())[key]
+
         for key in exact(x.numpy()):
-            figures[key] = scored(*beside(lambda points, key=key: exact(points.numpy())[key], squared=False))  # type: ignore[misc]
+            figures[key] = scored(*beside(exactly(key), squared=False))
     m.tell("distances of points", 4, 4)
     words = (
         f"Between {n:,} samples and {n:,} new data; the floor is between two sets of new data. Distances are in data units, the"
