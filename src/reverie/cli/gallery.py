@@ -81,6 +81,12 @@ def forward(
 
 
 @gallery.command()
+def graphs(out: PictureOption = Path("gallery/graphs.png"), json: JsonOption = False, quiet: QuietOption = False) -> None:
+    """Draw the graphical model of every family, with its factorisation in letters and in words."""
+    _draw("graphs", out, json, quiet)
+
+
+@gallery.command()
 def normal(
     out: PictureOption = Path("gallery/normal.png"),
     seed: SeedOption = 0,

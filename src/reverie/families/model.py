@@ -21,6 +21,7 @@ from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.samplers import Frame
 from reverie.diffusion.spread import MeanError
+from reverie.families.graphical import DENSITY, GRAPHICAL, GraphicalModel
 
 Likelihood = Literal["exact", "lower bound", "none"]
 
@@ -169,6 +170,11 @@ class Family(ABC, Generic[Settings]):
     def wishes(self) -> tuple[str, ...]:
         """The names of the settings that can be asked for."""
         return tuple(name for name in self.settings.model_fields if name != "name" and name not in self.found)
+
+    @property
+    def graph(self) -> GraphicalModel:
+        """Which variables of a datum depend on which; of a family without a line in GRAPHICAL only the density is told."""
+        return GRAPHICAL.get(self.name, DENSITY)
 
     @abstractmethod
     def plan(self, request: PlanRequest) -> FamilyPlan[Settings]:

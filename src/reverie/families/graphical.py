@@ -1,0 +1,87 @@
+"""The graphical model of each family: which variables of a datum depend on which, as a factorisation and in words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from reverie.families.graph import Graph, Plate
+
+LEVELS = 3  # of a hierarchy, where it is drawn
+
+
+@dataclass(frozen=True)
+class GraphicalModel:
+    """How the variables of one datum depend on one another, given its label where it has one.
+
+    model: the factorisation that data are drawn by; words: the same in words; encoder: that of what goes from data to
+    latents, where something does; observed: the data.  T is the number of levels, or of steps.
+    """
+
+    model: str
+    words: str
+    encoder: str = ""
+    observed: str = "x"
+
+    def graph(self, levels: int = LEVELS) -> Graph:
+        """Return the model's graph, one of N independent data."""
+        graph = Graph.of_factorisation(self.model, (self.observed,), T=levels)
+        return replace(graph, plates=(Plate("N", frozenset(graph.nodes)),))
+
+    def encoder_graph(self, levels: int = LEVELS) -> Graph | None:
+        """Return the graph of the encoder, in which the data are given."""
+        return Graph.of_factorisation(self.encoder, (self.observed,), T=levels) if self.encoder else None
+
+    def levels(self, levels: int = LEVELS) -> tuple[str, ...]:
+        """Return the nodes of which there are T, numbered from 1 on, or none."""
+        if not re.search(r"_T\b|:T\}", self.model):
+            return ()
+        numbered = [v for v in self.graph(levels).nodes if v != self.observed]
+        return tuple(v for v in numbered if v.rpartition("_")[2].isdecimal())
+
+
+DENSITY = GraphicalModel("p(x)", "Draw the datum x from its density.")
+
+GRAPHICAL: dict[str, GraphicalModel] = {
+    "gaussian": GraphicalModel("p(x)", "Draw the datum x from one Gaussian."),
+    "mixture": GraphicalModel(
+        "p(x, k) = p(k) p(x | k)", "Draw a component k, then x from the Gaussian of that component."
+    ),
+    "pca": GraphicalModel(
+        "p(x, z) = p(z) p(x | z)",
+        "Draw a few numbers z, then x around mean + W z, a point of a plane. What x tells of z has a closed form.",
+    ),
+    "autoencoder": GraphicalModel(
+        "p(x, z) = p(z) p(x | z)",
+        "A network makes x of a code z, without noise, and another z of x. Codes are drawn from a Gaussian "
+        "that has the moments of the data's.",
+        "q(z | x)",
+    ),
+    "denoising-autoencoder": GraphicalModel(
+        "p(x, z | x') = p(z | x') p(x | z)",
+        "Noise makes x' of x, and networks make x of x' through a code z. A walk round and round draws data.",
+        "q(x' | x)",
+    ),
+    "vae": GraphicalModel(
+        "p(x, z) = p(z) p(x | z)",
+        "Draw a code z, then x from what the decoder makes of it. The encoder tells which codes x may come from.",
+        "q(z | x)",
+    ),
+    "hvae": GraphicalModel(
+        "p(x, z_{1:T}) = p(x | z_{1:T}) prod_{t=1}^T p(z_t | z_{t+1:T})",
+        "Draw codes from the top down, each from all above it, and x from all of them. The encoder goes the same way, "
+        "with x in view.",
+        "q(z_{1:T} | x) = prod_{t=1}^T q(z_t | z_{t+1:T}, x)",
+    ),
+    "mhvae": GraphicalModel(
+        "p(x, z_{1:T}) = p(x | z_1) p(z_T) prod_{t=2}^T p(z_{t-1} | z_t)",
+        "Draw codes from the top down, each from the one above alone, and x from the last. The encoder climbs from x.",
+        "q(z_{1:T} | x) = q(z_1 | x) prod_{t=2}^T q(z_t | z_{t-1})",
+    ),
+    "diffusion": GraphicalModel(
+        "p(x_{0:T}) = p(x_T) prod_{t=1}^T p(x_{t-1} | x_t)",
+        "Draw noise, then take some of it away in each of T steps. What adds it, from the datum on, is fixed.",
+        "q(x_{1:T} | x_0) = prod_{t=1}^T q(x_t | x_{t-1})",
+        "x_0",
+    ),
+}  # fmt: skip
