@@ -149,7 +149,7 @@ def test_wrong_questions_are_refused() -> None:
         (lambda: graph.d_separated("a", "x"), "unknown variable 'x'"),
         (lambda: graph.d_separated("a", "b", ["a"]), "a is named twice"),
         (lambda: graph.markov_blanket("d"), "unknown variable 'd'"),
-        (lambda: graph.unrolled(N=2), "unknown plate 'N'"),
+        (lambda: graph.unrolled(N=2), "no plate N; it has none"),
         (lambda: Graph.of_arrows("a -> b -> a"), "go round"),
         (lambda: Graph.of_arrows("a -> 2"), "'2' cannot be the name"),
         (lambda: Graph.of_arrows("a -> b", given=["b"]), "b is given and has arrows"),

@@ -175,7 +175,7 @@ class Graph:
         graph = self
         for count, n in counts.items():
             if count not in (known := [plate.count for plate in self.plates]):
-                raise unknown(count, known, "plate")
+                raise UserError(f"the graph has no plate {count}; it has {', '.join(known) or 'none'}")
             if not 1 <= n <= MOST:
                 raise UserError(f"a plate has between 1 and {MOST} copies, got {count}={n}")
             graph = graph._copied(count, n)

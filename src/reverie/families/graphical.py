@@ -40,8 +40,6 @@ class GraphicalModel:
         return tuple(v for v in numbered if v.rpartition("_")[2].isdecimal())
 
 
-DENSITY = GraphicalModel("p(x)", "Draw the datum x from its density.")
-
 GRAPHICAL: dict[str, GraphicalModel] = {
     "gaussian": GraphicalModel("p(x)", "Draw the datum x from one Gaussian."),
     "mixture": GraphicalModel(

@@ -21,7 +21,7 @@ from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.samplers import Frame
 from reverie.diffusion.spread import MeanError
-from reverie.families.graphical import DENSITY, GRAPHICAL, GraphicalModel
+from reverie.families.graphical import GRAPHICAL, GraphicalModel
 
 Likelihood = Literal["exact", "lower bound", "none"]
 
@@ -173,8 +173,8 @@ class Family(ABC, Generic[Settings]):
 
     @property
     def graph(self) -> GraphicalModel:
-        """Which variables of a datum depend on which; of a family without a line in GRAPHICAL only the density is told."""
-        return GRAPHICAL.get(self.name, DENSITY)
+        """Which variables of a datum depend on which."""
+        return GRAPHICAL[self.name]
 
     @abstractmethod
     def plan(self, request: PlanRequest) -> FamilyPlan[Settings]:

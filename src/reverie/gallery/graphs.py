@@ -193,9 +193,10 @@ def _lines(words: str) -> list[str]:
     return next(lines for n in range(1, LETTERS + 1) if len(lines := textwrap.wrap(words, n)) == fewest)
 
 
-def _legend(axes: Axes, width: float, y: float) -> None:
-    """Say what the signs mean, in one line in the middle."""
-    signs = ("data", "latent", "given", "model", "encoder, or forward process", "repeated: N data, T levels or steps")
+def _legend(axes: Axes, models: Iterable[GraphicalModel], width: float, y: float) -> None:
+    """Say what the signs mean that are used, in one line in the middle."""
+    given = ["given"] if any(model.graph().given for model in models) else []
+    signs = ["data", "latent", *given, "model", "encoder, or forward process", "repeated: N data, T levels or steps"]
     wide = [0.55 + 0.066 * len(sign) for sign in signs]
     x = (width - sum(wide)) / 2
     for sign, room in zip(signs, wide, strict=True):
@@ -240,6 +241,6 @@ def draw(out: Path) -> list[Path]:
             _graph(axes, graphs[name], x, y)
             _text(axes, graphs[name], x, y - down - 0.08)
         top -= all_of_it
-    _legend(axes, width, MARGIN + 0.35)
+    _legend(axes, graphs.values(), width, MARGIN + 0.35)
     save(made, out)
     return [out]
