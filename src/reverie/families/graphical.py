@@ -78,7 +78,7 @@ GRAPHICAL: dict[str, GraphicalModel] = {
     ),
     "diffusion": GraphicalModel(
         "p(x_{0:T}) = p(x_T) prod_{t=1}^T p(x_{t-1} | x_t)",
-        "Draw noise, then take some of it away in each of T steps. What adds it, from the datum on, is fixed.",
+        "Draw noise, then take some of it away in each of T steps. The forward process adds it, without a network.",
         "q(x_{1:T} | x_0) = prod_{t=1}^T q(x_t | x_{t-1})",
         "x_0",
     ),
