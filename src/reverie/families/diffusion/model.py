@@ -180,12 +180,12 @@ class Diffusion(TrainedModel):
         denoiser = d if told is None else Told(d, told)
         guess = denoiser(truth.mix(*schedule(t)), t, cond)
         lost = loss_of(guess, schedule, truth, t, d.target, self.weight, d.sigma_data, self.measure)
-        if self.learns_variance:
-            lost = lost + VARIANCE_SHARE * variance_loss(guess, schedule, truth, t, steps or VARIANCE_STEPS)
         if isinstance(schedule, Learned):
             schedule.told_of(lost)
             schedule.for_least_variance(False)
             lost = lost + end_costs(schedule, truth, self.codec.levels)
+        if self.learns_variance:
+            lost = lost + VARIANCE_SHARE * variance_loss(guess, schedule, truth, t, steps or VARIANCE_STEPS)
         return lost
 
     @property
