@@ -1,0 +1,74 @@
+"""The chain that images are coded along: where it ends and how wide its steps back are, chosen for the images themselves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.base.noise import Noise
+from reverie.diffusion.likelihood.bound import prior_cost, reconstruction_cost
+from reverie.diffusion.likelihood.normal import summed
+from reverie.diffusion.likelihood.steps import even_times
+from reverie.diffusion.pair import Pair
+from reverie.diffusion.samplers.onestep import VARIANCES, ancestral
+from reverie.diffusion.schedule import Schedule
+from reverie.families.diffusion.model import Diffusion
+
+PARTS = 255  # into which the way between the two variances is cut, for a byte to say it
+
+
+@dataclass(frozen=True)
+class Chain:
+    """So many steps down to the time `end`.
+
+    Their variances lie `between` / 255 of the way from the posterior's, which is exact for a single datum, to the forward one,
+    exact for data N(0, I): the geometric mean with these weights.
+    """
+
+    steps: int
+    end: float
+    between: int
+
+    def grid(self, schedule: Schedule) -> Tensor:
+        """Return its times, falling: (steps,)."""
+        return even_times(schedule, self.steps, self.end)
+
+    def variance(self, schedule: Schedule, t: float, s: float) -> float:
+        """Return the variance of p(z_s | z_t)."""
+        posterior, forward = (math.log(float(VARIANCES[name](schedule, t, s))) for name in ("posterior", "forward"))
+        return math.exp(posterior + self.between / PARTS * (forward - posterior))
+
+
+@torch.no_grad()
+def chosen_chain(model: Diffusion, x: Tensor, seeds: Tensor, steps: int, end: float | None = None) -> tuple[Chain, float]:
+    """Return the chain of least cost for these images, and this cost in nats for an image.  x: (B, C, H, W) in user units.
+
+    A step whose mean is wrong by |e|² costs |e|² / 2 v + D/2 (u / v - 1 - log(u / v)) nats with its variance v where the
+    posterior's is u, so that the best v lies above u by the mean square of the error (arXiv:2201.06503).
+    """
+    end = model.best_end(x, None, seeds) if end is None else end
+    end = float(np.float32(max(end, 1e-6)))  # as a file keeps it
+    schedule, noise, z = model.denoiser.schedule, Noise(seeds), model.codec.encode(x)
+    grid: list[float] = even_times(schedule, steps, end).tolist()
+    errors, posterior, forward = [], [], []
+    for t, s in pairwise(grid):
+        truth, row = Pair(z, noise.like(z)), ancestral(schedule, t, s)
+        guess = model.denoiser(truth.mix(*schedule(t)), t)
+        errors.append(float(summed((guess.mix(*row) - truth.mix(*row)).square()).mean()))
+        posterior.append(float(VARIANCES["posterior"](schedule, t, s)))
+        forward.append(float(VARIANCES["forward"](schedule, t, s)))
+    size, error, low, high = math.prod(model.shape), np.array(errors), np.array(posterior), np.array(forward)
+
+    def cost(between: int) -> float:
+        ratio = (low / high) ** (between / PARTS)  # u / v
+        return float((error * ratio / (2 * low) + size / 2 * (ratio - 1 - np.log(ratio))).sum())
+
+    best = min(range(PARTS + 1), key=cost)
+    decoding = reconstruction_cost(model.denoiser, Pair(z, noise.like(z)), grid[-1], None, model.codec.levels)
+    rest = prior_cost(schedule, z, grid[0]) + decoding
+    return Chain(steps, end, best), cost(best) + float(rest.mean())
