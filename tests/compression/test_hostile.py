@@ -59,7 +59,7 @@ def test_no_number_of_a_header_is_believed(run: Run, images: Tensor, tmp_path: P
     for change in (
         {"count": 10**7}, {"count": 10**6}, {"plain": 10**7}, {"plain": 13}, {"plain_bytes": LARGEST_FILE},
         {"names_bytes": LARGEST_FILE},
-        {"steps": 10**4 + 1}, {"steps": 1}, {"end": float("nan")}, {"end": 2.0}, {"count": 0}, {"plain": 0}, {"count": 2**40},
+        {"steps": 1001}, {"steps": 1}, {"end": float("nan")}, {"end": 2.0}, {"count": 0}, {"plain": 0}, {"count": 2**40},
         {"growth": 999}, {"plain_bytes": 40}, {"count": 500},
     ):  # fmt: skip
         path.write_bytes(pack(header.model_copy(update=change), b"", bits))

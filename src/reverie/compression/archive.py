@@ -172,8 +172,6 @@ def _begun(coder: ChainCoder, x: Tensor) -> tuple[Stack, int, int]:
 
 def _check(run: Run, x: Tensor, steps: int) -> Diffusion:
     model = run.diffusion
-    if run.kind != "images":
-        raise UserError("only images can be compressed; this is a model of points")
     if tuple(x.shape[1:]) != tuple(model.shape):
         raise UserError(f"the images have the shape {tuple(x.shape[1:])} and the run models {tuple(model.shape)}")
     if not 1 <= len(x) <= MOST_IMAGES:

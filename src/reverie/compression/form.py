@@ -29,7 +29,7 @@ from reverie.base.visible import visible
 
 MAGIC = b"rvi1"
 FIXED = struct.Struct("<8s4sf")
-LARGEST_FILE, MOST_IMAGES, MOST_STEPS = 2**31, 10**7, 10_000
+LARGEST_FILE, MOST_IMAGES, MOST_STEPS = 2**31, 10**7, 1000
 PER_BYTE = 64  # images that a byte of the file may hold, at most; the coder's own losses are more
 LONGEST_NAME = 1024  # bytes
 NAMES_RATIO = 100  # unpacked to packed, at most

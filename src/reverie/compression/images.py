@@ -37,6 +37,8 @@ def read_exactly(
 
     source: a folder, a .zip or one file of images, or data by name, path or in memory as everywhere.
     """
+    if len(shape) != 3:
+        raise UserError("only images can be compressed, and this run models points")
     path = None if in_memory(source) else Path(str(source)).expanduser()
     try:
         files = path is not None and (path.is_dir() or (path.is_file() and (is_image(path.name) or path.suffix == ".zip")))
