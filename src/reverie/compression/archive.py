@@ -20,8 +20,8 @@ from reverie.base.errors import UserError
 from reverie.base.files import atomic, expanded
 from reverie.base.noise import image_seeds
 from reverie.base.progress import Tell, silent
-from reverie.compression.chain import Chain, chosen_chain
-from reverie.compression.coder import ChainCoder, Stack, repeatable, stack_of
+from reverie.compression.chain import TIMES, Chain, chosen_chain
+from reverie.compression.coder import FINENESS, ChainCoder, Stack, bits_to_begin, repeatable, stack_of
 from reverie.compression.form import MOST_IMAGES, MOST_STEPS, PER_BYTE, Header, groups, pack, pack_names, read
 from reverie.compression.images import check_file, check_targets, others, write_folder
 from reverie.data.dataset import spread
@@ -44,9 +44,9 @@ class Compressed:
     """What compressing came to.
 
     size: bytes of the file, of which header are what is said about it and names those of the files; plain: images that stand at
-    the bottom, and cost plain_bytes.  Bits for each number: of the whole file, of the images that were coded along the chain,
-    of the chain's bound for the very same images, None if there are none, and of the bound in continuous time with its error.
-    others: bytes that PNG, zlib and lzma need.
+    the bottom, and cost plain_bytes; fine: those coded with all the bits to begin with that they need.  Bits for a number: of the
+    whole file, of the fine images, of the chain's bound for the very same ones, None if there are none, and of the bound in
+    continuous time with its error.  others: bytes that PNG, zlib and lzma need.
     """
 
     path: Path
@@ -57,6 +57,7 @@ class Compressed:
     names: int
     plain: int
     plain_bytes: int
+    fine: int
     bits: float
     coded: float | None
     promised: float | None
@@ -79,7 +80,7 @@ class Compressed:
         if self.coded is not None and self.promised is not None:
             lines.append(
                 f"the bound of its {self.steps} steps promised {self.promised:.4g} bits/dim ({continuous}); the whole file"
-                f" takes {self.bits / self.promised - 1:+.1%} against that, the {self.count - self.plain:,} images coded by it"
+                f" takes {self.bits / self.promised - 1:+.1%} against that, the {self.fine:,} images after the first"
                 f" {self.coded / self.promised - 1:+.1%}"
             )
         else:
@@ -133,7 +134,7 @@ def _check_out(out: str | Path, overwrite: bool, header: Header, names: list[str
 
 
 def _weights(model: Diffusion) -> bytes:
-    digest = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=4)
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.digest()
@@ -152,9 +153,19 @@ def _together(model: Diffusion) -> int:
     return max(1, min(TOGETHER, 2**17 // math.prod(model.shape)))
 
 
+def _needs(model: Diffusion) -> list[int]:
+    """Return the bits that an image needs to begin with, for each fineness, in 256ths of the last one."""
+    needs = [bits_to_begin(model.shape, fineness) for fineness in FINENESS]
+    return [math.ceil(256 * need / needs[-1]) for need in needs]
+
+
+def _share(model: Diffusion, bits: float) -> int:
+    return max(0, min(255, math.floor(256 * bits / bits_to_begin(model.shape, FINENESS[-1]))))
+
+
 def _begun(coder: ChainCoder, x: Tensor) -> tuple[Stack, int, int]:
     """Return a stack that holds bits enough to begin with, of how many images, and as how many bytes if zlib made them."""
-    wanted = coder.bits_to_begin()
+    wanted = bits_to_begin(coder.shape, coder.fineness)
     count, packed = 0, b""
     while 8 * len(packed) < wanted and count < len(x):
         count = min(len(x), max(count + 1, math.ceil(count * wanted / max(8 * len(packed), 1))))
@@ -201,27 +212,30 @@ def compress(
     with repeatable():
         few = _seen(x[spread(len(x), CHOOSING)]).to(model.device)
         chain, cost = chosen_chain(model, few, image_seeds(seed, len(few)), steps, end)
-        coder = ChainCoder(model, chain)
-        stack, plain, plain_bytes = _begun(coder, x)
-        before = stack.num_valid_bits()
-        growth = max(0, min(255, math.floor(256 * cost / math.log(2) / coder.bits_to_begin())))
+        coders = [ChainCoder(model, chain, fineness) for fineness in FINENESS]
+        stack, plain, plain_bytes = _begun(coders[0], x)
+        begin = stack.num_valid_bits()
         header = Header(
-            weights=_weights(model), pixels=_sum(x), end=chain.end, count=len(x), plain=plain, plain_bytes=plain_bytes,
-            steps=steps, between=chain.between, growth=growth, names_bytes=len(packed := pack_names(list(names or ()))),
+            weights=_weights(model), pixels=_sum(x), end=chain.end, between=chain.between, begin=_share(model, begin),
+            growth=_share(model, cost / math.log(2)), count=len(x), plain=plain, plain_bytes=plain_bytes, steps=steps,
+            names_bytes=len(packed := pack_names(list(names or ()))),
         )  # fmt: skip
-        done, nats = plain, 0.0
-        for count in groups(header, _together(model)):
+        done, fine, spent, nats = plain, 0, 0.0, 0.0
+        for count, fineness in groups(header, _needs(model), _together(model)):
+            before = stack.num_valid_bits()
             try:
-                nats += float(coder.push(stack, _seen(x[done : done + count])).sum())
+                promise = float(coders[fineness].push(stack, _seen(x[done : done + count])).sum())
             except (KeyError, ValueError):
                 raise UserError("the model's guesses of these images are no numbers, or too far off to be coded by") from None
+            if fineness == len(FINENESS) - 1:
+                fine, spent, nats = fine + count, spent + stack.num_valid_bits() - before, nats + promise
             done += count
             tell("compressing", done - plain, len(x) - plain)
-        seconds, spent = time.monotonic() - began, stack.num_valid_bits() - before
+        seconds = time.monotonic() - began
         some = _seen(x[spread(len(x), JUDGED)]).to(model.device)
         seeds = image_seeds(seed, len(some))
         bits = [
-            model.bound(part, None, own, end=chain.end).bits.cpu()
+            model.bound(part, None, own, end=chain.end / TIMES).bits.cpu()
             for part, own in zip(some.split(_together(model)), seeds.split(_together(model)), strict=True)
         ]
     body = stack.get_compressed().astype("<u4").tobytes()
@@ -231,13 +245,13 @@ def compress(
     need = others(channels_last(x.numpy()), tell)
     with atomic(out) as aside:
         aside.write_bytes(whole)
-    size, rest = math.prod(model.shape), len(x) - plain
+    size = math.prod(model.shape)
     continuous, error = mean_and_error(torch.cat(bits))
     return Compressed(
         path=out, count=len(x), shape=tuple(model.shape), size=len(whole), header=len(whole) - len(packed) - len(body),
-        names=len(packed), plain=plain, plain_bytes=math.ceil(before / 8), bits=8 * len(whole) / (len(x) * size),
-        coded=spent / (rest * size) if rest else None, promised=nats / (math.log(2) * rest * size) if rest else None,
-        continuous=continuous, continuous_error=error, steps=steps, end=chain.end, others=need,
+        names=len(packed), plain=plain, plain_bytes=math.ceil(begin / 8), fine=fine, bits=8 * len(whole) / (len(x) * size),
+        coded=spent / (fine * size) if fine else None, promised=nats / (math.log(2) * fine * size) if fine else None,
+        continuous=continuous, continuous_error=error, steps=steps, end=chain.end / TIMES, others=need,
         images_per_second=len(x) / max(seconds, 1e-9),
     )  # fmt: skip
 
@@ -260,9 +274,10 @@ def decompress(
         f"{path} cannot be decoded: it is damaged, or this machine computes other last digits than the one that made it"
     )
     with repeatable():
-        coder = ChainCoder(model, Chain(header.steps, header.end, header.between))
+        chain = Chain(header.steps, header.end, header.between)
+        coders = [ChainCoder(model, chain, fineness) for fineness in FINENESS]
         try:
-            found = _decoded(coder, header, bits, tell)
+            found = _decoded(coders, header, bits, tell)
         except (KeyError, ValueError, AssertionError, RuntimeError, OverflowError, zlib.error):
             raise broken from None
     if len(found) != header.count or _sum(found) != header.pixels:
@@ -273,14 +288,14 @@ def decompress(
     return made
 
 
-def _decoded(coder: ChainCoder, header: Header, bits: bytes, tell: Tell) -> Tensor:
+def _decoded(coders: Sequence[ChainCoder], header: Header, bits: bytes, tell: Tell) -> Tensor:
     stack = stack_of(np.frombuffer(bits, "<u4").astype(np.uint32))
     last: list[Tensor] = []
-    done, of = 0, header.count - header.plain
-    for count in reversed(groups(header, _together(coder.model))):
+    coder, done, of = coders[0], 0, header.count - header.plain
+    for count, fineness in reversed(groups(header, _needs(coder.model), _together(coder.model))):
         if stack.is_empty():
             raise ValueError("the bits are used up before the images are")
-        last.insert(0, _bytes(coder.pop(stack, count)))
+        last.insert(0, _bytes(coders[fineness].pop(stack, count)))
         done += count
         tell("decompressing", done, of)
     if header.plain_bytes:

@@ -19,24 +19,25 @@ from reverie.diffusion.samplers.onestep import VARIANCES, ancestral
 from reverie.diffusion.schedule import Schedule
 from reverie.families.diffusion.model import Diffusion
 
+TIMES = 65_536  # parts of t in which a file says where a chain ends
 PARTS = 255  # into which the way between the two variances is cut, for a byte to say it
 
 
 @dataclass(frozen=True)
 class Chain:
-    """So many steps down to the time `end`.
+    """So many steps down to the time `end` / 65,536.
 
     Their variances lie `between` / 255 of the way from the posterior's, which is exact for a single datum, to the forward one,
     exact for data N(0, I): the geometric mean with these weights.
     """
 
     steps: int
-    end: float
+    end: int
     between: int
 
     def grid(self, schedule: Schedule) -> Tensor:
         """Return its times, falling: (steps,)."""
-        return even_times(schedule, self.steps, self.end)
+        return even_times(schedule, self.steps, self.end / TIMES)
 
     def variance(self, schedule: Schedule, t: float, s: float) -> float:
         """Return the variance of p(z_s | z_t)."""
@@ -52,9 +53,9 @@ def chosen_chain(model: Diffusion, x: Tensor, seeds: Tensor, steps: int, end: fl
     posterior's is u, so that the best v lies above u by the mean square of the error (arXiv:2201.06503).
     """
     end = model.best_end(x, None, seeds) if end is None else end
-    end = float(np.float32(max(end, 1e-6)))  # as a file keeps it
+    kept = min(TIMES - 1, max(1, round(TIMES * end)))
     schedule, noise, z = model.denoiser.schedule, Noise(seeds), model.codec.encode(x)
-    grid: list[float] = even_times(schedule, steps, end).tolist()
+    grid: list[float] = even_times(schedule, steps, kept / TIMES).tolist()
     errors, posterior, forward = [], [], []
     for t, s in pairwise(grid):
         truth, row = Pair(z, noise.like(z)), ancestral(schedule, t, s)
@@ -71,4 +72,4 @@ def chosen_chain(model: Diffusion, x: Tensor, seeds: Tensor, steps: int, end: fl
     best = min(range(PARTS + 1), key=cost)
     decoding = reconstruction_cost(model.denoiser, Pair(z, noise.like(z)), grid[-1], None, model.codec.levels)
     rest = prior_cost(schedule, z, grid[0]) + decoding
-    return Chain(steps, end, best), cost(best) + float(rest.mean())
+    return Chain(steps, kept, best), cost(best) + float(rest.mean())

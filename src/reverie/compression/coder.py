@@ -36,10 +36,15 @@ from reverie.families.diffusion.model import Diffusion
 
 Stack = Any  # of constriction, which has no types
 
-FINENESS = 4.0  # bins in a deviation of the noise that each step adds
+FINENESS = (0.5, 1.0, 2.0, 4.0)  # bins in a deviation of the noise that each step adds: the first images have few bits to begin
 NEAR = 10.0  # deviations from its mean within which a number has a bin of its own
 FAR = 2**24 - 2  # bins beyond those in which a number may lie; constriction knows no more
 SPARE = 1.1  # times the bits that are popped before any are pushed
+
+
+def bits_to_begin(shape: tuple[int, ...], fineness: float) -> float:
+    """Return how many bits must be on the stack before an image is pushed: two levels of noise, with some to spare."""
+    return SPARE * math.prod(shape) * 2 * math.log2(math.sqrt(2 * math.pi * math.e) * fineness)
 
 
 def _stream() -> Any:
@@ -59,7 +64,7 @@ def stack_of(words: np.ndarray, *, seal: bool = False) -> Stack:
 class ChainCoder:
     """Pushes images onto a stack of bits and pops them off again."""
 
-    def __init__(self, model: Diffusion, chain: Chain, fineness: float = FINENESS) -> None:
+    def __init__(self, model: Diffusion, chain: Chain, fineness: float = FINENESS[-1]) -> None:
         self._models = _stream().model
         if model.codec.levels is None:
             raise UserError("only images can be compressed, whose numbers have levels; this is a model of points")
@@ -73,11 +78,6 @@ class ChainCoder:
         self._level = self._models.QuantizedGaussian(0, self.levels - 1)
         self._shares = self._models.Categorical(perfect=False)
         self._beyond = self._models.Uniform(FAR)
-
-    def bits_to_begin(self) -> int:
-        """Return how many bits must be on the stack before an image is pushed, with some to spare."""
-        two_levels = 2 * math.log2(math.sqrt(2 * math.pi * math.e) * self.fineness)
-        return math.ceil(SPARE * math.prod(self.shape) * two_levels)
 
     def push(self, stack: Stack, x: Tensor) -> Tensor:
         """Code images, and return what the bound promises along the way they took: (B,) nats.  x: (B, C, H, W), user units."""

@@ -2,11 +2,12 @@
 
     4 bytes   rvi1
     4         CRC-32 of all that follows
-    8         BLAKE2b of the model's weights
+    4         BLAKE2b of the model's weights
     4         CRC-32 of the pixels
-    4         the time at which the chain ends, a float
-    numbers   seven, each of 7 bits a byte, least first: images, those that stand plainly at the bottom of the stack, bytes of
-              these (0: the model coded them), steps of the chain, its variance, growth of the groups, bytes of names
+    2         the time at which the chain ends, in parts of 65,536
+    3         its variance, the bits that it begins with, the bits that an image adds to them: see `Chain` and `groups`
+    numbers   five, each of 7 bits a byte, least first: images, those that stand plainly at the bottom of the stack, bytes of
+              these (0: the model coded them), steps of the chain, bytes of names
     names     zlib of names with zero bytes between
     bits      32-bit words, least byte first
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +30,7 @@ from reverie.base.spec import one_line
 from reverie.base.visible import visible
 
 MAGIC = b"rvi1"
-FIXED = struct.Struct("<8s4sf")
+FIXED = struct.Struct("<4s4sHBBB")
 LARGEST_FILE, MOST_IMAGES, MOST_STEPS = 2**31, 10**7, 1000
 PER_BYTE = 64  # images that a byte of the file may hold, at most; the coder's own losses are more
 LONGEST_NAME = 1024  # bytes
@@ -41,33 +43,41 @@ Size = Annotated[int, Field(ge=0, le=LARGEST_FILE)]
 class Header(BaseModel):
     """What a file holds.
 
-    plain: how many of the images stand at the bottom of the stack, as zlib left them in so many bytes, or coded by the model;
-    between, growth: see `Chain` and `groups`.
+    end: in parts of 65,536; plain: how many of the images stand at the bottom of the stack, as zlib left them in so many bytes,
+    or coded by the model; between, begin, growth: see `Chain` and `groups`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    weights: Annotated[bytes, Field(min_length=8, max_length=8)]
+    weights: Annotated[bytes, Field(min_length=4, max_length=4)]
     pixels: Annotated[bytes, Field(min_length=4, max_length=4)]
-    end: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+    end: Annotated[int, Field(ge=1, le=65_535)]
+    between: Byte
+    begin: Byte
+    growth: Byte
     count: Annotated[int, Field(ge=1, le=MOST_IMAGES)]
     plain: Annotated[int, Field(ge=1, le=MOST_IMAGES)]
     plain_bytes: Size
     steps: Annotated[int, Field(ge=2, le=MOST_STEPS)]
-    between: Byte
-    growth: Byte
     names_bytes: Size
 
 
-NUMBERS = ("count", "plain", "plain_bytes", "steps", "between", "growth", "names_bytes")
+NUMBERS = ("count", "plain", "plain_bytes", "steps", "names_bytes")
+BYTES = ("end", "between", "begin", "growth")
 
 
-def groups(header: Header, most: int) -> list[int]:
-    """Return how many images are coded together, in turn: growth / 256 of those before, from 1 to `most`."""
-    done, found = header.plain, []
+def groups(header: Header, needs: Sequence[int], most: int) -> list[tuple[int, int]]:
+    """Return how many images are coded together, from 1 to `most`, and how finely, in turn, as the bits before allow.
+
+    needs: bits that an image needs to begin with, for each fineness, rising, in 256ths of the last one, as begin and growth
+    are; returns (images, number of the fineness) of each group.
+    """
+    stock, done, found = header.begin, header.plain, []
     while done < header.count:
-        found.append(min(header.count - done, most, max(1, done * header.growth // 256)))
-        done += found[-1]
+        fineness = max([k for k, need in enumerate(needs) if need <= stock], default=0)
+        count = min(header.count - done, most, max(1, stock // needs[-1]))
+        found.append((count, fineness))
+        done, stock = done + count, stock + count * header.growth
     return found
 
 
@@ -85,7 +95,8 @@ def safe_name(name: str) -> bool:
 def pack(header: Header, names: bytes, bits: bytes) -> bytes:
     """Return the whole file."""
     numbers = b"".join(_number(getattr(header, name)) for name in NUMBERS)
-    rest = FIXED.pack(header.weights, header.pixels, header.end) + numbers + names + bits
+    fixed = FIXED.pack(header.weights, header.pixels, *(getattr(header, name) for name in BYTES))
+    rest = fixed + numbers + names + bits
     return MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest
 
 
@@ -122,8 +133,8 @@ def read(path: str | Path) -> tuple[Header, list[str] | None, bytes]:
     rest = data[8:]
     if len(data) < 8 + FIXED.size + len(NUMBERS) or struct.unpack("<I", data[4:8])[0] != zlib.crc32(rest):
         raise broken
-    weights, pixels, end = FIXED.unpack_from(rest)
-    place, found = FIXED.size, {}
+    weights, pixels, *values = FIXED.unpack_from(rest)
+    place, found = FIXED.size, dict(zip(BYTES, values, strict=True))
     for name in NUMBERS:
         value, shift = 0, 0
         while True:
@@ -135,7 +146,7 @@ def read(path: str | Path) -> tuple[Header, list[str] | None, bytes]:
                 break
         found[name] = value
     try:
-        header = Header(weights=weights, pixels=pixels, end=end, **found)
+        header = Header(weights=weights, pixels=pixels, **found)
     except ValidationError as error:
         raise UserError(f"{path} is damaged: {one_line(error)}") from None
     bits = rest[place + header.names_bytes :]
