@@ -35,7 +35,9 @@ def test_images_come_back_bit_for_bit_and_take_what_the_bound_says(run: Run, ima
     few = images.float() / 255
     nats = chosen_chain(run.diffusion, few, image_seeds(9, len(few)), STEPS, made.end)[1]
     assert made.coded == pytest.approx(nats / (64 * math.log(2)), rel=0.03)
-    assert made.bits < 1.1 * made.promised  # the first few stand there plainly, and 26 bytes say what is in the file
+    assert (
+        made.bits < 1.03 * made.promised and len(images) == 100
+    )  # the first few stand there plainly, and 26 bytes say what is in the file
     assert max(groups(read(made.path)[0], _needs(run.diffusion), 64))[0] > 4  # later ones go together
     assert made.size < made.others["zlib"] < made.others["png"]
 

@@ -44,7 +44,7 @@ class Compressed:
     """What compressing came to.
 
     size: bytes of the file, of which header are what is said about it and names those of the files; plain: images that stand at
-    the bottom, and cost plain_bytes; fine: those coded with all the bits to begin with that they need.  Bits for a number: of the
+    the bottom, and cost plain_bytes; fine: those that had all the bits they need to begin with.  Bits for a number: of the
     whole file, of the fine images, of the chain's bound for the very same ones, None if there are none, and of the bound in
     continuous time with its error.  others: bytes that PNG, zlib and lzma need.
     """
