@@ -18,7 +18,7 @@ from reverie.base.tables import Entry, Table, described
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from reverie.compression.archive import Compressed, Decompressed
+    from reverie.compression.results import Compressed, Decompressed
     from reverie.data.memory import DataSource
     from reverie.evaluation.compare import Comparison, compare
     from reverie.evaluation.evaluation import Evaluation, Say

@@ -8,129 +8,31 @@ import struct
 import time
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError
-from reverie.base.files import atomic, expanded
+from reverie.base.files import atomic
 from reverie.base.noise import image_seeds
 from reverie.base.progress import Tell, silent
 from reverie.compression.chain import TIMES, Chain, chosen_chain
 from reverie.compression.coder import FINENESS, ChainCoder, Stack, bits_to_begin, repeatable, stack_of
 from reverie.compression.form import MOST_IMAGES, MOST_STEPS, PER_BYTE, Header, groups, pack, pack_names, read
-from reverie.compression.images import check_file, check_targets, others, write_folder
+from reverie.compression.images import check_file, others, seen
+from reverie.compression.results import Compressed, Decompressed, check_out
 from reverie.data.dataset import spread
-from reverie.data.kind import counted
 from reverie.diffusion.likelihood import mean_and_error
 from reverie.draw.picture import channels_last
 from reverie.families.diffusion.model import Diffusion
-from reverie.runs.outputs import for_images
 from reverie.runs.run import Run
-from reverie.runs.samples import Samples, check_output, check_room, is_folder
 
 STEPS = 100
 TOGETHER = 64  # images that a network sees as one batch, at most
 CHOOSING = 8  # images by which the chain is chosen
 JUDGED = 64  # images that the bound in continuous time is told of
-
-
-@dataclass(frozen=True)
-class Compressed:
-    """What compressing came to.
-
-    size: bytes of the file, of which header are what is said about it and names those of the files; plain: images that stand at
-    the bottom, and cost plain_bytes; fine: those that had all the bits they need to begin with.  Bits for a number: of the
-    whole file, of the fine images, of the chain's bound for the very same ones, None if there are none, and of the bound in
-    continuous time with its error.  others: bytes that PNG, zlib and lzma need.
-    """
-
-    path: Path
-    count: int
-    shape: tuple[int, ...]
-    size: int
-    header: int
-    names: int
-    plain: int
-    plain_bytes: int
-    fine: int
-    bits: float
-    coded: float | None
-    promised: float | None
-    continuous: float
-    continuous_error: float | None
-    steps: int
-    end: float
-    others: dict[str, int]
-    images_per_second: float
-
-    def figures(self) -> dict[str, Any]:
-        """Return all of it for a machine."""
-        return {**asdict(self), "path": str(self.path), "shape": list(self.shape)}
-
-    def __str__(self) -> str:
-        whole = f"{counted(self.count, self.shape)} in {self.size:,} bytes, {self.bits:.4g} bits/dim"
-        lines = [f"wrote {self.path}: {whole} ({self.images_per_second:.3g} images/s)"]
-        error = f" ± {self.continuous_error:.2g}" if self.continuous_error is not None else ""
-        continuous = f"{self.continuous:.4g}{error} in continuous time"
-        if self.coded is not None and self.promised is not None:
-            lines.append(
-                f"the bound of its {self.steps} steps promised {self.promised:.4g} bits/dim ({continuous}); the whole file"
-                f" takes {self.bits / self.promised - 1:+.1%} against that, the {self.fine:,} images after the first"
-                f" {self.coded / self.promised - 1:+.1%}"
-            )
-        else:
-            lines.append(f"too few images to be coded by the chain; its bound is {continuous}")
-        begin = "1 image that stands" if self.plain == 1 else f"{self.plain:,} images that stand"
-        named = f", {self.names:,} of names" if self.names else ""
-        lines.append(f"fixed: {self.header:,} bytes of header{named}, and {begin} there plainly in {self.plain_bytes:,}")
-        need = ", ".join(f"{name if name != 'png' else 'PNG'} {size:,}" for name, size in self.others.items())
-        return "\n".join([*lines, f"others need: {need} bytes"])
-
-
-@dataclass(frozen=True, repr=False)
-class Decompressed:
-    """Images as they were, (N, C, H, W) uint8, and the names of their files if they had any."""
-
-    x: Tensor
-    names: list[str] | None
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __repr__(self) -> str:
-        return f"Decompressed({counted(len(self), tuple(self.x.shape[1:]))})"
-
-    @property
-    def samples(self) -> Samples:
-        """The images as sampling would give them, in [0, 1]."""
-        return Samples(channels_last(_seen(self.x).numpy()))
-
-    def save(self, out: str | Path, overwrite: bool = False, tell: Tell = silent) -> list[Path]:
-        """Write PNG files into a folder, by their names or numbers, or a sheet X.png or an array X.npy; return the files."""
-        if is_folder(out):
-            return write_folder(expanded(out), _file_names(self.names, len(self)), channels_last(self.x.numpy()), tell)
-        return self.samples.save(out, overwrite)
-
-
-def _file_names(names: list[str] | None, count: int) -> list[str]:
-    numbered = for_images(count)
-    return [numbered.name(k) for k in range(count)] if names is None else names
-
-
-def _check_out(out: str | Path, overwrite: bool, header: Header, names: list[str] | None, shape: tuple[int, ...]) -> None:
-    """Refuse a place that the images cannot go to, before they are decoded."""
-    if is_folder(out):
-        check_targets(expanded(out), _file_names(names, header.count))
-    elif Path(out).suffix.lower() not in (".npy", ".png"):
-        raise UserError(f"cannot write {out}: choose a folder, or a name that ends in .npy or .png")
-    else:
-        check_output(out, overwrite)
-        check_room(out, header.count, shape)
 
 
 def _weights(model: Diffusion) -> bytes:
@@ -142,11 +44,6 @@ def _weights(model: Diffusion) -> bytes:
 
 def _words(data: bytes) -> np.ndarray:
     return np.frombuffer(data + bytes(-len(data) % 4), "<u4").astype(np.uint32)
-
-
-def _seen(x: Tensor) -> Tensor:
-    """Return bytes in user units, as a data set gives them."""
-    return x.float().div_(255)
 
 
 def _together(model: Diffusion) -> int:
@@ -174,7 +71,7 @@ def _begun(coder: ChainCoder, x: Tensor) -> tuple[Stack, int, int]:
         return stack_of(_words(packed), seal=True), count, len(packed)
     stack, own = stack_of(_words(b"")), 0
     while stack.num_valid_bits() < wanted and own < len(x):
-        coder.push_plain(stack, _seen(x[own]))
+        coder.push_plain(stack, seen(x[own]))
         own += 1
     if stack.num_valid_bits() * count <= 8 * len(packed) * own:
         return stack, own, 0
@@ -192,8 +89,8 @@ def _check(run: Run, x: Tensor, steps: int) -> Diffusion:
     if run.config.data.labels and not run.diffusion_settings.label_dropout:
         raise UserError("this run was trained with every label told; compression goes without labels: train with label_dropout")
     for part in x.split(512):
-        seen = _seen(part)
-        if not torch.equal((255 * model.codec.decode(model.codec.encode(seen))).round(), (255 * seen).round()):
+        again = model.codec.decode(model.codec.encode(seen(part)))
+        if not torch.equal((255 * again).round().to(torch.uint8), part):
             raise UserError("these images hold values that the run's data never had, and its model cannot code them")
     return model
 
@@ -210,7 +107,7 @@ def compress(
     out = check_file(out)
     model, began = _check(run, x, steps), time.monotonic()
     with repeatable():
-        few = _seen(x[spread(len(x), CHOOSING)]).to(model.device)
+        few = seen(x[spread(len(x), CHOOSING)]).to(model.device)
         chain, cost = chosen_chain(model, few, image_seeds(seed, len(few)), steps, end)
         coders = [ChainCoder(model, chain, fineness) for fineness in FINENESS]
         stack, plain, plain_bytes = _begun(coders[0], x)
@@ -224,7 +121,7 @@ def compress(
         for count, fineness in groups(header, _needs(model), _together(model)):
             before = stack.num_valid_bits()
             try:
-                promise = float(coders[fineness].push(stack, _seen(x[done : done + count])).sum())
+                promise = float(coders[fineness].push(stack, seen(x[done : done + count])).sum())
             except (KeyError, ValueError):
                 raise UserError("the model's guesses of these images are no numbers, or too far off to be coded by") from None
             if fineness == len(FINENESS) - 1:
@@ -232,7 +129,7 @@ def compress(
             done += count
             tell("compressing", done - plain, len(x) - plain)
         seconds = time.monotonic() - began
-        some = _seen(x[spread(len(x), JUDGED)]).to(model.device)
+        some = seen(x[spread(len(x), JUDGED)]).to(model.device)
         seeds = image_seeds(seed, len(some))
         bits = [
             model.bound(part, None, own, end=chain.end / TIMES).bits.cpu()
@@ -269,7 +166,7 @@ def decompress(
     if run.kind != "images" or header.weights != _weights(model):
         raise UserError(f"{path} was compressed by another model than {run.path}; give the run that it was made with")
     if out is not None:
-        _check_out(out, overwrite, header, names, tuple(model.shape))
+        check_out(out, overwrite, header, names, tuple(model.shape))
     broken = UserError(
         f"{path} cannot be decoded: it is damaged, or this machine computes other last digits than the one that made it"
     )

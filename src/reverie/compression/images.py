@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,12 +48,15 @@ def read_exactly(
     if path is not None and files and data_dir is None:
         with quiet():
             return _read_files(path, shape, tell)
-    height, width = shape[1:]
-    data = load_data(source, seed=seed, size=f"{height}x{width}", data_dir=data_dir, labels="none", on_progress=tell)
-    report = data.report
+    size = f"{shape[1]}x{shape[2]}"
+    reading: Any = {"seed": seed, "data_dir": data_dir, "labels": "none", "on_progress": tell}
+    data = load_data(source, **reading)
     if data.kind != "images":
         raise UserError("only images can be compressed, and these data are points")
-    if set(report.get("sizes", ())) - {f"{height}x{width}"}:
+    if data.shape[1:] != shape[1:] and set(data.report.get("sizes", ())) == {size}:
+        data = load_data(source, size=size, **reading)  # which are larger than is chosen by itself
+    report = data.report
+    if set(report.get("sizes", ())) - {size}:
         raise UserError(f"the images have the sizes {', '.join(report['sizes'])} and the run models {described(shape)}{SAME}")
     modes = set(report.get("modes", ()))
     if data.shape != shape or not modes <= set(MODES[shape[0]]):
@@ -61,6 +65,11 @@ def read_exactly(
     if report.get("rounded"):
         raise UserError(f"these numbers lie between the 256 levels of an image{SAME}")
     return _pixels(data.batch(torch.arange(len(data)))[0]), None
+
+
+def seen(x: Tensor) -> Tensor:
+    """Return bytes in user units, as a data set gives them."""
+    return x.float().div_(255)
 
 
 def _pixels(x: Tensor) -> Tensor:

@@ -67,8 +67,10 @@ def _measure(
         torch.cat([f.nats.cpu() for f in flows]), torch.cat([f.error.cpu() for f in flows]),
         max(f.evaluations for f in flows), first.divergence, first.size,
     )  # fmt: skip
-    several = [torch.cat([getattr(t, name).cpu() for t in tights]) for name in ("nats", "single")] if tights else None
-    return _joined(chains), _joined(integrals), flow, Tightened(*several, paths) if several else None
+    tight = None
+    if tights:
+        tight = Tightened(torch.cat([t.nats.cpu() for t in tights]), torch.cat([t.single.cpu() for t in tights]), paths)
+    return _joined(chains), _joined(integrals), flow, tight
 
 
 def _figure(values: Tensor, unit: str, seed: int) -> dict[str, Any]:
