@@ -30,7 +30,7 @@ def compress(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="The file to write, like images.rvi.")],
-    steps: Annotated[int | None, typer.Option("--steps", help="Of the chain; more is shorter and slower; 100 if none.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Of the chain; more is shorter and slower; 50 if none.")] = None,
     data_dir: DataDirOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = "cpu",

@@ -29,7 +29,7 @@ from reverie.draw.picture import channels_last
 from reverie.families.diffusion.model import Diffusion
 from reverie.runs.run import Run
 
-STEPS = 100
+STEPS = 50
 TOGETHER = 64  # images that a network sees as one batch, at most
 CHOOSING = 8  # images by which the chain is chosen
 JUDGED = 64  # images that the bound in continuous time is told of

@@ -38,6 +38,7 @@ Stack = Any  # of constriction, which has no types
 
 FINENESS = (0.5, 1.0, 2.0, 4.0)  # bins in a deviation of the noise that each step adds: the first images have few bits to begin
 NEAR = 10.0  # deviations from its mean within which a number has a bin of its own
+FURTHEST = 2**16  # bins on each side that have a probability of their own, at most
 FAR = 2**24 - 2  # bins beyond those in which a number may lie; constriction knows no more
 SPARE = 1.1  # times the bits that are popped before any are pushed
 
@@ -132,30 +133,29 @@ class ChainCoder:
     def _last_std(self) -> float:
         return math.hypot(*map(float, self.schedule(self.times[-1])))
 
-    def _back(self, z: Tensor, t: float, s: float) -> tuple[Tensor, float]:
+    def _back(self, z: Tensor, t: float, s: float) -> tuple[Tensor, float | Tensor]:
         """Return mean and deviation of p(z_s | z_t)."""
-        mean = self.denoiser(z, t).mix(*ancestral(self.schedule, t, s))
-        return mean, math.sqrt(self.chain.variance(self.schedule, t, s))
+        guess = self.denoiser(z, t)
+        variance = self.chain.variance(self.schedule, t, s, guess)
+        std = variance.sqrt().expand_as(z) if isinstance(variance, Tensor) else math.sqrt(variance)
+        return guess.mix(*ancestral(self.schedule, t, s)), std
 
     # A number is told by how many bins it is away from the one its mean lies in.  Every bin that a coder knows has a least
     # probability, whatever the normal says, so it should know few: those within NEAR deviations.  Noise is drawn from these
     # alone.  What is only written may lie beyond them, and is then the last one and how far beyond.
 
-    def _near(self, t: float, mean: Tensor, std: float) -> tuple[np.ndarray, int, tuple[Any, ...]]:
+    def _near(self, t: float, mean: Tensor, std: float | Tensor) -> tuple[np.ndarray, int, tuple[Any, ...]]:
         """Return the bin of each mean, how many on each side have a probability, and the distribution over these."""
-        centre = mean.double().cpu().numpy().ravel() / self.bins[t]
-        if not np.isfinite(centre).all():
-            raise ValueError("a mean that is no number")
-        nearest, deviation = np.rint(centre), std / self.bins[t]
-        reach = math.ceil(NEAR * deviation)
-        return (
-            nearest,
-            reach,
-            (self._models.QuantizedGaussian(-reach, reach), centre - nearest, np.full(len(centre), deviation)),
-        )
+        centre = mean.cpu().double().numpy().ravel() / self.bins[t]
+        each = std.cpu().double().numpy().ravel() if isinstance(std, Tensor) else np.full(len(centre), std)
+        deviation, nearest = each / self.bins[t], np.rint(centre)
+        if not np.isfinite(centre).all() or not np.isfinite(deviation).all() or deviation.min() <= 0:
+            raise ValueError("a mean or a deviation that is no number")
+        reach = min(math.ceil(NEAR * deviation.max()), FURTHEST)
+        return nearest, reach, (self._models.QuantizedGaussian(-reach, reach), centre - nearest, deviation)
 
     def _place(self, t: float, z: Tensor) -> np.ndarray:
-        return np.rint(z.double().cpu().numpy().ravel() / self.bins[t])
+        return np.rint(z.cpu().double().numpy().ravel() / self.bins[t])
 
     def _numbers(self, t: float, place: np.ndarray, like: Tensor) -> Tensor:
         return torch.from_numpy((place * self.bins[t]).astype(np.float32)).to(like.device).reshape(like.shape)
@@ -168,14 +168,14 @@ class ChainCoder:
         nearest, _, normals = self._near(t, mean, std)
         stack.encode_reverse((self._place(t, z) - nearest).astype(np.int32), *normals)
 
-    def _pop_number(self, stack: Stack, t: float, mean: Tensor, std: float) -> Tensor:
+    def _pop_number(self, stack: Stack, t: float, mean: Tensor, std: float | Tensor) -> Tensor:
         nearest, reach, normals = self._near(t, mean, std)
         away = stack.decode(*normals).astype(np.float64)
         if len(last := np.flatnonzero(np.abs(away) == reach)):
             away[last] += np.sign(away[last]) * stack.decode(self._beyond, len(last))
         return self._numbers(t, nearest + away, mean)
 
-    def _push_number(self, stack: Stack, t: float, z: Tensor, mean: Tensor, std: float) -> None:
+    def _push_number(self, stack: Stack, t: float, z: Tensor, mean: Tensor, std: float | Tensor) -> None:
         nearest, reach, normals = self._near(t, mean, std)
         away = self._place(t, z) - nearest
         inside = away.clip(-reach, reach)
@@ -189,7 +189,7 @@ class ChainCoder:
         if isinstance(self.denoiser, LatticeDenoiser):
             return self._shares_of(self.denoiser.logits(z, t, None))
         half = (self.levels - 1) / 2
-        centre = (self.denoiser(z, t).x0.double().cpu().numpy().ravel() + 1) * half
+        centre = (self.denoiser(z, t).x0.cpu().double().numpy().ravel() + 1) * half
         if not np.isfinite(centre).all():
             raise ValueError("a mean that is no number")
         std = self.sigma / math.hypot(self.alpha, self.sigma) * half
