@@ -36,7 +36,7 @@ from reverie.families.diffusion.model import Diffusion
 
 Stack = Any  # of constriction, which has no types
 
-FINENESS = (0.5, 1.0, 2.0, 4.0)  # bins in a deviation of the noise that each step adds: the first images have few bits to begin
+FINENESS = (2.0, 4.0)  # bins in a deviation of the noise that each step adds: the first images have few bits to begin with
 NEAR = 10.0  # deviations from its mean within which a number has a bin of its own
 FURTHEST = 2**16  # bins on each side that have a probability of their own, at most
 FAR = 2**24 - 2  # bins beyond those in which a number may lie; constriction knows no more
