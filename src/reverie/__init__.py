@@ -16,6 +16,8 @@ from reverie.base.errors import ReverieWarning, UserError
 
 if TYPE_CHECKING:
     from reverie.api import (
+        compress,
+        decompress,
         edit,
         evaluate,
         illusion,
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
 
 __version__ = version("reverie")
 __all__ = [
-    "ReverieWarning", "UserError", "__version__", "edit", "evaluate", "illusion", "inpaint", "inspect", "interpolate",
-    "invert", "load", "restore", "sample", "train", "train_classifier",
+    "ReverieWarning", "UserError", "__version__", "compress", "decompress", "edit", "evaluate", "illusion", "inpaint",
+    "inspect", "interpolate", "invert", "load", "restore", "sample", "train", "train_classifier",
 ]  # fmt: skip
 
 _VERBS = frozenset(__all__) - {"ReverieWarning", "UserError", "__version__"}

@@ -25,9 +25,12 @@ from reverie.runs.samples import Samples
 def test_what_points_cost(spiral_run: Run) -> None:
     x, _ = load_data("spiral", 60, 777).batch(torch.arange(60))
     told: list[tuple[int, int]] = []
-    section = likelihood_section(spiral_run, x, n=60, flow_n=20, steps=20, on_progress=lambda *done: told.append(done))
+    section = likelihood_section(spiral_run, x, n=60, flow_n=20, steps=20, paths=4, on_progress=lambda *done: told.append(done))
     figures = section.figures
-    assert told[-1] == (2, 2) and len(section.pictures) == 1
+    assert told[-1] == (3, 3) and len(section.pictures) == 1
+    assert figures["bound, 20 steps, 4 paths"]["n"] == figures["gain of 4 paths"]["n"] == 16
+    assert figures["gain of 4 paths"]["value"] > 3 * figures["gain of 4 paths"]["error"] > 0
+    assert any("With 4 paths for each of 16 data" in line for line in section.words)
     exact = spiral_run.model.log_prob(x[:20], None, image_seeds(0, 20), 1e-3)
     assert (figures["flow"]["value"], figures["flow"]["error"]) == pytest.approx(mean_and_error(-exact.nats), rel=1e-6)
     assert figures["flow"]["unit"] == "nats" and figures["flow"]["n"] == 20 and figures["divergence"] == "exact"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import struct
+import tempfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -10,14 +13,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import typer
 
 from reverie.cli.main import app
-from tests.fuzz.damage import NAMES, WORDS, damaged, reworded
+from reverie.compression.archive import compress
+from reverie.compression.form import MAGIC
+from reverie.runs.run import load
+from tests.fuzz.damage import NAMES, WORDS, damaged, reworded, scratched
 from tests.fuzz.files import DATA, PICTURES, SETTINGS, place, saved
 
 RUNS = Path(__file__).parents[1] / "runs" / "format1"
-LONG = {"evaluate", "compare", "gallery", "train-classifier", "restore", "inpaint", "edit", "invert", "interpolate", "illusion"}
+LONG = {
+    "evaluate",
+    "compare",
+    "gallery",
+    "train-classifier",
+    "restore",
+    "inpaint",
+    "edit",
+    "invert",
+    "interpolate",
+    "illusion",
+    "compress",
+}
 READING: dict[str, tuple[str, ...]] = {
     "--size": ("4", "8x6", "1", "0", "1025", "9x", "\x1b[1m"),
     "--fit": ("pad", "stretch", "crop", "none"),
@@ -129,6 +148,26 @@ def run_file(root: Path, chance: random.Random) -> Case:
 
 
 @cache
+def _packed() -> bytes:
+    """Return a few images, with names, compressed by a run."""
+    model = load(RUNS / "images", "cpu")
+    x = torch.randint(256, (8, *model.diffusion.shape), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    with tempfile.TemporaryDirectory() as folder:
+        made = compress(model, x, Path(folder, "x.rvi"), names=[f"{'ab'[k % 2]}/{k}.png" for k in range(8)], steps=3)
+        return made.path.read_bytes()
+
+
+def packed(root: Path, chance: random.Random) -> Case:
+    """Decompressing meets a damaged file, most of them with a checksum that is right."""
+    place(root, "run", _run("images"))
+    content = scratched(_packed(), chance)
+    if chance.random() < 0.7:
+        content = MAGIC + struct.pack("<I", zlib.crc32(content[8:])) + content[8:]
+    place(root, "x.rvi", content)
+    return Case(("decompress", "run", "x.rvi", "--out", chance.choice(("out/", "out/a.npy", "out/a.png", "run", "x.rvi"))))
+
+
+@cache
 def _commands() -> dict[tuple[str, ...], list[Any]]:
     """Return every command of the command line with its parameters."""
     found: dict[tuple[str, ...], list[Any]] = {}
@@ -159,7 +198,8 @@ def options(root: Path, chance: random.Random) -> Case:
     arguments = [p for p in commands[name] if p.param_type_name == "argument"]
     taken = [p for p in commands[name] if p.param_type_name == "option" and p.name != "version"]
     words = list(name)
-    likely = {"run": "run", "runs": "run", "data": "data.csv", "what": "pictures", "image": "pictures/a/0.png", "folder": "."}
+    likely = {"run": "run", "runs": "run", "data": "data.csv", "what": "pictures", "image": "pictures/a/0.png", "folder": ".",
+              "images": "pictures"}  # fmt: skip
     for argument in arguments:
         words.append(likely.get(argument.name, "x") if chance.random() < 0.8 else chance.choice(WHAT))
     if name == ("train",):
@@ -180,8 +220,8 @@ def options(root: Path, chance: random.Random) -> Case:
     return Case(tuple(words), owned=("run",) if "--resume" in words or name == ("train-classifier",) else ())
 
 
-# Of twenty cases, fourteen meet data, two a run and four options.
-KINDS = (*[read] * 4, options, *[read] * 3, run_file, read, options, *[read] * 4, options, read, run_file, read, options)
+# Of twenty cases, thirteen meet data, two a run, one a file of compressed images and four options.
+KINDS = (*[read] * 4, options, *[read] * 3, run_file, read, options, *[read] * 4, options, read, run_file, packed, options)
 
 
 def make(number: int, root: Path) -> Case:

@@ -6,6 +6,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +21,7 @@ from reverie.data.form import Options, encode_labels, images_dataset, points_dat
 from reverie.data.room import LABEL_ROOM, array_cost, check_size
 
 ARRAY_LIMIT = 8 * 2**30
+ROUNDED = 1e-3  # of a level, more than which is no level in other words
 PIECE = 2**20  # bytes that are read, and numbers that are changed, at a time
 Cost = Callable[[Sequence[int], int], int]  # of a shape and the bytes of one value
 X_KEYS = ("x", "images", "data", "x_train", "arr_0")
@@ -137,14 +139,15 @@ def from_array(x: np.ndarray, labels: np.ndarray | None, name: str, source: str,
         raise UserError(f"{source} has images of shape {x.shape[1:]}; expected 1, 3 or 4 channels, last or first")
     if x.size == 0:
         raise UserError(f"{source} holds no images (its shape is {x.shape})")
-    pixels, note = eight_bits(x, source)
-    return images_dataset(name, pixels, numbers, names, options, [*notes, *note], source)
+    pixels, note, rounded = eight_bits(x, source)
+    made = images_dataset(name, pixels, numbers, names, options, [*notes, *note], source)
+    return replace(made, report={**made.report, "rounded": rounded})
 
 
-def eight_bits(x: np.ndarray, source: str) -> tuple[np.ndarray, list[str]]:
-    """Bring pixels of any numeric type to uint8 by the range they are in, and say so."""
+def eight_bits(x: np.ndarray, source: str) -> tuple[np.ndarray, list[str], bool]:
+    """Bring pixels of any numeric type to uint8 by the range they are in, say so, and tell whether any had to be rounded."""
     if x.dtype == np.uint8:
-        return x, []
+        return x, [], False
     low, high = float(x.min()), float(x.max())
     if not (np.isfinite(low) and np.isfinite(high)):
         raise UserError(f"{source} holds pixels that are not finite (nan or infinity); mend them first")
@@ -162,9 +165,17 @@ def eight_bits(x: np.ndarray, source: str) -> tuple[np.ndarray, list[str]]:
             f"{source} has pixels from {low:g} to {high:g}; expected 0 to 255, or 0 to 1 as real numbers (3 and 4 dimensions "
             "are read as images)"
         )
-    out = np.empty(x.shape, np.uint8)
-    _fill(out, x, lambda piece: ((piece.astype(np.float64) + offset) * scale).round())
-    return out, [f"pixels of type {x.dtype} {said} brought to 8 bits"]
+    out, rounded = np.empty(x.shape, np.uint8), False
+
+    def change(piece: np.ndarray) -> np.ndarray:
+        nonlocal rounded
+        wanted = (piece.astype(np.float64) + offset) * scale
+        found = wanted.round()
+        rounded = rounded or bool(np.abs(wanted - found).max() > ROUNDED)
+        return found
+
+    _fill(out, x, change)
+    return out, [f"pixels of type {x.dtype} {said} brought to 8 bits"], rounded
 
 
 def _fill(out: np.ndarray, x: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> None:

@@ -14,7 +14,7 @@ from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
 from reverie.base.progress import Count
 from reverie.data import Dataset
-from reverie.diffusion.likelihood import Bound, LogProb, mean_and_error
+from reverie.diffusion.likelihood import Bound, LogProb, Tightened, mean_and_error
 from reverie.diffusion.spread import MeanError
 from reverie.draw.curves import tidy
 from reverie.draw.picture import ACCENT, SOFT, WARM, figure, png_bytes
@@ -29,6 +29,8 @@ BANDS = 24  # ranges of the log-SNR that are drawn
 GUESS = 1 / (2 * math.log(2))  # bits/dim for a unit of log-SNR when noise is predicted to be 0
 CHOOSING = 32  # training data by which it is chosen where the bounds end
 DRAWS = 16  # noise levels for each datum in continuous time
+PATHS = 8  # for each datum, of the bound by several paths
+WALKED = 16  # data that it is told of
 
 
 def _joined(parts: Sequence[Bound]) -> Bound:
@@ -38,20 +40,26 @@ def _joined(parts: Sequence[Bound]) -> Bound:
 
 def _measure(
     run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, variance: str, error: MeanError | None,
-    end: float | None, flow_n: int, tolerance: float, probes: int, on_progress: Count | None,
-) -> tuple[Bound, Bound, LogProb]:  # fmt: skip
-    """Return the bound of the chain and in continuous time for all data, and the log-probability of the first flow_n."""
+    end: float | None, flow_n: int, tolerance: float, probes: int, paths: int, on_progress: Count | None,
+) -> tuple[Bound, Bound, LogProb, Tightened | None]:  # fmt: skip
+    """Return the bound of the chain and in continuous time, the log-probability, and the chain's bound by several paths.
+
+    All data are bounded, the first flow_n followed, and the first few of them walked by several paths.
+    """
     device, size = run.diffusion.device, run.batch_size()
-    jobs = [(kind, part) for kind, n in (("bounds", len(x)), ("flow", flow_n)) for part in torch.arange(n).split(size)]
-    chains, integrals, flows = [], [], []
+    counts = {"bounds": len(x), "flow": flow_n, "paths": min(len(x), WALKED) if paths else 0}
+    jobs = [(kind, part) for kind, n in counts.items() for part in torch.arange(n).split(size) if n]
+    chains, integrals, flows, tights = [], [], [], []
     seeds = image_seeds(seed, len(x))
     for k, (kind, part) in enumerate(jobs):
         batch, cond = x[part].to(device), labels[part].to(device) if labels is not None else None
         if kind == "bounds":
             chains.append(run.diffusion.bound(batch, cond, seeds[part], grid, variance, end=end, error=error))
             integrals.append(run.diffusion.bound(batch, cond, seeds[part], draws=DRAWS, end=end))
-        else:
+        elif kind == "flow":
             flows.append(run.diffusion.log_prob(batch, cond, seeds[part], tolerance, probes))
+        else:
+            tights.append(run.diffusion.importance_weighted(batch, cond, seeds[part], grid, variance, paths, end, error))
         if on_progress:
             on_progress(k + 1, len(jobs))
     first = flows[0]
@@ -59,7 +67,10 @@ def _measure(
         torch.cat([f.nats.cpu() for f in flows]), torch.cat([f.error.cpu() for f in flows]),
         max(f.evaluations for f in flows), first.divergence, first.size,
     )  # fmt: skip
-    return _joined(chains), _joined(integrals), flow
+    tight = None
+    if tights:
+        tight = Tightened(torch.cat([t.nats.cpu() for t in tights]), torch.cat([t.single.cpu() for t in tights]), paths)
+    return _joined(chains), _joined(integrals), flow, tight
 
 
 def _figure(values: Tensor, unit: str, seed: int) -> dict[str, Any]:
@@ -165,13 +176,15 @@ def likelihood_section(
     steps: int | None = None,
     tolerance: float = 1e-3,
     probes: int = 1,
+    paths: int = 0,
     on_progress: Count | None = None,
 ) -> Section:
     """Measure what n held-out data cost under a run, and flow_n of them by the flow as well.
 
     x: (N, ...) in user units as a data set gives them, images in [0, 1]; labels: (N,); train: data by which it is chosen where
     the bounds end, which is the schedule's t_min without, and what variance the chain's steps have; steps: of the chain, those
-    of sampling if not told; on_progress is told (done, of).
+    of sampling if not told; paths: for each of a few data, to tell how much of the chain's bound is its own gap, none if 0;
+    on_progress is told (done, of).
     """
     try:
         x, labels = _checked(run, x, labels, n)
@@ -180,17 +193,15 @@ def likelihood_section(
         end = _chosen_end(run, train, seed) if train is not None else None
         variance = _variance(run, train)
         error = measured(run, train, seed) if train is not None and variance == "optimal" else None
-        chain, integral, flow = _measure(
-            run, x, labels, seed, grid, variance, error, end, flow_n, tolerance, probes, on_progress
-        )
-        return _said(run, x, labels, seed, grid, variance, end, chain, integral, flow, tolerance)
+        found = _measure(run, x, labels, seed, grid, variance, error, end, flow_n, tolerance, probes, paths, on_progress)
+        return _said(run, x, labels, seed, grid, variance, end, *found, tolerance)
     except UserError as error:
         return Section(NAME, TITLE, figures={"not_computable": str(error)})
 
 
 def _said(
     run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, variance: str, end: float | None, chain: Bound,
-    integral: Bound, flow: LogProb, tolerance: float,
+    integral: Bound, flow: LogProb, tight: Tightened | None, tolerance: float,
 ) -> Section:  # fmt: skip
     levels = run.diffusion.codec.levels
     images = levels is not None
@@ -201,6 +212,8 @@ def _said(
         "bound, continuous time": _figure(integral.nats / per, unit, seed),
         "flow": _figure(-flow.nats / per, unit, seed),
     }
+    if tight is not None:
+        found[f"bound, {len(grid)} steps, {tight.paths} paths"] = _figure(tight.nats / per, unit, seed)
     name, cost = ("uniform noise", math.log2(levels)) if levels else ("the best normal", _reference(x))
     reference = (name, cost) if math.isfinite(cost) else None
     gap = _figure((integral.nats[: len(flow.nats)] + flow.nats) / per, unit, seed)
@@ -225,12 +238,14 @@ def _said(
     figures: dict[str, Any] = {
         **found,
         "bound minus flow": gap,
+        **({f"gain of {tight.paths} paths": _figure(tight.gap / per, unit, seed)} if tight is not None else {}),
         **({"reference": {"value": reference[1], "unit": f"{unit}, {reference[0]}"}} if reference else {}),
         "condition": "the label of each datum" if labels is not None else "none",
         "dimensions": chain.size,
         "chain": f"DDPM, {len(grid)} steps, variance {variance}",
         "noise levels for each datum in continuous time": integral.denoising.shape[1],
         "end of the bounds": run.diffusion.denoiser.schedule.t_min if end is None else end,
+        **({"dequantisation": run.diffusion.dequantiser} if images else {}),
         "divergence": flow.divergence,
         "tolerance": tolerance,
         "network evaluations of the flow": flow.evaluations,
@@ -244,10 +259,19 @@ def _said(
         "A bound is at least what the data cost under the model that draws fresh noise at each step; the flow is the exact"
         " cost under the one that draws none. These are two models that agree when the network is perfect, so for a trained"
         " one the order of the two figures is usual, not certain.",
-        f"Bits/dim count every level of the images, {levels} of them; the flow adds uniform noise within a level, which can"
-        " only raise the cost."
+        f"Bits/dim count every level of the images, {levels} of them; the flow adds {run.diffusion.dequantiser} noise within a"
+        " level, which can only raise the cost."
         if images
         else "Nats are those of a density in the units of the data, and may be negative; only differences mean something.",
+        *(
+            ()
+            if tight is None
+            else (
+                f"With {tight.paths} paths for each of {len(tight.nats)} data, weighted by how well they explain it, the"
+                f" bound of {len(grid)} steps falls by {said(_figure(tight.gap / per, unit, seed))} {unit}: at least so much"
+                " of it is no fault of the model but the gap between a bound and the cost, KL(q(path | x) || p(path | x)).",
+            )
+        ),
         *(
             ()
             if end is None

@@ -15,8 +15,8 @@ from reverie.evaluation.effort import TITLE as EFFORT_TITLE
 from reverie.evaluation.effort import evaluations_section
 from reverie.evaluation.levels import noise_levels_section
 from reverie.evaluation.likelihood import NAME as LIKELIHOOD
+from reverie.evaluation.likelihood import PATHS, likelihood_section
 from reverie.evaluation.likelihood import TITLE as LIKELIHOOD_TITLE
-from reverie.evaluation.likelihood import likelihood_section
 from reverie.evaluation.material import FULL, QUICK, Material, as_images
 from reverie.evaluation.quality import distance_by_kernel, kid_floor
 from reverie.evaluation.section import Section
@@ -79,9 +79,10 @@ def model_sections(
     x, labels = m.held.batch(torch.arange(min(few, len(m.held))))
     sections.append(
         likelihood_section(
-            run, x, labels, train=m.train, n=few, flow_n=flow, seed=seed, on_progress=lambda i, of: tell("likelihood", i, of)
+            run, x, labels, train=m.train, n=few, flow_n=flow, seed=seed, paths=0 if quick else PATHS,
+            on_progress=lambda i, of: tell("likelihood", i, of),
         )
-    )
+    )  # fmt: skip
     if steered:
         why = "samples of one label or under guidance are not drawn again for it"
         return [*sections, Section(EFFORT, EFFORT_TITLE, figures={"not_computable": why})]

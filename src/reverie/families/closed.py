@@ -13,7 +13,7 @@ from reverie.base.errors import UserError, pick
 from reverie.base.noise import Noise
 from reverie.diffusion.denoiser import NULL
 from reverie.diffusion.likelihood.bound import check_data
-from reverie.diffusion.likelihood.flow import dequantise
+from reverie.diffusion.likelihood.dequantisation import dequantise
 from reverie.families.density import Density
 from reverie.families.normals import Normals
 

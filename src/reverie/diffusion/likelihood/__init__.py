@@ -7,8 +7,9 @@ user units.  "Nats" of a bound are the nats to pay: at least -log p(x) in expect
 from __future__ import annotations
 
 from reverie.diffusion.likelihood.bound import Bound, bound, by_joint_chain, continuous_bound
+from reverie.diffusion.likelihood.dequantisation import DEQUANTISERS, dequantise
 from reverie.diffusion.likelihood.ends import best_end
-from reverie.diffusion.likelihood.flow import PROBES, LogProb, dequantise, log_prob
+from reverie.diffusion.likelihood.flow import PROBES, LogProb, log_prob
 from reverie.diffusion.likelihood.importance import Tightened, importance_weighted
 from reverie.diffusion.likelihood.normal import discretised, mean_and_error
 from reverie.diffusion.likelihood.score import (
@@ -20,6 +21,7 @@ from reverie.diffusion.likelihood.score import (
 from reverie.diffusion.likelihood.steps import FORMS, step_cost, step_weight
 
 __all__ = [
+    "DEQUANTISERS",
     "FORMS",
     "PROBES",
     "Bound",

@@ -68,10 +68,10 @@ def prior_cost(schedule: Schedule, x0: Tensor, t: float) -> Tensor:
 def reconstruction_cost(denoiser: Denoiser, truth: Pair, t: float, cond: Tensor | None, levels: int | None) -> Tensor:
     """Return -log p(x0 | x_t) of the last step: (B,).  levels: of 8-bit data 256, None for real numbers."""
     alpha, sigma = (float(c) for c in denoiser.schedule(t))
-    return -_decoded(denoiser, truth.x0, truth.mix(alpha, sigma), t, cond, levels)
+    return -log_decoded(denoiser, truth.x0, truth.mix(alpha, sigma), t, cond, levels)
 
 
-def _decoded(denoiser: Denoiser, x0: Tensor, x: Tensor, t: float, cond: Tensor | None, levels: int | None) -> Tensor:
+def log_decoded(denoiser: Denoiser, x0: Tensor, x: Tensor, t: float, cond: Tensor | None, levels: int | None) -> Tensor:
     """Return log p(x0 | x_t): by the denoiser's own posterior over levels, or by a normal around its x0, (B,)."""
     if isinstance(denoiser, LatticeDenoiser):
         return denoiser.log_level(x0, x, t, cond)
@@ -157,7 +157,7 @@ def by_joint_chain(
     path = zip(times[::-1], chain(schedule, x0, grid.flip(0), noise), strict=True)
     t, x = next(path)
     alpha, sigma = schedule(t)
-    total = log_normal(x, alpha * x0, float(sigma**2)) - _decoded(denoiser, x0, x, t, cond, levels)
+    total = log_normal(x, alpha * x0, float(sigma**2)) - log_decoded(denoiser, x0, x, t, cond, levels)
     for later, ahead in path:
         scale, std = transition(schedule, t, later)
         guess = denoiser(ahead, later, cond)

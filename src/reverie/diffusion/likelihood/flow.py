@@ -63,15 +63,6 @@ class LogProb:
         return -self.nats / (self.size * math.log(2))
 
 
-def dequantise(x0: Tensor, noise: Noise, levels: int = 256) -> Tensor:
-    """Return levels of [-1, 1] with uniform noise within half a step, so that they have a density.  x0: (B, ...).
-
-    E log p(x0 + u) + D log h, h = 2 / (levels - 1), is at most the log of the mass of the level's box (arXiv:1511.01844).
-    """
-    u = noise.uniform(x0[0].numel(), x0.device)[0].to(x0.dtype).reshape(x0.shape)
-    return x0 + (2 * u - 1) / (levels - 1)
-
-
 @torch.no_grad()
 def log_prob(
     denoiser: Denoiser,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from reverie.base.errors import UserError
+from reverie.base.errors import UserError, pick
 from reverie.base.noise import Noise, mix_seed
 from reverie.data import Dataset
 from reverie.data.augment import Augment
@@ -20,8 +20,10 @@ from reverie.diffusion.denoiser import NULL, Denoiser, Given, NetDenoiser, Steer
 from reverie.diffusion.lattice import LatticeDenoiser
 from reverie.diffusion.learned import Learned
 from reverie.diffusion.likelihood.bound import Bound, bound, check_data, continuous_bound
+from reverie.diffusion.likelihood.dequantisation import DEQUANTISERS
 from reverie.diffusion.likelihood.ends import best_end
-from reverie.diffusion.likelihood.flow import LogProb, dequantise, log_prob
+from reverie.diffusion.likelihood.flow import LogProb, log_prob
+from reverie.diffusion.likelihood.importance import Tightened, importance_weighted
 from reverie.diffusion.loss import SQUARED, Measure, build_weight, draw_times, loss_of, variance_loss
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame, Sampler, start, trajectory
@@ -223,18 +225,28 @@ class Diffusion(TrainedModel):
         x = start(denoise.schedule, t, eps) if origin is None else Pair(origin, eps).mix(*denoise.schedule(t))
         yield from trajectory(denoise, sampler, x, grid, noise)
 
-    def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor, tolerance: float = 1e-4, probes: int = 1) -> LogProb:
+    @property
+    def dequantiser(self) -> str:
+        """Which noise the flow gives to levels: that of the diffusion itself where the denoiser knows them."""
+        return "normal" if isinstance(self.denoiser, LatticeDenoiser) else "uniform"
+
+    def log_prob(
+        self, x: Tensor, cond: Tensor | None, seeds: Tensor, tolerance: float = 1e-4, probes: int = 1,
+        dequantiser: str | None = None,
+    ) -> LogProb:  # fmt: skip
         """Return the log-probability of data in user units by the probability flow, in nats.
 
         Of points it is a density for each unit of volume.  Of 8-bit images, x in [0, 1], it is that of the levels, estimated
-        from below by dequantising each image once.  seeds: (B,), one for each datum.
+        from below by dequantising each image once.  seeds: (B,), one for each datum; dequantiser: a name of `DEQUANTISERS`.
         """
-        z, noise = self.codec.encode(x), Noise(seeds)
-        if self.codec.levels is not None:
-            check_data(z, self.codec.levels)
-            z = dequantise(z, noise, self.codec.levels)
-        found = log_prob(self.denoiser, z, noise, cond, probes=probes, tolerance=tolerance)
-        return replace(found, nats=found.nats + self.codec.log_cell(self.shape))
+        z, noise, levels, denoiser = self.codec.encode(x), Noise(seeds), self.codec.levels, self.denoiser
+        if levels is None:
+            found = log_prob(denoiser, z, noise, cond, probes=probes, tolerance=tolerance)
+            return replace(found, nats=found.nats + self.codec.log_cell(self.shape))
+        check_data(z, levels)
+        made = pick(DEQUANTISERS, dequantiser or self.dequantiser, "dequantiser")(denoiser.schedule, z, noise, levels)
+        found = log_prob(denoiser, made.x, noise, cond, probes=probes, tolerance=tolerance, end=made.end)
+        return replace(found, nats=found.nats - made.log_q)
 
     def best_end(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> float:
         """Return the time at which the bound of these data is best left to decoding; x: (B, ...), seeds: (B,)."""
@@ -254,17 +266,37 @@ class Diffusion(TrainedModel):
         at which the rest is left to decoding, the last one of the grid or the schedule's if not told, see `best_end`; variance:
         of the chain's steps, as in `DDPM`; error: what "optimal" goes by, see `mean_error`.
         """
-        if variance == "optimal" and error is None and grid is not None:
-            raise UserError(
-                "the optimal variance goes by how far estimates are off on training data; give error=run.mean_error()"
-            )
-        denoiser = self.denoiser if error is None or variance != "optimal" else Unsure(self.denoiser, error)
+        denoiser = self.denoiser if grid is None else self._with_variance(variance, error)
         z, noise, levels = self.codec.encode(x), Noise(seeds), self.codec.levels
         if grid is None:
             found = continuous_bound(denoiser, z, noise, cond, draws, levels, end=end)
         else:
-            times = grid if end is None else torch.cat([grid[grid > end], grid.new_tensor([end])])
-            found = bound(denoiser, z, times, noise, cond, variance, levels)
+            found = bound(denoiser, z, _down_to(grid, end), noise, cond, variance, levels)
         if levels is not None:
             return found
         return replace(found, reconstruction=found.reconstruction - self.codec.log_cell(self.shape))
+
+    def importance_weighted(
+        self, x: Tensor, cond: Tensor | None, seeds: Tensor, grid: Tensor, variance: str = "posterior", paths: int = 16,
+        end: float | None = None, error: MeanError | None = None,
+    ) -> Tightened:  # fmt: skip
+        """Return the bound of DDPM's chain by several paths for each datum in user units, in nats; the rest as in `bound`."""
+        z, levels, denoiser = self.codec.encode(x), self.codec.levels, self._with_variance(variance, error)
+        found = importance_weighted(denoiser, z, _down_to(grid, end), Noise(seeds), cond, variance, levels, paths)
+        cell = 0.0 if levels is not None else self.codec.log_cell(self.shape)
+        return replace(found, nats=found.nats - cell, single=found.single - cell)
+
+    def _with_variance(self, variance: str, error: MeanError | None) -> Denoiser:
+        """Return the denoiser that tells what a variance of the chain's steps goes by."""
+        if variance != "optimal":
+            return self.denoiser
+        if error is None:
+            raise UserError(
+                "the optimal variance goes by how far estimates are off on training data; give error=run.mean_error()"
+            )
+        return Unsure(self.denoiser, error)
+
+
+def _down_to(grid: Tensor, end: float | None) -> Tensor:
+    """Return the times of a grid above `end`, and this as the last one."""
+    return grid if end is None else torch.cat([grid[grid > end], grid.new_tensor([end])])

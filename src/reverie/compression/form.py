@@ -1,0 +1,172 @@
+"""The form of a file of compressed images: a short header, names of files where there were any, and the bits.
+
+    4 bytes   rvi1
+    4         CRC-32 of all that follows
+    4         BLAKE2b of the model's weights
+    4         CRC-32 of the pixels
+    2         the time at which the chain ends, in parts of 65,536
+    3         its variance, the bits that it begins with, the bits that an image adds to them: see `Chain` and `groups`
+    numbers   five, each of 7 bits a byte, least first: images, those that stand plainly at the bottom of the stack, bytes of
+              these (0: the model coded them), steps of the chain, bytes of names
+    names     zlib of names with zero bytes between
+    bits      32-bit words, least byte first
+
+Nothing in it is believed: no number makes more room than the file has bytes for.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from reverie.base.errors import UserError
+from reverie.base.files import expanded, reason
+from reverie.base.spec import one_line
+from reverie.base.visible import visible
+
+MAGIC = b"rvi1"
+FIXED = struct.Struct("<4s4sHBBB")
+LARGEST_FILE, MOST_IMAGES, MOST_STEPS = 2**31, 10**7, 1000
+PER_BYTE = 64  # images that a byte of the file may hold, at most; the coder's own losses are more
+LONGEST_NAME = 1024  # bytes
+NAMES_RATIO = 100  # unpacked to packed, at most
+
+Byte = Annotated[int, Field(ge=0, le=255)]
+Size = Annotated[int, Field(ge=0, le=LARGEST_FILE)]
+
+
+class Header(BaseModel):
+    """What a file holds.
+
+    end: in parts of 65,536; plain: how many of the images stand at the bottom of the stack, as zlib left them in so many bytes,
+    or coded by the model; between, begin, growth: see `Chain` and `groups`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    weights: Annotated[bytes, Field(min_length=4, max_length=4)]
+    pixels: Annotated[bytes, Field(min_length=4, max_length=4)]
+    end: Annotated[int, Field(ge=1, le=65_535)]
+    between: Byte
+    begin: Byte
+    growth: Byte
+    count: Annotated[int, Field(ge=1, le=MOST_IMAGES)]
+    plain: Annotated[int, Field(ge=1, le=MOST_IMAGES)]
+    plain_bytes: Size
+    steps: Annotated[int, Field(ge=2, le=MOST_STEPS)]
+    names_bytes: Size
+
+
+NUMBERS = ("count", "plain", "plain_bytes", "steps", "names_bytes")
+BYTES = ("end", "between", "begin", "growth")
+
+
+def groups(header: Header, needs: Sequence[int], most: int) -> list[tuple[int, int]]:
+    """Return how many images are coded together, from 1 to `most`, and how finely, in turn, as the bits before allow.
+
+    needs: bits that an image needs to begin with, for each fineness, rising, in 256ths of the last one, as begin and growth
+    are; returns (images, number of the fineness) of each group.
+    """
+    stock, done, found = header.begin, header.plain, []
+    while done < header.count:
+        fineness = max([k for k, need in enumerate(needs) if need <= stock], default=0)
+        count = min(header.count - done, most, max(1, stock // needs[-1]))
+        found.append((count, fineness))
+        done, stock = done + count, stock + count * header.growth
+    return found
+
+
+def safe_name(name: str) -> bool:
+    """Tell whether a name leads to a file below the folder it is written to, on any machine, and can be shown."""
+    parts = name.split("/")
+    return (
+        len(name.encode("utf-8", "surrogatepass")) <= LONGEST_NAME
+        and visible(name) == name
+        and not any(sign in name for sign in '\\:*?"<>|')
+        and all(part and part[0] != "." and part[-1] not in ". " and len(part.encode()) <= 255 for part in parts)
+    )
+
+
+def pack(header: Header, names: bytes, bits: bytes) -> bytes:
+    """Return the whole file."""
+    numbers = b"".join(_number(getattr(header, name)) for name in NUMBERS)
+    fixed = FIXED.pack(header.weights, header.pixels, *(getattr(header, name) for name in BYTES))
+    rest = fixed + numbers + names + bits
+    return MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest
+
+
+def pack_names(names: list[str] | None) -> bytes:
+    """Return names as a file keeps them."""
+    whole = "\0".join(names or ()).encode()
+    packed = zlib.compress(whole, 9) if names else b""
+    return packed if len(whole) <= NAMES_RATIO * len(packed) else zlib.compress(whole, 0)
+
+
+def _number(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def read(path: str | Path) -> tuple[Header, list[str] | None, bytes]:
+    """Return what a file says it holds, the names of its images if it has any, and its bits; refuse what is no such file."""
+    path = expanded(path)
+    try:
+        if not path.is_file():
+            raise UserError(f"there is no file {path}; give one that reverie compress wrote")
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {reason(error) if isinstance(error, OSError) else error}") from None
+    if not data.startswith(MAGIC):
+        raise UserError(f"{path} is no file of images that reverie compressed")
+    if len(data) > LARGEST_FILE:
+        raise UserError(f"{path} is larger than the {LARGEST_FILE >> 30} GiB that such a file may have")
+    broken = UserError(f"{path} is damaged: its end is missing, or bytes of it were changed; compress the images again")
+    rest = data[8:]
+    if len(data) < 8 + FIXED.size + len(NUMBERS) or struct.unpack("<I", data[4:8])[0] != zlib.crc32(rest):
+        raise broken
+    weights, pixels, *values = FIXED.unpack_from(rest)
+    place, found = FIXED.size, dict(zip(BYTES, values, strict=True))
+    for name in NUMBERS:
+        value, shift = 0, 0
+        while True:
+            if place >= len(rest) or shift > 35:
+                raise broken
+            value, shift, more = value | (rest[place] & 127) << shift, shift + 7, rest[place] & 128
+            place += 1
+            if not more:
+                break
+        found[name] = value
+    try:
+        header = Header(weights=weights, pixels=pixels, **found)
+    except ValidationError as error:
+        raise UserError(f"{path} is damaged: {one_line(error)}") from None
+    bits = rest[place + header.names_bytes :]
+    if len(rest) < place + header.names_bytes or len(bits) % 4 or not bits or header.plain > header.count:
+        raise broken
+    if header.count > PER_BYTE * len(bits) or header.plain_bytes > len(bits):
+        raise UserError(f"{path} is damaged: it says that it holds {header.count:,} images, more than it has room for")
+    return header, _names(rest[place : place + header.names_bytes], header.count, path), bits
+
+
+def _names(packed: bytes, count: int, path: Path) -> list[str] | None:
+    if not packed:
+        return None
+    most = min(count * (LONGEST_NAME + 1), NAMES_RATIO * len(packed)) + 1
+    try:
+        names = zlib.decompressobj().decompress(packed, most).decode().split("\0")
+    except (zlib.error, UnicodeDecodeError):
+        raise UserError(f"{path} is damaged: its names cannot be read") from None
+    if len(names) != count or len(set(names)) != count:
+        raise UserError(f"{path} is damaged: it holds {count:,} images and {len(set(names)):,} names")
+    if (wrong := next((name for name in names if not safe_name(name)), None)) is not None:
+        raise UserError(f"{path} is not trusted: {visible(wrong)[:80]!r} is no name of a file in a folder")
+    return names

@@ -1,0 +1,210 @@
+"""Images on their way into a file and out of it, read and written without any change, and what others need for them."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from reverie.base.errors import UserError
+from reverie.base.files import atomic, check_folder, expanded, make_folder, own_file, remove_empty
+from reverie.base.progress import Tell, silent
+from reverie.base.visible import visible
+from reverie.compression.form import MAGIC, safe_name
+from reverie.data import load_data
+from reverie.data.kind import described
+from reverie.data.memory import DataSource, in_memory
+from reverie.data.pixels import Broken, Header, Recipe, decode, quiet, read_header
+from reverie.data.sources import FILE_LIMIT, Entry, is_image, list_folder, list_zip
+
+MODES = {1: ("1", "L"), 3: ("RGB", "P"), 4: ("RGBA",)}  # of files, that channels hold without a change
+SAME = ", and compression never changes an image; bring the images to that form first"
+EXTREME = 9 | lzma.PRESET_EXTREME
+
+
+def read_exactly(
+    source: DataSource, shape: tuple[int, ...], seed: int = 0, data_dir: str | Path | None = None, tell: Tell = silent
+) -> tuple[Tensor, list[str] | None]:
+    """Return images as they are, (N, C, H, W) uint8, and the names of their files; refuse any that would have to be changed.
+
+    source: a folder, a .zip or one file of images, or data by name, path or in memory as everywhere.
+    """
+    if len(shape) != 3:
+        raise UserError("only images can be compressed, and this run models points")
+    path = None if in_memory(source) else Path(str(source)).expanduser()
+    try:
+        files = path is not None and (path.is_dir() or (path.is_file() and (is_image(path.name) or path.suffix == ".zip")))
+    except (OSError, ValueError):
+        files = False
+    if path is not None and files and data_dir is None:
+        with quiet():
+            return _read_files(path, shape, tell)
+    size = f"{shape[1]}x{shape[2]}"
+    reading: Any = {"seed": seed, "data_dir": data_dir, "labels": "none", "on_progress": tell}
+    data = load_data(source, **reading)
+    if data.kind != "images":
+        raise UserError("only images can be compressed, and these data are points")
+    if data.shape[1:] != shape[1:] and set(data.report.get("sizes", ())) == {size}:
+        data = load_data(source, size=size, **reading)  # which are larger than is chosen by itself
+    report = data.report
+    if set(report.get("sizes", ())) - {size}:
+        raise UserError(f"the images have the sizes {', '.join(report['sizes'])} and the run models {described(shape)}{SAME}")
+    modes = set(report.get("modes", ()))
+    if data.shape != shape or not modes <= set(MODES[shape[0]]):
+        found = ", ".join(sorted(modes))
+        raise UserError(f"the images are {described(data.shape)} of {found} and the run models {described(shape)}{SAME}")
+    if report.get("rounded"):
+        raise UserError(f"these numbers lie between the 256 levels of an image{SAME}")
+    return _pixels(data.batch(torch.arange(len(data)))[0]), None
+
+
+def seen(x: Tensor) -> Tensor:
+    """Return bytes in user units, as a data set gives them."""
+    return x.float().div_(255)
+
+
+def _pixels(x: Tensor) -> Tensor:
+    return (255 * x).round().to(torch.uint8)
+
+
+def _read_files(path: Path, shape: tuple[int, ...], tell: Tell) -> tuple[Tensor, list[str] | None]:
+    if path.is_file() and path.suffix != ".zip":
+        entries, broken = [Entry(path.name, path.stat().st_size, path)], []
+    else:
+        listing = list_folder(path) if path.is_dir() else list_zip(path)
+        entries, broken = listing.images, listing.broken
+    if broken:
+        raise UserError(f"{visible(broken[0][0])} cannot be compressed: {broken[0][1]}; mend or remove it")
+    if not entries:
+        raise UserError(f"0 images found in {path}")
+    out = np.empty((len(entries), *shape), np.uint8)
+    for k, entry in enumerate(entries):
+        try:
+            if entry.size > FILE_LIMIT:
+                raise Broken("it is too large")
+            content = entry.read()
+            out[k] = _unchanged(content, read_header(content), shape)
+        except (Broken, OSError) as error:
+            raise UserError(f"{visible(entry.name)} cannot be compressed: {error}") from None
+        tell("reading images", k + 1, len(entries))
+    return torch.from_numpy(out), _kept_names([entry.name for entry in entries])
+
+
+def _unchanged(content: bytes, header: Header, shape: tuple[int, ...]) -> np.ndarray:
+    """Return an image that has the form already: (C, H, W) uint8."""
+    channels, height, width = shape
+    if (header.height, header.width) != (height, width):
+        raise Broken(f"it has {header.height}x{header.width} pixels and the run models {described(shape)}{SAME}")
+    if header.animated or header.turned:
+        raise Broken(f"it {'moves' if header.animated else 'is to be turned upright'}{SAME}")
+    if header.kind in ("16-bit", "32-bit", "floating-point") or (header.transparent and channels != 4):
+        raise Broken(f"it is {'transparent' if header.transparent else header.kind}{SAME}")
+    pixels = decode(content, Recipe(height, width, 3 if channels == 1 else channels))
+    if channels == 1:
+        if (pixels != pixels[:1]).any():
+            raise Broken(f"it is coloured and the run models grey images{SAME}")
+        pixels = pixels[:1]
+    return pixels
+
+
+def _kept_names(names: Sequence[str]) -> list[str]:
+    """Return the names that images will have when they come back as PNG; a name that cannot be kept is a number."""
+    out: list[str] = []
+    taken: set[str] = set()
+    for k, name in enumerate(names):
+        place = PurePosixPath(name)
+        wished = (str(place.with_suffix(".png")), f"{name}.png", f"{k}.png")
+        kept = next((w for w in wished if safe_name(w) and w.lower() not in taken), None)
+        free = (f"{k}-{j}.png" for j in range(len(names) + 1))
+        out.append(kept or next(w for w in free if w not in taken))
+        taken.add(out[-1].lower())
+    return out
+
+
+def check_file(out: str | Path) -> Path:
+    """Return where a file of compressed images goes; refuse a folder, or to replace anything but such a file."""
+    path = expanded(out)
+    if str(out).endswith("/") or path.is_dir():
+        raise UserError(f"{out} is a folder; give the file to write, like images.rvi")
+    check_folder(path.parent)
+    if path.is_file() and path.stat().st_size:
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise UserError(
+                    f"{path} is there and is no file of compressed images, so it is not replaced; choose another --out"
+                )
+    return path
+
+
+def check_targets(folder: Path, names: Sequence[str]) -> None:
+    """Refuse a folder that cannot be written to, or where a file would be replaced or a link be followed."""
+    check_folder(folder)
+    for name in names:
+        path = own_file(folder, name)
+        if path.exists():
+            raise UserError(f"{path} is there already; choose another --out")
+
+
+def write_folder(folder: Path, names: Sequence[str], x: np.ndarray, tell: Tell = silent) -> list[Path]:
+    """Write images as PNG files; after a failure or Ctrl-C nothing stays.  x: (N, H, W) or (N, H, W, C) uint8."""
+    check_targets(folder, names)
+    with _undone() as (made, written):
+        made += make_folder(folder)
+        for k, (name, pixels) in enumerate(zip(names, x, strict=True)):
+            path = own_file(folder, name)
+            made[:0] = make_folder(path.parent)
+            with atomic(path) as aside:
+                Image.fromarray(pixels).save(aside, format="png")
+            written.append(path)
+            tell("writing", k + 1, len(names))
+    return written
+
+
+@contextmanager
+def _undone() -> Iterator[tuple[list[Path], list[Path]]]:
+    made: list[Path] = []
+    written: list[Path] = []
+    try:
+        yield made, written
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        remove_empty(made)
+        raise
+
+
+def png_bytes(pixels: np.ndarray) -> int:
+    """Return how many bytes the shortest PNG of an image has that Pillow writes: (H, W) or (H, W, C) uint8."""
+    forms = [Image.fromarray(pixels)]
+    values, index = np.unique(pixels, return_inverse=True)
+    if pixels.ndim == 2 and len(values) <= 16:  # a palette takes 4 bits or fewer for each pixel
+        few = Image.fromarray(index.reshape(pixels.shape).astype(np.uint8)).convert("P")
+        few.putpalette(np.repeat(values, 3).tobytes())
+        forms.append(few)
+    sizes = []
+    for form in forms:
+        for strategy in (0, 1, 3):  # default, filtered, run lengths
+            buffer = io.BytesIO()
+            form.save(buffer, "png", optimize=True, compress_type=strategy)
+            sizes.append(buffer.tell())
+    return min(sizes)
+
+
+def others(x: np.ndarray, tell: Tell = silent) -> dict[str, int]:
+    """Return how many bytes others need: PNG for each image, zlib and lzma for all of them together.  x: uint8."""
+    png = 0
+    for k, pixels in enumerate(x):
+        png += png_bytes(pixels)
+        tell("comparing with PNG", k + 1, len(x))
+    whole = np.ascontiguousarray(x).tobytes()
+    packed = lzma.compress(whole, lzma.FORMAT_ALONE, preset=EXTREME)
+    return {"png": png, "zlib": len(zlib.compress(whole, 9)), "lzma": len(packed)}

@@ -1,0 +1,116 @@
+"""What compressing and decompressing give: they tell, show and save themselves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from reverie.base.errors import UserError
+from reverie.base.files import expanded
+from reverie.base.progress import Tell, silent
+from reverie.compression.form import Header
+from reverie.compression.images import check_targets, seen, write_folder
+from reverie.data.kind import counted
+from reverie.draw.picture import channels_last
+from reverie.runs.outputs import for_images
+from reverie.runs.samples import Samples, check_output, check_room, is_folder
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """What compressing came to.
+
+    size: bytes of the file, of which header are what is said about it and names those of the files; plain: images that stand at
+    the bottom, and cost plain_bytes; fine: those that had all the bits they need to begin with.  Bits for a number: of the
+    whole file, of the fine images, of the chain's bound for the very same ones, None if there are none, and of the bound in
+    continuous time with its error.  others: bytes that PNG, zlib and lzma need.
+    """
+
+    path: Path
+    count: int
+    shape: tuple[int, ...]
+    size: int
+    header: int
+    names: int
+    plain: int
+    plain_bytes: int
+    fine: int
+    bits: float
+    coded: float | None
+    promised: float | None
+    continuous: float
+    continuous_error: float | None
+    steps: int
+    end: float
+    others: dict[str, int]
+    images_per_second: float
+
+    def figures(self) -> dict[str, Any]:
+        """Return all of it for a machine."""
+        return {**asdict(self), "path": str(self.path), "shape": list(self.shape)}
+
+    def __str__(self) -> str:
+        in_all = f"{counted(self.count, self.shape)} in {self.size:,} bytes, {self.bits:.4g} bits/dim"
+        lines = [f"wrote {self.path}: {in_all} ({self.images_per_second:.3g} images/s)"]
+        error = f" ± {self.continuous_error:.2g}" if self.continuous_error is not None else ""
+        continuous = f"{self.continuous:.4g}{error} in continuous time"
+        if self.coded is not None and self.promised is not None:
+            own = 8 * (self.size - self.names) / (self.count * math.prod(self.shape))
+            whole = "the whole file" if not self.names else "the file without its names"
+            lines.append(
+                f"the bound of its {self.steps} steps promised {self.promised:.4g} bits/dim ({continuous}); against that"
+                f" {whole} takes {own / self.promised - 1:+.1%}, the {self.fine:,} images after the first"
+                f" {self.coded / self.promised - 1:+.1%}"
+            )
+        else:
+            lines.append(f"too few images to be coded by the chain; its bound is {continuous}")
+        begin = "1 image that stands" if self.plain == 1 else f"{self.plain:,} images that stand"
+        named = f", {self.names:,} of names" if self.names else ""
+        lines.append(f"fixed: {self.header:,} bytes of header{named}, and {begin} there plainly in {self.plain_bytes:,}")
+        need = ", ".join(f"{name if name != 'png' else 'PNG'} {size:,}" for name, size in self.others.items())
+        return "\n".join([*lines, f"others need: {need} bytes"])
+
+
+@dataclass(frozen=True, repr=False)
+class Decompressed:
+    """Images as they were, (N, C, H, W) uint8, and the names of their files if they had any."""
+
+    x: Tensor
+    names: list[str] | None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __repr__(self) -> str:
+        return f"Decompressed({counted(len(self), tuple(self.x.shape[1:]))})"
+
+    @property
+    def samples(self) -> Samples:
+        """The images as sampling would give them, in [0, 1]."""
+        return Samples(channels_last(seen(self.x).numpy()))
+
+    def save(self, out: str | Path, overwrite: bool = False, tell: Tell = silent) -> list[Path]:
+        """Write PNG files into a folder, by their names or numbers, or a sheet X.png or an array X.npy; return the files."""
+        if is_folder(out):
+            return write_folder(expanded(out), _file_names(self.names, len(self)), channels_last(self.x.numpy()), tell)
+        return self.samples.save(out, overwrite)
+
+
+def _file_names(names: list[str] | None, count: int) -> list[str]:
+    numbered = for_images(count)
+    return [numbered.name(k) for k in range(count)] if names is None else names
+
+
+def check_out(out: str | Path, overwrite: bool, header: Header, names: list[str] | None, shape: tuple[int, ...]) -> None:
+    """Refuse a place that the images cannot go to, before they are decoded."""
+    if is_folder(out):
+        check_targets(expanded(out), _file_names(names, header.count))
+    elif Path(out).suffix.lower() not in (".npy", ".png"):
+        raise UserError(f"cannot write {out}: choose a folder, or a name that ends in .npy or .png")
+    else:
+        check_output(out, overwrite)
+        check_room(out, header.count, shape)
