@@ -21,7 +21,8 @@ from reverie.runs.run import Run, load
 from reverie.training.summary import verdict
 
 DATA: dict[str, tuple[str, dict[str, Any]]] = {"points": ("patterns", {"points": 300}), "images": ("digits8", {})}
-SHORT: dict[str, dict[str, Any]] = {"diffusion": {"steps": 40, "batch": 32}, "mixture": {"family": "mixture:components=2"}}
+STEPS: dict[str, Any] = {"steps": 40, "batch": 32}  # of families that learn by them
+SHORT: dict[str, dict[str, Any]] = {"mixture": {"family": "mixture:components=2"}}
 TINY = {"points": "mlp:hidden=16", "images": "unet:widths=[8,16],embedding_dim=16"}
 
 
@@ -33,7 +34,8 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     name, kind = request.param
     data, reading = DATA[kind]
     network = {"network": TINY[kind]} if "network" in FAMILIES[name].wishes else {}
-    options = {"family": name, **network, **SHORT.get(name, {}), **reading}
+    steps = STEPS if FAMILIES[name].learns_by_steps else {}
+    options = {"family": name, **network, **steps, **SHORT.get(name, {}), **reading}
     return reverie.train(data, tmp_path_factory.mktemp("runs") / f"{name}-{kind}", **options)
 
 

@@ -367,6 +367,7 @@ ILL: dict[str, Callable[[Patient], Patient]] = {
     "dead_parameter": lambda p: replace(p, movement={"a": 0.1, "b": 0.0}),
     "noisy_previews": lambda p: seen_as(replace(p, rows=[report(k, 0.5 + 0.5 * (k == 0)) for k in range(9)]), grain=0.6),
     "empty_previews": lambda p: seen_as(p, blank=0.0),
+    "posterior_collapse": lambda p: replace(p, rows=[report(k, 1 / (k + 1), kl=0.001) for k in range(9)]),
     "lagging_average": lambda p: replace(p, rows=[report(k, 0.5 + 0.5 * (k == 0), raw_held_out=0.1) for k in range(9)]),
     "overfitting": lambda p: replace(
         p, rows=[report(k, 0.5 + 0.1 * abs(k - 3), seen_levels=[1 / (k + 1)] * 4) for k in range(9)]

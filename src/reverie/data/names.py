@@ -14,6 +14,7 @@ import torch
 
 from reverie.base.errors import UserError
 from reverie.base.files import expanded
+from reverie.data.arrays import read_array_file
 from reverie.data.cdb import read_cdb_files
 from reverie.data.dataset import Dataset
 from reverie.data.download import Remote, Unreachable, cache_folder, fetch
@@ -24,6 +25,7 @@ from reverie.data.toy import PATTERNS, TOYS, Maker, patterns
 POINTS_MOST = 10**9
 TEN = tuple(str(k) for k in range(10))
 FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle-boot")
+BINARISED = "binarized_mnist.npz"
 MNIST_FILES = tuple(f"{name}.gz" for name in (TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS))
 DEBIAN_FASHION = (
     Path("/usr/share/datasets/fashion-mnist"), Path("/usr/share/dataset-fashion-mnist"), Path("/usr/share/datasets/fashion"),
@@ -197,6 +199,18 @@ def _hoda(points: int, seed: int, options: Options) -> Dataset:
     )
 
 
+def _binarised(points: int, seed: int, options: Options) -> Dataset:
+    """50,000 digits of MNIST, 28x28, black or white as Larochelle and Murray (2011) drew each pixel; in binarized_mnist.npz."""
+    for place in _places(options):
+        for folder in (place / "binarized-mnist", place):
+            if (folder / BINARISED).is_file():
+                return read_array_file(folder / BINARISED, "binarized-mnist", options, ("train",))
+    raise UserError(
+        f"binarized-mnist is not downloaded; put {BINARISED}, with an array `train` of images (N, 28, 28) of 0 and 1, into a"
+        " folder, and name that folder with --data-dir or $REVERIE_DATA"
+    )
+
+
 DATASETS: dict[str, Loader] = {
     **{name: _toy(name, maker) for name, maker in TOYS.items()},
     "patterns": _patterns,
@@ -205,5 +219,6 @@ DATASETS: dict[str, Loader] = {
     "mnist": _idx(MNIST),
     "fashion": _idx(FASHION_MNIST),
     "hoda": _hoda,
+    "binarized-mnist": _binarised,
 }
-FROM_FILES = ("mnist", "fashion", "hoda")  # those of them whose files lie somewhere
+FROM_FILES = ("mnist", "fashion", "hoda", "binarized-mnist")  # those of them whose files lie somewhere

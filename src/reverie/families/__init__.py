@@ -5,9 +5,11 @@ from __future__ import annotations
 from reverie.families.closed_forms import GaussianFamily, MixtureFamily, PCAFamily
 from reverie.families.diffusion.family import DiffusionFamily
 from reverie.families.model import FAMILIES
+from reverie.families.vae.family import VAEFamily
 
 FAMILIES.update({
     "diffusion": DiffusionFamily(), "gaussian": GaussianFamily(), "mixture": MixtureFamily(), "pca": PCAFamily(),
+    "vae": VAEFamily(),
 })  # fmt: skip
 
 __all__ = ["FAMILIES"]

@@ -1,0 +1,101 @@
+"""Variational autoencoders as a family: what is planned for data and a budget, and what they can do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from pydantic import ValidationError
+
+from reverie.base.errors import UserError
+from reverie.base.spec import Spec, build, one_line
+from reverie.data.codec import CODECS, standard_spec
+from reverie.diffusion.plan import IMAGE_MINUTES, POINT_STEPS
+from reverie.families.diffusion.variational import FEW, codec_of
+from reverie.families.model import Family, FamilyPlan, Likelihood, PlanRequest
+from reverie.families.vae.model import VAE
+from reverie.families.vae.settings import LatentSettings, VAESettings, build_vae
+
+DENSE_MOST = 1024  # numbers of an image up to which dense layers are quicker than convolutions and as good
+BATCH, RATE = 128, 1e-3
+Settings = TypeVar("Settings", bound=LatentSettings)
+
+
+def codec_for(request: PlanRequest) -> Spec:
+    """Return the units of the data: the levels that images have, points standardised."""
+    train = request.train
+    return codec_of(train) if train.kind == "images" else standard_spec(train.batch(torch.arange(len(train)))[0])
+
+
+def decoder_for(codec: Spec) -> str:
+    """Return the decoder for data of these units."""
+    levels = build(CODECS, codec, "codec").levels
+    if levels is None:
+        return "gaussian"
+    return "bernoulli" if levels == 2 else "categorical" if levels <= FEW else "logistic"
+
+
+def network_for(shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return the networks for data of a shape."""
+    size = math.prod(shape)
+    if len(shape) == 1:
+        return {"layers": "dense", "latent": min(size, 8), "hidden": 128, "blocks": 1}
+    if size <= DENSE_MOST:
+        return {"layers": "dense", "latent": min(40, size // 2), "hidden": 512 if size > 256 else 256, "blocks": 1}
+    return {"layers": "conv", "latent": 4}
+
+
+class LatentFamily(Family[Settings]):
+    """A family whose models have an encoder and a decoder, and learn by steps."""
+
+    can: ClassVar[frozenset[str]] = frozenset({"labels"})
+
+    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+        """Return settings for data where nothing else is asked for."""
+        return {"codec": codec, **network_for(request.train.shape)}
+
+    def plan(self, request: PlanRequest) -> FamilyPlan[Settings]:
+        """Choose networks, units and decoder for the data, and take what is asked for."""
+        wished = {key: value for key, value in request.wished.items() if value is not None}
+        settings = self.read({"name": self.name, **self.chosen(request, codec_for(request)), **wished})
+        length: dict[str, Any] = {"minutes": request.minutes, "steps": request.steps}
+        if request.minutes is None and request.steps is None:
+            length = {"minutes": IMAGE_MINUTES} if request.data.kind == "images" else {"steps": POINT_STEPS}
+        training = {"batch": BATCH, "learning_rate": RATE, **length, **request.training}
+        return FamilyPlan(settings, training, (self.reason(settings),))
+
+    def reason(self, settings: Settings) -> str:
+        """Say in one line what was chosen."""
+        network = f"{settings.layers} networks of width {settings.hidden if settings.layers == 'dense' else settings.widths}"
+        what = "numbers" if settings.layers == "dense" else "channels"
+        return f"{self.name}: {network} around a latent of {settings.latent} {what}"
+
+    def read(self, table: Mapping[str, Any]) -> Settings:
+        """Check settings."""
+        try:
+            return self.settings.model_validate(table)
+        except ValidationError as error:
+            raise UserError(f"cannot train like this: {one_line(error)}") from None
+
+    def agrees(self, settings: Settings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
+        """Tell whether an option, as it was given, is what settings have already."""
+        return bool(getattr(self.read({**settings.model_dump(), key: value}), key) == getattr(settings, key))
+
+
+class VAEFamily(LatentFamily[VAESettings]):
+    """Variational autoencoders."""
+
+    name = "vae"
+    summary = "A variational autoencoder (arXiv:1312.6114): a Gaussian encoder, and a decoder for the levels of the data."
+    likelihood: ClassVar[Likelihood] = "lower bound"
+    settings = VAESettings
+
+    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+        """Return networks, units, and the decoder for them."""
+        return {**super().chosen(request, codec), "decoder": decoder_for(codec)}
+
+    def build(self, settings: VAESettings, shape: tuple[int, ...], labels: int, seed: int) -> VAE:
+        """Make the model."""
+        return build_vae(settings, shape, labels, seed)
