@@ -5,11 +5,11 @@ from __future__ import annotations
 from reverie.families.closed_forms import GaussianFamily, MixtureFamily, PCAFamily
 from reverie.families.diffusion.family import DiffusionFamily
 from reverie.families.model import FAMILIES
-from reverie.families.vae.family import VAEFamily
+from reverie.families.vae.family import AutoencoderFamily, DenoisingFamily, VAEFamily
 
 FAMILIES.update({
     "diffusion": DiffusionFamily(), "gaussian": GaussianFamily(), "mixture": MixtureFamily(), "pca": PCAFamily(),
-    "vae": VAEFamily(),
+    "autoencoder": AutoencoderFamily(), "denoising-autoencoder": DenoisingFamily(), "vae": VAEFamily(),
 })  # fmt: skip
 
 __all__ = ["FAMILIES"]

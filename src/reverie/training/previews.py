@@ -32,7 +32,8 @@ LABEL_ROWS, LABEL_COLUMNS = 20, 8
 
 def quickly(run: Run) -> Options:
     """Return the options of a quick drawing: few steps, of the model as it is, where it is drawn in steps at all."""
-    return {"steps": STEPS, "autoguidance": 1.0} if "steps" in run.config.model_family.options else {}
+    quick: Options = {"steps": STEPS, "autoguidance": 1.0}
+    return Options(**{key: value for key, value in quick.items() if key in run.config.model_family.options})
 
 
 def draw(run: Run, n: int) -> Tensor:

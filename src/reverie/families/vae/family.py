@@ -15,8 +15,16 @@ from reverie.data.codec import CODECS, standard_spec
 from reverie.diffusion.plan import IMAGE_MINUTES, POINT_STEPS
 from reverie.families.diffusion.variational import FEW, codec_of
 from reverie.families.model import Family, FamilyPlan, Likelihood, PlanRequest
+from reverie.families.vae.autoencoder import Autoencoder
 from reverie.families.vae.model import VAE
-from reverie.families.vae.settings import LatentSettings, VAESettings, build_vae
+from reverie.families.vae.settings import (
+    AutoencoderSettings,
+    DenoisingSettings,
+    LatentSettings,
+    VAESettings,
+    build_autoencoder,
+    build_vae,
+)
 
 DENSE_MOST = 1024  # numbers of an image up to which dense layers are quicker than convolutions and as good
 BATCH, RATE = 128, 1e-3
@@ -68,9 +76,10 @@ class LatentFamily(Family[Settings]):
 
     def reason(self, settings: Settings) -> str:
         """Say in one line what was chosen."""
-        network = f"{settings.layers} networks of width {settings.hidden if settings.layers == 'dense' else settings.widths}"
-        what = "numbers" if settings.layers == "dense" else "channels"
-        return f"{self.name}: {network} around a latent of {settings.latent} {what}"
+        each = ", ".join(map(str, settings.widths))
+        widths = {"linear": "", "dense": f" of width {settings.hidden}", "conv": f" of widths {each}"}
+        what = "channels" if settings.layers == "conv" else "numbers"
+        return f"{self.name}: {settings.layers} networks{widths[settings.layers]} around a latent of {settings.latent} {what}"
 
     def read(self, table: Mapping[str, Any]) -> Settings:
         """Check settings."""
@@ -99,3 +108,43 @@ class VAEFamily(LatentFamily[VAESettings]):
     def build(self, settings: VAESettings, shape: tuple[int, ...], labels: int, seed: int) -> VAE:
         """Make the model."""
         return build_vae(settings, shape, labels, seed)
+
+
+def pixels(request: PlanRequest) -> Spec:
+    """Return units in which a squared error means something: pixels from -1 to 1, points standardised."""
+    return {"name": "pixels"} if request.train.kind == "images" else codec_for(request)
+
+
+class AutoencoderFamily(LatentFamily[AutoencoderSettings]):
+    """Autoencoders."""
+
+    name = "autoencoder"
+    summary = "An autoencoder, linear, dense or of convolutions, with a Gaussian of its codes to draw from."
+    settings = AutoencoderSettings
+
+    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+        """Return networks and units; a latent of points that is smaller than they are."""
+        size = math.prod(request.train.shape)
+        smaller = {"latent": max(1, size // 2)} if len(request.train.shape) == 1 else {}
+        return {**super().chosen(request, pixels(request)), **smaller}
+
+    def build(self, settings: AutoencoderSettings, shape: tuple[int, ...], labels: int, seed: int) -> Autoencoder:
+        """Make the model."""
+        return build_autoencoder(settings, shape, labels, seed)
+
+
+class DenoisingFamily(LatentFamily[DenoisingSettings]):
+    """Autoencoders of noised data."""
+
+    name = "denoising-autoencoder"
+    summary = "An autoencoder that undoes noise (arXiv:1305.6663): what it changes is the score, by which a walk draws data."
+    options: ClassVar[Mapping[str, Any]] = {"steps": None}
+    settings = DenoisingSettings
+
+    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+        """Return networks and units."""
+        return super().chosen(request, pixels(request))
+
+    def build(self, settings: DenoisingSettings, shape: tuple[int, ...], labels: int, seed: int) -> Autoencoder:
+        """Make the model."""
+        return build_autoencoder(settings, shape, labels, seed)

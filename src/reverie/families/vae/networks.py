@@ -94,14 +94,14 @@ class ConvDecoder(nn.Module):
         self.label = LabelEmbedding(labels, TOLD)
         self.enter = nn.Conv2d(inputs, back[0], 3, padding=1)
         self.blocks = nn.ModuleList(_block(width) for width in back)
-        self.double = nn.ModuleList(nn.Conv2d(a, 4 * b, 1) for a, b in pairwise(back))  # the four become places
+        self.twice = nn.ModuleList(nn.Conv2d(a, 4 * b, 1) for a, b in pairwise(back))  # the four become places
         self.norm, self.leave = norm(back[-1], GROUPS), nn.Conv2d(back[-1], channels * parameters, 3, padding=1)
 
     def forward(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
         """Return the parameters of each number of the image.  cond: (B,) labels or None."""
         h, e = self.enter(z), self.label(cond)
         for k, block in enumerate(self.blocks):
-            h = block(functional.pixel_shuffle(self.double[k - 1](h), 2) if k else h, e)
+            h = block(functional.pixel_shuffle(self.twice[k - 1](h), 2) if k else h, e)
         out: Tensor = self.leave(functional.silu(self.norm(h)))
         return out.unflatten(1, (-1, self.parameters_each)).movedim(2, -1)
 

@@ -9,15 +9,16 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from reverie.base.errors import UserError
 from reverie.base.spec import Spec, build, spec_of
 from reverie.data.codec import CODECS
+from reverie.families.latent import check_latent
 from reverie.families.model import FamilySettings
+from reverie.families.vae.autoencoder import Autoencoder, DenoisingAutoencoder
 from reverie.families.vae.model import VAE
-from reverie.families.vae.networks import ConvDecoder, ConvEncoder, Dense, conv_latent
+from reverie.families.vae.networks import ConvDecoder, ConvEncoder, Dense, Linear, conv_latent
 from reverie.families.vae.observation import OBSERVATIONS, Observation
 
-Layers = Literal["dense", "conv"]
+Layers = Literal["linear", "dense", "conv"]
 Size = Annotated[int, Field(ge=1, le=8192)]
 Widths = Annotated[tuple[Annotated[int, Field(ge=4, le=1024)], ...], Field(min_length=1, max_length=8)]
 
@@ -25,8 +26,8 @@ Widths = Annotated[tuple[Annotated[int, Field(ge=4, le=1024)], ...], Field(min_l
 class LatentSettings(FamilySettings):
     """Networks to a latent and back.
 
-    layers: dense, or conv, whose latent is a map of so many channels; hidden, blocks: of dense layers; widths: of
-    convolutions, with the image halved between them.
+    layers: linear, one map each way; dense; or conv, whose latent is a map of so many channels; hidden, blocks: of dense
+    layers; widths: of convolutions, with the image halved between them.
     """
 
     layers: Layers = "dense"
@@ -53,12 +54,23 @@ class VAESettings(VariationalSettings):
     name: Literal["vae"] = "vae"
 
 
+class AutoencoderSettings(LatentSettings):
+    """An autoencoder."""
+
+    name: Literal["autoencoder"] = "autoencoder"
+
+
+class DenoisingSettings(LatentSettings):
+    """An autoencoder of noised data; sigma: of the noise, in model units."""
+
+    name: Literal["denoising-autoencoder"] = "denoising-autoencoder"
+    sigma: Annotated[float, Field(gt=0, le=100)] = 0.2
+
+
 def latent_shape(settings: LatentSettings, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of the latent, or say why there is none that could be."""
-    found = (settings.latent,) if settings.layers == "dense" else conv_latent(shape, settings.latent, settings.widths)
-    if math.prod(found) > math.prod(shape):
-        raise UserError(f"a latent of {math.prod(found):,} numbers is larger than the data, which have {math.prod(shape):,};"
-                        " give a smaller latent")  # fmt: skip
+    found = conv_latent(shape, settings.latent, settings.widths) if settings.layers == "conv" else (settings.latent,)
+    check_latent(math.prod(found), math.prod(shape))
     return found
 
 
@@ -75,6 +87,8 @@ def networks(
     if settings.layers == "conv":
         encoder: nn.Module = ConvEncoder(shape[0], told * latent[0], settings.widths, labels)
         return encoder, ConvDecoder(latent[0], shape[0], parameters, settings.widths, labels)
+    if settings.layers == "linear":
+        return Linear(shape, (told * latent[0],)), Linear(latent, (*shape, parameters))
     size = settings.hidden, settings.blocks, labels
     return Dense(shape, (told * latent[0],), *size), Dense(latent, (*shape, parameters), *size)
 
@@ -90,3 +104,16 @@ def build_vae(settings: VAESettings, shape: tuple[int, ...], labels: int, seed: 
         shape=shape, labels=labels, beta=settings.beta, free_bits=settings.free_bits, kl_warmup=settings.kl_warmup,
         importance=settings.importance,
     )  # fmt: skip
+
+
+def build_autoencoder(
+    settings: AutoencoderSettings | DenoisingSettings, shape: tuple[int, ...], labels: int, seed: int
+) -> Autoencoder:
+    """Make the autoencoder that settings describe, with weights drawn from the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        encoder, decoder = networks(settings, shape, 0, 1, 1)
+    parts = encoder, decoder, latent_shape(settings, shape), build(CODECS, settings.codec, "codec"), shape, labels
+    if isinstance(settings, DenoisingSettings):
+        return DenoisingAutoencoder(*parts, sigma=settings.sigma)
+    return Autoencoder(*parts)
