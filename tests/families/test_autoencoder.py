@@ -65,7 +65,7 @@ def test_what_a_denoising_autoencoder_changes_is_the_score_of_a_gaussian() -> No
     model = DenoisingAutoencoder(
         Linear((2,), (2,)), Linear((2,), (2, 1)), (2,), Standard([0.0, 0.0], [1.0, 1.0]), (2,), 0, sigma=sigma
     )
-    learn(model, x, steps=500, batch=1024, rate=1e-2)
+    learn(model, x, steps=1000, batch=512, rate=3e-2)
     y = torch.randn(200, 2, generator=random) @ mix.T
     exact = -y @ torch.linalg.inv(mix @ mix.T + sigma**2 * torch.eye(2))
     with torch.no_grad():

@@ -31,12 +31,9 @@ class Autoencoder(TrainedModel):
 
     centre is the mean of the training data.  It has no density: to draw from it, codes are drawn of a Gaussian that has the
     moments of the training data's codes, for each label (arXiv:1903.12436, section 3).  latent: the shape of a code, (c,) or
-    (c, h, w).
+    (c, h, w).  code_mean: (labels or 1, L); code_spread: (labels or 1, L, L), roots of covariances, or of large codes
+    (labels or 1, L), deviations.
     """
-
-    centre: Tensor  # (...)
-    code_mean: Tensor  # (labels or 1, L)
-    code_spread: Tensor  # (labels or 1, L, L), a root of the covariance; of large codes (labels or 1, L), deviations
 
     def __init__(
         self, encoder: nn.Module, decoder: nn.Module, latent: tuple[int, ...], codec: Codec, shape: tuple[int, ...], labels: int
@@ -46,9 +43,8 @@ class Autoencoder(TrainedModel):
         self.label_count, numbers = labels, math.prod(latent)
         groups = max(1, labels)
         spread = (groups, numbers, numbers) if numbers <= FULL_MOST else (groups, numbers)
-        self.register_buffer("centre", torch.zeros(shape))
-        self.register_buffer("code_mean", torch.zeros(groups, numbers))
-        self.register_buffer("code_spread", torch.zeros(spread))
+        self.centre = nn.Buffer(torch.zeros(shape))
+        self.code_mean, self.code_spread = nn.Buffer(torch.zeros(groups, numbers)), nn.Buffer(torch.zeros(spread))
 
     def encode(self, x: Tensor) -> Tensor:
         """Return data in model units, by the codec."""

@@ -16,19 +16,25 @@ from reverie.diffusion.plan import IMAGE_MINUTES, POINT_STEPS
 from reverie.families.diffusion.variational import FEW, codec_of
 from reverie.families.model import Family, FamilyPlan, Likelihood, PlanRequest
 from reverie.families.vae.autoencoder import Autoencoder
-from reverie.families.vae.model import VAE
 from reverie.families.vae.settings import (
     AutoencoderSettings,
     DenoisingSettings,
+    HierarchySettings,
+    HVAESettings,
     LatentSettings,
+    MHVAESettings,
     VAESettings,
+    VariationalSettings,
     build_autoencoder,
-    build_vae,
-)
+    build_variational,
+)  # fmt: skip
+from reverie.families.vae.variational import Variational
 
 DENSE_MOST = 1024  # numbers of an image up to which dense layers are quicker than convolutions and as good
 BATCH, RATE = 128, 1e-3
 Settings = TypeVar("Settings", bound=LatentSettings)
+Bounded = TypeVar("Bounded", bound=VariationalSettings)
+Levelled = TypeVar("Levelled", bound=HierarchySettings)
 
 
 def codec_for(request: PlanRequest) -> Spec:
@@ -93,21 +99,55 @@ class LatentFamily(Family[Settings]):
         return bool(getattr(self.read({**settings.model_dump(), key: value}), key) == getattr(settings, key))
 
 
-class VAEFamily(LatentFamily[VAESettings]):
-    """Variational autoencoders."""
+class VariationalFamily(LatentFamily[Bounded]):
+    """A family whose models bound the likelihood."""
 
-    name = "vae"
-    summary = "A variational autoencoder (arXiv:1312.6114): a Gaussian encoder, and a decoder for the levels of the data."
     likelihood: ClassVar[Likelihood] = "lower bound"
-    settings = VAESettings
 
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return networks, units, and the decoder for them."""
         return {**super().chosen(request, codec), "decoder": decoder_for(codec)}
 
-    def build(self, settings: VAESettings, shape: tuple[int, ...], labels: int, seed: int) -> VAE:
+    def build(self, settings: Bounded, shape: tuple[int, ...], labels: int, seed: int) -> Variational:
         """Make the model."""
-        return build_vae(settings, shape, labels, seed)
+        return build_variational(settings, shape, labels, seed)
+
+
+class VAEFamily(VariationalFamily[VAESettings]):
+    """Variational autoencoders."""
+
+    name = "vae"
+    summary = "A variational autoencoder (arXiv:1312.6114): a Gaussian encoder, and a decoder for the levels of the data."
+    settings = VAESettings
+
+
+class HierarchyFamily(VariationalFamily[Levelled]):
+    """A family whose models have several latents."""
+
+    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+        """Return the same for dense layers, with smaller latents, of which there are several."""
+        found = super().chosen(request, codec)
+        return {**found, "layers": "dense", "latent": min(found["latent"], 16)}
+
+    def reason(self, settings: Levelled) -> str:
+        """Say in one line what was chosen."""
+        return f"{self.name}: {settings.levels} latents of {settings.latent} numbers, dense networks of width {settings.hidden}"
+
+
+class HVAEFamily(HierarchyFamily[HVAESettings]):
+    """Ladders."""
+
+    name = "hvae"
+    summary = "A hierarchical VAE, the ladder of arXiv:1602.02282: several latents, each conditioned on all above."
+    settings = HVAESettings
+
+
+class MHVAEFamily(HierarchyFamily[MHVAESettings]):
+    """Chains."""
+
+    name = "mhvae"
+    summary = "A Markovian hierarchical VAE: each latent knows its neighbour alone; with encoder=linear it is diffusion."
+    settings = MHVAESettings
 
 
 def pixels(request: PlanRequest) -> Spec:

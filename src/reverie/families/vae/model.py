@@ -32,7 +32,7 @@ class VAE(Variational):
 
     def posterior(self, x: Tensor, cond: Tensor | None = None) -> Diagonal:
         """Return q(z | x).  x: (B, ...) in model units."""
-        return diagonal(self.encoder(x, cond))
+        return diagonal(self.encoder(x - self.centre, cond))
 
     def told(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
         """Return what the decoder says of each number: (B, ..., P)."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from itertools import pairwise
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -11,12 +12,16 @@ from torch import nn
 
 from reverie.base.spec import Spec, build, spec_of
 from reverie.data.codec import CODECS
+from reverie.diffusion.process import transition
+from reverie.diffusion.schedule import Cosine
 from reverie.families.latent import check_latent
 from reverie.families.model import FamilySettings
 from reverie.families.vae.autoencoder import Autoencoder, DenoisingAutoencoder
+from reverie.families.vae.hierarchy import HVAE, Guesses, LinearMHVAE, MarkovHVAE
 from reverie.families.vae.model import VAE
 from reverie.families.vae.networks import ConvDecoder, ConvEncoder, Dense, Linear, conv_latent
-from reverie.families.vae.observation import OBSERVATIONS, Observation
+from reverie.families.vae.observation import OBSERVATIONS
+from reverie.families.vae.variational import Variational
 
 Layers = Literal["linear", "dense", "conv"]
 Size = Annotated[int, Field(ge=1, le=8192)]
@@ -54,6 +59,26 @@ class VAESettings(VariationalSettings):
     name: Literal["vae"] = "vae"
 
 
+class HierarchySettings(VariationalSettings):
+    """Several latents of one size, of dense layers."""
+
+    levels: Annotated[int, Field(ge=2, le=64)] = 3
+    layers: Literal["dense"] = "dense"
+
+
+class HVAESettings(HierarchySettings):
+    """A ladder of latents, each conditioned on all above."""
+
+    name: Literal["hvae"] = "hvae"
+
+
+class MHVAESettings(HierarchySettings):
+    """A chain of latents; encoder: learned, or linear, which is diffusion: a fixed chain of the data's own size."""
+
+    name: Literal["mhvae"] = "mhvae"
+    encoder: Literal["learned", "linear"] = "learned"
+
+
 class AutoencoderSettings(LatentSettings):
     """An autoencoder."""
 
@@ -74,11 +99,6 @@ def latent_shape(settings: LatentSettings, shape: tuple[int, ...]) -> tuple[int,
     return found
 
 
-def observation_of(settings: VariationalSettings) -> Observation:
-    """Return p(x | z) for the levels of the data."""
-    return OBSERVATIONS[settings.decoder](build(CODECS, settings.codec, "codec").levels)
-
-
 def networks(
     settings: LatentSettings, shape: tuple[int, ...], labels: int, told: int, parameters: int
 ) -> tuple[nn.Module, nn.Module]:
@@ -93,17 +113,33 @@ def networks(
     return Dense(shape, (told * latent[0],), *size), Dense(latent, (*shape, parameters), *size)
 
 
-def build_vae(settings: VAESettings, shape: tuple[int, ...], labels: int, seed: int) -> VAE:
+def build_variational(settings: VariationalSettings, shape: tuple[int, ...], labels: int, seed: int) -> Variational:
     """Make the model that settings describe, with weights drawn from the seed."""
-    observation = observation_of(settings)
+    codec = build(CODECS, settings.codec, "codec")
+    observation, latent = OBSERVATIONS[settings.decoder](codec.levels), latent_shape(settings, shape)
+    options: dict[str, Any] = {
+        "observation": observation, "codec": codec, "shape": shape, "labels": labels, "beta": settings.beta,
+        "free_bits": settings.free_bits, "kl_warmup": settings.kl_warmup, "importance": settings.importance,
+    }  # fmt: skip
+    size = settings.hidden, settings.blocks
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        encoder, decoder = networks(settings, shape, labels, 2, observation.parameters)
-    return VAE(
-        encoder, decoder, latent_shape(settings, shape), observation=observation, codec=build(CODECS, settings.codec, "codec"),
-        shape=shape, labels=labels, beta=settings.beta, free_bits=settings.free_bits, kl_warmup=settings.kl_warmup,
-        importance=settings.importance,
-    )  # fmt: skip
+        if not isinstance(settings, HierarchySettings):
+            return VAE(*networks(settings, shape, labels, 2, observation.parameters), latent, **options)
+        if isinstance(settings, MHVAESettings) and settings.encoder == "linear":
+            guess = Guesses(settings.levels, shape, *size, labels)
+            decoder = Dense(shape, (*shape, observation.parameters), *size, labels)
+            return LinearMHVAE(fixed_chain(settings.levels), guess, decoder, **options)
+        kind = MarkovHVAE if isinstance(settings, MHVAESettings) else HVAE
+        return kind(latent * settings.levels, *size, **options)
+
+
+def fixed_chain(levels: int) -> list[tuple[float, float]]:
+    """Return a_t and b_t of the steps of diffusion with the cosine schedule, at evenly spaced times from 1 / levels to 1."""
+    schedule = Cosine()
+    times = [k / levels for k in range(levels + 1)]
+    steps = [transition(schedule, s, t) for s, t in pairwise(times)]
+    return [(float(a), float(b)) for a, b in steps]
 
 
 def build_autoencoder(

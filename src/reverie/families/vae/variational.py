@@ -60,6 +60,7 @@ class Variational(TrainedModel):
     observation: p(x | z) of each number, with `bias`, (..., P), beside what the decoder says; beta: weight of the KL;
     free_bits: nats that each latent number may tell without cost; kl_warmup: the share of a training in which the weight of
     the KL rises to beta; importance: draws for each datum in training, whose bound is trained if there are several.
+    centre: the mean of the training data, which an encoder need not learn.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Variational(TrainedModel):
         super().__init__()
         self.observation, self.codec, self.shape, self.label_count = observation, codec, shape, labels
         self.beta, self.free_bits, self.kl_warmup, self.importance = beta, free_bits, kl_warmup, importance
+        self.centre = nn.Buffer(torch.zeros(shape))
         self.bias = nn.Parameter(torch.zeros(*shape, observation.parameters))
         self.size, self.done = math.prod(shape), 1.0
 
@@ -95,6 +97,7 @@ class Variational(TrainedModel):
     def begin(self, data: Dataset) -> None:
         """Let the decoder begin with what is true of each number alone."""
         x = self.codec.encode(data.some(BEGIN_DATA))
+        self.centre.copy_(x.mean(0))
         self.bias.copy_(self.observation.begin(x).to(self.bias))
 
     def reach(self, fraction: float) -> None:
