@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from reverie.diffusion.likelihood.bound import bound
 from reverie.diffusion.process import transition
 from reverie.diffusion.schedules import SCHEDULES
 from reverie.families.vae.hierarchy import HVAE, LinearMHVAE, MarkovHVAE
+from reverie.families.vae.networks import Dense
 from reverie.families.vae.observation import OBSERVATIONS, Gaussian
 from reverie.families.vae.settings import fixed_chain
 from reverie.families.vae.variational import Variational
@@ -30,7 +31,17 @@ from reverie.nets import NETWORKS
 POINTS: dict[str, Any] = {
     "observation": Gaussian(None), "codec": Standard([0.0] * 2, [1.0] * 2), "shape": (2,), "labels": 0,
 }  # fmt: skip
-MODELS = {"hvae": HVAE, "mhvae": MarkovHVAE}
+
+
+def ladder(latents: tuple[int, ...], hidden: int, blocks: int, **options: Any) -> HVAE:
+    """A ladder of dense layers."""
+    shape, labels = options["shape"], options["labels"]
+    encoder = Dense(shape, (hidden,), hidden, blocks, labels)
+    decoder = Dense((hidden,), (*shape, options["observation"].parameters), hidden, blocks, labels)
+    return HVAE(encoder, decoder, latents, hidden, **options)
+
+
+MODELS: dict[str, Callable[..., Variational]] = {"hvae": ladder, "mhvae": MarkovHVAE}
 
 
 class Told(Noise):
@@ -106,7 +117,7 @@ def test_the_fixed_chain_preserves_variance_and_ends_in_noise() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_closed_terms_and_draws_have_the_same_mean(name: str) -> None:
     torch.manual_seed(0)
-    model: Variational = MODELS[name]((2, 2, 1), 16, 1, **POINTS).double()
+    model = MODELS[name]((2, 2, 1), 16, 1, **POINTS).double()
     for p in model.parameters():
         nn.init.normal_(p, std=0.3)
     x = torch.randn(4, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -139,11 +150,11 @@ def test_each_latent_of_a_ladder_knows_all_above_and_of_a_chain_its_neighbour_al
             found.append(level.prior.mean)
         return not torch.equal(*found)
 
-    ladder, chain = HVAE((2, 2, 2), 8, 0, **POINTS), MarkovHVAE((2, 2, 2), 8, 0, **POINTS)
+    rungs, chain = ladder((2, 2, 2), 8, 0, **POINTS), MarkovHVAE((2, 2, 2), 8, 0, **POINTS)
     with torch.no_grad():
-        for p in (*ladder.parameters(), *chain.parameters()):
+        for p in (*rungs.parameters(), *chain.parameters()):
             nn.init.normal_(p, std=0.5)
-        assert told_by_the_top(ladder, lowest=2, drawn=0)
+        assert told_by_the_top(rungs, lowest=2, drawn=0)
         assert not told_by_the_top(chain, lowest=0, drawn=2)  # z_3 is drawn last, after z_1 and z_2, which stay
 
 

@@ -110,10 +110,10 @@ def _digits8(points: int, seed: int, options: Options) -> Dataset:
     return images_dataset("digits8", pixels, torch.from_numpy(np.asarray(y, np.int64)), TEN, options, (), "digits8")
 
 
-def _places(options: Options) -> Iterator[Path]:
+def places(data_dir: Path | None) -> Iterator[Path]:
     """Yield the folders in which a person may have put data."""
-    if options.data_dir is not None:
-        yield options.data_dir
+    if data_dir is not None:
+        yield data_dir
     if os.environ.get("REVERIE_DATA"):
         yield expanded(os.environ["REVERIE_DATA"])
 
@@ -128,7 +128,7 @@ def _found_by_us(which: Idx) -> Iterator[Path]:
 
 def _idx(which: Idx) -> Loader:
     def load(points: int, seed: int, options: Options) -> Dataset:
-        for place in _places(options):
+        for place in places(options.data_dir):
             for folder in (*(place / name for name in which.folders), place):
                 pair = find_pair(folder)
                 if pair is not None:
@@ -149,7 +149,7 @@ def _download(which: Idx, options: Options) -> tuple[Path, Path]:
     try:
         images, labels = (fetch(remote, which.addresses, folder, options) for remote in remotes)
     except Unreachable as error:
-        place = next(_places(options), folder)
+        place = next(places(options.data_dir), folder)
         raise UserError(
             f"{which.name} is not on this machine and cannot be downloaded ({error}); put {', '.join(MNIST_FILES[:-1])} and "
             f"{MNIST_FILES[-1]} into {place} (or name their folder with --data-dir or $REVERIE_DATA)"
@@ -188,7 +188,7 @@ def cdb_dataset(paths: list[Path], name: str, source: str, options: Options) -> 
 
 def _hoda(points: int, seed: int, options: Options) -> Dataset:
     """Persian digits, from .cdb files that everyone has to get for themselves."""
-    for place in _places(options):
+    for place in places(options.data_dir):
         for folder in (place / "hoda", place):
             paths = cdb_files(folder)
             if paths:
@@ -201,7 +201,7 @@ def _hoda(points: int, seed: int, options: Options) -> Dataset:
 
 def _binarised(points: int, seed: int, options: Options) -> Dataset:
     """50,000 digits of MNIST, 28x28, black or white as Larochelle and Murray (2011) drew each pixel; in binarized_mnist.npz."""
-    for place in _places(options):
+    for place in places(options.data_dir):
         for folder in (place / "binarized-mnist", place):
             if (folder / BINARISED).is_file():
                 return read_array_file(folder / BINARISED, "binarized-mnist", options, ("train",))

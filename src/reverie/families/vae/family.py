@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 import torch
 from pydantic import ValidationError
@@ -30,8 +30,8 @@ from reverie.families.vae.settings import (
 )  # fmt: skip
 from reverie.families.vae.variational import Variational
 
-DENSE_MOST = 1024  # numbers of an image up to which dense layers are quicker than convolutions and as good
-BATCH, RATE = 128, 1e-3
+PATCHED_MOST = 4096  # numbers of an image, above which its latent is a map
+BATCH, RATE = 128, 2e-3
 Settings = TypeVar("Settings", bound=LatentSettings)
 Bounded = TypeVar("Bounded", bound=VariationalSettings)
 Levelled = TypeVar("Levelled", bound=HierarchySettings)
@@ -53,12 +53,13 @@ def decoder_for(codec: Spec) -> str:
 
 def network_for(shape: tuple[int, ...]) -> dict[str, Any]:
     """Return the networks for data of a shape."""
-    size = math.prod(shape)
     if len(shape) == 1:
-        return {"layers": "dense", "latent": min(size, 8), "hidden": 128, "blocks": 1}
-    if size <= DENSE_MOST:
-        return {"layers": "dense", "latent": min(40, size // 2), "hidden": 512 if size > 256 else 256, "blocks": 1}
-    return {"layers": "conv", "latent": 4}
+        return {"layers": "dense", "latent": min(shape[0], 8), "hidden": 128}
+    if math.prod(shape) > PATCHED_MOST:
+        return {"layers": "conv", "latent": 4}
+    patch = next((p for p in (2, 1) if shape[1] % (2 * p) == shape[2] % (2 * p) == 0 and min(shape[1:]) >= 8 * p), None)
+    flat = {"latent": max(1, min(32, math.prod(shape) // 4)), "hidden": 256}
+    return {"layers": "dense", **flat} if patch is None else {"layers": "patches", "patch": patch, **flat}
 
 
 class LatentFamily(Family[Settings]):
@@ -82,10 +83,10 @@ class LatentFamily(Family[Settings]):
 
     def reason(self, settings: Settings) -> str:
         """Say in one line what was chosen."""
-        each = ", ".join(map(str, settings.widths))
-        widths = {"linear": "", "dense": f" of width {settings.hidden}", "conv": f" of widths {each}"}
+        each = {"linear": "", "conv": f" of widths {', '.join(map(str, settings.widths))}"}
+        width = each.get(settings.layers, f" of width {settings.hidden}")
         what = "channels" if settings.layers == "conv" else "numbers"
-        return f"{self.name}: {settings.layers} networks{widths[settings.layers]} around a latent of {settings.latent} {what}"
+        return f"{self.name}: {settings.layers} networks{width} around a latent of {settings.latent} {what}"
 
     def read(self, table: Mapping[str, Any]) -> Settings:
         """Check settings."""
@@ -125,13 +126,15 @@ class HierarchyFamily(VariationalFamily[Levelled]):
     """A family whose models have several latents."""
 
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
-        """Return the same for dense layers, with smaller latents, of which there are several."""
+        """Return smaller latents, of which there are several, and none that is a map."""
         found = super().chosen(request, codec)
-        return {**found, "layers": "dense", "latent": min(found["latent"], 16)}
+        taken = get_args(self.settings.model_fields["layers"].annotation)
+        return {**found, "layers": found["layers"] if found["layers"] in taken else "dense", "latent": min(found["latent"], 16)}
 
     def reason(self, settings: Levelled) -> str:
         """Say in one line what was chosen."""
-        return f"{self.name}: {settings.levels} latents of {settings.latent} numbers, dense networks of width {settings.hidden}"
+        latents = f"{settings.levels} latents of {settings.latent} numbers"
+        return f"{self.name}: {latents}, {settings.layers} networks of width {settings.hidden}"
 
 
 class HVAEFamily(HierarchyFamily[HVAESettings]):

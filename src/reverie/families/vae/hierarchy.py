@@ -46,23 +46,21 @@ class HVAE(Variational):
 
     p(x, z) = p(x | z) prod_t p(z_t | z_>t) and q(z | x) = prod_t q(z_t | z_>t, x).  In this ladder (arXiv:1602.02282) the
     encoder looks at x once, from below, and the model goes down the rungs with what it says.  What is known on the way down
-    is a sum to which every latent adds, so that each knows all above it.  latents: their sizes, the topmost first; hidden,
-    blocks: of the dense layers.
+    is a sum to which every latent adds, so that each knows all above it.  encoder: (B, ...) -> (B, hidden); decoder:
+    (B, hidden) -> (B, ..., P); latents: their sizes, the topmost first.
     """
 
-    def __init__(self, latents: tuple[int, ...], hidden: int, blocks: int, **options: Any) -> None:
+    def __init__(self, encoder: nn.Module, decoder: nn.Module, latents: tuple[int, ...], hidden: int, **options: Any) -> None:
         super().__init__(**options)
-        outputs = (*self.shape, self.observation.parameters)
+        self.encoder, self.decoder = encoder, decoder
         self.top = nn.Parameter(torch.zeros(hidden))
         self.label = LabelEmbedding(self.label_count, hidden) if self.label_count else None
-        self.see = Dense(self.shape, (hidden,), hidden, blocks, self.label_count)
         self.look = nn.ModuleList(Residual(hidden) for _ in latents[1:])  # from each rung to the one above
         self.rungs = nn.ModuleList(Rung(hidden, latent) for latent in latents)
-        self.leave, self.outputs = nn.Linear(hidden, math.prod(outputs)), outputs
 
     def _seen(self, x: Tensor, cond: Tensor | None) -> list[Tensor]:
         """Return what the encoder says for each rung, the topmost first: (B, hidden) each."""
-        seen = [self.see(x - self.centre, cond)]
+        seen = [self.encoder(x - self.centre, cond)]
         for look in self.look:
             seen.append(look(seen[-1]))
         return [functional.silu(h) for h in reversed(seen)]
@@ -75,8 +73,7 @@ class HVAE(Variational):
         for rung, told in zip(self.rungs, seen, strict=True):
             level, known = rung(known, told, draw)
             levels.append(level)
-        y: Tensor = self.leave(functional.silu(known))
-        return levels, y.unflatten(1, self.outputs) + self.bias
+        return levels, self.decoder(functional.silu(known), cond) + self.bias
 
     def infer(self, x: Tensor, cond: Tensor | None, draw: Draw, copies: int = 1) -> tuple[Sequence[Level], Tensor]:
         """See `Variational.infer`."""

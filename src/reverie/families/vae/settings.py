@@ -19,11 +19,20 @@ from reverie.families.model import FamilySettings
 from reverie.families.vae.autoencoder import Autoencoder, DenoisingAutoencoder
 from reverie.families.vae.hierarchy import HVAE, Guesses, LinearMHVAE, MarkovHVAE
 from reverie.families.vae.model import VAE
-from reverie.families.vae.networks import ConvDecoder, ConvEncoder, Dense, Linear, conv_latent
+from reverie.families.vae.networks import (
+    ConvDecoder,
+    ConvEncoder,
+    Dense,
+    Linear,
+    PatchDecoder,
+    PatchEncoder,
+    Patches,
+    conv_latent,
+)  # fmt: skip
 from reverie.families.vae.observation import OBSERVATIONS
 from reverie.families.vae.variational import Variational
 
-Layers = Literal["linear", "dense", "conv"]
+Layers = Literal["linear", "dense", "patches", "conv"]
 Size = Annotated[int, Field(ge=1, le=8192)]
 Widths = Annotated[tuple[Annotated[int, Field(ge=4, le=1024)], ...], Field(min_length=1, max_length=8)]
 
@@ -31,14 +40,17 @@ Widths = Annotated[tuple[Annotated[int, Field(ge=4, le=1024)], ...], Field(min_l
 class LatentSettings(FamilySettings):
     """Networks to a latent and back.
 
-    layers: linear, one map each way; dense; or conv, whose latent is a map of so many channels; hidden, blocks: of dense
-    layers; widths: of convolutions, with the image halved between them.
+    layers: linear, one map each way; dense; patches, convolutions over a map of patches and dense layers to and from it; or
+    conv, whose latent is a map of so many channels.  hidden: width of dense layers; blocks: how many residual ones, dense or
+    of the map; patch: pixels of a patch's side, of which two side by side make a place of the map; widths: of convolutions,
+    with the image halved between them, or the first of them that of the map of patches.
     """
 
     layers: Layers = "dense"
     latent: Size = 40
     hidden: Size = 512
     blocks: Annotated[int, Field(ge=0, le=64)] = 1
+    patch: Annotated[int, Field(ge=1, le=64)] = 4
     widths: Widths = (32, 64, 64)
     codec: Annotated[Spec, spec_of(CODECS, "codec")]
 
@@ -60,22 +72,23 @@ class VAESettings(VariationalSettings):
 
 
 class HierarchySettings(VariationalSettings):
-    """Several latents of one size, of dense layers."""
+    """Several latents of one size."""
 
     levels: Annotated[int, Field(ge=2, le=64)] = 3
-    layers: Literal["dense"] = "dense"
 
 
 class HVAESettings(HierarchySettings):
     """A ladder of latents, each conditioned on all above."""
 
     name: Literal["hvae"] = "hvae"
+    layers: Literal["dense", "patches"] = "dense"
 
 
 class MHVAESettings(HierarchySettings):
     """A chain of latents; encoder: learned, or linear, which is diffusion: a fixed chain of the data's own size."""
 
     name: Literal["mhvae"] = "mhvae"
+    layers: Literal["dense"] = "dense"
     encoder: Literal["learned", "linear"] = "learned"
 
 
@@ -100,17 +113,20 @@ def latent_shape(settings: LatentSettings, shape: tuple[int, ...]) -> tuple[int,
 
 
 def networks(
-    settings: LatentSettings, shape: tuple[int, ...], labels: int, told: int, parameters: int
+    settings: LatentSettings, shape: tuple[int, ...], labels: int, latent: tuple[int, ...], told: int, parameters: int
 ) -> tuple[nn.Module, nn.Module]:
     """Make encoder, with `told` numbers for each of the latent, and decoder, with `parameters` for each of the data."""
-    latent = latent_shape(settings, shape)
+    inside = told * latent[0]
     if settings.layers == "conv":
-        encoder: nn.Module = ConvEncoder(shape[0], told * latent[0], settings.widths, labels)
+        encoder = ConvEncoder(shape[0], inside, settings.widths, labels)
         return encoder, ConvDecoder(latent[0], shape[0], parameters, settings.widths, labels)
     if settings.layers == "linear":
-        return Linear(shape, (told * latent[0],)), Linear(latent, (*shape, parameters))
-    size = settings.hidden, settings.blocks, labels
-    return Dense(shape, (told * latent[0],), *size), Dense(latent, (*shape, parameters), *size)
+        return Linear(shape, (inside,)), Linear(latent, (*shape, parameters))
+    if settings.layers == "patches":
+        size = Patches(settings.patch, settings.widths[0], settings.hidden, settings.blocks)
+        return PatchEncoder(shape, inside, size, labels), PatchDecoder(latent[0], shape, parameters, size, labels)
+    dense = settings.hidden, settings.blocks, labels
+    return Dense(shape, (inside,), *dense), Dense(latent, (*shape, parameters), *dense)
 
 
 def build_variational(settings: VariationalSettings, shape: tuple[int, ...], labels: int, seed: int) -> Variational:
@@ -125,13 +141,16 @@ def build_variational(settings: VariationalSettings, shape: tuple[int, ...], lab
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if not isinstance(settings, HierarchySettings):
-            return VAE(*networks(settings, shape, labels, 2, observation.parameters), latent, **options)
+            return VAE(*networks(settings, shape, labels, latent, 2, observation.parameters), latent, **options)
         if isinstance(settings, MHVAESettings) and settings.encoder == "linear":
             guess = Guesses(settings.levels, shape, *size, labels)
             decoder = Dense(shape, (*shape, observation.parameters), *size, labels)
             return LinearMHVAE(fixed_chain(settings.levels), guess, decoder, **options)
-        kind = MarkovHVAE if isinstance(settings, MHVAESettings) else HVAE
-        return kind(latent * settings.levels, *size, **options)
+        latents = latent * settings.levels
+        if isinstance(settings, MHVAESettings):
+            return MarkovHVAE(latents, *size, **options)
+        ends = networks(settings, shape, labels, (settings.hidden,), 1, observation.parameters)
+        return HVAE(*ends, latents, settings.hidden, **options)
 
 
 def fixed_chain(levels: int) -> list[tuple[float, float]]:
@@ -146,10 +165,11 @@ def build_autoencoder(
     settings: AutoencoderSettings | DenoisingSettings, shape: tuple[int, ...], labels: int, seed: int
 ) -> Autoencoder:
     """Make the autoencoder that settings describe, with weights drawn from the seed."""
+    latent = latent_shape(settings, shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        encoder, decoder = networks(settings, shape, 0, 1, 1)
-    parts = encoder, decoder, latent_shape(settings, shape), build(CODECS, settings.codec, "codec"), shape, labels
+        encoder, decoder = networks(settings, shape, 0, latent, 1, 1)
+    parts = encoder, decoder, latent, build(CODECS, settings.codec, "codec"), shape, labels
     if isinstance(settings, DenoisingSettings):
         return DenoisingAutoencoder(*parts, sigma=settings.sigma)
     return Autoencoder(*parts)
