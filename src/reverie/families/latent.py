@@ -21,4 +21,5 @@ def principal_angles(a: Tensor, b: Tensor) -> Tensor:
     a: (D, p); b: (D, q) with q <= p; returns (q,).
     """
     qa, qb = torch.linalg.qr(a.double())[0], torch.linalg.qr(b.double())[0]
-    return torch.linalg.svdvals(qb - qa @ (qa.T @ qb)).clamp(max=1).asin().flip(0)
+    sines: Tensor = torch.linalg.svdvals(qb - qa @ (qa.T @ qb))
+    return sines.clamp(max=1).asin().flip(0)

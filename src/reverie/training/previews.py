@@ -32,8 +32,11 @@ LABEL_ROWS, LABEL_COLUMNS = 20, 8
 
 def quickly(run: Run) -> Options:
     """Return the options of a quick drawing: few steps, of the model as it is, where it is drawn in steps at all."""
-    quick: Options = {"steps": STEPS, "autoguidance": 1.0}
-    return Options(**{key: value for key, value in quick.items() if key in run.config.model_family.options})
+    options = run.config.model_family.options
+    quick: Options = {"steps": STEPS} if "steps" in options else {}
+    if "autoguidance" in options:
+        quick["autoguidance"] = 1.0
+    return quick
 
 
 def draw(run: Run, n: int) -> Tensor:

@@ -105,17 +105,18 @@ class Autoencoder(TrainedModel):
             return codes.std(0, correction=0)
         covariance = torch.atleast_2d(codes.T.cov(correction=0))
         values, vectors = torch.linalg.eigh(covariance + FLOOR * covariance.diagonal().mean() * torch.eye(len(covariance)))
-        return vectors * values.clamp_min(0).sqrt()
+        root: Tensor = vectors * values.clamp_min(0).sqrt()
+        return root
 
     def drawn_codes(self, noise: Noise, cond: Tensor | None) -> Tensor:
         """Return codes of the Gaussian, one for each seed, of its label: (B, *latent)."""
         label = cond.to(self.device) if self.label_count and cond is not None else torch.zeros(len(noise.seeds)).long()
         eps = noise.like(torch.empty(len(noise.seeds), self.code_mean.shape[1], device=self.device))
         if self.code_spread.ndim == 2:
-            z = self.code_mean[label] + self.code_spread[label] * eps
+            apart = self.code_spread[label] * eps
         else:
-            z = self.code_mean[label] + (self.code_spread[label] @ eps[..., None])[..., 0]
-        return z.unflatten(1, self.latent)
+            apart = (self.code_spread[label] @ eps[..., None])[..., 0]
+        return (self.code_mean[label] + apart).reshape(-1, *self.latent)
 
     def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
         """Draw codes and decode them: there is one frame."""

@@ -49,8 +49,8 @@ class Dense(nn.Module):
         h = self.enter(x.flatten(1))
         if self.label is not None:
             h = h + self.label(cond)
-        out: Tensor = self.leave(functional.silu(self.blocks(functional.silu(h))))
-        return out.unflatten(1, self.outputs)
+        out: Tensor = self.leave(functional.silu(self.blocks(functional.silu(h)))).unflatten(1, self.outputs)
+        return out
 
 
 class Linear(nn.Module):
@@ -63,8 +63,8 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor, cond: Tensor | None = None) -> Tensor:
         """Return (B, *outputs); labels mean nothing here."""
-        out: Tensor = self.map(x.flatten(1))
-        return out.unflatten(1, self.outputs)
+        out: Tensor = self.map(x.flatten(1)).unflatten(1, self.outputs)
+        return out
 
 
 class MapResidual(nn.Module):
@@ -147,8 +147,10 @@ class PatchDecoder(nn.Module):
             h = h + self.label(cond)
         h = self.widen(functional.silu(h)).unflatten(1, self.map).contiguous(memory_format=torch.channels_last)
         h = functional.pixel_shuffle(self.twice(functional.silu(self.blocks(h))), 2)
-        y = functional.pixel_shuffle(self.leave(functional.silu(h)), self.patch)
-        return y.unflatten(1, (-1, self.parameters_each)).movedim(2, -1)
+        y: Tensor = functional.pixel_shuffle(self.leave(functional.silu(h)), self.patch).unflatten(
+            1, (-1, self.parameters_each)
+        )
+        return y.movedim(2, -1)
 
 
 class ConvEncoder(nn.Module):
@@ -188,8 +190,8 @@ class ConvDecoder(nn.Module):
         h, e = self.enter(z), self.label(cond)
         for k, block in enumerate(self.blocks):
             h = block(functional.pixel_shuffle(self.twice[k - 1](h), 2) if k else h, e)
-        out: Tensor = self.leave(functional.silu(self.norm(h)))
-        return out.unflatten(1, (-1, self.parameters_each)).movedim(2, -1)
+        out: Tensor = self.leave(functional.silu(self.norm(h))).unflatten(1, (-1, self.parameters_each))
+        return out.movedim(2, -1)
 
 
 def _block(width: int) -> Block:

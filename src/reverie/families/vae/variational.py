@@ -128,7 +128,8 @@ class Variational(TrainedModel):
 
     def _log_ratio(self, levels: Sequence[Level], copies: int) -> Tensor:
         """Return log p(z) - log q(z | x) of each draw: (B, copies)."""
-        return torch.stack([level.log_ratio() for level in levels]).sum(0).unflatten(0, (-1, copies))
+        each: Tensor = torch.stack([level.log_ratio() for level in levels]).sum(0).unflatten(0, (-1, copies))
+        return each
 
     @torch.no_grad()
     def log_weights(self, x: Tensor, cond: Tensor | None, seeds: Tensor, draws: int) -> Tensor:
