@@ -202,14 +202,14 @@ def lagging_average(p: Patient) -> Finding | None:
 
 def overfitting(p: Patient) -> Finding | None:
     """A held-out loss that rises, at some noise level, or a bound that rises, while that on training data falls."""
-    rows = [row for row in p.checked() if row.get("seen_levels") and (not p.unit or "seen" in row)]
+    by_level = not p.unit and any(row.get("seen_levels") for row in p.checked())
+    rows = [row for row in p.checked() if (row.get("seen_levels") if by_level else "seen" in row)]
     if len(rows) < 4:
         return None
-    levels = {
+    curves = {"the": ([row["held_out"] for row in rows], [row["seen"] for row in rows])} if not by_level else {
         f"at {level} the": ([row["held_out_levels"][k] for row in rows], [row["seen_levels"][k] for row in rows])
         for k, level in enumerate(NOISE_NAMES)
-    }
-    curves = {"the": ([row["held_out"] for row in rows], [row["seen"] for row in rows])} if p.unit else levels
+    }  # fmt: skip
     for where, (held, seen) in curves.items():
         best = min(range(len(held)), key=held.__getitem__)
         if best < len(held) - 2 and seen[-1] < seen[best] and gain(held[best], min(held[-2:]), p.unit) < -RISE:

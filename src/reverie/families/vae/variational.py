@@ -20,6 +20,7 @@ from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.likelihood.normal import Diagonal, summed
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
+from reverie.families.diffusion.levels import in_unit
 from reverie.families.model import DrawRequest, TrainedModel
 from reverie.families.vae.observation import Observation
 
@@ -126,6 +127,11 @@ class Variational(TrainedModel):
             return (weight * kl - explained[:, 0]) / self.size
         return -tightened(explained + weight * self._log_ratio(levels, self.importance)) / self.size
 
+    @property
+    def _log_cell(self) -> float:
+        """What makes a density of points in model units one in user units; levels have probabilities in either."""
+        return 0.0 if self.codec.levels is not None else self.codec.log_cell(self.shape)
+
     def _log_ratio(self, levels: Sequence[Level], copies: int) -> Tensor:
         """Return log p(z) - log q(z | x) of each draw: (B, copies)."""
         each: Tensor = torch.stack([level.log_ratio() for level in levels]).sum(0).unflatten(0, (-1, copies))
@@ -138,7 +144,6 @@ class Variational(TrainedModel):
             raise UserError(f"the importance-weighted bound needs at least 1 draw, got {draws}")
         z = self.codec.encode(x)
         check_data(z, self.codec.levels)
-        cell = 0.0 if self.codec.levels is not None else self.codec.log_cell(self.shape)
         rows, numbers = [], self.size * self.observation.parameters
         few = max(1, NUMBERS_AT_ONCE // (numbers * draws))  # data at once, and then draws: never by how many data there are
         for part in torch.arange(len(z)).split(few):
@@ -146,7 +151,7 @@ class Variational(TrainedModel):
             own = cond[part].to(z.device) if cond is not None else None
             for copies in _parts(draws, max(1, NUMBERS_AT_ONCE // (numbers * few))):
                 explained, levels = self.bound(z[part], own, _by_seed(noise, copies), copies)
-                found.append(explained + self._log_ratio(levels, copies) + cell)
+                found.append(explained + self._log_ratio(levels, copies) + self._log_cell)
             rows.append(torch.cat(found, 1))
         return torch.cat(rows)
 
@@ -168,9 +173,9 @@ class Variational(TrainedModel):
         explained, levels = self.bound(z, labels.to(self.device) if labels is not None else None, _by_seed(noise, 1))
         each = [level.kl().flatten(1).mean(0) for level in levels]
         kl, told = float(sum(k.sum() for k in each)), torch.cat([k > ACTIVE for k in each])
-        reconstruction = -float(explained.mean())
-        whole = (reconstruction + kl) / self.size
-        return {"held_out": whole, "kl": kl, "reconstruction": reconstruction, "active": float(told.float().mean())}
+        reconstruction = -float(explained.mean()) - self._log_cell
+        costs = in_unit(self.codec, self.shape, reconstruction + kl)
+        return {**costs, "kl": kl, "reconstruction": reconstruction, "active": float(told.float().mean())}
 
     @torch.no_grad()
     def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
