@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.measure import machine
-from benchmarks.small import HEAD, Bench, Split, divided
+from benchmarks.small import HEAD, Bench, divided
 from reverie.data import load_data
 from reverie.families.model import TrainedModel
 from reverie.training.learner import Learner
@@ -27,11 +27,11 @@ from reverie.training.prepare import prepare
 WARM, TIMED = 2, 6  # steps that are not timed, and those that are
 
 
-def seconds_a_step(split: Split, place: Path, options: dict[str, Any]) -> float:
+def seconds_a_step(data: str, place: Path, options: dict[str, Any]) -> float:
     """Return the time of the processor that a training step takes: loss, gradients, optimizer and average."""
-    training = prepare(str(split.folder), place, steps=1, overwrite=True, **options)
+    training = prepare(data, place, steps=1, overwrite=True, **options)
     learner: Learner = training.learner
-    source = batches(split.train, training.run.config.training.batch, 0)
+    source = batches(training.train, training.run.config.training.batch, 0)
     for k in range(WARM + TIMED):
         if k == WARM:
             begun = time.process_time()
@@ -63,7 +63,7 @@ def main() -> None:
         split = divided(data, len(data) * 9 // 10, Path(aside) / Path(given.data).name)
         for network in given.networks:
             options = {"network": network, "batch": given.batch, "augment": given.augment}
-            steps = max(1, round(given.cpu_seconds / seconds_a_step(split, Path(aside) / "timed", options)))
+            steps = max(1, round(given.cpu_seconds / seconds_a_step(str(split.folder), Path(aside) / "timed", options)))
             Bench(Path(aside), steps, given.count).trained(split, network, **options)
 
 

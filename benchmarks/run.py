@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.autoencoders import autoencoders
 from benchmarks.busy import busy
 from benchmarks.derivatives import derivatives
 from benchmarks.images import costs, quality, throughput
@@ -160,6 +161,7 @@ def main() -> None:
         "Training on a busy machine": busy(),
         "Colour images": ["Which network, which size and how long: [colour.md](colour.md), which takes hours to measure anew."],
         "Quality on MNIST": quality(),
+        "Autoencoders": autoencoders(),
         "Quality against network evaluations": evaluations(),
         "Sampling speed at equal quality": against_diffusers(),
         "Sampling in bfloat16": precision(),

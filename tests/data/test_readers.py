@@ -400,3 +400,19 @@ def test_a_number_of_points_that_cannot_be_is_refused_for_files_too(tmp_path: Pa
     (tmp_path / "a.csv").write_text("1,2\n3,4\n")
     with pytest.raises(UserError, match=f"at least 2 and at most 1,000,000,000, got {points}"):
         load_data(str(tmp_path / "a.csv"), points)
+
+
+def test_binarised_digits_are_black_or_white_and_only_those_to_train_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("REVERIE_DATA", raising=False)
+    drawn = np.random.default_rng(0).random((12, 28, 28)) < 0.3
+    np.savez_compressed(tmp_path / "binarized_mnist.npz", train=drawn[:9], valid=drawn[9:11], test=drawn[11:])
+    data = load_data("binarized-mnist", data_dir=tmp_path)
+    assert isinstance(data.x, torch.Tensor) and data.x.shape == (9, 1, 28, 28) and data.labels is None
+    assert np.array_equal(data.x[:, 0].numpy() == 255, drawn[:9]) and set(data.x.unique().tolist()) == {0, 255}
+    with pytest.raises(UserError, match="with an array `train` of images"):
+        load_data("binarized-mnist", data_dir=tmp_path / "other")
+    np.savez(tmp_path / "binarized_mnist.npz", test=drawn, valid=drawn)
+    with pytest.raises(UserError, match="holds test, valid"):
+        load_data("binarized-mnist", data_dir=tmp_path)

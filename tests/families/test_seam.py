@@ -20,14 +20,25 @@ from reverie.runs.folder import read_config
 from reverie.runs.run import Run, load
 from reverie.training.summary import verdict
 
+AUTOENCODERS = ("autoencoder", "denoising-autoencoder", "vae", "hvae", "mhvae")
+SLOW = [*(f"{name}-points" for name in ("autoencoder", "vae", "mhvae")), *(f"{name}-images" for name in AUTOENCODERS[1::2]),
+        "mhvae-images"]  # fmt: skip  # whose parts are those of others
 DATA: dict[str, tuple[str, dict[str, Any]]] = {"points": ("patterns", {"points": 300}), "images": ("digits8", {})}
-SHORT: dict[str, dict[str, Any]] = {"diffusion": {"steps": 40, "batch": 32}, "mixture": {"family": "mixture:components=2"}}
+FEW: dict[str, Any] = {"steps": 12, "batch": 32}
+SHORT: dict[str, dict[str, Any]] = {
+    "diffusion": {"steps": 40, "batch": 32}, "mixture": {"family": "mixture:components=2"},
+    **{name: {"family": f"{name}:hidden=32", **FEW} for name in AUTOENCODERS},
+}  # fmt: skip
 TINY = {"points": "mlp:hidden=16", "images": "unet:widths=[8,16],embedding_dim=16"}
 
 
-@pytest.fixture(
-    scope="module", params=[(name, kind) for name, family in FAMILIES.items() for kind in family.kinds], ids="-".join
-)
+def each() -> list[Any]:
+    """Return every family with each kind of data that it takes."""
+    pairs = [(name, kind) for name, family in FAMILIES.items() for kind in family.kinds]
+    return [pytest.param(pair, marks=[pytest.mark.slow] if "-".join(pair) in SLOW else [], id="-".join(pair)) for pair in pairs]
+
+
+@pytest.fixture(scope="module", params=each())
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A short run of each family on each kind of data that it takes."""
     name, kind = request.param

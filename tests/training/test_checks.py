@@ -367,6 +367,7 @@ ILL: dict[str, Callable[[Patient], Patient]] = {
     "dead_parameter": lambda p: replace(p, movement={"a": 0.1, "b": 0.0}),
     "noisy_previews": lambda p: seen_as(replace(p, rows=[report(k, 0.5 + 0.5 * (k == 0)) for k in range(9)]), grain=0.6),
     "empty_previews": lambda p: seen_as(p, blank=0.0),
+    "posterior_collapse": lambda p: replace(p, rows=[report(k, 1 / (k + 1), kl=0.001) for k in range(9)]),
     "lagging_average": lambda p: replace(p, rows=[report(k, 0.5 + 0.5 * (k == 0), raw_held_out=0.1) for k in range(9)]),
     "overfitting": lambda p: replace(
         p, rows=[report(k, 0.5 + 0.1 * abs(k - 3), seen_levels=[1 / (k + 1)] * 4) for k in range(9)]
@@ -381,3 +382,12 @@ def test_a_check_finds_its_illness_and_leaves_the_healthy_alone(name: str) -> No
     assert CHECKS[name](well()) is None
     found = CHECKS[name](ILL[name](well()))
     assert found is not None and found.check == name and found.what and found.advice
+
+
+def test_overfitting_is_found_where_the_loss_is_not_told_by_noise_level() -> None:
+    rows = [
+        {**report(k, 0.5 + 0.1 * abs(k - 3)), "held_out_levels": (), "seen_levels": (), "seen": 1 / (k + 1)} for k in range(9)
+    ]
+    found = CHECKS["overfitting"](replace(well(), rows=rows))
+    assert found is not None and found.since == 300 and found.what.startswith("the held-out loss rose from 0.5 to 1")
+    assert CHECKS["overfitting"](replace(well(), rows=[{**row, "held_out": 0.5} for row in rows])) is None

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from reverie.base.errors import UserError, pick, unknown
 
@@ -86,6 +86,17 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
         return TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=False))
     except PydanticUserError:  # a type that carries its own configuration
         return TypeAdapter(annotation)
+
+
+def spec_of(table: Mapping[str, Callable[..., Any]], what: str) -> BeforeValidator:
+    """Return the check that a spec names something of a table, with options that it takes; others are filled in."""
+
+    def whole(spec: Any) -> Spec:
+        if not isinstance(spec, Mapping):
+            raise ValueError(f"a {what} is a table with a name and options")
+        return complete(table, spec, what)
+
+    return BeforeValidator(whole)
 
 
 def build(table: Mapping[str, Callable[..., T]], spec: str | Mapping[str, Any], what: str) -> T:

@@ -141,6 +141,13 @@ def _training(
     augment: Annotated[
         str | None, named("augmentations", "Changes of training images, like flip,shift:share=0.2; auto, none", "--augment")
     ] = None,
+    beta: Annotated[float | None, typer.Option("--beta", help="Weight of the KL of a vae or hvae.")] = None,
+    free_bits: Annotated[
+        float | None, typer.Option("--free-bits", help="Nats that each latent number of a vae or hvae tells without cost.")
+    ] = None,
+    kl_warmup: Annotated[
+        float | None, typer.Option("--kl-warmup", help="Share of the training in which the weight of the KL rises to --beta.")
+    ] = None,
     start_from: Annotated[Path | None, typer.Option("--from", help="Begin with this run's weights.", metavar="RUN")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events as well.")] = False,

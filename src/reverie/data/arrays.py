@@ -28,11 +28,11 @@ X_KEYS = ("x", "images", "data", "x_train", "arr_0")
 Y_KEYS = ("y", "labels", "label", "y_train", "targets")
 
 
-def read_array_file(path: Path, name: str, options: Options) -> Dataset:
-    """Return the points or images of a .npy or .npz file."""
+def read_array_file(path: Path, name: str, options: Options, wanted: tuple[str, ...] = X_KEYS) -> Dataset:
+    """Return the points or images of a .npy or .npz file; wanted: names of the array, the first there is."""
     try:
         if path.suffix.lower() == ".npz":
-            x, labels = _read_npz(path)
+            x, labels = _read_npz(path, wanted)
         else:
             with path.open("rb") as file:
                 x, labels = read_npy(file, path.stat().st_size, str(path)), None
@@ -85,11 +85,11 @@ def _read_values(file: IO[bytes], needed: int) -> bytearray:
     return values
 
 
-def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+def _read_npz(path: Path, wanted: tuple[str, ...] = X_KEYS) -> tuple[np.ndarray, np.ndarray | None]:
     try:
         with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy").lower(): info for info in archive.infolist()}
-            x_key = next((key for key in X_KEYS if key in members), None)
+            x_key = next((key for key in wanted if key in members), None)
             y_key = next((key for key in Y_KEYS if key in members), None)
             rest = [key for key in members if key != y_key]
             x_key = x_key or (rest[0] if len(rest) == 1 else None)

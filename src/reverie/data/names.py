@@ -14,6 +14,7 @@ import torch
 
 from reverie.base.errors import UserError
 from reverie.base.files import expanded
+from reverie.data.arrays import read_array_file
 from reverie.data.cdb import read_cdb_files
 from reverie.data.dataset import Dataset
 from reverie.data.download import Remote, Unreachable, cache_folder, fetch
@@ -24,6 +25,7 @@ from reverie.data.toy import PATTERNS, TOYS, Maker, patterns
 POINTS_MOST = 10**9
 TEN = tuple(str(k) for k in range(10))
 FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle-boot")
+BINARISED = "binarized_mnist.npz"
 MNIST_FILES = tuple(f"{name}.gz" for name in (TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS))
 DEBIAN_FASHION = (
     Path("/usr/share/datasets/fashion-mnist"), Path("/usr/share/dataset-fashion-mnist"), Path("/usr/share/datasets/fashion"),
@@ -108,10 +110,10 @@ def _digits8(points: int, seed: int, options: Options) -> Dataset:
     return images_dataset("digits8", pixels, torch.from_numpy(np.asarray(y, np.int64)), TEN, options, (), "digits8")
 
 
-def _places(options: Options) -> Iterator[Path]:
+def places(data_dir: Path | None) -> Iterator[Path]:
     """Yield the folders in which a person may have put data."""
-    if options.data_dir is not None:
-        yield options.data_dir
+    if data_dir is not None:
+        yield data_dir
     if os.environ.get("REVERIE_DATA"):
         yield expanded(os.environ["REVERIE_DATA"])
 
@@ -126,7 +128,7 @@ def _found_by_us(which: Idx) -> Iterator[Path]:
 
 def _idx(which: Idx) -> Loader:
     def load(points: int, seed: int, options: Options) -> Dataset:
-        for place in _places(options):
+        for place in places(options.data_dir):
             for folder in (*(place / name for name in which.folders), place):
                 pair = find_pair(folder)
                 if pair is not None:
@@ -147,7 +149,7 @@ def _download(which: Idx, options: Options) -> tuple[Path, Path]:
     try:
         images, labels = (fetch(remote, which.addresses, folder, options) for remote in remotes)
     except Unreachable as error:
-        place = next(_places(options), folder)
+        place = next(places(options.data_dir), folder)
         raise UserError(
             f"{which.name} is not on this machine and cannot be downloaded ({error}); put {', '.join(MNIST_FILES[:-1])} and "
             f"{MNIST_FILES[-1]} into {place} (or name their folder with --data-dir or $REVERIE_DATA)"
@@ -186,7 +188,7 @@ def cdb_dataset(paths: list[Path], name: str, source: str, options: Options) -> 
 
 def _hoda(points: int, seed: int, options: Options) -> Dataset:
     """Persian digits, from .cdb files that everyone has to get for themselves."""
-    for place in _places(options):
+    for place in places(options.data_dir):
         for folder in (place / "hoda", place):
             paths = cdb_files(folder)
             if paths:
@@ -194,6 +196,18 @@ def _hoda(points: int, seed: int, options: Options) -> Dataset:
     raise UserError(
         "hoda may not be passed on, so it is not downloaded; get its .cdb files (Khosravi and Kabir 2007), put them into one "
         "folder, and name that folder with --data-dir or $REVERIE_DATA"
+    )
+
+
+def _binarised(points: int, seed: int, options: Options) -> Dataset:
+    """50,000 digits of MNIST, 28x28, black or white as Larochelle and Murray (2011) drew each pixel; in binarized_mnist.npz."""
+    for place in places(options.data_dir):
+        for folder in (place / "binarized-mnist", place):
+            if (folder / BINARISED).is_file():
+                return read_array_file(folder / BINARISED, "binarized-mnist", options, ("train",))
+    raise UserError(
+        f"binarized-mnist is not downloaded; put {BINARISED}, with an array `train` of images (N, 28, 28) of 0 and 1, into a"
+        " folder, and name that folder with --data-dir or $REVERIE_DATA"
     )
 
 
@@ -205,5 +219,6 @@ DATASETS: dict[str, Loader] = {
     "mnist": _idx(MNIST),
     "fashion": _idx(FASHION_MNIST),
     "hoda": _hoda,
+    "binarized-mnist": _binarised,
 }
-FROM_FILES = ("mnist", "fashion", "hoda")  # those of them whose files lie somewhere
+FROM_FILES = ("mnist", "fashion", "hoda", "binarized-mnist")  # those of them whose files lie somewhere

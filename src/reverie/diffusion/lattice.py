@@ -37,13 +37,7 @@ class LatticeDenoiser(NetDenoiser):
     @torch.no_grad()
     def begin(self, x0: Tensor) -> None:
         """Take the histogram of each place of data as its prior.  x0: (N, ...) in model units, on the levels."""
-        levels = len(self.values)
-        index = level_of(x0, levels).flatten(1)  # (N, D)
-        counts = torch.zeros(index.shape[1], levels, dtype=torch.float64, device=x0.device)
-        counts.scatter_add_(1, index.T, torch.ones_like(index.T, dtype=torch.float64))
-        whole = (counts.sum(0) + 1) / (counts.sum() + levels)
-        smooth = (counts + SMOOTHING * whole) / (len(x0) + SMOOTHING)
-        self.log_prior.copy_(smooth.log().reshape(self.log_prior.shape))
+        self.log_prior.copy_(log_histograms(x0, len(self.values)))
 
     def estimate(self, x: Tensor, t: Time, cond: Tensor | None, told: Tensor | None) -> Pair:
         """Return the posterior mean and the noise that belongs to it, and but in training the posterior variance."""
@@ -105,6 +99,15 @@ def _grouped(x: Tensor, groups: int) -> Tensor:
     count = -(-x.shape[-1] // size)
     padded: Tensor = functional.pad(x, (0, count * size - x.shape[-1])).unflatten(-1, (count, size))
     return padded
+
+
+def log_histograms(x0: Tensor, levels: int) -> Tensor:
+    """Return the logarithm of how often each place has each level, smoothed by all places: (..., K) float64.  x0: (N, ...)."""
+    index = level_of(x0, levels).flatten(1)  # (N, D)
+    counts = torch.zeros(index.shape[1], levels, dtype=torch.float64, device=x0.device)
+    counts.scatter_add_(1, index.T, torch.ones_like(index.T, dtype=torch.float64))
+    whole = (counts.sum(0) + 1) / (counts.sum() + levels)
+    return ((counts + SMOOTHING * whole) / (len(x0) + SMOOTHING)).log().reshape(*x0.shape[1:], levels)
 
 
 def _bumps(features: int, levels: int) -> Tensor:

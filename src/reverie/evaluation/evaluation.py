@@ -57,7 +57,7 @@ class Evaluation:
         found = {section.name: section.figures for section in self.sections}
         leads = found.get("quality", {}).get("leads")
         for key, row in sorted(HEADLINES.items(), key=lambda pair: pair[0] != leads):
-            figure = found.get(row.section, {}).get(row.key or key)
+            figure = row.of(found)
             if isinstance(figure, Mapping) and "value" in figure:
                 yield key, figure
 

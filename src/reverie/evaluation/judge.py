@@ -147,7 +147,7 @@ def faults(name: str, figures: Figures) -> tuple[str, ...]:
 
 def differences(found: Mapping[str, Figures]) -> list[str]:
     """Return the first figures that are worse than those of real data by more than the luck of so many, in words."""
-    rows = [(row, found.get(row.section, {}).get(row.key or key)) for key, row in HEADLINES.items()]
+    rows = [(row, row.of(found)) for row in HEADLINES.values()]
     known = [(row, figure) for row, figure in rows if figure is not None and {"floor", "error"} <= set(figure)]
 
     def worse(row: Headline, figure: Figures) -> bool:

@@ -68,7 +68,12 @@ class Headline:
     title: str
     better: str  # "low", "high" or "floor": the nearer to the figure of real data
     form: str = ".3g"
-    key: str = ""  # in the section's figures, if it is not the name
+    keys: tuple[str, ...] = ()  # in the section's figures, the first that is there, if it is not the name
+
+    def of(self, sections: Mapping[str, Mapping[str, Any]]) -> Any:
+        """Return the figure among those of all sections by name; None where it is not there."""
+        figures = sections.get(self.section, {})
+        return next((figures[key] for key in self.keys or (self.name,) if key in figures), None)
 
 
 HEADLINES: dict[str, Headline] = {
@@ -93,7 +98,7 @@ HEADLINES: dict[str, Headline] = {
         Headline("memory", "nearest", "distance to training data", "floor"),
         Headline("likelihood", "exact", "cost of held-out data", "low", ".3f"),
         Headline("likelihood", "dequantised", "cost of held-out data, dequantised", "low", ".3f"),
-        Headline("likelihood", "bound", "cost of held-out data, at most", "low", ".3f", "bound, continuous time"),
+        Headline("likelihood", "bound", "cost of held-out data, at most", "low", ".3f", ("bound, continuous time", "bound")),
         Headline("likelihood", "flow", "cost of held-out data, by the flow", "low", ".3f"),
     )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -10,6 +11,7 @@ from reverie.families.closed import Covariance
 from reverie.families.density import Density
 from reverie.families.fitted import FittedFamily
 from reverie.families.gaussian import GaussianModel
+from reverie.families.latent import check_latent
 from reverie.families.mixture import MixtureModel
 from reverie.families.model import FamilySettings
 from reverie.families.pca import PCAModel
@@ -83,4 +85,6 @@ class PCAFamily(FittedFamily[PCASettings]):
 
     def density(self, settings: PCASettings, shape: tuple[int, ...], labels: int, levels: int | None) -> Density:
         """Make the model."""
+        if settings.latent != "auto":
+            check_latent(settings.latent, math.prod(shape))
         return PCAModel(shape, labels, settings.latent, levels, settings.floor)

@@ -105,6 +105,14 @@ class TrainedModel(Model):
         """Set first weights that depend on the training data."""
         return
 
+    def reach(self, fraction: float) -> None:
+        """Note how much of the training is done, 0 to 1, before each step: for what changes on the way."""
+        return
+
+    def settle(self, data: Dataset) -> None:
+        """Work out what follows from the weights and the training data, before the model is looked at."""
+        return
+
     @abstractmethod
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
         """Return the training loss of each datum, (B,): a function of data, labels and seed alone."""

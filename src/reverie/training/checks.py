@@ -20,6 +20,7 @@ FLAT = 0.005  # gain in the held-out figure below which it has stopped
 PATIENCE = 4  # checks without improvement after which it has stopped
 LEARNED = 0.9  # of the first loss on training data, below which something of them was learned
 RANK = (0.6, 1.6)  # how near the share that a narrow network must miss a share must be to be explained by it
+NOTHING = 0.05  # nats of KL of a datum up to which a latent tells nothing of it
 SLOW = 0.25  # a fall over the last half of the steps up to which a loss near that share is taken to stand there
 NOISE_NAMES = ("the least noise", "little noise", "much noise", "the most noise")
 
@@ -171,6 +172,19 @@ def empty_previews(p: Patient) -> Finding | None:
     return None
 
 
+def posterior_collapse(p: Patient) -> Finding | None:
+    """Latents that tell nothing of the data, so that the decoder works alone."""
+    rows = [row for row in p.checked() if p.share(row) >= SETTLED and "kl" in row]
+    if len(rows) < 2 or any(row["kl"] > NOTHING for row in rows[-2:]):
+        return None
+    what = f"the latent tells {rows[-1]['kl']:.2g} nats of a datum, which is nothing: the decoder does without it"
+    if float(p.asked.get("beta", 1.0)) > 1:
+        return Finding("posterior_collapse", what, int(rows[-2]["i"]), "a KL that weighs too much", "leave --beta out",
+                       {"beta": None})  # fmt: skip
+    cause = "a KL that costs more than what the first latents tell is worth"
+    return Finding("posterior_collapse", what, int(rows[-2]["i"]), cause, "train with --free-bits 0.1", {"free_bits": "0.1"})
+
+
 def lagging_average(p: Patient) -> Finding | None:
     """Average weights that are worse than the raw ones."""
     rows = [row for row in p.checked() if p.share(row) >= SETTLED and "raw_held_out" in row]
@@ -188,14 +202,14 @@ def lagging_average(p: Patient) -> Finding | None:
 
 def overfitting(p: Patient) -> Finding | None:
     """A held-out loss that rises, at some noise level, or a bound that rises, while that on training data falls."""
-    rows = [row for row in p.checked() if row.get("seen_levels") and (not p.unit or "seen" in row)]
+    by_level = not p.unit and any(row.get("seen_levels") for row in p.checked())
+    rows = [row for row in p.checked() if (row.get("seen_levels") if by_level else "seen" in row)]
     if len(rows) < 4:
         return None
-    levels = {
+    curves = {"the": ([row["held_out"] for row in rows], [row["seen"] for row in rows])} if not by_level else {
         f"at {level} the": ([row["held_out_levels"][k] for row in rows], [row["seen_levels"][k] for row in rows])
         for k, level in enumerate(NOISE_NAMES)
-    }
-    curves = {"the": ([row["held_out"] for row in rows], [row["seen"] for row in rows])} if p.unit else levels
+    }  # fmt: skip
     for where, (held, seen) in curves.items():
         best = min(range(len(held)), key=held.__getitem__)
         if best < len(held) - 2 and seen[-1] < seen[best] and gain(held[best], min(held[-2:]), p.unit) < -RISE:
@@ -235,7 +249,7 @@ CHECKS: dict[str, Check] = {
     check.__name__: check
     for check in (
         data_range, constant_data, few_data, signal_left, not_learning, dead_parameter, noisy_previews, empty_previews,
-        lagging_average, overfitting, copies,
+        posterior_collapse, lagging_average, overfitting, copies,
     )
 }  # fmt: skip
 

@@ -55,6 +55,8 @@ def end_of(ending: float) -> float:
 def check_up(learner: Learner, train: Dataset, held_out: Dataset, seed: int) -> dict[str, Any]:
     """Return the figures of a check: of held-out data for average and raw weights, and of training data for the average."""
     average = learner.average.model
+    if isinstance(average, TrainedModel):
+        average.settle(train)
     seen = average.figures(train, seed)
     return {
         **average.figures(held_out, seed),
@@ -134,6 +136,7 @@ def fit(
         for optimizer in learner.optimizers:
             optimizer.param_groups[0]["lr"] = rate
             optimizer.zero_grad(set_to_none=True)
+        model.reach(fraction)
         losses = []
         for part in range(settings.accumulate):
             x, labels = next(loader)

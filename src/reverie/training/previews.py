@@ -32,7 +32,11 @@ LABEL_ROWS, LABEL_COLUMNS = 20, 8
 
 def quickly(run: Run) -> Options:
     """Return the options of a quick drawing: few steps, of the model as it is, where it is drawn in steps at all."""
-    return {"steps": STEPS, "autoguidance": 1.0} if "steps" in run.config.model_family.options else {}
+    options = run.config.model_family.options
+    quick: Options = {"steps": STEPS} if "steps" in options else {}
+    if "autoguidance" in options:
+        quick["autoguidance"] = 1.0
+    return quick
 
 
 def draw(run: Run, n: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -34,6 +35,33 @@ def kl_normal(squared: Tensor, of: float, to: float | Tensor) -> Tensor:
         return summed((squared + of) / to - 1 - (of / to).log()) / 2
     ratio = of / to
     return summed(squared) / (2 * to) + squared[0].numel() / 2 * (ratio - 1 - math.log(ratio))
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """Independent normals with means and the logarithms of their standard deviations: (B, ...) each, or what broadcasts."""
+
+    mean: Tensor
+    log_std: Tensor
+
+    def at(self, eps: Tensor) -> Tensor:
+        """Return mean + std eps: a draw through which gradients flow (arXiv:1312.6114, section 2.4).  eps: (..., B, ...)."""
+        return torch.addcmul(self.mean, self.log_std.exp(), eps)
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """Return log N(z; mean, std²) of each number in nats, of z's shape."""
+        return -((z - self.mean) * torch.exp(-self.log_std)).square() / 2 - self.log_std - math.log(2 * math.pi) / 2
+
+    def kl(self, to: Diagonal | None = None) -> Tensor:
+        """Return KL(this || to) of each number in nats; to: N(0, 1) if not given.
+
+        log(s2 / s1) + (s1² + (m1 - m2)²) / (2 s2²) - 1/2 (arXiv:1312.6114, appendix B).
+        """
+        if to is None:
+            return (self.mean.square() + torch.exp(2 * self.log_std) - 1) / 2 - self.log_std
+        wider = to.log_std - self.log_std
+        apart = ((self.mean - to.mean) * torch.exp(-to.log_std)).square()
+        return wider + (torch.exp(-2 * wider) + apart - 1) / 2
 
 
 def discretised(x: Tensor, mean: Tensor, variance: float, levels: int = 256) -> Tensor:

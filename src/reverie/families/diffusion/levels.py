@@ -11,6 +11,7 @@ from torch import Tensor
 
 from reverie.base.noise import mix_seed
 from reverie.data import Dataset, evaluated_at_once
+from reverie.data.codec import Codec
 from reverie.data.kind import Kind
 from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.lattice import LatticeDenoiser
@@ -100,14 +101,14 @@ def held_out_figures(model: Diffusion, data: Dataset, seed: int) -> dict[str, An
         return found
     integral = (1 - d.schedule.t_min) * float((squared * vlb / own).mean())
     nats = integral * math.prod(data.shape) + _ends(model, data, seed)
-    return found | in_unit(model, nats)
+    return found | in_unit(model.codec, model.shape, nats)
 
 
-def in_unit(model: Diffusion, nats: float) -> dict[str, Any]:
-    """Return what a datum costs in the unit in which it is told."""
-    if model.codec.levels is None:
+def in_unit(codec: Codec, shape: tuple[int, ...], nats: float) -> dict[str, Any]:
+    """Return what a datum costs in the unit in which it is told: bits/dim of levels, nats of real numbers."""
+    if codec.levels is None:
         return {"held_out": nats, "unit": "nats"}
-    return {"held_out": nats / (math.prod(model.shape) * math.log(2)), "unit": "bits/dim"}
+    return {"held_out": nats / (math.prod(shape) * math.log(2)), "unit": "bits/dim"}
 
 
 def _ends(model: Diffusion, data: Dataset, seed: int) -> float:

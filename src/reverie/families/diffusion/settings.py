@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from reverie.base.errors import UserError, pick
-from reverie.base.spec import Spec, build, complete, parse
+from reverie.base.spec import Spec, build, parse, spec_of
 from reverie.data.augment import AUGMENTATIONS, build_augment, told_entries
 from reverie.data.codec import CODECS
 from reverie.data.kind import kind_of
@@ -31,17 +30,6 @@ Purpose = Literal["pictures", "likelihood"]
 Spread = Literal["fixed", "learned"]
 
 
-def _of(table: Mapping[str, Callable[..., Any]], what: str) -> BeforeValidator:
-    """Return the check that a spec names something of a table, with options that it takes; others are filled in."""
-
-    def whole(spec: Any) -> Spec:
-        if not isinstance(spec, Mapping):
-            raise ValueError(f"a {what} is a table with a name and options")
-        return complete(table, spec, what)
-
-    return BeforeValidator(whole)
-
-
 class DiffusionSettings(FamilySettings):
     """Network, schedule and target, the units of the data, and what the loss is taken over."""
 
@@ -55,10 +43,10 @@ class DiffusionSettings(FamilySettings):
     times: str = "stratified"
     label_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
     autoguidance: Annotated[float, Field(ge=1, le=10)] = 1.0  # of samples when nothing is said; chosen when training ends
-    augment: tuple[Annotated[Spec, _of(AUGMENTATIONS, "augmentation")], ...] = Field(default=(), max_length=16)
-    codec: Annotated[Spec, _of(CODECS, "codec")]
-    schedule: Annotated[Spec, _of(SCHEDULES, "schedule")]
-    network: Annotated[Spec, _of(NETWORKS, "network")]
+    augment: tuple[Annotated[Spec, spec_of(AUGMENTATIONS, "augmentation")], ...] = Field(default=(), max_length=16)
+    codec: Annotated[Spec, spec_of(CODECS, "codec")]
+    schedule: Annotated[Spec, spec_of(SCHEDULES, "schedule")]
+    network: Annotated[Spec, spec_of(NETWORKS, "network")]
 
 
 def settings_of(family: FamilySettings) -> DiffusionSettings:

@@ -1,0 +1,186 @@
+"""Autoencoders: a network to a few numbers and one back, trained by squared error; and ones that undo noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie.base.errors import UserError
+from reverie.base.noise import Noise, image_seeds
+from reverie.data import Dataset
+from reverie.data.codec import Codec
+from reverie.data.kind import kind_of
+from reverie.diffusion.likelihood.flow import LogProb
+from reverie.diffusion.pair import Pair
+from reverie.diffusion.samplers import Frame
+from reverie.families.model import DrawRequest, TrainedModel
+
+FIGURE_DATA = 1024  # data, at most, of which held-out figures are the mean
+CODED = 4096  # training data, at most, whose codes are looked at
+FULL_MOST = 512  # numbers of a code up to which all their covariances are kept
+FLOOR = 1e-6  # of a code's variance, as a share of the mean
+MOST_STEPS, WALK = 100_000, 100  # steps of a walk, at most and when nothing is said
+
+
+class Autoencoder(TrainedModel):
+    """x -> centre + decoder(encoder(x - centre)) with the squared error as its loss, in model units for each number.
+
+    centre is the mean of the training data.  It has no density: to draw from it, codes are drawn of a Gaussian that has the
+    moments of the training data's codes, for each label (arXiv:1903.12436, section 3).  latent: the shape of a code, (c,) or
+    (c, h, w).  code_mean: (labels or 1, L); code_spread: (labels or 1, L, L), roots of covariances, or of large codes
+    (labels or 1, L), deviations.
+    """
+
+    def __init__(
+        self, encoder: nn.Module, decoder: nn.Module, latent: tuple[int, ...], codec: Codec, shape: tuple[int, ...], labels: int
+    ) -> None:
+        super().__init__()
+        self.encoder, self.decoder, self.latent, self.codec, self.shape = encoder, decoder, latent, codec, shape
+        self.label_count, numbers = labels, math.prod(latent)
+        groups = max(1, labels)
+        spread = (groups, numbers, numbers) if numbers <= FULL_MOST else (groups, numbers)
+        self.centre = nn.Buffer(torch.zeros(shape))
+        self.code_mean, self.code_spread = nn.Buffer(torch.zeros(groups, numbers)), nn.Buffer(torch.zeros(spread))
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return data in model units, by the codec."""
+        return self.codec.encode(x)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Return data in user units, by the codec."""
+        return self.codec.decode(z)
+
+    def begin(self, data: Dataset) -> None:
+        """Take the mean of the data, so that networks need not learn it."""
+        self.centre.copy_(self.codec.encode(data.some(CODED)).mean(0))
+
+    def rebuilt(self, x: Tensor) -> Tensor:
+        """Return centre + decoder(encoder(x - centre)).  x: (B, ...) in model units."""
+        return self._decoded(self._encoded(x))
+
+    def _encoded(self, x: Tensor) -> Tensor:
+        z: Tensor = self.encoder(x - self.centre)
+        return z
+
+    def _decoded(self, z: Tensor) -> Tensor:
+        decoded: Tensor = self.decoder(z)
+        return self.centre + decoded[..., 0]
+
+    def to_latent(self, x: Tensor) -> Tensor:
+        """Return the codes of data in user units: (B, *latent)."""
+        return self._encoded(self.codec.encode(x))
+
+    def from_latent(self, z: Tensor) -> Tensor:
+        """Return the data that codes stand for, in user units: (B, ...)."""
+        return self.codec.decode(self._decoded(z))
+
+    def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
+        """Return the squared error of each datum, for each of its numbers: (B,)."""
+        z = self.codec.encode(x)
+        return self._error(z, z)
+
+    def _error(self, seen: Tensor, truth: Tensor) -> Tensor:
+        return (self.rebuilt(seen) - truth).square().flatten(1).mean(1)
+
+    @torch.no_grad()
+    def settle(self, data: Dataset) -> None:
+        """Take the moments of the training data's codes; a label of fewer data than a code has numbers takes those of all."""
+        index = torch.arange(len(data))[:: -(-len(data) // CODED)]
+        x, labels = data.batch(index)
+        parts = [self.to_latent(part.to(self.device)).cpu() for part in x.split(256)]
+        codes = torch.cat(parts).flatten(1).double()
+        spread_of_all = self._spread(codes)
+        for label in range(len(self.code_mean)):
+            own = codes[labels == label] if labels is not None and self.label_count else codes
+            self.code_mean[label] = (own if len(own) else codes).mean(0).to(self.code_mean)
+            self.code_spread[label] = (self._spread(own) if len(own) > codes.shape[1] else spread_of_all).to(self.code_spread)
+
+    def _spread(self, codes: Tensor) -> Tensor:
+        """Return a root of the covariance of codes, (L, L), or their deviations, (L,)."""
+        if self.code_spread.ndim == 2:
+            return codes.std(0, correction=0)
+        covariance = torch.atleast_2d(codes.T.cov(correction=0))
+        values, vectors = torch.linalg.eigh(covariance + FLOOR * covariance.diagonal().mean() * torch.eye(len(covariance)))
+        root: Tensor = vectors * values.clamp_min(0).sqrt()
+        return root
+
+    def drawn_codes(self, noise: Noise, cond: Tensor | None) -> Tensor:
+        """Return codes of the Gaussian, one for each seed, of its label: (B, *latent)."""
+        label = cond.to(self.device) if self.label_count and cond is not None else torch.zeros(len(noise.seeds)).long()
+        eps = noise.like(torch.empty(len(noise.seeds), self.code_mean.shape[1], device=self.device))
+        if self.code_spread.ndim == 2:
+            apart = self.code_spread[label] * eps
+        else:
+            apart = (self.code_spread[label] @ eps[..., None])[..., 0]
+        return (self.code_mean[label] + apart).reshape(-1, *self.latent)
+
+    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+        """Draw codes and decode them: there is one frame."""
+        x = self._started(wanted, Noise(wanted.seeds))
+        yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))
+
+    @torch.no_grad()
+    def _started(self, wanted: DrawRequest, noise: Noise) -> Tensor:
+        if wanted.weights != (1.0,) or (wanted.cond is not None and wanted.cond.ndim > 1):
+            raise UserError("labels are composed by guidance, which this family does not have; give one label")
+        return self._decoded(self.drawn_codes(noise, wanted.cond))
+
+    @torch.no_grad()
+    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+        """Return the mean squared error of data that were not trained on."""
+        z = self.codec.encode(data.batch(torch.arange(min(len(data), FIGURE_DATA)))[0].to(self.device))
+        return {"held_out": float(self._error(z, z).mean())}
+
+    def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
+        """Refuse: an autoencoder has no density."""
+        raise UserError("an autoencoder has no density, so likelihoods cannot be told; train a vae")
+
+
+class DenoisingAutoencoder(Autoencoder):
+    """x -> decoder(encoder(x + sigma eps)), trained to give x (Vincent et al. 2008).
+
+    The best of all such r is E[x | x + sigma eps], so that r(y) - y = sigma² times the score of the noised data at y
+    (arXiv:1211.4246; Miyasawa 1961), and a walk x <- r(x + sigma eps) + sigma eps' draws of the data where sigma is small: it
+    is Langevin's with steps of sigma² (arXiv:1305.6663).  It begins where the plain autoencoder draws.
+    """
+
+    def __init__(self, *parts: Any, sigma: float) -> None:
+        super().__init__(*parts)
+        self.sigma = sigma
+
+    def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
+        """Return |x - r(x + sigma eps)|² / D of each datum, (B,); the noise is a function of the seed."""
+        z = self.codec.encode(x)
+        random = torch.Generator(z.device).manual_seed(seed)
+        eps = torch.randn(z.shape, generator=random, device=z.device, dtype=z.dtype)
+        return self._error(z + self.sigma * eps, z)
+
+    def score(self, y: Tensor) -> Tensor:
+        """Return (r(y) - y) / sigma², the score of the noised data: (B, ...) in model units."""
+        return (self.rebuilt(y) - y) / self.sigma**2
+
+    @torch.no_grad()
+    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+        """Return the mean squared error on data with noise, the same at every call."""
+        z = self.codec.encode(data.batch(torch.arange(min(len(data), FIGURE_DATA)))[0].to(self.device))
+        eps = Noise(image_seeds(seed, len(z))).like(z)
+        return {"held_out": float(self._error(z + self.sigma * eps, z).mean())}
+
+    @torch.no_grad()
+    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+        """Walk, and yield every step; the estimate of images is r without the noise that is added to go on."""
+        noise = Noise(wanted.seeds)
+        asked = wanted.options.get("steps")
+        steps = WALK if asked is None else asked
+        if not 1 <= steps <= MOST_STEPS:
+            raise UserError(f"the number of sampling steps must lie between 1 and {MOST_STEPS:,}, got {steps}")
+        x = self._started(wanted, noise)
+        for k in range(steps):
+            guess = self.rebuilt(x + self.sigma * noise.like(x))
+            x = guess + self.sigma * noise.like(x)
+            clean = guess if kind_of(self.shape) == "images" else x
+            yield Frame(k, steps, 0.0, x, Pair(clean, (x - clean) / self.sigma))

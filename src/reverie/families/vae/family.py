@@ -1,0 +1,193 @@
+"""Variational autoencoders as a family: what is planned for data and a budget, and what they can do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar, get_args
+
+import torch
+from pydantic import ValidationError
+
+from reverie.base.errors import UserError
+from reverie.base.spec import Spec, build, one_line
+from reverie.data.codec import CODECS, standard_spec
+from reverie.diffusion.plan import IMAGE_MINUTES, POINT_STEPS
+from reverie.families.diffusion.variational import FEW, codec_of
+from reverie.families.model import Family, FamilyPlan, Likelihood, PlanRequest
+from reverie.families.vae.autoencoder import Autoencoder
+from reverie.families.vae.settings import (
+    AutoencoderSettings,
+    DenoisingSettings,
+    HierarchySettings,
+    HVAESettings,
+    LatentSettings,
+    MHVAESettings,
+    VAESettings,
+    VariationalSettings,
+    build_autoencoder,
+    build_variational,
+)  # fmt: skip
+from reverie.families.vae.variational import Variational
+
+PATCHED_MOST = 4096  # numbers of an image, above which its latent is a map
+BATCH, RATE = 128, 2e-3
+Settings = TypeVar("Settings", bound=LatentSettings)
+Bounded = TypeVar("Bounded", bound=VariationalSettings)
+Levelled = TypeVar("Levelled", bound=HierarchySettings)
+
+
+def codec_for(request: PlanRequest) -> Spec:
+    """Return the units of the data: the levels that images have, points standardised."""
+    train = request.train
+    return codec_of(train) if train.kind == "images" else standard_spec(train.batch(torch.arange(len(train)))[0])
+
+
+def decoder_for(codec: Spec) -> str:
+    """Return the decoder for data of these units."""
+    levels = build(CODECS, codec, "codec").levels
+    if levels is None:
+        return "gaussian"
+    return "bernoulli" if levels == 2 else "categorical" if levels <= FEW else "logistic"
+
+
+def network_for(shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return the networks for data of a shape."""
+    if len(shape) == 1:
+        return {"layers": "dense", "latent": min(shape[0], 8), "hidden": 128}
+    if math.prod(shape) > PATCHED_MOST:
+        return {"layers": "conv", "latent": 4}
+    patch = next((p for p in (2, 1) if shape[1] % (2 * p) == shape[2] % (2 * p) == 0 and min(shape[1:]) >= 8 * p), None)
+    flat = {"latent": max(1, min(32, math.prod(shape) // 4)), "hidden": 256}
+    return {"layers": "dense", **flat} if patch is None else {"layers": "patches", "patch": patch, **flat}
+
+
+class LatentFamily(Family[Settings]):
+    """A family whose models have an encoder and a decoder, and learn by steps."""
+
+    can: ClassVar[frozenset[str]] = frozenset({"labels"})
+
+    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+        """Return settings for data where nothing else is asked for."""
+        return {"codec": codec, **network_for(request.train.shape)}
+
+    def plan(self, request: PlanRequest) -> FamilyPlan[Settings]:
+        """Choose networks, units and decoder for the data, and take what is asked for."""
+        wished = {key: value for key, value in request.wished.items() if value is not None}
+        settings = self.read({"name": self.name, **self.chosen(request, codec_for(request)), **wished})
+        length: dict[str, Any] = {"minutes": request.minutes, "steps": request.steps}
+        if request.minutes is None and request.steps is None:
+            length = {"minutes": IMAGE_MINUTES} if request.data.kind == "images" else {"steps": POINT_STEPS}
+        training = {"batch": BATCH, "learning_rate": RATE, **length, **request.training}
+        return FamilyPlan(settings, training, (self.reason(settings),))
+
+    def reason(self, settings: Settings) -> str:
+        """Say in one line what was chosen."""
+        each = {"linear": "", "conv": f" of widths {', '.join(map(str, settings.widths))}"}
+        width = each.get(settings.layers, f" of width {settings.hidden}")
+        what = "channels" if settings.layers == "conv" else "numbers"
+        return f"{self.name}: {settings.layers} networks{width} around a latent of {settings.latent} {what}"
+
+    def read(self, table: Mapping[str, Any]) -> Settings:
+        """Check settings."""
+        try:
+            return self.settings.model_validate(table)
+        except ValidationError as error:
+            raise UserError(f"cannot train like this: {one_line(error)}") from None
+
+    def agrees(self, settings: Settings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
+        """Tell whether an option, as it was given, is what settings have already."""
+        return bool(getattr(self.read({**settings.model_dump(), key: value}), key) == getattr(settings, key))
+
+
+class VariationalFamily(LatentFamily[Bounded]):
+    """A family whose models bound the likelihood."""
+
+    likelihood: ClassVar[Likelihood] = "lower bound"
+
+    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+        """Return networks, units, and the decoder for them."""
+        return {**super().chosen(request, codec), "decoder": decoder_for(codec)}
+
+    def build(self, settings: Bounded, shape: tuple[int, ...], labels: int, seed: int) -> Variational:
+        """Make the model."""
+        return build_variational(settings, shape, labels, seed)
+
+
+class VAEFamily(VariationalFamily[VAESettings]):
+    """Variational autoencoders."""
+
+    name = "vae"
+    summary = "A variational autoencoder (arXiv:1312.6114): a Gaussian encoder, and a decoder for the levels of the data."
+    settings = VAESettings
+
+
+class HierarchyFamily(VariationalFamily[Levelled]):
+    """A family whose models have several latents."""
+
+    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+        """Return smaller latents, of which there are several, and none that is a map."""
+        found = super().chosen(request, codec)
+        taken = get_args(self.settings.model_fields["layers"].annotation)
+        return {**found, "layers": found["layers"] if found["layers"] in taken else "dense", "latent": min(found["latent"], 16)}
+
+    def reason(self, settings: Levelled) -> str:
+        """Say in one line what was chosen."""
+        latents = f"{settings.levels} latents of {settings.latent} numbers"
+        return f"{self.name}: {latents}, {settings.layers} networks of width {settings.hidden}"
+
+
+class HVAEFamily(HierarchyFamily[HVAESettings]):
+    """Ladders."""
+
+    name = "hvae"
+    summary = "A hierarchical VAE, the ladder of arXiv:1602.02282: several latents, each conditioned on all above."
+    settings = HVAESettings
+
+
+class MHVAEFamily(HierarchyFamily[MHVAESettings]):
+    """Chains."""
+
+    name = "mhvae"
+    summary = "A Markovian hierarchical VAE: each latent knows its neighbour alone; with encoder=linear it is diffusion."
+    settings = MHVAESettings
+
+
+def pixels(request: PlanRequest) -> Spec:
+    """Return units in which a squared error means something: pixels from -1 to 1, points standardised."""
+    return {"name": "pixels"} if request.train.kind == "images" else codec_for(request)
+
+
+class AutoencoderFamily(LatentFamily[AutoencoderSettings]):
+    """Autoencoders."""
+
+    name = "autoencoder"
+    summary = "An autoencoder, linear, dense or of convolutions, with a Gaussian of its codes to draw from."
+    settings = AutoencoderSettings
+
+    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+        """Return networks and units; a latent of points that is smaller than they are."""
+        size = math.prod(request.train.shape)
+        smaller = {"latent": max(1, size // 2)} if len(request.train.shape) == 1 else {}
+        return {**super().chosen(request, pixels(request)), **smaller}
+
+    def build(self, settings: AutoencoderSettings, shape: tuple[int, ...], labels: int, seed: int) -> Autoencoder:
+        """Make the model."""
+        return build_autoencoder(settings, shape, labels, seed)
+
+
+class DenoisingFamily(LatentFamily[DenoisingSettings]):
+    """Autoencoders of noised data."""
+
+    name = "denoising-autoencoder"
+    summary = "An autoencoder that undoes noise (arXiv:1305.6663): what it changes is the score, by which a walk draws data."
+    options: ClassVar[Mapping[str, Any]] = {"steps": None}
+    settings = DenoisingSettings
+
+    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+        """Return networks and units."""
+        return super().chosen(request, pixels(request))
+
+    def build(self, settings: DenoisingSettings, shape: tuple[int, ...], labels: int, seed: int) -> Autoencoder:
+        """Make the model."""
+        return build_autoencoder(settings, shape, labels, seed)

@@ -1,0 +1,194 @@
+"""Hierarchies of latents: a ladder in which each knows all above it, and chains in which each knows the one above alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from reverie.diffusion.likelihood.normal import Diagonal
+from reverie.families.vae.model import diagonal
+from reverie.families.vae.networks import Dense, Residual
+from reverie.families.vae.variational import Draw, Level, Variational
+from reverie.nets.embedding import LabelEmbedding
+
+
+def _copied(x: Tensor | None, copies: int) -> Tensor | None:
+    return x.repeat_interleave(copies, 0) if x is not None and copies > 1 else x
+
+
+class Rung(nn.Module):
+    """One latent of a ladder: p(z | above), q(z | above, seen), and what is known with it.  above, seen: (B, hidden)."""
+
+    def __init__(self, hidden: int, latent: int) -> None:
+        super().__init__()
+        self.prior, self.posterior = nn.Linear(hidden, 2 * latent), nn.Linear(2 * hidden, 2 * latent)
+        self.tell, self.mix = nn.Linear(latent, hidden), Residual(hidden)
+        nn.init.zeros_(self.prior.weight)
+        nn.init.zeros_(self.prior.bias)  # N(0, 1) at first
+
+    def forward(self, above: Tensor, seen: Tensor | None, draw: Draw) -> tuple[Level, Tensor]:
+        """Draw z, of the prior where nothing is seen, and return it and what is known from here on: (B, hidden)."""
+        known = functional.silu(above)
+        p = diagonal(self.prior(known))
+        q = p if seen is None else diagonal(self.posterior(torch.cat([known, seen], 1)))
+        z = q.at(draw(q.mean))
+        below: Tensor = self.mix(above + self.tell(z))
+        return Level(q, p, z), below
+
+
+class HVAE(Variational):
+    """A hierarchy z_T, ..., z_1 in which each latent is conditioned on all above it.
+
+    p(x, z) = p(x | z) prod_t p(z_t | z_>t) and q(z | x) = prod_t q(z_t | z_>t, x).  In this ladder (arXiv:1602.02282) the
+    encoder looks at x once, from below, and the model goes down the rungs with what it says.  What is known on the way down
+    is a sum to which every latent adds, so that each knows all above it.  encoder: (B, ...) -> (B, hidden); decoder:
+    (B, hidden) -> (B, ..., P); latents: their sizes, the topmost first.
+    """
+
+    def __init__(self, encoder: nn.Module, decoder: nn.Module, latents: tuple[int, ...], hidden: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.encoder, self.decoder = encoder, decoder
+        self.top = nn.Parameter(torch.zeros(hidden))
+        self.label = LabelEmbedding(self.label_count, hidden) if self.label_count else None
+        self.look = nn.ModuleList(Residual(hidden) for _ in latents[1:])  # from each rung to the one above
+        self.rungs = nn.ModuleList(Rung(hidden, latent) for latent in latents)
+
+    def _seen(self, x: Tensor, cond: Tensor | None) -> list[Tensor]:
+        """Return what the encoder says for each rung, the topmost first: (B, hidden) each."""
+        seen = [self.encoder(x - self.centre, cond)]
+        for look in self.look:
+            seen.append(look(seen[-1]))
+        return [functional.silu(h) for h in reversed(seen)]
+
+    def _down(self, seen: Sequence[Tensor | None], count: int, cond: Tensor | None, draw: Draw) -> tuple[list[Level], Tensor]:
+        known = self.top.expand(count, -1)
+        if self.label is not None:
+            known = known + self.label(cond)
+        levels = []
+        for rung, told in zip(self.rungs, seen, strict=True):
+            level, known = rung(known, told, draw)
+            levels.append(level)
+        return levels, self.decoder(functional.silu(known), cond) + self.bias
+
+    def infer(self, x: Tensor, cond: Tensor | None, draw: Draw, copies: int = 1) -> tuple[Sequence[Level], Tensor]:
+        """See `Variational.infer`."""
+        seen = [_copied(h, copies) for h in self._seen(x, cond)]
+        return self._down(seen, len(x) * copies, _copied(cond, copies), draw)
+
+    def dream(self, count: int, cond: Tensor | None, draw: Draw) -> Tensor:
+        """See `Variational.dream`."""
+        return self._down([None] * len(self.rungs), count, cond, draw)[1]
+
+
+class DrawnLevel(Level):
+    """A latent whose KL has no closed form, because the one above was drawn by it: estimated by the draw itself."""
+
+    def kl(self) -> Tensor:
+        """Return log q(z) - log p(z) of each number, whose mean over draws is what it costs: (B, ...)."""
+        assert self.prior is not None
+        return self.posterior.log_density(self.z) - self.prior.log_density(self.z)
+
+
+class MarkovHVAE(Variational):
+    """x <-> z_1 <-> ... <-> z_T, each conditioned on its neighbour alone.
+
+    p(x, z) = p(x | z_1) prod_t p(z_t | z_t+1) N(z_T; 0, 1) and q(z | x) = q(z_1 | x) prod_t q(z_t+1 | z_t).
+    latents: their sizes, z_1 first.
+    """
+
+    def __init__(self, latents: tuple[int, ...], hidden: int, blocks: int, **options: Any) -> None:
+        super().__init__(**options)
+        below, labels = [self.shape, *((n,) for n in latents[:-1])], self.label_count
+        self.latents = latents
+        self.up = nn.ModuleList(Dense(s, (2 * n,), hidden, blocks, labels) for s, n in zip(below, latents, strict=True))
+        downs = [(*self.shape, self.observation.parameters), *((2 * n,) for n in latents[:-1])]
+        self.down = nn.ModuleList(Dense((n,), s, hidden, blocks, labels) for n, s in zip(latents, downs, strict=True))
+
+    def infer(self, x: Tensor, cond: Tensor | None, draw: Draw, copies: int = 1) -> tuple[Sequence[Level], Tensor]:
+        """See `Variational.infer`."""
+        z, cond = x - self.centre, _copied(cond, copies)
+        posteriors, drawn = [], []
+        for k, up in enumerate(self.up):
+            told = up(z, cond if k or copies == 1 or cond is None else cond[::copies])
+            q = diagonal(told if k or copies == 1 else told.repeat_interleave(copies, 0))
+            z = q.at(draw(q.mean))
+            posteriors.append(q)
+            drawn.append(z)
+        priors = [diagonal(down(above, cond)) for down, above in zip(self.down[1:], drawn[1:], strict=True)]
+        levels: list[Level] = [DrawnLevel(q, p, z) for q, p, z in zip(posteriors, priors, drawn, strict=False)]
+        levels.append(Level(posteriors[-1], None, drawn[-1]))
+        return levels, self.down[0](drawn[0], cond) + self.bias
+
+    def dream(self, count: int, cond: Tensor | None, draw: Draw) -> Tensor:
+        """See `Variational.dream`."""
+        z = draw(torch.empty(count, self.latents[-1], device=self.device))
+        for down in reversed(self.down[1:]):
+            p = diagonal(down(z, cond))
+            z = p.at(draw(p.mean))
+        y: Tensor = self.down[0](z, cond) + self.bias
+        return y
+
+
+class LinearMHVAE(Variational):
+    """The chain whose encoder is fixed: q(z_t | z_t-1) = N(a_t z_t-1, b_t²), with latents of the data's own shape.
+
+    Then q(z_t | x) = N(A_t x, B_t²) and q(z_t-1 | z_t, x) are normals too, and with p(z_t-1 | z_t) = q(z_t-1 | z_t, guess of x)
+    the bound is that of diffusion: KL(q(z_T | x) || N(0, 1)) + sum_t KL(q(z_t-1 | z_t, x) || p(z_t-1 | z_t)) - log p(x | z_1)
+    (arXiv:2006.11239, eq. 5).  chain: (a_t, b_t) of each t from 1 on; guess: (z, t, cond) -> x; decoder: (z_1, cond) -> y.
+    """
+
+    def __init__(self, chain: Sequence[tuple[float, float]], guess: nn.Module, decoder: nn.Module, **options: Any) -> None:
+        super().__init__(**options)
+        self.chain, self.guess, self.decoder = list(chain), guess, decoder
+        self.marginals: list[tuple[float, float]] = []  # A_t, B_t
+        scale, variance = 1.0, 0.0
+        for a, b in self.chain:
+            scale, variance = a * scale, a**2 * variance + b**2
+            self.marginals.append((scale, math.sqrt(variance)))
+
+    def below(self, t: int, z: Tensor, x: Tensor) -> Diagonal:
+        """Return q(z_t-1 | z_t, x), by Bayes' rule: precisions add, and so do means times them."""
+        (a, b), (scale, std) = self.chain[t - 1], self.marginals[t - 2]
+        variance = 1 / (1 / std**2 + a**2 / b**2)
+        mean = variance * (scale / std**2 * x + a / b**2 * z)
+        return Diagonal(mean, torch.full_like(mean, math.log(variance) / 2))
+
+    def infer(self, x: Tensor, cond: Tensor | None, draw: Draw, copies: int = 1) -> tuple[Sequence[Level], Tensor]:
+        """See `Variational.infer`."""
+        x, cond = x.repeat_interleave(copies, 0), _copied(cond, copies)
+        scale, std = self.marginals[-1]
+        q = Diagonal(scale * x, torch.full_like(x, math.log(std)))
+        z = q.at(draw(x))
+        levels = [Level(q, None, z)]
+        for t in range(len(self.chain), 1, -1):
+            q, p = self.below(t, z, x), self.below(t, z, self.guess(z, t, cond))
+            z = q.at(draw(x))
+            levels.append(Level(q, p, z))
+        return levels, self.decoder(z, cond) + self.bias
+
+    def dream(self, count: int, cond: Tensor | None, draw: Draw) -> Tensor:
+        """See `Variational.dream`."""
+        z = draw(torch.empty(count, *self.shape, device=self.device))
+        for t in range(len(self.chain), 1, -1):
+            p = self.below(t, z, self.guess(z, t, cond))
+            z = p.at(draw(z))
+        y: Tensor = self.decoder(z, cond) + self.bias
+        return y
+
+
+class Guesses(nn.Module):
+    """A network for each t: (z, t, cond) -> x.  z, x: (B, ...)."""
+
+    def __init__(self, levels: int, shape: tuple[int, ...], hidden: int, blocks: int, labels: int) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(Dense(shape, shape, hidden, blocks, labels) for _ in range(levels - 1))
+
+    def forward(self, z: Tensor, t: int, cond: Tensor | None) -> Tensor:
+        """Return what x seems to be, t from 2 on."""
+        guess: Tensor = self.nets[t - 2](z, cond)
+        return guess

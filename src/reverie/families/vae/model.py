@@ -1,0 +1,61 @@
+"""The variational autoencoder (arXiv:1312.6114): one latent, standard normal, with a Gaussian encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie.diffusion.likelihood.normal import Diagonal
+from reverie.families.vae.variational import Draw, Level, Variational
+
+LOG_STD = (-8.0, 4.0)  # of a latent number
+
+
+def diagonal(told: Tensor) -> Diagonal:
+    """Return the normals that a network tells: means and log-deviations along the first dimension of each datum, halved."""
+    mean, log_std = told.chunk(2, 1)
+    return Diagonal(mean, log_std.clamp(*LOG_STD))
+
+
+class VAE(Variational):
+    """z ~ N(0, I), x ~ p(x | decoder(z)), q(z | x) = N(mean, std²) with both from the encoder.
+
+    encoder: (B, ...) -> (B, 2 c, ...), decoder: (B, c, ...) -> (B, ..., P); latent: the shape of z, (c,) or (c, h, w).
+    """
+
+    def __init__(self, encoder: nn.Module, decoder: nn.Module, latent: tuple[int, ...], **options: Any) -> None:
+        super().__init__(**options)
+        self.encoder, self.decoder, self.latent = encoder, decoder, latent
+
+    def posterior(self, x: Tensor, cond: Tensor | None = None) -> Diagonal:
+        """Return q(z | x).  x: (B, ...) in model units."""
+        return diagonal(self.encoder(x - self.centre, cond))
+
+    def told(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
+        """Return what the decoder says of each number: (B, ..., P)."""
+        told: Tensor = self.decoder(z, cond) + self.bias
+        return told
+
+    def infer(self, x: Tensor, cond: Tensor | None, draw: Draw, copies: int = 1) -> tuple[Sequence[Level], Tensor]:
+        """See `Variational.infer`."""
+        q = self.posterior(x, cond)
+        if copies > 1:
+            q = Diagonal(q.mean.repeat_interleave(copies, 0), q.log_std.repeat_interleave(copies, 0))
+            cond = cond.repeat_interleave(copies, 0) if cond is not None else None
+        z = q.at(draw(q.mean))
+        return [Level(q, None, z)], self.told(z, cond)
+
+    def dream(self, count: int, cond: Tensor | None, draw: Draw) -> Tensor:
+        """See `Variational.dream`."""
+        return self.told(draw(torch.empty(count, *self.latent, device=self.device)), cond)
+
+    def to_latent(self, x: Tensor, cond: Tensor | None = None) -> Tensor:
+        """Return the mean of q(z | x): (B, *latent).  x: (B, ...) in user units."""
+        return self.posterior(self.codec.encode(x), cond).mean
+
+    def from_latent(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
+        """Return E x given z in user units: (B, ...)."""
+        return self.codec.decode(self.observation.mean(self.told(z, cond)))

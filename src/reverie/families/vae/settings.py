@@ -1,0 +1,175 @@
+"""What a variational autoencoder is made of, as the table [family] of config.toml."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from reverie.base.spec import Spec, build, spec_of
+from reverie.data.codec import CODECS
+from reverie.diffusion.process import transition
+from reverie.diffusion.schedule import Cosine
+from reverie.families.latent import check_latent
+from reverie.families.model import FamilySettings
+from reverie.families.vae.autoencoder import Autoencoder, DenoisingAutoencoder
+from reverie.families.vae.hierarchy import HVAE, Guesses, LinearMHVAE, MarkovHVAE
+from reverie.families.vae.model import VAE
+from reverie.families.vae.networks import (
+    ConvDecoder,
+    ConvEncoder,
+    Dense,
+    Linear,
+    PatchDecoder,
+    PatchEncoder,
+    Patches,
+    conv_latent,
+)  # fmt: skip
+from reverie.families.vae.observation import OBSERVATIONS
+from reverie.families.vae.variational import Variational
+
+Layers = Literal["linear", "dense", "patches", "conv"]
+Size = Annotated[int, Field(ge=1, le=8192)]
+Widths = Annotated[tuple[Annotated[int, Field(ge=4, le=1024)], ...], Field(min_length=1, max_length=8)]
+
+
+class LatentSettings(FamilySettings):
+    """Networks to a latent and back.
+
+    layers: linear, one map each way; dense; patches, convolutions over a map of patches and dense layers to and from it; or
+    conv, whose latent is a map of so many channels.  hidden: width of dense layers; blocks: how many residual ones, dense or
+    of the map; patch: pixels of a patch's side, of which two side by side make a place of the map; widths: of convolutions,
+    with the image halved between them, or the first of them that of the map of patches.
+    """
+
+    layers: Layers = "dense"
+    latent: Size = 40
+    hidden: Size = 512
+    blocks: Annotated[int, Field(ge=0, le=64)] = 1
+    patch: Annotated[int, Field(ge=1, le=64)] = 4
+    widths: Widths = (32, 64, 64)
+    codec: Annotated[Spec, spec_of(CODECS, "codec")]
+
+
+class VariationalSettings(LatentSettings):
+    """p(x | z), and how the bound is trained; see `reverie.families.vae.variational`."""
+
+    decoder: Literal["bernoulli", "categorical", "logistic", "gaussian"]
+    beta: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    free_bits: Annotated[float, Field(ge=0, le=100)] = 0.0
+    kl_warmup: Annotated[float, Field(ge=0, le=1)] = 0.1
+    importance: Annotated[int, Field(ge=1, le=1000)] = 1
+
+
+class VAESettings(VariationalSettings):
+    """A variational autoencoder."""
+
+    name: Literal["vae"] = "vae"
+
+
+class HierarchySettings(VariationalSettings):
+    """Several latents of one size."""
+
+    levels: Annotated[int, Field(ge=2, le=64)] = 3
+
+
+class HVAESettings(HierarchySettings):
+    """A ladder of latents, each conditioned on all above."""
+
+    name: Literal["hvae"] = "hvae"
+    layers: Literal["dense", "patches"] = "dense"
+
+
+class MHVAESettings(HierarchySettings):
+    """A chain of latents; encoder: learned, or linear, which is diffusion: a fixed chain of the data's own size."""
+
+    name: Literal["mhvae"] = "mhvae"
+    layers: Literal["dense"] = "dense"
+    encoder: Literal["learned", "linear"] = "learned"
+
+
+class AutoencoderSettings(LatentSettings):
+    """An autoencoder."""
+
+    name: Literal["autoencoder"] = "autoencoder"
+
+
+class DenoisingSettings(LatentSettings):
+    """An autoencoder of noised data; sigma: of the noise, in model units."""
+
+    name: Literal["denoising-autoencoder"] = "denoising-autoencoder"
+    sigma: Annotated[float, Field(gt=0, le=100)] = 0.2
+
+
+def latent_shape(settings: LatentSettings, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the latent, or say why there is none that could be."""
+    found = conv_latent(shape, settings.latent, settings.widths) if settings.layers == "conv" else (settings.latent,)
+    check_latent(math.prod(found), math.prod(shape))
+    return found
+
+
+def networks(
+    settings: LatentSettings, shape: tuple[int, ...], labels: int, latent: tuple[int, ...], told: int, parameters: int
+) -> tuple[nn.Module, nn.Module]:
+    """Make encoder, with `told` numbers for each of the latent, and decoder, with `parameters` for each of the data."""
+    inside = told * latent[0]
+    if settings.layers == "conv":
+        encoder = ConvEncoder(shape[0], inside, settings.widths, labels)
+        return encoder, ConvDecoder(latent[0], shape[0], parameters, settings.widths, labels)
+    if settings.layers == "linear":
+        return Linear(shape, (inside,)), Linear(latent, (*shape, parameters))
+    if settings.layers == "patches":
+        size = Patches(settings.patch, settings.widths[0], settings.hidden, settings.blocks)
+        return PatchEncoder(shape, inside, size, labels), PatchDecoder(latent[0], shape, parameters, size, labels)
+    dense = settings.hidden, settings.blocks, labels
+    return Dense(shape, (inside,), *dense), Dense(latent, (*shape, parameters), *dense)
+
+
+def build_variational(settings: VariationalSettings, shape: tuple[int, ...], labels: int, seed: int) -> Variational:
+    """Make the model that settings describe, with weights drawn from the seed."""
+    codec = build(CODECS, settings.codec, "codec")
+    observation, latent = OBSERVATIONS[settings.decoder](codec.levels), latent_shape(settings, shape)
+    options: dict[str, Any] = {
+        "observation": observation, "codec": codec, "shape": shape, "labels": labels, "beta": settings.beta,
+        "free_bits": settings.free_bits, "kl_warmup": settings.kl_warmup, "importance": settings.importance,
+    }  # fmt: skip
+    size = settings.hidden, settings.blocks
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if not isinstance(settings, HierarchySettings):
+            return VAE(*networks(settings, shape, labels, latent, 2, observation.parameters), latent, **options)
+        if isinstance(settings, MHVAESettings) and settings.encoder == "linear":
+            guess = Guesses(settings.levels, shape, *size, labels)
+            decoder = Dense(shape, (*shape, observation.parameters), *size, labels)
+            return LinearMHVAE(fixed_chain(settings.levels), guess, decoder, **options)
+        latents = latent * settings.levels
+        if isinstance(settings, MHVAESettings):
+            return MarkovHVAE(latents, *size, **options)
+        ends = networks(settings, shape, labels, (settings.hidden,), 1, observation.parameters)
+        return HVAE(*ends, latents, settings.hidden, **options)
+
+
+def fixed_chain(levels: int) -> list[tuple[float, float]]:
+    """Return a_t and b_t of the steps of diffusion with the cosine schedule, at evenly spaced times from 1 / levels to 1."""
+    schedule = Cosine()
+    times = [k / levels for k in range(levels + 1)]
+    steps = [transition(schedule, s, t) for s, t in pairwise(times)]
+    return [(float(a), float(b)) for a, b in steps]
+
+
+def build_autoencoder(
+    settings: AutoencoderSettings | DenoisingSettings, shape: tuple[int, ...], labels: int, seed: int
+) -> Autoencoder:
+    """Make the autoencoder that settings describe, with weights drawn from the seed."""
+    latent = latent_shape(settings, shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        encoder, decoder = networks(settings, shape, 0, latent, 1, 1)
+    parts = encoder, decoder, latent, build(CODECS, settings.codec, "codec"), shape, labels
+    if isinstance(settings, DenoisingSettings):
+        return DenoisingAutoencoder(*parts, sigma=settings.sigma)
+    return Autoencoder(*parts)

@@ -1,0 +1,208 @@
+"""What models of latent variables share: the variational bound as a loss, by importance as a measurement, and sampling."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie.base.errors import UserError
+from reverie.base.noise import Noise, image_seeds
+from reverie.data import Dataset
+from reverie.data.codec import Codec
+from reverie.diffusion.likelihood.bound import check_data
+from reverie.diffusion.likelihood.flow import LogProb
+from reverie.diffusion.likelihood.normal import Diagonal, summed
+from reverie.diffusion.pair import Pair
+from reverie.diffusion.samplers import Frame
+from reverie.families.diffusion.levels import in_unit
+from reverie.families.model import DrawRequest, TrainedModel
+from reverie.families.vae.observation import Observation
+
+Draw = Callable[[Tensor], Tensor]  # standard normals of a tensor's shape, dtype and device
+FIGURE_DATA = 1024  # data, at most, of which held-out figures are the mean
+BEGIN_DATA = 4096  # training data, at most, that the first weights are told by
+MEASURED_DRAWS = 128  # of the latent, for each datum that is measured
+NUMBERS_AT_ONCE = 2**22  # that a decoder gives together when the likelihood is measured
+ACTIVE = 0.01  # nats of KL, on average over data, from which a latent number tells anything of them
+
+
+@dataclass(frozen=True)
+class Level:
+    """A latent of a batch: what the encoder and what the model alone say of it, and a draw of the former.  z: (B, ...)."""
+
+    posterior: Diagonal
+    prior: Diagonal | None  # None for N(0, 1)
+    z: Tensor
+
+    def kl(self) -> Tensor:
+        """Return KL(q || p) of each number, in closed form: (B, ...)."""
+        return self.posterior.kl(self.prior)
+
+    def log_ratio(self) -> Tensor:
+        """Return log p(z) - log q(z), whose mean over draws is minus the KL: (B,)."""
+        prior = Diagonal(torch.zeros_like(self.z), torch.zeros_like(self.z)) if self.prior is None else self.prior
+        return summed(prior.log_density(self.z) - self.posterior.log_density(self.z))
+
+
+def tightened(log_weights: Tensor) -> Tensor:
+    """Return log 1/K sum_k w_k, a bound that rises with K (arXiv:1509.00519, eq. 8): (B,).  log_weights: (B, K)."""
+    return log_weights.logsumexp(1) - math.log(log_weights.shape[1])
+
+
+class Variational(TrainedModel):
+    """p(x) = integral of p(x | z) p(z), with q(z | x) to bound it: log p(x) >= E_q [log p(x | z) + log p(z) - log q(z | x)].
+
+    observation: p(x | z) of each number, with `bias`, (..., P), beside what the decoder says; beta: weight of the KL;
+    free_bits: nats that each latent number may tell without cost; kl_warmup: the share of a training in which the weight of
+    the KL rises to beta; importance: draws for each datum in training, whose bound is trained if there are several.
+    centre: the mean of the training data, which an encoder need not learn.
+    """
+
+    def __init__(
+        self, observation: Observation, codec: Codec, shape: tuple[int, ...], labels: int, beta: float = 1.0,
+        free_bits: float = 0.0, kl_warmup: float = 0.0, importance: int = 1,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.observation, self.codec, self.shape, self.label_count = observation, codec, shape, labels
+        self.beta, self.free_bits, self.kl_warmup, self.importance = beta, free_bits, kl_warmup, importance
+        self.centre = nn.Buffer(torch.zeros(shape))
+        self.bias = nn.Parameter(torch.zeros(*shape, observation.parameters))
+        self.size, self.done = math.prod(shape), 1.0
+
+    @abstractmethod
+    def infer(self, x: Tensor, cond: Tensor | None, draw: Draw, copies: int = 1) -> tuple[Sequence[Level], Tensor]:
+        """Draw the latents of data, as many times each, and return them with what the decoder says: (B copies, ..., P).
+
+        x: (B, ...) in model units; the copies of a datum follow one another.
+        """
+
+    @abstractmethod
+    def dream(self, count: int, cond: Tensor | None, draw: Draw) -> Tensor:
+        """Draw latents of the model alone and return what the decoder says: (count, ..., P)."""
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return data in model units, by the codec."""
+        return self.codec.encode(x)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Return data in user units, by the codec."""
+        return self.codec.decode(z)
+
+    @torch.no_grad()
+    def begin(self, data: Dataset) -> None:
+        """Let the decoder begin with what is true of each number alone."""
+        x = self.codec.encode(data.some(BEGIN_DATA))
+        self.centre.copy_(x.mean(0))
+        self.bias.copy_(self.observation.begin(x).to(self.bias))
+
+    def reach(self, fraction: float) -> None:
+        """Note how much of the training is done, by which the weight of the KL rises."""
+        self.done = fraction
+
+    def bound(self, x: Tensor, cond: Tensor | None, draw: Draw, copies: int = 1) -> tuple[Tensor, Sequence[Level]]:
+        """Return log p(x | z) of each draw, (B, copies), and the latents.  x: (B, ...) in model units."""
+        self._check_labels(cond, len(x))
+        levels, y = self.infer(x, cond, draw, copies)
+        found = summed(self.observation.log_prob(x.repeat_interleave(copies, 0), y))
+        return found.unflatten(0, (-1, copies)), levels
+
+    def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
+        """Return what each datum costs at most, in nats for each dimension, (B,); draws are functions of the seed."""
+        z = self.codec.encode(x)
+        random = torch.Generator(z.device).manual_seed(seed)
+
+        def draw(like: Tensor) -> Tensor:
+            return torch.randn(like.shape, generator=random, device=like.device, dtype=like.dtype)
+
+        explained, levels = self.bound(z, cond, draw, self.importance)
+        weight = self.beta * min(1.0, self.done / self.kl_warmup) if self.kl_warmup else self.beta
+        if self.importance == 1:
+            kl = sum((summed(level.kl().clamp_min(self.free_bits)) for level in levels), explained.new_zeros(len(x)))
+            return (weight * kl - explained[:, 0]) / self.size
+        return -tightened(explained + weight * self._log_ratio(levels, self.importance)) / self.size
+
+    @property
+    def _log_cell(self) -> float:
+        """What makes a density of points in model units one in user units; levels have probabilities in either."""
+        return 0.0 if self.codec.levels is not None else self.codec.log_cell(self.shape)
+
+    def _log_ratio(self, levels: Sequence[Level], copies: int) -> Tensor:
+        """Return log p(z) - log q(z | x) of each draw: (B, copies)."""
+        each: Tensor = torch.stack([level.log_ratio() for level in levels]).sum(0).unflatten(0, (-1, copies))
+        return each
+
+    @torch.no_grad()
+    def log_weights(self, x: Tensor, cond: Tensor | None, seeds: Tensor, draws: int) -> Tensor:
+        """Return log p(x, z) - log q(z | x) of draws of z ~ q(z | x), in nats: (B, draws).  x: (B, ...) in user units."""
+        if draws < 1:
+            raise UserError(f"the importance-weighted bound needs at least 1 draw, got {draws}")
+        z = self.codec.encode(x)
+        check_data(z, self.codec.levels)
+        rows, numbers = [], self.size * self.observation.parameters
+        few = max(1, NUMBERS_AT_ONCE // (numbers * draws))  # data at once, and then draws: never by how many data there are
+        for part in torch.arange(len(z)).split(few):
+            noise, found = Noise(seeds[part]), []
+            own = cond[part].to(z.device) if cond is not None else None
+            for copies in _parts(draws, max(1, NUMBERS_AT_ONCE // (numbers * few))):
+                explained, levels = self.bound(z[part], own, _by_seed(noise, copies), copies)
+                found.append(explained + self._log_ratio(levels, copies) + self._log_cell)
+            rows.append(torch.cat(found, 1))
+        return torch.cat(rows)
+
+    def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor, draws: int = MEASURED_DRAWS) -> LogProb:
+        """Return the importance-weighted bound on log p(x) of each datum, in nats.
+
+        error: of each, sqrt(Var w / K) / E w by the spread of the weights.  seeds: (B,), one for each datum.
+        """
+        found = self.log_weights(x.to(self.device), cond, seeds, draws)
+        weights = torch.exp(found - found.amax(1, keepdim=True))
+        error = weights.std(1) / (weights.mean(1) * math.sqrt(draws)) if draws > 1 else torch.full_like(found[:, 0], math.nan)
+        return LogProb(tightened(found).cpu(), error.cpu(), draws, f"{draws} draws of the latent", self.size)
+
+    @torch.no_grad()
+    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+        """Return the bound on data, its two parts in nats for a datum, and the share of latent numbers that tell something."""
+        x, labels = data.batch(torch.arange(min(len(data), FIGURE_DATA)))
+        z, noise = self.codec.encode(x.to(self.device)), Noise(image_seeds(seed, len(x)))
+        explained, levels = self.bound(z, labels.to(self.device) if labels is not None else None, _by_seed(noise, 1))
+        each = [level.kl().flatten(1).mean(0) for level in levels]
+        kl, told = float(sum(k.sum() for k in each)), torch.cat([k > ACTIVE for k in each])
+        reconstruction = -float(explained.mean()) - self._log_cell
+        costs = in_unit(self.codec, self.shape, reconstruction + kl)
+        return {**costs, "kl": kl, "reconstruction": reconstruction, "active": float(told.float().mean())}
+
+    @torch.no_grad()
+    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+        """Draw at once: there is one frame."""
+        if wanted.weights != (1.0,) or (wanted.cond is not None and wanted.cond.ndim > 1):
+            raise UserError("labels are composed by guidance, which this family does not have; give one label")
+        noise = Noise(wanted.seeds)
+        cond = wanted.cond.to(self.device) if wanted.cond is not None else None
+        self._check_labels(cond, len(wanted.seeds))
+        y = self.dream(len(wanted.seeds), cond, noise.like)
+        x = self.observation.drawn(y, noise)
+        yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))
+
+    def _check_labels(self, cond: Tensor | None, count: int) -> None:
+        if self.label_count and (cond is None or len(cond) != count):
+            raise UserError(f"the model was trained with {self.label_count} labels, and needs one for each datum")
+
+
+def _by_seed(noise: Noise, copies: int) -> Draw:
+    """Return draws of which each datum has its own stream; the copies of a datum follow one another."""
+
+    def draw(like: Tensor) -> Tensor:
+        return noise.like(like.unflatten(0, (-1, copies))).flatten(0, 1)
+
+    return draw
+
+
+def _parts(whole: int, most: int) -> list[int]:
+    """Return whole numbers of at most `most` that add up to `whole`."""
+    return [min(most, whole - k) for k in range(0, whole, most)]
