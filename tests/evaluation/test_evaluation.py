@@ -27,7 +27,7 @@ def test_what_points_cost(spiral_run: Run) -> None:
     told: list[tuple[int, int]] = []
     section = likelihood_section(spiral_run, x, n=60, flow_n=20, steps=20, paths=4, on_progress=lambda *done: told.append(done))
     figures = section.figures
-    assert told[-1] == (3, 3) and len(section.pictures) == 1
+    assert told[-1] == (3, 3) and len(section.pictures) == 2
     assert figures["bound, 20 steps, 4 paths"]["n"] == figures["gain of 4 paths"]["n"] == 16
     assert figures["gain of 4 paths"]["value"] > 3 * figures["gain of 4 paths"]["error"] > 0
     assert any("With 4 paths for each of 16 data" in line for line in section.words)
