@@ -81,11 +81,11 @@ def of_variances(place: Path, steps: int, seeds: int) -> list[str]:
         f"{SAMPLES} samples to all real images in the space of pixels. One network under four variances; mean over seeds ±",
         "standard error.",
         "",
-        "| steps | " + " | ".join(f"{name}, bits/dim" for name in names) + " | " + " | ".join(names) + ", Fréchet |",
+        "| steps | " + " | ".join(f"{name}, {unit}" for unit in ("bits/dim", "Fréchet") for name in names) + " |",
         "|---" * (1 + 2 * len(names)) + "|",
     ]
     for n in LENGTHS:
-        row = [*(said(cost[n, name]) for name in names), *(said(apart[n, name]) for name in names)]
+        row = [*(said(cost[n, name]) for name in names), *(said(apart[n, name], 3) for name in names)]
         lines.append(f"| {n} | {' | '.join(row)} |")
     return lines
 
