@@ -38,7 +38,7 @@ def digits(trained: Callable[..., Run]) -> Run:
 
 @pytest.fixture(scope="module")
 def moons(trained: Callable[..., Run]) -> Run:
-    return trained("moons-likelihood", "moons", steps=60, points=1000, network="mlp:hidden=16", purpose="likelihood")
+    return trained("moons-likelihood", "moons", steps=200, points=1000, purpose="likelihood")
 
 
 @pytest.fixture(params=["digits", "moons"])
