@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
-from reverie.data import Dataset
+from reverie.data import Dataset, at_once
 from reverie.data.codec import Codec
+from reverie.data.dataset import spread
 from reverie.data.kind import kind_of
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.pair import Pair
@@ -21,6 +22,7 @@ from reverie.families.model import DrawRequest, TrainedModel
 
 FIGURE_DATA = 1024  # data, at most, of which held-out figures are the mean
 CODED = 4096  # training data, at most, whose codes are looked at
+LOOKED_AT = 128  # of them at a time
 FULL_MOST = 512  # numbers of a code up to which all their covariances are kept
 FLOOR = 1e-6  # of a code's variance, as a share of the mean
 MOST_STEPS, WALK = 100_000, 100  # steps of a walk, at most and when nothing is said
@@ -89,9 +91,9 @@ class Autoencoder(TrainedModel):
     @torch.no_grad()
     def settle(self, data: Dataset) -> None:
         """Take the moments of the training data's codes; a label of fewer data than a code has numbers takes those of all."""
-        index = torch.arange(len(data))[:: -(-len(data) // CODED)]
-        x, labels = data.batch(index)
-        parts = [self.to_latent(part.to(self.device)).cpu() for part in x.split(256)]
+        index = spread(len(data), at_once(self.shape, CODED))
+        labels = data.labels[index] if data.labels is not None else None
+        parts = [self.to_latent(data.batch(part)[0].to(self.device)).cpu() for part in index.split(LOOKED_AT)]
         codes = torch.cat(parts).flatten(1).double()
         spread_of_all = self._spread(codes)
         for label in range(len(self.code_mean)):
@@ -132,8 +134,16 @@ class Autoencoder(TrainedModel):
     @torch.no_grad()
     def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return the mean squared error of data that were not trained on."""
-        z = self.codec.encode(data.batch(torch.arange(min(len(data), FIGURE_DATA)))[0].to(self.device))
-        return {"held_out": float(self._error(z, z).mean())}
+        return {"held_out": self._mean_error(data, seed, 0.0)}
+
+    def _mean_error(self, data: Dataset, seed: int, sigma: float) -> float:
+        """Return the mean squared error on data with noise, the same at every call."""
+        total, count = 0.0, min(len(data), at_once(self.shape, FIGURE_DATA))
+        for part in torch.arange(count).split(LOOKED_AT):
+            z = self.codec.encode(data.batch(part)[0].to(self.device))
+            seen = z + sigma * Noise(image_seeds(seed, count)[part]).like(z) if sigma else z
+            total += float(self._error(seen, z).sum())
+        return total / count
 
     def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
         """Refuse: an autoencoder has no density."""
@@ -166,9 +176,7 @@ class DenoisingAutoencoder(Autoencoder):
     @torch.no_grad()
     def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return the mean squared error on data with noise, the same at every call."""
-        z = self.codec.encode(data.batch(torch.arange(min(len(data), FIGURE_DATA)))[0].to(self.device))
-        eps = Noise(image_seeds(seed, len(z))).like(z)
-        return {"held_out": float(self._error(z + self.sigma * eps, z).mean())}
+        return {"held_out": self._mean_error(data, seed, self.sigma)}
 
     @torch.no_grad()
     def frames(self, wanted: DrawRequest) -> Iterator[Frame]:

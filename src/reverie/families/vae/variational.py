@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
-from reverie.data import Dataset
+from reverie.data import Dataset, at_once
 from reverie.data.codec import Codec
 from reverie.diffusion.likelihood.bound import check_data
 from reverie.diffusion.likelihood.flow import LogProb
@@ -168,14 +168,18 @@ class Variational(TrainedModel):
     @torch.no_grad()
     def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return the bound on data, its two parts in nats for a datum, and the share of latent numbers that tell something."""
-        x, labels = data.batch(torch.arange(min(len(data), FIGURE_DATA)))
-        z, noise = self.codec.encode(x.to(self.device)), Noise(image_seeds(seed, len(x)))
-        explained, levels = self.bound(z, labels.to(self.device) if labels is not None else None, _by_seed(noise, 1))
-        each = [level.kl().flatten(1).mean(0) for level in levels]
-        kl, told = float(sum(k.sum() for k in each)), torch.cat([k > ACTIVE for k in each])
-        reconstruction = -float(explained.mean()) - self._log_cell
+        count = min(len(data), at_once(self.shape, FIGURE_DATA))
+        seeds, explained, told = image_seeds(seed, count), 0.0, list[Tensor]()
+        for part in torch.arange(count).split(max(1, NUMBERS_AT_ONCE // (self.size * self.observation.parameters))):
+            x, labels = data.batch(part)
+            cond = labels.to(self.device) if labels is not None else None
+            found, levels = self.bound(self.codec.encode(x.to(self.device)), cond, _by_seed(Noise(seeds[part]), 1))
+            explained += float(found.sum()) / count
+            told.append(torch.cat([level.kl().flatten(1).sum(0) for level in levels]) / count)
+        each = torch.stack(told).sum(0)  # nats of each latent number
+        kl, reconstruction = float(each.sum()), -explained - self._log_cell
         costs = in_unit(self.codec, self.shape, reconstruction + kl)
-        return {**costs, "kl": kl, "reconstruction": reconstruction, "active": float(told.float().mean())}
+        return {**costs, "kl": kl, "reconstruction": reconstruction, "active": float((each > ACTIVE).float().mean())}
 
     @torch.no_grad()
     def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
