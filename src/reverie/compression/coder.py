@@ -59,7 +59,9 @@ class ChainCoder:
     def __init__(self, model: Diffusion, grid: Tensor) -> None:
         models = _stream().model
         if model.codec.levels is None:
-            raise UserError("only images can be compressed, whose numbers have levels; this is a model of points")
+            raise UserError(
+                "only images can be compressed, whose numbers have levels; this is a model of points, or of an autoencoder's codes"
+            )
         self.model, self.denoiser, self.schedule = model, model.denoiser, model.denoiser.schedule
         self.levels, self.shape = model.codec.levels, model.shape
         self.times: list[float] = grid.flip(0).tolist()  # rising: from little noise to much

@@ -42,9 +42,10 @@ VARIANCE_STEPS = 20  # of the chain whose bound that is, where training is in co
 class Diffusion(TrainedModel):
     """A denoiser, the codec around it, and the way it is trained.
 
-    shape: that of one datum in user units.  label_dropout: how often a label is hidden in training, which is what
-    classifier-free guidance needs.  augment: how the data are changed in training.  labels: how many there are.  measure: what
-    an error costs.  likelihood: whether it is trained for that, and its figures are the bound and not the loss.
+    shape: that of one datum in user units; model_shape: in model units, which is what the denoiser sees.  label_dropout: how
+    often a label is hidden in training, which is what classifier-free guidance needs.  augment: how the data are changed in
+    training.  labels: how many there are.  measure: what an error costs.  likelihood: whether it is trained for that, and its
+    figures are the bound and not the loss.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Diffusion(TrainedModel):
         likelihood: bool = False,
     ) -> None:
         super().__init__()
-        self.denoiser, self.codec, self.shape = denoiser, codec, shape
+        self.denoiser, self.codec, self.shape, self.model_shape = denoiser, codec, shape, codec.model_shape(shape)
         self.weight, self.times, self.label_dropout, self.augment = weight, times, label_dropout, augment
         self.measure, self.likelihood = measure, likelihood
         self.label_count = labels
@@ -70,6 +71,11 @@ class Diffusion(TrainedModel):
     def kind(self) -> Kind:
         """What one datum is."""
         return kind_of(self.shape)
+
+    @property
+    def lossy(self) -> bool:
+        """Whether the codec gives data back only about as they were."""
+        return self.codec.lossy
 
     def encode(self, x: Tensor) -> Tensor:
         """Return data in model units, by the codec."""
@@ -90,19 +96,21 @@ class Diffusion(TrainedModel):
     def operations(self) -> int:
         """Return the floating-point operations of one evaluation of the network for one datum."""
         with FlopCounterMode(display=False) as counter:
-            self.denoiser(torch.zeros(1, *self.shape, device=self.device), 0.5)
+            self.denoiser(torch.zeros(1, *self.model_shape, device=self.device), 0.5)
         return int(counter.get_total_flops())
 
     def facts(self) -> dict[str, Any]:
         """Return the size of the network, the operations of an evaluation, and how the schedule ends."""
         alpha, sigma = self.denoiser.schedule(1.0)
-        parameters = sum(p.numel() for p in self.parameters())
-        return {"parameters": parameters, "operations": self.operations(), "schedule_end": {"alpha": alpha, "sigma": sigma}}
+        parameters, coded = sum(p.numel() for p in self.denoiser.parameters()), self.codec.described()
+        ends = {"alpha": alpha, "sigma": sigma}
+        found = {"parameters": parameters, "operations": self.operations(), "schedule_end": ends}
+        return {**found, "codec": coded} if coded else found
 
     def about(self) -> str:
         """Say how large the network is."""
         name = type(self.denoiser.net).__name__.lower().removeprefix("conditional")
-        parameters = sum(p.numel() for p in self.parameters())
+        parameters = sum(p.numel() for p in self.denoiser.parameters())
         return f"network: {name}, {parameters:,} parameters, {self.operations() / 1e6:,.1f} million operations"
 
     def warn(self) -> None:
@@ -218,7 +226,7 @@ class Diffusion(TrainedModel):
         denoise: Denoiser = Given(self.denoiser if guidance is None else guidance(self.denoiser), cond)
         if steer is not None:
             denoise = steer(denoise)
-        eps = noise.like(torch.empty(len(seeds), *self.shape, device=self.device))
+        eps = noise.like(torch.empty(len(seeds), *self.model_shape, device=self.device))
         t = float(grid[0])
         x = start(denoise.schedule, t, eps) if origin is None else Pair(origin, eps).mix(*denoise.schedule(t))
         yield from trajectory(denoise, sampler, x, grid, noise)
@@ -229,12 +237,12 @@ class Diffusion(TrainedModel):
         Of points it is a density for each unit of volume.  Of 8-bit images, x in [0, 1], it is that of the levels, estimated
         from below by dequantising each image once.  seeds: (B,), one for each datum.
         """
-        z, noise = self.codec.encode(x), Noise(seeds)
+        cell, z, noise = self.codec.log_cell(self.shape), self.codec.encode(x), Noise(seeds)
         if self.codec.levels is not None:
             check_data(z, self.codec.levels)
             z = dequantise(z, noise, self.codec.levels)
         found = log_prob(self.denoiser, z, noise, cond, probes=probes, tolerance=tolerance)
-        return replace(found, nats=found.nats + self.codec.log_cell(self.shape))
+        return replace(found, nats=found.nats + cell)
 
     def best_end(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> float:
         """Return the time at which the bound of these data is best left to decoding; x: (B, ...), seeds: (B,)."""
@@ -259,7 +267,8 @@ class Diffusion(TrainedModel):
                 "the optimal variance goes by how far estimates are off on training data; give error=run.mean_error()"
             )
         denoiser = self.denoiser if error is None or variance != "optimal" else Unsure(self.denoiser, error)
-        z, noise, levels = self.codec.encode(x), Noise(seeds), self.codec.levels
+        cell, levels = self.codec.log_cell(self.shape), self.codec.levels
+        z, noise = self.codec.encode(x), Noise(seeds)
         if grid is None:
             found = continuous_bound(denoiser, z, noise, cond, draws, levels, end=end)
         else:
@@ -267,4 +276,4 @@ class Diffusion(TrainedModel):
             found = bound(denoiser, z, times, noise, cond, variance, levels)
         if levels is not None:
             return found
-        return replace(found, reconstruction=found.reconstruction - self.codec.log_cell(self.shape))
+        return replace(found, reconstruction=found.reconstruction - cell)
