@@ -60,7 +60,7 @@ class ChainCoder:
         models = _stream().model
         if model.codec.levels is None:
             raise UserError(
-                "only images can be compressed, whose numbers have levels; this is a model of points, or of an autoencoder's codes"
+                "only images can be compressed, whose numbers have levels; this models points, or an autoencoder's codes"
             )
         self.model, self.denoiser, self.schedule = model, model.denoiser, model.denoiser.schedule
         self.levels, self.shape = model.codec.levels, model.shape

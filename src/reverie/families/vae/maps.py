@@ -11,23 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.base.errors import UserError
+from reverie.families.vae.networks import MapResidual
 from reverie.nets.unet import silent
 
 SMALL = 1e-3  # deviation of a component, as a share of the first one's, below which it is taken as that
 UNSURE = -3.0  # log-deviation of a code at first, whose own deviation is 1
-
-
-class Residual(nn.Module):
-    """h + conv(SiLU(conv(SiLU(h)))), which is h at first.  h: (B, width, h, w)."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(width, width, 3, padding=1), silent(nn.Conv2d(width, width, 3, padding=1))
-
-    def forward(self, h: Tensor) -> Tensor:
-        """Return (B, width, h, w)."""
-        out: Tensor = h + self.second(functional.silu(self.first(functional.silu(h))))
-        return out
 
 
 class Beside(nn.Module):
@@ -37,7 +25,7 @@ class Beside(nn.Module):
         super().__init__()
         self.linear, self.told = nn.Conv2d(inputs, outputs, 1), told
         self.enter = nn.Conv2d(inputs, width, 3, padding=1)
-        self.blocks = nn.Sequential(*(Residual(width) for _ in range(blocks)))
+        self.blocks = nn.Sequential(*(MapResidual(width) for _ in range(blocks)))
         self.leave = silent(nn.Conv2d(width, told * outputs, 3, padding=1))
 
     def forward(self, x: Tensor) -> Tensor:
