@@ -19,7 +19,6 @@ from reverie.base.errors import UserError
 from reverie.base.spec import build
 from reverie.data import load_data
 from reverie.families.diffusion.latent import ALL_CODECS, Latent, latent_spec, model_shape
-from reverie.families.diffusion.model import Diffusion
 from reverie.runs.folder import read_config
 from reverie.runs.run import Run
 from reverie.training.latent import LatentWish, autoencoder_for, patch_for
@@ -221,22 +220,6 @@ def test_it_is_chosen_from_96_pixels_on(shape: tuple[int, ...], wished: dict[str
 @pytest.mark.parametrize(("side", "patch"), [(8, 2), (16, 2), (32, 4), (64, 8), (128, 8), (256, 8), (100, 2), (50, None)])
 def test_patches_leave_a_map_that_can_be_halved(side: int, patch: int | None) -> None:
     assert patch_for((3, side, side)) == patch
-
-
-def test_a_codec_that_loses_much_is_a_finding(run: Run) -> None:
-    from reverie.training.checks import poor_codec
-    from reverie.training.patient import Patient
-
-    model = run.diffusion
-    assert isinstance(model, Diffusion)
-    rows = [{"i": 100, "fraction": 1.0, "seconds": 1.0, "loss": 1.0}]
-    patient = Patient(rows, model, torch.zeros(1, 3, 16, 16), "images")
-    kept = codec_of(run).lost.clone()
-    assert poor_codec(patient) is None
-    codec_of(run).lost.fill_(0.4)
-    found = poor_codec(patient)
-    codec_of(run).lost.copy_(kept)
-    assert found is not None and "40%" in found.what
 
 
 def test_a_hostile_config_is_refused(run: Run, tmp_path: Path) -> None:
