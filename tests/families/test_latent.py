@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,16 @@ import reverie
 from reverie import api
 from reverie.base.errors import UserError
 from reverie.base.spec import build
-from reverie.data import load_data
-from reverie.families.diffusion.latent import ALL_CODECS, Latent, latent_spec, model_shape
+from reverie.data import Dataset, load_data
+from reverie.evaluation.likelihood import likelihood_section
+from reverie.families.diffusion.latent import ALL_CODECS, Latent, autoencoder_of, latent_spec, model_shape
+from reverie.families.vae.settings import AutoencoderSettings
 from reverie.runs.folder import read_config
 from reverie.runs.run import Run
 from reverie.training.latent import LatentWish, autoencoder_for, patch_for
 from reverie.training.prepare import prepare
 
-TINY: dict[str, Any] = {"network": "unet:widths=[8,16],embedding_dim=16", "batch": 8, "steps": 9, "labels": "auto"}
+TINY: dict[str, Any] = {"network": "unet:widths=[8,16],embedding_dim=16", "batch": 8, "steps": 6}
 
 
 def pictures() -> tuple[np.ndarray, np.ndarray]:
@@ -61,7 +64,7 @@ def codec_of(run: Run) -> Latent:
 
 def test_both_parts_are_runs_and_share_the_steps(run: Run) -> None:
     inner = reverie.load(run.path / "codec")
-    assert (inner.config.family.name, inner.config.training.steps, run.config.training.steps) == ("autoencoder", 3, 6)
+    assert (inner.config.family.name, inner.config.training.steps, run.config.training.steps) == ("autoencoder", 2, 4)
     assert inner.sample(2).x.shape == (2, 16, 16, 3)
     own, theirs = codec_of(run).autoencoder.state_dict(), inner.model.state_dict()
     assert all(torch.equal(own[name], theirs[name]) for name in own if not name.startswith("code_"))
@@ -125,10 +128,16 @@ def test_restoring_goes_through_the_decoder(run: Run, data: Any) -> None:
     assert made.figures["residual"] < 0.7 * apart
 
 
-def test_evaluation_tells_no_likelihood(run: Run) -> None:
-    found = reverie.evaluate(run, 32, quick=True, features="pixels")
-    said = next(section for section in found.sections if section.name == "likelihood")
+def test_no_likelihood_is_told(run: Run, data: Any) -> None:
+    x = torch.from_numpy(data[0][:4]).movedim(-1, 1) / 255
+    said = likelihood_section(run, x, torch.from_numpy(data[1][:4]))
     assert "no likelihood of pixels" in said.figures["not_computable"]
+
+
+@pytest.mark.slow
+def test_evaluation_runs(run: Run) -> None:
+    found = reverie.evaluate(run, 32, quick=True, features="pixels")
+    assert any(section.name == "likelihood" for section in found.sections) and "KID" in str(found)
 
 
 def test_inspect_tells_how_well_images_are_given_back(run: Run) -> None:
@@ -144,7 +153,14 @@ def stopped(data: Any, path: Path, reports: int) -> None:
     reports_of.close()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("reports", "stage"), [(2, "autoencoder"), (3, "between"), (6, "diffusion")])
+@pytest.mark.parametrize(
+    ("reports", "stage"),
+    [
+        (1, "autoencoder"),
+        pytest.param(2, "between", marks=pytest.mark.slow),
+        pytest.param(4, "diffusion", marks=pytest.mark.slow),
+    ],
+)
 def test_going_on_in_either_part_changes_no_bit(run: Run, data: Any, tmp_path: Path, reports: int, stage: str) -> None:
     path = tmp_path / stage
     stopped(data, path, reports)
@@ -165,25 +181,24 @@ def test_nothing_is_left_where_nothing_was_learned(data: Any, tmp_path: Path) ->
 
 
 def test_a_codec_is_used_again(run: Run, data: Any, tmp_path: Path) -> None:
-    other = reverie.train(data, tmp_path / "other", codec=run.path, **TINY)
-    assert not (tmp_path / "other" / "codec").exists() and other.config.training.steps == 9
-    assert torch.equal(codec_of(other).mean, codec_of(run).mean)
+    with closing(prepare(data, tmp_path / "other", codec=run.path, **TINY)) as training:
+        assert training.first is None and training.run.config.training.steps == 6
+        assert torch.equal(codec_of(training.run).mean, codec_of(run).mean)
     small = (np.ascontiguousarray(data[0][:, :8, :8]), data[1])
-    with pytest.raises(UserError, match=r"is for 16x16.* holds .*8x8.* --size 16"):
-        reverie.train(small, tmp_path / "small", codec=run.path, **TINY)
-    mixture = reverie.train("patterns", tmp_path / "mixture", family="gaussian", points=100)
+    with pytest.raises(UserError, match=r"is for images of 16x16x3, and .* holds images of 8x8x3; .* --size 16"):
+        prepare(small, tmp_path / "small", codec=run.path, **TINY)
+    mixture = reverie.train("patterns", tmp_path / "gaussian", family="gaussian", points=100)
     with pytest.raises(UserError, match="no autoencoder"):
-        reverie.train(data, tmp_path / "wrong", codec=mixture.path, **TINY)
-    flat = {"family": "autoencoder:layers=dense,latent=4,hidden=8", "steps": 1, "batch": 8}
-    dense = reverie.train(data, tmp_path / "dense", **flat)  # type: ignore[arg-type]
+        prepare(data, tmp_path / "wrong", codec=mixture.path, **TINY)
+    assert not (tmp_path / "wrong").exists() and not (tmp_path / "small").exists()
+    dense = AutoencoderSettings(layers="dense", latent=4, hidden=8, codec={"name": "pixels"})
     with pytest.raises(UserError, match="are no maps"):
-        reverie.train(data, tmp_path / "wrong", codec=dense.path, **TINY)
-    assert not (tmp_path / "wrong").exists()
+        autoencoder_of(dense, (3, 16, 16))
 
 
 def test_it_can_be_trained_again_and_replaced(run: Run) -> None:
     again = api.settings_again(run.path)
-    assert again["latent"] is True and again["steps"] == 9
+    assert again["latent"] is True and again["steps"] == 6
     with pytest.raises(UserError, match="--no-latent"):
         reverie.illusion(run, "identity,rotate180")
 
@@ -209,7 +224,7 @@ def test_what_cannot_be_is_said(data: Any, tmp_path: Path) -> None:
      ((3, 128, 128), {"purpose": "likelihood"}, False)],
 )  # fmt: skip
 def test_it_is_chosen_from_96_pixels_on(shape: tuple[int, ...], wished: dict[str, Any], chosen: bool) -> None:
-    form = load_data(np.zeros((2, *shape[1:], shape[0]), np.uint8))
+    form = Dataset("images", torch.empty(2, *shape, dtype=torch.uint8, device="meta"), None, ())
     codec = LatentWish(None, wished).codec(form)
     assert (codec is not None) == chosen
     assert LatentWish(False, wished).codec(form) is None
@@ -231,3 +246,13 @@ def test_a_hostile_config_is_refused(run: Run, tmp_path: Path) -> None:
         with pytest.raises(UserError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             reverie.load(place) if read_config(place) else None
+
+
+def test_the_gallery_shows_it(run: Run, tmp_path: Path) -> None:
+    files = api.gallery("autoencoder", tmp_path / "shown", run=run)
+    assert [file.stem for file in files] == ["reconstructions", "codes", "interpolation", "spectrum"]
+    assert all(file.stat().st_size > 1000 for file in files)
+    with pytest.raises(UserError, match="shows autoencoders of images"):
+        api.gallery(
+            "autoencoder", tmp_path / "wrong", run=reverie.train("patterns", tmp_path / "g", family="gaussian", points=50)
+        )

@@ -11,11 +11,26 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.base.errors import UserError
-from reverie.families.vae.networks import MapResidual
 from reverie.nets.unet import silent
 
 SMALL = 1e-3  # deviation of a component, as a share of the first one's, below which it is taken as that
 UNSURE = -3.0  # log-deviation of a code at first, whose own deviation is 1
+
+
+class LocalResidual(nn.Module):
+    """h + conv(SiLU(conv(SiLU(h)))), which is h at first: without norms, so that a place knows its neighbours alone.
+
+    What is hidden elsewhere in an image must not change the code of what is known.  h: (B, width, h, w).
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(width, width, 3, padding=1), silent(nn.Conv2d(width, width, 3, padding=1))
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Return (B, width, h, w)."""
+        out: Tensor = h + self.second(functional.silu(self.first(functional.silu(h))))
+        return out
 
 
 class Beside(nn.Module):
@@ -25,7 +40,7 @@ class Beside(nn.Module):
         super().__init__()
         self.linear, self.told = nn.Conv2d(inputs, outputs, 1), told
         self.enter = nn.Conv2d(inputs, width, 3, padding=1)
-        self.blocks = nn.Sequential(*(MapResidual(width) for _ in range(blocks)))
+        self.blocks = nn.Sequential(*(LocalResidual(width) for _ in range(blocks)))
         self.leave = silent(nn.Conv2d(width, told * outputs, 3, padding=1))
 
     def forward(self, x: Tensor) -> Tensor:
