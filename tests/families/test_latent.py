@@ -187,9 +187,11 @@ def test_a_codec_is_used_again(run: Run, data: Any, tmp_path: Path) -> None:
     small = (np.ascontiguousarray(data[0][:, :8, :8]), data[1])
     with pytest.raises(UserError, match=r"is for images of 16x16x3, and .* holds images of 8x8x3; .* --size 16"):
         prepare(small, tmp_path / "small", codec=run.path, **TINY)
-    mixture = reverie.train("patterns", tmp_path / "gaussian", family="gaussian", points=100)
+    plain = reverie.train("patterns", tmp_path / "gaussian", family="gaussian", points=100)
     with pytest.raises(UserError, match="no autoencoder"):
-        prepare(data, tmp_path / "wrong", codec=mixture.path, **TINY)
+        prepare(data, tmp_path / "wrong", codec=plain.path, **TINY)
+    with pytest.raises(UserError, match="shows autoencoders of images"):
+        api.gallery("autoencoder", tmp_path / "wrong", run=plain)
     assert not (tmp_path / "wrong").exists() and not (tmp_path / "small").exists()
     dense = AutoencoderSettings(layers="dense", latent=4, hidden=8, codec={"name": "pixels"})
     with pytest.raises(UserError, match="are no maps"):
@@ -252,7 +254,3 @@ def test_the_gallery_shows_it(run: Run, tmp_path: Path) -> None:
     files = api.gallery("autoencoder", tmp_path / "shown", run=run)
     assert [file.stem for file in files] == ["reconstructions", "codes", "interpolation", "spectrum"]
     assert all(file.stat().st_size > 1000 for file in files)
-    with pytest.raises(UserError, match="shows autoencoders of images"):
-        api.gallery(
-            "autoencoder", tmp_path / "wrong", run=reverie.train("patterns", tmp_path / "g", family="gaussian", points=50)
-        )
