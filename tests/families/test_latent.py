@@ -20,6 +20,7 @@ from reverie.base.errors import UserError
 from reverie.base.spec import build
 from reverie.data import Dataset, load_data
 from reverie.evaluation.likelihood import likelihood_section
+from reverie.families import FAMILIES
 from reverie.families.diffusion.latent import ALL_CODECS, Latent, autoencoder_of, latent_spec, model_shape
 from reverie.families.vae.settings import AutoencoderSettings
 from reverie.runs.folder import read_config
@@ -232,6 +233,8 @@ def test_it_is_chosen_from_96_pixels_on(shape: tuple[int, ...], wished: dict[str
     assert LatentWish(False, wished).codec(form) is None
     if codec is not None:
         assert model_shape(codec, form.shape) == (16, shape[1] // 8, shape[2] // 8)
+        network = FAMILIES["diffusion"].network(form, 10.0, None, {**wished, "codec": codec})
+        assert network is not None and (network["channels"], network["height"]) == (16, shape[1] // 8)
 
 
 @pytest.mark.parametrize(("side", "patch"), [(8, 2), (16, 2), (32, 4), (64, 8), (128, 8), (256, 8), (100, 2), (50, None)])

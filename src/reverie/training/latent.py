@@ -157,4 +157,5 @@ def whole_length(config: Config) -> tuple[float | None, int | None]:
     """Return the minutes or steps of a run with those of its autoencoder, as they were asked for."""
     share = 1 - SHARE if has_own_codec(config) else 1.0
     minutes, steps = config.training.minutes, config.training.steps
-    return minutes / share if minutes is not None else None, round(steps / share) if steps is not None else None
+    whole = round(minutes / share, 9) if minutes is not None else None
+    return whole, round(steps / share) if steps is not None else None

@@ -23,7 +23,7 @@ from reverie.runs.run import Run, choose_device, load
 from reverie.training import checkpoints, start
 from reverie.training import tensorboard as events
 from reverie.training.claim import CODEC_FOLDER, check_own, sweep
-from reverie.training.latent import is_coded, is_finished, take_codec
+from reverie.training.latent import is_coded, is_finished, take_codec, whole_length
 from reverie.training.learner import Learner
 from reverie.training.trainer import Training
 
@@ -51,10 +51,15 @@ def _differences(config: Config, given: Mapping[str, Any]) -> list[str]:
     """Return how settings that were given differ from those of a run, a phrase each."""
     family, data = config.model_family, config.data
     kept: dict[str, Any] = {**config.training.model_dump(), **data.reading, **dict(config.family)}
+    kept |= {"latent_space": is_coded(config), **dict(zip(("minutes", "steps"), whole_length(config), strict=True))}
+    if config.codec is not None:
+        kept["codec"] = config.codec.run
     differing = []
     for key, value in given.items():
         if key == "family":
             same = parse(value)["name"] == family.name
+        elif key == "codec" and isinstance(value, str | Path):
+            same = str(Path(value).resolve()) in (kept["codec"], str(Path(str(kept["codec"])).parent))
         elif key in family.settings.model_fields:
             same = family.agrees(config.family, key, value, data.shape, len(data.labels))
         elif key in CHOSEN and value == "auto":
