@@ -117,16 +117,16 @@ def open_codec(path: str | Path) -> Run:
     return run
 
 
-def shared(minutes: float | None, steps: int | None, share: float) -> dict[str, Any]:
+def shared(minutes: float | None, steps: int | None, share: float) -> tuple[float | None, int | None]:
     """Return the part of a budget, in minutes or steps, that a stage gets."""
     if steps is not None:
-        return {"minutes": None, "steps": max(1, round(share * steps))}
-    return {"minutes": share * (IMAGE_MINUTES if minutes is None else minutes), "steps": None}
+        return None, max(1, round(share * steps))
+    return share * (IMAGE_MINUTES if minutes is None else minutes), None
 
 
 def codec_plan(shape: tuple[int, ...], minutes: float | None, steps: int | None) -> FamilyPlan[AutoencoderSettings]:
     """Return what is trained first, for its share of the budget."""
-    length = shared(minutes, steps, SHARE)
+    length = dict(zip(("minutes", "steps"), shared(minutes, steps, SHARE), strict=True))
     training = {"batch": BATCH, "learning_rate": RATE, **length}
     return FamilyPlan(autoencoder_for(shape), training, ())
 

@@ -139,13 +139,12 @@ def prepare(
         if steps > MOST_STEPS:
             raise UserError(f"{epochs:g} epochs of these data take {steps:,} steps; at most {MOST_STEPS:,} are made")
     tell = reading.get("on_progress") or silent
-    first, length = None, {"minutes": minutes, "steps": steps}
+    first, budget = None, (minutes, steps)
     if (codec := latent.codec(dataset)) is not None:
         wished = {**wished, "codec": codec}
         if coder is None:
-            first, length = codec_plan(dataset.shape, minutes, steps), shared(minutes, steps, 1 - SHARE)
-    about_training = {"seed": seed, "device": where.type, "wished": wished, "training": options, "tell": tell}
-    plan = kind.plan(PlanRequest(dataset, train_set, **length, **about_training))
+            first, budget = codec_plan(dataset.shape, minutes, steps), shared(minutes, steps, 1 - SHARE)
+    plan = kind.plan(PlanRequest(dataset, train_set, *budget, seed, where.type, wished, options, tell))
     reasons = (*((latent.reason(dataset, codec),) if codec is not None else ()), *plan.reasons, *wishes.notes)
     planned = dict(plan.training)
     if before is not None:

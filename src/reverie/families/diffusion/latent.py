@@ -88,7 +88,7 @@ class Latent(Codec):
     def seen_cells(self, seen: Tensor) -> Tensor:
         """Return which numbers of a code are known: those of places all of whose pixels are.  seen: (C, H, W) bool."""
         channels, height, width = self.autoencoder.latent
-        whole = seen.all(0).unflatten(0, (height, -1)).unflatten(2, (width, -1)).all(3).all(1)
+        whole: Tensor = seen.all(0).unflatten(0, (height, -1)).unflatten(2, (width, -1)).all(3).all(1)
         return whole.expand(channels, -1, -1)
 
     def log_cell(self, shape: tuple[int, ...]) -> float:

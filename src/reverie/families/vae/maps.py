@@ -46,7 +46,7 @@ class Beside(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, told outputs, h, w): the first of what is told has the linear map beside it."""
         x = x.contiguous(memory_format=torch.channels_last)  # quicker on a CPU
-        added = self.leave(functional.silu(self.blocks(self.enter(x))))
+        added: Tensor = self.leave(functional.silu(self.blocks(self.enter(x))))
         linear = self.linear(x)
         return added + functional.pad(linear, (0, 0, 0, 0, 0, (self.told - 1) * linear.shape[1]))
 
