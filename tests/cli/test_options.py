@@ -66,7 +66,11 @@ def test_every_verb_that_samples_takes_the_same(verb: str) -> None:
 
 def test_every_setting_of_a_training_is_an_option() -> None:
     of_diffusion = {"network", "schedule", "target", "weight", "variance", "times", "augment", "label_dropout"}
-    assert {*TrainingConfig.model_fields, *of_diffusion} <= set(options_of_training()) <= commands()["train"] | {"from", "for"}
+    assert (
+        {*TrainingConfig.model_fields, *of_diffusion}
+        <= set(options_of_training())
+        <= commands()["train"] | {"from", "for", "latent"}
+    )
     assert all(name == family.name for name, family in FAMILIES.items())
 
 

@@ -23,6 +23,7 @@ from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.pair import pair_of
 from reverie.diffusion.plan import network_for
 from reverie.diffusion.schedule import Cosine, Linear
+from reverie.families.diffusion.latent import Latent
 from reverie.families.diffusion.model import Diffusion
 from reverie.nets import NETWORKS
 from reverie.runs import folder
@@ -30,6 +31,7 @@ from reverie.runs.config import TrainingConfig
 from reverie.runs.finding import Finding
 from reverie.runs.step import Step
 from reverie.training.checks import CHECKS, empty_previews, has_stopped_improving
+from reverie.training.latent import autoencoder_for
 from reverie.training.loop import end_of, learning_rate
 from reverie.training.patient import NetworkFacts, Patient
 from reverie.training.trainer import Training
@@ -357,6 +359,14 @@ def seen_as(p: Patient, **changes: float) -> Patient:
     return replace(p, preview=replace(p.preview, **changes))
 
 
+def badly_coded(p: Patient) -> Patient:
+    """The same among the codes of an autoencoder that loses much."""
+    assert isinstance(p.model, Diffusion)
+    codec = Latent(autoencoder_for((1, 8, 8)).model_dump(), (1, 8, 8))
+    codec.lost.fill_(0.4)
+    return replace(p, model=Diffusion(p.model.denoiser, codec, (1, 8, 8)))
+
+
 # For each check, a patient that has the illness.
 ILL: dict[str, Callable[[Patient], Patient]] = {
     "data_range": lambda p: replace(p, data=p.data * 255),
@@ -368,6 +378,7 @@ ILL: dict[str, Callable[[Patient], Patient]] = {
     "noisy_previews": lambda p: seen_as(replace(p, rows=[report(k, 0.5 + 0.5 * (k == 0)) for k in range(9)]), grain=0.6),
     "empty_previews": lambda p: seen_as(p, blank=0.0),
     "posterior_collapse": lambda p: replace(p, rows=[report(k, 1 / (k + 1), kl=0.001) for k in range(9)]),
+    "poor_codec": badly_coded,
     "lagging_average": lambda p: replace(p, rows=[report(k, 0.5 + 0.5 * (k == 0), raw_held_out=0.1) for k in range(9)]),
     "overfitting": lambda p: replace(
         p, rows=[report(k, 0.5 + 0.1 * abs(k - 3), seen_levels=[1 / (k + 1)] * 4) for k in range(9)]

@@ -61,6 +61,18 @@ def embeddings(out: FolderOption = Path("gallery/embeddings"), json: JsonOption 
 
 
 @gallery.command()
+def autoencoder(
+    run: RunPath,
+    out: FolderOption = Path("gallery/autoencoder"),
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw what an autoencoder gives back, its codes, ways between images, and what the best linear one would lose."""
+    _draw("autoencoder", out, json, quiet, run=run, device=device)
+
+
+@gallery.command()
 def forward(
     data: Annotated[
         str, typer.Argument(help="Name of a data set, or a path.", metavar="DATA", autocompletion=completer("data"))

@@ -148,6 +148,13 @@ def _training(
     kl_warmup: Annotated[
         float | None, typer.Option("--kl-warmup", help="Share of the training in which the weight of the KL rises to --beta.")
     ] = None,
+    latent_space: Annotated[
+        bool | None,
+        typer.Option("--latent/--no-latent", help="Draw codes of an autoencoder, trained first; else from 96 pixels on."),
+    ] = None,
+    codec: Annotated[
+        Path | None, typer.Option("--codec", help="Draw in the latent space of this autoencoder.", metavar="RUN")
+    ] = None,
     start_from: Annotated[Path | None, typer.Option("--from", help="Begin with this run's weights.", metavar="RUN")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events as well.")] = False,
@@ -163,7 +170,7 @@ def options_of_training() -> dict[str, inspect.Parameter]:
         flag = (
             option.param_decls[0] if option.param_decls else option.default
         )  # typer takes the first for a default until later
-        found[flag.removeprefix("--").replace("-", "_")] = parameter
+        found[flag.partition("/")[0].removeprefix("--").replace("-", "_")] = parameter
     return found
 
 

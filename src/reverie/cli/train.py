@@ -45,7 +45,7 @@ def train(
             raise UserError("--data goes with --resume RUN alone; a new run takes DATA without it")
         data = str(moved)
     given: dict[str, Any] = {**options, "data": data, "out": out, "device": device}
-    given = {key: value for key, value in given.items() if value is not None and value is not False}
+    given = {key: value for key, value in given.items() if value is not None and (value is not False or key == "latent_space")}
     given |= {"extend": True} if extend else {}
     if config is not None:
         written = read_settings(config)
@@ -60,8 +60,8 @@ def train(
     try:
         last = screen.follow_training(learning)
     except Stopped:
-        kept = f"at step {learning.learner.i:,}, and kept\ngo on:   {learning.resume_command()}"
-        screen.say(f"stopped {kept if learning.learner.i else 'before anything was learned, so nothing was kept'}")
+        kept = f"at step {learning.steps_done:,}, and kept\ngo on:   {learning.resume_command()}"
+        screen.say(f"stopped {kept if learning.steps_done else 'before anything was learned, so nothing was kept'}")
         raise
     except KeyboardInterrupt:
         screen.say(f"interrupted; {learning.kept()}")

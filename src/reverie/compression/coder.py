@@ -68,7 +68,9 @@ class ChainCoder:
     def __init__(self, model: Diffusion, chain: Chain, fineness: float = FINENESS[-1]) -> None:
         self._models = _stream().model
         if model.codec.levels is None:
-            raise UserError("only images can be compressed, whose numbers have levels; this is a model of points")
+            raise UserError(
+                "only images can be compressed, whose numbers have levels; this models points, or an autoencoder's codes"
+            )
         self.model, self.denoiser, self.schedule = model, model.denoiser, model.denoiser.schedule
         self.levels, self.shape, self.chain, self.fineness = model.codec.levels, model.shape, chain, fineness
         self.times: list[float] = chain.grid(self.schedule).flip(0).tolist()  # rising: from little noise to much

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +14,35 @@ from reverie.base.errors import UserError
 
 
 class Codec(nn.Module, ABC):
-    """An invertible change of units.  x: (B, ...) in user units; z: (B, ...) in model units.
+    """A change of units.  x: (B, ...) in user units; z: (B, ...) in model units.
 
-    levels: how many evenly spaced values in [-1, 1] each number of z has, None where they are real numbers.
+    levels: how many evenly spaced values in [-1, 1] each number of z has, None where they are real numbers; lossy: whether
+    decode(encode(x)) is only about x.
     """
 
     levels: int | None = None
+    lossy = False
+
+    def model_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of one datum in model units, for that in user units."""
+        return shape
+
+    @property
+    def units(self) -> Codec:
+        """The codec of the units that `picture` gives."""
+        return self
+
+    def picture(self, z: Tensor) -> Tensor:
+        """Return what measurements are taken of: each number of the data in its units, a differentiable function of z."""
+        return z
+
+    def seen_cells(self, seen: Tensor) -> Tensor:
+        """Return which numbers of z are known where these of the data are.  seen: (...) bool, of one datum."""
+        return seen
+
+    def described(self) -> dict[str, Any]:
+        """Return what is worth telling of it."""
+        return {}
 
     def log_cell(self, shape: tuple[int, ...]) -> float:
         """Return the log-volume in model units of one datum's cell: a unit cube of user units, or the box of one level.

@@ -142,6 +142,7 @@ def _checked(run: Run, x: Tensor | None, labels: Tensor | None, n: int) -> tuple
         raise UserError("there are no held-out data: they are gone, or the set is too small to have any")
     if tuple(x.shape[1:]) != tuple(run.diffusion.shape):
         raise UserError(f"the data have the shape {tuple(x.shape[1:])} and the run models {tuple(run.diffusion.shape)}")
+    run.diffusion.codec.log_cell(run.diffusion.shape)  # or a refusal, before anything is measured
     if labels is not None and not run.config.data.labels:
         labels = None
     if labels is None and run.config.data.labels and not run.diffusion_settings.label_dropout:

@@ -68,6 +68,11 @@ class Model(nn.Module, ABC):
         """Where the model is."""
         return device_of(self)
 
+    @property
+    def lossy(self) -> bool:
+        """Whether decode(encode(x)) is only about x."""
+        return False
+
     @abstractmethod
     def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
         """Draw one datum per seed and yield what is on the way, in the model's units; the last frame's x0 is what is drawn."""

@@ -61,7 +61,7 @@ class Transformer(nn.Module):
 
     def __init__(
         self,
-        channels: Annotated[int, Field(ge=1, le=4)] = 1,
+        channels: Annotated[int, Field(ge=1, le=64)] = 1,
         height: Annotated[int, Field(ge=1, le=1024)] = 28,
         width: Annotated[int, Field(ge=1, le=1024)] = 28,
         patch: Annotated[int, Field(ge=1, le=64)] = 4,

@@ -98,7 +98,7 @@ class UNet(nn.Module):
 
     def __init__(
         self,
-        channels: Annotated[int, Field(ge=1, le=4)] = 1,
+        channels: Annotated[int, Field(ge=1, le=64)] = 1,
         height: Annotated[int, Field(ge=1, le=1024)] = 28,
         width: Annotated[int, Field(ge=1, le=1024)] = 28,
         widths: Annotated[tuple[Width, ...], Field(min_length=1, max_length=8)] = (32, 64),

@@ -14,6 +14,7 @@ from reverie.base.spec import build
 from reverie.base.tensors import forms_of, read_tensors, write_tensors
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.schedules import SCHEDULES
+from reverie.families.diffusion.latent import model_shape
 from reverie.families.diffusion.settings import settings_of
 from reverie.runs.config import Config
 
@@ -42,7 +43,8 @@ def classifier_for(config: Config, seed: int = 0, device: str = "cpu") -> Classi
     settings = settings_of(config.family)
     schedule = build(SCHEDULES, settings.schedule, "schedule")
     with torch.device(device):
-        return Classifier(schedule, config.data.shape, len(config.data.labels), settings.sigma_data, seed)
+        shape = model_shape(settings.codec, config.data.shape)
+        return Classifier(schedule, shape, len(config.data.labels), settings.sigma_data, seed)
 
 
 def write_classifier(folder: Path, classifier: Classifier, facts: ClassifierFacts) -> Path:

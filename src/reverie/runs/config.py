@@ -89,7 +89,7 @@ class TrainingConfig(Section):
 
 
 class StartConfig(Section):
-    """The run whose weights a training started from: its path then, and a hash of the weights."""
+    """Another run whose weights a training took, to start from or as its codec: its path then, and a hash of the weights."""
 
     run: str
     weights: str
@@ -98,8 +98,9 @@ class StartConfig(Section):
 class Config(Section):
     """The whole configuration of a run, as stored in config.toml.
 
-    family: its name and its own options, checked by the family; asked: the settings that a person chose, as they are given on
-    the command line; all others were planned.
+    family: its name and its own options, checked by the family; start, codec: the run whose weights it began with, and that
+    whose autoencoder it uses; asked: the settings that a person chose, as they are given on the command line; all others were
+    planned.
     """
 
     format: Literal[2] = 2
@@ -108,6 +109,7 @@ class Config(Section):
     family: SerializeAsAny[FamilySettings]
     training: TrainingConfig
     start: StartConfig | None = None
+    codec: StartConfig | None = None
     asked: dict[OptionName, bool | int | float | str] = Field(default_factory=dict, max_length=64)
 
     @model_validator(mode="before")

@@ -36,7 +36,7 @@ from reverie.runs.spread import mean_error_of
 from reverie.runs.weights import read_weights
 
 MOST_SAMPLES, MOST_FIRST = 10_000_000, 10**12
-BATCH_VALUES = 2**17  # pixels or coordinates that are sampled at once; beyond 64 images of 28 x 28 the speed is the same
+BATCH_VALUES = 2**17  # numbers of data, or of codes, sampled at once; beyond 64 images of 28 x 28 the speed is the same
 LABEL_DRAW = 2**30  # the number of the draw, of each image's own stream, that decides its label
 
 
@@ -264,7 +264,8 @@ class Run:
 
     def batch_size(self) -> int:
         """Return how many data are sampled at once."""
-        return max(1, BATCH_VALUES // math.prod(self.config.data.shape))
+        shape = self.model.model_shape if isinstance(self.model, Diffusion) else self.config.data.shape
+        return max(1, BATCH_VALUES // math.prod(shape))
 
     def batches(
         self, n: int = 16, first: int = 0, *, on_progress: Tell | None = None, **options: Unpack[Options]

@@ -122,13 +122,17 @@ class Screen:
         width = max(5, min(40, self.console.width - NOTE - 1))
         with self._bar(BarColumn(width), TextColumn("{task.fields[note]}")) as bar:
             task = bar.add_task("training", total=1.0, note="")
+            stage = ""
             for k, step in enumerate(steps):
+                if step.stage != stage:
+                    stage, held = step.stage, None
+                    bar.console.print(f"{stage}:", markup=False) if self.talks else None
                 for finding in step.findings:
                     bar.console.print(visible(f"doctor: {finding}"), markup=False) if self.talks else None
                 if step.loss is None:
                     continue
                 held = step if step.held_out is not None else held
-                before = step.seconds if k == 0 else before
+                before = step.seconds if k == 0 else min(before, step.seconds)
                 waited += (step.waited or 0.0) * (step.seconds - before)
                 judged, before = judged + step.seconds - before, step.seconds
                 if self.talks and not busy and judged > JUDGED and waited > BUSY * judged:

@@ -52,6 +52,7 @@ class Step:
     others: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     active: tuple[str, ...] = ()
+    stage: str = ""  # what is trained, where a training has several parts
 
     @property
     def seconds_left(self) -> float:
@@ -66,7 +67,7 @@ class Step:
     def as_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the report, and each finding, as rows of metrics.jsonl."""
         if self.loss is not None:
-            own = {key: value for key, value in asdict(self).items() if key not in ("findings", "others")}
+            own = {key: value for key, value in asdict(self).items() if key not in ("findings", "others", "stage")}
             yield {key: value for key, value in {**self.others, **own}.items() if value not in (None, ())}
         for finding in self.findings:
             yield finding.as_row(self.i)

@@ -223,7 +223,7 @@ def _end(run: Run, end: str | int | Path | np.ndarray, options: Options) -> Tens
     """Return the unit noise of one end, (C, H, W): a seed's own, or that of an image."""
     if isinstance(end, int) or (isinstance(end, str) and end.strip().isdecimal()):
         device = run.diffusion.device
-        return Noise(image_seeds(int(end), 1)).like(torch.empty(1, *run.config.data.shape, device=device))[0]
+        return Noise(image_seeds(int(end), 1)).like(torch.empty(1, *run.diffusion.model_shape, device=device))[0]
     x0 = own_image(run, end)
     sampler, grid = inversion(run, options)
     denoise = guided(run, options, 1)

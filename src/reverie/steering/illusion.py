@@ -125,6 +125,10 @@ def illusion(
     """
     check_count(n)
     run.require("illusion")
+    if run.diffusion.lossy:
+        raise UserError(
+            f"{run.path} draws the codes of an autoencoder, whose views are not those of pixels; train one with --no-latent"
+        )
     placed = read_views(views, run.config.data.shape)
     names = run.config.data.labels
     if labels is not None and not names:

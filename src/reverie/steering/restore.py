@@ -15,6 +15,7 @@ from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.progress import Tell
 from reverie.base.spec import build
+from reverie.data.codec import Codec
 from reverie.data.kind import Kind
 from reverie.data.single import Shape, read_mask, read_picture
 from reverie.diffusion.known import INPAINTERS, POSTERIORS, Method, Replacement
@@ -79,8 +80,9 @@ def inpaint(
     n = RESULTS[run.kind] if n is None else n
     method = DEFAULT_METHOD[run.kind] if method is None else method
     way = build(INPAINTERS, method, "method")
-    measure, values = Keep(seen), run.diffusion.codec.encode(truth[None])
-    x, labels, left = _draw(run, n, way, measure, measure(values), 0.0, options, on_progress)
+    there = run.diffusion.device
+    measure, y = known_part(run.diffusion.codec, truth.to(there), seen.to(there), isinstance(way, Replacement))
+    x, labels, left = _draw(run, n, way, measure, y, 0.0, options, on_progress)
     results = torch.where(seen, truth, x)  # to the bit, whatever units and rounding lie between
     shown = torch.where(seen, truth, torch.nan)
     points = run.kind == "points"
@@ -134,11 +136,12 @@ def restore(
             seen = seen + noise * Noise(image_seeds(seed, 1), draws=DEGRADE_DRAW).like(seen)
     else:
         seen = torch.from_numpy(given.x)[None]
-    encode = run.diffusion.codec.encode
+    codec = run.diffusion.codec
+    encode = codec.units.encode
     size = float(encode(torch.ones(1)) - encode(torch.zeros(1)))  # of one unit in model units
     strength = size * (ROUNDING if noise is None else noise)
     n = RESULTS[run.kind] if n is None else n
-    x, labels, left = _draw(run, n, way, action, encode(seen), strength, options, on_progress)
+    x, labels, left = _draw(run, n, way, lambda z: action(codec.picture(z)), encode(seen), strength, options, on_progress)
     figures: dict[str, Any] = {"method": method, "task": task, **_solver(left)}
     figures["residual"] = float((action(x) - seen).square().mean().sqrt())
     if original is not None:
@@ -153,6 +156,24 @@ def restore(
     if out is not None:
         made.save(out)
     return made
+
+
+def known_part(codec: Codec, truth: Tensor, seen: Tensor, by_replacing: bool) -> tuple[Measurement, Tensor]:
+    """Return what is measured of a datum in model units where some of its numbers are known, and what was found: (1, count).
+
+    Through a codec whose codes are of many numbers each, a method that follows gradients sees the known numbers by the
+    decoder; one that replaces numbers can only replace codes that are known altogether, of the data with the rest at a
+    middle value.  truth, seen: of one datum, in user units.
+    """
+    if not codec.lossy:
+        return Keep(seen), Keep(seen)(codec.encode(truth[None]))
+    if not by_replacing:
+        keep = Keep(seen)
+        return lambda z: keep(codec.picture(z)), keep(codec.units.encode(truth[None]))
+    cells = Keep(codec.seen_cells(seen))
+    if not cells.known.any():
+        raise UserError("nothing of the image is known by whole codes of the autoencoder; take --method dps")
+    return cells, cells(codec.encode(torch.where(seen, truth, 0.5)[None]))
 
 
 def _enlarged(seen: Tensor, shape: Shape) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from reverie.diffusion.learned import Learned
+from reverie.families.diffusion.latent import Latent
+from reverie.families.diffusion.model import Diffusion
 from reverie.runs.finding import Finding
 from reverie.training.patient import ENOUGH, FEW, SETTLED, Check, Patient, Row, fell, figure_name, gain
 
@@ -22,6 +24,7 @@ LEARNED = 0.9  # of the first loss on training data, below which something of th
 RANK = (0.6, 1.6)  # how near the share that a narrow network must miss a share must be to be explained by it
 NOTHING = 0.05  # nats of KL of a datum up to which a latent tells nothing of it
 SLOW = 0.25  # a fall over the last half of the steps up to which a loss near that share is taken to stand there
+LOST = 0.1  # of the variance of images, by an autoencoder whose codes are drawn
 NOISE_NAMES = ("the least noise", "little noise", "much noise", "the most noise")
 
 
@@ -31,6 +34,8 @@ def data_range(p: Patient) -> Finding | None:
     if p.kind == "images" and (low < -1e-3 or high > 1 + 1e-3):
         what = f"the images hold values from {low:.3g} to {high:.3g}"
         return Finding("data_range", what, 0, "a wrong scale: they should lie between 0 and 1", "divide bytes by 255")
+    if p.model.lossy:
+        return None
     error = float((p.model.decode(p.model.encode(p.data.to(p.model.device))).cpu() - p.data).abs().max())
     if error > 1e-3 * max(1.0, abs(low), abs(high)):
         what = f"normalising the data and undoing it changes them by up to {error:.3g}"
@@ -185,6 +190,16 @@ def posterior_collapse(p: Patient) -> Finding | None:
     return Finding("posterior_collapse", what, int(rows[-2]["i"]), cause, "train with --free-bits 0.1", {"free_bits": "0.1"})
 
 
+def poor_codec(p: Patient) -> Finding | None:
+    """An autoencoder that gives images back badly: samples of its codes cannot be better."""
+    if not isinstance(p.model, Diffusion) or not isinstance(p.model.codec, Latent) or float(p.model.codec.lost) <= LOST:
+        return None
+    told = p.model.codec.described()
+    what = f"the autoencoder loses {float(p.model.codec.lost):.0%} of the images' variance (PSNR {told['psnr']:.1f} dB)"
+    cause = "an autoencoder that was trained too short, or images whose detail is finer than its codes"
+    return Finding("poor_codec", what, 0, cause, "train for longer, or with --no-latent at a smaller --size", {"length": "3"})
+
+
 def lagging_average(p: Patient) -> Finding | None:
     """Average weights that are worse than the raw ones."""
     rows = [row for row in p.checked() if p.share(row) >= SETTLED and "raw_held_out" in row]
@@ -249,7 +264,7 @@ CHECKS: dict[str, Check] = {
     check.__name__: check
     for check in (
         data_range, constant_data, few_data, signal_left, not_learning, dead_parameter, noisy_previews, empty_previews,
-        posterior_collapse, lagging_average, overfitting, copies,
+        posterior_collapse, poor_codec, lagging_average, overfitting, copies,
     )
 }  # fmt: skip
 

@@ -27,16 +27,24 @@ FILES = (
 NUMBERED = re.compile(
     rf"{previews.FOLDER}/step-[0-9]+\.png|{checkpoints.FOLDER}/[0-9]+\.safetensors|{tensorboard.FOLDER}/events\.out\.tfevents\..+"
 )
+CODEC_FOLDER = "codec"  # the run of the autoencoder in whose latent space a run draws
 FOLDERS = (previews.FOLDER, checkpoints.FOLDER, tensorboard.FOLDER)
+
+
+def _inner(name: str) -> str:
+    """Return a path in a run folder as it is in that of its autoencoder, if it is there."""
+    return name.removeprefix(f"{CODEC_FOLDER}/")
 
 
 def is_own(name: str) -> bool:
     """Tell whether a path in a run folder is one that a run writes."""
+    name = _inner(name)
     return name in FILES or NUMBERED.fullmatch(name) is not None
 
 
 def is_left(name: str) -> bool:
     """Tell whether a path in a run folder is what a killed training leaves: the lock, or a file it was about to rename."""
+    name = _inner(name)
     return name == LOCK or is_own(meant_for(name) or "")
 
 
@@ -45,6 +53,8 @@ def _names(run: Path) -> Iterator[str]:
     for entry in sorted(run.iterdir()):
         if entry.name in FOLDERS and entry.is_dir() and not entry.is_symlink():
             yield from (f"{entry.name}/{inner.name}" for inner in sorted(entry.iterdir()))
+        elif entry.name == CODEC_FOLDER and entry.is_dir() and not entry.is_symlink():
+            yield from (f"{CODEC_FOLDER}/{name}" for name in _names(entry))
         else:
             yield entry.name
 
@@ -67,7 +77,7 @@ def check_free(path: Path, overwrite: bool) -> None:
 
 def check_own(path: Path) -> None:
     """Refuse links and what is no regular file in place of anything that is a run's own."""
-    for inner in FOLDERS:
+    for inner in (*FOLDERS, CODEC_FOLDER):
         own_file(path, f"{inner}/any")
     for name in _names(path):
         if is_own(name) or is_left(name):
@@ -78,11 +88,15 @@ def sweep(path: Path, whole_run: bool = False) -> None:
     """Remove what a killed training left in a folder, or the files of a whole run, and nothing else; needs the lock."""
     try:
         for name in sorted(_names(path), key=lambda name: name == folder.CONFIG):  # last, as it shows whose the others are
-            if name != LOCK and (is_left(name) or (whole_run and is_own(name))):
+            if _inner(name) != LOCK and (is_left(name) or (whole_run and is_own(name))):
                 own_file(path, name).unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"cannot remove the old files in {path}: {reason(error)}; choose another --out") from None
     if whole_run:
+        inner = path / CODEC_FOLDER
+        if inner.is_dir() and not inner.is_symlink():
+            (inner / LOCK).unlink(missing_ok=True)
+            remove_empty([*(inner / name for name in FOLDERS), inner])
         remove_empty([path / name for name in FOLDERS])
 
 

@@ -32,8 +32,10 @@ class Average(Generic[M]):
     def __init__(self, model: M, share: float) -> None:
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
         self.share = share
-        self._mine: list[Tensor] = list(self.model.parameters())
-        self._theirs = [p.detach() for p in model.parameters()]  # views: they follow the model
+        learned = [name for name, p in model.named_parameters() if p.requires_grad]
+        mine, theirs = dict(self.model.named_parameters()), dict(model.named_parameters())
+        self._mine: list[Tensor] = [mine[name] for name in learned]
+        self._theirs = [theirs[name].detach() for name in learned]  # views: they follow the model
 
     def update(self, updates: int) -> None:
         """Move towards the model's parameters; updates: how often this has been done before."""

@@ -99,7 +99,7 @@ class FirstMap:
 def first_map(model: Diffusion) -> FirstMap | None:
     """Return the first convolution of maps, or dense layer on tokens, that the network's input meets; None without one."""
     found: list[FirstMap] = []
-    numbers = torch.Size(model.shape).numel()
+    numbers = torch.Size(model.model_shape).numel()
 
     def note(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if output.ndim == 4 or (isinstance(layer, nn.Linear) and output.ndim == 3):
@@ -109,7 +109,7 @@ def first_map(model: Diffusion) -> FirstMap | None:
     layers = [m for m in model.denoiser.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     hooks = [layer.register_forward_hook(note) for layer in layers]
     try:
-        model.denoiser(torch.zeros(1, *model.shape, device=model.device), 0.5)
+        model.denoiser(torch.zeros(1, *model.model_shape, device=model.device), 0.5)
     finally:
         for hook in hooks:
             hook.remove()

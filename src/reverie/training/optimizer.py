@@ -74,15 +74,15 @@ def _adamw(parameters: list[nn.Parameter], rate: float, decay: float) -> AdamW:
 
 def adamw(net: nn.Module, rate: float, decay: float) -> list[Optimizer]:
     """Return AdamW for everything."""
-    return [_adamw(list(net.parameters()), rate, decay)]
+    return [_adamw([p for p in net.parameters() if p.requires_grad], rate, decay)]
 
 
 def muon(net: nn.Module, rate: float, decay: float) -> list[Optimizer]:
     """Return Muon for the weights of dense layers and convolutions, and AdamW for biases, norms and tables."""
     layers = [m for m in net.modules() if isinstance(m, nn.Linear | nn.Conv2d | nn.ConvTranspose2d)]
-    matrices = [p for m in layers for name, p in m.named_parameters(recurse=False) if name == "weight"]
+    matrices = [p for m in layers for name, p in m.named_parameters(recurse=False) if name == "weight" and p.requires_grad]
     mine = {id(p) for p in matrices}
-    return [_adamw([p for p in net.parameters() if id(p) not in mine], rate, decay), Muon(matrices, rate)]
+    return [_adamw([p for p in net.parameters() if p.requires_grad and id(p) not in mine], rate, decay), Muon(matrices, rate)]
 
 
 OPTIMIZERS: dict[str, Callable[[nn.Module, float, float], list[Any]]] = {"adamw": adamw, "muon": muon}

@@ -36,8 +36,8 @@ class TrainingOptions(ReadingOptions, total=False):
     for longer; start_from: a run whose weights are the first ones; keep_data: keep a copy of the data in the run; overwrite:
     replace a run that is in the folder; family: a name with its own options, like "mixture:components=8"; purpose, schedule,
     network, target, augment, loss, weight, variance, times, label_dropout, sigma_data, codec: options of the family diffusion,
-    by name, like "linear:steps=40"; beta, free_bits, kl_warmup: of vae and hvae; the others are fields of
-    `reverie.runs.config.TrainingConfig`.
+    by name, like "linear:steps=40"; latent_space: draw codes of an autoencoder that is trained first, or is that of the run
+    given as codec; beta, free_bits, kl_warmup: of vae and hvae; the others are fields of `reverie.runs.config.TrainingConfig`.
     """
 
     family: str | Spec
@@ -73,7 +73,8 @@ class TrainingOptions(ReadingOptions, total=False):
     precision: Literal["fp32", "bf16"]
     label_dropout: float
     sigma_data: float
-    codec: Spec
+    codec: str | Path | Spec
+    latent_space: bool | None
     beta: float
     free_bits: float
     kl_warmup: float

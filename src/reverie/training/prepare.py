@@ -23,14 +23,15 @@ from reverie.data.memory import DataSource
 from reverie.data.pixels import DEFAULT_SIDE
 from reverie.diffusion.plan import largest_colour_side, small_for_the_budget
 from reverie.families import FAMILIES
-from reverie.families.model import Family, PlanRequest, TrainedModel
+from reverie.families.model import Family, FamilyPlan, PlanRequest, TrainedModel
 from reverie.runs import folder, kept
 from reverie.runs.config import MOST_MINUTES, MOST_STEPS, Config, DataConfig, TrainingConfig, build_model
 from reverie.runs.reread import kept_reading, source_of
 from reverie.runs.run import Run, choose_device
 from reverie.training import start
 from reverie.training import tensorboard as events
-from reverie.training.claim import check_free, claim, sweep
+from reverie.training.claim import CODEC_FOLDER, check_free, claim, sweep
+from reverie.training.latent import SHARE, LatentWish, codec_plan, open_codec, shared, take_codec
 from reverie.training.learner import Learner
 from reverie.training.resume import resume
 from reverie.training.trainer import Training
@@ -77,13 +78,15 @@ def prepare(
     overwrite: bool = False,
     tensorboard: bool = False,
     keep_data: bool = False,
+    latent_space: bool | None = None,
     **options: Any,
 ) -> Training:
     """Check everything, make the run folder and return the training; nothing is written if anything is wrong.
 
     What is not given is chosen for the data by the family.  options: how to read the data, as in `load_data` (size, fit,
     labels, ...), those of the family (network, schedule, target, augment, ...), and further fields of TrainingConfig (batch,
-    learning_rate, ...).  start_from: a run whose weights are the first ones; keep_data: whether the run keeps a copy of them.
+    learning_rate, ...).  start_from: a run whose weights are the first ones; keep_data: whether the run keeps a copy of them;
+    latent_space: whether images are coded by an autoencoder, which is trained first, or by their size; codec: the run of one.
     """
     check_options(options)
     reading = {key: options.pop(key) for key in READING if key in options}
@@ -100,11 +103,20 @@ def prepare(
         if length is not None and not 0 < length <= most:
             raise UserError(f"the number of {name} must be above 0 and at most {most:,}, got {length}")
     kind, wished = read_family(family, options)
+    given_codec = wished.pop("codec") if isinstance(wished.get("codec"), str | Path) else None
+    if kind.name != "diffusion" and (latent_space or given_codec is not None):
+        raise UserError(f"a latent space is one of diffusion models; the family {kind.name} takes no --latent and no --codec")
+    if given_codec is not None and (latent_space is False or start_from is not None):
+        raise UserError("--codec RUN draws in the latent space of that run; give it without --no-latent and --from")
+    if latent_space and start_from is not None:
+        raise UserError("--from RUN takes the codec of that run; leave --latent out")
+    coder = open_codec(given_codec) if given_codec is not None else None
     asked = {key: _as_asked(value) for key, value in wished.items() if (key, value) != ("augment", "auto")}
     before = start.open_start(start_from, kind) if start_from is not None else None
     if before is not None:
         wished = start.wished_of(before, wished)
-    wishes = Wishes(kind, minutes, steps, wished, options, where)
+    latent = LatentWish(latent_space, wished, coder, by_size=kind.name == "diffusion" and before is None)
+    wishes = Wishes(kind, minutes, steps, wished, options, where, latent.codec)
     wishes.check(data, reading.get("size"))
     if out is not None:
         check_free(Path(out), overwrite)
@@ -127,38 +139,49 @@ def prepare(
         if steps > MOST_STEPS:
             raise UserError(f"{epochs:g} epochs of these data take {steps:,} steps; at most {MOST_STEPS:,} are made")
     tell = reading.get("on_progress") or silent
-    plan = kind.plan(PlanRequest(dataset, train_set, minutes, steps, seed, where.type, wished, options, tell))
-    reasons = (*plan.reasons, *wishes.notes)
+    first, budget = None, (minutes, steps)
+    if (codec := latent.codec(dataset)) is not None:
+        wished = {**wished, "codec": codec}
+        if coder is None:
+            first, budget = codec_plan(dataset.shape, minutes, steps), shared(minutes, steps, 1 - SHARE)
+    plan = kind.plan(PlanRequest(dataset, train_set, *budget, seed, where.type, wished, options, tell))
+    reasons = (*((latent.reason(dataset, codec),) if codec is not None else ()), *plan.reasons, *wishes.notes)
     planned = dict(plan.training)
     if before is not None:
         reasons = (start.reason(before), *reasons)
         planned |= {} if "learning_rate" in options else {"learning_rate": start.RATE * planned["learning_rate"]}
     precision = "bf16" if where.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
-    try:
-        training = TrainingConfig(**{"seed": seed, "precision": precision, **planned})
-    except ValidationError as error:
-        raise UserError(f"cannot train like this: {one_line(error)}") from None
-    config = Config(
-        versions={"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()},
-        data=DataConfig(
-            name=dataset.name, source=storable(source_of(data)),
-            count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,
-            label_counts=tuple(dataset.label_counts()), fingerprint=dataset.fingerprint(),
-            reading=kept_reading(reading, dataset),
-        ),
-        family=plan.settings,
-        training=training,
-        start=start.record(before) if before else None,
-        asked={
-            **{key: getattr(training, key) for key in given},
-            **({"seed": seed} if seed else {}),
-            **asked,
-            **({"from": storable(str(start_from))} if start_from is not None else {}),
-        },
+    described_data = DataConfig(
+        name=dataset.name, source=storable(source_of(data)),
+        count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,
+        label_counts=tuple(dataset.label_counts()), fingerprint=dataset.fingerprint(),
+        reading=kept_reading(reading, dataset),
     )  # fmt: skip
+
+    def configured(of: FamilyPlan[Any], training: Mapping[str, Any], **also: Any) -> Config:
+        try:
+            settings = TrainingConfig(**{"seed": seed, "precision": precision, **training})
+        except ValidationError as error:
+            raise UserError(f"cannot train like this: {one_line(error)}") from None
+        versions = {"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()}
+        return Config(versions=versions, data=described_data, family=of.settings, training=settings, **also)
+
+    taken = {"start": start.record(before) if before else None, "codec": start.record(coder) if coder else None}
+    config = configured(plan, planned, **taken)
+    training = config.training
+    config = config.model_copy(update={"asked": {
+        **{key: getattr(training, key) for key in given},
+        **({"seed": seed} if seed else {}),
+        **asked,
+        **({"from": storable(str(start_from))} if start_from is not None else {}),
+        **({"codec": storable(str(given_codec))} if given_codec is not None else {}),
+        **({"latent": latent_space} if latent_space is not None else {}),
+    }})  # fmt: skip
     model = build_model(config)
     if isinstance(model, TrainedModel):
         model.begin(train_set)
+    if coder is not None:
+        take_codec(model, coder, train_set)
     if before is not None:
         reasons += start.carry(before, model, config)
     if not reading.get("size") and (small := small_for_the_budget(dataset, largest)):
@@ -175,11 +198,26 @@ def prepare(
         folder.write_config(path, config)  # first, as it shows whose the other files are
         if keep_data:
             kept.keep_data(path, dataset)
+        before_it = _codec_training(path, configured(first, first.training), train_set, held_out, where) if first else None
     except BaseException:
         sweep(path, whole_run=True)
         lock.release()
         raise
-    return Training(Run(config, learner.average.model, path), learner, train_set, held_out, lock, about, reasons, tensorboard)
+    return Training(
+        Run(config, learner.average.model, path), learner, train_set, held_out, lock, about, reasons, tensorboard,
+        first=before_it,
+    )  # fmt: skip
+
+
+def _codec_training(path: Path, config: Config, train: Dataset, held_out: Dataset, where: torch.device) -> Training:
+    """Return the training of the autoencoder of a run, which is a run in its folder."""
+    model = build_model(config)
+    assert isinstance(model, TrainedModel)
+    model.begin(train)
+    learner = Learner(model.to(where), config.training)
+    lock = claim(path / CODEC_FOLDER, CODEC_FOLDER, overwrite=True)
+    folder.write_config(lock.folder, config)
+    return Training(Run(config, learner.average.model, lock.folder), learner, train, held_out, lock)
 
 
 def _as_asked(value: Any) -> Any:

@@ -62,6 +62,7 @@ class Previews:
 
     def __init__(self, run: Run, raw: Run, train: Dataset, held_out: Dataset) -> None:
         self.run, self.raw, self.train = run, raw, train
+        self.codes: list[Tensor] = []
         most = at_once(train.shape, REFERENCE)
         self.held = self._encode(held_out, torch.arange(min(most, len(held_out))))
         few = min(most - len(self.held), len(train))
@@ -74,6 +75,13 @@ class Previews:
         return self.run.model.encode(data.batch(index)[0].to(device))
 
     def _blocks(self) -> Iterator[Tensor]:
+        if self.run.model.lossy:  # by a network, which has better to do than to code the same images again and again
+            self.codes = self.codes or list(self._encoded())
+            yield from self.codes
+        else:
+            yield from self._encoded()
+
+    def _encoded(self) -> Iterator[Tensor]:
         count = min(len(self.train), MOST_LAZY) if isinstance(self.train.x, LazyImages) else len(self.train)
         for part in torch.arange(count).split(at_once(self.train.shape, BLOCK)):
             yield self._encode(self.train, part)

@@ -21,6 +21,7 @@ from reverie.runs.config import Config
 from reverie.runs.finding import Finding
 from reverie.runs.folder import read_config
 from reverie.runs.run import Run
+from reverie.training.latent import whole_length
 from reverie.training.patient import Sizes
 
 GROWS = {"mlp": "hidden", "rbf": "hidden", "transformer": "dim"}  # what makes a network larger where there is no preset
@@ -97,7 +98,8 @@ def _asked(config: Config) -> dict[str, Any]:
 def settings_again(path: str | Path) -> dict[str, Any]:
     """Return the settings that begin the training of a run again, by the names of the options of `reverie train`."""
     config = read_config(Path(path))
-    length = {"minutes": config.training.minutes} if config.training.minutes else {"steps": config.training.steps}
+    minutes, steps = whole_length(config)
+    length = {"minutes": minutes} if minutes else {"steps": steps}
     source = {} if config.data.source == MEMORY else {"data": config.data.source or config.data.name}
     return {**source, **length, **config.data.reading, **_asked(config)}
 
@@ -111,13 +113,13 @@ def mend(run: Run, findings: Sequence[Finding]) -> str | None:
     differing = {k for k, v in change.items() if (k in config.asked if v is None else k == "length" or v != str(now.get(k)))}
     if not differing:
         return None
-    share, training = float(change.pop("length", None) or 1), config.training
-    length = f"--minutes {handy(training.minutes * share)}" if training.minutes else ""
-    length = length or f"--steps {max(1, round((training.steps or 1) * share))}"
+    share, (minutes, steps) = float(change.pop("length", None) or 1), whole_length(config)
+    length = f"--minutes {handy(minutes * share)}" if minutes else f"--steps {max(1, round((steps or 1) * share))}"
     kept = {**config.data.reading, **_asked(config), **change}
     options = "".join(
-        f" --{key.replace('_', '-')}" + ("" if value is True else f" {shlex.quote(str(value))}")
-        for key, value in kept.items() if value is not None and value is not False
+        f" --{'no-' * (value is False)}{key.replace('_', '-')}"
+        + ("" if isinstance(value, bool) else f" {shlex.quote(str(value))}")
+        for key, value in kept.items() if value is not None
     )  # fmt: skip
     if config.data.source == MEMORY:
         return None  # the command line has no way to name the data

@@ -12,15 +12,18 @@ from pydantic import ValidationError
 
 from reverie.base.errors import UserError
 from reverie.base.spec import one_line, parse
+from reverie.data import Dataset
 from reverie.data.memory import DataSource
+from reverie.families.model import Model, TrainedModel
 from reverie.runs import folder
 from reverie.runs.config import Config, TrainingConfig, build_model
 from reverie.runs.lock import Lock
 from reverie.runs.reread import CHOSEN, placed, reread
-from reverie.runs.run import Run, choose_device
+from reverie.runs.run import Run, choose_device, load
 from reverie.training import checkpoints, start
 from reverie.training import tensorboard as events
-from reverie.training.claim import check_own, sweep
+from reverie.training.claim import CODEC_FOLDER, check_own, sweep
+from reverie.training.latent import is_coded, is_finished, take_codec, whole_length
 from reverie.training.learner import Learner
 from reverie.training.trainer import Training
 
@@ -48,10 +51,15 @@ def _differences(config: Config, given: Mapping[str, Any]) -> list[str]:
     """Return how settings that were given differ from those of a run, a phrase each."""
     family, data = config.model_family, config.data
     kept: dict[str, Any] = {**config.training.model_dump(), **data.reading, **dict(config.family)}
+    kept |= {"latent_space": is_coded(config), **dict(zip(("minutes", "steps"), whole_length(config), strict=True))}
+    if config.codec is not None:
+        kept["codec"] = config.codec.run
     differing = []
     for key, value in given.items():
         if key == "family":
             same = parse(value)["name"] == family.name
+        elif key == "codec" and isinstance(value, str | Path):
+            same = str(Path(value).resolve()) in (kept["codec"], str(Path(str(kept["codec"])).parent))
         elif key in family.settings.model_fields:
             same = family.agrees(config.family, key, value, data.shape, len(data.labels))
         elif key in CHOSEN and value == "auto":
@@ -70,6 +78,28 @@ def _said(setting: Any) -> str:
     return " ".join(f"{k}={v}" for k, v in setting.items()) if isinstance(setting, dict) else str(setting)
 
 
+def _codec_again(
+    path: Path, config: Config, model: Model, dataset: Dataset, device: str, reading: Mapping[str, Any]
+) -> Training | None:
+    """Give a model that is not yet trained its autoencoder, or return the training of that, if it is to go on first."""
+    if not is_coded(config) or config.start is not None:
+        return None
+    train = dataset.split(config.data.seed)[0]
+    if config.codec is not None:
+        run = load(config.codec.run, "cpu")
+        if start.record(run).weights != config.codec.weights:
+            raise UserError(f"{run.path} has other weights than when this run took them; train a new run with --codec")
+        take_codec(model, run, train)
+        return None
+    inner = path / CODEC_FOLDER
+    if not inner.is_dir():
+        raise UserError(f"{path} was stopped before its autoencoder was begun; train it again")
+    if is_finished(inner):
+        take_codec(model, load(inner, "cpu"), train)
+        return None
+    return resume(inner, device=device, dataset=dataset, **reading)
+
+
 def resume(
     path: str | Path,
     *,
@@ -82,12 +112,14 @@ def resume(
     data_dir: str | Path | None = None,
     strict: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None,
+    dataset: Dataset | None = None,
     **given: Any,
 ) -> Training:
     """Go on with a run where its last whole checkpoint left it; `extend` goes on with a finished one for longer.
 
-    One that was stopped before its first checkpoint starts at step 0.  data, data_dir: where its data are now, if they were
-    moved, or the data themselves; given: settings as for `prepare`; those that differ from the run's are refused.
+    One that was stopped before its first checkpoint starts at step 0, after its autoencoder if it has one of its own.  data,
+    data_dir: where its data are now, if they were moved, or the data themselves; dataset: the data as they were read already;
+    given: settings as for `prepare`; those that differ from the run's are refused.
     """
     path, where = Path(path), choose_device(device)
     events.check(tensorboard)
@@ -103,9 +135,14 @@ def resume(
         if changed := _differences(config, given):
             raise UserError(f"{path} was begun with other settings: {'; '.join(changed)}; leave them out, or train a new run")
         checkpoints.check_fit(path, config)
-        model, fresh = build_model(config), checkpoints.is_untrained(path)
+        model, fresh, first = build_model(config), checkpoints.is_untrained(path), None
+        reading: dict[str, Any] = {"data": data, "data_dir": data_dir, "strict": strict, "on_progress": on_progress}
         if fresh:
+            dataset = dataset or reread(config.data, folder=path, **reading)
+            if isinstance(model, TrainedModel):
+                model.begin(dataset.split(config.data.seed)[0])
             start.carry_again(model, config)
+            first = _codec_again(path, config, model, dataset, device, reading)
         learner = Learner(model.to(where), config.training)
         complaints = [] if fresh else checkpoints.restore(path, learner)
         run = Run(config, learner.average.model, path)
@@ -116,13 +153,15 @@ def resume(
         t = config.training
         if max(learner.i / (t.steps or math.inf), learner.seconds / 60 / (t.minutes or math.inf)) >= 1:
             raise UserError(f"{path} is finished; go on for longer with --extend --minutes 10, say")
-        dataset = reread(config.data, folder=path, data=data, data_dir=data_dir, strict=strict, on_progress=on_progress)
+        dataset = dataset or reread(config.data, folder=path, **reading)
         run.config = config = config.model_copy(update={"data": placed(config.data, data, data_dir)})
         folder.keep_rows(path, -1 if fresh else learner.i)
         folder.write_config(path, config)
         train_set, held_out = dataset.split(config.data.seed)
         begun = f"{path} was stopped before its first checkpoint, so it starts at step 0"
         about = (*complaints, begun if fresh else f"continuing at step {learner.i:,}")
-        training = Training(run, learner, train_set, held_out, lock, about, (), tensorboard, new=False)
+        if first is not None:
+            about = first.about
+        training = Training(run, learner, train_set, held_out, lock, about, (), tensorboard, new=False, first=first)
         stack.pop_all()  # the lock is the training's now
         return training

@@ -52,7 +52,8 @@ def wished_of(run: Run, wished: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(
             f"{run.path} was trained to predict {settings.target!r}, which its weights know; leave --target {target} out"
         )
-    units = {"sigma_data": settings.sigma_data} | ({"codec": settings.codec} if run.kind == "points" else {})
+    learned = run.kind == "points" or settings.codec["name"] == "latent"
+    units = {"sigma_data": settings.sigma_data} | ({"codec": settings.codec} if learned else {})
     own = {"network": network_of(run), "schedule": settings.schedule, "variance": settings.variance}
     return {**own, **wished, **units, "target": settings.target}
 

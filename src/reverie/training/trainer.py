@@ -27,7 +27,8 @@ from reverie.runs.step import Step
 from reverie.runs.weights import write_weights
 from reverie.training import checkpoints
 from reverie.training.autoguide import EARLY, choose_autoguidance, keeps_early
-from reverie.training.claim import LOSS_PICTURE, sweep
+from reverie.training.claim import CODEC_FOLDER, LOSS_PICTURE, sweep
+from reverie.training.latent import take_codec
 from reverie.training.learner import Learner
 from reverie.training.loop import fit
 from reverie.training.previews import Previews
@@ -56,10 +57,13 @@ class Training:
     reasons: tuple[str, ...] = ()
     tensorboard: bool = False
     new: bool = True  # whether it began this run, and does not go on with one
+    first: Training | None = None  # that of the autoencoder in whose latent space this one works, if that comes first
     begun: bool = field(default=False, init=False)
 
     def close(self) -> None:
         """Give a training up that was not begun, so that another one can take its place."""
+        if self.first is not None:
+            self.first.close()
         self.lock.release()
 
     def introduction(self) -> Iterator[str]:
@@ -85,9 +89,12 @@ class Training:
         if self.begun or not self.lock.held:
             raise UserError(f"the training of {self.run.path} has been run or closed already; prepare a new one")
         self.begun = True
-        path, learner = self.run.path, self.learner
+        path = self.run.path
         with ExitStack() as stack:
             stack.enter_context(self.lock)
+            if self.first is not None:
+                yield from self._coded(self.first)
+            learner = self.learner
             stop = stack.enter_context(stop_requests())
             record = stack.enter_context(recorder(path, self.tensorboard))
             if sum(p.numel() for p in learner.model.parameters()) < SMALL_NETWORK:
@@ -100,7 +107,7 @@ class Training:
                 for step in self._work(stop, mind_threads):
                     record(step)
                     whole = True
-                    yield step
+                    yield replace(step, stage="diffusion") if self.first is not None else step
                     whole = False
                 whole = True
             except OSError as error:
@@ -114,9 +121,26 @@ class Training:
             if stop():
                 raise Stopped()
 
+    def _coded(self, first: Training) -> Iterator[Step]:
+        """Train the autoencoder, and go on with its latent space."""
+        try:
+            for step in first:
+                yield replace(step, stage="autoencoder")
+        finally:
+            if self.new and not first.learner.i:
+                sweep(self.run.path, whole_run=True)
+        take_codec(self.learner.model, first.run, self.train)
+        self.learner = Learner(self.learner.model, self.run.config.training)
+        self.run.model = self.learner.average.model
+
+    @property
+    def steps_done(self) -> int:
+        """How many steps were made, those of the autoencoder where its training is not over."""
+        return self.learner.i or (self.first.learner.i if self.first is not None else 0)
+
     def kept(self) -> str:
         """Say which checkpoint is there and how to go on from it."""
-        found = checkpoints.existing(self.run.path)
+        found = checkpoints.existing(self.run.path) or checkpoints.existing(self.run.path / CODEC_FOLDER)
         return f"go on from step {int(found[0].stem):,} with: {self.resume_command()}" if found else "nothing was kept"
 
     def _leave(self, whole: bool) -> None:
@@ -124,7 +148,7 @@ class Training:
         path, learner = self.run.path, self.learner
         if not self.lock.held or not path.is_dir():
             return
-        if not learner.i and self.new:
+        if not learner.i and self.new and self.first is None:
             sweep(path, whole_run=True)  # nothing was learned: leave no folder that looks like a run
         elif learner.i and whole and learner.is_finite():
             between = {"last": learner.last} if learner.window else {}

@@ -50,7 +50,7 @@ class Doctor:
         self.active: dict[str, Finding] = {f.check: f for f in folder.read_findings(training.run.path)}
         fresh = training.run.config.start is None  # else the first weights were those of another run
         untrained = build_model(training.run.config)
-        self.first = {name: p.detach().clone() for name, p in untrained.named_parameters()} if fresh else {}
+        self.first = {name: p.detach().clone() for name, p in untrained.named_parameters() if p.requires_grad} if fresh else {}
         self.data = training.train.some(DATA_LOOKED_AT)
         self.facts = network_facts(training.run, self.data)
         self.look: Look | None = None

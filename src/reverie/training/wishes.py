@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +12,13 @@ import torch
 from pydantic import ValidationError
 
 from reverie.base.errors import UserError
-from reverie.base.spec import one_line
+from reverie.base.spec import Spec, one_line
 from reverie.data import DATASETS, Dataset, evaluated_at_once
 from reverie.data.fitting import said, whole_side
 from reverie.data.memory import DataSource, in_memory
 from reverie.data.pixels import parse_size
 from reverie.data.room import MEMORY_LIMIT
+from reverie.families.diffusion.family import shape_of
 from reverie.families.diffusion.levels import LOOKED_AT, OPTIMUM_MOST
 from reverie.families.model import Family
 from reverie.runs.config import TrainingConfig
@@ -32,6 +33,7 @@ GIGABYTE = 10**9
 class Wishes:
     """What was given for a training; None, and settings that are not there, are chosen by the family.
 
+    codec: tells the codec for data of a form where they are coded by an autoencoder, None where they are not.
     Once `foresee` has seen the form of the data, smaller holds the settings that make their batches fit into memory, and
     notes the line about it.
     """
@@ -42,6 +44,7 @@ class Wishes:
     wished: Mapping[str, Any]
     settings: Mapping[str, Any]
     device: torch.device
+    codec: Callable[[Dataset], Spec | None] = lambda form: None
     smaller: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -60,8 +63,10 @@ class Wishes:
 
     def footprint_of(self, form: Dataset) -> Footprint | None:
         """Return what the network for data of a form takes; it refuses a shape that it cannot take."""
-        network = self.family.network(form, self.minutes, self.steps, self.wished)
-        return footprint(network, form.shape, self.family.levels(form, self.wished)) if network is not None else None
+        codec = self.codec(form)
+        wished = self.wished if codec is None else {**self.wished, "codec": codec}
+        network = self.family.network(form, self.minutes, self.steps, wished)
+        return footprint(network, shape_of(network), self.family.levels(form, wished)) if network is not None else None
 
     def foresee(self, form: Dataset) -> None:
         """Look at the form of data that have not been read: refuse what cannot be, or choose smaller batches."""

@@ -16,11 +16,12 @@ from reverie.base.tensors import Form, forms_of
 from reverie.data import Dataset
 from reverie.data.augment import read, told_entries
 from reverie.data.augment_plan import choose_augment
-from reverie.data.codec import CODECS, standard_spec
+from reverie.data.codec import standard_spec
 from reverie.diffusion.loss import LOSSES, TIMES, WEIGHTS
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.plan import PRESETS, check_width, expectation, network_for, plan, slow_size
 from reverie.diffusion.schedules import SCHEDULES
+from reverie.families.diffusion.latent import ALL_CODECS, model_shape
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.sampling import OPTIONS
 from reverie.families.diffusion.settings import DiffusionSettings, Purpose, Spread, build_diffusion, outputs_of, plan_denoiser
@@ -40,7 +41,7 @@ from reverie.nets import NETWORKS
 SPEED = {True: 6e10, False: 5e12}  # floating-point operations a second, about, of a CPU with two cores and of a GPU
 SPREAD_SAMPLE = 2000  # images enough to know their standard deviation
 NET = "denoiser.net."  # before the names of the network's tensors among the model's
-DENOISER = "denoiser."  # before the names of its tensors among the model's
+DENOISER, CODEC = "denoiser.", "codec."  # before the names of its tensors, and of its codec's, among the model's
 GIVEN = ("purpose", "weight", "variance", "times", "label_dropout", "sigma_data", "codec")
 OF_THE_DATA = ("channels", "height", "width", "labels", "told", "inputs", "outputs")  # options of a network that are not chosen
 
@@ -50,6 +51,18 @@ def spread(dataset: Dataset) -> float:
     if dataset.kind != "images":
         return 1.0
     return max(float(2 * dataset.some(SPREAD_SAMPLE).std()), 1e-3)
+
+
+def form_of(data: Dataset, shape: tuple[int, ...]) -> Dataset:
+    """Return as many data of another shape, without their numbers, to plan for; the same where the shape is theirs."""
+    if shape == data.shape:
+        return data
+    return Dataset(data.name, torch.empty(len(data), *shape, dtype=torch.uint8, device="meta"), None, data.label_names)
+
+
+def shape_of(network: Spec) -> tuple[int, ...]:
+    """Return the shape of the data that a network is for."""
+    return tuple(network[key] for key in ("channels", "height", "width") if key in network)
 
 
 class DiffusionFamily(Family[DiffusionSettings]):
@@ -91,27 +104,33 @@ class DiffusionFamily(Family[DiffusionSettings]):
     def plan(self, request: PlanRequest) -> FamilyPlan[DiffusionSettings]:
         """Choose network, schedule, target, units and augmentation; see `reverie.diffusion.plan`."""
         data, wished = request.data, {key: value for key, value in request.wished.items() if value is not None}
-        codec: Spec = {"name": "pixels"}
-        by_bound = wished.get("purpose") == "likelihood"
-        if data.kind != "images":
+        codec: Spec = wished.get("codec", {"name": "pixels"})
+        by_bound, coded = wished.get("purpose") == "likelihood", codec["name"] == "latent"
+        if coded and by_bound:
+            raise UserError("the codes of an autoencoder tell no likelihood of pixels; train for it with --no-latent")
+        if "codec" in wished:
+            pass
+        elif data.kind != "images":
             codec = standard_spec(request.train.batch(torch.arange(len(request.train)))[0])
         elif by_bound:
             codec = codec_of(request.train)
-        levels = build(CODECS, codec, "codec").levels
+        shape = model_shape(codec, data.shape)
+        with torch.device("meta"):
+            levels = build(ALL_CODECS, codec, "codec").levels
         if by_bound:
             wished = for_likelihood(levels) | wished
         if wished.get("schedule") is not None and parse(wished["schedule"]).get("name") == "learned":
             wished = {"weight": "vlb"} | wished
         if parse(wished.get("weight", "uniform"))["name"] in ("vlb", "mixed"):  # other times would weigh the bound anew
             wished = {"times": "stratified"} | wished
-        chosen = plan(data, request.minutes, request.steps)
+        chosen = plan(form_of(data, shape), request.minutes, request.steps)
         if by_bound and data.kind != "images":
             chosen = replace(chosen, network=NETWORK_OF_POINTS, settings=chosen.settings | TRAINING_OF_POINTS)
         times = {"times": chosen.settings["times"]} if "times" in chosen.settings else {}
         training = {key: value for key, value in chosen.settings.items() if key != "times"} | dict(request.training)
         reasons = () if "network" in wished else chosen.reasons
         network: Spec = parse(wished["network"]) if "network" in wished else chosen.network
-        full = network_for(data.shape, len(data.label_names), network)
+        full = network_for(shape, len(data.label_names), network)
         check_width(full)
         passes = self._passes(full, training, request)
         usual = augment_for_likelihood(passes) if by_bound and data.kind == "images" else "auto"
@@ -123,7 +142,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
         if by_bound and full["name"] == "unet" and "dropout" not in network and passes > MANY_PASSES:
             full["dropout"] = DROPOUT
             reasons += (f"dropout of {DROPOUT:g}, because each image will be seen about {passes:,.0f} times",)
-        if data.kind == "images" and training.get("minutes") and request.device == "cpu" and not by_bound:
+        if data.kind == "images" and training.get("minutes") and request.device == "cpu" and not (by_bound or coded):
             reasons += (expectation(data.shape, training["minutes"]),)
         if wished.get("target") == "levels" and levels is not None:
             full |= {"inputs": 2, "outputs": min(FEATURES, levels)}
@@ -132,7 +151,8 @@ class DiffusionFamily(Family[DiffusionSettings]):
         given = {key: wished[key] for key in GIVEN if key in wished}
         try:
             settings = DiffusionSettings.model_validate({
-                "target": wished.get("target", chosen.target), "sigma_data": spread(request.train), "codec": codec, **times,
+                "target": wished.get("target", chosen.target), "codec": codec, **times,
+                "sigma_data": 1.0 if coded else spread(request.train),
                 "schedule": complete(SCHEDULES, wished.get("schedule", chosen.schedule), "schedule"), "network": full,
                 "loss": complete(LOSSES, wished.get("loss", "mse"), "loss"), "augment": augment, **given,
             })  # fmt: skip
@@ -146,14 +166,16 @@ class DiffusionFamily(Family[DiffusionSettings]):
             return request.train.passes(training["steps"] * training.get("accumulate", 1), training["batch"])
         with torch.device("meta"), FlopCounterMode(display=False) as counter:
             net = build(NETWORKS, network, "network")
-            net(torch.zeros(1, *request.data.shape), torch.zeros(1))
+            net(torch.zeros(1, *shape_of(network)), torch.zeros(1))
         seen = 60 * float(training["minutes"]) * SPEED[request.device == "cpu"] / (3 * max(1, counter.get_total_flops()))
         return float(seen / len(request.train))
 
     def network(self, form: Dataset, minutes: float | None, steps: int | None, wished: Mapping[str, Any]) -> Spec | None:
         """Return the network, asked for or planned; it refuses a shape that it cannot take."""
-        asked: str | Spec = plan(form, minutes, steps).network if wished.get("network") is None else wished["network"]
-        network = network_for(form.shape, len(form.label_names), asked)
+        shape = model_shape(wished["codec"], form.shape) if wished.get("codec") else form.shape
+        asked: str | Spec | None = wished.get("network")
+        asked = plan(form_of(form, shape), minutes, steps).network if asked is None else asked
+        network = network_for(shape, len(form.label_names), asked)
         check_width(network)
         return network
 
@@ -171,9 +193,12 @@ class DiffusionFamily(Family[DiffusionSettings]):
         return build_diffusion(settings, shape, labels, seed)
 
     def forms(self, settings: DiffusionSettings, shape: tuple[int, ...], labels: int) -> dict[str, Form]:
-        """Return the forms of the denoiser's tensors, which are all that there are."""
+        """Return the forms of the denoiser's tensors and of those of the codec, which are all that there are."""
         planned = plan_denoiser(settings, shape, labels)
-        return {f"{DENOISER}{name}": form for name, form in forms_of(planned.state_dict()).items()}
+        with torch.device("meta"):
+            codec = build(ALL_CODECS, settings.codec, "codec")
+        parts = ((DENOISER, planned), (CODEC, codec))
+        return {f"{part}{name}": form for part, module in parts for name, form in forms_of(module.state_dict()).items()}
 
     def agrees(self, settings: DiffusionSettings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
         """Tell whether an option is what settings have; a network by its plan, but for what another version may plan."""
@@ -182,7 +207,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
             return complete(table, value, key) == complete(table, getattr(settings, key), key)
         if key == "network":
             asked, kept = parse(value), complete(NETWORKS, settings.network, "network")  # with options it was kept without
-            planned = network_for(shape, labels, asked)
+            planned = network_for(model_shape(settings.codec, shape), labels, asked)
             free = {"stem", "widths", "told", "inputs", "outputs", "dropout"} - asked.keys()
             return all(planned.get(k) == v for k, v in kept.items() if k not in free)
         if key == "augment":

@@ -28,6 +28,7 @@ HELD_OUT_DRAWS: dict[Kind, int] = {"points": 2000, "images": 512}  # noised data
 LOOKED_AT = 256  # of these, at a time
 LEVELS_AT_ONCE = 2**25  # numbers, one for each level of each number, that a denoiser of levels works on at a time
 LARGE, LARGE_DRAWS = 1024, 256  # numbers in an image above which a check, which must be had often, makes fewer draws
+ENCODED = 1024  # data at a time
 OPTIMUM_MOST = 10**8  # numbers in a training set, above which its optimum is not worked out
 
 
@@ -130,7 +131,8 @@ def optimum(model: Diffusion, data: Dataset) -> DatasetDenoiser | None:
     if not isinstance(model.measure, Squared) or not isinstance(data.x, Tensor) or data.x.numel() > OPTIMUM_MOST:
         return None
     device = model.device
-    z = model.codec.encode(data.batch(torch.arange(len(data)))[0].to(device))
+    x = data.batch(torch.arange(len(data)))[0]
+    z = torch.cat([model.codec.encode(part.to(device)) for part in x.split(ENCODED)])
     return DatasetDenoiser(model.denoiser.schedule, z, data.labels.to(device) if data.labels is not None else None)
 
 

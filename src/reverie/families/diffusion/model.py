@@ -44,9 +44,10 @@ VARIANCE_STEPS = 20  # of the chain whose bound that is, where training is in co
 class Diffusion(TrainedModel):
     """A denoiser, the codec around it, and the way it is trained.
 
-    shape: that of one datum in user units.  label_dropout: how often a label is hidden in training, which is what
-    classifier-free guidance needs.  augment: how the data are changed in training.  labels: how many there are.  measure: what
-    an error costs.  likelihood: whether it is trained for that, and its figures are the bound and not the loss.
+    shape: that of one datum in user units; model_shape: in model units, which is what the denoiser sees.  label_dropout: how
+    often a label is hidden in training, which is what classifier-free guidance needs.  augment: how the data are changed in
+    training.  labels: how many there are.  measure: what an error costs.  likelihood: whether it is trained for that, and its
+    figures are the bound and not the loss.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Diffusion(TrainedModel):
         likelihood: bool = False,
     ) -> None:
         super().__init__()
-        self.denoiser, self.codec, self.shape = denoiser, codec, shape
+        self.denoiser, self.codec, self.shape, self.model_shape = denoiser, codec, shape, codec.model_shape(shape)
         self.weight, self.times, self.label_dropout, self.augment = weight, times, label_dropout, augment
         self.measure, self.likelihood = measure, likelihood
         self.label_count = labels
@@ -72,6 +73,11 @@ class Diffusion(TrainedModel):
     def kind(self) -> Kind:
         """What one datum is."""
         return kind_of(self.shape)
+
+    @property
+    def lossy(self) -> bool:
+        """Whether the codec gives data back only about as they were."""
+        return self.codec.lossy
 
     def encode(self, x: Tensor) -> Tensor:
         """Return data in model units, by the codec."""
@@ -92,19 +98,21 @@ class Diffusion(TrainedModel):
     def operations(self) -> int:
         """Return the floating-point operations of one evaluation of the network for one datum."""
         with FlopCounterMode(display=False) as counter:
-            self.denoiser(torch.zeros(1, *self.shape, device=self.device), 0.5)
+            self.denoiser(torch.zeros(1, *self.model_shape, device=self.device), 0.5)
         return int(counter.get_total_flops())
 
     def facts(self) -> dict[str, Any]:
         """Return the size of the network, the operations of an evaluation, and how the schedule ends."""
         alpha, sigma = self.denoiser.schedule(1.0)
-        parameters = sum(p.numel() for p in self.parameters())
-        return {"parameters": parameters, "operations": self.operations(), "schedule_end": {"alpha": alpha, "sigma": sigma}}
+        parameters, coded = sum(p.numel() for p in self.denoiser.parameters()), self.codec.described()
+        ends = {"alpha": alpha, "sigma": sigma}
+        found = {"parameters": parameters, "operations": self.operations(), "schedule_end": ends}
+        return {**found, "codec": coded} if coded else found
 
     def about(self) -> str:
         """Say how large the network is."""
         name = type(self.denoiser.net).__name__.lower().removeprefix("conditional")
-        parameters = sum(p.numel() for p in self.parameters())
+        parameters = sum(p.numel() for p in self.denoiser.parameters())
         return f"network: {name}, {parameters:,} parameters, {self.operations() / 1e6:,.1f} million operations"
 
     def warn(self) -> None:
@@ -220,7 +228,7 @@ class Diffusion(TrainedModel):
         denoise: Denoiser = Given(self.denoiser if guidance is None else guidance(self.denoiser), cond)
         if steer is not None:
             denoise = steer(denoise)
-        eps = noise.like(torch.empty(len(seeds), *self.shape, device=self.device))
+        eps = noise.like(torch.empty(len(seeds), *self.model_shape, device=self.device))
         t = float(grid[0])
         x = start(denoise.schedule, t, eps) if origin is None else Pair(origin, eps).mix(*denoise.schedule(t))
         yield from trajectory(denoise, sampler, x, grid, noise)
@@ -239,10 +247,11 @@ class Diffusion(TrainedModel):
         Of points it is a density for each unit of volume.  Of 8-bit images, x in [0, 1], it is that of the levels, estimated
         from below by dequantising each image once.  seeds: (B,), one for each datum; dequantiser: a name of `DEQUANTISERS`.
         """
+        cell = self.codec.log_cell(self.shape)  # which refuses codes of a network, before anything is encoded
         z, noise, levels, denoiser = self.codec.encode(x), Noise(seeds), self.codec.levels, self.denoiser
         if levels is None:
             found = log_prob(denoiser, z, noise, cond, probes=probes, tolerance=tolerance)
-            return replace(found, nats=found.nats + self.codec.log_cell(self.shape))
+            return replace(found, nats=found.nats + cell)
         check_data(z, levels)
         made = pick(DEQUANTISERS, dequantiser or self.dequantiser, "dequantiser")(denoiser.schedule, z, noise, levels)
         found = log_prob(denoiser, made.x, noise, cond, probes=probes, tolerance=tolerance, end=made.end)
@@ -267,6 +276,7 @@ class Diffusion(TrainedModel):
         of the chain's steps, as in `DDPM`; error: what "optimal" goes by, see `mean_error`.
         """
         denoiser = self.denoiser if grid is None else self._with_variance(variance, error)
+        cell = self.codec.log_cell(self.shape)
         z, noise, levels = self.codec.encode(x), Noise(seeds), self.codec.levels
         if grid is None:
             found = continuous_bound(denoiser, z, noise, cond, draws, levels, end=end)
@@ -274,16 +284,17 @@ class Diffusion(TrainedModel):
             found = bound(denoiser, z, _down_to(grid, end), noise, cond, variance, levels)
         if levels is not None:
             return found
-        return replace(found, reconstruction=found.reconstruction - self.codec.log_cell(self.shape))
+        return replace(found, reconstruction=found.reconstruction - cell)
 
     def importance_weighted(
         self, x: Tensor, cond: Tensor | None, seeds: Tensor, grid: Tensor, variance: str = "posterior", paths: int = 16,
         end: float | None = None, error: MeanError | None = None,
     ) -> Tightened:  # fmt: skip
         """Return the bound of DDPM's chain by several paths for each datum in user units, in nats; the rest as in `bound`."""
-        z, levels, denoiser = self.codec.encode(x), self.codec.levels, self._with_variance(variance, error)
+        levels, cell = self.codec.levels, self.codec.log_cell(self.shape)
+        z, denoiser = self.codec.encode(x), self._with_variance(variance, error)
         found = importance_weighted(denoiser, z, _down_to(grid, end), Noise(seeds), cond, variance, levels, paths)
-        cell = 0.0 if levels is not None else self.codec.log_cell(self.shape)
+        cell = 0.0 if levels is not None else cell
         return replace(found, nats=found.nats - cell, single=found.single - cell)
 
     def _with_variance(self, variance: str, error: MeanError | None) -> Denoiser:

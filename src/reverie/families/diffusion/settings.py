@@ -10,7 +10,6 @@ from pydantic import Field
 from reverie.base.errors import UserError, pick
 from reverie.base.spec import Spec, build, parse, spec_of
 from reverie.data.augment import AUGMENTATIONS, build_augment, told_entries
-from reverie.data.codec import CODECS
 from reverie.data.kind import kind_of
 from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.lattice import LatticeDenoiser
@@ -18,6 +17,7 @@ from reverie.diffusion.learned import Learned
 from reverie.diffusion.loss import LOSSES, TIMES, build_weight
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.schedules import SCHEDULES
+from reverie.families.diffusion.latent import ALL_CODECS, model_shape
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.model import FamilySettings
 from reverie.nets import NETWORKS
@@ -44,7 +44,7 @@ class DiffusionSettings(FamilySettings):
     label_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
     autoguidance: Annotated[float, Field(ge=1, le=10)] = 1.0  # of samples when nothing is said; chosen when training ends
     augment: tuple[Annotated[Spec, spec_of(AUGMENTATIONS, "augmentation")], ...] = Field(default=(), max_length=16)
-    codec: Annotated[Spec, spec_of(CODECS, "codec")]
+    codec: Annotated[Spec, spec_of(ALL_CODECS, "codec")]
     schedule: Annotated[Spec, spec_of(SCHEDULES, "schedule")]
     network: Annotated[Spec, spec_of(NETWORKS, "network")]
 
@@ -65,8 +65,8 @@ def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int
     """Refuse settings whose parts do not fit each other or the data."""
     network = settings.network
     shape = tuple(network[key] for key in ("channels", "height", "width") if key in network)
-    if data != shape:
-        raise UserError(f"the data have the shape {data} but the network is for {shape}")
+    if (inner := model_shape(settings.codec, data)) != shape:
+        raise UserError(f"the data have the shape {inner} but the network is for {shape}")
     if labels != network.get("labels", 0):
         raise UserError(f"the data have {labels} labels but the network has {network.get('labels', 0)}")
     if (told := len(told_entries(settings.augment, data))) != network.get("told", 0):
@@ -105,9 +105,10 @@ def _denoiser(settings: DiffusionSettings, shape: tuple[int, ...]) -> NetDenoise
     net, schedule = build(NETWORKS, settings.network, "network"), build(SCHEDULES, settings.schedule, "schedule")
     if settings.target != "levels":
         return NetDenoiser(net, schedule, settings.target, settings.sigma_data, settings.variance == "learned")
-    levels = build(CODECS, settings.codec, "codec").levels
+    with torch.device("meta"):
+        levels = build(ALL_CODECS, settings.codec, "codec").levels
     if levels is None:
-        raise UserError("the target 'levels' needs images, whose numbers have levels; points are real numbers: train 'v'")
+        raise UserError("the target 'levels' needs images, whose numbers have levels; points and codes are real: train 'v'")
     return LatticeDenoiser(net, schedule, shape, levels, settings.network["outputs"])
 
 
@@ -140,7 +141,7 @@ def build_diffusion(settings: DiffusionSettings, shape: tuple[int, ...], labels:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         denoiser = _denoiser(settings, shape)
-    codec, augment = build(CODECS, settings.codec, "codec"), build_augment(settings.augment, shape)
+    codec, augment = build(ALL_CODECS, settings.codec, "codec"), build_augment(settings.augment, shape)
     drawn = settings.weight, settings.times, settings.label_dropout
     measure, likelihood = build(LOSSES, settings.loss, "loss"), settings.purpose == "likelihood"
     return Diffusion(denoiser, codec, shape, *drawn, augment, labels, measure, likelihood)

@@ -19,6 +19,8 @@ from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
 from reverie.families.model import DrawRequest, TrainedModel
+from reverie.families.vae.maps import MapDecoder, MapEncoder, begin_with_components
+from reverie.families.vae.model import diagonal
 
 FIGURE_DATA = 1024  # data, at most, of which held-out figures are the mean
 CODED = 4096  # training data, at most, whose codes are looked at
@@ -33,16 +35,19 @@ class Autoencoder(TrainedModel):
 
     centre is the mean of the training data.  It has no density: to draw from it, codes are drawn of a Gaussian that has the
     moments of the training data's codes, for each label (arXiv:1903.12436, section 3).  latent: the shape of a code, (c,) or
-    (c, h, w).  code_mean: (labels or 1, L); code_spread: (labels or 1, L, L), roots of covariances, or of large codes
-    (labels or 1, L), deviations.
+    (c, h, w).  kl: weight of KL(q(z | x) || N(0, 1)) in the loss, for each number of the data, if the encoder tells q by means
+    and log-deviations; codes are then drawn in training, and means else (arXiv:2112.10752, section 3.1).
+    code_mean: (labels or 1, L); code_spread: (labels or 1, L, L), roots of covariances, or of large codes (labels or 1, L),
+    deviations.
     """
 
     def __init__(
-        self, encoder: nn.Module, decoder: nn.Module, latent: tuple[int, ...], codec: Codec, shape: tuple[int, ...], labels: int
-    ) -> None:
+        self, encoder: nn.Module, decoder: nn.Module, latent: tuple[int, ...], codec: Codec, shape: tuple[int, ...],
+        labels: int, kl: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.encoder, self.decoder, self.latent, self.codec, self.shape = encoder, decoder, latent, codec, shape
-        self.label_count, numbers = labels, math.prod(latent)
+        self.label_count, self.kl, numbers = labels, kl, math.prod(latent)
         groups = max(1, labels)
         spread = (groups, numbers, numbers) if numbers <= FULL_MOST else (groups, numbers)
         self.centre = nn.Buffer(torch.zeros(shape))
@@ -57,16 +62,19 @@ class Autoencoder(TrainedModel):
         return self.codec.decode(z)
 
     def begin(self, data: Dataset) -> None:
-        """Take the mean of the data, so that networks need not learn it."""
-        self.centre.copy_(self.codec.encode(data.some(CODED)).mean(0))
+        """Take the mean of the data, so that networks need not learn it; maps begin as principal components of patches."""
+        x = self.codec.encode(data.some(CODED))
+        self.centre.copy_(x.mean(0))
+        if isinstance(self.encoder, MapEncoder) and isinstance(self.decoder, MapDecoder):
+            begin_with_components(self.encoder, self.decoder, x - x.mean(0))
 
     def rebuilt(self, x: Tensor) -> Tensor:
         """Return centre + decoder(encoder(x - centre)).  x: (B, ...) in model units."""
         return self._decoded(self._encoded(x))
 
     def _encoded(self, x: Tensor) -> Tensor:
-        z: Tensor = self.encoder(x - self.centre)
-        return z
+        told: Tensor = self.encoder(x - self.centre)
+        return told.chunk(2, 1)[0] if self.kl else told
 
     def _decoded(self, z: Tensor) -> Tensor:
         decoded: Tensor = self.decoder(z)
@@ -80,10 +88,20 @@ class Autoencoder(TrainedModel):
         """Return the data that codes stand for, in user units: (B, ...)."""
         return self.codec.decode(self._decoded(z))
 
+    def expected(self, z: Tensor) -> Tensor:
+        """Return the same in model units, where nothing is cut off."""
+        return self._decoded(z)
+
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
-        """Return the squared error of each datum, for each of its numbers: (B,)."""
+        """Return the squared error of each datum for each of its numbers, and the KL: (B,), a function of data and seed."""
         z = self.codec.encode(x)
-        return self._error(z, z)
+        if not self.kl:
+            return self._error(z, z)
+        q = diagonal(self.encoder(z - self.centre))
+        random = torch.Generator(z.device).manual_seed(seed)
+        code = q.at(torch.randn(q.mean.shape, generator=random, device=z.device, dtype=z.dtype))
+        error = (self._decoded(code) - z).square().flatten(1).mean(1)
+        return error + self.kl / math.prod(self.shape) * q.kl().flatten(1).sum(1)
 
     def _error(self, seen: Tensor, truth: Tensor) -> Tensor:
         return (self.rebuilt(seen) - truth).square().flatten(1).mean(1)

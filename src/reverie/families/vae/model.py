@@ -58,4 +58,8 @@ class VAE(Variational):
 
     def from_latent(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
         """Return E x given z in user units: (B, ...)."""
-        return self.codec.decode(self.observation.mean(self.told(z, cond)))
+        return self.codec.decode(self.expected(z, cond))
+
+    def expected(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
+        """Return E x given z in model units, (B, ...), where nothing is cut off."""
+        return self.observation.mean(self.told(z, cond))

@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
+from reverie.base.errors import UserError
 from reverie.base.spec import Spec, build, spec_of
 from reverie.data.codec import CODECS
 from reverie.diffusion.process import transition
@@ -18,6 +19,7 @@ from reverie.families.latent import check_latent
 from reverie.families.model import FamilySettings
 from reverie.families.vae.autoencoder import Autoencoder, DenoisingAutoencoder
 from reverie.families.vae.hierarchy import HVAE, Guesses, LinearMHVAE, MarkovHVAE
+from reverie.families.vae.maps import MapDecoder, MapEncoder, map_latent
 from reverie.families.vae.model import VAE
 from reverie.families.vae.networks import (
     ConvDecoder,
@@ -32,7 +34,7 @@ from reverie.families.vae.networks import (
 from reverie.families.vae.observation import OBSERVATIONS
 from reverie.families.vae.variational import Variational
 
-Layers = Literal["linear", "dense", "patches", "conv"]
+Layers = Literal["linear", "dense", "patches", "conv", "map"]
 Size = Annotated[int, Field(ge=1, le=8192)]
 Widths = Annotated[tuple[Annotated[int, Field(ge=4, le=1024)], ...], Field(min_length=1, max_length=8)]
 
@@ -40,10 +42,11 @@ Widths = Annotated[tuple[Annotated[int, Field(ge=4, le=1024)], ...], Field(min_l
 class LatentSettings(FamilySettings):
     """Networks to a latent and back.
 
-    layers: linear, one map each way; dense; patches, convolutions over a map of patches and dense layers to and from it; or
-    conv, whose latent is a map of so many channels.  hidden: width of dense layers; blocks: how many residual ones, dense or
-    of the map; patch: pixels of a patch's side, of which two side by side make a place of the map; widths: of convolutions,
-    with the image halved between them, or the first of them that of the map of patches.
+    layers: linear, one map each way; dense; patches, convolutions over a map of patches and dense layers to and from it;
+    conv, whose latent is a map of so many channels; or map, of which each patch has so many, beginning as principal
+    components.  hidden: width of dense layers; blocks: how many residual ones, dense or of the map; patch: pixels of a patch's
+    side, of which in patches two side by side make a place of the map; widths: of convolutions, with the image halved between
+    them, or the first of them that of the map of patches.
     """
 
     layers: Layers = "dense"
@@ -93,8 +96,9 @@ class MHVAESettings(HierarchySettings):
 
 
 class AutoencoderSettings(LatentSettings):
-    """An autoencoder."""
+    """An autoencoder; kl: weight of the KL between codes and the standard normal."""
 
+    kl: Annotated[float, Field(ge=0, le=1000)] = 0.0
     name: Literal["autoencoder"] = "autoencoder"
 
 
@@ -107,7 +111,11 @@ class DenoisingSettings(LatentSettings):
 
 def latent_shape(settings: LatentSettings, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of the latent, or say why there is none that could be."""
-    found = conv_latent(shape, settings.latent, settings.widths) if settings.layers == "conv" else (settings.latent,)
+    found: tuple[int, ...] = (settings.latent,)
+    if settings.layers == "conv":
+        found = conv_latent(shape, settings.latent, settings.widths)
+    elif settings.layers == "map":
+        found = map_latent(shape, settings.latent, settings.patch)
     check_latent(math.prod(found), math.prod(shape))
     return found
 
@@ -120,6 +128,11 @@ def networks(
     if settings.layers == "conv":
         encoder = ConvEncoder(shape[0], inside, settings.widths, labels)
         return encoder, ConvDecoder(latent[0], shape[0], parameters, settings.widths, labels)
+    if settings.layers == "map":
+        if parameters != 1:
+            raise UserError("a map of patches is for autoencoders; give layers=conv")
+        size_of_map = settings.patch, settings.widths[0], settings.blocks
+        return MapEncoder(shape, latent[0], told, *size_of_map), MapDecoder(shape, latent[0], *size_of_map)
     if settings.layers == "linear":
         return Linear(shape, (inside,)), Linear(latent, (*shape, parameters))
     if settings.layers == "patches":
@@ -168,8 +181,9 @@ def build_autoencoder(
     latent = latent_shape(settings, shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        encoder, decoder = networks(settings, shape, 0, latent, 1, 1)
+        kl = settings.kl if isinstance(settings, AutoencoderSettings) else 0.0
+        encoder, decoder = networks(settings, shape, 0, latent, 2 if kl else 1, 1)
     parts = encoder, decoder, latent, build(CODECS, settings.codec, "codec"), shape, labels
     if isinstance(settings, DenoisingSettings):
         return DenoisingAutoencoder(*parts, sigma=settings.sigma)
-    return Autoencoder(*parts)
+    return Autoencoder(*parts, kl=kl)

@@ -1,0 +1,172 @@
+"""An autoencoder at work: what it gives back, its codes, ways between images, and what the best linear one would lose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from reverie.base.errors import UserError
+from reverie.base.files import check_folder
+from reverie.data import Dataset, at_once
+from reverie.draw.picture import ACCENT, WARM, channels_last, coloured, colours, dots, figure, legend, save, to_bytes
+from reverie.families.diffusion.latent import Latent
+from reverie.families.diffusion.model import Diffusion
+from reverie.families.vae.autoencoder import Autoencoder
+from reverie.families.vae.model import VAE
+from reverie.runs.reread import reread
+from reverie.runs.run import Run, load
+
+SHOWN, WAYS, ON_THE_WAY = 10, 3, 9  # images given back; ways between two of them, and images of each
+CODED = 1000  # images whose codes are looked at
+GRID = 12  # decoded codes along each side of a plane of them
+EDGE = 0.02  # of the codes that lie beyond each side of that plane
+
+
+@dataclass(frozen=True)
+class Coder:
+    """An autoencoder with its images.  x: (N, C, H, W) in user units, held-out ones first; labels: (N,) or None."""
+
+    to_latent: Callable[[Tensor], Tensor]
+    from_latent: Callable[[Tensor], Tensor]
+    x: Tensor
+    labels: list[str] | None
+    held: int
+
+    @classmethod
+    def of(cls, run: Run) -> Coder:
+        """Return that of a run, of autoencoders or of latent diffusion."""
+        model = run.model
+        if isinstance(model, Diffusion) and isinstance(model.codec, Latent):
+            model = model.codec.autoencoder
+        if run.kind != "images" or not isinstance(model, Autoencoder | VAE):
+            raise UserError(
+                f"{run.path} is a run of {run.config.family.name} on {run.kind}; this gallery shows autoencoders of images: the"
+                " families autoencoder, denoising-autoencoder and vae, and runs trained with --latent"
+            )
+        if isinstance(model, VAE) and model.label_count:
+            raise UserError(f"the autoencoder of {run.path} needs labels; this gallery shows those that are trained without")
+        train, held = reread(run.config.data, folder=run.path).split(run.config.data.seed)
+        (x, labels), (seen, their) = _some(held, CODED // 2), _some(train, CODED // 2)
+        known = [*(labels if labels is not None else ()), *(their if their is not None else ())]
+        names = [run.config.data.labels[int(k)] for k in known] if run.config.data.labels and known else None
+        return cls(model.to_latent, model.from_latent, torch.cat([x, seen]).to(model.device), names, len(x))
+
+    @torch.no_grad()
+    def codes(self) -> Tensor:
+        """Return the codes of all images: (N, L)."""
+        return torch.cat([self.to_latent(part).flatten(1) for part in self.x.split(64)])
+
+    @torch.no_grad()
+    def rebuilt(self) -> Tensor:
+        """Return all images as they are given back."""
+        return torch.cat([self.from_latent(self.to_latent(part)) for part in self.x.split(64)])
+
+
+def _some(data: Dataset, most: int) -> tuple[Tensor, Tensor | None]:
+    return data.batch(torch.arange(min(len(data), at_once(data.shape, most))))
+
+
+def _rows(rows: list[tuple[str, Tensor]]) -> Figure:
+    """Draw rows of images of one length, each with its name."""
+    images = torch.cat([x for _, x in rows]).clamp(0, 1)
+    shown = coloured(to_bytes(channels_last(images.cpu().numpy())))
+    across = len(rows[0][1])
+    made = figure(max(6.0, 0.8 * across + 1.4), 0.85 * len(rows) + 0.2)
+    for k, (name, _) in enumerate(rows):
+        for j in range(across):
+            axes = made.add_subplot(len(rows), across, k * across + j + 1)
+            axes.imshow(shown[k * across + j], interpolation="nearest")
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set_visible(False)
+            if j == 0:
+                axes.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
+    return made
+
+
+def reconstructions(coder: Coder) -> Figure:
+    """Draw held-out images above what is given back of them."""
+    x = coder.x[: min(SHOWN, coder.held)]
+    with torch.no_grad():
+        back = coder.from_latent(coder.to_latent(x))
+    return _rows([("held out", x), ("given back", back), ("difference", 0.5 + (back - x))])
+
+
+def codes(coder: Coder) -> Figure:
+    """Draw the first two principal components of codes, coloured by label; of codes of two numbers these, decoded on a grid."""
+    found = coder.codes().double().cpu()
+    made = figure(6.5, 5.5)
+    axes = made.subplots()
+    if found.shape[1] == 2:
+        low, high = found.quantile(EDGE, 0), found.quantile(1 - EDGE, 0)
+        first, second = (torch.linspace(float(a), float(b), GRID) for a, b in zip(low, high, strict=True))
+        z = torch.stack(torch.meshgrid(first, second.flip(0), indexing="xy"), -1).flatten(0, 1).to(coder.x)
+        with torch.no_grad():
+            images = to_bytes(channels_last(coder.from_latent(z).clamp(0, 1).cpu().numpy()))
+        tiles = coloured(images).reshape(GRID, GRID, *coloured(images).shape[1:])
+        sheet = np.concatenate([np.concatenate(list(row), 1) for row in tiles])
+        axes.imshow(sheet, extent=(float(low[0]), float(high[0]), float(low[1]), float(high[1])), aspect="auto")
+        axes.set(xlabel="first number", ylabel="second number", title="what each code stands for")
+        return made
+    centred = found - found.mean(0)
+    _, values, axes_of = torch.linalg.svd(centred, full_matrices=False)
+    shares = values[:2] ** 2 / (values**2).sum()
+    dots(axes, (centred @ axes_of[:2].T).numpy(), colours(coder.labels, len(found)))
+    legend(axes, coder.labels)
+    across, up = (f"component, {float(share):.0%} of the variance" for share in shares)
+    axes.set(xlabel=f"first {across}", ylabel=f"second {up}", title=f"codes of {found.shape[1]:,} numbers, n = {len(found):,}")
+    return made
+
+
+def interpolation(coder: Coder) -> Figure:
+    """Draw the straight way between two images through codes, above that through pixels."""
+    w = torch.linspace(0, 1, ON_THE_WAY, device=coder.x.device).reshape(-1, 1, 1, 1)
+    rows = []
+    for k in range(min(WAYS, coder.held // 2)):
+        a, b = coder.x[2 * k : 2 * k + 1], coder.x[2 * k + 1 : 2 * k + 2]
+        with torch.no_grad():
+            ends = coder.to_latent(torch.cat([a, b]))
+            steps = w.reshape(-1, *[1] * (ends.ndim - 1))
+            rows.append(("codes", coder.from_latent((1 - steps) * ends[:1] + steps * ends[1:])))
+        rows.append(("pixels", (1 - w) * a + w * b))
+    if not rows:
+        raise UserError("a way needs two held-out images, and there are fewer; train with more data")
+    return _rows(rows)
+
+
+def spectrum(coder: Coder) -> Figure:
+    """Draw what the best linear map of k numbers loses, sum over j > k of s_j² (Eckart and Young 1936), and this one."""
+    x = coder.x.flatten(1).double().cpu()
+    values = torch.linalg.svdvals(x - x.mean(0))
+    left = (values**2).flip(0).cumsum(0).flip(0) / x.numel()
+    error = float((coder.rebuilt().flatten(1).double().cpu() - x).square().mean())
+    numbers = coder.codes().shape[1]
+    made = figure(9, 3.8)
+    one, two = made.subplots(1, 2)
+    one.semilogy(np.arange(1, len(values) + 1), values.clamp_min(1e-12).numpy(), color=ACCENT)
+    one.set(xlabel="k", ylabel="singular value", title=f"the spectrum of {len(x):,} images")
+    two.loglog(np.arange(1, len(left)), left[1:].clamp_min(1e-12).numpy(), color=ACCENT, label="best linear map of k numbers")
+    two.plot([numbers], [error], "o", color=WARM, label=f"this autoencoder, {numbers:,} numbers")
+    two.set(xlabel="numbers of a code", ylabel="mean squared error", title="what is lost")
+    two.legend(fontsize=8, frameon=False)
+    for axes in (one, two):
+        axes.spines[["top", "right"]].set_visible(False)
+    return made
+
+
+PICTURES = {"reconstructions": reconstructions, "codes": codes, "interpolation": interpolation, "spectrum": spectrum}
+
+
+def draw(run: str | Path | Run, out: Path, device: str = "auto") -> list[Path]:
+    """Draw all four pictures into a folder and return the files."""
+    check_folder(out)
+    coder = Coder.of(run if isinstance(run, Run) else load(run, device))
+    files = [out / f"{name}.png" for name in PICTURES]
+    for path, make in zip(files, PICTURES.values(), strict=True):
+        save(make(coder), path)
+    return files

@@ -1,0 +1,259 @@
+"""Latent diffusion: an autoencoder first, and diffusion among its codes, through every verb."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import reverie
+from reverie import api
+from reverie.base.errors import UserError
+from reverie.base.spec import build
+from reverie.data import Dataset, load_data
+from reverie.evaluation.likelihood import likelihood_section
+from reverie.families import FAMILIES
+from reverie.families.diffusion.latent import ALL_CODECS, Latent, autoencoder_of, latent_spec, model_shape
+from reverie.families.vae.settings import AutoencoderSettings
+from reverie.runs.folder import read_config
+from reverie.runs.run import Run
+from reverie.training.latent import LatentWish, autoencoder_for, patch_for
+from reverie.training.prepare import prepare
+
+TINY: dict[str, Any] = {"network": "unet:widths=[8,16],embedding_dim=16", "batch": 8, "steps": 6}
+
+
+def pictures() -> tuple[np.ndarray, np.ndarray]:
+    """Discs in two colours on a slope, which a few numbers describe: (N, H, W, C) and labels."""
+    random = np.random.default_rng(0)
+    rows, columns = np.mgrid[:16, :16]
+    labels = np.arange(48) % 2
+    centres, sizes = random.uniform(4, 12, (48, 2)), random.uniform(2, 5, 48)
+    x = np.empty((48, 16, 16, 3), np.uint8)
+    for k, ((a, b), size, label) in enumerate(zip(centres, sizes, labels, strict=True)):
+        inside = (rows - a) ** 2 + (columns - b) ** 2 < size**2
+        x[k] = np.where(inside[..., None], (250, 60, 40) if label else (40, 90, 250), (8 * rows + 60)[..., None])
+    return x, labels
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[np.ndarray, np.ndarray]:
+    """What all runs here are trained on."""
+    return pictures()
+
+
+@pytest.fixture(scope="module")
+def run(data: Any, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A short run of both parts."""
+    return reverie.train(data, tmp_path_factory.mktemp("runs") / "discs", latent_space=True, keep_data=True, **TINY)
+
+
+def codec_of(run: Run) -> Latent:
+    """Return the codec of a run."""
+    codec = run.diffusion.codec
+    assert isinstance(codec, Latent)
+    return codec
+
+
+def test_both_parts_are_runs_and_share_the_steps(run: Run) -> None:
+    inner = reverie.load(run.path / "codec")
+    assert (inner.config.family.name, inner.config.training.steps, run.config.training.steps) == ("autoencoder", 2, 4)
+    assert inner.sample(2).x.shape == (2, 16, 16, 3)
+    own, theirs = codec_of(run).autoencoder.state_dict(), inner.model.state_dict()
+    assert all(torch.equal(own[name], theirs[name]) for name in own if not name.startswith("code_"))
+    assert not any(p.requires_grad for p in codec_of(run).parameters())
+
+
+def test_codes_have_unit_variance_and_decode_to_the_images(run: Run, data: Any) -> None:
+    x = torch.from_numpy(data[0]).movedim(-1, 1) / 255
+    model, codec = run.diffusion, codec_of(run)
+    z = codec.encode(x)
+    assert z.shape[1:] == model.model_shape == (4, 8, 8) and model.shape == (3, 16, 16)
+    torch.testing.assert_close(z.std((0, 2, 3)), torch.ones(4), atol=0.05, rtol=0)
+    assert torch.equal(codec.encode(x), z) and torch.equal(codec.decode(z), codec.decode(z))  # bits, for the same batch
+    torch.testing.assert_close(codec.encode(x[:5]), z[:5], atol=1e-4, rtol=0)
+    error = float((codec.decode(z) - x).square().mean())
+    assert error == pytest.approx(float(codec.error), rel=0.2) and float(codec.lost) < 0.1
+
+
+def test_it_begins_as_the_principal_components_of_patches(data: Any) -> None:
+    """No linear map of 4 numbers for a patch betters it: the error is the sum of the other eigenvalues."""
+    dataset = load_data(data)
+    settings = autoencoder_for(dataset.shape)
+    model = build(ALL_CODECS, latent_spec(settings, dataset.shape), "codec")
+    assert isinstance(model, Latent)
+    autoencoder: Any = model.autoencoder
+    autoencoder.begin(dataset)
+    x = 2 * dataset.batch(torch.arange(len(dataset)))[0] - 1
+    patches = torch.nn.functional.pixel_unshuffle(x - x.mean(0), settings.patch).movedim(1, -1).flatten(0, 2).double()
+    left = torch.linalg.eigvalsh(patches.T @ patches / len(patches))[: -settings.latent].sum() / patches.shape[1]
+    assert float((autoencoder.rebuilt(x) - x).square().mean()) == pytest.approx(float(left), rel=1e-3)
+
+
+def test_samples_and_guidance(run: Run) -> None:
+    drawn = run.sample(2, label="1", guidance=2.0, steps=3)
+    assert drawn.x.shape == (2, 16, 16, 3) and drawn.x.min() >= 0 and drawn.x.max() <= 1
+    np.testing.assert_array_equal(reverie.load(run.path).sample(2, label="1", guidance=2.0, steps=3).x, drawn.x)
+
+
+@pytest.mark.parametrize("method", ["dps", "replace", "moment:products=2"])
+def test_known_pixels_come_back_to_the_bit(run: Run, data: Any, method: str) -> None:
+    image = data[0][3] / np.float32(255)
+    mask = np.zeros((16, 16), bool)
+    mask[:7] = True
+    made = reverie.inpaint(run, image, mask=mask, n=2, method=method, steps=3)
+    np.testing.assert_array_equal(made.x[:, 7:], np.broadcast_to(image[7:], made.x[:, 7:].shape))
+    assert not np.array_equal(made.x[0, :7], image[:7])
+
+
+def test_replacing_keeps_the_codes_of_whole_patches(run: Run) -> None:
+    seen = torch.ones(3, 16, 16, dtype=torch.bool)
+    seen[:, :7] = False
+    cells = codec_of(run).seen_cells(seen)
+    assert cells.shape == (4, 8, 8) and not cells[:, :4].any() and cells[:, 4:].all()
+
+
+def test_restoring_goes_through_the_decoder(run: Run, data: Any) -> None:
+    made = reverie.restore(run, data[0][5] / 255.0, task="upscale:factor=4", degrade=True, method="dps", n=2, steps=20)
+    free = run.sample(2, steps=20, guidance=0.0).x
+    small = data[0][5].reshape(4, 4, 4, 4, 3).mean((1, 3)) / 255
+    apart = float(np.sqrt((free.reshape(2, 4, 4, 4, 4, 3).mean((2, 4)) - small).__pow__(2).mean()))
+    assert made.figures["residual"] < 0.7 * apart
+
+
+def test_no_likelihood_is_told(run: Run, data: Any) -> None:
+    x = torch.from_numpy(data[0][:4]).movedim(-1, 1) / 255
+    said = likelihood_section(run, x, torch.from_numpy(data[1][:4]))
+    assert "no likelihood of pixels" in said.figures["not_computable"]
+
+
+@pytest.mark.slow
+def test_evaluation_runs(run: Run) -> None:
+    found = reverie.evaluate(run, 32, quick=True, features="pixels")
+    assert any(section.name == "likelihood" for section in found.sections) and "KID" in str(found)
+
+
+def test_inspect_tells_how_well_images_are_given_back(run: Run) -> None:
+    told = api.inspect(run.path)["codec"]
+    assert told["code"] == [4, 8, 8] and 10 < told["psnr"] < 60
+
+
+def stopped(data: Any, path: Path, reports: int) -> None:
+    """Begin a training and break it off after so many reports."""
+    training = prepare(data, path, latent_space=True, keep_data=True, **TINY)
+    for _ in islice(reports_of := iter(training), reports):
+        pass
+    reports_of.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("reports", "stage"),
+    [
+        (1, "autoencoder"),
+        pytest.param(2, "between", marks=pytest.mark.slow),
+        pytest.param(4, "diffusion", marks=pytest.mark.slow),
+    ],
+)
+def test_going_on_in_either_part_changes_no_bit(run: Run, data: Any, tmp_path: Path, reports: int, stage: str) -> None:
+    path = tmp_path / stage
+    stopped(data, path, reports)
+    if stage == "autoencoder":
+        assert not (path / "model.safetensors").exists() and (path / "codec" / "model.safetensors").exists()
+    reverie.train(resume=path)
+    mine, theirs = load_file(path / "model.safetensors"), load_file(run.path / "model.safetensors")
+    assert mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_nothing_is_left_where_nothing_was_learned(data: Any, tmp_path: Path) -> None:
+    reports = iter(prepare(data, tmp_path / "run", latent_space=True, **TINY))
+    reports.close()  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="already"):
+        training = prepare(data, tmp_path / "run", latent_space=True, **TINY)
+        next(iter(training))
+        prepare(data, tmp_path / "run", latent_space=True, **TINY)
+
+
+def test_a_codec_is_used_again(run: Run, data: Any, tmp_path: Path) -> None:
+    with closing(prepare(data, tmp_path / "other", codec=run.path, **TINY)) as training:
+        assert training.first is None and training.run.config.training.steps == 6
+        assert torch.equal(codec_of(training.run).mean, codec_of(run).mean)
+    small = (np.ascontiguousarray(data[0][:, :8, :8]), data[1])
+    with pytest.raises(UserError, match=r"is for images of 16x16x3, and .* holds images of 8x8x3; .* --size 16"):
+        prepare(small, tmp_path / "small", codec=run.path, **TINY)
+    plain = reverie.train("patterns", tmp_path / "gaussian", family="gaussian", points=100)
+    with pytest.raises(UserError, match="no autoencoder"):
+        prepare(data, tmp_path / "wrong", codec=plain.path, **TINY)
+    with pytest.raises(UserError, match="shows autoencoders of images"):
+        api.gallery("autoencoder", tmp_path / "wrong", run=plain)
+    assert not (tmp_path / "wrong").exists() and not (tmp_path / "small").exists()
+    dense = AutoencoderSettings(layers="dense", latent=4, hidden=8, codec={"name": "pixels"})
+    with pytest.raises(UserError, match="are no maps"):
+        autoencoder_of(dense, (3, 16, 16))
+
+
+def test_it_can_be_trained_again_and_replaced(run: Run) -> None:
+    again = api.settings_again(run.path)
+    assert again["latent"] is True and again["steps"] == 6
+    with pytest.raises(UserError, match="--no-latent"):
+        reverie.illusion(run, "identity,rotate180")
+
+
+def test_what_cannot_be_is_said(data: Any, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(UserError, match="holds points"):
+        reverie.train("patterns", out, latent_space=True, points=100, steps=5)
+    with pytest.raises(UserError, match="no likelihood of pixels"):
+        reverie.train(data, out, latent_space=True, purpose="likelihood", steps=5)
+    with pytest.raises(UserError, match="takes no --latent"):
+        reverie.train(data, out, latent_space=True, family="vae", steps=5)
+    odd = (np.ascontiguousarray(data[0][:, :15, :15]), data[1])
+    with pytest.raises(UserError, match="multiples of 16"):
+        reverie.train(odd, out, latent_space=True, steps=5)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("shape", "wished", "chosen"),
+    [((3, 96, 96), {}, True), ((3, 64, 64), {}, False), ((1, 64, 128), {}, True), ((3, 97, 97), {}, False),
+     ((3, 128, 128), {"network": "unet-small"}, True), ((3, 128, 128), {"network": "unet-small:stem=4"}, False),
+     ((3, 128, 128), {"purpose": "likelihood"}, False)],
+)  # fmt: skip
+def test_it_is_chosen_from_96_pixels_on(shape: tuple[int, ...], wished: dict[str, Any], chosen: bool) -> None:
+    form = Dataset("images", torch.empty(2, *shape, dtype=torch.uint8, device="meta"), None, ())
+    codec = LatentWish(None, wished).codec(form)
+    assert (codec is not None) == chosen
+    assert LatentWish(False, wished).codec(form) is None
+    if codec is not None:
+        assert model_shape(codec, form.shape) == (16, shape[1] // 8, shape[2] // 8)
+        network = FAMILIES["diffusion"].network(form, 10.0, None, {**wished, "codec": codec})
+        assert network is not None and (network["channels"], network["height"]) == (16, shape[1] // 8)
+
+
+@pytest.mark.parametrize(("side", "patch"), [(8, 2), (16, 2), (32, 4), (64, 8), (128, 8), (256, 8), (100, 2), (50, None)])
+def test_patches_leave_a_map_that_can_be_halved(side: int, patch: int | None) -> None:
+    assert patch_for((3, side, side)) == patch
+
+
+def test_a_hostile_config_is_refused(run: Run, tmp_path: Path) -> None:
+    written = (run.path / "config.toml").read_text()
+    for old, new in [('layers = "map"', 'layers = "dense"'), ('name = "autoencoder"', 'name = "gaussian"')]:
+        place = tmp_path / json.dumps(new).strip('"').replace(" ", "")[:5]
+        place.mkdir(exist_ok=True)
+        (place / "config.toml").write_text(written.replace(old, new))
+        with pytest.raises(UserError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            reverie.load(place) if read_config(place) else None
+
+
+def test_the_gallery_shows_it(run: Run, tmp_path: Path) -> None:
+    files = api.gallery("autoencoder", tmp_path / "shown", run=run)
+    assert [file.stem for file in files] == ["reconstructions", "codes", "interpolation", "spectrum"]
+    assert all(file.stat().st_size > 1000 for file in files)
