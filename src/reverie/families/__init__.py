@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from reverie.families.closed_forms import GaussianFamily, MixtureFamily, PCAFamily
 from reverie.families.diffusion.family import DiffusionFamily
+from reverie.families.flow.family import FlowFamily
 from reverie.families.model import FAMILIES
 from reverie.families.vae.family import AutoencoderFamily, DenoisingFamily, HVAEFamily, MHVAEFamily, VAEFamily
 
 FAMILIES.update({
     "diffusion": DiffusionFamily(), "gaussian": GaussianFamily(), "mixture": MixtureFamily(), "pca": PCAFamily(),
     "autoencoder": AutoencoderFamily(), "denoising-autoencoder": DenoisingFamily(), "vae": VAEFamily(),
-    "hvae": HVAEFamily(), "mhvae": MHVAEFamily(),
+    "hvae": HVAEFamily(), "mhvae": MHVAEFamily(), "flow": FlowFamily(),
 })  # fmt: skip
 
 __all__ = ["FAMILIES"]

@@ -76,6 +76,11 @@ GRAPHICAL: dict[str, GraphicalModel] = {
         "Draw codes from the top down, each from the one above alone, and x from the last. The encoder climbs from x.",
         "q(z_{1:T} | x) = q(z_1 | x) prod_{t=2}^T q(z_t | z_{t-1})",
     ),
+    "flow": GraphicalModel(
+        "p(x, z) = p(z) p(x | z)",
+        "Draw noise z as large as the datum, and bring it to x by a map that can be undone, so z is a function of x as well.",
+        "q(z | x)",
+    ),
     "diffusion": GraphicalModel(
         "p(x_{0:T}) = p(x_T) prod_{t=1}^T p(x_{t-1} | x_t)",
         "Draw noise, then take some of it away in each of T steps. The forward process adds it, without a network.",

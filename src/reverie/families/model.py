@@ -26,6 +26,12 @@ from reverie.families.graphical import GRAPHICAL, GraphicalModel
 Likelihood = Literal["exact", "lower bound", "none"]
 
 
+def check_labelled(labels: int, cond: Tensor | None, count: int) -> None:
+    """Refuse to do without labels where a model was trained with some.  cond: (count,) or None."""
+    if labels and (cond is None or len(cond) != count):
+        raise UserError(f"the model was trained with {labels} labels, and needs one for each datum")
+
+
 class FamilySettings(Section):
     """The table [family] of config.toml: the family's name and its own options."""
 
@@ -48,6 +54,12 @@ class DrawRequest:
     classifier: Callable[[], Classifier] | None = None
     weak: Callable[[], Model] | None = None
     mean_error: Callable[[], MeanError] | None = None
+
+
+def check_one_label(wanted: DrawRequest) -> None:
+    """Refuse to compose labels, which takes guidance."""
+    if wanted.weights != (1.0,) or (wanted.cond is not None and wanted.cond.ndim > 1):
+        raise UserError("labels are composed by guidance, which this family does not have; give one label")
 
 
 class Model(nn.Module, ABC):
@@ -175,6 +187,7 @@ class Family(ABC, Generic[Settings]):
     can: ClassVar[frozenset[str]] = frozenset()
     options: ClassVar[Mapping[str, Any]] = {}
     likelihood: ClassVar[Likelihood] = "none"
+    dequantises: ClassVar[bool] = True  # whether an exact likelihood of images is one of noise added to their levels
     settings: type[Settings]
     learns_by_steps: ClassVar[bool] = True  # and can be trained for longer; else it is fitted at once
     found: ClassVar[frozenset[str]] = frozenset()  # settings that cannot be asked for: they are found by training
