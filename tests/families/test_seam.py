@@ -27,7 +27,7 @@ DATA: dict[str, tuple[str, dict[str, Any]]] = {"points": ("patterns", {"points":
 FEW: dict[str, Any] = {"steps": 12, "batch": 32}
 SHORT: dict[str, dict[str, Any]] = {
     "diffusion": {"steps": 40, "batch": 32}, "mixture": {"family": "mixture:components=2"},
-    **{name: {"family": f"{name}:hidden=32", **FEW} for name in (*AUTOENCODERS, "flow")},
+    **{name: {"family": f"{name}:hidden=32", **FEW} for name in (*AUTOENCODERS, "flow", "sinkhorn")},
 }  # fmt: skip
 TINY = {"points": "mlp:hidden=16", "images": "unet:widths=[8,16],embedding_dim=16"}
 

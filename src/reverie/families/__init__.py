@@ -6,12 +6,13 @@ from reverie.families.closed_forms import GaussianFamily, MixtureFamily, PCAFami
 from reverie.families.diffusion.family import DiffusionFamily
 from reverie.families.flow.family import FlowFamily
 from reverie.families.model import FAMILIES
+from reverie.families.sinkhorn.family import SinkhornFamily
 from reverie.families.vae.family import AutoencoderFamily, DenoisingFamily, HVAEFamily, MHVAEFamily, VAEFamily
 
 FAMILIES.update({
     "diffusion": DiffusionFamily(), "gaussian": GaussianFamily(), "mixture": MixtureFamily(), "pca": PCAFamily(),
     "autoencoder": AutoencoderFamily(), "denoising-autoencoder": DenoisingFamily(), "vae": VAEFamily(),
-    "hvae": HVAEFamily(), "mhvae": MHVAEFamily(), "flow": FlowFamily(),
+    "hvae": HVAEFamily(), "mhvae": MHVAEFamily(), "flow": FlowFamily(), "sinkhorn": SinkhornFamily(),
 })  # fmt: skip
 
 __all__ = ["FAMILIES"]

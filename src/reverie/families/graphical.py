@@ -81,6 +81,10 @@ GRAPHICAL: dict[str, GraphicalModel] = {
         "Draw noise z as large as the datum, and bring it to x by a map that can be undone, so z is a function of x as well.",
         "q(z | x)",
     ),
+    "sinkhorn": GraphicalModel(
+        "p(x, z) = p(z) p(x | z)",
+        "Draw a code z; a network makes x of it, without noise. It is taught by what it costs to move its data to real ones.",
+    ),
     "diffusion": GraphicalModel(
         "p(x_{0:T}) = p(x_T) prod_{t=1}^T p(x_{t-1} | x_t)",
         "Draw noise, then take some of it away in each of T steps. The forward process adds it, without a network.",
