@@ -158,13 +158,13 @@ def test_mistakes_are_told_before_anything_is_written(tmp_path: Path, given: dic
 
 
 def test_families_are_compared_on_the_same_data(command, tmp_path: Path) -> None:
-    words = ("compare", "digits8", "--families", "gaussian,pca:latent=4", "--out", tmp_path, "--quick", "-n", 32, "--json")
+    words = ("compare", "digits8", "--families", "gaussian,pca:latent=4", "--runs", tmp_path, "--quick", "-n", 32, "--json")
     code, out, _ = command(*words)
     found = json.loads(out)
-    assert code == 0 and set(found["runs"]) == {"gaussian", "pca-latent=4"}
-    assert set(found["comparison"]["dequantised"]["values"]) == {"gaussian", "pca-latent=4"}
+    assert code == 0 and set(found["runs"]) == {"gaussian", "pca:latent=4"}
+    assert set(found["comparison"]["dequantised"]["values"]) == {"gaussian", "pca:latent=4"}
     assert {run["family"] for run in found["runs"].values()} == {"gaussian", "pca"}
-    code, out, err = command("compare", "digits8", "--families", "gaussian,pac", "--out", tmp_path / "other")
+    code, out, err = command("compare", "digits8", "--families", "gaussian,pac", "--runs", tmp_path / "other")
     assert code == 2 and "did you mean 'pca'" in err and not (tmp_path / "other").exists()
-    code, _, err = command("compare", "digits8", "--families", "gaussian", "--out", tmp_path / "other")
+    code, _, err = command("compare", "digits8", "--families", "gaussian", "--runs", tmp_path / "other")
     assert code == 2 and "at least two families" in err

@@ -100,6 +100,10 @@ def _training(
     steps: Annotated[int | None, typer.Option("--steps", help="Train for this many steps.")] = None,
     epochs: Annotated[float | None, typer.Option("--epochs", help="Train for this many passes over the data.")] = None,
     until: Annotated[str | None, typer.Option("--until", help="good: stop when nothing improves, within --minutes.")] = None,
+    clock: Annotated[
+        str | None, typer.Option("--clock", help="What --minutes are counted by: wall, or processor, all its threads together.")
+    ] = None,
+    keep: Annotated[str | None, typer.Option("--keep", help="The last weights, or best: of the least held-out loss.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of everything random; 0 if not given.")] = None,
     size: SizeOption = None,
     fit: Annotated[str | None, typer.Option("--fit", help=FIT_HELP)] = None,

@@ -64,7 +64,11 @@ class DataConfig(Section):
 
 
 class TrainingConfig(Section):
-    """How long and how to train.  Either steps or minutes."""
+    """How long and how to train.  Either steps or minutes.
+
+    clock: what minutes are counted by, the wall's or the processor's, which a busy machine does not slow down; keep: the weights
+    of the end, or those that were best on held-out data.
+    """
 
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = None
     minutes: Annotated[float, Field(gt=0, le=MOST_MINUTES)] | None = None
@@ -77,6 +81,8 @@ class TrainingConfig(Section):
     accumulate: Annotated[int, Field(ge=1, le=10_000)] = 1
     decay: Literal["cosine", "step"] = "cosine"
     until: Literal["end", "good"] = "end"
+    clock: Literal["wall", "processor"] = "wall"
+    keep: Literal["last", "best"] = "last"
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
     precision: Literal["fp32", "bf16"] = "fp32"
     seed: Seed = 0

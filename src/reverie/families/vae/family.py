@@ -54,6 +54,8 @@ def network_for(shape: tuple[int, ...]) -> dict[str, Any]:
 class LatentFamily(SteppedFamily[Settings]):
     """A family whose models have an encoder and a decoder, and learn by steps."""
 
+    can: ClassVar[frozenset[str]] = frozenset({"labels", "encode"})
+
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return settings for data where nothing else is asked for."""
         return {"codec": codec, **network_for(request.train.shape)}
