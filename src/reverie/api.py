@@ -314,10 +314,10 @@ def compare_families(
 ) -> Comparison:  # fmt: skip
     """Train each family on the same data for the same time of the processor and set them side by side.
 
-    `reverie.api.compare_families("digits", "gaussian,mixture,diffusion", "report.html", minutes=5)`.  families: names with their
-    options, or folders of runs that are there; out: the report; runs: the folder that the runs go to, runs/compare-DATA if not
-    given, where those that are finished are not trained again; n, quick, features: as in `evaluate`; options: as in `train`,
-    with 2 minutes for each family, by the processor's clock, and the weights that are best on held-out data.
+    `reverie.api.compare_families("digits", "gaussian,mixture,diffusion", "report.html", minutes=5)`.  families: names with
+    their options, or folders of runs that are there; out: the report; runs: the folder that the runs go to, runs/compare-DATA
+    if not given, where those that are finished are not trained again; n, quick, features: as in `evaluate`; options: as in
+    `train`, with 2 minutes for each family, by the processor's clock, and the weights that are best on held-out data.
     """
     from reverie.evaluation.contest import contest
 
@@ -326,8 +326,8 @@ def compare_families(
 
         check_report(out)
     found = contest(
-        data, families, runs, n=n, quick=quick, seed=seed, device=device, features=features, screen=screen or _watched(progress),
-        options=options,
+        data, families, runs, n=n, quick=quick, seed=seed, device=device, features=features,
+        screen=screen or _watched(progress), options=options,
     )  # fmt: skip
     if out is not None:
         found.save(out)

@@ -27,13 +27,17 @@ def compare(
     data: Annotated[
         str, typer.Argument(help="Name of a data set, or a path.", metavar="DATA", autocompletion=completer("data"))
     ],
-    families: Annotated[str, named("families", "Two or more, with commas between, like gaussian,diffusion; or runs", "--families")],
+    families: Annotated[
+        str, named("families", "Two or more, with commas between, like gaussian,diffusion; or runs", "--families")
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", help="Write a report, X.html, that opens without a network.", metavar="X.html")
     ] = None,
     runs: Annotated[
         Path | None,
-        typer.Option("--runs", help="Folder for the runs, runs/compare-DATA if not given; finished ones are not trained again."),
+        typer.Option(
+            "--runs", help="Folder for the runs, runs/compare-DATA if not given; finished ones are not trained again."
+        ),
     ] = None,
     n: Annotated[int | None, typer.Option("-n", help="How many samples to measure; 2048, or 512 with --quick.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer samples and coarser error bars.")] = False,

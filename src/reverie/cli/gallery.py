@@ -202,6 +202,17 @@ def transport(
 
 
 @gallery.command()
+def flow(
+    out: FolderOption = Path("gallery/flow"),
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw how long each kind of flow takes to noise and back, as data grow."""
+    _draw("flow", out, json, quiet, seed=seed)
+
+
+@gallery.command()
 def kernels(
     out: FolderOption = Path("gallery/kernels"),
     seed: SeedOption = 0,

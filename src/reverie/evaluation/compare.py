@@ -141,8 +141,8 @@ class Comparison:
         for entrant in self.entrants:
             runs[entrant.name] |= {"costs": dict(entrant.costs), "abilities": dict(entrant.abilities)}
         return {
-            "advice": advice(self), "verdict": self.verdict(), "rule": self.rule, "comparison": table, "likelihood": likelihoods(self),
-            "runs": runs, "failures": dict(self.failures),
+            "advice": advice(self), "verdict": self.verdict(), "rule": self.rule, "comparison": table,
+            "likelihood": likelihoods(self), "runs": runs, "failures": dict(self.failures),
         }  # fmt: skip
 
     def _cells(self, row: Row) -> list[str]:
@@ -241,9 +241,11 @@ def _for_likelihood(c: Comparison) -> str:
 
 
 def _for_speed(c: Comparison) -> str:
-    speeds = sorted((float(e.facts["milliseconds_per_sample"]), name) for name, e in zip(c.names, c.evaluations, strict=True))
+    speeds = sorted(
+        (float(e.facts["processor_milliseconds_per_sample"]), name) for name, e in zip(c.names, c.evaluations, strict=True)
+    )
     (quick, first), (slow, last) = speeds[0], speeds[-1]
-    words = f"When samples must be quick take {first}, {quick:.2g} ms each"
+    words = f"When samples must be quick take {first}, {quick:.2g} ms of the processor each"
     if len(speeds) > 1:
         words += f", where {last} takes {slow:.2g} ms"
     sizes = sorted((int(e.costs["parameters"]), e.name) for e in c.entrants)

@@ -94,12 +94,16 @@ def _trained(entry: Entry, data: DataSource, options: Mapping[str, Any], screen:
     if (entry.folder / folder.CONFIG).is_file():
         same = {key: value for key, value in own.items() if key not in ("overwrite", "data_dir", "epochs")}
         if changed := differences(folder.read_config(entry.folder), {**same, **spec, "family": entry.family.name}):
-            raise UserError(f"{entry.folder} was begun with other settings: {'; '.join(changed)}; give another folder with --runs")
+            raise UserError(
+                f"{entry.folder} was begun with other settings: {'; '.join(changed)}; give another folder with --runs"
+            )
         if is_finished(entry.folder):
             screen.say("trained already")
             return load(entry.folder, device)
         with screen.reading() as bars:
-            training = resume(entry.folder, device=device, on_progress=bars, data=None if isinstance(data, str | Path) else data)
+            training = resume(
+                entry.folder, device=device, on_progress=bars, data=None if isinstance(data, str | Path) else data
+            )
     else:
         with screen.reading() as bars:
             training = prepare(data, entry.folder, family=entry.name, device=device, on_progress=bars, **own)
@@ -175,12 +179,14 @@ def abilities(run: Run) -> dict[str, str]:
     filled = "yes" if "inpaint" in family.can else "no"
     coded = "yes" if "encode" in family.can or "invert" in family.can else "no"
     return {"density": density, "draws": passes, "fills in parts": filled, "encodes": coded,
-            "labels": "yes" if "labels" in family.can else "no", "guidance": "yes" if "guidance" in family.options else "no"}  # fmt: skip
+            "labels": "yes" if "labels" in family.can else "no",
+            "guidance": "yes" if "guidance" in family.options else "no"}  # fmt: skip
 
 
 def contest(
-    data: DataSource, families: str | Iterable[str], place: str | Path | None = None, *, n: int | None = None, quick: bool = False,
-    seed: int = 0, device: str = "auto", features: str | Callable[..., Any] = "auto", screen: Screen, options: Mapping[str, Any],
+    data: DataSource, families: str | Iterable[str], place: str | Path | None = None, *, n: int | None = None,
+    quick: bool = False, seed: int = 0, device: str = "auto", features: str | Callable[..., Any] = "auto", screen: Screen,
+    options: Mapping[str, Any],
 ) -> Comparison:  # fmt: skip
     """Train each family on the same data for the same time of the processor, and set them side by side.
 
@@ -207,7 +213,9 @@ def contest(
             failures[entry.name] = str(error)
         except (ArithmeticError, MemoryError, RuntimeError) as error:
             memory = out_of_memory(error) if isinstance(error, (MemoryError, RuntimeError)) else False
-            failures[entry.name] = "there is not enough memory" if memory else f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            failures[entry.name] = (
+                "there is not enough memory" if memory else f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            )
         else:
             evaluations.append(found)
             entrants.append(entrant)

@@ -172,6 +172,7 @@ def _figures(figures: Mapping[str, Any]) -> str:
 
 
 def picture(caption: str, data: bytes) -> str:
+    """Return a picture with its caption, held by the page itself."""
     kind = next((kind for magic, kind in MAGIC.items() if data.startswith(magic)), None)
     if kind is None:
         raise ValueError(f"the picture {caption!r} is neither PNG nor JPEG nor GIF")

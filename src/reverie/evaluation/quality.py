@@ -158,11 +158,12 @@ def _spread(m: Material) -> dict[str, Any]:
     """Return how far samples lie apart on average, as a share of what training data do, beside the same of held-out data."""
     if min(len(m.samples), len(m.train)) < 2:
         return {}
-    (truth, error), (ours, varies) = (mean_distance(x[:MOST_COMPARED]) for x in (m.some(m.train, MOST_COMPARED), m.samples))
+    truth, error = mean_distance(m.some(m.train, MOST_COMPARED))
     if not truth:
         return {}
-    floor, usual = (1.0, error) if m.parted else mean_distance(m.some(m.held, MOST_COMPARED))
-    return {"spread": score(ours / truth, varies / truth, floor if m.parted else floor / truth, usual / truth)}
+    ours, varies = mean_distance(m.samples[:MOST_COMPARED])
+    floor, usual = (truth, error) if m.parted else mean_distance(m.some(m.held, MOST_COMPARED))
+    return {"spread": score(ours / truth, varies / truth, floor / truth, usual / truth)}
 
 
 def variety_section(m: Material) -> Section:
@@ -182,14 +183,14 @@ def variety_section(m: Material) -> Section:
         return score(*both)
 
     figures = {
-        **{name: of(name) for name in NAMES}, **_spread(m), "neighbours": NEIGHBOURS, **m.facts(), "compared_count": min(m.shared, most),
-        "training_data": min(most, m.shared if m.parted else len(m.of_train)),
+        **{name: of(name) for name in NAMES}, **_spread(m), "neighbours": NEIGHBOURS, **m.facts(),
+        "compared_count": min(m.shared, most), "training_data": min(most, m.shared if m.parted else len(m.of_train)),
     }  # fmt: skip
     words = (
         "Precision: the share of samples among real data. Recall: the share of real data among samples. Density and"
         " coverage say the same and mind outliers less. All depend on the counts, so compare with the figure beside.",
-        "Spread: how far two samples lie apart on average, in the data's own numbers, by how far training data do. Less than 1 is"
-        " blur or few things drawn again and again, which a distance to the data does not always see.",
+        "Spread: how far two samples lie apart on average, in the data's own numbers, by how far training data do. Less than 1"
+        " is blur or few things drawn again and again, which a distance to the data does not always see.",
         m.about_floors(),
     )
     return Section("variety", "Precision and variety", faults("variety", figures), words, figures)

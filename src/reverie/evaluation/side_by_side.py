@@ -12,8 +12,8 @@ from reverie.evaluation.score import HEADLINES, said
 COLOURS = ("#2459b8", "#b8562b", "#2f8f5b", "#8a4fa3", "#a08a1f", "#3a8fa8", "#b03a5b", "#5d6b7a")
 STYLE = """
 body { max-width: 72rem; }
-.use { font-size: 1.15rem; margin: 0 0 2rem; padding: 1.1rem 1.4rem; background: var(--card); border-left: 4px solid var(--accent);
-  border-radius: 4px; }
+.use { font-size: 1.15rem; margin: 0 0 2rem; padding: 1.1rem 1.4rem; background: var(--card);
+  border-left: 4px solid var(--accent); border-radius: 4px; }
 .use li { margin: 0.45rem 0; }
 .use ol { margin: 0; padding-left: 1.3rem; }
 .sheets { display: grid; grid-template-columns: repeat(auto-fill, minmax(19rem, 1fr)); gap: 1.5rem; }
@@ -75,7 +75,9 @@ def _likelihood(c: Comparison) -> str:
             wide = 0.5 + 14 * (float(row["value"]) - least) / reach
             bar = f'<td class="words"><span class="bar" style="width:{wide:.2f}rem;background:{colour}"></span></td>'
             draws = f"{row['draws']} draws" if "draws" in row else ""
-            rows.append((str(row["run"]), [_cell(said(row, ".3f")), _cell(str(row.get("unit", "")), "lost"), _cell(draws, "lost"), bar]))
+            rows.append(
+                (str(row["run"]), [_cell(said(row, ".3f")), _cell(str(row.get("unit", "")), "lost"), _cell(draws, "lost"), bar])
+            )
         shown += f"<h3>{escape(kind[0].upper() + kind[1:])}</h3>\n" + _wide(["cost", "", "", ""], rows)
     return shown
 
@@ -88,17 +90,17 @@ def _costs(c: Comparison) -> str:
     rows: list[tuple[str, list[str]]] = []
     for entrant, e in zip(c.entrants, c.evaluations, strict=True):
         costs: Mapping[str, Any] = entrant.costs
-        each = float(e.facts["milliseconds_per_sample"])
+        each = float(e.facts["processor_milliseconds_per_sample"])
         steps = f"{costs['steps']:,}" if "step_bytes" in costs else "fitted at once"
         best = f"{costs['best_at_step']:,}" if costs.get("kept") == "best" and "best_at_step" in costs else ""
         speed = f"{costs['steps'] / costs['seconds']:,.1f}" if "step_bytes" in costs and costs["seconds"] else ""
         memory = _bytes(costs["step_bytes"]) if "step_bytes" in costs else ""
         rows.append((entrant.name, [_cell(text) for text in (
-            f"{costs['parameters']:,}", _bytes(costs["weights_bytes"]), steps, f"{costs['seconds']:,.1f} s", best, speed, memory,
-            f"{each:.3g} ms", f"{1e3 / each:,.0f}" if each else "",
+            f"{costs['parameters']:,}", _bytes(costs["weights_bytes"]), steps, f"{costs['seconds']:,.1f} s", best, speed,
+            memory, f"{each:.3g} ms", f"{1e3 / each:,.0f}" if each else "",
         )]))  # fmt: skip
-    head = ["numbers", "on disk", "steps", "time to train", "best at step", "steps a second", "memory of a step", "a sample takes",
-            "samples a second"]  # fmt: skip
+    head = ["numbers", "on disk", "steps", "time to train", "best at step", "steps a second", "memory of a step",
+            "a sample takes", "samples a second"]  # fmt: skip
     return _wide(head, rows)
 
 
@@ -134,10 +136,10 @@ def body(c: Comparison) -> str:
             "The best of a row is bold, what is as good within noise has its colour, what is clearly worse is grey.", counts,
         )),
         ("What held-out data cost", _likelihood(c), (
-            "Less is better, within one kind. An exact cost is what the data cost. A ceiling is at least that: a bound by how much"
-            " the latent is not known, a dequantised cost by how uneven the density is within a level. So a ceiling is never"
-            " ranked above or below an exact cost, unless it lies below it. Importance weights with as many draws for all that"
-            " need them bring ceilings down.",
+            "Less is better, within one kind. An exact cost is what the data cost. A ceiling is at least that: a bound by how"
+            " much the latent is not known, a dequantised cost by how uneven the density is within a level. So a ceiling is not"
+            " ranked with an exact cost, unless it lies below it. Importance weights bring ceilings down, by as many draws"
+            " for all of one kind.",
         )),
     ]  # fmt: skip
     if c.entrants:
@@ -145,8 +147,8 @@ def body(c: Comparison) -> str:
         timed = "time of the processor, all threads together" if clock == {"processor"} else "time as each run counted it"
         parts += [
             ("What each takes", _costs(c), (
-                f"Time to train is {timed}. Memory is that of the tensors of one step beside the weights. Samples are timed on the"
-                " wall's clock, as they were drawn for the figures above.",
+                f"Time to train is {timed}. Memory is that of the tensors of one step beside the weights. Samples are timed"
+                " by the processor's clock, as they were drawn for the figures above.",
             )),
             ("What each can do", _abilities(c), ()),
         ]  # fmt: skip

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from reverie.runs.run import Options, Run
 
 GALLERIES = (
-    "autodiff", "autoencoder", "coloring", "embeddings", "forward", "graphs", "guidance", "kernels", "normal", "samplers",
+    "autodiff", "autoencoder", "coloring", "embeddings", "flow", "forward", "graphs", "guidance", "kernels", "normal", "samplers",
     "schedules", "score", "sigma", "spiral", "transport",
 )  # fmt: skip
 SHOWS = {"run": "a run", "data": "a data set"}

@@ -66,8 +66,8 @@ class DataConfig(Section):
 class TrainingConfig(Section):
     """How long and how to train.  Either steps or minutes.
 
-    clock: what minutes are counted by, the wall's or the processor's, which a busy machine does not slow down; keep: the weights
-    of the end, or those that were best on held-out data.
+    clock: what minutes are counted by, the wall's or the processor's, which a busy machine does not slow down; keep: the
+    weights of the end, or those that were best on held-out data.
     """
 
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = None

@@ -9,7 +9,7 @@ from reverie.base.distances import euclidean, row_blocks
 
 
 def mean_distance(x: Tensor) -> tuple[float, float]:
-    """Return the mean distance of two data and its standard error, 2 std_i(mean_j |x_i - x_j|) / sqrt(n).  x: (n, ...), n > 1."""
+    """Return the mean distance of two data and its standard error, 2 std_i(mean_j |x_i - x_j|) / sqrt(n).  x: (n, ...)."""
     flat = x.flatten(1)
     sums = torch.cat([euclidean(flat[rows], flat).sum(1) for rows in row_blocks(len(flat), len(flat))]).double()
     each = sums / (len(flat) - 1)

@@ -103,13 +103,19 @@ class Coarsest(nn.Module):
         self.size, self.labels = size, labels
         before = torch.arange(size)[:, None] > torch.arange(size)
         told = torch.cat([before, torch.ones(size, labels, dtype=torch.bool)], 1).repeat_interleave(bins, 0)
-        self.net = without_masks(zuko().nn.MaskedMLP(told, (hidden, hidden), activation=activation(dropout)))
+        self.net = (
+            None
+            if size == 1 and not labels
+            else without_masks(zuko().nn.MaskedMLP(told, (hidden, hidden), activation=activation(dropout)))
+        )
         self.bias = nn.Parameter(torch.zeros(size, bins))
 
     def forward(self, known: Tensor, cond: Tensor | None) -> Tensor:
         """Return the logits.  known: (B, D), from -1 to 1."""
         if self.labels and cond is not None:
             known = torch.cat([known, F.one_hot(cond, self.labels).to(known)], 1)
+        if self.net is None:  # one number, with nothing before it
+            return self.bias.expand(len(known), -1, -1)
         return self.net(known).unflatten(1, self.bias.shape) + self.bias
 
 
@@ -117,8 +123,8 @@ class Multiscale(FlowTransform):
     """x -> u of the unit cube: the coarsest image number by number, then each finer one by couplings (arXiv:1703.03664).
 
     A square of four pixels has one from the coarser image.  The one across is told by a histogram whose masses a network of
-    convolutions gives from all that are known, then the two others, and channel after channel.  What networks see are levels, so
-    that all of a level has one density, and uniform dequantisation loses nothing.
+    convolutions gives from all that are known, then the two others, and channel after channel.  What networks see are levels,
+    so that all of a level has one density, and uniform dequantisation loses nothing.
     """
 
     uniform = True

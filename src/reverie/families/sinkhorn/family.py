@@ -44,7 +44,6 @@ class SinkhornSettings(FamilySettings):
     codec: Annotated[Spec, spec_of(CODECS, "codec")]
 
 
-
 class SinkhornFamily(SteppedFamily[SinkhornSettings]):
     """Generators."""
 

@@ -33,9 +33,10 @@ class SinkhornGenerator(TrainedModel):
     """x = G(z), z ~ N(0, I), trained to lessen S(G's batch, data's batch) = OT(x, y) - OT(x, x)/2 - OT(y, y)/2.
 
     OT is entropic, at an epsilon that falls from half the mean cost of data to the given one in the first half of a training.
-    Its gradient is that of the converged potentials; those of OT(x, x) and OT(y, y) start from those of OT(x, y), which are
-    theirs when the two are alike.  Labels are further coordinates, so that a move to another label costs `label_cost` times the
-    mean cost.  features: (D, K), of which the cost is one of x @ features, or of x itself where K is 0.
+    Its gradient is that of the converged potentials; those of OT(x, y) start from the data's own, which they are when the two
+    are alike: half the time of going through larger epsilons first.  Labels are further coordinates, so that a move to another
+    label costs `label_cost` times the mean cost.  features: (D, K), of which the cost is one of x @ features, or of x itself
+    where K is 0.
     """
 
     def __init__(
@@ -98,12 +99,12 @@ class SinkhornGenerator(TrainedModel):
         options: dict[str, Any] = {"scale": float(self.unit), "tolerance": TOLERANCE, "max_iterations": ITERATIONS}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ReverieWarning)  # a few steps end early, and the next batch mends what they miss
-            both = sinkhorn(between(x, y, cost=self.cost), epsilon, **options)
             own = [
-                sinkhorn(between(points, points, cost=self.cost), epsilon, start=start.detach(), **options).value
-                for points, start in ((x, both.f), (y, both.g))
+                sinkhorn(between(points, points, cost=self.cost), epsilon, start=torch.zeros(len(points)), **options)
+                for points in (x, y)
             ]
-        return both.value - (own[0] + own[1]) / 2
+            both = sinkhorn(between(x, y, cost=self.cost), epsilon, start=own[1].f, **options)
+        return both.value - (own[0].value + own[1].value) / 2
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
         """Return the divergence of a batch, in units of the mean cost, for each of its data: (B,)."""
@@ -121,9 +122,9 @@ class SinkhornGenerator(TrainedModel):
         """Return the divergence of as many samples from data, at the last epsilon, in units of the mean cost: `held_out`."""
         x, labels = data.batch(torch.arange(min(len(data), at_once(self.shape, FIGURE_DATA))))
         cond = labels.to(self.device) if labels is not None and self.label_count else None
-        made = self.generated(self._codes(Noise(image_seeds(seed, len(x)))), cond)
-        truth = self.codec.encode(x.to(self.device))
-        return {"held_out": float(self.divergence(self._points(made, cond), self._points(truth, cond), self.epsilon) / self.unit)}
+        made = self._points(self.generated(self._codes(Noise(image_seeds(seed, len(x)))), cond), cond)
+        truth = self._points(self.codec.encode(x.to(self.device)), cond)
+        return {"held_out": float(self.divergence(made, truth, self.epsilon) / self.unit)}
 
     @torch.no_grad()
     def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
