@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from benchmarks.autoencoders import autoencoders
 from benchmarks.busy import busy
 from benchmarks.derivatives import derivatives
+from benchmarks.flows import flows
 from benchmarks.images import costs, quality, throughput
 from benchmarks.inverse import restoration
 from benchmarks.measure import Row, machine, report, side_by_side
@@ -162,6 +163,7 @@ def main() -> None:
         "Colour images": ["Which network, which size and how long: [colour.md](colour.md), which takes hours to measure anew."],
         "Quality on MNIST": quality(),
         "Autoencoders": autoencoders(),
+        "Flows and the Sinkhorn generator": flows(),
         "Quality against network evaluations": evaluations(),
         "Sampling speed at equal quality": against_diffusers(),
         "Sampling in bfloat16": precision(),

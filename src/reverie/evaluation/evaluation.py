@@ -207,6 +207,7 @@ def evaluate_run(
         **{key: value for key, value in options.items() if key in SELDOM and value not in (None, 0.0, "fp32")},
         **(dict(zip(("sampler", "steps", "grid"), run.chosen_sampling(options), strict=True)) if samples_by_steps else {}),
         **({"autoguidance": run.autoguidance} if options.get("autoguidance") is None and run.autoguidance != 1 else {}),
-        "milliseconds_per_sample": 1e3 * each, "processor_milliseconds_per_sample": 1e3 * worked, "quick": quick, "held_out_loss": rows[-1]["held_out"] if rows else None,
+        "milliseconds_per_sample": 1e3 * each, "processor_milliseconds_per_sample": 1e3 * worked, "quick": quick,
+        "held_out_loss": rows[-1]["held_out"] if rows else None,
     }  # fmt: skip
     return Evaluation(facts, tuple(sections), tuple(flags), tuple(verdict))

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from reverie.runs.run import Options, Run
 
 GALLERIES = (
-    "autodiff", "autoencoder", "coloring", "embeddings", "flow", "forward", "graphs", "guidance", "kernels", "normal", "samplers",
-    "schedules", "score", "sigma", "spiral", "transport",
+    "autodiff", "autoencoder", "coloring", "embeddings", "flow", "forward", "graphs", "guidance", "kernels", "normal",
+    "samplers", "schedules", "score", "sigma", "spiral", "transport",
 )  # fmt: skip
 SHOWS = {"run": "a run", "data": "a data set"}
 
