@@ -71,10 +71,8 @@ def row(goal: Goal, seed: int, aside: Path, share: float) -> str:
     ways = ""
     if isinstance(run.model, Flow):
         ways = ", ".join(f"{1e3 * seconds:.2g}" for seconds in run.model.seconds_each_way())
-    return (
-        f"| {goal.data} | {goal.family} | {seed} | {last['i']:,} | {last['seconds']:.0f} | {measured(run, goal)} | {goal.goal} |"
-        f" {ways} |"
-    )
+    figures = f"{last['i']:,} | {last['seconds']:.0f} | {measured(run, goal)}"
+    return f"| {goal.data} | {goal.family} | {seed} | {figures} | {goal.goal} | {ways} |"
 
 
 def flows(seeds: tuple[int, ...] = (0,), share: float = 1.0, only: str = "") -> list[str]:
@@ -96,9 +94,9 @@ def flows(seeds: tuple[int, ...] = (0,), share: float = 1.0, only: str = "") -> 
     finally:
         torch.set_num_threads(threads)
     about = [
-        "Each is trained for that time of one thread, without labels, with nothing chosen by hand, and the weights are kept that"
-        " are best on held-out data, which are those that are measured: 5 % of the set. mnist is 8-bit; digits8 has 17 levels."
-        " One draw is uniform dequantisation, more are importance-weighted. ± is the standard error over data.",
+        "Each is trained for that time of one thread, without labels, with nothing chosen by hand, and the weights are kept"
+        " that are best on held-out data, which are those that are measured: 5 % of the set. mnist is 8-bit; digits8 has 17"
+        " levels. One draw is uniform dequantisation, more are importance-weighted. ± is the standard error over data.",
         "",
     ]
     return [*about, *lines, *notes]

@@ -16,7 +16,7 @@ from reverie.base.spec import parse
 from reverie.data import Dataset
 from reverie.data.kind import kind_of
 from reverie.data.memory import DataSource
-from reverie.draw.picture import CLOUDS, dots, figure, plane, png_bytes, window
+from reverie.draw.picture import dots, figure, plane, png_bytes, window
 from reverie.evaluation.compare import Comparison, Entrant
 from reverie.evaluation.evaluation import Evaluation, evaluate_run, find_data
 from reverie.evaluation.material import as_images
@@ -117,8 +117,10 @@ def _drawn_sheet(x: torch.Tensor, data: torch.Tensor, titles: list[str] | None) 
     """Return samples as a picture: images in rows, points in the window of the data."""
     if kind_of(x.shape[1:]) == "images":
         return sheet(x, titles, columns=10)
-    made = figure(3.6, 3.6, {**CLOUDS, "left": 0.02, "right": 0.98, "top": 0.98, "bottom": 0.02})
-    dots(plane(made.subplots(), window(data[:, :2].numpy())), x[:, :2].numpy())
+    made = figure(3.6, 3.6, {"left": 0.0, "right": 1.0, "top": 1.0, "bottom": 0.0})
+    axes = plane(made.subplots(), window(data[:, :2].numpy()))
+    axes.spines[:].set_visible(False)
+    dots(axes, x[:, :2].numpy())
     return png_bytes(made)
 
 

@@ -78,7 +78,7 @@ def _likelihood(c: Comparison) -> str:
             rows.append(
                 (str(row["run"]), [_cell(said(row, ".3f")), _cell(str(row.get("unit", "")), "lost"), _cell(draws, "lost"), bar])
             )
-        shown += f"<h3>{escape(kind[0].upper() + kind[1:])}</h3>\n" + _wide(["cost", "", "", ""], rows)
+        shown += f"<h3>{escape(kind[0].upper() + kind[1:])}</h3>\n" + _wide(["cost", "", "", "above the least of all"], rows)
     return shown
 
 
