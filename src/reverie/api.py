@@ -309,8 +309,8 @@ def evaluate(
 
 def compare_families(
     data: DataSource, families: str | Iterable[str], out: str | Path | None = None, *, runs: str | Path | None = None,
-    n: int | None = None, quick: bool = False, features: str | Callable[[Tensor], Tensor] = "auto", seed: int = 0,
-    device: str = "auto", progress: bool | None = None, screen: Screen | None = None, **options: Unpack[TrainingOptions],
+    n: int | None = None, quick: bool = False, features: str | Callable[[Tensor], Tensor] = "auto",
+    progress: bool | None = None, screen: Screen | None = None, **options: Unpack[TrainingOptions],
 ) -> Comparison:  # fmt: skip
     """Train each family on the same data for the same time of the processor and set them side by side.
 
@@ -325,6 +325,7 @@ def compare_families(
         from reverie.evaluation.html import check_report
 
         check_report(out)
+    seed, device = options.pop("seed", 0), options.pop("device", "auto")
     found = contest(
         data, families, runs, n=n, quick=quick, seed=seed, device=device, features=features,
         screen=screen or _watched(progress), options=options,
