@@ -68,8 +68,8 @@ def main() -> None:
         "",
         f"Made by `python -m benchmarks.leaderboard {' '.join(given.data)} --minutes {given.minutes:g}"
         f"{' --quick' if given.quick else ''}{f' -n {given.n}' if given.n else ''}`, which calls `reverie compare`: each family"
-        f" has {60 * given.minutes:g} seconds of one thread of the processor, and keeps the weights that are best on held-out data."
-        " Times this short rank what learns quickly, not what is best in the end.",
+        f" has {60 * given.minutes:g} seconds of one thread of the processor, and keeps the weights that are best on held-out"
+        " data. Times this short rank what learns quickly, not what is best in the end.",
         "Bold is the best of a column, ~ is as good within noise. Costs of different kinds (exact, dequantised, a bound, by the"
         " flow of a diffusion) are not ranked with each other.",
         "",

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from reverie.base.errors import UserError, out_of_memory
 from reverie.base.spec import parse
 from reverie.data import Dataset
-from reverie.data.kind import kind_of
 from reverie.data.memory import DataSource
 from reverie.draw.picture import dots, figure, plane, png_bytes, window
 from reverie.evaluation.compare import Comparison, Entrant
@@ -33,7 +33,7 @@ from reverie.training.resume import differences, resume
 from reverie.training.trainer import Training
 
 MINUTES = 2.0  # of the processor, for each family, when nothing is said
-SHOWN, POINTS_SHOWN = 60, 2000  # samples on a sheet
+SHOWN, POINTS_SHOWN, LINES = 60, 2000, 8  # samples on a sheet: images, points, series
 EQUAL: dict[str, Any] = {"clock": "processor", "keep": "best"}  # what makes trainings comparable
 
 
@@ -114,10 +114,15 @@ def _trained(entry: Entry, data: DataSource, options: Mapping[str, Any], screen:
 
 
 def _drawn_sheet(x: torch.Tensor, data: torch.Tensor, titles: list[str] | None) -> bytes:
-    """Return samples as a picture: images in rows, points in the window of the data."""
-    if kind_of(x.shape[1:]) == "images":
+    """Return samples as a picture: images in rows, points in the window of the data, a few series, (N, T, C), as lines."""
+    if x.ndim == 4:
         return sheet(x, titles, columns=10)
     made = figure(3.6, 3.6, {"left": 0.0, "right": 1.0, "top": 1.0, "bottom": 0.0})
+    if x.ndim == 3:
+        axes = made.subplots()
+        axes.plot(x[:LINES, :, 0].T.numpy(), lw=0.8)
+        axes.set_axis_off()
+        return png_bytes(made)
     axes = plane(made.subplots(), window(data[:, :2].numpy()))
     axes.spines[:].set_visible(False)
     dots(axes, x[:, :2].numpy())
@@ -146,7 +151,8 @@ def samples_sheet(run: Run, held: Dataset, seed: int) -> bytes:
     images = held.kind == "images"
     named = bool(run.config.data.labels) and images
     drawn = run.sample(SHOWN if images else POINTS_SHOWN, seed=seed, label="all" if named else None)
-    return _drawn_sheet(as_images(drawn.x), held.batch(torch.arange(min(len(held), 2000)))[0], drawn.labels if named else None)
+    x = as_images(drawn.x) if images else torch.from_numpy(np.asarray(drawn.x, np.float32))
+    return _drawn_sheet(x, held.batch(torch.arange(min(len(held), 2000)))[0], drawn.labels if named else None)
 
 
 def costs_of(run: Run, train: Dataset) -> dict[str, Any]:

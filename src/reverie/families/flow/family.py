@@ -18,7 +18,7 @@ from reverie.families.flow.model import Flow
 from reverie.families.flow.settings import FlowSettings, build_flow
 from reverie.families.flow.transforms import zuko
 from reverie.families.model import Likelihood, PlanRequest
-from reverie.families.stepped import RATE, SteppedFamily
+from reverie.families.planned import PlannedFamily
 
 BINS = 32  # of the histograms of images with more levels than that
 SHARES = 4096  # training data, at most, by which levels are counted
@@ -35,7 +35,7 @@ def shares_of(data: Dataset, codec: Spec) -> torch.Tensor:
     return rank.flatten().bincount(minlength=made.levels).double() / rank.numel()
 
 
-class FlowFamily(SteppedFamily[FlowSettings]):
+class FlowFamily(PlannedFamily[FlowSettings]):
     """Flows."""
 
     name = "flow"
@@ -65,9 +65,9 @@ class FlowFamily(SteppedFamily[FlowSettings]):
             )
         return {"transform": "spline", "codec": codec, **OF_SMALL_IMAGES}
 
-    def training(self, settings: FlowSettings) -> dict[str, Any]:
+    def training(self, request: PlanRequest, settings: FlowSettings) -> Mapping[str, Any]:
         """Return batches that are as large as is worth it."""
-        return {"batch": 64 if settings.transform == "multiscale" else 256, "learning_rate": RATE, "weight_decay": 0.01}
+        return {**self.usual, "batch": 64 if settings.transform == "multiscale" else 256, "weight_decay": 0.01}
 
     def reason(self, settings: FlowSettings) -> str:
         """Say in one line what was chosen."""

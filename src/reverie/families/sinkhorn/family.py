@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -14,7 +15,7 @@ from reverie.base.spec import Spec, build, spec_of
 from reverie.data.codec import CODECS
 from reverie.families.model import FamilySettings, PlanRequest
 from reverie.families.sinkhorn.model import SinkhornGenerator
-from reverie.families.stepped import SteppedFamily
+from reverie.families.planned import PlannedFamily
 from reverie.families.vae.family import network_for
 from reverie.families.vae.networks import Dense, PatchDecoder, Patches
 from reverie.families.vae.settings import Size
@@ -44,13 +45,14 @@ class SinkhornSettings(FamilySettings):
     codec: Annotated[Spec, spec_of(CODECS, "codec")]
 
 
-class SinkhornFamily(SteppedFamily[SinkhornSettings]):
+class SinkhornFamily(PlannedFamily[SinkhornSettings]):
     """Generators."""
 
     name = "sinkhorn"
     summary = "A generator trained by the Sinkhorn divergence of its batches from the data's (arXiv:1706.00292): no density."
     can: ClassVar[frozenset[str]] = frozenset({"labels"})
     settings = SinkhornSettings
+    usual: ClassVar[Mapping[str, Any]] = {"batch": 512, "learning_rate": 2e-3}  # a divergence of few data is mostly chance
 
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return a network and an epsilon; small ones, as the cost is what takes the time."""
@@ -64,10 +66,6 @@ class SinkhornFamily(SteppedFamily[SinkhornSettings]):
             return {"latent": max(2, min(shape[0], 8)), "layers": "dense", "hidden": 128, "epsilon": 0.002, "codec": codec}
         network = {key: value for key, value in network_for(shape).items() if key in ("layers", "patch", "hidden")}
         return {**network, "latent": min(16, math.prod(shape)), "epsilon": 0.01, "codec": {"name": "pixels"}}
-
-    def training(self, settings: SinkhornSettings) -> dict[str, Any]:
-        """Return large batches: a divergence of few data is mostly chance."""
-        return {"batch": 512, "learning_rate": 2e-3}
 
     def reason(self, settings: SinkhornSettings) -> str:
         """Say in one line what was chosen."""

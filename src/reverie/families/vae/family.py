@@ -6,11 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar, get_args
 
-from reverie.base.spec import Spec, build
-from reverie.data.codec import CODECS
-from reverie.families.diffusion.variational import FEW
+from reverie.base.spec import Spec
 from reverie.families.model import Likelihood, PlanRequest
-from reverie.families.stepped import SteppedFamily, codec_for
+from reverie.families.planned import PlannedFamily, codec_for, decoder_for
 from reverie.families.vae.autoencoder import Autoencoder
 from reverie.families.vae.settings import (
     AutoencoderSettings,
@@ -32,14 +30,6 @@ Bounded = TypeVar("Bounded", bound=VariationalSettings)
 Levelled = TypeVar("Levelled", bound=HierarchySettings)
 
 
-def decoder_for(codec: Spec) -> str:
-    """Return the decoder for data of these units."""
-    levels = build(CODECS, codec, "codec").levels
-    if levels is None:
-        return "gaussian"
-    return "bernoulli" if levels == 2 else "categorical" if levels <= FEW else "logistic"
-
-
 def network_for(shape: tuple[int, ...]) -> dict[str, Any]:
     """Return the networks for data of a shape."""
     if len(shape) == 1:
@@ -51,7 +41,7 @@ def network_for(shape: tuple[int, ...]) -> dict[str, Any]:
     return {"layers": "dense", **flat} if patch is None else {"layers": "patches", "patch": patch, **flat}
 
 
-class LatentFamily(SteppedFamily[Settings]):
+class LatentFamily(PlannedFamily[Settings]):
     """A family whose models have an encoder and a decoder, and learn by steps."""
 
     can: ClassVar[frozenset[str]] = frozenset({"labels", "encode"})
