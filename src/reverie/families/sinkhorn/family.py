@@ -14,8 +14,8 @@ from reverie.base.errors import UserError
 from reverie.base.spec import Spec, build, spec_of
 from reverie.data.codec import CODECS
 from reverie.families.model import FamilySettings, PlanRequest
-from reverie.families.sinkhorn.model import SinkhornGenerator
 from reverie.families.planned import PlannedFamily
+from reverie.families.sinkhorn.model import SinkhornGenerator
 from reverie.families.vae.family import network_for
 from reverie.families.vae.networks import Dense, PatchDecoder, Patches
 from reverie.families.vae.settings import Size
