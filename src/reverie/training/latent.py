@@ -25,7 +25,7 @@ from reverie.training.claim import CODEC_FOLDER
 
 LEAST_SIDE = 96  # pixels of the longer side, from which a latent space is chosen
 SHARE = 1 / 3  # of the time, or of the steps, that the autoencoder is trained for
-SMALLEST_MAP = 8  # places along the shorter side of a map of codes
+SMALLEST_MAP = 16  # places along the shorter side of a map of codes: of 8, patches show at their edges
 WIDTH, BLOCKS, BATCH, RATE = 64, 2, 16, 1e-3
 # Of an autoencoder that takes errors of a deviation s as noise, 2 s² for s of 2.5 of 255 levels, in units from -1 to 1.
 KL = 8e-4
