@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from sklearn.decomposition import PCA
 
 import reverie
 from reverie import api
@@ -23,6 +24,7 @@ from reverie.evaluation.likelihood import likelihood_section
 from reverie.families import FAMILIES
 from reverie.families.diffusion.latent import ALL_CODECS, Latent, autoencoder_of, latent_spec, model_shape
 from reverie.families.vae.settings import AutoencoderSettings, build_autoencoder
+from reverie.gallery.autoencoder import _lost_by_components
 from reverie.nets import efficientnet
 from reverie.runs.folder import read_config
 from reverie.runs.run import Run
@@ -280,3 +282,16 @@ def test_grain_looks_different_and_teaches_the_decoder() -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     with pytest.raises(UserError, match="leave perceptual out"):
         build_autoencoder(settings.model_copy(update={"layers": "dense", "latent": 1}), (2,), 0, 0)
+
+
+def test_components_lose_of_new_data_what_scikit_learn_says() -> None:
+    x = torch.randn(60, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64) @ torch.randn(
+        20, 20, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
+    known, new = x[:40], x[40:]
+    found = _lost_by_components(known, new)
+    for k in (1, 5, 19):
+        peer = PCA(k).fit(known.numpy())
+        lost = np.mean((peer.inverse_transform(peer.transform(new.numpy())) - new.numpy()) ** 2)
+        assert float(found[k - 1]) == pytest.approx(lost, rel=1e-9)
+    assert len(_lost_by_components(known[:1], new)) == 0
