@@ -146,7 +146,8 @@ def _lost_by_components(known: Tensor, new: Tensor) -> Tensor:
     mean = known.mean(0)
     axes = torch.linalg.svd(known - mean, full_matrices=False).Vh
     explained = ((new - mean) @ axes.T).square().sum(0).cumsum(0)
-    return ((new - mean).square().sum() - explained).clamp_min(0) / new.numel()
+    left: Tensor = (new - mean).square().sum() - explained
+    return left.clamp_min(0) / new.numel()
 
 
 def spectrum(coder: Coder) -> Figure:
