@@ -37,8 +37,8 @@ def cost(x: np.ndarray) -> np.ndarray:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Path]:
     place = tmp_path_factory.mktemp("compared")
-    data = drawn(4000, 0).astype(np.float32)
-    options: dict[str, Any] = {"runs": place / "runs", "quick": True, "n": 128, "steps": 30, "progress": False}
+    data = drawn(2400, 0).astype(np.float32)
+    options: dict[str, Any] = {"runs": place / "runs", "quick": True, "n": 64, "steps": 30, "progress": False}
     return api.compare_families(data, FAMILIES, place / "report.html", **options), place
 
 
@@ -47,7 +47,7 @@ def test_the_true_family_is_first_and_costs_the_entropy(found: tuple[Comparison,
     told = likelihoods(comparison)
     assert told[0]["run"] == "mixture" and {row["kind"] for row in told} == {"exact"}
     entropy = float(cost(drawn(200_000, 1)).mean())
-    assert abs(told[0]["value"] - entropy) < 3 * told[0]["error"] and told[0]["error"] < 0.15
+    assert abs(told[0]["value"] - entropy) < 3 * told[0]["error"] and told[0]["error"] < 0.2
     assert "gaussian" in comparison.figures()["comparison"]["exact"]["clearly_worse"]
     assert "take mixture" in advice(comparison)[1] and len(advice(comparison)) == 3
 
@@ -68,8 +68,8 @@ def test_what_is_trained_is_not_trained_again(found: tuple[Comparison, Path], mo
     comparison, place = found
     weights = place / "runs" / "flow-hidden=16" / "model.safetensors"
     before = weights.stat().st_mtime_ns
-    data = drawn(4000, 0).astype(np.float32)
-    options: dict[str, Any] = {"runs": place / "runs", "quick": True, "n": 32, "progress": False}
+    data = drawn(2400, 0).astype(np.float32)
+    options: dict[str, Any] = {"runs": place / "runs", "quick": True, "n": 16, "progress": False}
     again = api.compare_families(data, f"flow:hidden=16,{place}/runs/mixture", steps=30, **options)
     assert weights.stat().st_mtime_ns == before and again.names == ["flow:hidden=16", f"{place}/runs/mixture"]
     first, second = (next(row for row in likelihoods(c) if row["run"].startswith("flow")) for c in (comparison, again))

@@ -91,7 +91,7 @@ def test_the_probabilities_of_all_images_sum_to_one(monkeypatch: pytest.MonkeyPa
     codec = {"name": "levels", "values": [0, 255]}
     settings = FlowSettings(transform="multiscale", hidden=8, widths=(8,), knots=(0, 1, 2), codec=codec)
     flow = build_flow(settings, shape, 0, 0)
-    assert isinstance(flow.transform, Multiscale) and len(flow.transform.scales) == 1
+    assert isinstance(flow.transform, Multiscale) and len(flow.transform.shapes) == 2
     with torch.no_grad():
         for p in flow.parameters():
             p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(3)))

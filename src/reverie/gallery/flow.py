@@ -29,7 +29,7 @@ def timed(seed: int = 0) -> list[dict[str, float | str]]:
                 codec: dict[str, object] = {"name": "standard", "mean": [0.0] * size, "std": [1.0] * size}
                 if transform == "multiscale":
                     shape, codec = (1, size, size), {"name": "levels", "values": list(range(0, 256, 17))}
-                settings = FlowSettings(transform=transform, hidden=HIDDEN, layers=LAYERS, codec=codec)  # type: ignore[arg-type]  # one of its names
+                settings = FlowSettings(transform=transform, hidden=HIDDEN, layers=LAYERS, codec=codec)
                 flow = build_flow(settings, shape, 0, seed).eval()
                 there, back = flow.seconds_each_way()
                 found.append({"transform": transform, "numbers": flow.size, "there": there, "back": back})

@@ -99,7 +99,7 @@ def step_bytes(model: TrainedModel, x: Tensor, labels: Tensor | None) -> int:
     """
     with Ledger() as ledger:
         model.loss(x, labels, 0).mean().backward()
-    most = ledger.most
+    most: int = ledger.most
     for p in model.parameters():
         p.grad = None
     return most

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reverie.base.distances import precise
 from reverie.base.errors import UserError
 from reverie.families.flow.histogram import Histogram
 from reverie.families.flow.transforms import FlowTransform, activation, without_masks, zuko
@@ -116,7 +117,8 @@ class Coarsest(nn.Module):
             known = torch.cat([known, F.one_hot(cond, self.labels).to(known)], 1)
         if self.net is None:  # one number, with nothing before it
             return self.bias.expand(len(known), -1, -1)
-        return self.net(known).unflatten(1, self.bias.shape) + self.bias
+        logits: Tensor = self.net(known).unflatten(1, self.bias.shape) + self.bias
+        return logits
 
 
 class Multiscale(FlowTransform):
@@ -138,19 +140,29 @@ class Multiscale(FlowTransform):
         self.shapes = scales_of(shape)
         bins, channels = self.histogram.bins, shape[0]
         self.steps = [([c + channels * corner for corner in step]) for step in STEPS for c in range(channels)]
-        self.scales = nn.ModuleList()
+        self.couplings = nn.ModuleList()  # scale after scale, the finest first
         for k, (_, coarser) in enumerate(pairwise(self.shapes)):
-            known, couplings = channels, nn.ModuleList()
+            known, width = channels, widths[min(k, len(widths) - 1)]
             for step in self.steps:
-                width = widths[min(k, len(widths) - 1)]
-                couplings.append(Coupling(known, len(step), coarser[1:], bins, width, blocks, labels, dropout))
+                self.couplings.append(Coupling(known, len(step), coarser[1:], bins, width, blocks, labels, dropout))
                 known += len(step)
-            self.scales.append(couplings)
         self.coarsest = Coarsest(math.prod(self.shapes[-1]), bins, hidden, labels, dropout)
 
     def _seen(self, v: Tensor) -> Tensor:
         """Return levels as networks see them, from -1 to 1."""
         return self.histogram.rank(v).to(v.dtype) * (2 / (self.histogram.levels - 1)) - 1
+
+    def _scales(self) -> list[list[tuple[list[int], list[int], Coupling]]]:
+        """Return for each scale, the finest first, its steps: the channels that are known, those that are told, and by what."""
+        found = []
+        for k in range(len(self.shapes) - 1):
+            own = self.couplings[k * len(self.steps) : (k + 1) * len(self.steps)]
+            rows = []
+            for j, (told, coupling) in enumerate(zip(self.steps, own, strict=True)):
+                assert isinstance(coupling, Coupling)
+                rows.append((self._known(j), told, coupling))
+            found.append(rows)
+        return found
 
     def _known(self, step: int) -> list[int]:
         """Return the channels of squares that are known before a step."""
@@ -159,9 +171,9 @@ class Multiscale(FlowTransform):
     @torch.no_grad()
     def begin(self, x: Tensor) -> None:
         """Begin with what is true of each pixel by itself."""
-        for couplings in self.scales:
+        for steps in self._scales():
             y = squeezed(x)
-            for step, coupling in zip(self.steps, couplings, strict=True):
+            for _, step, coupling in steps:
                 coupling.bias.copy_(self.histogram.starting_logits(y[:, step]))
             x = y[:, : self.shapes[0][0]]
         self.coarsest.bias.copy_(self.histogram.starting_logits(x.flatten(1)))
@@ -169,11 +181,11 @@ class Multiscale(FlowTransform):
     def log_density(self, x: Tensor, cond: Tensor | None) -> Tensor:
         """Return the sum of the log-densities of all numbers: (B,)."""
         total = x.new_zeros(len(x))
-        for couplings in self.scales:
+        for steps in self._scales():
             y = squeezed(x)
             seen = self._seen(y)
-            for k, (step, coupling) in enumerate(zip(self.steps, couplings, strict=True)):
-                logits = coupling(seen[:, self._known(k)], cond)
+            for known, step, coupling in steps:
+                logits = coupling(seen[:, known], cond)
                 total = total + self.histogram.log_density(logits, y[:, step]).flatten(1).sum(1)
             x = y[:, : self.shapes[0][0]]
         rest = x.flatten(1)
@@ -182,11 +194,11 @@ class Multiscale(FlowTransform):
     def forward(self, x: Tensor, cond: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return u and the log-density."""
         volume, kept = self.log_density(x, cond), []
-        for couplings in self.scales:
+        for steps in self._scales():
             y = squeezed(x)
-            seen, u = self._seen(y), y.to(torch.float32 if y.device.type == "mps" else torch.float64)
-            for k, (step, coupling) in enumerate(zip(self.steps, couplings, strict=True)):
-                u[:, step] = self.histogram(coupling(seen[:, self._known(k)], cond), y[:, step]).to(u)
+            seen, u = self._seen(y), y.to(precise(y))
+            for known, step, coupling in steps:
+                u[:, step] = self.histogram(coupling(seen[:, known], cond), y[:, step]).to(u)
             kept.append(u)
             x = y[:, : self.shapes[0][0]]
         rest = x.flatten(1)
@@ -198,7 +210,7 @@ class Multiscale(FlowTransform):
     def inverse(self, z: Tensor, cond: Tensor | None) -> Tensor:
         """Return x, from coarse to fine."""
         given = []
-        for _ in self.scales:
+        for _ in self.shapes[1:]:
             y = squeezed(z)
             given.append(y)
             z = y[:, : self.shapes[0][0]]
@@ -207,9 +219,9 @@ class Multiscale(FlowTransform):
         for i in range(u.shape[1]):
             x[:, i] = self.histogram.inverse(self.coarsest(self._seen(x), cond)[:, i], u[:, i])
         x = x.reshape(z.shape)
-        for couplings, fine in zip(reversed(self.scales), reversed(given), strict=True):
+        for steps, fine in zip(reversed(self._scales()), reversed(given), strict=True):
             y = torch.cat([x, x.new_zeros(len(x), 3 * x.shape[1], *x.shape[2:])], 1)
-            for k, (step, coupling) in enumerate(zip(self.steps, couplings, strict=True)):
-                y[:, step] = self.histogram.inverse(coupling(self._seen(y)[:, self._known(k)], cond), fine[:, step])
+            for known, step, coupling in steps:
+                y[:, step] = self.histogram.inverse(coupling(self._seen(y)[:, known], cond), fine[:, step])
             x = unsqueezed(y)
         return x

@@ -59,7 +59,8 @@ class FlowTransform(nn.Module, ABC):
     def log_density(self, x: Tensor, cond: Tensor | None) -> Tensor:
         """Return log p(x) = log p(z) + log |det df/dx|: (B,)."""
         z, volume = self(x, cond)
-        return volume if self.uniform else (LOG_NORMAL - z.square() / 2).flatten(1).sum(1) + volume
+        total: Tensor = volume if self.uniform else (LOG_NORMAL - z.square() / 2).flatten(1).sum(1) + volume
+        return total
 
 
 class DenseFlow(FlowTransform):
@@ -103,7 +104,7 @@ class DenseFlow(FlowTransform):
 
     def inverse(self, z: Tensor, cond: Tensor | None) -> Tensor:
         """Return x."""
-        y = self.mean + self.scale * self.flow(self._context(cond)).inv(z.flatten(1))
+        y: Tensor = self.mean + self.scale * self.flow(self._context(cond)).inv(z.flatten(1))
         x = (y.sigmoid() - EDGE) / (1 - 2 * EDGE) if self.levels else y
         return x.reshape(z.shape)
 
