@@ -152,7 +152,7 @@ def samples_sheet(run: Run, held: Dataset, seed: int) -> bytes:
     named = bool(run.config.data.labels) and images
     drawn = run.sample(SHOWN if images else POINTS_SHOWN, seed=seed, label="all" if named else None)
     x = as_images(drawn.x) if images else torch.from_numpy(np.asarray(drawn.x, np.float32))
-    return _drawn_sheet(x, held.batch(torch.arange(min(len(held), 2000)))[0], drawn.labels if named else None)
+    return _drawn_sheet(x, held.batch(torch.arange(min(len(held), 2000)))[0], list(drawn.labels or ()) if named else None)
 
 
 def costs_of(run: Run, train: Dataset) -> dict[str, Any]:
