@@ -10,7 +10,7 @@ from reverie.data import load_data
 from reverie.families import FAMILIES
 from reverie.families.sinkhorn.family import SinkhornSettings
 from reverie.families.sinkhorn.model import SinkhornGenerator
-from reverie.transport import sinkhorn_divergence
+from reverie.transport import between, sinkhorn, sinkhorn_divergence
 
 CODEC = {"name": "standard", "mean": [0.0, 0.0], "std": [1.0, 1.0]}
 
@@ -36,6 +36,26 @@ def test_the_divergence_and_its_gradient_are_those_of_the_transport_room(cost: s
     assert ours.grad is not None and theirs.grad is not None
     assert float(mine) == pytest.approx(float(peer), rel=1e-3)
     assert (ours.grad - theirs.grad).norm() < 0.02 * theirs.grad.norm()
+
+
+def test_halves_are_moved_to_each_other() -> None:
+    model, random = generator(), torch.Generator().manual_seed(1)
+    x, y = torch.randn(41, 2, generator=random), 0.5 + torch.randn(41, 2, generator=random)
+
+    def cost(a: torch.Tensor, b: torch.Tensor) -> float:
+        return float(sinkhorn(between(a, b), 0.1, scale=1.0).value)
+
+    (a, b), (c, d) = x.tensor_split(2), y.tensor_split(2)
+    expected = (cost(a, c) + cost(b, d) - cost(a, b) - cost(c, d)) / 2
+    assert float(model.energy(x, y, 0.1)) == pytest.approx(expected, abs=1e-3)
+
+
+def test_blur_is_punished_where_batches_are_independent() -> None:
+    model, random = generator(), torch.Generator().manual_seed(2)
+    centres = torch.randn(400, 16, generator=random)  # so many dimensions that no two data are near
+    true, shrunk = torch.randn(400, 16, generator=random), 0.7 * torch.randn(400, 16, generator=random)
+    assert model.divergence(shrunk, centres, 0.05) < model.divergence(true, centres, 0.05)
+    assert model.energy(shrunk, centres, 0.05) > model.energy(true, centres, 0.05)
 
 
 def test_a_move_to_another_label_costs_what_was_asked() -> None:

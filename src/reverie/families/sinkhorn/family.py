@@ -26,7 +26,8 @@ MOST = 4096  # numbers of a datum up to which the distance of two of them says h
 class SinkhornSettings(FamilySettings):
     """A generator and the cost it is trained by.
 
-    epsilon: at the end of a training, in units of the mean cost; features: principal components, whitened half-way, that the
+    epsilon: at the end of a training, in units of the mean cost; independent: whether batches are halved, so that what a batch
+    costs by itself is that of another; features: principal components, whitened half-way, that the
     cost is one of, 0 for the data themselves; label_cost: what a move to another label costs, in units of the mean cost.
     latent: numbers of a code; layers, hidden, blocks, patch, width: of the network, as of `vae`.
     """
@@ -40,6 +41,7 @@ class SinkhornSettings(FamilySettings):
     width: Annotated[int, Field(ge=4, le=1024)] = 32
     cost: Literal["squared", "euclidean", "manhattan"] = "squared"
     epsilon: Annotated[float, Field(ge=1e-4, le=10)]
+    independent: bool = True
     features: Annotated[int, Field(ge=0, le=1024)] = 0
     label_cost: Annotated[float, Field(ge=0, le=1000)] = 1.0
     codec: Annotated[Spec, spec_of(CODECS, "codec")]
@@ -89,5 +91,14 @@ class SinkhornFamily(PlannedFamily[SinkhornSettings]):
                 net = Dense((settings.latent,), (*shape, 1), settings.hidden, settings.blocks, labels)
         codec = build(CODECS, settings.codec, "codec")
         return SinkhornGenerator(
-            net, settings.latent, codec, shape, labels, settings.epsilon, settings.cost, settings.features, settings.label_cost
+            net,
+            settings.latent,
+            codec,
+            shape,
+            labels,
+            settings.epsilon,
+            settings.cost,
+            settings.features,
+            settings.label_cost,
+            settings.independent,
         )
