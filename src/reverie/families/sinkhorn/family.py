@@ -65,9 +65,9 @@ class SinkhornFamily(PlannedFamily[SinkhornSettings]):
                 f" {MOST:,}; give a smaller --size"
             )
         if len(shape) == 1:
-            return {"latent": max(2, min(shape[0], 8)), "layers": "dense", "hidden": 128, "epsilon": 0.002, "codec": codec}
+            return {"latent": max(2, min(shape[0], 8)), "layers": "dense", "hidden": 128, "epsilon": 0.01, "codec": codec}
         network = {key: value for key, value in network_for(shape).items() if key in ("layers", "patch", "hidden")}
-        return {**network, "latent": min(16, math.prod(shape)), "epsilon": 0.01, "codec": {"name": "pixels"}}
+        return {**network, "latent": min(16, math.prod(shape)), "epsilon": 0.02, "codec": {"name": "pixels"}}
 
     def reason(self, settings: SinkhornSettings) -> str:
         """Say in one line what was chosen."""
