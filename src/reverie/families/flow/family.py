@@ -23,8 +23,9 @@ from reverie.families.planned import PlannedFamily
 BINS = 32  # of the histograms of images with more levels than that
 SHARES = 4096  # training data, at most, by which levels are counted
 DENSE_MOST = 1024  # numbers of an image up to which its networks may be dense
-OF_POINTS: dict[str, Any] = {"layers": 3, "hidden": 128, "bins": 8}
-OF_SMALL_IMAGES: dict[str, Any] = {"layers": 1, "hidden": 256, "bins": 8, "dropout": 0.2}
+OF_POINTS: dict[str, Any] = {"hidden": 128, "bins": 8}
+OF_SMALL_IMAGES: dict[str, Any] = {"hidden": 256, "bins": 8, "dropout": 0.2}
+LAYERS = {"spline": (3, 1), "maf": (5, 3), "realnvp": (8, 8)}  # transforms, of points and of images
 
 
 def shares_of(data: Dataset, codec: Spec) -> torch.Tensor:
@@ -53,8 +54,9 @@ class FlowFamily(PlannedFamily[FlowSettings]):
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return the transform and its networks."""
         shape = request.train.shape
+        of_points, of_images = LAYERS.get(str(request.wished.get("transform")), LAYERS["spline"])
         if len(shape) == 1:
-            return {"transform": "spline", "codec": codec, **OF_POINTS}
+            return {"transform": "spline", "layers": of_points, "codec": codec, **OF_POINTS}
         halved = all(side % 2 == 0 for side in shape[1:])
         if request.wished.get("transform") in (None, "multiscale") and halved:
             return {"transform": "multiscale", "codec": codec, "knots": knots_of(shares_of(request.train, codec), BINS)}
@@ -63,7 +65,7 @@ class FlowFamily(PlannedFamily[FlowSettings]):
                 f"images of {math.prod(shape):,} numbers are too large for a dense flow, which has at most {DENSE_MOST:,};"
                 " give transform=multiscale, and a --size that can be halved"
             )
-        return {"transform": "spline", "codec": codec, **OF_SMALL_IMAGES}
+        return {"transform": "spline", "layers": of_images, "codec": codec, **OF_SMALL_IMAGES}
 
     def training(self, request: PlanRequest, settings: FlowSettings) -> Mapping[str, Any]:
         """Return batches that are as large as is worth it."""
