@@ -25,6 +25,7 @@ SHARES = 4096  # training data, at most, by which levels are counted
 DENSE_MOST = 1024  # numbers of an image up to which its networks may be dense
 OF_POINTS: dict[str, Any] = {"hidden": 128, "bins": 8}
 OF_SMALL_IMAGES: dict[str, Any] = {"hidden": 256, "bins": 8, "dropout": 0.2}
+BATCHES = {True: 64, False: 256}  # with convolutions and without
 LAYERS = {"spline": (3, 1), "maf": (5, 3), "realnvp": (8, 8)}  # transforms, of points and of images
 
 
@@ -69,7 +70,11 @@ class FlowFamily(PlannedFamily[FlowSettings]):
 
     def training(self, request: PlanRequest, settings: FlowSettings) -> Mapping[str, Any]:
         """Return batches that are as large as is worth it."""
-        return {**self.usual, "batch": 64 if settings.transform == "multiscale" else 256, "weight_decay": 0.01}
+        return {**self.usual, "batch": BATCHES[settings.transform == "multiscale"], "weight_decay": 0.01}
+
+    def batch(self, form: Dataset) -> int:
+        """Return how many data a step takes when nothing is said."""
+        return BATCHES[form.kind == "images"]
 
     def reason(self, settings: FlowSettings) -> str:
         """Say in one line what was chosen."""
