@@ -178,7 +178,7 @@ class Comparison:
 
 KINDS = {
     "exact": "exact", "dequantised": "dequantised, a ceiling", "bound": "a bound, a ceiling",
-    "flow": "by the flow, dequantised if of levels",
+    "flow": "by the flow of a diffusion",
 }  # fmt: skip  # what figures of the likelihood are: of different kinds, and never ranked with each other
 
 
@@ -206,17 +206,19 @@ def _for_samples(c: Comparison) -> str:
     key = next((key for key in (*leads, *LEADING) if key in rows), None)
     if key is None:
         return "Which draws the best samples could not be measured."
-    row, names, title = rows[key], c.names, HEADLINES[key].title
-    best = names[row.best]
-    found = row.figures[row.best]
-    assert found is not None
-    words = f"For samples like the data take {best}, with a {title} of {said(found, HEADLINES[key].form)}"
-    alike = [names[k] for k, f in enumerate(row.figures) if f is not None and k != row.best and k not in row.worse]
+    row, names, title, form = rows[key], c.names, HEADLINES[key].title, HEADLINES[key].form
+    alike = [k for k, f in enumerate(row.figures) if f is not None and k not in row.worse]
+    chosen, covered = row.best, rows.get("coverage")
+    if covered is not None and covered.best in alike and chosen in covered.worse:
+        chosen = covered.best
+    words = f"For samples like the data take {names[chosen]}, with a {title} of {said(row.figures[chosen] or {}, form)}"
+    if others := [names[k] for k in alike if k != chosen]:
+        words += f"; {_listed(others)} {'is' if len(others) == 1 else 'are'} as good in that within noise"
+        words += f", but it covers clearly more of the data than {names[row.best]}" if chosen != row.best else ""
     if row.worse:
-        words += f", clearly less than {_listed([names[k] for k in row.worse])}"
-    if alike:
-        words += f"; {_listed(alike)} {'is' if len(alike) == 1 else 'are'} as good within noise"
-    spread = dict(c.evaluations[row.best].scores()).get("spread")
+        far = "has" if len(row.worse) == 1 else "have"
+        words += f"; {_listed([names[k] for k in row.worse])} {far} clearly more than the least"
+    spread = dict(c.evaluations[chosen].scores()).get("spread")
     if spread and spread["value"] < THIN * spread.get("floor", 1.0):
         words += f"; but its samples are spread only {spread['value']:.2f} times as far as data, so look at them first"
     return f"{words}."

@@ -11,7 +11,8 @@ from reverie.evaluation.score import HEADLINES, said
 
 COLOURS = ("#2459b8", "#b8562b", "#2f8f5b", "#8a4fa3", "#a08a1f", "#3a8fa8", "#b03a5b", "#5d6b7a")
 STYLE = """
-body { max-width: 72rem; }
+body { max-width: 84rem; }
+.use, .words { max-width: 60rem; }
 .use { font-size: 1.15rem; margin: 0 0 2rem; padding: 1.1rem 1.4rem; background: var(--card);
   border-left: 4px solid var(--accent); border-radius: 4px; }
 .use li { margin: 0.45rem 0; }
@@ -139,7 +140,7 @@ def body(c: Comparison) -> str:
             "Less is better, within one kind. An exact cost is what the data cost. A ceiling is at least that: a bound by how"
             " much the latent is not known, a dequantised cost by how uneven the density is within a level. So a ceiling is not"
             " ranked with an exact cost, unless it lies below it. Importance weights bring ceilings down, by as many draws"
-            " for all of one kind.",
+            " for all of one kind. The flow of a diffusion is another model than its bound is of; of images it is dequantised.",
         )),
     ]  # fmt: skip
     if c.entrants:
