@@ -208,9 +208,11 @@ def _for_samples(c: Comparison) -> str:
         return "Which draws the best samples could not be measured."
     row, names, title, form = rows[key], c.names, HEADLINES[key].title, HEADLINES[key].form
     alike = [k for k, f in enumerate(row.figures) if f is not None and k not in row.worse]
-    chosen, covered = row.best, rows.get("coverage")
-    if covered is not None and covered.best in alike and chosen in covered.worse:
-        chosen = covered.best
+    chosen = row.best
+    covered = [f if k in alike else None for k, f in enumerate(rows["coverage"].figures)] if "coverage" in rows else []
+    if any(covered):
+        of_alike = _row("coverage", covered)
+        chosen = of_alike.best if chosen in of_alike.worse else chosen
     words = f"For samples like the data take {names[chosen]}, with a {title} of {said(row.figures[chosen] or {}, form)}"
     if others := [names[k] for k in alike if k != chosen]:
         words += f"; {_listed(others)} {'is' if len(others) == 1 else 'are'} as good in that within noise"
