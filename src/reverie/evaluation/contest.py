@@ -21,6 +21,7 @@ from reverie.evaluation.compare import Comparison, Entrant
 from reverie.evaluation.evaluation import Evaluation, evaluate_run, find_data
 from reverie.evaluation.material import as_images
 from reverie.evaluation.nearness import sheet
+from reverie.families.flow.settings import FlowSettings
 from reverie.families.model import Family, TrainedModel
 from reverie.runs import folder
 from reverie.runs.reread import source_of
@@ -89,7 +90,7 @@ def _trained(entry: Entry, data: DataSource, options: Mapping[str, Any], screen:
     own = _options(entry, options)
     spec = {key: value for key, value in parse(entry.name).items() if key != "name"}
     if not entry.family.learns_by_steps:
-        own = {key: value for key, value in own.items() if key not in ("steps", "minutes", "epochs", *EQUAL)}
+        own = {key: value for key, value in own.items() if key not in ("steps", "minutes", "epochs")}
     training: Training
     if (entry.folder / folder.CONFIG).is_file():
         same = {key: value for key, value in own.items() if key not in ("overwrite", "data_dir", "epochs")}
@@ -183,7 +184,10 @@ def abilities(run: Run) -> dict[str, str]:
     density = {"exact": "exact", "lower bound": "a bound", "none": "none"}[family.likelihood]
     if family.likelihood == "exact" and images and family.dequantises:
         density = "exact, dequantised"
-    passes = "many steps" if "steps" in family.options else "at once"
+    steps = next(iter(run.frames(1))).of
+    passes = f"in {steps:,} steps" if steps > 1 else "at once"
+    if isinstance(run.config.family, FlowSettings) and run.config.family.transform in ("maf", "spline"):
+        passes = "number by number"
     filled = "yes" if "inpaint" in family.can else "no"
     coded = "yes" if "encode" in family.can or "invert" in family.can else "no"
     return {"density": density, "draws": passes, "fills in parts": filled, "encodes": coded,
