@@ -31,12 +31,16 @@ def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int
     unit, what = ("bits/dim", "image") if images else ("nats", "point")
     value, deviation = mean_and_error(-found.nats / (found.size * math.log(2) if images else 1.0))
     exact = run.config.model_family.likelihood == "exact"
-    name = ("dequantised" if images else "exact") if exact else "bound"
+    dequantised = images and run.config.model_family.dequantises
+    name = ("dequantised" if dequantised else "exact") if exact else "bound"
     figure = score(value, deviation, unit=unit, n=len(found.nats), seed=seed)
     verdict = f"A held-out {what} costs {'' if name == 'exact' else 'at most '}{said(figure)} {unit}."
     words = []
     if not images:
         words = ["Nats are those of a density in the units of the data, and may be negative; only differences mean something."]
+    elif exact and not dequantised:
+        figure |= {"nats": float(-found.nats.mean())}
+        words = [f"It is that of the levels of each image themselves, {figure['nats']:.2f} nats."]
     elif exact:
         words = ["Images are dequantised: uniform noise within a level is added once, which can only raise the cost."]
     if not exact:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reverie.families.autoregressive.family import FVSBNFamily, LSTMFamily, NADEFamily, RNNFamily, TransformerFamily
 from reverie.families.closed_forms import GaussianFamily, MixtureFamily, PCAFamily
 from reverie.families.diffusion.family import DiffusionFamily
 from reverie.families.model import FAMILIES
@@ -10,7 +11,8 @@ from reverie.families.vae.family import AutoencoderFamily, DenoisingFamily, HVAE
 FAMILIES.update({
     "diffusion": DiffusionFamily(), "gaussian": GaussianFamily(), "mixture": MixtureFamily(), "pca": PCAFamily(),
     "autoencoder": AutoencoderFamily(), "denoising-autoencoder": DenoisingFamily(), "vae": VAEFamily(),
-    "hvae": HVAEFamily(), "mhvae": MHVAEFamily(),
+    "hvae": HVAEFamily(), "mhvae": MHVAEFamily(), "fvsbn": FVSBNFamily(), "nade": NADEFamily(), "rnn": RNNFamily(),
+    "lstm": LSTMFamily(), "transformer": TransformerFamily(),
 })  # fmt: skip
 
 __all__ = ["FAMILIES"]
