@@ -312,12 +312,14 @@ def most_filmed(shape: tuple[int, ...]) -> int:
 def image_frames(
     film: Film, last: np.ndarray, titles: Sequence[str] | None = None, most: int = FILM_FRAMES
 ) -> Iterator[np.ndarray]:
-    """Yield (H, W, 3) frames with the grid of x on the left and that of the x0 estimate on the right."""
+    """Yield (H, W, 3) frames with the grid of x on the left and that of the x0 estimate on the right, where it is another."""
+    other = any(not np.array_equal(x, x0) for _, x, x0 in film)
 
     def half(images: np.ndarray, heading: str) -> np.ndarray:
         return headed(contact_sheet(to_bytes(images), titles), heading)
 
     for k in np.unique(np.linspace(0, len(film) - 1, most).round().astype(int)):
         t, x, x0 = film[k]
-        yield np.concatenate([half(x, f"x at t = {t:.3f}"), half(x0, "estimate of x0")], axis=1)
-    yield np.concatenate([half(last, "the sample")] * 2, axis=1)
+        halves = [half(x, f"x at t = {t:.3f}"), *([half(x0, "estimate of x0")] if other else [])]
+        yield np.concatenate(halves, axis=1)
+    yield np.concatenate([half(last, "the sample")] * (1 + other), axis=1)

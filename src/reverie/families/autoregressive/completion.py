@@ -106,7 +106,7 @@ def _particles(
     first = torch.arange(count, device=model.device)[:, None] * each
     own = cond.repeat_interleave(each) if cond is not None else None
     if log_prior is not None:  # as many particles of each label as it has a share of the data
-        shares = log_prior.exp().cumsum(0).to(known.z)
+        shares = log_prior.to(known.z).exp().cumsum(0)
         own = torch.bucketize(_even(each, noise, shares) * shares[-1], shares, right=True).clamp(max=len(shares) - 1).flatten()
     check_labelled(model.label_count, own, count * each)
     writer = model.writer(count * each, own, order)
