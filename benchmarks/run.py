@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.autoencoders import autoencoders
+from benchmarks.autoregressive import autoregressive
 from benchmarks.busy import busy
 from benchmarks.derivatives import derivatives
 from benchmarks.images import costs, quality, throughput
@@ -162,6 +163,7 @@ def main() -> None:
         "Colour images": ["Which network, which size and how long: [colour.md](colour.md), which takes hours to measure anew."],
         "Quality on MNIST": quality(),
         "Autoencoders": autoencoders(),
+        "Autoregressive models": autoregressive(),
         "Quality against network evaluations": evaluations(),
         "Sampling speed at equal quality": against_diffusers(),
         "Sampling in bfloat16": precision(),

@@ -231,8 +231,8 @@ def coloured(images: np.ndarray, factor: int = 1) -> np.ndarray:
 
 
 def channels_last(x: np.ndarray) -> np.ndarray:
-    """Return data as users have them: points (N, D) as they are, images (N, C, H, W) as (N, H, W) or (N, H, W, C)."""
-    if x.ndim == 2:
+    """Return data as users have them: points and series as they are, images (N, C, H, W) as (N, H, W) or (N, H, W, C)."""
+    if x.ndim in (2, 3):
         return x
     return x[:, 0] if x.shape[1] == 1 else np.ascontiguousarray(np.moveaxis(x, 1, -1))
 
@@ -300,8 +300,8 @@ def to_bytes(image: np.ndarray) -> np.ndarray:
 
 def most_filmed(shape: tuple[int, ...]) -> int:
     """Return how many data of this shape a film may show, by the memory that its frames take.  shape: (D,) or (C, H, W)."""
-    if len(shape) == 1:
-        return MOST_FILMED_POINTS
+    if len(shape) < 3:
+        return max(1, MOST_FILMED_POINTS // math.prod(shape[:-1]))
     height, width = shape[1:]
     factor = enlargement(height, width, MOST_ON_SHEET)
     drawn = 2 * (height * factor + SHEET_GAP) * (width * factor + SHEET_GAP)  # pixels in the two halves of a frame

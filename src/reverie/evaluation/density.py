@@ -10,6 +10,7 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
 from reverie.data import Dataset
+from reverie.data.kind import KINDS
 from reverie.diffusion.likelihood.normal import mean_and_error
 from reverie.evaluation.likelihood import NAME, TITLE
 from reverie.evaluation.score import said, score
@@ -20,7 +21,7 @@ MOST = 2048  # held-out data that are measured
 
 
 def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int = 0) -> Section:
-    """Measure what held-out data cost: bits/dim of 8-bit images, nats of points.  x: (N, ...) in user units; labels: (N,)."""
+    """Measure what held-out data cost: bits/dim of 8-bit images, nats of points and series.  x: (N, ...) in user units; labels: (N,)."""
     try:
         if x is None or not len(x):
             raise UserError("there are no held-out data: they are gone, or the set is too small to have any")
@@ -28,7 +29,7 @@ def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int
     except UserError as error:
         return Section(NAME, TITLE, figures={"not_computable": str(error)})
     images = run.kind == "images"
-    unit, what = ("bits/dim", "image") if images else ("nats", "point")
+    unit, what = "bits/dim" if images else "nats", KINDS[run.kind].partition(" ")[2]
     value, deviation = mean_and_error(-found.nats / (found.size * math.log(2) if images else 1.0))
     exact = run.config.model_family.likelihood == "exact"
     dequantised = images and run.config.model_family.dequantises

@@ -192,7 +192,7 @@ def evaluate_run(
             raise UserError(why)
         train, held = _parts(whole, label)
     except UserError as error:
-        sections = list(without_data(samples.x, samples.labels, str(error)))
+        sections = list(without_data(samples.x, samples.labels, str(error), samples.kind))
         sections += model_sections(run, None, quick, seed, tell, steered=steered, why=str(error))
     else:
         material = gather(

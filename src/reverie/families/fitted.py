@@ -66,6 +66,10 @@ class FittedDensity(FittedModel):
         nats = self.density.log_prob(x, cond, seeds).double()
         return LogProb(nats, torch.zeros_like(nats), 0, "closed form", math.prod(self.shape))
 
+    def facts(self) -> dict[str, Any]:
+        """Return plain facts of the model."""
+        return {**super().facts(), **self.density.facts()}
+
     def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return the mean cost of data that were not fitted, in nats for each dimension: `held_out`."""
         x, labels = data.batch(torch.arange(min(len(data), FIGURE_DATA)))

@@ -85,6 +85,16 @@ GRAPHICAL: dict[str, GraphicalModel] = {
         "Draw codes from the top down, each from the one above alone, and x from the last. The encoder climbs from x.",
         "q(z_{1:T} | x) = q(z_1 | x) prod_{t=2}^T q(z_t | z_{t-1})",
     ),
+    "ar1": GraphicalModel(
+        "p(x_{1:T}) = p(x_1) prod_{t=2}^T p(x_t | x_{t-1})",
+        "Draw the first moment from the stationary state, then each as so much of the one before, plus noise.",
+        observed=NUMBERS,
+    ),
+    "ar": GraphicalModel(
+        "p(x_{1:T}) = p(x_1) p(x_2 | x_1) prod_{t=3}^T p(x_t | x_{t-1}, x_{t-2})",
+        "Draw the first moments from the stationary state, then each as a linear map of the last few, here two, plus noise.",
+        observed=NUMBERS,
+    ),
     "fvsbn": GraphicalModel(
         ONE_BY_ONE, "Draw the numbers of x one after another, each by logistic regression on all before it.", observed=NUMBERS
     ),

@@ -21,9 +21,12 @@ Settings = TypeVar("Settings", bound=FamilySettings)
 
 
 def codec_for(request: PlanRequest) -> Spec:
-    """Return the units of the data: the levels that images have, points standardised."""
+    """Return the units of the data: the levels that images have, points and moments of series standardised."""
     train = request.train
-    return codec_of(train) if train.kind == "images" else standard_spec(train.batch(torch.arange(len(train)))[0])
+    if train.kind == "images":
+        return codec_of(train)
+    x = train.batch(torch.arange(len(train)))[0]
+    return standard_spec(x.flatten(0, -2))
 
 
 def decoder_for(codec: Spec) -> str:

@@ -19,11 +19,12 @@ from reverie.data import Dataset, LazyImages, at_once, evaluated_at_once
 from reverie.data.kind import Kind
 from reverie.data.looks import Look, look_at
 from reverie.draw.picture import CLOUDS, contact_sheet, dots, figure, headed, plane, save, to_bytes, window, write_film
+from reverie.draw.series import lines
 from reverie.families.model import DrawRequest
 from reverie.runs.run import Options, Run
 
 FOLDER, FILM, LABELS = "previews", "film.gif", "labels.png"
-DRAWN: dict[Kind, int] = {"points": 1000, "images": 32}  # data of a preview
+DRAWN: dict[Kind, int] = {"points": 1000, "series": 64, "images": 32}  # data of a preview
 SHOWN, STEPS = 12, 12  # images on the sheet, and sampling steps
 BLOCK, MOST_LAZY = 4096, 4096  # data looked through at a time; and in all where they must be read from files
 REFERENCE = 256  # data that previews are compared with: held-out ones, and training data where those are fewer
@@ -94,6 +95,8 @@ class Previews:
         path = own_file(self.run.path, f"{FOLDER}/step-{i:07d}.png")
         if self.train.kind == "images":
             self._sheet(path, z[:SHOWN], raw, index[:SHOWN], distance[:SHOWN])
+        elif self.train.kind == "series":
+            save(lines(self.run.decode(z), "average weights"), path)
         else:
             self._clouds(path, z, raw)
         return look_at(z, distance, self.low, self.high), energy_distance(z, self.reference)

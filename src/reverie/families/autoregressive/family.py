@@ -73,6 +73,8 @@ class NADEFamily(AutoregressiveFamily[NADESettings]):
 class SequenceFamily(AutoregressiveFamily[Sequential]):
     """A family whose models are sequence networks."""
 
+    kinds: ClassVar[tuple[Kind, ...]] = ("series", "images")
+
     def reason(self, settings: Sequential) -> str:
         """Say in one line what was chosen."""
         return f"{self.name}: {settings.layers} layers of width {settings.dim}, {settings.decoder} numbers"
