@@ -135,7 +135,8 @@ def test_completion_is_the_enumerated_conditional(name: str, first: bool, labels
     *_, last = model.complete(DrawRequest(image_seeds(2, 1500 if first else 500)), truth, seen, prior, shares.append)
     drawn = model.decode(last.x0)
     assert bool((drawn[:, seen] == truth[seen]).all())
-    assert model.completes_exactly(seen) == (first or name == "orderless") and (shares == [1.0]) == (first or name == "orderless")
+    exact = first or name == "orderless"
+    assert model.completes_exactly(seen) == exact and (shares == [1.0]) == exact
     joint = torch.zeros(len(x), dtype=torch.float64)
     for label in range(max(1, labels)):
         cond = torch.full((len(x),), label) if labels else None
@@ -195,3 +196,21 @@ def test_truncation_keeps_the_values_and_cuts_the_gradients(name: str) -> None:
         outputs.append(y)
     (grad,) = torch.autograd.grad(outputs[1][:, -1].sum(), x)
     assert not bool(grad[:, :4].any()) and bool(grad[:, 4:8].any())
+
+
+def test_hidden_units_that_are_dropped_tell_nothing_and_the_rest_more() -> None:
+    model, x = tiny("nade", (1, 2, 3)), every((1, 2, 3))
+    model.dropout = 0.5
+    with torch.no_grad():
+        plain = model.loss(x, None, 0)
+        model.train()
+        dropped = torch.stack([model.loss(x[:1].expand(512, -1, -1, -1), None, seed) for seed in range(8)])
+        assert torch.equal(model.loss(x, None, 5), model.loss(x, None, 5))
+        z = model.encode(x[:1]).flatten(1)[:, model.order]
+        costs = []
+        for keep in product([0.0, 1.0], repeat=5):  # all that the five units can be
+            first = torch.where(torch.tensor(keep) > 0, model.first, -1e6)[None]
+            y = Recurrence.apply(model.shown(z), model.into, first, 2 * model.out, model.bias)
+            costs.append(-model.observation.log_prob(z, y).mean())
+    assert not torch.allclose(dropped.mean(), plain[0]) and len(dropped.unique()) <= 32
+    assert float(dropped.mean()) == pytest.approx(float(torch.stack(costs).mean()), abs=4 * float(dropped.std()) / 4096**0.5)

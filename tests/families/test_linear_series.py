@@ -76,7 +76,8 @@ def test_many_short_series_give_the_truth_back() -> None:
     rho, mu, variance = (float(v) for v in fit_first_order(first_order(-0.6, 1.0, 2.0, (2000, 8))))
     # of 16,000 numbers, by the information of each: (1 - rho²) of rho, sigma² / (1 - rho)² of mu, 2 sigma^4 of sigma²
     assert rho == pytest.approx(-0.6, abs=4 * (0.64 / 14000) ** 0.5)
-    assert mu == pytest.approx(1.0, abs=4 * 2 / 1.6 / 16000**0.5) and variance == pytest.approx(4.0, abs=4 * (32 / 16000) ** 0.5)
+    assert mu == pytest.approx(1.0, abs=4 * 2 / 1.6 / 16000**0.5)
+    assert variance == pytest.approx(4.0, abs=4 * (32 / 16000) ** 0.5)
 
 
 def test_gamma_is_the_closed_form_and_that_of_samples() -> None:

@@ -96,7 +96,7 @@ class LazyImages:
 class Dataset:
     """Data with labels where there are any.
 
-    x: points (N, D) or series (N, T, C), float32 in data units, or images (N, C, H, W) uint8, in memory or lazy; labels: (N,) int64.
+    x: points (N, D) or series (N, T, C), float32 in data units, or images (N, C, H, W) uint8, in memory or lazy; labels: (N,).
     notes are lines for a person, report is the same scan for a machine; both are about the whole set, so parts have none.
     """
 

@@ -31,8 +31,9 @@ NAMES_SHOWN = 12  # sizes listed one by one in a report
 
 @dataclass(frozen=True)
 class Options:
-    """How data are to be read.  size: (height, width); largest_colour: the longest side of colour images that is
-    chosen; window: moments of a series.
+    """How data are to be read.
+
+    size: (height, width); largest_colour: the longest side of colour images that is chosen; window: moments of a series.
     """
 
     size: tuple[int, int] | None = None

@@ -21,7 +21,7 @@ MOST = 2048  # held-out data that are measured
 
 
 def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int = 0) -> Section:
-    """Measure what held-out data cost: bits/dim of 8-bit images, nats of points and series.  x: (N, ...) in user units; labels: (N,)."""
+    """Measure what held-out data cost: bits/dim of images, else nats.  x: (N, ...) in user units; labels: (N,)."""
     try:
         if x is None or not len(x):
             raise UserError("there are no held-out data: they are gone, or the set is too small to have any")

@@ -1,7 +1,7 @@
 """Linear autoregressive series: x_t = mu + sum_k A_k (x_{t-k} - mu) + eps_t, eps ~ N(0, S), from their stationary state on.
 
-With one number a moment and one lag, x_t = mu + rho (x_{t-1} - mu) + eps_t, the fit is that of maximum likelihood with the first
-moment counted, x_1 ~ N(mu, sigma² / (1 - rho²)); otherwise A and mu are by least squares given the first moments.
+With one number a moment and one lag, x_t = mu + rho (x_{t-1} - mu) + eps_t, the fit is that of maximum likelihood with the
+first moment counted, x_1 ~ N(mu, sigma² / (1 - rho²)); otherwise A and mu are by least squares given the first moments.
 """
 
 from __future__ import annotations
@@ -119,7 +119,12 @@ class SeriesModel(Density):
         if self.order == self.width == 1:
             return {"rho": float(self.steps), "mu": float(self.mean), "sigma": float(self.noise.sqrt())}
         largest = float(torch.linalg.eigvals(self.parts[1]).abs().max())
-        return {"order": self.order, "coefficients": self.steps.tolist(), "mu": self.mean.tolist(), "largest eigenvalue": largest}
+        return {
+            "order": self.order,
+            "coefficients": self.steps.tolist(),
+            "mu": self.mean.tolist(),
+            "largest_eigenvalue": largest,
+        }
 
 
 def fit_first_order(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -148,9 +153,9 @@ def fit_first_order(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def fit_least_squares(x: Tensor, order: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean (C,), steps (p, C, C) and noise (C, C) by least squares; steps that would grow are drawn in until they do not.
+    """Return mean (C,), steps (p, C, C) and noise (C, C) by least squares.  x: (N, T, C) float64.
 
-    x: (N, T, C) float64.
+    Steps that would let a series grow are drawn in until they do not.
     """
     width, centre = x.shape[2], x.flatten(0, 1).mean(0)
     d = x - centre

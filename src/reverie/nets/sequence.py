@@ -154,7 +154,7 @@ def _extended(old: Tensor, new: Tensor, before: int) -> Tensor:
 
 
 def rotations(first: int, length: int, dim: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of t w_i for places first .. first + length - 1, w_i = base^(-2i/dim): (length, dim / 2) each."""
+    """Return cosines and sines of t w_i, w_i = base^(-2i/dim), for so many places t from the first on: (length, dim / 2)."""
     frequencies = SinusoidalEmbedding(dim, ROTARY_BASE).frequencies(like)
     angle = torch.arange(first, first + length, device=like.device, dtype=like.dtype)[:, None] * frequencies
     return angle.cos(), angle.sin()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from reverie.data.kind import KINDS
 from reverie.diffusion.learned import Learned
 from reverie.families.diffusion.latent import Latent
 from reverie.families.diffusion.model import Diffusion

@@ -1,8 +1,8 @@
 """Drawing the numbers of a datum that are not known, given those that are, from an autoregressive model.
 
-Where the known numbers come first, what comes after them is drawn from the conditional distribution itself.  Elsewhere particles
-are: many data are written at once, known numbers weigh them by how likely they were, and now and then those of little weight
-give way to copies of the others (Gordon et al. 1993).  Their distribution tends to the conditional one as there are more.
+Where the known numbers come first, what comes after them is drawn from the conditional distribution itself.  Elsewhere by
+particles: many data are written at once, known numbers weigh them by how likely they were, and now and then those of little
+weight give way to copies of the others (Gordon et al. 1993).  They tend to the conditional distribution as there are more.
 """
 
 from __future__ import annotations

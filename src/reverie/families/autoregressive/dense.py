@@ -19,6 +19,7 @@ from reverie.families.model import check_labelled
 FEW = 64  # levels up to which each has an input of its own
 FEATURES = 16  # numbers that tell of one of more levels
 MOST_WEIGHTS = 2**27
+SILENT = -1e6  # what a hidden unit begins with that is to stay at 0
 SPREAD = 0.5  # deviation of what all inputs together make of a hidden unit, at first
 
 
@@ -109,12 +110,13 @@ class NADE(Dense):
     """y_i = b_i + relu(a_i) V_i,  a_i = c + sum_{j < i} x_j W_j: one hidden layer whose weights all numbers share.
 
     (Larochelle and Murray 2011; arXiv:1605.02226.)  orderless: trained to tell any number by any others, of which each tells
-    that it is there by one more input; then data can be written in any order (arXiv:1310.1757).
+    that it is there by one more input; then data can be written in any order (arXiv:1310.1757).  dropout: share of the hidden
+    units that are hidden from all numbers of a datum in training.
     """
 
-    def __init__(self, hidden: int, orderless: bool, **options: Any) -> None:
+    def __init__(self, hidden: int, orderless: bool, dropout: float = 0.0, **options: Any) -> None:
         super().__init__(FEATURES, **options)
-        self.orderless, self.hidden = orderless, hidden
+        self.orderless, self.hidden, self.dropout = orderless, hidden, dropout
         width = self.inputs + orderless
         into = torch.empty(self.size, width, hidden)
         self.into = nn.Parameter(into if into.is_meta else into.normal_())
@@ -152,15 +154,20 @@ class NADE(Dense):
         A number d of numbers is drawn, then which d of them are seen; the mean cost of the others is an unbiased estimate of
         the mean over orders and places (arXiv:1310.1757, eq. 10).
         """
-        if not (self.orderless and self.training):
-            return super().loss(x, cond, seed)
         z = self.codec.encode(x).flatten(1)[:, self.order]
         random = torch.Generator().manual_seed(mix_seed(seed, 1))
+        first, scale = self._first(len(z), cond), 1.0
+        if self.training and self.dropout:
+            hidden_units = torch.rand(first.shape, generator=random) < self.dropout
+            first, scale = first.masked_fill(hidden_units.to(z.device), SILENT), 1 / (1 - self.dropout)
+        if not (self.orderless and self.training):
+            y: Tensor = Recurrence.apply(self.shown(z), self.into, first, scale * self.out, self.bias)
+            return -self.observation.log_prob(z, y).mean(1)
         many = torch.randint(self.size, (len(z), 1), generator=random)
         rank = torch.rand(len(z), self.size, generator=random).argsort(1).argsort(1)
         seen = (rank < many).to(z.device)[..., None]
         inputs = (self.shown(z) * seen).flatten(1)
-        hidden = torch.addmm(self._first(len(z), cond), inputs, self.into.flatten(0, 1)).relu()
+        hidden = scale * torch.addmm(first, inputs, self.into.flatten(0, 1)).relu()
         y = (hidden @ self.out.movedim(1, 0).flatten(1)).unflatten(1, (self.size, -1)) + self.bias
         costs = self.observation.log_prob(z, y) * ~seen[..., 0]
         return -costs.sum(1) / (self.size - many[:, 0].to(z.device))

@@ -22,6 +22,8 @@ from reverie.families.autoregressive.settings import (
 from reverie.families.model import Likelihood, PlanRequest
 from reverie.families.planned import PlannedFamily, decoder_for
 
+FEW_NUMBERS = 10**6  # of all training data together, below which they are few
+
 Settings = TypeVar("Settings", bound=AutoregressiveSettings)
 Sequential = TypeVar("Sequential", bound=SequenceSettings)
 
@@ -41,6 +43,11 @@ class AutoregressiveFamily(PlannedFamily[Settings]):
     def build(self, settings: Settings, shape: tuple[int, ...], labels: int, seed: int) -> Autoregressive:
         """Make the model."""
         return build_autoregressive(settings, shape, labels, seed)
+
+
+def few_data(request: PlanRequest) -> bool:
+    """Tell whether a network could learn the data by heart."""
+    return len(request.train) * math.prod(request.train.shape) < FEW_NUMBERS
 
 
 class FVSBNFamily(AutoregressiveFamily[FVSBNSettings]):
@@ -64,6 +71,10 @@ class NADEFamily(AutoregressiveFamily[NADESettings]):
     settings = NADESettings
     usual: ClassVar[Mapping[str, Any]] = {"batch": 50, "learning_rate": 1e-3}
 
+    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+        """Hide more of the hidden units where data are few, which would else be learned by heart."""
+        return {**super().chosen(request, codec), "dropout": 0.5 if few_data(request) else 0.0}
+
     def reason(self, settings: NADESettings) -> str:
         """Say in one line what was chosen."""
         order = "any order" if settings.orderless else "one order"
@@ -74,6 +85,10 @@ class SequenceFamily(AutoregressiveFamily[Sequential]):
     """A family whose models are sequence networks."""
 
     kinds: ClassVar[tuple[Kind, ...]] = ("series", "images")
+
+    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+        """Hide some numbers where data are few, which would else be learned by heart."""
+        return {**super().chosen(request, codec), "dropout": 0.2 if few_data(request) else 0.0}
 
     def reason(self, settings: Sequential) -> str:
         """Say in one line what was chosen."""
@@ -106,4 +121,4 @@ class TransformerFamily(SequenceFamily[TransformerSettings]):
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return units and a network that fits the length of the sequences."""
         small = math.prod(request.train.shape) <= 256
-        return {**super().chosen(request, codec), **({"dim": 96, "layers": 3} if small else {"dim": 128, "layers": 4})}
+        return {**super().chosen(request, codec), **({"dim": 64, "layers": 3} if small else {"dim": 128, "layers": 4})}

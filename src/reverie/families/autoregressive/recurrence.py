@@ -2,9 +2,9 @@
 
     a_i = a_1 + sum_{j < i} x_j W_j,   y_i = b_i + relu(a_i) V_i
 
-As it stands it is D steps of H numbers, each too small for a processor.  Here a block of numbers is one product of matrices: what
-came before it is shared by all of its numbers, and within it each sees the earlier ones through a mask.  Nothing of the hidden
-numbers, (B, D, H), is kept: the way back works them out again, block by block, while they are near the processor.
+As it stands it is D steps of H numbers, each too small for a processor.  Here a block of numbers is one product of matrices:
+what came before it is shared by all of its numbers, and within it each sees the earlier ones through a mask.  Nothing of the
+hidden numbers, (B, D, H), is kept: the way back works them out again, block by block, while they are near the processor.
 """
 
 from __future__ import annotations

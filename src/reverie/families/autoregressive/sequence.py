@@ -17,7 +17,7 @@ from reverie.nets.sequence import SequenceNet, State
 
 
 class SequenceModel(Autoregressive):
-    """y_i = b_i + head(net(start, e(x_1), .., e(x_{i-1}))), with a vector for each level, or a line of vectors for real numbers.
+    """y_i = b_i + head(net(start, e(x_1), .., e(x_{i-1}))), with a vector for each level, or a line of them for numbers.
 
     A label's vector is added to every input.  truncate: numbers after which no gradient goes further back, 0 for all of them.
     """

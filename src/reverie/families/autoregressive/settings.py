@@ -39,6 +39,7 @@ class NADESettings(AutoregressiveSettings):
     name: Literal["nade"] = "nade"
     hidden: Size = 500
     orderless: bool = False
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
 class SequenceSettings(AutoregressiveSettings):
@@ -85,9 +86,7 @@ def sequence_net(settings: SequenceSettings, length: int) -> SequenceNet:
     return (RNN if isinstance(settings, RNNSettings) else LSTM)(*size, settings.dropout)
 
 
-def build_autoregressive(
-    settings: AutoregressiveSettings, shape: tuple[int, ...], labels: int, seed: int
-) -> Autoregressive:
+def build_autoregressive(settings: AutoregressiveSettings, shape: tuple[int, ...], labels: int, seed: int) -> Autoregressive:
     """Make the model that settings describe, with weights drawn from the seed."""
     codec = build(CODECS, settings.codec, "codec")
     observation = OBSERVATIONS[settings.decoder](codec.levels)
@@ -95,7 +94,7 @@ def build_autoregressive(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(settings, NADESettings):
-            return NADE(settings.hidden, settings.orderless, **options)
+            return NADE(settings.hidden, settings.orderless, settings.dropout, **options)
         if isinstance(settings, SequenceSettings):
             truncate = settings.truncate if isinstance(settings, RecurrentSettings) else 0
             return SequenceModel(sequence_net(settings, torch.Size(shape).numel()), truncate, **options)
