@@ -120,10 +120,12 @@ class Attention(nn.Module):
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 
-    def forward(self, x: Tensor, kept: tuple[Tensor, Tensor] | None, before: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(
+        self, x: Tensor, kept: tuple[Tensor, Tensor] | None, before: int, most: int
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the output and the keys and values so far, with room for more: (B, heads, room, dim / heads) each.
 
-        before: how many of those in `kept` there were.
+        before: how many of those in `kept` there were; most: how many there will probably be.
         """
         b, length, dim = x.shape
         q, k, v = self.qkv(x).reshape(b, length, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
@@ -133,20 +135,20 @@ class Attention(nn.Module):
         if kept is None:
             y = functional.scaled_dot_product_attention(q, k, v, is_causal=length > 1)
         else:
-            k, v = (_extended(old, new, before) for old, new in zip(kept, (k, v), strict=True))
+            k, v = (_extended(old, new, before, most) for old, new in zip(kept, (k, v), strict=True))
             there = before + length
             mask = None if length == 1 else x.new_ones(length, there, dtype=torch.bool).tril(before)
             y = functional.scaled_dot_product_attention(q, k[:, :, :there], v[:, :, :there], attn_mask=mask)
         return self.out(y.transpose(1, 2).reshape(b, length, dim)), (k, v)
 
 
-def _extended(old: Tensor, new: Tensor, before: int) -> Tensor:
+def _extended(old: Tensor, new: Tensor, before: int, most: int) -> Tensor:
     """Return kept vectors with new ones after them, in the room that is there or in twice as much: (B, heads, room, d)."""
     after = before + new.shape[2]
     if torch.is_grad_enabled() and (old.requires_grad or new.requires_grad):
         return torch.cat([old[:, :, :before], new], 2)
     if after > old.shape[2]:
-        room = new.new_empty(*new.shape[:2], 2 * after, new.shape[3])
+        room = new.new_empty(*new.shape[:2], max(after, min(2 * after, most)), new.shape[3])
         room[:, :, :before] = old[:, :, :before]
         old = room
     old[:, :, before:after] = new
@@ -183,10 +185,12 @@ class DecoderLayer(nn.Module):
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
 
-    def forward(self, x: Tensor, kept: tuple[Tensor, Tensor] | None, before: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(
+        self, x: Tensor, kept: tuple[Tensor, Tensor] | None, before: int, most: int
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return (B, T, dim), and the keys and values of `Attention`."""
         first, second = self.norms
-        y, kept = self.attention(first(x) if self.before else x, kept, before)
+        y, kept = self.attention(first(x) if self.before else x, kept, before, most)
         x = x + functional.dropout(y, self.dropout, self.training)
         if not self.before:
             x = first(x)
@@ -198,7 +202,8 @@ class DecoderLayer(nn.Module):
 class Decoder(SequenceNet):
     """A decoder-only transformer (arXiv:1706.03762, normalised as in arXiv:2002.04745); its state are keys and values.
 
-    positions: learned, up to a length; sinusoidal, added at the bottom; rotary, in every layer; or none.
+    positions: learned, up to a length; sinusoidal, added at the bottom; rotary, in every layer; or none.  length: of the
+    longest sequence, for which room is made; only learned positions end there.
     """
 
     def __init__(
@@ -233,7 +238,7 @@ class Decoder(SequenceNet):
             x = x + embed(torch.arange(before, after, device=x.device, dtype=x.dtype)) / math.sqrt(self.dim / 2)
         x, kept = self._hide(x), list[Tensor]()
         for k, layer in enumerate(self.layers):
-            x, pair = layer(x, None if state is None else state.tensors[2 * k : 2 * k + 2], before)
+            x, pair = layer(x, None if state is None else state.tensors[2 * k : 2 * k + 2], before, self.length)
             kept += pair
         return self.norm(x), State(tuple(kept), after)
 

@@ -65,6 +65,8 @@ def inpaint(
     run = run if isinstance(run, Run) else load(run, device)
     run.require("inpaint")
     shape = run.config.data.shape
+    if run.kind == "series":
+        raise UserError(f"{run.path} is a run of series, which have no picture; `reverie gallery series` continues them")
     if run.kind == "points":
         if image is not None or mask is not None:
             raise UserError(

@@ -157,7 +157,9 @@ class Autoregressive(TrainedModel, Completes):
         check_one_label(wanted)
         order = self.order_around(seen.flatten().to(self.device))
         known = Known(self.codec.encode(truth[None].to(self.device)).flatten()[order], seen.flatten().to(self.device)[order])
-        prior = log_prior.to(self.device) if log_prior is not None and self.label_count and wanted.cond is None else None
+        prior = (
+            log_prior.float().to(self.device) if log_prior is not None and self.label_count and wanted.cond is None else None
+        )
         for i, z in complete(self, known, order, wanted, prior, note):
             x = torch.full_like(z, -1.0)
             x[:, order] = z
