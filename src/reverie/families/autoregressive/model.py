@@ -155,11 +155,11 @@ class Autoregressive(TrainedModel, Completes):
     ) -> Iterator[Frame]:
         """See `Completes.complete`."""
         check_one_label(wanted)
-        order = self.order_around(seen.flatten().to(self.device))
-        known = Known(self.codec.encode(truth[None].to(self.device)).flatten()[order], seen.flatten().to(self.device)[order])
-        prior = (
-            log_prior.float().to(self.device) if log_prior is not None and self.label_count and wanted.cond is None else None
-        )
+        there = seen.flatten().to(self.device)
+        order = self.order_around(there)
+        known = Known(self.codec.encode(truth[None].to(self.device)).flatten()[order], there[order])
+        asked = wanted.cond is not None or not self.label_count
+        prior = None if log_prior is None or asked else log_prior.float().to(self.device)
         for i, z in complete(self, known, order, wanted, prior, note):
             x = torch.full_like(z, -1.0)
             x[:, order] = z
