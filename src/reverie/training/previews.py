@@ -18,10 +18,6 @@ from reverie.base.noise import image_seeds
 from reverie.data import Dataset, LazyImages, at_once, evaluated_at_once
 from reverie.data.kind import Kind
 from reverie.data.looks import Look, look_at
-<<<<<<< HEAD
-from reverie.draw.picture import CLOUDS, contact_sheet, dots, figure, headed, plane, save, to_bytes, window, write_film
-from reverie.draw.series import lines
-=======
 from reverie.draw.picture import (
     CLOUDS,
     channels_last,
@@ -35,7 +31,7 @@ from reverie.draw.picture import (
     window,
     write_film,
 )
->>>>>>> 1ea9a2b5c913a44e352ac98de3b05123bbde0ec2
+from reverie.draw.series import lines
 from reverie.families.model import DrawRequest
 from reverie.runs.run import Options, Run
 
