@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +20,7 @@ from reverie.runs.reread import reread
 from reverie.runs.run import Run, load
 
 DIM, LENGTH = 48, 200
-RADII = (0.6, 0.9, 1.0, 1.2)  # of the recurrent matrix of an rnn, which begins as so many times an orthogonal one
+RADII = (0.6, 0.9, 1.0, 1.5)  # of the recurrent matrix of an rnn, which begins as so many times an orthogonal one
 FORGETS = (0.0, 1.0, 4.0)  # biases of an lstm's forget gates
 LEAST = 1e-16  # that is drawn
 
@@ -88,11 +89,13 @@ def draw(out: Path, runs: Sequence[str | Path | Run] = (), device: str = "auto")
     axes = made.subplots()
     axes.axhline(1, color=SOFT, lw=0.8)
     for k, (name, (net, x)) in enumerate(shown.items()):
-        norms = gradient_norms(net, x).clamp_min(LEAST).cpu().numpy()
+        norms = gradient_norms(net, x).cpu().numpy()
+        norms[norms < LEAST] = np.nan
         style = "-" if isinstance(net, LSTM) else "--"
         width = 2.2 if k >= len(RADII) + len(FORGETS) else 1.4
         axes.semilogy(range(1, len(norms) + 1), norms, style, lw=width, color=CYCLE[k % len(CYCLE)], label=name)
-    tidy(axes, "How much of h_0 is left in h_t: gradients vanish, explode or last", "t", "norm of d h_t / d h_0")
+    title = "How much of h_0 is left in h_t: gradients vanish, explode or last"
+    tidy(axes, title, "t", "norm of d h_t / d h_0, of lstms and c_0")
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
     save(made, out)
     return [out]
