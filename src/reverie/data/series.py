@@ -77,7 +77,8 @@ def _samples(data: bytes, width: int) -> np.ndarray:
         padded = np.zeros((len(data) // 3, 4), np.uint8)
         padded[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
         return (padded.view("<i4")[:, 0].astype(np.float64) / 2**31).astype(np.float32)
-    return (np.frombuffer(data, f"<i{width}").astype(np.float64) / 2 ** (8 * width - 1)).astype(np.float32)
+    numbers: np.ndarray = np.frombuffer(data, np.dtype(f"<i{width}")) / 2.0 ** (8 * width - 1)
+    return numbers.astype(np.float32)
 
 
 def oscillation(points: int, seed: int, options: Options) -> Dataset:
