@@ -200,7 +200,8 @@ def _log_normal(x: Tensor, covariance: Tensor) -> Tensor:
     lower = torch.linalg.cholesky(covariance)
     white = torch.linalg.solve_triangular(lower, x.movedim(-1, 0).flatten(1), upper=False)
     log_det = 2 * lower.diagonal().log().sum() + len(lower) * math.log(2 * math.pi)
-    return (-(white.square().sum(0) + log_det) / 2).reshape(x.shape[:-1])
+    found: Tensor = -(white.square().sum(0) + log_det) / 2
+    return found.reshape(x.shape[:-1])
 
 
 class AR1Settings(FamilySettings):

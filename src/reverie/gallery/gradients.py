@@ -56,13 +56,13 @@ def untrained(seed: int = 0) -> dict[str, tuple[Recurrent, Tensor]]:
         x, found = torch.randn(LENGTH, DIM), dict[str, tuple[Recurrent, Tensor]]()
         for radius in RADII:
             rnn = RNN(DIM)
-            scaled = {"weight_hh_l0": rnn.cells.weight_hh_l0 * radius, "weight_ih_l0": rnn.cells.weight_ih_l0 * 0.2}
-            for name, weight in scaled.items():
-                setattr(rnn.cells, name, nn.Parameter(weight.detach()))
+            weights = dict(rnn.cells.named_parameters())
+            weights["weight_hh_l0"].data.mul_(radius)
+            weights["weight_ih_l0"].data.mul_(0.2)
             found[f"rnn, recurrent weights of size {radius:g}"] = (rnn, x)
         for bias in FORGETS:
             lstm = LSTM(DIM)
-            nn.init.constant_(lstm.cells.bias_ih_l0[DIM : 2 * DIM], bias)
+            nn.init.constant_(dict(lstm.cells.named_parameters())["bias_ih_l0"][DIM : 2 * DIM], bias)
             found[f"lstm, forget bias {bias:g}"] = (lstm, x)
     return found
 

@@ -108,15 +108,15 @@ def attention(call: Call) -> list[Pattern | None]:
     """
     query, key, mask = (call.args[name] for name in ("query", "key", "attn_mask"))
     (batch, heads, length, _), kept = query.shape, key.shape[1]
-    parts = [merged(call.rows("query"), grouped(query.shape, [3]))]
+    parts, meeting = [merged(call.rows("query"), grouped(query.shape, [3]))], (batch, kept, heads // kept, length)
     for name in ("key", "value"):
         if call.args.get("is_causal") and (each := merged(call.rows(name), grouped(call.args[name].shape, [3]))) is not None:
             earlier = sparse.csr_array(np.tril(np.ones((length, key.shape[2]), bool)))
             met_keys = sparse.kron(sparse.eye_array(batch * kept, dtype=bool), earlier, "csr")
-            together, shape = sparse.csr_array(met_keys @ each), (batch, kept, 1, length)
+            parts.append(fitted(sparse.csr_array(met_keys @ each), (batch, kept, 1, length), meeting))
         else:
-            together, shape = merged(call.rows(name), grouped(call.args[name].shape, [2, 3])), (batch, kept, 1, 1)
-        parts.append(fitted(together, shape, (batch, kept, heads // kept, length)))
+            together = merged(call.rows(name), grouped(call.args[name].shape, [2, 3]))
+            parts.append(fitted(together, (batch, kept, 1, 1), meeting))
     if mask is not None:
         met = (batch, heads, length, key.shape[2])
         parts.append(merged(fitted(call.rows("attn_mask"), mask.shape, met), grouped(met, [3])))

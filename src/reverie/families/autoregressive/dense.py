@@ -13,7 +13,7 @@ from reverie.base.errors import UserError
 from reverie.base.noise import mix_seed
 from reverie.diffusion.lattice import bumps, level_of
 from reverie.families.autoregressive.model import Autoregressive, Writer
-from reverie.families.autoregressive.recurrence import Recurrence
+from reverie.families.autoregressive.recurrence import recurrence
 from reverie.families.model import check_labelled
 
 FEW = 64  # levels up to which each has an input of its own
@@ -77,7 +77,8 @@ class FVSBN(Dense):
         """See `Autoregressive.told`."""
         weight = self.weight.masked_fill(~self.earlier, 0)
         y = functional.linear(self.seen(z).flatten(1), weight, self.bias.flatten())
-        return (y if self.label is None or cond is None else y + self.label[cond]).unflatten(1, (self.size, -1))
+        told: Tensor = (y if self.label is None or cond is None else y + self.label[cond]).unflatten(1, (self.size, -1))
+        return told
 
     def writer(self, count: int, cond: Tensor | None, order: Tensor) -> Writer:
         """See `Autoregressive.writer`."""
@@ -145,8 +146,7 @@ class NADE(Dense):
 
     def told(self, z: Tensor, cond: Tensor | None) -> Tensor:
         """See `Autoregressive.told`."""
-        y: Tensor = Recurrence.apply(self.shown(z), self.into, self._first(len(z), cond), self.out, self.bias)
-        return y
+        return recurrence(self.shown(z), self.into, self._first(len(z), cond), self.out, self.bias)
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
         """Return what each datum costs, in nats for each dimension; with `orderless` on average over all orders, by one draw.
@@ -161,7 +161,7 @@ class NADE(Dense):
             hidden_units = torch.rand(first.shape, generator=random) < self.dropout
             first, scale = first.masked_fill(hidden_units.to(z.device), SILENT), 1 / (1 - self.dropout)
         if not (self.orderless and self.training):
-            y: Tensor = Recurrence.apply(self.shown(z), self.into, first, scale * self.out, self.bias)
+            y = recurrence(self.shown(z), self.into, first, scale * self.out, self.bias)
             return -self.observation.log_prob(z, y).mean(1)
         many = torch.randint(self.size, (len(z), 1), generator=random)
         rank = torch.rand(len(z), self.size, generator=random).argsort(1).argsort(1)

@@ -63,6 +63,12 @@ class Recurrence(torch.autograd.Function):
         return None, d_into, later, d_out, dy.sum(1)
 
 
+def recurrence(x: Tensor, into: Tensor, first: Tensor, out: Tensor, bias: Tensor) -> Tensor:
+    """Return y of all numbers: (B, D, P).  See `Recurrence`."""
+    y: Tensor = Recurrence.apply(x, into, first, out, bias)  # type: ignore[no-untyped-call]  # torch does not say its types
+    return y
+
+
 def _hidden(x: Tensor, into: Tensor, before: Tensor, part: slice) -> tuple[Tensor, Tensor]:
     """Return relu(a) of a block, (S, B, H), and the block's numbers as each of them sees them, (S B, S Q)."""
     x = x[:, part]
