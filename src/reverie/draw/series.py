@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from reverie.draw.curves import tidy
 from reverie.draw.picture import ACCENT, CYCLE, FILM_FRAMES, INK, SOFT, WARM, Film, figure, pixels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PANELS, ACROSS = 12, 2  # series that are shown one by one
 

@@ -13,8 +13,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from scipy.linalg import solve_discrete_lyapunov
-from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from reverie.base.errors import ReverieWarning, UserError
@@ -59,6 +57,8 @@ class SeriesModel(Density):
     @property
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
         """The mean, the step of p moments together as one matrix, (p C, p C), and their stationary covariance; float64."""
+        from scipy.linalg import solve_discrete_lyapunov
+
         steps, size = self.steps.double().cpu(), self.order * self.width
         step = torch.zeros(size, size, dtype=torch.float64)
         step[: self.width] = steps.movedim(0, 1).flatten(1)
@@ -132,6 +132,8 @@ def fit_first_order(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     -2 log L = N T log sigma² - N log(1 - rho²) + const, with mu and sigma² the best for each rho.
     """
+    from scipy.optimize import minimize_scalar
+
     count, length = x.shape
     if float(x.var()) == 0:
         return x.new_zeros(()), x.mean(), x.new_zeros(())

@@ -69,7 +69,7 @@ class NADEFamily(AutoregressiveFamily[NADESettings]):
     name = "nade"
     summary = "NADE (arXiv:1605.02226): hidden units with shared weights before each pixel; exact likelihood, any or one order."
     settings = NADESettings
-    usual: ClassVar[Mapping[str, Any]] = {"batch": 50, "learning_rate": 1e-3}
+    usual: ClassVar[Mapping[str, Any]] = {"batch": 50, "learning_rate": 3e-3}
 
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Hide more of the hidden units where data are few, which would else be learned by heart."""
