@@ -14,7 +14,7 @@ from reverie.data.dataset import Dataset
 from reverie.data.form import Options, count_duplicates, duplicate_note
 
 WINDOW, MOST_WINDOW = 64, 16384  # moments of a datum when nothing is said, and at most
-MOST_BYTES = 2**31  # of a .wav file
+MOST_BYTES, MOST_CHANNELS = 2**31, 64  # of a .wav file
 OSCILLATION = (1.6, -0.8)  # x_t = 1.6 x_{t-1} - 0.8 x_{t-2} + eps: a damped wave of about 13 moments, kicked on and on
 
 
@@ -54,6 +54,10 @@ def read_wav(path: Path, name: str, options: Options) -> Dataset:
     try:
         with wave.open(str(path), "rb") as sound:
             width, channels, rate = sound.getsampwidth(), sound.getnchannels(), sound.getframerate()
+            if width > 4 or channels > MOST_CHANNELS:
+                raise UserError(
+                    f"{path} states {8 * width} bits and {channels} channels; at most 32 and {MOST_CHANNELS} are read"
+                )
             if sound.getnframes() * width * channels > min(MOST_BYTES, path.stat().st_size):
                 raise UserError(f"{path} states more sound than it can hold; save it again")
             data = sound.readframes(sound.getnframes())
