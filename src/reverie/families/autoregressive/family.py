@@ -88,7 +88,7 @@ class SequenceFamily(AutoregressiveFamily[Sequential]):
 
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Hide some numbers where data are few, which would else be learned by heart."""
-        return {**super().chosen(request, codec), "dropout": 0.2 if few_data(request) else 0.0}
+        return {**super().chosen(request, codec), "dropout": 0.15 if few_data(request) else 0.0}
 
     def reason(self, settings: Sequential) -> str:
         """Say in one line what was chosen."""
