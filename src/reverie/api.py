@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from reverie.evaluation.evaluation import Evaluation, Say
     from reverie.evaluation.html import check_report
     from reverie.evaluation.inspection import inspect
+    from reverie.exchange.verbs import export, import_model
     from reverie.gallery import gallery
     from reverie.runs.run import Options, Run, load
     from reverie.runs.samples import Samples
@@ -44,6 +45,7 @@ ELSEWHERE = {
     "evaluation.compare": ("compare",),
     "evaluation.html": ("check_report",),
     "evaluation.inspection": ("inspect",),
+    "exchange.verbs": ("export", "import_model"),
     "gallery": ("gallery",),
     "runs.run": ("Run", "load"),
     "runs.step": ("Step",),
@@ -389,7 +391,7 @@ def _entry(kind: str, name: str, thing: Any) -> Entry:
 
 __all__ = [
     "Entry", "Restored", "Run", "Screen", "Step", "Training", "begin", "begin_classifier", "check_report", "check_results",
-    "clock", "compare", "compare_families", "edit", "entries", "evaluate", "gallery", "illusion", "inpaint", "inspect",
+    "clock", "compare", "compare_families", "edit", "entries", "evaluate", "export", "gallery", "illusion", "import_model", "inpaint", "inspect",
     "interpolate", "invert", "load", "names", "names_of", "prepare", "restore", "runs", "sample", "sample_to",
     "settings_again", "train", "train_classifier", "verdict",
 ]  # fmt: skip

@@ -78,7 +78,9 @@ def _guided(
         return denoiser(x, told, None)
     both = denoiser(torch.cat([x, x]), told, torch.cat([label, torch.full_like(label, NULL)]))
     # halves by a reshape, because chunk would fix the size of the batch
-    x0, eps = ((none + guidance * (this - none)) for this, none in (t.unflatten(0, (2, -1)).unbind(0) for t in (both.x0, both.eps)))
+    x0, eps = (
+        (none + guidance * (this - none)) for this, none in (t.unflatten(0, (2, -1)).unbind(0) for t in (both.x0, both.eps))
+    )
     return Pair(x0, eps)
 
 

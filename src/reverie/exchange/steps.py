@@ -46,7 +46,7 @@ class Evaluation:
     def plain(self) -> dict[str, Any]:
         """Return it as plain values for JSON."""
         return {"t": self.t, "alpha": self.alpha, "sigma": self.sigma, "frame": self.frame,
-                "x0": list(map(list, self.x0)), "eps": list(map(list, self.eps)), "noise": list(map(list, self.noise))}  # fmt: skip
+                "x0": self.x0, "eps": self.eps, "noise": self.noise}  # fmt: skip
 
 
 class _Recorder(Denoiser):
