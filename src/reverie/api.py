@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from reverie.evaluation.inspection import inspect
     from reverie.exchange.verbs import export, import_model
     from reverie.gallery import gallery
+    from reverie.runs.adapters import with_adapters
     from reverie.runs.run import Options, Run, load
     from reverie.runs.samples import Samples
     from reverie.runs.screen import Screen, clock
@@ -47,6 +48,7 @@ ELSEWHERE = {
     "evaluation.inspection": ("inspect",),
     "exchange.verbs": ("export", "import_model"),
     "gallery": ("gallery",),
+    "runs.adapters": ("with_adapters",),
     "runs.run": ("Run", "load"),
     "runs.step": ("Step",),
     "steering.restore": ("inpaint", "restore"),
@@ -391,7 +393,7 @@ def _entry(kind: str, name: str, thing: Any) -> Entry:
 
 __all__ = [
     "Entry", "Restored", "Run", "Screen", "Step", "Training", "begin", "begin_classifier", "check_report", "check_results",
-    "clock", "compare", "compare_families", "edit", "entries", "evaluate", "export", "gallery", "illusion", "import_model", "inpaint", "inspect",
-    "interpolate", "invert", "load", "names", "names_of", "prepare", "restore", "runs", "sample", "sample_to",
-    "settings_again", "train", "train_classifier", "verdict",
+    "clock", "compare", "compare_families", "edit", "entries", "evaluate", "export", "gallery", "illusion",
+    "import_model", "inpaint", "inspect", "interpolate", "invert", "load", "names", "names_of", "prepare", "restore", "runs",
+    "sample", "sample_to", "settings_again", "train", "train_classifier", "verdict", "with_adapters",
 ]  # fmt: skip

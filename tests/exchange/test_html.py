@@ -71,7 +71,8 @@ def test_painting_keeps_the_rest_and_pictures_are_saved(browser: Browser, made: 
     assert 3 < painted.sum() < 60 and painted[8, 8] and not painted[0, 0]
     page.click("#refill")
     page.wait_for_selector("body[data-painted=done]")
-    pixels = "[...document.querySelectorAll('#variants canvas')].map((c) => [...c.getContext('2d').getImageData(0, 0, 16, 16).data])"
+    pixels = "(c) => [...c.getContext('2d').getImageData(0, 0, 16, 16).data]"
+    pixels = f"[...document.querySelectorAll('#variants canvas')].map({pixels})"
     variants = np.array(browser.value(page, pixels)).reshape(8, 16, 16, 4)[..., 0]
     kept = np.array(browser.value(page, "[...easel.image.data]")).reshape(16, 16, 4)[..., 0]
     assert (variants[:, painted == 0] == kept[painted == 0]).all()

@@ -54,11 +54,11 @@ def test_points_leave_in_their_own_units(made: Callable[..., Run], tmp_path: Pat
 def test_other_families_and_samplers_are_refused(tmp_path: Path, trained: Callable[..., Run], made: Callable[..., Run]) -> None:
     gaussian = trained("gaussian-for-export", "spiral", family="gaussian", points=200)
     for name in ("a.onnx", "a.html"):
-        with pytest.raises(UserError, match="family gaussian, and .* can hold diffusion models only"):
+        with pytest.raises(UserError, match="diffusion models only"):
             reverie.export(gaussian, tmp_path / name)
     run = made("points", "mlp:hidden=16", (2,))
     with pytest.raises(UserError, match="chooses its steps"):
         reverie.export(run, tmp_path / "a.onnx", sampler="rk45")
-    with pytest.raises(UserError, match="ends in .html or .onnx"):
+    with pytest.raises(UserError, match="cannot tell what"):
         reverie.export(run, tmp_path / "a.pdf")
     assert not list(tmp_path.glob("a.*"))

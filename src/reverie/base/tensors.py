@@ -105,8 +105,8 @@ def read_tensors(
 
     Facts are checked by their schema, and names, dtypes and shapes by what is wanted for these facts, before any tensor is
     read; then the checksum, where there is one (older files have none), and that all values are finite.  fits: what the file
-    has to fit, for messages; optional: names that may be missing; advice: what to do, put behind every refusal; foreign: whether
-    another program wrote the file, whose header may say more.
+    has to fit, for messages; optional: names that may be missing; advice: what to do, put behind every refusal; foreign:
+    whether another program wrote the file, whose header may say more.
     """
     with _opened(path, advice) as file:
         metadata: dict[str, str] = file.metadata() or {}

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reverie.cli.options import DeviceOption, JsonOption, QuietOption, RunPath, sampling, screen_for
+from reverie.cli.options import AdapterOption, DeviceOption, JsonOption, QuietOption, RunPath, sampling, screen_for
 
 ReplaceOption = Annotated[bool, typer.Option("--overwrite", help="Replace what such a command wrote there before.")]
 NOT_TAKEN = ("label", "guidance_interval", "guidance_rescale", "classifier_guidance", "precision")
@@ -19,6 +19,7 @@ def export(
     out: Annotated[str, typer.Option("--out", help="X.html one page that draws, X.onnx, or a folder for a hub.")],
     format: Annotated[str | None, typer.Option("--format", help="html, onnx, hub or diffusers; by --out if not given.")] = None,
     overwrite: ReplaceOption = False,
+    adapter: AdapterOption = None,
     measure: Annotated[bool, typer.Option("--measure", help="Measure samples for the card of a folder, quickly.")] = False,
     licence: Annotated[str, typer.Option("--licence", help="Licence that the card of a folder names.")] = "unknown",
     device: DeviceOption = "cpu",
@@ -31,7 +32,8 @@ def export(
     from reverie import api
 
     path = api.export(
-        run, out, format=format, overwrite=overwrite, measure=measure, licence=licence, device=device, **options
+        api.with_adapters(api.load(run, device), adapter or ()), out, format=format, overwrite=overwrite, measure=measure,
+        licence=licence, **options,
     )  # fmt: skip
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     size = sum(file.stat().st_size for file in files)

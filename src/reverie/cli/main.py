@@ -19,6 +19,7 @@ from reverie.cli.evaluate import compare, evaluate
 from reverie.cli.gallery import gallery
 from reverie.cli.listing import list_names, runs
 from reverie.cli.options import (
+    AdapterOption,
     ChannelsOption,
     DataDirOption,
     DeviceOption,
@@ -75,6 +76,7 @@ def sample(
     n: Annotated[int, typer.Option("-n", help="How many.")] = 16,
     out: Annotated[str, typer.Option("--out", help="X.png, X.gif, X.mp4, X.npy or a folder.")] = "samples.png",
     overwrite: OverwriteOption = False,
+    adapter: AdapterOption = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -84,7 +86,7 @@ def sample(
     screen = screen_for(json, quiet)
     from reverie import api
 
-    opened = api.load(run, device)
+    opened = api.with_adapters(api.load(run, device), adapter or ())
     try:
         with screen.counting(opened.kind) as advance:
             files = api.sample_to(opened, n, out, overwrite=overwrite, on_progress=advance, **options)

@@ -164,8 +164,8 @@ def import_diffusers(folder: Path, out: Path, name: str, overwrite: bool) -> Run
     settings, shape, unet = settings_of_folder(folder)
     if not (unet / WEIGHTS).is_file():
         if (unet / PICKLE).exists():
-            raise UserError(f"{unet} has its weights as a pickle ({PICKLE}), which could run anything when it is read; get them as"
-                            f" {WEIGHTS}")  # fmt: skip
+            raise UserError(f"{unet} has its weights as a pickle ({PICKLE}), which could run anything when it is read;"
+                            f" get them as {WEIGHTS}")  # fmt: skip
         raise UserError(f"{unet} has no weights: {WEIGHTS} is missing")
     own_file(unet, WEIGHTS)
     versions = {"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()}
@@ -193,8 +193,8 @@ def export_diffusers(run: Run, out: Path, overwrite: bool) -> Path:
     settings = run.diffusion_settings
     net = run.diffusion.denoiser.net
     if not isinstance(net, DiffusersUNet):
-        raise UserError(f"{run.path} has the network {settings.network['name']!r}, whose layers diffusers does not have; export it as"
-                        f" .onnx, or train with --network {NETWORK}")  # fmt: skip
+        raise UserError(f"{run.path} has the network {settings.network['name']!r}, whose layers diffusers does not have;"
+                        f" export it as .onnx, or train with --network {NETWORK}")  # fmt: skip
     names = {ours: theirs for theirs, ours in TARGETS.items()}
     if settings.sigma_data != 1 or settings.target not in names or settings.codec["name"] != "pixels":
         raise UserError(f"{run.path} sees or predicts what no scheduler of diffusers has; train with --target v, eps or x0 and"

@@ -65,17 +65,17 @@ def card_text(run: Run, config: Config, card: Card, measured: Evaluation | None)
     """Return the model card: front matter for hubs, then what a reader wants to know."""
     data, facts = config.data, run.model.facts()
     name = visible(data.name)
-    front = {
-        "library_name": "reverie", "license": card.licence, "pipeline_tag": "unconditional-image-generation" if data.kind == "images"
-        else None, "tags": ["reverie", config.family.name, data.kind],
-    }  # fmt: skip
+    task = "unconditional-image-generation" if data.kind == "images" else None
+    tags = ["reverie", config.family.name, data.kind]
+    front = {"library_name": "reverie", "license": card.licence, "pipeline_tag": task, "tags": tags}
     lines = ["---", *(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in front.items() if value), "---", ""]
     learned = counted(data.count, data.shape)
     lines += [f"# {name}", "", f"A generative model of the family {config.family.name}, trained with Reverie on {learned}.", ""]
     lines += [f"![Samples]({GRID})", "", "## Use", "", "```", "reverie import THIS_FOLDER --out runs/" + "model",
               "reverie sample runs/model -n 16 --out samples.png", "```", ""]  # fmt: skip
     lines += ["## Data", "", "| | |", "|---|---|", f"| name | {_cell(name)} |", f"| count | {data.count:,} |",
-              f"| shape | {' x '.join(map(str, data.shape))} |", f"| fingerprint | {data.fingerprint or 'unknown'} |"]  # fmt: skip
+              f"| shape | {' x '.join(map(str, data.shape))} |",
+              f"| fingerprint | {data.fingerprint or 'unknown'} |"]  # fmt: skip
     if data.labels:
         shown = ", ".join(_cell(visible(label)) for label in data.labels[:20])
         lines.append(f"| labels | {len(data.labels)}: {shown}{' ...' if len(data.labels) > 20 else ''} |")

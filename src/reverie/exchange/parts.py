@@ -16,7 +16,7 @@ from reverie.runs.run import Options, Run
 
 @dataclass(frozen=True)
 class Parts:
-    """A diffusion model in parts.  weak: an early state, away from which autoguidance leads; autoguidance: how far, 1 is none."""
+    """A diffusion model.  weak: an early state, away from which autoguidance leads; autoguidance: how far, 1 is none."""
 
     run: Run
     model: Diffusion
@@ -47,8 +47,8 @@ class Parts:
 def parts_of(run: Run, options: Options, what: str) -> Parts:
     """Take a run apart; refuse one that cannot go into such a file.  what: the file, for messages."""
     if not isinstance(run.model, Diffusion):
-        raise UserError(f"{run.path} is a run of the family {run.config.family.name}, and {what} can hold diffusion models only;"
-                        " export it as a folder, which Reverie reads")  # fmt: skip
+        raise UserError(f"{run.path} is a run of the family {run.config.family.name}, and {what} can hold diffusion models"
+                        " only; export it as a folder, which Reverie reads")  # fmt: skip
     if isinstance(run.model.codec, Latent):
         raise UserError(f"{run.path} draws codes of an autoencoder, which {what} cannot hold yet; export it as a folder")
     run.sampling(options)

@@ -1,8 +1,8 @@
 """A sampler on a grid as a table of numbers, so that a loop that knows no sampler can walk it.
 
-Every sampler but the adaptive one is linear in what it has seen: x at the k-th evaluation is a sum of earlier estimates of x0 and
-eps and of draws of noise, with weights that schedule and grid decide alone.  The weights are found by the sampler itself: it is
-walked with unit vectors in place of images.
+Every sampler but the adaptive one is linear in what it has seen: x at the k-th evaluation is a sum of earlier estimates of x0
+and eps and of draws of noise, with weights that schedule and grid decide alone.  The weights are found by the sampler itself,
+which is walked with unit vectors in place of images.
 """
 
 from __future__ import annotations

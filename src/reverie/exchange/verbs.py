@@ -31,8 +31,8 @@ def chosen_format(out: str | Path, wished: str | None) -> str:
         return ending
     if is_folder(out):
         return "hub"
-    raise UserError(f"cannot tell what {out} shall be: choose a name that ends in .html or .onnx, or a folder; --format diffusers"
-                    " writes a folder for diffusers")  # fmt: skip
+    raise UserError(f"cannot tell what {out} shall be: choose a name that ends in .html or .onnx, or a folder;"
+                    " --format diffusers writes a folder for diffusers")  # fmt: skip
 
 
 def export(
@@ -41,8 +41,8 @@ def export(
 ) -> Path:  # fmt: skip
     """Write a run as one HTML page, an ONNX file or a folder: `reverie.export("runs/digits", "digits.html")`.
 
-    format: html, onnx, hub or diffusers, by what `out` ends in if not given; measure, licence: of the card of a folder; options:
-    sampler, steps, grid and guidance that a page or ONNX file begins with.
+    format: html, onnx, hub or diffusers, by what `out` ends in if not given; measure, licence: of the card of a folder;
+    options: sampler, steps, grid and guidance that a page or ONNX file begins with.
     """
     kind, path = chosen_format(out, format), Path(out)
     if wrong := sorted(key for key, value in options.items() if key not in TAKEN and value not in (None, 0.0, "fp32")):

@@ -64,7 +64,7 @@ class DataConfig(Section):
 
 
 class TrainingConfig(Section):
-    """How long and how to train.  Either steps or minutes."""
+    """How long and how to train.  Either steps or minutes.  lora: the rank of the changes that are learned, if not all weights."""
 
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = None
     minutes: Annotated[float, Field(gt=0, le=MOST_MINUTES)] | None = None
@@ -79,12 +79,21 @@ class TrainingConfig(Section):
     until: Literal["end", "good"] = "end"
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
     precision: Literal["fp32", "bf16"] = "fp32"
+    lora: Annotated[int, Field(ge=1, le=1024)] | None = None
     seed: Seed = 0
+
+    @field_validator("lora", mode="before")
+    @classmethod
+    def _rank(cls, rank: Any) -> Any:
+        """Take `rank=8` as well, as the command line has it."""
+        return rank.removeprefix("rank=") if isinstance(rank, str) else rank
 
     @model_validator(mode="after")
     def _one_length(self) -> TrainingConfig:
         if (self.steps is None) == (self.minutes is None):
             raise ValueError("give either steps or minutes")
+        if self.lora is not None and self.optimizer != "adamw":
+            raise ValueError("adapters of low rank are trained by adamw")
         return self
 
 
