@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from benchmarks.autoencoders import autoencoders
 from benchmarks.busy import busy
 from benchmarks.derivatives import derivatives
+from benchmarks.exchange import exchange
 from benchmarks.images import costs, quality, throughput
 from benchmarks.inverse import restoration
 from benchmarks.measure import Row, machine, report, side_by_side
@@ -169,6 +170,7 @@ def main() -> None:
         "Inpainting and inverse problems": restoration(),
         "Streaming to disk": streaming(),
         "Steering": steering(),
+        "Models that leave": exchange(),
         "Transport and kernels at large": large(),
         "Derivatives": derivatives(),
         "Measuring": measurement(),

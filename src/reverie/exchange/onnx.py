@@ -24,6 +24,7 @@ from reverie.exchange.parts import Parts, parts_of
 from reverie.runs.run import Options, Run
 
 FORMAT = 1  # of the metadata
+FIXED = 3  # inputs that every file has: x, alpha, sigma
 KEY = "reverie"  # of the entry that holds it
 NEEDED = "pip install 'reverie[exchange]'"
 
@@ -107,7 +108,7 @@ def export_onnx(run: Run, out: Path, options: Options) -> Path:
     return out
 
 
-def export_module(module: nn.Module, inputs: list[tuple[str, Tensor, bool]], outputs: list[str]) -> Any:
+def export_module(module: Guided, inputs: list[tuple[str, Tensor, bool]], outputs: list[str]) -> Any:
     """Return torch's ONNX programme of a module, with any number of data where an input has a row for each."""
     try:
         import onnxscript  # noqa: F401  torch asks for it by the way
@@ -115,8 +116,8 @@ def export_module(module: nn.Module, inputs: list[tuple[str, Tensor, bool]], out
         raise UserError(f"writing ONNX needs onnx and onnxscript: {NEEDED}") from None
     batch = torch.export.Dim("batch", min=1, max=2**20)
     shapes: Any = tuple({0: batch} if rows else None for _, _, rows in inputs)
-    first = sum(name in ("x", "alpha", "sigma") for name, _, _ in inputs)
-    shapes = (*shapes[:first], shapes[first:]) if isinstance(module, Guided) else shapes
+    first, rest = shapes[:FIXED], shapes[FIXED:]
+    shapes = (*first, rest) if rest else first  # what follows goes into one argument, which takes any number
     with torch.no_grad(), _quietly():
         exported = torch.export.export(
             module.eval(), tuple(example for _, example, _ in inputs), dynamic_shapes=shapes, strict=False

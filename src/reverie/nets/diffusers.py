@@ -84,10 +84,10 @@ class DiffusersUNet(nn.Module):
             raise UserError("diffusers-unet needs as many down_block_types and up_block_types as block_out_channels")
         self.dropout, self.by_sigma = dropout, time_embedding_type == "fourier"
         bars = alpha_bars(beta_schedule, beta_start, beta_end, num_train_timesteps)
+        if not (bars.min() > 0 and bars.max() < 1):
+            raise UserError(f"betas from {beta_start} to {beta_end} leave no signal or no noise at some time step")
         # Falling; a plain attribute, in float64 on the CPU, that is never cast and never moved.
         self.log_snr = torch.tensor(np.log(bars) - np.log1p(-bars), dtype=torch.float64, device="cpu")
-        if not bool(self.log_snr.isfinite().all()):
-            raise UserError(f"betas from {beta_start} to {beta_end} leave no signal or no noise at some time step")
         options: dict[str, Any] = {
             "sample_size": (height, width), "in_channels": channels, "out_channels": channels,
             "block_out_channels": block_out_channels, "down_block_types": down_block_types, "up_block_types": up_block_types,

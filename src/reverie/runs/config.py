@@ -64,7 +64,7 @@ class DataConfig(Section):
 
 
 class TrainingConfig(Section):
-    """How long and how to train.  Either steps or minutes.  lora: the rank of the changes that are learned, if not all weights."""
+    """How long and how to train.  Either steps or minutes.  lora: rank of the changes that are learned, if not all weights."""
 
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = None
     minutes: Annotated[float, Field(gt=0, le=MOST_MINUTES)] | None = None

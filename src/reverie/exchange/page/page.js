@@ -189,7 +189,7 @@ function begin() {
   $("labels").hidden = $("guidance-row").hidden = !model.labels.length;
   $("autoguidance-row").hidden = model.autoguidance === 1;
   if (model.labels.length) chips();
-  options($("count"), (points ? [200, 500, 1000, 2000] : [1, 4, 9, 16, 36, 64]).map((n) => [String(n), String(n)]), points ? "500" : "16");
+  options($("count"), (points ? [200, 500, 1000, 2000] : [1, 4, 9, 16, 36, 64, 100]).map((n) => [String(n), String(n)]), points ? "500" : "16");
   options($("sampler"), [...new Set(model.tables.map((t) => t.sampler))].map((name) => [name, name]), model.sampler);
   stepsOfSampler();
   $("seed").value = model.seed; $("guidance").value = model.guidance;
