@@ -115,7 +115,7 @@ def test_an_imported_model_is_a_run_like_any_other(peers: Path, tmp_path: Path, 
 @pytest.fixture(scope="module")
 def ours_trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     images = torch.randint(0, 256, (24, 8, 8), dtype=torch.uint8).numpy()
-    network = "diffusers-unet:block_out_channels=[8,16],norm_num_groups=4"
+    network = "diffusers-unet:widths=[8,16],norm_num_groups=4"
     return reverie.train(images, tmp_path_factory.mktemp("ours") / "run", network=network, steps=2, batch=4)
 
 
@@ -162,7 +162,7 @@ def _not_finite(folder: Path) -> None:
 
 
 HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "huge width": (lambda f: _edit(f / UNET, block_out_channels=[2**20, 2**20]), "block_out_channels"),
+    "huge width": (lambda f: _edit(f / UNET, block_out_channels=[2**20, 2**20]), "widths"),
     "huge size": (lambda f: _edit(f / UNET, sample_size=10**9), "sample_size"),
     "too many parameters": (lambda f: _edit(f / UNET, block_out_channels=[2048, 2048]), "parameters|differ"),
     "no groups": (lambda f: _edit(f / UNET, norm_num_groups=7), "makes no such U-Net"),

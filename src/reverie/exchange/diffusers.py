@@ -34,7 +34,7 @@ SCHEDULES = {"linear": "linear", "scaled_linear": "scaled-linear", "squaredcos_c
 WRITTEN = ("model_index.json", "unet/config.json", f"unet/{WEIGHTS}", "scheduler/scheduler_config.json")
 # Keys of config.json that go to our network as they are.
 SHARED = (
-    "block_out_channels", "down_block_types", "up_block_types", "layers_per_block", "mid_block_scale_factor", "add_attention",
+    "down_block_types", "up_block_types", "layers_per_block", "mid_block_scale_factor", "add_attention",
     "norm_num_groups", "norm_eps", "act_fn", "dropout", "downsample_padding", "downsample_type", "upsample_type",
     "resnet_time_scale_shift", "time_embedding_type", "freq_shift", "flip_sin_to_cos", "center_input_sample",
 )  # fmt: skip
@@ -60,6 +60,7 @@ class UNetConfig(Foreign):
     sample_size: Side | tuple[Side, Side]
     in_channels: Annotated[int, Field(ge=1, le=64)] = 3
     out_channels: Annotated[int, Field(ge=1, le=128)] = 3
+    block_out_channels: Annotated[tuple[int, ...], Field(min_length=1, max_length=8)] | None = None
     attention_head_dim: Annotated[int, Field(ge=1, le=2048)] | None = 8
     mid_block_type: Literal["UNetMidBlock2D"] | None = "UNetMidBlock2D"
     attn_norm_num_groups: None = None
@@ -127,6 +128,7 @@ def settings_of_folder(folder: Path) -> tuple[DiffusionSettings, tuple[int, int,
                         " imported")  # fmt: skip
     extra = net.__pydantic_extra__ or {}
     shared = {key: value for key, value in extra.items() if key in SHARED and value is not None}
+    shared |= {} if net.block_out_channels is None else {"widths": net.block_out_channels}
     UNetConfig.model_construct(**{k: v for k, v in extra.items() if k not in SHARED}).check_known(str(unet / "config.json"))
     if noise.explodes != (shared.get("time_embedding_type") == "fourier"):
         raise UserError(f"{folder} has a network that is told {shared.get('time_embedding_type', 'positional')} times under a"

@@ -38,7 +38,8 @@ class DiffusersUNet(nn.Module):
     """`UNet2DModel` of diffusers, told the time step, or with time_embedding_type=fourier the sigma, of the noise level.
 
     It sees data of unit variance as diffusers has them: train it with sigma_data 1.  Row 0 of the class embeddings is "no
-    label".  x: (B, C, H, W); level: (B,); cond: (B,) or None.  The options are those of diffusers, by their names.
+    label".  x: (B, C, H, W); level: (B,); cond: (B,) or None.  widths are its block_out_channels; the other options have
+    its own names.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class DiffusersUNet(nn.Module):
         height: Annotated[int, Field(ge=1, le=1024)] = 28,
         width: Annotated[int, Field(ge=1, le=1024)] = 28,
         labels: Annotated[int, Field(ge=0, le=100_000)] = 0,
-        block_out_channels: Annotated[tuple[Wide, ...], Field(min_length=1, max_length=8)] = (32, 64),
+        widths: Annotated[tuple[Wide, ...], Field(min_length=1, max_length=8)] = (32, 64),
         down_block_types: Annotated[tuple[Down, ...], Field(min_length=1, max_length=8)] = ("DownBlock2D", "AttnDownBlock2D"),
         up_block_types: Annotated[tuple[Up, ...], Field(min_length=1, max_length=8)] = ("AttnUpBlock2D", "UpBlock2D"),
         layers_per_block: Annotated[int, Field(ge=1, le=8)] = 1,
@@ -77,11 +78,11 @@ class DiffusersUNet(nn.Module):
             from diffusers import UNet2DModel
         except ImportError:
             raise UserError(f"the network diffusers-unet is that of diffusers, which is not installed: {NEEDED}") from None
-        unit = 2 ** (len(block_out_channels) - 1)
+        unit = 2 ** (len(widths) - 1)
         if height % unit or width % unit:
             raise UserError(f"this U-Net needs a height and width divisible by {unit}, got {height}x{width}")
-        if not len(block_out_channels) == len(down_block_types) == len(up_block_types):
-            raise UserError("diffusers-unet needs as many down_block_types and up_block_types as block_out_channels")
+        if not len(widths) == len(down_block_types) == len(up_block_types):
+            raise UserError("diffusers-unet needs as many down_block_types and up_block_types as widths")
         self.dropout, self.by_sigma = dropout, time_embedding_type == "fourier"
         bars = alpha_bars(beta_schedule, beta_start, beta_end, num_train_timesteps)
         if not (bars.min() > 0 and bars.max() < 1):
@@ -90,7 +91,7 @@ class DiffusersUNet(nn.Module):
         self.log_snr = torch.tensor(np.log(bars) - np.log1p(-bars), dtype=torch.float64, device="cpu")
         options: dict[str, Any] = {
             "sample_size": (height, width), "in_channels": channels, "out_channels": channels,
-            "block_out_channels": block_out_channels, "down_block_types": down_block_types, "up_block_types": up_block_types,
+            "block_out_channels": widths, "down_block_types": down_block_types, "up_block_types": up_block_types,
             "layers_per_block": layers_per_block, "mid_block_type": "UNetMidBlock2D" if mid_block else None,
             "mid_block_scale_factor": mid_block_scale_factor, "add_attention": add_attention,
             "attention_head_dim": attention_head_dim or None, "norm_num_groups": norm_num_groups, "norm_eps": norm_eps,
