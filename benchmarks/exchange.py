@@ -88,8 +88,8 @@ def against_onnx(run: Run, file: Path) -> list[str]:
 
     row = side_by_side("a guided evaluation, 16 images", lambda: session.run(["x0", "eps"], feed), eager, "one thread")
     torch.set_num_threads(threads)
-    return [f"ONNX Runtime on one thread, a guided evaluation of 16 images: {1e3 * row.ours:.1f} ms, torch {1e3 * row.peer:.1f} ms"
-            f" ({row.ratio:.2f} times as fast)."]  # fmt: skip
+    times = f"{1e3 * row.ours:.1f} ms, torch {1e3 * row.peer:.1f} ms ({row.ratio:.2f} times as fast)"
+    return [f"ONNX Runtime on one thread, a guided evaluation of 16 images: {times}."]
 
 
 def exchange(run: Run | None = None) -> list[str]:
@@ -98,19 +98,19 @@ def exchange(run: Run | None = None) -> list[str]:
         folder = Path(place)
         run = run or reverie.train("digits", folder / "run", minutes=2)
         told: Any = {"sampler": "dpm++sde", "steps": STEPS, "guidance": GUIDANCE, "autoguidance": 1.0}
-        lines = [f"Run: {run.config.data.name}, {run.model.facts()['parameters']:,} parameters.", "", "| file | MB | seconds to write |",
-                 "|---|---|---|"]  # fmt: skip
+        size = f"{run.model.facts()['parameters']:,} parameters"
+        lines = [f"Run: {run.config.data.name}, {size}.", "", "| file | MB | seconds to write |", "|---|---|---|"]
         for name in ("page.html", "model.onnx"):
             begun = time.perf_counter()
             file = reverie.export(run, folder / name, **told)
             lines.append(f"| {name} | {file.stat().st_size / 1e6:.2f} | {time.perf_counter() - begun:.1f} |")
         loaded, each, images = drawn_by_browser(folder / "page.html")
         read, right = accuracy(run, images)
-        evaluations = 2 * STEPS
-        lines += ["", f"Chromium, the page from the disk without a network: drawing begins {loaded:.1f} s after it is opened; an evaluation"
-                  f" of the network takes {each / evaluations:.1f} ms. Of {len(images)} digits it drew, each in turn, guidance"
-                  f" {GUIDANCE:g}, {STEPS} steps of dpm++sde, seed 0, a classifier that is right about {right:.1%} of held-out images reads"
-                  f" {read} as the digit that was asked for.", "", *against_onnx(run, folder / "model.onnx")]  # fmt: skip
+        lines += ["", "Chromium, the page from the disk without a network:"]
+        lines += [f"drawing begins {loaded:.1f} s after it is opened; an evaluation takes {each / (2 * STEPS):.1f} ms."]
+        lines += [f"Of {len(images)} digits, each in turn, guidance {GUIDANCE:g}, {STEPS} steps of dpm++sde, seed 0,"]
+        lines += [f"a classifier that is right about {right:.1%} of held-out images reads {read} as asked for.", ""]
+        lines += against_onnx(run, folder / "model.onnx")
     for line in lines:
         print(line, flush=True)
     return lines

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from reverie.evaluation.evaluation import Evaluation, Say
     from reverie.evaluation.html import check_report
     from reverie.evaluation.inspection import inspect
+    from reverie.exchange.backend import with_backend
     from reverie.exchange.verbs import export, import_model
     from reverie.gallery import gallery
     from reverie.runs.adapters import with_adapters
@@ -46,6 +47,7 @@ ELSEWHERE = {
     "evaluation.compare": ("compare",),
     "evaluation.html": ("check_report",),
     "evaluation.inspection": ("inspect",),
+    "exchange.backend": ("with_backend",),
     "exchange.verbs": ("export", "import_model"),
     "gallery": ("gallery",),
     "runs.adapters": ("with_adapters",),
@@ -395,5 +397,5 @@ __all__ = [
     "Entry", "Restored", "Run", "Screen", "Step", "Training", "begin", "begin_classifier", "check_report", "check_results",
     "clock", "compare", "compare_families", "edit", "entries", "evaluate", "export", "gallery", "illusion",
     "import_model", "inpaint", "inspect", "interpolate", "invert", "load", "names", "names_of", "prepare", "restore", "runs",
-    "sample", "sample_to", "settings_again", "train", "train_classifier", "verdict", "with_adapters",
+    "sample", "sample_to", "settings_again", "train", "train_classifier", "verdict", "with_adapters", "with_backend",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import reverie
+from reverie.api import with_backend
 from reverie.base.errors import UserError
 from reverie.runs.run import Run
 
@@ -49,6 +50,16 @@ def test_points_leave_in_their_own_units(made: Callable[..., Run], tmp_path: Pat
     file = reverie.export(run, tmp_path / "points.onnx", steps=6)
     found = loop()["draw"](str(file), 20)
     assert np.abs(found - run.sample(20, steps=6).x).max() < 1e-4
+
+
+@pytest.mark.slow
+def test_sampling_by_onnx_runtime_draws_the_same(made: Callable[..., Run], tmp_path: Path, command: Any) -> None:
+    run = made("digits", "unet:widths=[8,12],groups=4,embedding_dim=16", (1, 8, 8), labels=3, early=True)
+    told: dict[str, Any] = {"label": "label 2", "guidance": 2.0, "sampler": "heun", "steps": 4}
+    wanted, found = run.sample(5, **told).x, with_backend(run, "onnx").sample(5, **told).x
+    assert np.abs(found - wanted).max() < 1e-4
+    words = ("--backend", "onnx", "--steps", 2, "-n", 3, "--out", tmp_path / "x.npy")
+    assert command("sample", run.path, *words)[0] == 0 and np.load(tmp_path / "x.npy").shape == (3, 8, 8)
 
 
 def test_other_families_and_samplers_are_refused(tmp_path: Path, trained: Callable[..., Run], made: Callable[..., Run]) -> None:

@@ -77,6 +77,9 @@ def sample(
     out: Annotated[str, typer.Option("--out", help="X.png, X.gif, X.mp4, X.npy or a folder.")] = "samples.png",
     overwrite: OverwriteOption = False,
     adapter: AdapterOption = None,
+    backend: Annotated[
+        str, typer.Option("--backend", help="torch, or onnx: ONNX Runtime, quicker for many hundred images on a CPU.")
+    ] = "torch",
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -86,7 +89,7 @@ def sample(
     screen = screen_for(json, quiet)
     from reverie import api
 
-    opened = api.with_adapters(api.load(run, device), adapter or ())
+    opened = api.with_backend(api.with_adapters(api.load(run, device), adapter or ()), backend)
     try:
         with screen.counting(opened.kind) as advance:
             files = api.sample_to(opened, n, out, overwrite=overwrite, on_progress=advance, **options)

@@ -108,16 +108,19 @@ def export_onnx(run: Run, out: Path, options: Options) -> Path:
     return out
 
 
-def export_module(module: Guided, inputs: list[tuple[str, Tensor, bool]], outputs: list[str]) -> Any:
-    """Return torch's ONNX programme of a module, with any number of data where an input has a row for each."""
+def export_module(module: nn.Module, inputs: list[tuple[str, Tensor, bool]], outputs: list[str], fixed: int = FIXED) -> Any:
+    """Return torch's ONNX programme of a module, with any number of data where an input has a row for each.
+
+    fixed: how many arguments have a name; the others go into one that takes any number.
+    """
     try:
         import onnxscript  # noqa: F401  torch asks for it by the way
     except ImportError:
         raise UserError(f"writing ONNX needs onnx and onnxscript: {NEEDED}") from None
     batch = torch.export.Dim("batch", min=1, max=2**20)
     shapes: Any = tuple({0: batch} if rows else None for _, _, rows in inputs)
-    first, rest = shapes[:FIXED], shapes[FIXED:]
-    shapes = (*first, rest) if rest else first  # what follows goes into one argument, which takes any number
+    first, rest = shapes[:fixed], shapes[fixed:]
+    shapes = (*first, rest) if rest else first
     with torch.no_grad(), _quietly():
         exported = torch.export.export(
             module.eval(), tuple(example for _, example, _ in inputs), dynamic_shapes=shapes, strict=False

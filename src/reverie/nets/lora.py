@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+
+T = TypeVar("T")
 
 LAYERS = nn.Linear | nn.Conv2d | nn.ConvTranspose2d
 ORIGINAL, UP, DOWN = "parametrizations.weight.original", "parametrizations.weight.0.up", "parametrizations.weight.0.down"
@@ -48,19 +51,19 @@ def attach(model: nn.Module, rank: int) -> None:
             p.requires_grad_(True)
 
 
+def plain(found: Mapping[str, T]) -> dict[str, T]:
+    """Return what is known of each tensor by the names of a model without adapters, and nothing of those of adapters."""
+    kept = {name: value for name, value in found.items() if not name.endswith((UP, DOWN))}
+    return {f"{name.removesuffix(ORIGINAL)}weight" if name.endswith(ORIGINAL) else name: value for name, value in kept.items()}
+
+
 def merged(model: nn.Module) -> dict[str, Tensor]:
     """Return the weights of a model as if it had no adapters, with their changes in them; others as they are."""
     state = model.state_dict()
-    found: dict[str, Tensor] = {}
-    for name, tensor in state.items():
-        if name.endswith((UP, DOWN)):
-            continue
-        if name.endswith(ORIGINAL):
-            layer = name.removesuffix(ORIGINAL)
-            tensor = tensor + (state[layer + UP] @ state[layer + DOWN]).view_as(tensor)
-            name = f"{layer}weight"
-        found[name] = tensor
-    return found
+    for name in [name for name in state if name.endswith(ORIGINAL)]:
+        layer = name.removesuffix(ORIGINAL)
+        state[name] = state[name] + (state[layer + UP] @ state[layer + DOWN]).view_as(state[name])
+    return plain(state)
 
 
 def factors(model: nn.Module) -> dict[str, Tensor]:
