@@ -27,10 +27,11 @@ def test_a_run_comes_back_from_its_folder_the_same(made: Callable[..., Run], tmp
     assert card.startswith("---\n") and 'license: "mit"' in card and "Not measured" in card and "label 2" in card
 
 
+@pytest.mark.slow
 def test_figures_with_their_errors_stand_in_the_card(digits_run: Run, tmp_path: Path) -> None:
     folder = reverie.export(digits_run, tmp_path / "hub", measure=True, sampler="ddim", steps=3)
     card = (folder / "README.md").read_text()
-    assert "512 samples, seed 0, quick mode" in card and "| figure | samples | real data |" in card and " +- " in card
+    assert "512 samples, seed 0, quick mode" in card and "| figure | samples | real data |" in card and " ± " in card
 
 
 def test_nothing_of_the_machine_leaves(trained: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

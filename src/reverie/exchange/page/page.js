@@ -5,7 +5,10 @@ const $ = (id) => document.getElementById(id);
 const model = JSON.parse($("model").textContent), points = model.kind === "points";
 const weights = Uint8Array.from(atob($("weights").textContent.trim()), (c) => c.charCodeAt(0)).buffer;
 const source = URL.createObjectURL(new Blob([$("worker").textContent], { type: "text/javascript" }));
-const [channels, height, width] = model.shape, INKS = ["#2459b8", "#d1495b", "#2e8b57", "#b07d1a", "#7a4fb5", "#1a8fa3", "#c2578f", "#6b7a1f"];
+const [channels, height, width] = model.shape, dark = matchMedia("(prefers-color-scheme: dark)");
+const INKS = ["#2459b8", "#d1495b", "#2e8b57", "#b07d1a", "#7a4fb5", "#1a8fa3", "#c2578f", "#6b7a1f"];
+const BRIGHT = ["#7fb0ff", "#ff8795", "#6fd39b", "#f0c060", "#c3a1ff", "#5fd4e6", "#ff9fd0", "#c9d86a"]; // on a dark ground
+const ink = (label) => (dark.matches ? BRIGHT : INKS)[Math.max(label, 0) % INKS.length];
 const LABEL_DRAW = 2 ** 30; // the number of the draw, of each image's own stream, that decides its label
 
 // A few workers, each with the whole model; a job goes to the next in turn.
@@ -71,11 +74,11 @@ function paintPoints(canvas, key) {
     const frame = film[Math.min(shown, film.length - 1)];
     if (!frame) return;
     const n = frame[key].length / 2;
-    context.fillStyle = INKS[(drawn.labels[group] < 0 ? 0 : drawn.labels[group]) % INKS.length];
-    context.globalAlpha = 0.6;
+    context.fillStyle = ink(drawn.labels[group]);
+    context.globalAlpha = 0.75;
     for (let i = 0; i < n; i++) {
       context.beginPath();
-      context.arc(place(frame[key][i], 0, 1), place(frame[key][n + i], 1, -1), 4, 0, 7);
+      context.arc(place(frame[key][i], 0, 1), place(frame[key][n + i], 1, -1), key === "x" ? 7 : 5, 0, 7);
       context.fill();
     }
   });
@@ -85,7 +88,7 @@ function show() {
   const paint = points ? paintPoints : paintGrid;
   paint($("x0"), "x0"); paint($("x"), "x");
   const frame = drawn.films.map((film) => film[Math.min(shown, film.length - 1)]).find(Boolean);
-  $("moment").textContent = frame ? `step ${Math.min(shown + 1, drawn.frames)} of ${drawn.frames}, t = ${frame.t.toFixed(2)}` : "";
+  $("moment").textContent = frame ? `step ${Math.min(shown + 1, drawn.frames)}/${drawn.frames}, t ${frame.t.toFixed(2)}` : "";
   $("scrub").max = Math.max(drawn.frames - 1, 0);
   $("scrub").value = shown;
 }
@@ -175,6 +178,7 @@ function chips() {
   const buttons = made.map(([value, text]) => {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: text });
     button.setAttribute("aria-pressed", String(value === wanted));
+    if (points && value in model.labels) button.style.borderBottom = `3px solid ${ink(value)}`;
     button.onclick = () => { wanted = value; buttons.forEach((b) => b.setAttribute("aria-pressed", String(b === button))); draw(); };
     return button;
   });
@@ -201,6 +205,8 @@ function begin() {
   $("scrub").oninput = () => { stopFilm(); shown = Number($("scrub").value); show(); };
   $("play").onclick = play;
   $("save").onclick = () => savePNG($("x0"), `${model.data}-${drawn.seed}.png`, points ? 1 : Math.max(1, Math.round(1200 / $("x0").width)));
+  dark.onchange = () => { if (model.labels.length) chips(); show(); };
+  if (points) { $("x0").classList.add("smooth"); $("x").classList.add("smooth"); }
   if (!points) {
     $("x0").classList.add("paintable");
     $("x0").onclick = (event) => {
