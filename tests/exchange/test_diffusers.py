@@ -172,6 +172,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "deep": (lambda f: (f / UNET).write_text("[" * 100_000), "nested|not valid"),
     "no numbers": (lambda f: (f / SCHEDULER).write_text('{"_class_name": "DDIMScheduler", "beta_end": NaN}'), "beta_end"),
     "betas of its own": (lambda f: _edit(f / SCHEDULER, trained_betas=[0.1] * 1000), "trained_betas"),
+    "no betas": (lambda f: (f / SCHEDULER).write_text('{"_class_name": "FlowMatchEulerDiscreteScheduler"}'), "without betas"),
     "no scheduler": (lambda f: (f / SCHEDULER).unlink(), "scheduler_config.json"),
     "pickle": (_pickled, "pickle"),
     "link": (_linked, "a link"),

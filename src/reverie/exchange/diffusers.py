@@ -38,19 +38,20 @@ SHARED = (
     "norm_num_groups", "norm_eps", "act_fn", "dropout", "downsample_padding", "downsample_type", "upsample_type",
     "resnet_time_scale_shift", "time_embedding_type", "freq_shift", "flip_sin_to_cos", "center_input_sample",
 )  # fmt: skip
+UNSAID = {"norm_num_groups": 32, "layers_per_block": 2}  # what diffusers takes and our network does not, if nothing is said
 Side = Annotated[int, Field(ge=1, le=1024)]
 
 
 class Foreign(BaseModel):
-    """A file of others: what we need is checked, and what we do not know must be unset or a remark."""
+    """A file of others, of which what we need is checked; the rest is kept as `more`."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
-    def check_known(self, where: str) -> None:
-        """Refuse a setting that we do not know and that is set, because it may change what the network means."""
+    @property
+    def more(self) -> dict[str, Any]:
+        """What else is set in it, without remarks."""
         extra = self.__pydantic_extra__ or {}
-        if wrong := sorted(k for k, v in extra.items() if not k.startswith("_") and v not in (None, False)):
-            raise UserError(f"{where} sets {wrong[0]!r}, which Reverie does not know")
+        return {key: value for key, value in extra.items() if not key.startswith("_") and value is not None}
 
 
 class UNetConfig(Foreign):
@@ -77,7 +78,7 @@ class SchedulerConfig(Foreign):
     num_train_timesteps: Annotated[int, Field(ge=2, le=100_000)] = 1000
     beta_start: Annotated[float, Field(gt=0, lt=1)] = 1e-4
     beta_end: Annotated[float, Field(gt=0, lt=1)] = 0.02
-    beta_schedule: Literal["linear", "scaled_linear", "squaredcos_cap_v2"] = "linear"
+    beta_schedule: Literal["linear", "scaled_linear", "squaredcos_cap_v2"] | None = None
     trained_betas: None = None
     rescale_betas_zero_snr: Literal[False] = False
     prediction_type: Literal["epsilon", "v_prediction", "sample"] = "epsilon"
@@ -119,6 +120,8 @@ def settings_of_folder(folder: Path) -> tuple[DiffusionSettings, tuple[int, int,
     unet, scheduler = _places(folder)
     net: UNetConfig = _read(unet, "config.json", UNetConfig)
     noise: SchedulerConfig = _read(folder, scheduler, SchedulerConfig)
+    if noise.beta_schedule is None and not noise.explodes:
+        raise UserError(f"{folder} has a {noise.class_name} without betas, which cannot be imported")
     if net.num_class_embeds is not None:
         raise UserError(
             f"{folder} is conditional on classes and has none for no class, which guidance needs; it is not imported"
@@ -126,10 +129,10 @@ def settings_of_folder(folder: Path) -> tuple[DiffusionSettings, tuple[int, int,
     if net.out_channels != net.in_channels:
         raise UserError(f"{folder} predicts {net.out_channels} channels for {net.in_channels}, its own variances too; it is not"
                         " imported")  # fmt: skip
-    extra = net.__pydantic_extra__ or {}
-    shared = {key: value for key, value in extra.items() if key in SHARED and value is not None}
+    shared = UNSAID | {key: value for key, value in net.more.items() if key in SHARED}
+    if strange := sorted(key for key, value in net.more.items() if key not in SHARED and value is not False):
+        raise UserError(f"{unet / 'config.json'} sets {strange[0]!r}, which Reverie does not know and may change what it means")
     shared |= {} if net.block_out_channels is None else {"widths": net.block_out_channels}
-    UNetConfig.model_construct(**{k: v for k, v in extra.items() if k not in SHARED}).check_known(str(unet / "config.json"))
     if noise.explodes != (shared.get("time_embedding_type") == "fourier"):
         raise UserError(f"{folder} has a network that is told {shared.get('time_embedding_type', 'positional')} times under a"
                         f" {noise.class_name}, which do not belong together")  # fmt: skip
