@@ -64,13 +64,16 @@ class _Recorder(Denoiser):
         """Return the unit vectors of this evaluation."""
         k, n = len(self.rows), self.count
         alpha, sigma = (float(c) for c in self.schedule(float(t)))
-        parts = (x[0, :n], x[0, n : 2 * n], x[0, 2 * n :])
-        terms = (tuple((int(j), float(part[j])) for j in (part.abs() > NOTHING).nonzero()[:, 0]) for part in parts)
-        self.rows.append(Evaluation(float(t), alpha, sigma, *terms))
+        of_x0, of_eps, of_noise = (_terms(part) for part in (x[0, :n], x[0, n : 2 * n], x[0, 2 * n :]))
+        self.rows.append(Evaluation(float(t), alpha, sigma, of_x0, of_eps, of_noise))
         x0, eps = torch.zeros_like(x), torch.zeros_like(x)
         x0[0, k], eps[0, n + k] = 1.0, 1.0
         x.copy_(alpha * x0 + sigma * eps)  # in place, as the step holds x too: rows stay as short as the sampler's memory
         return Pair(x0, eps)
+
+
+def _terms(weights: Tensor) -> Terms:
+    return tuple((int(j), float(weights[j])) for j in (weights.abs() > NOTHING).nonzero()[:, 0])
 
 
 class _Draws(Noise):
