@@ -55,8 +55,10 @@ def export_hub(run: Run, out: Path, card: Card, options: Options, overwrite: boo
         write_weights(aside, config, run.model)
         if run.autoguidance != 1:
             write_weights(aside, config, run.early(), folder.EARLY_FILE)
-        label: Options = {"label": "all"} if config.data.labels else {}
-        run.sample(SHOWN if run.kind == "images" else POINTS, **{**options, **label}).save(aside / GRID)
+        chosen: Options = {**options}
+        if config.data.labels:
+            chosen["label"] = "all"
+        run.sample(SHOWN if run.kind == "images" else POINTS, **chosen).save(aside / GRID)
         (aside / CARD).write_text(card_text(run, config, card, measured), encoding="utf-8")
     return out
 

@@ -100,9 +100,8 @@ class DiffusersUNet(nn.Module):
             "time_embedding_type": time_embedding_type, "freq_shift": freq_shift, "flip_sin_to_cos": flip_sin_to_cos,
             "center_input_sample": center_input_sample, "num_class_embeds": labels + 1 if labels else None,
         }  # fmt: skip
-        make: Any = UNet2DModel  # which says nothing of its types
         try:
-            self.unet: Any = make(**options)
+            self.unet: Any = UNet2DModel(**options)
         except (ValueError, TypeError, ZeroDivisionError) as error:
             raise UserError(f"diffusers makes no such U-Net: {' '.join(str(error).split())[:200]}") from None
         self.labels = labels
