@@ -89,7 +89,9 @@ def sample(
     screen = screen_for(json, quiet)
     from reverie import api
 
-    opened = api.with_backend(api.with_adapters(api.load(run, device), adapter or ()), backend)
+    opened = api.with_adapters(api.load(run, device), adapter or ())
+    if backend != "torch":  # which needs nothing more to be loaded
+        opened = api.with_backend(opened, backend)
     try:
         with screen.counting(opened.kind) as advance:
             files = api.sample_to(opened, n, out, overwrite=overwrite, on_progress=advance, **options)
