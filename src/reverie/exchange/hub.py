@@ -10,7 +10,7 @@ from typing import Any
 
 from reverie.base.errors import UserError
 from reverie.base.visible import visible
-from reverie.data.kind import counted
+from reverie.data.kind import counted, described
 from reverie.evaluation.evaluation import Evaluation, evaluate_run
 from reverie.exchange.folders import whole_folder, write_run
 from reverie.runs import folder
@@ -71,11 +71,14 @@ def card_text(run: Run, config: Config, card: Card, measured: Evaluation | None)
     tags = ["reverie", config.family.name, data.kind]
     front = {"library_name": "reverie", "license": card.licence, "pipeline_tag": task, "tags": tags}
     lines = ["---", *(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in front.items() if value), "---", ""]
-    learned = counted(data.count, data.shape)
-    lines += [f"# {name}", "", f"A generative model of the family {config.family.name}, trained with Reverie on {learned}.", ""]
+    # a model that was imported does not say from how many data it learned
+    learned = (
+        f"trained with Reverie on {counted(data.count, data.shape)}" if data.fingerprint else f"of {described(data.shape)}"
+    )
+    lines += [f"# {name}", "", f"A generative model of the family {config.family.name}, {learned}.", ""]
     lines += [f"![Samples]({GRID})", "", "## Use", "", "```", "reverie import THIS_FOLDER --out runs/" + "model",
               "reverie sample runs/model -n 16 --out samples.png", "```", ""]  # fmt: skip
-    lines += ["## Data", "", "| | |", "|---|---|", f"| name | {_cell(name)} |", f"| count | {data.count:,} |",
+    lines += ["## Data", "", "| | |", "|---|---|", f"| name | {_cell(name)} |", f"| count | {data.count if data.fingerprint else 'unknown'} |",
               f"| shape | {' x '.join(map(str, data.shape))} |",
               f"| fingerprint | {data.fingerprint or 'unknown'} |"]  # fmt: skip
     if data.labels:

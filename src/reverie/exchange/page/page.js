@@ -187,7 +187,7 @@ function chips() {
 
 function begin() {
   const what = points ? "points of the plane" : `images of ${width} × ${height} pixels`;
-  $("about").textContent = `A diffusion model that learned from ${model.count.toLocaleString("en")} ${what}. Everything is computed here, in this page: nothing is sent or fetched.`;
+  $("about").textContent = `A diffusion model that learned from ${model.count > 1 ? `${model.count.toLocaleString("en")} ` : ""}${what}. Everything is computed here, in this page: nothing is sent or fetched.`;
   $("limits").textContent = `The model, its sampler and this page are one file, made by Reverie. Seed ${model.seed} with the settings it opens with gives the images of “reverie sample”, to a thousandth of a grey level’s range. The page draws, guides by labels, shows the way from noise, paints over parts (by replacement along a zigzag grid) and saves. It cannot train, measure, compress, edit photographs or use the adaptive sampler rk45; for these, take the run itself. It needs a browser with WebAssembly SIMD: any of the last years. It was tested in Chromium.`;
   $("hint").textContent = points ? "Move the slider to follow the points from noise to data." : "Click an image to paint over a part of it and have that drawn again.";
   $("labels").hidden = $("guidance-row").hidden = !model.labels.length;
