@@ -45,6 +45,7 @@ def test_the_loop_of_the_documents_draws_the_same_images(made: Callable[..., Run
         assert np.abs(found[:, 0] - wanted).max() < 1e-4 and np.ptp(wanted) > 0.2
 
 
+@pytest.mark.slow
 def test_points_leave_in_their_own_units(made: Callable[..., Run], tmp_path: Path) -> None:
     run = made("points", "mlp:hidden=16", (2,), target="v", schedule={"name": "cosine"}, sigma_data=1.0)
     file = reverie.export(run, tmp_path / "points.onnx", steps=6)

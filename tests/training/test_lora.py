@@ -83,6 +83,7 @@ def test_weights_of_several_adapters_add_up(base: Run, adapted: Run) -> None:
         assert (none.model.state_dict()[name] - plain.model.state_dict()[name]).abs().max() < 1e-6
 
 
+@pytest.mark.slow
 def test_a_stopped_adapter_goes_on_as_if_it_had_not_been(base: Run, tmp_path: Path) -> None:
     told: dict[str, Any] = {"start_from": base.path, "lora": 2, "steps": 4, **SHORT}
     whole = reverie.train(images(1), tmp_path / "whole", keep_data=True, **told)

@@ -76,10 +76,10 @@ def card_text(run: Run, config: Config, card: Card, measured: Evaluation | None)
         f"trained with Reverie on {counted(data.count, data.shape)}" if data.fingerprint else f"of {described(data.shape)}"
     )
     lines += [f"# {name}", "", f"A generative model of the family {config.family.name}, {learned}.", ""]
-    lines += [f"![Samples]({GRID})", "", "## Use", "", "```", "reverie import THIS_FOLDER --out runs/" + "model",
+    lines += [f"![Samples]({GRID})", "", "## Use", "", "```", "reverie import THIS_FOLDER --out runs/model",
               "reverie sample runs/model -n 16 --out samples.png", "```", ""]  # fmt: skip
-    lines += ["## Data", "", "| | |", "|---|---|", f"| name | {_cell(name)} |", f"| count | {data.count if data.fingerprint else 'unknown'} |",
-              f"| shape | {' x '.join(map(str, data.shape))} |",
+    lines += ["## Data", "", "| | |", "|---|---|", f"| name | {_cell(name)} |",
+              f"| count | {data.count if data.fingerprint else 'unknown'} |", f"| shape | {' x '.join(map(str, data.shape))} |",
               f"| fingerprint | {data.fingerprint or 'unknown'} |"]  # fmt: skip
     if data.labels:
         shown = ", ".join(_cell(visible(label)) for label in data.labels[:20])
