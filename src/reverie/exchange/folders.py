@@ -30,9 +30,16 @@ def whole_folder(path: Path, ours: Callable[[str], bool], overwrite: bool) -> It
     try:
         yield aside
         aside.chmod(0o755)
+        before = aside.with_name(f"{aside.name}.before")
         if path.is_dir():
-            shutil.rmtree(path)
-        aside.rename(path)
+            path.rename(before)
+        try:
+            aside.rename(path)
+        except OSError:
+            if before.is_dir():
+                before.rename(path)
+            raise
+        shutil.rmtree(before, ignore_errors=True)
     except OSError as error:
         raise UserError(f"cannot write the folder {path}: {reason(error)}; choose another place with --out") from error
     finally:
