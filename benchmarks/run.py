@@ -14,6 +14,7 @@ from benchmarks.autoencoders import autoencoders
 from benchmarks.autoregressive import autoregressive
 from benchmarks.busy import busy
 from benchmarks.derivatives import derivatives
+from benchmarks.exchange import exchange
 from benchmarks.flows import flows
 from benchmarks.images import costs, quality, throughput
 from benchmarks.inverse import restoration
@@ -173,6 +174,7 @@ def main() -> None:
         "Inpainting and inverse problems": restoration(),
         "Streaming to disk": streaming(),
         "Steering": steering(),
+        "Models that leave": exchange(),
         "Transport and kernels at large": large(),
         "Derivatives": derivatives(),
         "Measuring": measurement(),

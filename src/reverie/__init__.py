@@ -20,7 +20,9 @@ if TYPE_CHECKING:
         decompress,
         edit,
         evaluate,
+        export,
         illusion,
+        import_model,
         inpaint,
         inspect,
         interpolate,
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 
 __version__ = version("reverie")
 __all__ = [
-    "ReverieWarning", "UserError", "__version__", "compress", "decompress", "edit", "evaluate", "illusion", "inpaint",
-    "inspect", "interpolate", "invert", "load", "restore", "sample", "train", "train_classifier",
+    "ReverieWarning", "UserError", "__version__", "compress", "decompress", "edit", "evaluate", "export", "illusion",
+    "import_model", "inpaint", "inspect", "interpolate", "invert", "load", "restore", "sample", "train", "train_classifier",
 ]  # fmt: skip
 
 _VERBS = frozenset(__all__) - {"ReverieWarning", "UserError", "__version__"}

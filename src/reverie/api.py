@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from reverie.evaluation.evaluation import Evaluation, Say
     from reverie.evaluation.html import check_report
     from reverie.evaluation.inspection import inspect
+    from reverie.exchange.backend import with_backend
+    from reverie.exchange.verbs import export, import_model
     from reverie.gallery import gallery
+    from reverie.runs.adapters import with_adapters
     from reverie.runs.run import Options, Run, load
     from reverie.runs.samples import Samples
     from reverie.runs.screen import Screen, clock
@@ -43,7 +46,10 @@ ELSEWHERE = {
     "evaluation.compare": ("compare",),
     "evaluation.html": ("check_report",),
     "evaluation.inspection": ("inspect",),
+    "exchange.backend": ("with_backend",),
+    "exchange.verbs": ("export", "import_model"),
     "gallery": ("gallery",),
+    "runs.adapters": ("with_adapters",),
     "runs.run": ("Run", "load"),
     "runs.step": ("Step",),
     "steering.restore": ("inpaint", "restore"),
@@ -369,7 +375,7 @@ def _entry(kind: str, name: str, thing: Any) -> Entry:
 
 __all__ = [
     "Entry", "Restored", "Run", "Screen", "Step", "Training", "begin", "begin_classifier", "check_report", "check_results",
-    "clock", "compare", "compare_families", "edit", "entries", "evaluate", "gallery", "illusion", "inpaint", "inspect",
-    "interpolate", "invert", "load", "names", "names_of", "prepare", "restore", "runs", "sample", "sample_to",
-    "settings_again", "train", "train_classifier", "verdict",
+    "clock", "compare", "compare_families", "edit", "entries", "evaluate", "export", "gallery", "illusion",
+    "import_model", "inpaint", "inspect", "interpolate", "invert", "load", "names", "names_of", "prepare", "restore", "runs",
+    "sample", "sample_to", "settings_again", "train", "train_classifier", "verdict", "with_adapters", "with_backend",
 ]  # fmt: skip

@@ -29,6 +29,8 @@ SAMPLING: dict[str, set[str]] = {
     "sample": set(), "evaluate": set(), "edit": set(), "inpaint": set(), "restore": set(),
     "illusion": {"label"},  # there is one for each view
     "invert": {"seed"}, "interpolate": {"seed"},  # nothing is random
+    # what a page or a file begins with; the rest is chosen where it is used
+    "export": {"label", "guidance_interval", "guidance_rescale", "classifier_guidance", "precision"},
     "gallery samplers": {"sampler", "steps"}, "gallery guidance": {"label", "guidance"},  # they show all of them
     "gallery spiral": {"label", "guidance", "guidance_interval", "guidance_rescale", "classifier_guidance"},  # has no labels
 }  # fmt: skip

@@ -99,16 +99,20 @@ def read_tensors(
     fits: str,
     optional: Callable[[str], bool] = lambda name: False,
     advice: str = "",
+    foreign: bool = False,
 ) -> tuple[dict[str, Tensor], F]:
     """Read tensors and facts that must be right in every respect, and refuse the file in one sentence otherwise.
 
     Facts are checked by their schema, and names, dtypes and shapes by what is wanted for these facts, before any tensor is
     read; then the checksum, where there is one (older files have none), and that all values are finite.  fits: what the file
-    has to fit, for messages; optional: names that may be missing; advice: what to do, put behind every refusal.
+    has to fit, for messages; optional: names that may be missing; advice: what to do, put behind every refusal; foreign:
+    whether another program wrote the file, whose header may say more.
     """
     with _opened(path, advice) as file:
         metadata: dict[str, str] = file.metadata() or {}
-        if other := sorted(metadata.keys() - {FACTS, CHECKSUM}):  # a checksum under a damaged name would not be missed
+        if not foreign and (
+            other := sorted(metadata.keys() - {FACTS, CHECKSUM})
+        ):  # a checksum under a damaged name would not be missed
             raise UserError(f"{path} is damaged: its header has {other[0]!r}, which is no part of it{advice}")
         said = metadata.get(FACTS, "")
         known = _validated(path, said, facts, advice)

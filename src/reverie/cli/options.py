@@ -67,6 +67,10 @@ AutoguidanceOption = Annotated[
     float | None,
     typer.Option("--autoguidance", help="Scale of autoguidance; 1 is none, and not given what training chose."),
 ]
+AdapterOption = Annotated[
+    list[str] | None,
+    typer.Option("--adapter", help="Add what a run learned with --lora, with a weight: RUN:0.7; several times for several."),
+]
 PrecisionOption = Annotated[
     str, typer.Option("--precision", help="fp32, or bf16: faster on many processors, with slightly other images.")
 ]
@@ -166,6 +170,9 @@ def _training(
         Path | None, typer.Option("--codec", help="Draw in the latent space of this autoencoder.", metavar="RUN")
     ] = None,
     start_from: Annotated[Path | None, typer.Option("--from", help="Begin with this run's weights.", metavar="RUN")] = None,
+    lora: Annotated[
+        str | None, typer.Option("--lora", help="With --from: learn changes of low rank alone, like rank=8.", metavar="RANK")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events as well.")] = False,
 ) -> None:

@@ -92,7 +92,7 @@ class NetDenoiser(Denoiser):
         size = sqrt(alpha**2 + sigma**2)
         c_in = 1 / sqrt(alpha**2 * self.sigma_data**2 + sigma**2)
         level = torch.as_tensor(noise_level(alpha, sigma), dtype=torch.float64).to(device=x.device, dtype=x.dtype)
-        inputs = (expand(c_in, x) * x, level.expand(len(x)), cond)
+        inputs = (expand(c_in, x) * x, level.expand(x.shape[0]), cond)
         y = (self.net(*inputs) if told is None else self.net(*inputs, told)).to(x.dtype)
         a, b = row(self.target, alpha / size, sigma / size, self.sigma_data)
         if not self.tells_variance:

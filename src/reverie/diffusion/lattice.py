@@ -65,7 +65,7 @@ class LatticeDenoiser(NetDenoiser):
         slope, curve = expand(alpha / sigma**2, x) * x, expand(-(alpha**2) / (2 * sigma**2), x[:1]) * torch.ones_like(x)
         told_by_x = torch.stack([slope, curve], -1).flatten(1, -2)  # (B, D, 2)
         level = torch.as_tensor(noise_level(alpha, sigma), dtype=torch.float64).to(device=x.device, dtype=x.dtype)
-        inputs = (torch.cat([x, self._alone(told_by_x.detach()).reshape(x.shape)], 1), level.expand(len(x)), cond)
+        inputs = (torch.cat([x, self._alone(told_by_x.detach()).reshape(x.shape)], 1), level.expand(x.shape[0]), cond)
         y = (self.net(*inputs) if told is None else self.net(*inputs, told)).to(x.dtype)
         y = y.unflatten(1, (x.shape[1], self.features)).movedim(2, -1).flatten(1, -2)  # (B, D, F)
         v = self.values.to(x.dtype)

@@ -69,7 +69,7 @@ class TrainingConfig(Section):
     """How long and how to train.  Either steps or minutes.
 
     clock: what minutes are counted by, the wall's or the processor's, which a busy machine does not slow down; keep: the
-    weights of the end, or those that were best on held-out data.
+    weights of the end, or those that were best on held-out data; lora: rank of changes that are learned, if not all weights.
     """
 
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = None
@@ -87,12 +87,21 @@ class TrainingConfig(Section):
     keep: Literal["last", "best"] = "last"
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
     precision: Literal["fp32", "bf16"] = "fp32"
+    lora: Annotated[int, Field(ge=1, le=1024)] | None = None
     seed: Seed = 0
+
+    @field_validator("lora", mode="before")
+    @classmethod
+    def _rank(cls, rank: Any) -> Any:
+        """Take `rank=8` as well, as the command line has it."""
+        return rank.removeprefix("rank=") if isinstance(rank, str) else rank
 
     @model_validator(mode="after")
     def _one_length(self) -> TrainingConfig:
         if (self.steps is None) == (self.minutes is None):
             raise ValueError("give either steps or minutes")
+        if self.lora is not None and self.optimizer != "adamw":
+            raise ValueError("adapters of low rank are trained by adamw")
         return self
 
 

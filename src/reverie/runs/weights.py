@@ -14,6 +14,8 @@ from reverie.base.errors import UserError
 from reverie.base.section import Section
 from reverie.base.tensors import Form, read_tensors, write_tensors
 from reverie.families.model import Model
+from reverie.nets.lora import factors, merged
+from reverie.runs.adapters import AdapterFacts, write_adapter
 from reverie.runs.config import Config, build_model, model_forms
 from reverie.runs.folder import CONFIG, WEIGHTS_FILE
 
@@ -55,8 +57,11 @@ def _differences(kept: MadeFor, config: Config) -> list[str]:
 
 
 def write_weights(folder: Path, config: Config, model: nn.Module, file: str = WEIGHTS_FILE) -> None:
-    """Write model.safetensors, or another file of weights."""
-    write_tensors(folder / file, model.state_dict(), made_for(config).model_dump_json())
+    """Write model.safetensors, or another file of weights; what low-rank adapters change is in them, and beside them alone."""
+    write_tensors(folder / file, merged(model), made_for(config).model_dump_json())
+    if file == WEIGHTS_FILE and config.training.lora is not None and config.start is not None and (alone := factors(model)):
+        labels = config.data.labels
+        write_adapter(folder, alone, AdapterFacts(base=config.start.weights, rank=config.training.lora, labels=labels))
 
 
 def read_weights(folder: Path, config: Config, file: str = WEIGHTS_FILE) -> Model:

@@ -11,6 +11,7 @@ from pathlib import Path
 from reverie.base.errors import UserError
 from reverie.base.files import check_folder, meant_for, own_file, reason, remove_empty
 from reverie.runs import folder
+from reverie.runs.adapters import ADAPTER_FILE
 from reverie.runs.classifier import CLASSIFIER_FILE
 from reverie.runs.kept import KEPT_DATA
 from reverie.runs.learned import SCHEDULE_PICTURE
@@ -20,8 +21,8 @@ from reverie.training import checkpoints, previews, tensorboard
 
 LOSS_PICTURE = "loss.png"
 FILES = (
-    folder.CONFIG, folder.WEIGHTS_FILE, folder.EARLY_FILE, folder.METRICS, LOSS_PICTURE, SCHEDULE_PICTURE, CLASSIFIER_FILE,
-    KEPT_DATA, SPREAD_FILE, f"{previews.FOLDER}/{previews.FILM}",
+    folder.CONFIG, folder.WEIGHTS_FILE, folder.EARLY_FILE, ADAPTER_FILE, folder.METRICS, LOSS_PICTURE, SCHEDULE_PICTURE,
+    CLASSIFIER_FILE, KEPT_DATA, SPREAD_FILE, f"{previews.FOLDER}/{previews.FILM}",
     f"{previews.FOLDER}/{previews.LABELS}", f"{checkpoints.FOLDER}/{checkpoints.BEST}",
 )  # fmt: skip
 NUMBERED = re.compile(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from reverie.base.tensors import Form, forms_of
 from reverie.families.model import Model
+from reverie.nets.lora import attach
 from reverie.runs.config import TrainingConfig
 from reverie.runs.step import MOST_I
 from reverie.training.optimizer import NEVER_NEGATIVE, OPTIMIZERS, STATE
@@ -72,6 +73,8 @@ class Learner:
     """A model, the average of its weights, its optimizers, and how far it has come (see Facts)."""
 
     def __init__(self, model: Model, settings: TrainingConfig) -> None:
+        if settings.lora is not None:
+            attach(model, settings.lora)
         self.model = model
         self.average = Average(model, settings.ema_share)
         learns = any(p.requires_grad for p in model.parameters())  # else it is fitted, without an optimizer

@@ -75,6 +75,7 @@ class TrainingOptions(ReadingOptions, total=False):
     gradient_limit: float
     weight_decay: float
     precision: Literal["fp32", "bf16"]
+    lora: str | int | None
     label_dropout: float
     sigma_data: float
     codec: str | Path | Spec

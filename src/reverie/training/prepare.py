@@ -106,6 +106,8 @@ def prepare(
     given_codec = wished.pop("codec") if isinstance(wished.get("codec"), str | Path) else None
     if kind.name != "diffusion" and (latent_space or given_codec is not None):
         raise UserError(f"a latent space is one of diffusion models; the family {kind.name} takes no --latent and no --codec")
+    if options.get("lora") is not None and start_from is None:
+        raise UserError("adapters of low rank change a trained network; give --from RUN with --lora")
     if given_codec is not None and (latent_space is False or start_from is not None):
         raise UserError("--codec RUN draws in the latent space of that run; give it without --no-latent and --from")
     if latent_space and start_from is not None:
@@ -152,6 +154,8 @@ def prepare(
     if before is not None:
         reasons = (start.reason(before), *reasons)
         planned |= {} if "learning_rate" in options else {"learning_rate": start.RATE * planned["learning_rate"]}
+        if options.get("lora") is not None:
+            planned |= {key: value for key, value in start.FOR_LORA.items() if key not in options}
     precision = "bf16" if where.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
     described_data = DataConfig(
         name=dataset.name, source=storable(source_of(data)),

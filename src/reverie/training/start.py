@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError
-from reverie.base.files import own_file
 from reverie.base.spec import Spec
 from reverie.base.visible import storable
 from reverie.data import Dataset
@@ -20,13 +18,14 @@ from reverie.data.kind import described, kind_of
 from reverie.families.diffusion.family import NET, OF_THE_DATA
 from reverie.families.diffusion.settings import settings_of
 from reverie.families.model import Family, Model
-from reverie.runs import folder
+from reverie.runs.adapters import weights_hash
 from reverie.runs.config import Config, StartConfig
 from reverie.runs.run import Run, load
 
 LABELS, TOLD, BIAS = f"{NET}label.table", f"{NET}told.weight", f"{NET}tell.2.bias"
 LEAST_FITTING = 0.5  # of the weights must fit, or the run is no start
 RATE = 0.5  # of the usual learning rate
+FOR_LORA = {"optimizer": "adamw", "learning_rate": 4e-3}  # the factors begin at zero and are small, so they may move fast
 SHOWN = 6  # names listed one by one
 
 
@@ -91,9 +90,7 @@ def check_shape(run: Run, dataset: Dataset) -> None:
 
 def record(run: Run) -> StartConfig:
     """Return what a run says of the one it started from: where it was, and a hash of its weights."""
-    with own_file(run.path, folder.WEIGHTS_FILE).open("rb") as file:
-        weights = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    return StartConfig(run=storable(str(Path(run.path).resolve())), weights=weights)
+    return StartConfig(run=storable(str(Path(run.path).resolve())), weights=weights_hash(run.path))
 
 
 def carry_again(model: Model, config: Config) -> None:

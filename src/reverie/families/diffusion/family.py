@@ -43,6 +43,8 @@ SPREAD_SAMPLE = 2000  # images enough to know their standard deviation
 NET = "denoiser.net."  # before the names of the network's tensors among the model's
 DENOISER, CODEC = "denoiser.", "codec."  # before the names of its tensors, and of its codec's, among the model's
 GIVEN = ("purpose", "weight", "variance", "times", "label_dropout", "sigma_data", "codec")
+# What a network of diffusers can be used with there: its table of noise levels, data as they are, no word of augmentations.
+FOR_DIFFUSERS = {"target": "v", "schedule": {"name": "linear"}, "sigma_data": 1.0, "augment": "none"}
 OF_THE_DATA = ("channels", "height", "width", "labels", "told", "inputs", "outputs")  # options of a network that are not chosen
 
 
@@ -104,6 +106,8 @@ class DiffusionFamily(Family[DiffusionSettings]):
     def plan(self, request: PlanRequest) -> FamilyPlan[DiffusionSettings]:
         """Choose network, schedule, target, units and augmentation; see `reverie.diffusion.plan`."""
         data, wished = request.data, {key: value for key, value in request.wished.items() if value is not None}
+        if parse(wished.get("network", "")).get("name") == "diffusers-unet":
+            wished = FOR_DIFFUSERS | wished
         codec: Spec = wished.get("codec", {"name": "pixels"})
         by_bound, coded = wished.get("purpose") == "likelihood", codec["name"] == "latent"
         if coded and by_bound:

@@ -1,0 +1,220 @@
+"""Models of diffusers: a folder with a UNet2DModel and a scheduler becomes a run, and a run of that network such a folder.
+
+What they call time step k of T is our t = (k + 1) / T, and their network is told k where ours are told the noise level.
+"""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from reverie.base.errors import UserError
+from reverie.base.files import own_file, read_own
+from reverie.base.parse import read_json
+from reverie.base.spec import Spec, build, complete, one_line
+from reverie.base.tensors import Form, forms_of, read_tensors
+from reverie.base.visible import storable
+from reverie.exchange.folders import whole_folder, write_run
+from reverie.families.diffusion.settings import DiffusionSettings
+from reverie.nets import NETWORKS
+from reverie.nets.diffusers import NEEDED, DiffusersUNet
+from reverie.runs.config import Config, DataConfig, TrainingConfig, build_model
+from reverie.runs.run import Run
+
+NETWORK = "diffusers-unet"
+WEIGHTS, PICKLE = "diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.bin"
+MOST_CONFIG = 2**18  # bytes
+TARGETS = {"epsilon": "eps", "v_prediction": "v", "sample": "x0"}
+SCHEDULES = {"linear": "linear", "scaled_linear": "scaled-linear", "squaredcos_cap_v2": "cosine"}
+WRITTEN = ("model_index.json", "unet/config.json", f"unet/{WEIGHTS}", "scheduler/scheduler_config.json")
+# Keys of config.json that go to our network as they are.
+SHARED = (
+    "down_block_types", "up_block_types", "layers_per_block", "mid_block_scale_factor", "add_attention",
+    "norm_num_groups", "norm_eps", "act_fn", "dropout", "downsample_padding", "downsample_type", "upsample_type",
+    "resnet_time_scale_shift", "time_embedding_type", "freq_shift", "flip_sin_to_cos", "center_input_sample",
+)  # fmt: skip
+UNSAID = {"norm_num_groups": 32, "layers_per_block": 2}  # what diffusers takes and our network does not, if nothing is said
+Side = Annotated[int, Field(ge=1, le=1024)]
+
+
+class Foreign(BaseModel):
+    """A file of others, of which what we need is checked; the rest is kept as `more`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+    @property
+    def more(self) -> dict[str, Any]:
+        """What else is set in it, without remarks."""
+        extra = self.__pydantic_extra__ or {}
+        return {key: value for key, value in extra.items() if not key.startswith("_") and value is not None}
+
+
+class UNetConfig(Foreign):
+    """config.json of a UNet2DModel, as far as it is not checked by the network itself."""
+
+    class_name: Literal["UNet2DModel"] = Field(alias="_class_name")
+    sample_size: Side | tuple[Side, Side]
+    in_channels: Annotated[int, Field(ge=1, le=64)] = 3
+    out_channels: Annotated[int, Field(ge=1, le=128)] = 3
+    block_out_channels: Annotated[tuple[int, ...], Field(min_length=1, max_length=8)] | None = None
+    attention_head_dim: Annotated[int, Field(ge=1, le=2048)] | None = 8
+    mid_block_type: Literal["UNetMidBlock2D"] | None = "UNetMidBlock2D"
+    attn_norm_num_groups: None = None
+    time_embedding_dim: None = None
+    class_embed_type: None = None
+    num_class_embeds: Annotated[int, Field(ge=1, le=100_001)] | None = None
+    num_train_timesteps: Annotated[int, Field(ge=1, le=100_000)] | None = None
+
+
+class SchedulerConfig(Foreign):
+    """scheduler_config.json: the noise levels, and what the network predicts.  How diffusers would sample does not matter."""
+
+    class_name: str = Field(alias="_class_name", max_length=100)
+    num_train_timesteps: Annotated[int, Field(ge=2, le=100_000)] = 1000
+    beta_start: Annotated[float, Field(gt=0, lt=1)] = 1e-4
+    beta_end: Annotated[float, Field(gt=0, lt=1)] = 0.02
+    beta_schedule: Literal["linear", "scaled_linear", "squaredcos_cap_v2"] | None = None
+    trained_betas: None = None
+    rescale_betas_zero_snr: Literal[False] = False
+    prediction_type: Literal["epsilon", "v_prediction", "sample"] = "epsilon"
+    sigma_min: Annotated[float, Field(gt=0, le=10)] = 0.01
+    sigma_max: Annotated[float, Field(gt=0, le=10**5)] = 1348.0
+
+    @property
+    def explodes(self) -> bool:
+        """Whether noise is added and nothing fades (ScoreSdeVe)."""
+        return self.class_name == "ScoreSdeVeScheduler"
+
+
+def is_diffusers(folder: Path) -> bool:
+    """Tell whether a folder looks like one of diffusers."""
+    return any((folder / name).is_file() for name in ("model_index.json", "unet/config.json", "config.json"))
+
+
+def _read(folder: Path, name: str, kind: type[Any]) -> Any:
+    path = folder / name
+    if not path.is_file():
+        raise UserError(f"{folder} has no {name}, which an import from diffusers needs")
+    try:
+        return kind.model_validate(read_json(read_own(folder, name, MOST_CONFIG)))
+    except ValidationError as error:
+        raise UserError(f"{path} describes no model that can be imported: {one_line(error)}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid: {error}") from None
+
+
+def _places(folder: Path) -> tuple[Path, str]:
+    """Return the folder of the network, and the name of the scheduler's file in the whole folder."""
+    unet = folder / "unet" if (folder / "unet").is_dir() else folder
+    inner = "scheduler/scheduler_config.json"
+    return unet, inner if (folder / inner).is_file() else "scheduler_config.json"
+
+
+def settings_of_folder(folder: Path) -> tuple[DiffusionSettings, tuple[int, int, int], Path]:
+    """Return our settings for a folder of diffusers, the shape of its images, and where its weights are."""
+    unet, scheduler = _places(folder)
+    net: UNetConfig = _read(unet, "config.json", UNetConfig)
+    noise: SchedulerConfig = _read(folder, scheduler, SchedulerConfig)
+    if noise.beta_schedule is None and not noise.explodes:
+        raise UserError(f"{folder} has a {noise.class_name} without betas, which cannot be imported")
+    if net.num_class_embeds is not None:
+        raise UserError(
+            f"{folder} is conditional on classes and has none for no class, which guidance needs; it is not imported"
+        )
+    if net.out_channels != net.in_channels:
+        raise UserError(f"{folder} predicts {net.out_channels} channels for {net.in_channels}, its own variances too; it is not"
+                        " imported")  # fmt: skip
+    shared = UNSAID | {key: value for key, value in net.more.items() if key in SHARED}
+    if strange := sorted(key for key, value in net.more.items() if key not in SHARED and value is not False):
+        raise UserError(f"{unet / 'config.json'} sets {strange[0]!r}, which Reverie does not know and may change what it means")
+    shared |= {} if net.block_out_channels is None else {"widths": net.block_out_channels}
+    if noise.explodes != (shared.get("time_embedding_type") == "fourier"):
+        raise UserError(f"{folder} has a network that is told {shared.get('time_embedding_type', 'positional')} times under a"
+                        f" {noise.class_name}, which do not belong together")  # fmt: skip
+    height, width = net.sample_size if isinstance(net.sample_size, tuple) else (net.sample_size, net.sample_size)
+    table: Spec = {} if noise.explodes else {
+        "beta_schedule": noise.beta_schedule, "beta_start": noise.beta_start, "beta_end": noise.beta_end,
+        "num_train_timesteps": noise.num_train_timesteps,
+    }  # fmt: skip
+    network = complete(NETWORKS, {
+        "name": NETWORK, "channels": net.in_channels, "height": height, "width": width, **shared, **table,
+        "mid_block": net.mid_block_type is not None, "attention_head_dim": net.attention_head_dim or 0,
+    }, "network")  # fmt: skip
+    settings = DiffusionSettings.model_validate({
+        "target": "eps" if noise.explodes else TARGETS[noise.prediction_type], "sigma_data": 1.0, "label_dropout": 0.0,
+        "codec": {"name": "pixels"}, "schedule": _schedule(noise), "network": network,
+    })  # fmt: skip
+    return settings, (net.in_channels, height, width), unet
+
+
+def _schedule(noise: SchedulerConfig) -> Spec:
+    steps = {"steps": noise.num_train_timesteps}
+    if noise.explodes:
+        return {"name": "log-linear", "sigma_min": noise.sigma_min, "sigma_max": noise.sigma_max}
+    if noise.beta_schedule == "squaredcos_cap_v2":
+        return {"name": "cosine", **steps}
+    scale = noise.num_train_timesteps / 1000  # ours are given for 1,000 steps
+    if noise.beta_schedule == "linear":
+        return {"name": "linear", **steps, "beta_start": noise.beta_start, "beta_end": noise.beta_end, "scale": False}
+    return {"name": "scaled-linear", **steps, "beta_start": noise.beta_start * scale, "beta_end": noise.beta_end * scale}
+
+
+def import_diffusers(folder: Path, out: Path, name: str, overwrite: bool) -> Run:
+    """Make a run of a folder with a UNet2DModel and a scheduler."""
+    settings, shape, unet = settings_of_folder(folder)
+    if not (unet / WEIGHTS).is_file():
+        if (unet / PICKLE).exists():
+            raise UserError(f"{unet} has its weights as a pickle ({PICKLE}), which could run anything when it is read;"
+                            f" get them as {WEIGHTS}")  # fmt: skip
+        raise UserError(f"{unet} has no weights: {WEIGHTS} is missing")
+    own_file(unet, WEIGHTS)
+    versions = {"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()}
+    config = Config(
+        versions=versions, data=DataConfig(name=storable(name), count=1, shape=shape), family=settings,
+        training=TrainingConfig(steps=1, batch=64),
+    )  # fmt: skip
+    with torch.device("meta"):
+        planned = build(NETWORKS, settings.network, "network")
+    prefix = "unet."
+    wanted = {key.removeprefix(prefix): form for key, form in forms_of(planned.state_dict()).items()}
+
+    def forms(_: None) -> dict[str, Form]:
+        return wanted
+
+    tensors, _ = read_tensors(unet / WEIGHTS, forms, TypeAdapter(None), fits=f"{unet / 'config.json'}", foreign=True)
+    model = build_model(config)
+    net = model.get_submodule("denoiser.net")
+    net.load_state_dict({f"{prefix}{key}": tensor for key, tensor in tensors.items()})
+    return write_run(out, config, model, lambda place: None, overwrite)
+
+
+def export_diffusers(run: Run, out: Path, overwrite: bool) -> Path:
+    """Write the network and a scheduler as diffusers has them, for runs of its own network."""
+    settings = run.diffusion_settings
+    net = run.diffusion.denoiser.net
+    if not isinstance(net, DiffusersUNet):
+        raise UserError(f"{run.path} has the network {settings.network['name']!r}, whose layers diffusers does not have;"
+                        f" export it as .onnx, or train with --network {NETWORK}")  # fmt: skip
+    names = {ours: theirs for theirs, ours in TARGETS.items()}
+    if settings.sigma_data != 1 or settings.target not in names or settings.codec["name"] != "pixels":
+        raise UserError(f"{run.path} sees or predicts what no scheduler of diffusers has; train with --target v, eps or x0 and"
+                        " without --latent")  # fmt: skip
+    try:
+        from diffusers import DDPMPipeline, DDPMScheduler, ScoreSdeVePipeline, ScoreSdeVeScheduler
+    except ImportError:
+        raise UserError(f"this needs diffusers: {NEEDED}") from None
+    network: dict[str, Any] = settings.network
+    if net.by_sigma:
+        ends = {key: settings.schedule[key] for key in ("sigma_min", "sigma_max") if key in settings.schedule}
+        pipeline: Any = ScoreSdeVePipeline(net.unet, ScoreSdeVeScheduler(**ends))
+    else:
+        table = {key: network[key] for key in ("beta_schedule", "beta_start", "beta_end", "num_train_timesteps")}
+        pipeline = DDPMPipeline(net.unet, DDPMScheduler(**table, prediction_type=names[settings.target], clip_sample=False))
+    with whole_folder(out, lambda name: name in WRITTEN, overwrite) as aside:
+        pipeline.save_pretrained(aside, safe_serialization=True)
+    return out

@@ -1,0 +1,137 @@
+"""A run as a folder that can be uploaded as it is: safetensors, config and a model card; and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reverie.base.errors import UserError
+from reverie.base.visible import visible
+from reverie.data.kind import counted, described
+from reverie.evaluation.evaluation import Evaluation, evaluate_run
+from reverie.exchange.folders import whole_folder, write_run
+from reverie.runs import folder
+from reverie.runs.config import Config
+from reverie.runs.run import Options, Run, load
+from reverie.runs.weights import read_weights, write_weights
+
+CARD, GRID = "README.md", "samples.png"
+WRITTEN = (CARD, GRID, folder.CONFIG, folder.WEIGHTS_FILE, folder.EARLY_FILE)
+SHOWN = 64  # images of the sample grid; points are more
+POINTS = 2000
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a person says of the card.  licence: as hubs call it, such as mit; measure: whether to measure a few samples."""
+
+    licence: str = "unknown"
+    measure: bool = False
+
+
+def without_paths(config: Config) -> Config:
+    """Return a configuration that says nothing of the machine: where data and other runs were is left out."""
+    data = config.data
+    source = data.source if "/" not in data.source and "\\" not in data.source else ""
+    reading = {key: value for key, value in data.reading.items() if key != "data_dir"}
+    asked = {key: value for key, value in config.asked.items() if key not in ("from", "codec", "data_dir")}
+    cleaned = data.model_copy(update={"source": source, "name": Path(data.name).name, "reading": reading})
+    start = None if config.start is None else config.start.model_copy(update={"run": Path(config.start.run).name})
+    codec = None if config.codec is None else config.codec.model_copy(update={"run": Path(config.codec.run).name})
+    return config.model_copy(update={"data": cleaned, "asked": asked, "start": start, "codec": codec})
+
+
+def export_hub(run: Run, out: Path, card: Card, options: Options, overwrite: bool) -> Path:
+    """Write the folder, whole or not at all."""
+    if "\n" in card.licence or len(card.licence) > 100:
+        raise UserError("a licence is one short word, such as mit or cc-by-4.0")
+    config = without_paths(run.config)
+    measured = evaluate_run(run, quick=True, options=options) if card.measure else None
+    with whole_folder(out, lambda name: name in WRITTEN, overwrite) as aside:
+        folder.write_config(aside, config)
+        write_weights(aside, config, run.model)
+        if run.autoguidance != 1:
+            write_weights(aside, config, run.early(), folder.EARLY_FILE)
+        chosen: Options = {**options}
+        if config.data.labels:
+            chosen["label"] = "all"
+        run.sample(SHOWN if run.kind == "images" else POINTS, **chosen).save(aside / GRID)
+        (aside / CARD).write_text(card_text(run, config, card, measured), encoding="utf-8")
+    return out
+
+
+def card_text(run: Run, config: Config, card: Card, measured: Evaluation | None) -> str:
+    """Return the model card: front matter for hubs, then what a reader wants to know."""
+    data, facts = config.data, run.model.facts()
+    name = visible(data.name)
+    task = "unconditional-image-generation" if data.kind == "images" else None
+    tags = ["reverie", config.family.name, data.kind]
+    front = {"library_name": "reverie", "license": card.licence, "pipeline_tag": task, "tags": tags}
+    lines = ["---", *(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in front.items() if value), "---", ""]
+    # a model that was imported does not say from how many data it learned
+    learned = (
+        f"trained with Reverie on {counted(data.count, data.shape)}" if data.fingerprint else f"of {described(data.shape)}"
+    )
+    lines += [f"# {name}", "", f"A generative model of the family {config.family.name}, {learned}.", ""]
+    lines += [f"![Samples]({GRID})", "", "## Use", "", "```", "reverie import THIS_FOLDER --out runs/model",
+              "reverie sample runs/model -n 16 --out samples.png", "```", ""]  # fmt: skip
+    lines += ["## Data", "", "| | |", "|---|---|", f"| name | {_cell(name)} |",
+              f"| count | {data.count if data.fingerprint else 'unknown'} |", f"| shape | {' x '.join(map(str, data.shape))} |",
+              f"| fingerprint | {data.fingerprint or 'unknown'} |"]  # fmt: skip
+    if data.labels:
+        shown = ", ".join(_cell(visible(label)) for label in data.labels[:20])
+        lines.append(f"| labels | {len(data.labels)}: {shown}{' ...' if len(data.labels) > 20 else ''} |")
+    training = config.training
+    length = f"{training.steps:,} steps" if training.steps else f"{training.minutes:g} minutes"
+    lines += ["", "## Model", "", "| | |", "|---|---|", f"| parameters | {facts['parameters']:,} |",
+              f"| trained for | {length}, batch {training.batch}, seed {training.seed} |"]  # fmt: skip
+    settings = config.family.model_dump(mode="json")
+    lines += [f"| {key} | {_cell(_spoken(settings[key]))} |" for key in ("target", "schedule", "network") if key in settings]
+    lines += ["", "## Figures", "", *_figures(measured), "", "## Limits", "", *_limits(run), ""]
+    return "\n".join(lines)
+
+
+def _spoken(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    return f"{value['name']}: " + ", ".join(f"{k}={v}" for k, v in value.items() if k != "name")
+
+
+def _cell(text: object) -> str:
+    return str(text).replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def _figures(measured: Evaluation | None) -> list[str]:
+    if measured is None:
+        return [
+            "Not measured. `reverie evaluate RUN` measures samples against data; `reverie export --measure` puts figures here."
+        ]
+    facts = measured.facts
+    head = f"{facts['samples']:,} samples, seed {facts['seed']}, quick mode; beside each figure that of held-out data."
+    rows = [f"| {_cell(what)} | {_cell(ours)} | {_cell(floor)} |" for what, ours, floor in measured.table()]
+    return [head, "", *map(_cell, measured.verdict), "", "| figure | samples | real data |", "|---|---|---|", *rows]
+
+
+def _limits(run: Run) -> list[str]:
+    said = ["- It knows what it was trained on and nothing else, with whatever these data leave out or get wrong.",
+            "- Samples may come close to training data where these are few; `reverie evaluate` looks for copies."]  # fmt: skip
+    if run.model.lossy:
+        said.append("- Images go through an autoencoder, which loses detail.")
+    return said
+
+
+def import_hub(source: Path, out: Path, overwrite: bool) -> Run:
+    """Make a run of such a folder: everything is read by schema, and written anew."""
+    opened = load(source, "cpu")
+    early = read_weights(source, opened.config, folder.EARLY_FILE) if (source / folder.EARLY_FILE).is_file() else None
+    if early is None and opened.autoguidance != 1:
+        raise UserError(f"{source} has no {folder.EARLY_FILE}, which its autoguidance needs; it is not whole")
+
+    def more(place: Path) -> None:
+        if early is not None:
+            write_weights(place, opened.config, early, folder.EARLY_FILE)
+
+    return write_run(out, opened.config, opened.model, more, overwrite)

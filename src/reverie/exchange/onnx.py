@@ -1,0 +1,146 @@
+"""A run as one ONNX file: the network with everything around it, and the steps of a sampler in its metadata."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from reverie.base.errors import UserError
+from reverie.base.files import atomic
+from reverie.base.scalar import Coefficient, Time
+from reverie.diffusion.denoiser import NULL, NetDenoiser
+from reverie.diffusion.pair import Pair
+from reverie.diffusion.schedule import Schedule
+from reverie.exchange.parts import Parts, parts_of
+from reverie.runs.run import Options, Run
+
+FORMAT = 1  # of the metadata
+FIXED = 3  # inputs that every file has: x, alpha, sigma
+KEY = "reverie"  # of the entry that holds it
+NEEDED = "pip install 'reverie[exchange]'"
+
+
+class AsTold(Schedule):
+    """A schedule whose time is a pair (alpha, sigma) itself: the caller has the table of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def forward(self, t: Time) -> tuple[Coefficient, Coefficient]:
+        """Return what was told."""
+        return cast(tuple[Coefficient, Coefficient], t)
+
+
+class Guided(nn.Module):
+    """What the file computes: x, alpha, sigma, and where there are any label, guidance, autoguidance -> x0, eps, sample.
+
+    none + guidance (conditional - none) of the model and of its early state, then strong + (autoguidance - 1) (strong - weak).
+    x: (B, ...) in model units; alpha, sigma: () float64; label: (B,) int64, -1 for none; sample: x0 in the units of the data.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__()
+        self.strong, self.weak = (None if d is None else _told(d) for d in (parts.model.denoiser, parts.weak))
+        self.codec, self.labels = parts.model.codec, bool(parts.model.label_count)
+
+    def forward(self, x: Tensor, alpha: Tensor, sigma: Tensor, *more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the guided estimate and the clean data in the units of users."""
+        given = list(more)
+        label, guidance = (given.pop(0), given.pop(0)) if self.labels else (None, None)
+        assert self.strong is not None
+        pair = _guided(self.strong, x, alpha, sigma, label, guidance)
+        x0, eps = pair.x0, pair.eps
+        if self.weak is not None:
+            scale, other = given.pop(0), _guided(self.weak, x, alpha, sigma, label, guidance)
+            x0, eps = scale * x0 + (1 - scale) * other.x0, scale * eps + (1 - scale) * other.eps
+        return x0, eps, self.codec.decode(x0)
+
+
+def _told(denoiser: NetDenoiser) -> NetDenoiser:
+    made = copy.deepcopy(denoiser).cpu().float().eval()
+    made.schedule = AsTold()
+    return made
+
+
+def _guided(
+    denoiser: NetDenoiser, x: Tensor, alpha: Tensor, sigma: Tensor, label: Tensor | None, guidance: Tensor | None
+) -> Pair:
+    told = cast(Time, (alpha, sigma))
+    if label is None or guidance is None:
+        return denoiser(x, told, None)
+    both = denoiser(torch.cat([x, x]), told, torch.cat([label, torch.full_like(label, NULL)]))
+    # halves by a reshape, because chunk would fix the size of the batch
+    x0, eps = (
+        (none + guidance * (this - none)) for this, none in (t.unflatten(0, (2, -1)).unbind(0) for t in (both.x0, both.eps))
+    )
+    return Pair(x0, eps)
+
+
+def inputs_of(parts: Parts) -> list[tuple[str, Tensor, bool]]:
+    """Return name, example and whether it has a row for each datum, of every input."""
+    x = torch.zeros(2, *parts.model.model_shape)
+    one = torch.tensor(0.7, dtype=torch.float64)
+    made = [("x", x, True), ("alpha", one, False), ("sigma", one.clone(), False)]
+    if parts.model.label_count:
+        made += [("label", torch.tensor([0, NULL]), True), ("guidance", torch.tensor(1.0), False)]
+    return made if parts.weak is None else [*made, ("autoguidance", torch.tensor(parts.autoguidance), False)]
+
+
+def export_onnx(run: Run, out: Path, options: Options) -> Path:
+    """Write the file, whole or not at all."""
+    parts = parts_of(run, options, "an ONNX file")
+    facts = {"format": FORMAT, **parts.facts(options)}
+    facts["evaluations"] = [e.plain() for e in parts.evaluations(options)]
+    inputs = inputs_of(parts)
+    programme = export_module(Guided(parts), inputs, ["x0", "eps", "sample"])
+    programme.model.metadata_props[KEY] = json.dumps(facts)
+    with atomic(out) as aside:
+        programme.save(str(aside), external_data=False)
+    return out
+
+
+def export_module(module: nn.Module, inputs: list[tuple[str, Tensor, bool]], outputs: list[str], fixed: int = FIXED) -> Any:
+    """Return torch's ONNX programme of a module, with any number of data where an input has a row for each.
+
+    fixed: how many arguments have a name; the others go into one that takes any number.
+    """
+    try:
+        import onnxscript  # noqa: F401  torch asks for it by the way
+    except ImportError:
+        raise UserError(f"writing ONNX needs onnx and onnxscript: {NEEDED}") from None
+    batch = torch.export.Dim("batch", min=1, max=2**20)
+    shapes: Any = tuple({0: batch} if rows else None for _, _, rows in inputs)
+    first, rest = shapes[:fixed], shapes[fixed:]
+    shapes = (*first, rest) if rest else first
+    with torch.no_grad(), _quietly():
+        exported = torch.export.export(
+            module.eval(), tuple(example for _, example, _ in inputs), dynamic_shapes=shapes, strict=False
+        )
+        made = torch.onnx.export(
+            exported, dynamo=True, input_names=[name for name, _, _ in inputs], output_names=outputs, verbose=False
+        )
+    assert made is not None
+    return made
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep to ourselves what torch tells of its own parts while it exports."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)

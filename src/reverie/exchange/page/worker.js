@@ -1,0 +1,72 @@
+// Draws what the page asks for.  A job: {id, seed, members, label, rows, guidance, autoguidance, known, values}.
+// members: numbers of the images or points that are drawn at once; known: 1 where values are given and kept.
+
+let model, networks, stopped = -1;
+const pause = new MessageChannel(), waiting = [];
+pause.port1.onmessage = () => waiting.shift()();
+const breathe = () => new Promise((go) => { waiting.push(go); pause.port2.postMessage(0); }); // lets messages come in
+
+function start(facts, weights) {
+  const floats = new Float32Array(weights), tensors = {};
+  for (const [name, { shape, at }] of Object.entries(facts.tensors))
+    tensors[name] = { shape, data: floats.subarray(at, at + shape.reduce((a, b) => a * b, 1)) };
+  model = facts;
+  const memory = new Memory(), prefixes = facts.autoguidance === 1 ? ["strong."] : ["strong.", "weak."];
+  networks = prefixes.map((prefix) => new Network(facts.network, tensors, prefix, memory));
+  postMessage({ ready: true });
+}
+
+function combine(a, x, b, y) {
+  return x.map((value, i) => a * value + b * y[i]);
+}
+
+// What the guided networks give: none + guidance (conditional - none), then strong + (autoguidance - 1) (strong - weak).
+function output(x, shape, row, job) {
+  const seen = x.map((value) => row.c_in * value);
+  const given = (network) => {
+    if (job.label < 0 || job.guidance === 0) return network.run(seen, shape, row.level, -1);
+    const conditional = network.run(seen, shape, row.level, job.label);
+    if (job.guidance === 1) return conditional;
+    return combine(job.guidance, conditional, 1 - job.guidance, network.run(seen, shape, row.level, -1));
+  };
+  const strong = given(networks[0]);
+  if (networks.length === 1 || job.autoguidance === 1) return strong;
+  return combine(job.autoguidance, strong, 1 - job.autoguidance, given(networks[1]));
+}
+
+function noiseOf(job, draw, shape) { // members side by side; points have a column each
+  const count = shape[0] * shape[1] * shape[2], each = count / job.members.length;
+  if (job.members.length === 1) return normals(job.seed, job.members[0], draw, count);
+  const out = new Float32Array(count);
+  job.members.forEach((member, i) => normals(job.seed, member, draw, each).forEach((z, d) => { out[d * job.members.length + i] = z; }));
+  return out;
+}
+
+async function draw(job) {
+  const shape = [model.shape[0], model.shape[1], model.shape[2] * job.members.length], count = shape[0] * shape[1] * shape[2];
+  const past = [], frames = job.rows.filter((row) => row.frame).length;
+  let frame = 0, seconds = 0;
+  for (const row of job.rows) {
+    if (stopped >= job.id) return;
+    const begun = performance.now(), x = new Float32Array(count);
+    const add = (weight, values) => { for (let i = 0; i < count; i++) x[i] += weight * values[i]; };
+    for (const [k, weight] of row.x0) add(weight, past[k].x0);
+    for (const [k, weight] of row.eps) add(weight, past[k].eps);
+    for (const [k, weight] of row.noise) add(weight, noiseOf(job, k, shape));
+    const y = output(x, shape, row, job), x0 = combine(row.x0_x, x, row.x0_y, y), eps = combine(row.eps_x, x, row.eps_y, y);
+    if (job.known)
+      for (let i = 0; i < count; i++)
+        if (job.known[i]) { x0[i] = job.values[i]; eps[i] = (x[i] - row.alpha * x0[i]) / row.sigma; }
+    past.push({ x0, eps });
+    seconds += (performance.now() - begun) / 1000;
+    if (row.frame) postMessage({ id: job.id, members: job.members, frame: frame++, frames, t: row.t, x, x0, seconds });
+    await breathe();
+  }
+}
+
+let busy = Promise.resolve();
+onmessage = ({ data }) => {
+  if (data.facts) start(data.facts, data.weights);
+  if (data.stop !== undefined) stopped = data.stop;
+  if (data.job) busy = busy.then(() => draw(data.job)).catch((error) => postMessage({ failed: String(error) }));
+};

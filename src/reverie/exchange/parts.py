@@ -1,0 +1,59 @@
+"""What of a run goes into a file that draws without Reverie: denoisers, the table of steps, and facts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from reverie.base.errors import UserError
+from reverie.base.spec import Spec
+from reverie.diffusion.denoiser import NetDenoiser
+from reverie.exchange.steps import Evaluation, evaluations_of
+from reverie.families.diffusion.latent import Latent
+from reverie.families.diffusion.model import Diffusion
+from reverie.runs.run import Options, Run
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A diffusion model.  weak: an early state, away from which autoguidance leads; autoguidance: how far, 1 is none."""
+
+    run: Run
+    model: Diffusion
+    weak: NetDenoiser | None
+    autoguidance: float
+
+    @property
+    def codec(self) -> Spec:
+        """The units of the data."""
+        return self.run.diffusion_settings.codec
+
+    def evaluations(self, options: Options) -> list[Evaluation]:
+        """Return the table of steps of a sampler on a grid."""
+        sampler, grid = self.run.sampling(options)
+        return evaluations_of(sampler, self.model.denoiser.schedule, grid)
+
+    def facts(self, options: Options) -> dict[str, Any]:
+        """Return what a reader has to know, without anything of the machine."""
+        sampler, steps, grid = self.run.chosen_sampling(options)
+        data = self.run.config.data
+        return {
+            "kind": data.kind, "data": data.name, "shape": list(self.model.shape), "labels": list(data.labels),
+            "label_counts": list(data.label_counts), "sampler": sampler, "steps": steps, "grid": grid,
+            "autoguidance": self.autoguidance, "codec": self.codec,
+        }  # fmt: skip
+
+
+def parts_of(run: Run, options: Options, what: str) -> Parts:
+    """Take a run apart; refuse one that cannot go into such a file.  what: the file, for messages."""
+    if not isinstance(run.model, Diffusion):
+        raise UserError(f"{run.path} is a run of the family {run.config.family.name}, and {what} can hold diffusion models"
+                        " only; export it as a folder, which Reverie reads")  # fmt: skip
+    if isinstance(run.model.codec, Latent):
+        raise UserError(f"{run.path} draws codes of an autoencoder, which {what} cannot hold yet; export it as a folder")
+    run.sampling(options)
+    asked = options.get("autoguidance")
+    scale = run.autoguidance if asked is None else asked
+    weak = run.early() if scale != 1 else None
+    assert weak is None or isinstance(weak, Diffusion)
+    return Parts(run, run.model, None if weak is None else weak.denoiser, scale)

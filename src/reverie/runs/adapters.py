@@ -1,0 +1,104 @@
+"""Adapters of a run: small files of low-rank changes, beside the run that learned them, that are added to its base."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import torch
+from pydantic import Field, TypeAdapter
+from torch import Tensor
+
+from reverie.base.errors import UserError
+from reverie.base.files import own_file
+from reverie.base.section import Section
+from reverie.base.tensors import Form, read_tensors, write_tensors
+from reverie.nets.lora import TABLE, adaptable
+from reverie.runs.folder import WEIGHTS_FILE
+
+if TYPE_CHECKING:
+    from reverie.runs.run import Run
+
+ADAPTER_FILE = "adapter.safetensors"
+MOST_WEIGHT = 100.0
+
+
+class AdapterFacts(Section):
+    """What an adapter belongs to: the hash of its base's weights, its rank, and the names of the labels it was trained with."""
+
+    format: Literal[1] = 1
+    base: str = Field(max_length=64)
+    rank: Annotated[int, Field(ge=1, le=1024)]
+    labels: tuple[str, ...] = Field(max_length=100_000)
+
+
+def weights_hash(run: Path) -> str:
+    """Return a hash of the weights of a run, by which others name it."""
+    with own_file(run, WEIGHTS_FILE).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def write_adapter(folder: Path, tensors: dict[str, Tensor], facts: AdapterFacts) -> None:
+    """Write adapter.safetensors."""
+    write_tensors(folder / ADAPTER_FILE, tensors, json.dumps(facts.model_dump(mode="json")))
+
+
+def read_weighted(text: str) -> tuple[Path, float]:
+    """Read `RUN` or `RUN:0.7`."""
+    name, colon, weight = text.rpartition(":")
+    if not colon:
+        return Path(text), 1.0
+    try:
+        found = float(weight)
+    except ValueError:
+        return Path(text), 1.0  # a colon of the path's own
+    if not abs(found) <= MOST_WEIGHT:
+        raise UserError(f"the weight of an adapter must lie within +-{MOST_WEIGHT:g}, got {weight}")
+    return Path(name), found
+
+
+def with_adapters(run: Run, adapters: Sequence[str]) -> Run:
+    """Return a run whose matrices have the changes of adapters added, each times its weight: "runs/hoda:0.7"."""
+    if not adapters:
+        return run
+    base, model = weights_hash(run.path), copy.deepcopy(run.model)
+    layers = dict(adaptable(model.requires_grad_(True)))
+    tables = {name: p for name, p in model.named_parameters() if name.endswith(TABLE)}
+    state = model.state_dict()
+    before = {name: p.detach().clone() for name, p in tables.items()}
+    for text in adapters:
+        place, weight = read_weighted(text)
+        if not (place / ADAPTER_FILE).is_file():
+            raise UserError(
+                f"{place} has no {ADAPTER_FILE}; train one with: reverie train DATA --from {run.path} --lora rank=8"
+            )
+
+        def wanted(facts: AdapterFacts, place: Path = place) -> dict[str, Form]:
+            if facts.base != base:
+                raise UserError(f"the adapter of {place} was trained on other weights than those of {run.path}")
+            forms: dict[str, Form] = {}
+            for name in layers:
+                matrix = state[f"{name}.weight"]
+                forms[f"{name}.up"] = Form(torch.float32, (len(matrix), facts.rank))
+                forms[f"{name}.down"] = Form(torch.float32, (facts.rank, matrix[0].numel()))
+            for name, table in tables.items():
+                forms[name] = Form(torch.float32, (len(facts.labels) + 1, table.shape[1]))
+            return forms
+
+        tensors, facts = read_tensors(
+            place / ADAPTER_FILE, wanted, TypeAdapter(AdapterFacts), fits=f"the network of {run.path}"
+        )
+        with torch.no_grad():
+            for name in layers:
+                matrix = state[f"{name}.weight"]
+                change = (tensors[f"{name}.up"] @ tensors[f"{name}.down"]).view(matrix.shape)
+                matrix.add_(change.to(matrix), alpha=weight)
+            if facts.labels == run.config.data.labels:  # else the labels of the base keep their meaning
+                for name, table in tables.items():
+                    table.add_(tensors[name].to(table) - before[name], alpha=weight)
+    return replace(run, model=model.requires_grad_(False).eval())

@@ -1,0 +1,94 @@
+"""The page: opened from the disk by a real browser without a network, it draws what `reverie sample` draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import reverie
+from reverie.base.errors import UserError
+from reverie.exchange.html import page_of
+from reverie.runs.run import Run
+from tests.exchange.conftest import Browser
+
+LAST = "drawn.films.map((film) => [...film[film.length - 1].x0])"
+NETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "unet": ("unet:widths=[8,12],groups=4,embedding_dim=16,stem=2", {}),
+    "teaching": ("unet-teaching:widths=[4,8]", {"target": "v", "schedule": {"name": "cosine"}}),
+    "waves": ("unet:widths=[8],groups=2,fourier=[1,3],embedding=learned,blocks=2,stem=1", {"target": "edm"}),
+    "transformer": ("transformer:dim=16,heads=2,layers=2,embedding=sine", {"target": "x0"}),
+}
+
+
+def drawn(browser: Browser, file: Path, shape: tuple[int, ...]) -> tuple[Any, np.ndarray]:
+    page = browser.open(file)
+    return page, np.array(browser.value(page, LAST), dtype=np.float64).reshape(-1, *shape)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_the_page_draws_the_same_images(name: str, browser: Browser, made: Callable[..., Run], tmp_path: Path) -> None:
+    network, options = NETS[name]
+    channels = 3 if name == "unet" else 1
+    run = made(name, network, (channels, 12, 8), labels=4, early=name == "unet", **options)
+    file = reverie.export(run, tmp_path / "page.html", steps=6, guidance=1.75, seed=5)
+    page, found = drawn(browser, file, (channels, 12, 8))
+    assert len(found) == 16 and browser.complaints == []
+    assert [url for url in browser.requests if not url.startswith(("file:", "blob:"))] == []
+    wanted = run.sample(16, steps=6, guidance=1.75, seed=5).x.reshape(16, 12, 8, channels).transpose(0, 3, 1, 2)
+    assert np.abs(np.clip((found + 1) / 2, 0, 1) - wanted).max() < 1e-3 and np.ptp(wanted) > 0.2
+    labels = browser.value(page, "drawn.labels")  # as often as in the data, by the image's own stream
+    assert labels == run.labels(None, 16, 5).tolist()
+
+
+@pytest.mark.parametrize("network", ["mlp:hidden=16,connector=multiply", "rbf:hidden=12"])
+def test_points_move_to_the_same_places(network: str, browser: Browser, made: Callable[..., Run], tmp_path: Path) -> None:
+    run = made("points", network, (2,), labels=2, target="v", schedule={"name": "cosine"}, sigma_data=1.0)
+    page = browser.open(reverie.export(run, tmp_path / "page.html", sampler="ddpm", steps=5))
+    wanted = run.sample(500, sampler="ddpm", steps=5).x
+    groups, films = browser.value(page, "drawn.members"), browser.value(page, LAST)
+    for members, film in zip(groups, films, strict=True):
+        found = np.array(film).reshape(2, -1).T * [0.7, 1.2] + [0.3, -0.2]
+        assert np.abs(found - wanted[members]).max() < 1e-3
+    assert sorted(m for group in groups for m in group) == list(range(500)) and browser.complaints == []
+
+
+def test_painting_keeps_the_rest_and_pictures_are_saved(browser: Browser, made: Callable[..., Run], tmp_path: Path) -> None:
+    run = made("digits", NETS["unet"][0], (1, 16, 16), labels=2)
+    page = browser.open(reverie.export(run, tmp_path / "page.html", steps=4))
+    with page.expect_download() as download:
+        page.click("#save")
+    assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
+    page.click("#x0", position={"x": 20, "y": 20})
+    box = page.locator("#easel").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.up()
+    painted = np.array(browser.value(page, "[...easel.mask]")).reshape(16, 16)
+    assert 3 < painted.sum() < 60 and painted[8, 8] and not painted[0, 0]
+    page.click("#refill")
+    page.wait_for_selector("body[data-painted=done]")
+    pixels = "(c) => [...c.getContext('2d').getImageData(0, 0, 16, 16).data]"
+    pixels = f"[...document.querySelectorAll('#variants canvas')].map({pixels})"
+    variants = np.array(browser.value(page, pixels)).reshape(8, 16, 16, 4)[..., 0]
+    kept = np.array(browser.value(page, "[...easel.image.data]")).reshape(16, 16, 4)[..., 0]
+    assert (variants[:, painted == 0] == kept[painted == 0]).all()
+    assert len({variant[painted == 1].tobytes() for variant in variants}) > 1
+    assert browser.complaints == []
+
+
+def test_names_of_others_are_text_in_the_page(made: Callable[..., Run]) -> None:
+    facts = {"data": "</title><script>alert(1)</script>{{weights}}", "labels": ["</script><script>alert(2)</script>"]}
+    page = page_of(facts, b"\0\0\0\0")
+    assert "<script>alert" not in page and page.count("AAAAAA==") == 1
+    assert "default-src 'none'" in page and "unsafe-inline" not in page
+
+
+def test_what_the_page_cannot_compute_is_refused(made: Callable[..., Run], tmp_path: Path) -> None:
+    run = made("space", "mlp:hidden=8", (3,), codec={"name": "standard", "mean": [0.0] * 3, "std": [1.0] * 3})
+    with pytest.raises(UserError, match="points of the plane"):
+        reverie.export(run, tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
