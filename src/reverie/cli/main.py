@@ -35,6 +35,7 @@ from reverie.cli.options import (
     screen_for,
 )
 from reverie.cli.steering import steering
+from reverie.cli.studio import studio
 from reverie.cli.train import train
 
 app = typer.Typer(
@@ -133,6 +134,7 @@ compress.register(app)
 
 app.command(name="list")(list_names)
 app.command()(runs)
+app.command()(studio)
 
 
 def _tell(sentence: str) -> None:

@@ -124,6 +124,10 @@ class Comparison:
         marks = [BEST if k == row.best else "" if k in row.worse or not row.sure else AS_GOOD for k in range(len(row.figures))]
         return [f"{said(found, form)} {mark or ' '}" if found else "" for found, mark in zip(row.figures, marks, strict=True)]
 
+    def table(self) -> list[tuple[str, list[str]]]:
+        """Return the figures in words: what, and for each run the figure and a mark where it is the best, or as good."""
+        return [(HEADLINES[row.key].title, [cell.strip() for cell in self._cells(row)]) for row in self.rows()]
+
     def __str__(self) -> str:
         rows = [["", *(f"{name}  " for name in self.names)]]
         rows += [[HEADLINES[row.key].title, *self._cells(row)] for row in self.rows()]
@@ -139,10 +143,7 @@ class Comparison:
         from reverie.evaluation.html import write_report
 
         names = self.names
-        rows = [
-            {"figure": HEADLINES[row.key].title, **dict(zip(names, (cell.strip() for cell in self._cells(row)), strict=True))}
-            for row in self.rows()
-        ]
+        rows = [{"figure": title, **dict(zip(names, cells, strict=True))} for title, cells in self.table()]
         words = (f"{BEST} marks the best, {AS_GOOD} those as good within noise; {self.rule}.",)
         sections = [Section("comparison", "Side by side", tuple(self.verdict()[:-1]), words, {"figures": rows})]
         for name, e in zip(names, self.evaluations, strict=True):
