@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from reverie.lessons import denoising, formulas, plane, process
 from reverie.lessons.lesson import Control, Lesson
 
 __all__ = ["LESSONS", "Control", "Lesson"]
 
-LESSONS: dict[str, Lesson] = {}
+LESSONS: dict[str, Lesson] = {**process.LESSONS, **denoising.LESSONS, **plane.LESSONS, **formulas.LESSONS}  # in the order they are read

@@ -34,6 +34,8 @@ export function Chart({ x, series, title, xlabel = "", log = false, height = 220
   const redraw = useRedraw();
   useEffect(() => {
     if (!width || !x.length) return undefined;
+    const all = series.flatMap((s) => s.y).filter((v) => v > 0);
+    const steep = log && all.length && Math.max(...all) > 8 * Math.min(...all); // else a decade of room would be wasted
     const axis = { stroke: css("--soft"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line"), width: 1 }, font: "12px system-ui" };
     const marked = {
       hooks: {
@@ -54,14 +56,14 @@ export function Chart({ x, series, title, xlabel = "", log = false, height = 220
     const plot = new uPlot(
       {
         width, height, plugins: [marked], legend: { show: series.length > 1 || series[0]?.name !== "" }, cursor: { y: false },
-        scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
+        scales: { x: { time: false }, y: { distr: steep ? 3 : 1 } },
         axes: [{ ...axis, label: xlabel, labelSize: xlabel ? 20 : 0, labelFont: "12px system-ui" }, { ...axis, size: 56 }],
         series: [{ label: xlabel || "x" }, ...series.map((s, k) => ({
           label: s.name, stroke: s.colour || colour(s.k ?? k), width: s.width ?? 1.75, dash: s.dash, spanGaps: true,
           points: { show: s.y.filter((v) => v !== null).length < 12 }, value: (_, v) => (v === null ? "–" : Number(v.toPrecision(4)).toString()),
         }))],
       },
-      [x, ...series.map((s) => (log ? s.y.map((v) => (v > 0 ? v : null)) : s.y))],
+      [x, ...series.map((s) => (steep ? s.y.map((v) => (v > 0 ? v : null)) : s.y))],
       place.current,
     );
     return () => plot.destroy();

@@ -14,14 +14,16 @@ export function FormField({ field, value, change, studio }) {
   return html`<${Number_} label=${label} value=${value ?? ""} change=${change} hint=${field.help} step=${field.kind === "whole" ? 1 : "any"} />`;
 }
 
-export function Train({ here, studio, refresh }) {
+export function Train({ here, studio, runs, refresh }) {
   const [data, setData] = useState(null);
   const [options, setOptions] = useState({ minutes: 2 });
   const [problem, setProblem] = useState("");
   const [busy, setBusy] = useState(false);
   const chosen = here.query.data || "digits8";
   const found = data?.found.find((d) => d.id === chosen);
-  const usual = (found ? found.name.split("/").pop() : chosen).replace(/[^A-Za-z0-9._=-]+/g, "-").replace(/^[^A-Za-z0-9]+/, "") || "run";
+  const plain = (found ? found.name.split("/").pop() : chosen).replace(/[^A-Za-z0-9._=-]+/g, "-").replace(/^[^A-Za-z0-9]+/, "") || "run";
+  const taken = runs.map((r) => r.name.split("/").pop());
+  const usual = [plain, ...Array.from({ length: 99 }, (_, k) => `${plain}-${k + 2}`)].find((one) => !taken.includes(one));
   const [name, setName] = useState("");
   useEffect(() => {
     get("/api/data").then(setData, (e) => setProblem(e.message));
