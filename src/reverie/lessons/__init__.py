@@ -7,4 +7,9 @@ from reverie.lessons.lesson import Control, Lesson
 
 __all__ = ["LESSONS", "Control", "Lesson"]
 
-LESSONS: dict[str, Lesson] = {**process.LESSONS, **denoising.LESSONS, **plane.LESSONS, **formulas.LESSONS}  # in the order they are read
+LESSONS: dict[str, Lesson] = {
+    **process.LESSONS,
+    **denoising.LESSONS,
+    **plane.LESSONS,
+    **formulas.LESSONS,
+}  # in the order they are read

@@ -89,7 +89,9 @@ def samplers(run: Run, data: Dataset, picture: np.ndarray | None, steps: int, se
                 kept.append((frame.t, run.decode(frame.x if frame.i < frame.of - 1 else frame.x0)))
         if run.kind == "images":
             rows = [np.concatenate(list(to_bytes(x)), axis=1) for _, x in kept]
-            panels.append(images("", [(f"{name}: t = {kept[0][0]:.2f} down to {kept[-1][0]:.2f}", np.concatenate(rows))], large=True))
+            panels.append(
+                images("", [(f"{name}: t = {kept[0][0]:.2f} down to {kept[-1][0]:.2f}", np.concatenate(rows))], large=True)
+            )
         else:
             ways.append((name, kept[-1][1]))
     if ways:
@@ -105,7 +107,9 @@ def guidance(
     """Return the estimates with and without the label, their difference, and the sum that guidance makes of them."""
     denoiser = run.diffusion.denoiser
     subject = Subject(run, data, picture, number)
-    cond = subject.cond if subject.cond is not None else torch.zeros(len(subject.x0), dtype=torch.int64, device=run.model.device)
+    cond = (
+        subject.cond if subject.cond is not None else torch.zeros(len(subject.x0), dtype=torch.int64, device=run.model.device)
+    )
     _, x, alpha, sigma = noised(subject, denoiser.schedule, t, seed)
     free, bound_to = denoiser(x, t, torch.full_like(cond, NULL)), denoiser(x, t, cond)
     led = pair_of(x, free.x0 + scale * (bound_to.x0 - free.x0), alpha, sigma, "x0")

@@ -42,7 +42,14 @@ def embedding(position: int, offset: int, dim: int) -> dict[str, Any]:
         a, b = (np.array([[float(p[2 * i + 1]), float(p[2 * i])]]) for p in (here, there))
         ways = [{"points": circle.ravel().round(4), "colour": 7, "width": 1}]
         ways += [{"points": np.concatenate([[[0.0, 0.0]], end]).ravel(), "colour": k} for k, end in enumerate((a, b))]
-        panels.append(plane(f"circle {i + 1}: a turn every {made.period(2 * i):.0f}", (-1.25, 1.25), paths=ways, dots=[dots(a, 0, size=5), dots(b, 1, size=5)]))
+        panels.append(
+            plane(
+                f"circle {i + 1}: a turn every {made.period(2 * i):.0f}",
+                (-1.25, 1.25),
+                paths=ways,
+                dots=[dots(a, 0, size=5), dots(b, 1, size=5)],
+            )
+        )
     rows = made(positions).T.numpy()
     return {
         "panels": [
@@ -119,7 +126,10 @@ def derivatives(formula: str, at: float) -> dict[str, Any]:
     value, rise = float(f(here)), float(adjoints[0])
     finite = np.abs(y[np.isfinite(y)])
     most = float(np.quantile(finite, 0.95)) * 1.5 + 1 if len(finite) else 1.0
-    shown = [(name, np.where(np.abs(row) <= most, row, np.nan)) for name, row in (("f", y), ("tangent", value + rise * (x.numpy() - at)), ("f'", slope))]
+    shown = [
+        (name, np.where(np.abs(row) <= most, row, np.nan))
+        for name, row in (("f", y), ("tangent", value + rise * (x.numpy() - at)), ("f'", slope))
+    ]
     lines = [
         f"{node.name} = {node.op}({', '.join(graph.nodes[i].name for i in node.inputs)}) = {float(node.value):.4g};"
         f" tangent {float(tangents[k]):.4g}, adjoint {float(adjoints[k]):.4g}"
@@ -141,7 +151,13 @@ def colouring(pattern: list[list[int]], problem: str) -> dict[str, Any]:
     found = color(cells, problem)
     shades = np.full((*cells.shape, 3), 238, np.uint8)
     for i, j in zip(*np.nonzero(cells), strict=True):
-        c = found.colors[j] if found.colors[j] >= 0 else len(PALETTE) // 2 + found.row_colors[i] if found.row_colors[i] >= 0 else 7
+        c = (
+            found.colors[j]
+            if found.colors[j] >= 0
+            else len(PALETTE) // 2 + found.row_colors[i]
+            if found.row_colors[i] >= 0
+            else 7
+        )
         shades[i, j] = PALETTE[c % len(PALETTE)]
     columns, rows = found.numbers
     whole = cells.shape[0] if problem == "rows" else cells.shape[1]
@@ -160,7 +176,13 @@ def graphs(family: str) -> dict[str, Any]:
     at = places_of(model)
     nodes = [{"name": name, "x": x, "y": -y, "seen": name == model.observed} for name, (x, y) in at.items()]
     edges = [
-        {"from": [a.start[0], -a.start[1]], "to": [a.end[0], -a.end[1]], "middle": [a.middle[0], -a.middle[1]], "dashed": a.dashed, "elided": a.elided}
+        {
+            "from": [a.start[0], -a.start[1]],
+            "to": [a.end[0], -a.end[1]],
+            "middle": [a.middle[0], -a.middle[1]],
+            "dashed": a.dashed,
+            "elided": a.elided,
+        }
         for a in arrows_of(model, at)
     ]
     told = [f"model: {model.model}", *([f"encoder: {model.encoder}"] if model.encoder else []), model.words]

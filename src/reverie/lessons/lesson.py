@@ -38,7 +38,9 @@ class Control:
                     raise UserError(f"{self.label} must lie between {self.low:g} and {self.high:g}, got {value!r}")
                 return round(value) if self.kind == "whole" else float(value)
             case "choice":
-                return pick(dict.fromkeys(self.choices, value), str(value), self.label) if self.choices else str(value)[:MOST_TEXT]
+                return (
+                    pick(dict.fromkeys(self.choices, value), str(value), self.label) if self.choices else str(value)[:MOST_TEXT]
+                )
             case "text":
                 if not isinstance(value, str) or len(value) > MOST_TEXT:
                     raise UserError(f"{self.label} must be text of at most {MOST_TEXT} signs")

@@ -88,7 +88,11 @@ def field(
     cloud = run.decode((alpha * x0 + sigma * eps[: len(x0)]))
     origin = run.decode(torch.zeros(1, 2, device=places.device))
     tips = run.decode(vectors * scale * 0.9) - origin
-    arrows = {"from": run.decode(places).ravel().round(4), "by": tips.ravel().round(4), "colour": 1 if whose == "optimum" else 0}
+    arrows = {
+        "from": run.decode(places).ravel().round(4),
+        "by": tips.ravel().round(4),
+        "colour": 1 if whose == "optimum" else 0,
+    }
     off = rms(ours - best) / max(rms(best), 1e-9)
     return {
         "panels": [
@@ -121,7 +125,14 @@ def density(run: Run, data: Dataset, picture: np.ndarray | None, label: str) -> 
 
 @torch.no_grad()
 def paths(
-    run: Run, data: Dataset, picture: np.ndarray | None, place: list[list[float]], steps: int, label: str, seed: int, **chosen: str
+    run: Run,
+    data: Dataset,
+    picture: np.ndarray | None,
+    place: list[list[float]],
+    steps: int,
+    label: str,
+    seed: int,
+    **chosen: str,
 ) -> dict[str, Any]:
     """Return the ways of one point from pure noise to data, under several samplers."""
     check_plane(run)
@@ -136,14 +147,19 @@ def paths(
     for k, name in enumerate(names):
         sampler = build(SAMPLERS, name, "sampler")
         unit = begin / size
-        frames = list(trajectory(denoiser, sampler, start(denoiser.schedule, float(grid[0]), unit), grid, Noise(image_seeds(seed, 1))))
+        frames = list(
+            trajectory(denoiser, sampler, start(denoiser.schedule, float(grid[0]), unit), grid, Noise(image_seeds(seed, 1)))
+        )
         points = run.decode(torch.cat([*(f.x for f in frames), frames[-1].x0]))
         ways.append({"points": points.ravel().round(4), "colour": k, "ends": True})
         lines.append(f"{name}: ends at ({points[-1][0]:.3f}, {points[-1][1]:.3f})")
     edge = max(float(np.abs(way["points"]).max()) for way in ways) * 1.08 if ways else 3.0
     edge = max(edge, float(np.abs(data.some(500).numpy()).max()) * 1.1)
     below = dots(data.some(800).numpy(), 7, alpha=0.4)
-    return {"panels": [plane("one point, several samplers", (-edge, edge), dots=[below], paths=ways), says(*lines)], "names": names}
+    return {
+        "panels": [plane("one point, several samplers", (-edge, edge), dots=[below], paths=ways), says(*lines)],
+        "names": names,
+    }
 
 
 _NAMES = ("none", *SAMPLERS)

@@ -116,7 +116,9 @@ def targets(run: Run, data: Dataset, picture: np.ndarray | None, t: float, numbe
         right, answer = truth.mix(a, b), guess.mix(a, b)
         size = max(2 * rms(right), 1e-6)
         asked += [subject.raw(f"{name}, asked", right, size), subject.raw(f"{name}, answered", answer, size)]
-        lines.append(f"{name} = {a:.2f} x₀ {'+' if b >= 0 else '−'} {abs(b):.2f} ε, answered with an error of {rms(answer - right):.3f}")
+        lines.append(
+            f"{name} = {a:.2f} x₀ {'+' if b >= 0 else '−'} {abs(b):.2f} ε, answered with an error of {rms(answer - right):.3f}"
+        )
     return {"panels": [subject.panel("", subject.seen("x", x), *asked), says(*lines)]}
 
 

@@ -31,7 +31,15 @@ def curves(
 ) -> Panel:
     """Curves over one axis; mark: a place on it."""
     rows = [{"name": name, "y": np.asarray(y, float)} for name, y in series]
-    return {"kind": "curves", "title": title, "x": np.asarray(x, float), "series": rows, "xlabel": xlabel, "mark": mark, "log": log}
+    return {
+        "kind": "curves",
+        "title": title,
+        "x": np.asarray(x, float),
+        "series": rows,
+        "xlabel": xlabel,
+        "mark": mark,
+        "log": log,
+    }
 
 
 def bars(title: str, items: Iterable[tuple[str, float]], unit: str = "") -> Panel:

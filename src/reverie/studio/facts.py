@@ -23,7 +23,6 @@ MOST_ROWS = 1500  # reports that are sent of one run
 CURVES = ("i", "seconds", "fraction", "loss", "held_out", "held_out_levels", "seen", "per_second", "unit", "preview_score")
 
 
-
 class Facts:
     """Tells what there is."""
 
@@ -77,7 +76,9 @@ class Facts:
             return {**_name(run), "preparing": True, **self.trainings.state(run)}
         config = api.read_config(run.path)
         family, data = config.model_family, config.data
-        settings = {key: spoken(value) if isinstance(value, dict) and "name" in value else value for key, value in config.family}
+        settings = {
+            key: spoken(value) if isinstance(value, dict) and "name" in value else value for key, value in config.family
+        }
         return {
             **self.library.overview(run).as_row(), **_name(run), **_size(run.path), **self.trainings.state(run),
             "kind": data.kind, "shape": data.shape, "labels": data.labels, "label_counts": data.label_counts,
@@ -133,7 +134,10 @@ def _entry(entry: Any) -> dict[str, Any]:
 def _size(run: Path) -> dict[str, float]:
     """Return how many bytes a run takes and how many seconds ago something was written to it; links are not followed."""
     files = [path.lstat() for path in run.rglob("*") if not path.is_symlink()]
-    return {"bytes": float(sum(one.st_size for one in files)), "age": time.time() - max((f.st_mtime for f in files), default=0.0)}
+    return {
+        "bytes": float(sum(one.st_size for one in files)),
+        "age": time.time() - max((f.st_mtime for f in files), default=0.0),
+    }
 
 
 def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

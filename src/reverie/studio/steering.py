@@ -106,7 +106,9 @@ def interpolate(opened: Opened, job: Job, wish: InterpolateWish) -> dict[str, An
     ends = [end if isinstance(end, int) else _last(opened.picture(end, run)) for end in (wish.begin, wish.end)]
     options: Any = {key: value for key, value in wish.options().items() if key != "seed"}
     made = api.interpolate(run, ends[0], ends[1], wish.frames, on_progress=job.progress, **options)
-    names = [str(end) if isinstance(end, int) else f"{name}.png" for end, name in zip((wish.begin, wish.end), "ab", strict=True)]
+    names = [
+        str(end) if isinstance(end, int) else f"{name}.png" for end, name in zip((wish.begin, wish.end), "ab", strict=True)
+    ]
     words = [opened.library.shown(run.path), "--from", names[0], "--to", names[1], "--frames", str(wish.frames)]
     return {"image": _pictures(made.x), "command": command("interpolate", *words, *wish.words("seed"), "--out", "way.mp4")}
 

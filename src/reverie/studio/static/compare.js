@@ -1,7 +1,7 @@
 // Two or more runs side by side: curves, the same seeds, and what is measured of them.
 import { html, useEffect, useState } from "./vendor/preact.js";
 import { get, picture, work } from "./net.js";
-import { Code, Empty, Notes, Number_, Problem, Progress, Tile, useRunning } from "./parts.js";
+import { Code, Empty, Notes, Number_, Problem, Working, Tile, useRunning } from "./parts.js";
 import { Chart, Plane, limitsOf } from "./plots.js";
 import { floats } from "./net.js";
 import { choose } from "./state.js";
@@ -21,7 +21,7 @@ function Seeds({ runs, seed }) {
   };
   return html`<section class="panel"><div class="row wide"><h2>The same seeds</h2><div class="actions"><${Number_} label="Seed" value=${seed} low=${0} change=${(v) => choose({ seed: v })} />
     <button type="button" class="main" onClick=${draw} disabled=${running.busy}>Draw</button></div></div>
-    ${running.busy && html`<${Progress} ...${running.progress || { what: "beginning", done: 0, of: 1 }} />`}<${Problem} message=${running.problem} />
+    <${Working} running=${running} what="beginning" /><${Problem} message=${running.problem} />
     <div class="sides">${runs.map((run) => drawn[run.id] && html`<div><h3>${run.name}</h3>${run.kind === "images"
       ? html`<div class="tiles" style=${{ gridTemplateColumns: "repeat(4, 1fr)" }}>${Array.from({ length: 16 }, (_, k) => html`<span class="tile"><${Tile} image=${drawn[run.id]} k=${k} width=${run.shape[2]} height=${run.shape[1]} alt="${run.name}, image ${k}" /></span>`)}</div>`
       : html`<${Plane} title="" scene=${{ limits: limitsOf(drawn[run.id]), dots: [{ points: drawn[run.id] }] }} />`}</div>`)}</div></section>`;
@@ -50,7 +50,7 @@ export function Compare({ here }) {
     <div class="charts"><${Chart} title="Held-out figure" x=${steps} series=${series} xlabel="step" /></div>
     <${Seeds} runs=${runs} seed=${Number(here.query.seed ?? 0)} />
     <section class="panel"><div class="row wide"><h2>Measured</h2><button type="button" class="main" onClick=${measure} disabled=${running.busy}>Measure, 256 samples each</button></div>
-      ${running.busy && html`<${Progress} ...${running.progress || { what: "beginning", done: 0, of: 1 }} />`}<${Problem} message=${running.problem} /><${Notes} notes=${running.notes} />
+      <${Working} running=${running} what="beginning" /><${Problem} message=${running.problem} /><${Notes} notes=${running.notes} />
       ${figures && html`<ul class="notes">${figures.verdict.map((v) => html`<li>${v}</li>`)}</ul>
         <div class="tablewrap" tabindex="0" role="region" aria-label="Figures"><table><thead><tr><th scope="col">Figure</th>${figures.names.map((n) => html`<th scope="col">${n}</th>`)}</tr></thead>
         <tbody>${figures.rows.map(([title, cells]) => html`<tr><th scope="row">${title}</th>${cells.map((c) => html`<td class="number">${c}</td>`)}</tr>`)}</tbody></table></div>

@@ -1,7 +1,7 @@
 // Data: what a scan finds, a sheet of some, and what is broken.
 import { html, useEffect, useState } from "./vendor/preact.js";
 import { get, work } from "./net.js";
-import { Code, Notes, Picture, Problem, Progress, Select, count, useRunning } from "./parts.js";
+import { Code, Notes, Picture, Problem, Working, Select, count, useRunning } from "./parts.js";
 import { Bars } from "./plots.js";
 import { choose } from "./state.js";
 
@@ -35,7 +35,7 @@ export function Data({ here }) {
     <div class="pagehead"><h1>Data</h1><p class="lead">What is there before anything is trained: sizes, classes, and what is broken.</p></div>
     <div class="panel narrow">
       ${data && html`<${Select} label="Data" value=${chosen} change=${look} options=${[["", "choose"], ...data.found.map((d) => [d.id, `${d.name} (in this folder)`]), ...data.named.map((d) => [d.name, d.name])]} hint=${data.named.find((d) => d.name === chosen)?.about} />`}
-      ${running.busy && html`<${Progress} ...${running.progress || { what: "reading", done: 0, of: 1 }} />`}
+      <${Working} running=${running} what="reading" />
       <${Problem} message=${running.problem} /><${Notes} notes=${running.notes} />
     </div>
     ${facts && html`<div class="split">

@@ -1,7 +1,7 @@
 // Draw: images appear while they are drawn; afterwards the slider goes back and forth through time.
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { floats, picture, work } from "./net.js";
-import { Code, Empty, Notes, Number_, Picture, Problem, Progress, RunSelect, Select, Slider, Spec, Text, Tile, download, useRunning } from "./parts.js";
+import { Code, Empty, Notes, Number_, Picture, Problem, Working, RunSelect, Select, Slider, Spec, Text, Tile, download, useRunning } from "./parts.js";
 import { Plane, limitsOf } from "./plots.js";
 import { choose, useKept } from "./state.js";
 import { useRun } from "./run.js";
@@ -110,7 +110,7 @@ function Drawing({ run, query, studio, runs }) {
       </form>
       <div class="results">
         <${Problem} message=${running.problem} /><${Notes} notes=${running.notes} />
-        ${running.busy && html`<${Progress} ...${running.progress || { what: "beginning", done: 0, of: 1 }} />`}
+        <${Working} running=${running} what="beginning" />
         ${!frame && !running.busy && html`<div class="panel quietpanel"><p>Choose what to draw and press <b>Draw</b>. While it works you see <i>x</i>, the data on their way out of the noise,
           and beside it <i>x₀</i>, what the model expects them to become.</p></div>`}
         ${frame && html`<section class="panel" aria-label="Drawing">
@@ -196,7 +196,7 @@ function Inspector({ result, k, width, height, frame, again }) {
         <button type="button" onClick=${() => again({ seed: Number(wish.seed) + 1 })}>Next seed</button>
         <a class="button" href="#/steer?run=${wish.run}" onClick=${() => sessionStorage.setItem("picture", cut())}>Steer this</a>
       </div>
-      ${running.busy && html`<${Progress} ...${running.progress || { what: "working", done: 0, of: 1 }} />`}
+      <${Working} running=${running} what="working" />
       <${Problem} message=${running.problem} />
     </div></section>`;
 }

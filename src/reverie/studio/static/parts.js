@@ -112,6 +112,11 @@ export function Progress({ what, done, of }) {
   </div>`;
 }
 
+/** How far the work is; the place is kept free when there is none, so that nothing jumps. */
+export function Working({ running, what = "beginning" }) {
+  return html`<div class="slot">${running.busy && html`<${Progress} ...${running.progress || { what, done: 0, of: 1 }} />`}</div>`;
+}
+
 export function Problem({ message, children }) {
   return message ? html`<div class="problem" role="alert"><p>${message}</p>${children}</div>` : null;
 }

@@ -1,7 +1,7 @@
 // Points: thousands of them move from noise to data; the field, the density, and the ways of one point.
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { floats, work } from "./net.js";
-import { Code, Empty, Notes, Number_, Problem, Progress, RunSelect, Tabs, useRunning } from "./parts.js";
+import { Code, Empty, Notes, Number_, Problem, Working, RunSelect, Tabs, useRunning } from "./parts.js";
 import { limitsOf, paint } from "./plots.js";
 import { choose } from "./state.js";
 import { LessonControl, Panels, PlanePanel, useLesson } from "./formulas.js";
@@ -91,7 +91,7 @@ function Moving({ run, query, studio }) {
       <div class="actions"><button type="submit" class="main">Draw</button>${running.busy && html`<button type="button" onClick=${running.cancel}>Stop</button>`}</div>
     </form>
     <div class="results"><${Problem} message=${running.problem} /><${Notes} notes=${running.notes} />
-      ${running.busy && html`<${Progress} ...${running.progress || { what: "beginning", done: 0, of: 1 }} />`}
+      <${Working} running=${running} what="beginning" />
       ${frames.length ? html`<section class="panel narrow"><${Film} frames=${frames} scene=${scene} at=${at} setAt=${setAt} playing=${playing} play=${play} />
         <div class="time"><button type="button" class="quiet" aria-label=${playing ? "Stop the film" : "Play the film"} onClick=${() => (at >= frames.length - 1 && setAt(0), play(!playing))}>${playing ? "❚❚" : "▶"}</button>
         <input type="range" min="0" max=${frames.length - 1} step="0.01" value=${at} aria-label="Time" aria-valuetext="t = ${t.toFixed(2)}" onInput=${(e) => (play(false), setAt(Number(e.target.value)))} /><output>t = ${t.toFixed(2)}</output></div></section>
@@ -109,7 +109,7 @@ function LessonPart({ name, run, query, studio }) {
   return html`<div class="columns">
     <div class="panel controls">${controls.map((c, k) => html`<${LessonControl} key=${c.name} control=${c} value=${values[c.name]} change=${set(c.name, c.kind)} run=${run} index=${k} />`)}
       <p class="hint">${lesson.words}</p></div>
-    <div class="results"><${Problem} message=${running.problem} />${running.busy && html`<${Progress} what=${name === "density" ? "following the flow" : "working it out"} done=${0} of=${1} />`}
+    <div class="results"><${Problem} message=${running.problem} /><${Working} running=${running} what=${name === "density" ? "following the flow" : "working it out"} />
       ${first && html`<section class="panel narrow"><${PlanePanel} panel=${first} click=${click} />${name === "paths" && html`<p class="hint">Press anywhere to start there.</p>`}<${Panels} panels=${rest} /></section>`}
       <${Code} title="The same in a terminal" text=${lesson.command.replace("RUN", run.here)} /></div></div>`;
 }

@@ -1,6 +1,6 @@
 // The runs of the folder: a table to search, to choose from and to compare.
 import { html, useState } from "./vendor/preact.js";
-import { Empty, Problem, Progress, ago, bytes, clock, count } from "./parts.js";
+import { Empty, Progress, ago, bytes, clock, count } from "./parts.js";
 import { choose, go } from "./state.js";
 
 export function Runs({ here, runs }) {

@@ -1,7 +1,7 @@
 // Steer: paint a mask and fill it, draw a picture again, lead one into another, turn illusions, restore.
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { picture, work } from "./net.js";
-import { Code, Empty, Notes, Number_, Picture, Problem, Progress, RunSelect, Select, Slider, Spec, Tabs, Tile, useRunning } from "./parts.js";
+import { Code, Empty, Notes, Number_, Picture, Problem, Working, RunSelect, Select, Slider, Spec, Tabs, Tile, useRunning } from "./parts.js";
 import { choose } from "./state.js";
 import { SamplingControls, wished } from "./draw.js";
 import { useRun } from "./run.js";
@@ -41,7 +41,7 @@ function Source({ source, title, run, seed }) {
     <label for=${id}>${title}</label>
     <input type="file" id=${id} accept="image/png,image/jpeg,image/webp,image/bmp,image/gif,image/tiff" onChange=${(e) => take(e.target.files[0])} />
     <p>or <button type="button" class="quiet accent" onClick=${() => draw(seed, "")} disabled=${running.busy}>let the run draw one</button></p>
-    ${running.busy && html`<${Progress} ...${running.progress || { what: "working", done: 0, of: 1 }} />`}<${Problem} message=${running.problem} />
+    <${Working} running=${running} what="working" /><${Problem} message=${running.problem} />
   </div>`;
 }
 
@@ -254,7 +254,7 @@ function Steering({ run, query, studio, mode }) {
     </form>
     <div class="results">
       <${Problem} message=${running.problem} /><${Notes} notes=${running.notes} />
-      ${running.busy && html`<${Progress} ...${running.progress || { what: "beginning", done: 0, of: 1 }} />`}
+      <${Working} running=${running} what="beginning" />
       ${needs && html`<div class="panel quietpanel"><p>Give a picture, or let the run draw one. It is brought to the size of the run's images, ${width} × ${height}.</p></div>`}
       ${mode === "inpaint" && first.own && html`<section class="panel" aria-label="Mask"><${Brush} image=${first.own.image} width=${width} height=${height} mask=${mask} change=${setMask} /></section>`}
       ${mode !== "inpaint" && mode !== "illusion" && first.own && html`<section class="panel"><div class="items"><figure><${Picture} src=${first.own.image} alt="The picture" /><figcaption>the picture</figcaption></figure>
