@@ -96,7 +96,8 @@ def studio() -> list[str]:
     lines = [
         "| what | figure | wanted |",
         "|---|---|---|",
-        f"| first image of 28 x 28 on the page, all of its film with it | {first:.2f} s, {first / peer:.2f} x `run.sample(1)` | 1.5 x |",
+        f"| first image of 28 x 28 on the page, all of its film with it | {first:.2f} s, {first / peer:.2f} x "
+        f"`run.sample(1)` | 1.5 x |",
         f"| the same in processor time | {work:.2f} s, {work / mine:.2f} x | 1.5 x |",
         f"| idle server | {100 * idle:.2f} % of a core over {IDLE:.0f} s | 1 % |",
         f"| page, without images | {page_weight() / 1000:.0f} kB | 300 kB |",

@@ -409,5 +409,6 @@ __all__ = [
     "Step", "Training", "begin", "begin_classifier", "check_report", "check_results", "clock", "compare", "compare_families",
     "edit", "entries", "evaluate", "find_runs", "gallery", "holder", "illusion", "inpaint", "inspect", "interpolate", "invert",
     "is_image", "load", "names", "names_of", "overview", "prepare", "read_config", "read_findings", "read_metrics",
-    "read_picture", "reread", "restore", "runs", "sample", "sample_to", "settings_again", "train", "train_classifier", "verdict",
+    "read_picture", "reread", "restore", "runs", "sample", "sample_to", "settings_again", "train", "train_classifier",
+    "verdict",
 ]  # fmt: skip

@@ -145,8 +145,10 @@ def test_typed_functions_and_their_slopes(text: str, f: Any, slope: Any) -> None
 @pytest.mark.parametrize(
     "text",
     [
-        "__import__('os').system('id')", "x.__class__", "().__class__.__bases__", "open('/etc/passwd')", "lambda: x", "[x for x in x]",
-        "eval('1')", "x if x else x", "f'{x}'", "x; x", "x = 1", "sin(x, x)", "sin(**x)", "globals()", "1e9", "True", "'a'", "", "y",
+        "__import__('os').system('id')", "x.__class__", "().__class__.__bases__", "open('/etc/passwd')", "lambda: x",
+        "[x for x in x]",
+        "eval('1')", "x if x else x", "f'{x}'", "x; x", "x = 1", "sin(x, x)", "sin(**x)", "globals()", "1e9", "True",
+        "'a'", "", "y",
         "(" * 300 + "x" + ")" * 300, "9**9**9**9", "-" * 60 + "x",
     ],
 )  # fmt: skip
@@ -158,7 +160,8 @@ def test_what_is_no_formula_is_refused_and_never_run(text: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
-        ("slider", 7.0), ("slider", "1"), ("slider", True), ("whole", float("inf")), ("choice", "c"), ("text", "x" * 300), ("text", 3),
+        ("slider", 7.0), ("slider", "1"), ("slider", True), ("whole", float("inf")), ("choice", "c"), ("text",
+        "x" * 300), ("text", 3),
         ("points", []), ("points", [[1, 2, 3]]), ("points", [[1e9, 0]]), ("points", [[0, 0]] * 1000), ("cells", [[1], [1, 2]]),
         ("cells", [[1] * 100] * 100), ("cells", 7),
     ],

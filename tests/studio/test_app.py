@@ -24,7 +24,8 @@ from tests.studio.asgi import Answer, call
 from tests.studio.conftest import DIGITS, HTML, PATTERNS
 
 BAD_IDS = (
-    "../runs", "..%2f..%2fetc", "%2e%2e/%2e%2e", "....//", "/etc/passwd", "%00", DIGITS.upper() + "/..", "runs/digits8", "0" * 12,
+    "../runs", "..%2f..%2fetc", "%2e%2e/%2e%2e", "....//", "/etc/passwd", "%00", DIGITS.upper() + "/..",
+    "runs/digits8", "0" * 12,
     "..%5c..%5c", "%252e%252e%252f",
 )  # fmt: skip
 
@@ -226,7 +227,8 @@ def test_names_that_are_html_come_as_text_in_json_alone(app: Guard) -> None:
 
 def test_wishes_with_unknown_or_wild_fields_are_refused(app: Guard) -> None:
     for wish in (
-        {"run": DIGITS, "n": 10**9}, {"run": DIGITS, "path": "/etc"}, {"run": DIGITS, "seed": -1}, {"run": DIGITS, "guidance": 1e300},
+        {"run": DIGITS, "n": 10**9}, {"run": DIGITS, "path": "/etc"}, {"run": DIGITS, "seed": -1}, {"run": DIGITS,
+        "guidance": 1e300},
         {"run": DIGITS, "steps": 10**6}, {"run": 7}, [], "x",
     ):  # fmt: skip
         assert ask(app, "/api/work/draw", wish).status == 400

@@ -47,8 +47,10 @@ class Visit:
 
     def painted(self, selector: str) -> bool:
         """Tell whether a canvas shows more than one colour."""
-        script = """canvas => { const d = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
-            for (let i = 4; i < d.length; i += 4) if (d[i] != d[0] || d[i + 1] != d[1] || d[i + 3] != d[3]) return true; return false; }"""
+        script = """canvas => {
+            const d = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+            for (let i = 4; i < d.length; i++) if (d[i] != d[i % 4]) return true;
+            return false; }"""
         return bool(self.page.eval_on_selector(selector, script))
 
 
@@ -88,10 +90,10 @@ def begin_training(visit: Visit) -> None:
     assert page.locator("table.runs tbody tr").count() == 2
     page.click("text=New training")
     page.fill("label:text-is('Name of the run') + input", "fresh")
-    page.fill("label:text-is('minutes') + input", "")
+    page.fill("label:text-is('Minutes') + input", "")
     page.click("text=All other options")
-    page.fill("label:text-is('steps') + input", "30")
-    page.select_option("label:text-is('network') + select", "unet")
+    page.fill("label:text-is('Steps') + input", "30")
+    page.select_option("label:text-is('Network') + select", "unet")
     page.fill("label:text-is('Options of unet') + input", TINY.partition(":")[2])
     page.click("text=Start training")
     page.wait_for_selector(".status")
@@ -191,7 +193,8 @@ def read_formulas(visit: Visit, names: tuple[str, ...]) -> None:
 
 def react(page: Page) -> None:
     """Move the first slider of a chapter, or choose the next name, and see that something changes."""
-    shown = "document.querySelector('.panels').innerHTML + [...document.querySelectorAll('.panels canvas')].map(c => c.toDataURL()).join()"
+    drawn = "[...document.querySelectorAll('.panels canvas')].map(c => c.toDataURL()).join()"
+    shown = f"document.querySelector('.panels').innerHTML + {drawn}"
     page.wait_for_function("document.querySelector('[aria-busy]')?.getAttribute('aria-busy') === 'false'")
     before = page.evaluate(shown)
     sliders = page.locator(".chaptercontrols input[type=range]")
@@ -232,7 +235,8 @@ def test_every_page_in_both_colours_and_on_a_phone(folder: Path) -> None:
                 react(page)
             visit.checked()
         places = (
-            "runs", "train", f"run/{DIGITS}", f"draw?run={DIGITS}", f"steer?run={DIGITS}", f"points?run={PATTERNS}", "data?data=digits8",
+            "runs", "train", f"run/{DIGITS}", f"draw?run={DIGITS}", f"steer?run={DIGITS}", f"points?run={PATTERNS}",
+            "data?data=digits8",
             f"compare?runs={DIGITS},{PATTERNS}",
         )  # fmt: skip
         for dark in (False, True):

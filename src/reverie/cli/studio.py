@@ -34,7 +34,7 @@ def form() -> list[Field]:
 
 
 def studio(
-    folder: Annotated[Path, typer.Argument(help="Where your runs and data are.", metavar="[FOLDER]")] = Path("."),
+    folder: Annotated[Path, typer.Argument(help="Where your runs and data are.", metavar="[FOLDER]")] = Path(),
     port: Annotated[int, typer.Option("--port", help="Port to listen at; 0 is any that is free.")] = 0,
     host: Annotated[
         str | None, typer.Option("--host", help="Address to listen at, for other machines; else this machine alone.")

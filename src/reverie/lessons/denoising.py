@@ -36,17 +36,25 @@ def tweedie(run: Run, data: Dataset, picture: np.ndarray | None, t: float, numbe
     known = data.batch(spread(len(data), KNOWN))[0].to(run.model.device)
     best = DatasetDenoiser(denoiser.schedule, run.model.encode(known))(x, t).x0
     parts = [
-        subject.seen("x", x), subject.raw("σ × score", sigma * score, 2.0), subject.seen("(x + σ² score) / α", x0),
-        subject.seen(f"the best guess that knows {len(known):,} data", best), subject.seen("the truth", truth.x0),
-    ]  # fmt: skip
+        subject.seen("x", x),
+        subject.raw("sigma score", sigma * score, 2.0),
+        subject.seen("(x + sigma² score) / alpha", x0),
+        subject.seen(f"the best guess that knows {len(known):,} data", best),
+        subject.seen("the truth", truth.x0),
+    ]
     return {
         "panels": [
             subject.panel("", *parts),
-            bars("how far from the truth", [
-                ("x itself", rms(x - truth.x0)), ("network", rms(x0 - truth.x0)), ("best guess", rms(best - truth.x0)),
-            ]),
+            bars(
+                "how far from the truth",
+                [
+                    ("x itself", rms(x - truth.x0)),
+                    ("network", rms(x0 - truth.x0)),
+                    ("best guess", rms(best - truth.x0)),
+                ],
+            ),
         ]
-    }  # fmt: skip
+    }
 
 
 @torch.no_grad()
@@ -66,13 +74,21 @@ def step(
     return {
         "panels": [
             subject.panel(
-                "", subject.seen(f"x, t = {t:.2f}", x), subject.seen("x₀ estimate", guess.x0), subject.raw("ε estimate", guess.eps, 1.5),
-                subject.seen("1: what is kept of x₀", parts[0]), subject.raw("2: old noise", parts[1], 1.5), subject.raw("3: fresh noise", parts[2], 1.5),
+                "",
+                subject.seen(f"x, t = {t:.2f}", x),
+                subject.seen("x₀ estimate", guess.x0),
+                subject.raw("ε estimate", guess.eps, 1.5),
+                subject.seen("1: what is kept of x₀", parts[0]),
+                subject.raw("2: old noise", parts[1], 1.5),
+                subject.raw("3: fresh noise", parts[2], 1.5),
                 subject.seen(f"the sum: x, s = {s:.2f}", sum(parts, torch.zeros_like(x))),
             ),
-            bars("size of each part", [("x₀ estimate", rms(parts[0])), ("old noise", rms(parts[1])), ("fresh noise", rms(parts[2]))]),
+            bars(
+                "size of each part",
+                [("x₀ estimate", rms(parts[0])), ("old noise", rms(parts[1])), ("fresh noise", rms(parts[2]))],
+            ),
         ]
-    }  # fmt: skip
+    }
 
 
 @torch.no_grad()
@@ -117,12 +133,16 @@ def guidance(
     return {
         "panels": [
             subject.panel(
-                "", subject.seen("x", x), subject.seen("a: no label", free.x0), subject.seen(f"b: label {label}", bound_to.x0),
-                subject.raw("b − a", bound_to.x0 - free.x0, 1.0), subject.seen(f"a + {scale:.1f} (b − a)", led.x0),
+                "",
+                subject.seen("x", x),
+                subject.seen("a: no label", free.x0),
+                subject.seen(f"b: label {label}", bound_to.x0),
+                subject.raw("b - a", bound_to.x0 - free.x0, 1.0),
+                subject.seen(f"a + {scale:.1f} (b - a)", led.x0),
             ),
             bars("how far from a", [("b", rms(bound_to.x0 - free.x0)), (f"scale {scale:.1f}", rms(led.x0 - free.x0))]),
         ]
-    }  # fmt: skip
+    }
 
 
 @torch.no_grad()
@@ -144,7 +164,7 @@ def bound(run: Run, data: Dataset, picture: np.ndarray | None, steps: int, numbe
             curves("each step of the chain, from noise to data", np.arange(1, len(each) + 1), [("KL of a step", each)], "step"),
             says(f"together {whole:,.1f} nats: {told}"),
         ]
-    }  # fmt: skip
+    }
 
 
 _NAMES = tuple(SAMPLERS)
@@ -156,43 +176,74 @@ def _which(name: str, k: int) -> str:
 
 LESSONS = {
     "tweedie": Lesson(
-        "Tweedie: the score points home", "The best guess of the clean data is x itself, moved along the score. "
+        "Tweedie: the score points home",
+        "The best guess of the clean data is x itself, moved along the score. "
         "The score is the slope of the log-density of noised data, and it is all that a denoiser knows. "
         "A denoiser that had the data by heart would average them by how well they explain x.",
-        r"\mathbb{E}[x_0 \mid x] = \frac{x + \sigma^2\, \nabla_x \log p_t(x)}{\alpha}", "reverie gallery score RUN", tweedie,
-        (T, NUMBER, SEED), of="diffusion",
+        r"\mathbb{E}[x_0 \mid x] = \frac{x + \sigma^2\, \nabla_x \log p_t(x)}{\alpha}",
+        "reverie gallery score RUN",
+        tweedie,
+        (T, NUMBER, SEED),
+        of="diffusion",
     ),
     "step": Lesson(
-        "One step taken apart", "A step keeps a little more of the estimated data, takes over some of the estimated noise, and may add fresh noise. "
+        "One step taken apart",
+        "A step keeps a little more of the estimated data, takes over some of the estimated noise, and may add fresh noise. "
         "Without fresh noise it is DDIM, with all of it DDPM. The three parts always have the right size together.",
         r"x_s = \alpha_s\, \hat{x}_0 + \sigma_s \left( \sqrt{1 - k}\; \hat{\varepsilon} + \sqrt{k}\; z \right)",
-        "reverie sample RUN --sampler ddim:eta=0.5", step,
-        (T, Control("share", "s, as a share of t", 0.6, low=0.02, high=0.98), Control("eta", "Fresh noise eta", 1.0), NUMBER, SEED),
-        also=(r"k = \eta^2 \left( 1 - \frac{\alpha_t^2\, \sigma_s^2}{\alpha_s^2\, \sigma_t^2} \right)",), of="diffusion",
+        "reverie sample RUN --sampler ddim:eta=0.5",
+        step,
+        (
+            T,
+            Control("share", "s, as a share of t", 0.6, low=0.02, high=0.98),
+            Control("eta", "Fresh noise eta", 1.0),
+            NUMBER,
+            SEED,
+        ),
+        also=(r"k = \eta^2 \left( 1 - \frac{\alpha_t^2\, \sigma_s^2}{\alpha_s^2\, \sigma_t^2} \right)",),
+        of="diffusion",
     ),
     "samplers": Lesson(
-        "Ways down from the noise", "The same noise under several samplers: deterministic ones follow the flow, others draw fresh noise and forget mistakes. "
+        "Ways down from the noise",
+        "The same noise under several samplers: deterministic ones follow the flow, others draw fresh noise and forget "
+        "mistakes. "
         "With many steps the deterministic ones agree. With few they show what each is worth.",
-        r"\frac{dx}{dt} = \dot{\alpha}\, \hat{x}_0(x, t) + \dot{\sigma}\, \hat{\varepsilon}(x, t)", "reverie gallery samplers RUN", samplers,
+        r"\frac{dx}{dt} = \dot{\alpha}\, \hat{x}_0(x, t) + \dot{\sigma}\, \hat{\varepsilon}(x, t)",
+        "reverie gallery samplers RUN",
+        samplers,
         (
             Control("steps", "Steps", 12, "whole", 2, 60, 1),
-            *(Control(f"s{k + 1}", f"Sampler {k + 1}", _which(name, k), "choice", choices=_NAMES)
-              for k, name in enumerate(("ddpm", "ddim", "langevin"))),
+            *(
+                Control(f"s{k + 1}", f"Sampler {k + 1}", _which(name, k), "choice", choices=_NAMES)
+                for k, name in enumerate(("ddpm", "ddim", "langevin"))
+            ),
             SEED,
-        ), of="diffusion",
+        ),
+        of="diffusion",
     ),
     "guidance": Lesson(
-        "Guidance is arithmetic", "A model that was trained with and without labels gives two estimates of the same thing. "
-        "Guidance goes from the one without through the one with the label, and on. Scale 1 stops at the label, more exaggerates what the label adds.",
+        "Guidance is arithmetic",
+        "A model that was trained with and without labels gives two estimates of the same thing. "
+        "Guidance goes from the one without through the one with the label, and on. Scale 1 stops at the label, more "
+        "exaggerates what the label adds.",
         r"\hat{x}_0 = a + w\,(b - a), \qquad a = \hat{x}_0(x, t, \varnothing),\ b = \hat{x}_0(x, t, c)",
-        "reverie gallery guidance RUN", guidance, (T, Control("scale", "Scale w", 3.0, low=0.0, high=10.0, step=0.1), NUMBER, SEED), of="labels",
+        "reverie gallery guidance RUN",
+        guidance,
+        (T, Control("scale", "Scale w", 3.0, low=0.0, high=10.0, step=0.1), NUMBER, SEED),
+        of="labels",
     ),
     "bound": Lesson(
-        "The bound, as its bars", "What data cost at most under the model is a sum: what is left of them at the end of the noise, "
-        "what each step back gets wrong, and reading the levels off at the last. More steps make the chain finer and the bound tighter. "
+        "The bound, as its bars",
+        "What data cost at most under the model is a sum: what is left of them at the end of the noise, "
+        "what each step back gets wrong, and reading the levels off at the last. More steps make the chain finer and the "
+        "bound tighter. "
         "It is the loss, weighted by what it means in bits.",
-        r"-\log p(x_0) \le \mathrm{KL}\big(q(x_T \mid x_0) \,\|\, p(x_T)\big) + \sum_{t} \mathrm{KL}\big(q(x_{s} \mid x_t, x_0) \,\|\, p(x_{s} \mid x_t)\big)"
+        r"-\log p(x_0) \le \mathrm{KL}\big(q(x_T \mid x_0) \,\|\, p(x_T)\big) + \sum_{t} \mathrm{KL}\big(q(x_{s} \mid "
+        r"x_t, x_0) \,\|\, p(x_{s} \mid x_t)\big)"
         r" - \log p(x_0 \mid x_1)",
-        "reverie evaluate RUN", bound, (Control("steps", "Steps", 16, "whole", 2, 60, 1), NUMBER, SEED), of="diffusion",
+        "reverie evaluate RUN",
+        bound,
+        (Control("steps", "Steps", 16, "whole", 2, 60, 1), NUMBER, SEED),
+        of="diffusion",
     ),
-}  # fmt: skip
+}

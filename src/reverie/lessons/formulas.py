@@ -14,6 +14,7 @@ from reverie.base.errors import ReverieWarning, UserError
 from reverie.base.spec import build
 from reverie.families import FAMILIES
 from reverie.gallery.graphs import arrows as arrows_of
+from reverie.gallery.graphs import formula as formula_of
 from reverie.gallery.graphs import places as places_of
 from reverie.kernels import KERNELS, gram
 from reverie.lessons.lesson import Control, Lesson
@@ -22,10 +23,23 @@ from reverie.lessons.typed import FUNCTIONS, function
 from reverie.nets.embedding import SinusoidalEmbedding
 from reverie.transport import between, exact, sinkhorn
 
-PALETTE = np.array([
-    [42, 102, 211], [217, 99, 58], [42, 157, 114], [160, 75, 192], [201, 162, 39], [58, 166, 185], [176, 48, 96], [107, 114, 128],
-    [120, 170, 240], [240, 170, 140], [130, 210, 180], [210, 160, 230],
-], np.uint8)  # fmt: skip
+PALETTE = np.array(
+    [
+        [42, 102, 211],
+        [217, 99, 58],
+        [42, 157, 114],
+        [160, 75, 192],
+        [201, 162, 39],
+        [58, 166, 185],
+        [176, 48, 96],
+        [107, 114, 128],
+        [120, 170, 240],
+        [240, 170, 140],
+        [130, 210, 180],
+        [210, 160, 230],
+    ],
+    np.uint8,
+)
 NUMERIC = tuple(name for name in KERNELS if name not in ("spectrum", "words"))  # those of points
 FAINT = 1e-3  # share of the largest move below which one is not drawn
 
@@ -53,14 +67,21 @@ def embedding(position: int, offset: int, dim: int) -> dict[str, Any]:
     rows = made(positions).T.numpy()
     return {
         "panels": [
-            curves("the coordinates of each position", positions.numpy(), [(f"coordinate {k + 1}", rows[k]) for k in range(2 * dim)], "position", float(position)),
+            curves(
+                "the coordinates of each position",
+                positions.numpy(),
+                [(f"coordinate {k + 1}", rows[k]) for k in range(2 * dim)],
+                "position",
+                float(position),
+            ),
             planes(panels),
             says(
                 f"blue: position {position}; orange: position {position + offset}",
-                f"the rotation by {offset} misses the embedding of {position + offset} by {float((turned - there).abs().max()):.1e}",
+                f"the rotation by {offset} misses the embedding of {position + offset} by "
+                f"{float((turned - there).abs().max()):.1e}",
             ),
         ]
-    }  # fmt: skip
+    }
 
 
 def transport(x: list[list[float]], y: list[list[float]], epsilon: float) -> dict[str, Any]:
@@ -77,19 +98,23 @@ def transport(x: list[list[float]], y: list[list[float]], epsilon: float) -> dic
         most = float(plan.max())
         ways = [
             {"points": [*a[i].tolist(), *b[j].tolist()], "colour": 7, "alpha": float(plan[i, j]) / most, "width": 2}
-            for i in range(len(a)) for j in range(len(b)) if plan[i, j] > FAINT * most
-        ]  # fmt: skip
+            for i in range(len(a))
+            for j in range(len(b))
+            if plan[i, j] > FAINT * most
+        ]
         panels.append(plane(title, (-edge, edge), paths=ways, dots=[dots(a, 0, size=5), dots(b, 1, size=5)]))
     plans = [(title, heat(np.asarray(p, float))) for title, p in (("exact", best.plan), ("Sinkhorn", soft.plan()))]
     return {
         "panels": [
-            planes(panels), images("the plans as matrices", plans),
+            planes(panels),
+            images("the plans as matrices", plans),
             says(
                 f"cost: {float(best.cost):.4f} exact, {float(soft.cost()):.4f} entropic",
-                f"{soft.iterations} iterations, marginal error {soft.marginal_error:.1e}{'' if soft.converged else ', not converged'}",
+                f"{soft.iterations} iterations, marginal error "
+                f"{soft.marginal_error:.1e}{'' if soft.converged else ', not converged'}",
             ),
         ]
-    }  # fmt: skip
+    }
 
 
 def kernels(kernel: str, width: float, points: int) -> dict[str, Any]:
@@ -111,7 +136,7 @@ def kernels(kernel: str, width: float, points: int) -> dict[str, Any]:
             bars("largest eigenvalues", [(str(k + 1), float(v)) for k, v in enumerate(values[:8])]),
             says(f"smallest eigenvalue {values[-1]:.1e}, which is 0 or above but for rounding"),
         ]
-    }  # fmt: skip
+    }
 
 
 def derivatives(formula: str, at: float) -> dict[str, Any]:
@@ -165,9 +190,12 @@ def colouring(pattern: list[list[int]], problem: str) -> dict[str, Any]:
         "panels": [
             images("", [("the entries, each in the colour of its product", shades)], large=True),
             bars("products with vectors", [("one for each column or row", whole), ("with colours", found.number)]),
-            says(f"{found.number} colours: {columns} of columns and {rows} of rows; the whole matrix follows from as many products"),
+            says(
+                f"{found.number} colours: {columns} of columns and {rows} of rows; the whole matrix follows from as many "
+                f"products"
+            ),
         ]
-    }  # fmt: skip
+    }
 
 
 def graphs(family: str) -> dict[str, Any]:
@@ -185,8 +213,14 @@ def graphs(family: str) -> dict[str, Any]:
         }
         for a in arrows_of(model, at)
     ]
-    told = [f"model: {model.model}", *([f"encoder: {model.encoder}"] if model.encoder else []), model.words]
-    return {"panels": [{"kind": "graph", "title": f"the graph of {family}", "nodes": nodes, "edges": edges}, says(*told)]}
+    written = [formula_of(text).strip("$") for text in (model.model, model.encoder) if text]
+    return {
+        "panels": [
+            {"kind": "graph", "title": f"the graph of {family}", "nodes": nodes, "edges": edges},
+            *({"kind": "formula", "latex": text} for text in written),
+            says(model.words),
+        ]
+    }
 
 
 _BANDS = [[int(abs(i - j) <= 1) for j in range(8)] for i in range(8)]
@@ -195,50 +229,82 @@ _RIGHT = [[0.9, 0.8], [1.1, -0.2], [0.6, -0.8], [0.8, 0.2], [1.3, 0.5]]
 
 LESSONS = {
     "embedding": Lesson(
-        "Positions on circles", "A network is told the noise level as points on circles that turn at different speeds. "
+        "Positions on circles",
+        "A network is told the noise level as points on circles that turn at different speeds. "
         "No two positions look alike. Going on by some offset is a rotation, the same from every position.",
         r"\mathrm{SE}(p)_{2i} = \sin(\omega_i p), \quad \mathrm{SE}(p)_{2i+1} = \cos(\omega_i p), \quad \omega_i = b^{-2i/d}",
-        "reverie gallery embeddings", embedding,
-        (Control("position", "Position", 20, "whole", 0, 100, 1), Control("offset", "Offset", 15, "whole", 0, 60, 1), Control("dim", "Circles", 3, "whole", 1, 4, 1)),
+        "reverie gallery embeddings",
+        embedding,
+        (
+            Control("position", "Position", 20, "whole", 0, 100, 1),
+            Control("offset", "Offset", 15, "whole", 0, 60, 1),
+            Control("dim", "Circles", 3, "whole", 1, 4, 1),
+        ),
         also=(r"\begin{pmatrix} \cos \omega_i k & \sin \omega_i k \\ -\sin \omega_i k & \cos \omega_i k \end{pmatrix}",),
     ),
     "transport": Lesson(
-        "Optimal transport", "What goes where, so that all of one set becomes the other at the least cost? Sinkhorn blurs the plan a little and finds it by scaling rows and columns in turn. "
+        "Optimal transport",
+        "What goes where, so that all of one set becomes the other at the least cost? Sinkhorn blurs the plan a little "
+        "and finds it by scaling rows and columns in turn. "
         "Drag the points, and lower ε to sharpen the plan.",
-        r"\min_{P}\ \langle P, C \rangle + \epsilon\, \mathrm{KL}(P \mid a\, b^\top), \qquad P_{ij} = a_i b_j\, e^{(f_i + g_j - C_{ij})/\epsilon}",
-        "reverie gallery transport", transport,
+        r"\min_{P}\ \langle P, C \rangle + \epsilon\, \mathrm{KL}(P \mid a\, b^\top), \qquad P_{ij} = a_i b_j\, e^{(f_i + "
+        r"g_j - C_{ij})/\epsilon}",
+        "reverie gallery transport",
+        transport,
         (
-            Control("x", "From (blue)", _LEFT, "points", -1.6, 1.6), Control("y", "To (orange)", _RIGHT, "points", -1.6, 1.6),
+            Control("x", "From (blue)", _LEFT, "points", -1.6, 1.6),
+            Control("y", "To (orange)", _RIGHT, "points", -1.6, 1.6),
             Control("epsilon", "ε, of the mean cost", 0.05, low=0.005, high=1.0, step=0.005),
         ),
     ),
     "kernels": Lesson(
-        "Kernels", "A kernel is an inner product in a space that is never visited. Its Gram matrix holds all that linear methods need, and has no negative eigenvalue. "
+        "Kernels",
+        "A kernel is an inner product in a space that is never visited. Its Gram matrix holds all that linear methods "
+        "need, and has no negative eigenvalue. "
         "The width says how far apart points may be and still be alike.",
-        r"k(x, y) = \langle \varphi(x), \varphi(y) \rangle, \qquad K_{ij} = k(x_i, x_j) \succeq 0", "reverie gallery kernels", kernels,
+        r"k(x, y) = \langle \varphi(x), \varphi(y) \rangle, \qquad K_{ij} = k(x_i, x_j) \succeq 0",
+        "reverie gallery kernels",
+        kernels,
         (
-            Control("kernel", "Kernel", "gaussian", "choice", choices=NUMERIC), Control("width", "Width", 0.5, low=0.05, high=3.0, step=0.05),
+            Control("kernel", "Kernel", "gaussian", "choice", choices=NUMERIC),
+            Control("width", "Width", 0.5, low=0.05, high=3.0, step=0.05),
             Control("points", "Points", 48, "whole", 8, 96, 2),
         ),
     ),
     "derivatives": Lesson(
-        "Derivatives, forwards and backwards", "Type a function of x. Tangents are carried from the input to the result, adjoints from the result to the input, by the same local derivatives. "
+        "Derivatives, forwards and backwards",
+        "Type a function of x. Tangents are carried from the input to the result, adjoints from the result to the input, "
+        "by the same local derivatives. "
         "Both end in the slope.",
-        r"\dot{s} = \sum_i \frac{\partial s}{\partial s_i}\, \dot{s}_i, \qquad \bar{s}_i \mathrel{+}= \bar{s}\, \frac{\partial s}{\partial s_i}",
-        "reverie gallery autodiff", derivatives,
-        (Control("formula", f"f(x), of + - * / ^ and {', '.join(FUNCTIONS)}", "sin(x) * exp(-x^2 / 8)", "text"), Control("at", "x", 1.0, low=-4.0, high=4.0, step=0.05)),
+        r"\dot{s} = \sum_i \frac{\partial s}{\partial s_i}\, \dot{s}_i, \qquad \bar{s}_i \leftarrow \bar{s}_i + \bar{s}\, "
+        r"\frac{\partial s}{\partial s_i}",
+        "reverie gallery autodiff",
+        derivatives,
+        (
+            Control("formula", f"f(x), of + - * / ^ and {', '.join(FUNCTIONS)}", "sin(x) * exp(-x^2 / 8)", "text"),
+            Control("at", "x", 1.0, low=-4.0, high=4.0, step=0.05),
+        ),
     ),
     "coloring": Lesson(
-        "Colouring a sparse matrix", "Columns that never meet in a row can share one product with a vector. Giving them colours, so that no two of one colour meet, tells how few products the whole derivative takes. "
+        "Colouring a sparse matrix",
+        "Columns that never meet in a row can share one product with a vector. Giving them colours, so that no two of "
+        "one colour meet, tells how few products the whole derivative takes. "
         "Mark entries and watch the colours.",
         r"J\, S = B, \qquad S_{jc} = \begin{cases} 1 & \text{column } j \text{ has colour } c \\ 0 & \text{else} \end{cases}",
-        "reverie gallery coloring", colouring,
-        (Control("pattern", "Entries", _BANDS, "cells"), Control("problem", "Problem", "columns", "choice", choices=tuple(PROBLEMS))),
+        "reverie gallery coloring",
+        colouring,
+        (
+            Control("pattern", "Entries", _BANDS, "cells"),
+            Control("problem", "Problem", "columns", "choice", choices=tuple(PROBLEMS)),
+        ),
     ),
     "graphs": Lesson(
-        "Who depends on whom", "A circle is a variable, an arrow says that one is drawn from the other. Data are shaded. "
+        "Who depends on whom",
+        "A circle is a variable, an arrow says that one is drawn from the other. Data are shaded. "
         "Dashed arrows are the encoder, which goes from data to what they may come from.",
-        r"p(x_1, \dots, x_n) = \prod_i p(x_i \mid \mathrm{parents}(x_i))", "reverie gallery graphs", graphs,
+        r"p(x_1, \dots, x_n) = \prod_i p(x_i \mid \mathrm{parents}(x_i))",
+        "reverie gallery graphs",
+        graphs,
         (Control("family", "Family", next(iter(FAMILIES)), "choice", choices=tuple(FAMILIES)),),
     ),
-}  # fmt: skip
+}

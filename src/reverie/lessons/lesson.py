@@ -71,8 +71,8 @@ def _cells(value: Any, label: str) -> list[list[int]]:
 class Lesson:
     """A formula at work.
 
-    words: three sentences; formula: LaTeX, and `also` more of it; command: what makes the same figure, RUN and DATA standing for
-    a run and its data; of: what it acts on; work: returns {"panels": [...]}, of which `reverie.lessons.show` makes the kinds.
+    words: three sentences; formula: LaTeX, and `also` more of it; command: what makes the same figure, where RUN and DATA stand
+    for a run and its data; of: what it acts on; work: returns {"panels": [...]}, of which `reverie.lessons.show` makes the kinds.
     """
 
     title: str

@@ -85,7 +85,7 @@ def field(
     eps = Noise(image_seeds(seed, 600)).like(torch.empty(600, 2, device=places.device))
     alpha, sigma = (float(c) for c in run.diffusion.denoiser.schedule(t))
     x0 = run.model.encode(data.batch(spread(len(data), 600))[0].to(places.device))
-    cloud = run.decode((alpha * x0 + sigma * eps[: len(x0)]))
+    cloud = run.decode(alpha * x0 + sigma * eps[: len(x0)])
     origin = run.decode(torch.zeros(1, 2, device=places.device))
     tips = run.decode(vectors * scale * 0.9) - origin
     arrows = {
@@ -99,7 +99,7 @@ def field(
             plane(f"{show} of the {whose}, t = {t:.2f}", (-edge, edge), dots=[dots(cloud, 7, alpha=0.4)], arrows=[arrows]),
             says(f"network and optimum differ by {off:.1%} of the optimum's length, over the grid"),
         ]
-    }  # fmt: skip
+    }
 
 
 def density(run: Run, data: Dataset, picture: np.ndarray | None, label: str) -> dict[str, Any]:
@@ -118,9 +118,12 @@ def density(run: Run, data: Dataset, picture: np.ndarray | None, label: str) -> 
     return {
         "panels": [
             plane("density by the flow", (-edge, edge), below=shade, dots=[dots(data.some(500).numpy(), 7, alpha=0.35)]),
-            says(f"it adds up to {float(np.exp(p).sum() * cell):.2f} over the square that is shown, and should to 1 over the plane"),
+            says(
+                f"it adds up to {float(np.exp(p).sum() * cell):.2f} over the square that is shown, and should to 1 over the "
+                f"plane"
+            ),
         ]
-    }  # fmt: skip
+    }
 
 
 @torch.no_grad()
@@ -167,29 +170,51 @@ _LABEL = Control("label", "Label", "", "choice")
 
 LESSONS = {
     "field": Lesson(
-        "The field", "At every place and time the model says where to go. The score points to where noised data are dense, the velocity is where the flow moves. "
+        "The field",
+        "At every place and time the model says where to go. The score points to where noised data are dense, the "
+        "velocity is where the flow moves. "
         "The optimum is what a denoiser would say that knew all data by heart.",
-        r"\nabla_x \log p_t(x) = -\frac{\hat{\varepsilon}(x, t)}{\sigma}, \qquad v(x, t) = \dot{\alpha}\, \hat{x}_0 + \dot{\sigma}\, \hat{\varepsilon}",
-        "reverie gallery score RUN", field,
+        r"\nabla_x \log p_t(x) = -\frac{\hat{\varepsilon}(x, t)}{\sigma}, \qquad v(x, t) = \dot{\alpha}\, \hat{x}_0 + "
+        r"\dot{\sigma}\, \hat{\varepsilon}",
+        "reverie gallery score RUN",
+        field,
         (
-            Control("t", "Time t", 0.4, low=0.0, high=1.0), Control("show", "Arrows", "score", "choice", choices=("score", "velocity", "way to x0")),
-            Control("whose", "Of the", "network", "choice", choices=WHOSE), _LABEL, Control("seed", "Seed", 0, "whole", 0, 999, 1),
-        ), of="plane",
+            Control("t", "Time t", 0.4, low=0.0, high=1.0),
+            Control("show", "Arrows", "score", "choice", choices=("score", "velocity", "way to x0")),
+            Control("whose", "Of the", "network", "choice", choices=WHOSE),
+            _LABEL,
+            Control("seed", "Seed", 0, "whole", 0, 999, 1),
+        ),
+        of="plane",
     ),
     "density": Lesson(
-        "The density", "The flow that draws points can also be followed backwards, and tells how it stretches space on the way. "
+        "The density",
+        "The flow that draws points can also be followed backwards, and tells how it stretches space on the way. "
         "So a diffusion model knows the density of every place. Dark is dense.",
-        r"\log p(x_0) = \log p(x_1) + \int_0^1 \nabla \cdot v(x_t, t)\, dt", "reverie evaluate RUN", density, (_LABEL,), of="plane",
+        r"\log p(x_0) = \log p(x_1) + \int_0^1 \nabla \cdot v(x_t, t)\, dt",
+        "reverie evaluate RUN",
+        density,
+        (_LABEL,),
+        of="plane",
     ),
     "paths": Lesson(
-        "One point, several samplers", "Every sampler starts from the same noise. Deterministic ones end near each other, the more so the more steps they take. "
+        "One point, several samplers",
+        "Every sampler starts from the same noise. Deterministic ones end near each other, the more so the more steps "
+        "they take. "
         "Those that draw fresh noise go their own way.",
-        r"x_{1} \to \cdots \to x_t \to x_s \to \cdots \to x_0", "reverie gallery samplers RUN", paths,
+        r"x_{1} \to \cdots \to x_t \to x_s \to \cdots \to x_0",
+        "reverie gallery samplers RUN",
+        paths,
         (
-            Control("place", "Where it starts", [[1.0, -0.7]], "points", -3.0, 3.0), Control("steps", "Steps", 16, "whole", 2, 100, 1),
-            *(Control(f"s{k + 1}", f"Sampler {k + 1}", name if name in SAMPLERS else "none", "choice", choices=_NAMES)
-              for k, name in enumerate(("ddim", "heun", "dpm++2m", "ddpm"))),
-            _LABEL, Control("seed", "Seed", 0, "whole", 0, 999, 1),
-        ), of="plane",
+            Control("place", "Where it starts", [[1.0, -0.7]], "points", -3.0, 3.0),
+            Control("steps", "Steps", 16, "whole", 2, 100, 1),
+            *(
+                Control(f"s{k + 1}", f"Sampler {k + 1}", name if name in SAMPLERS else "none", "choice", choices=_NAMES)
+                for k, name in enumerate(("ddim", "heun", "dpm++2m", "ddpm"))
+            ),
+            _LABEL,
+            Control("seed", "Seed", 0, "whole", 0, 999, 1),
+        ),
+        of="plane",
     ),
-}  # fmt: skip
+}

@@ -62,13 +62,15 @@ def forward(
     return {
         "panels": [
             subject.panel(
-                "", subject.seen("x₀, the data", truth.x0), subject.raw("ε, the noise", truth.eps, 1.5),
+                "",
+                subject.seen("x₀, the data", truth.x0),
+                subject.raw("ε, the noise", truth.eps, 1.5),
                 subject.seen(f"x = {alpha:.2f} x₀ + {sigma:.2f} ε", shown),
             ),
             curves(f"alpha and sigma, {schedule}", TIMES, [("alpha", a), ("sigma", s)], "t", t, log=bool(s.max() > 3)),
             curves("share of signal in the variance, every schedule", TIMES, _shares(), "t", t),
         ]
-    }  # fmt: skip
+    }
 
 
 @torch.no_grad()
@@ -90,13 +92,16 @@ def posterior(
     return {
         "panels": [
             subject.panel(
-                "", subject.seen("x₀", truth.x0), subject.seen(f"x_t, t = {t:.2f}", x),
-                subject.seen(f"mean of x_s, s = {s:.2f}", mean), subject.seen("a draw of x_s", draw),
+                "",
+                subject.seen("x₀", truth.x0),
+                subject.seen(f"x_t, t = {t:.2f}", x),
+                subject.seen(f"mean of x_s, s = {s:.2f}", mean),
+                subject.seen("a draw of x_s", draw),
             ),
             curves("one number of x_s, before and after x_t is known", u, densities, "x_s", float(mean.flatten()[place])),
             says(f"the standard deviation falls from {sigma_s:.3f} to {std:.3f}"),
         ]
-    }  # fmt: skip
+    }
 
 
 def _normal(u: np.ndarray, mean: float, std: float) -> np.ndarray:
@@ -117,33 +122,48 @@ def targets(run: Run, data: Dataset, picture: np.ndarray | None, t: float, numbe
         size = max(2 * rms(right), 1e-6)
         asked += [subject.raw(f"{name}, asked", right, size), subject.raw(f"{name}, answered", answer, size)]
         lines.append(
-            f"{name} = {a:.2f} x₀ {'+' if b >= 0 else '−'} {abs(b):.2f} ε, answered with an error of {rms(answer - right):.3f}"
+            f"{name} = {a:.2f} x₀ {'+' if b >= 0 else '-'} {abs(b):.2f} ε, answered with an error of {rms(answer - right):.3f}"
         )
     return {"panels": [subject.panel("", subject.seen("x", x), *asked), says(*lines)]}
 
 
 LESSONS = {
     "forward": Lesson(
-        "Noise comes in", "Data fade and noise grows until nothing else is left, at a pace that the schedule sets. "
+        "Noise comes in",
+        "Data fade and noise grows until nothing else is left, at a pace that the schedule sets. "
         "One jump leads from clean data to any time t. Move t, and compare what every schedule leaves of the signal.",
         r"x_t = \alpha(t)\, x_0 + \sigma(t)\, \varepsilon, \qquad \varepsilon \sim \mathcal{N}(0, I)",
-        "reverie gallery forward DATA", forward,
-        (T, Control("schedule", "Schedule", OWN, "choice", choices=(OWN, *SCHEDULES)), NUMBER, SEED), of="diffusion",
+        "reverie gallery forward DATA",
+        forward,
+        (T, Control("schedule", "Schedule", OWN, "choice", choices=(OWN, *SCHEDULES)), NUMBER, SEED),
+        of="diffusion",
     ),
     "posterior": Lesson(
-        "One step back, if the end were known", "If the clean data were known, each step back would be a normal distribution. "
+        "One step back, if the end were known",
+        "If the clean data were known, each step back would be a normal distribution. "
         "Its mean lies between where x is and where the data are, and it is narrower than before x was known. "
         "Drawing puts the network's estimate in the place of the data.",
-        r"q(x_s \mid x_t, x_0) = \mathcal{N}\!\left(\frac{\alpha_{ts}\,\sigma_s^2\, x_t + \alpha_s\,\sigma_{ts}^2\, x_0}{\sigma_t^2},\ "
+        r"q(x_s \mid x_t, x_0) = \mathcal{N}\!\left(\frac{\alpha_{ts}\,\sigma_s^2\, x_t + \alpha_s\,\sigma_{ts}^2\, "
+        r"x_0}{\sigma_t^2},\ "
         r"\frac{\sigma_{ts}^2\,\sigma_s^2}{\sigma_t^2} I\right)",
-        "reverie gallery normal", posterior,
+        "reverie gallery normal",
+        posterior,
         (T, Control("share", "s, as a share of t", 0.7, low=0.05, high=0.98), NUMBER, SEED),
-        also=(r"\alpha_{ts} = \frac{\alpha_t}{\alpha_s}, \qquad \sigma_{ts}^2 = \sigma_t^2 - \alpha_{ts}^2\, \sigma_s^2",), of="diffusion",
+        also=(r"\alpha_{ts} = \frac{\alpha_t}{\alpha_s}, \qquad \sigma_{ts}^2 = \sigma_t^2 - \alpha_{ts}^2\, \sigma_s^2",),
+        of="diffusion",
     ),
     "targets": Lesson(
-        "What the network is asked", "The same knowledge can be asked for in several ways, each a sum of data and noise. "
+        "What the network is asked",
+        "The same knowledge can be asked for in several ways, each a sum of data and noise. "
         "From any answer follow both, by one small system of equations. They differ in which noise levels they make easy.",
-        r"y = a(t)\, x_0 + b(t)\, \varepsilon", "reverie list targets", targets, (T, NUMBER, SEED), of="diffusion",
-        also=(r"x_0 = \frac{b\, x - \sigma\, y}{\alpha b - \sigma a}, \qquad \varepsilon = \frac{\alpha\, y - a\, x}{\alpha b - \sigma a}",),
+        r"y = a(t)\, x_0 + b(t)\, \varepsilon",
+        "reverie list targets",
+        targets,
+        (T, NUMBER, SEED),
+        of="diffusion",
+        also=(
+            r"x_0 = \frac{b\, x - \sigma\, y}{\alpha b - \sigma a}, \qquad \varepsilon = \frac{\alpha\, y - a\, x}{\alpha b - "
+            r"\sigma a}",
+        ),
     ),
-}  # fmt: skip
+}

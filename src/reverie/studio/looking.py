@@ -11,6 +11,7 @@ from PIL import Image
 
 from reverie import api
 from reverie.base.errors import pick
+from reverie.studio.mathml import mathml
 from reverie.studio.opened import Opened
 from reverie.studio.wishes import EvaluateWish, InspectWish, LessonWish, command
 from reverie.studio.work import Job
@@ -49,8 +50,14 @@ def lesson(opened: Opened, job: Job, wish: LessonWish) -> dict[str, Any]:
     """Work a formula out, on a run and its data where the lesson wants one."""
     chosen = pick(api.LESSONS, wish.lesson, "lesson")
     values = chosen.check(wish.values)
-    if not chosen.of_run:
-        return chosen.work(**values)
-    run = opened.run(wish.run or "")
-    picture = opened.picture(wish.picture, run) if wish.picture else None
-    return chosen.work(run=run, data=opened.data(wish.run or ""), picture=picture, **values)
+    if chosen.of_run:
+        run = opened.run(wish.run or "")
+        picture = opened.picture(wish.picture, run) if wish.picture else None
+        values |= {"run": run, "data": opened.data(wish.run or ""), "picture": picture}
+    found = chosen.work(**values)
+    return {**found, "panels": [_written(panel) for panel in found["panels"]]}
+
+
+def _written(panel: dict[str, Any]) -> dict[str, Any]:
+    """Return a panel with its formula, if it is one, as the page draws it."""
+    return {**panel, "formula": mathml(panel["latex"])} if panel["kind"] == "formula" else panel

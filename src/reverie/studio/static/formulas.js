@@ -97,6 +97,7 @@ export function Panels({ panels }) {
       case "says": return html`<ul class="sayings">${p.lines.map((l) => html`<li>${l}</li>`)}</ul>`;
       case "plane": return html`<div class="items large"><${PlanePanel} panel=${p} /></div>`;
       case "planes": return html`<div class="items large">${p.items.map((one) => html`<${PlanePanel} panel=${one} />`)}</div>`;
+      case "formula": return html`<${Formula} source=${p.formula} />`;
       case "graph": return html`<${Graph} panel=${p} />`;
       default: return null;
     }

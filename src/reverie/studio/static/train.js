@@ -7,7 +7,7 @@ import { choose, go } from "./state.js";
 const FIRST = ["minutes", "family", "size", "seed"];
 
 export function FormField({ field, value, change, studio }) {
-  const label = field.name.replaceAll("-", " ");
+  const label = field.name[0].toUpperCase() + field.name.slice(1).replaceAll("-", " ");
   if (field.table && studio.tables[field.table]) return html`<${Spec} label=${label} table=${studio.tables[field.table]} value=${value ?? ""} change=${change} none="chosen for the data" />`;
   if (field.kind === "switch") return html`<${Check} label=${field.help} value=${!!value} change=${change} />`;
   if (field.kind === "text") return html`<${Text} label=${label} value=${value ?? ""} change=${change} hint=${field.help} />`;
