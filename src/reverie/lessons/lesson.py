@@ -72,7 +72,7 @@ class Lesson:
     """A formula at work.
 
     words: three sentences; formula: LaTeX, and `also` more of it; command: what makes the same figure, where RUN and DATA stand
-    for a run and its data; of: what it acts on; work: returns {"panels": [...]}, of which `reverie.lessons.show` makes the kinds.
+    for a run and its data; of: what it acts on; work: returns {"panels": [...]}, whose kinds `reverie.lessons.show` makes.
     """
 
     title: str

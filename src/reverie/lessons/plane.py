@@ -73,13 +73,13 @@ def _each(denoiser: Denoiser, x: Tensor, t: float, kind: str) -> Tensor:
 
 @torch.no_grad()
 def field(
-    run: Run, data: Dataset, picture: np.ndarray | None, t: float, show: str, whose: str, label: str, seed: int
+    run: Run, data: Dataset, picture: np.ndarray | None, t: float, arrows: str, whose: str, label: str, seed: int
 ) -> dict[str, Any]:
     """Return arrows on a grid, of the network, of the optimal denoiser of the data, or of their difference."""
     check_plane(run)
     t = max(t, run.diffusion.denoiser.schedule.t_min)
     edge, places = _places(run, data, t, SIDE)
-    ours, best = (_each(d, places, t, show) for d in (_conditioned(run, label), _optimum(run, data, label)))
+    ours, best = (_each(d, places, t, arrows) for d in (_conditioned(run, label), _optimum(run, data, label)))
     vectors = {"network": ours, "optimum": best, "difference": ours - best}[whose]
     scale = 2 * EDGE / SIDE * float(places.abs().max()) / max(float(torch.quantile(vectors.norm(dim=1), 0.9)), 1e-6)
     eps = Noise(image_seeds(seed, 600)).like(torch.empty(600, 2, device=places.device))
@@ -88,7 +88,7 @@ def field(
     cloud = run.decode(alpha * x0 + sigma * eps[: len(x0)])
     origin = run.decode(torch.zeros(1, 2, device=places.device))
     tips = run.decode(vectors * scale * 0.9) - origin
-    arrows = {
+    layer = {
         "from": run.decode(places).ravel().round(4),
         "by": tips.ravel().round(4),
         "colour": 1 if whose == "optimum" else 0,
@@ -96,7 +96,7 @@ def field(
     off = rms(ours - best) / max(rms(best), 1e-9)
     return {
         "panels": [
-            plane(f"{show} of the {whose}, t = {t:.2f}", (-edge, edge), dots=[dots(cloud, 7, alpha=0.4)], arrows=[arrows]),
+            plane(f"{arrows} of the {whose}, t = {t:.2f}", (-edge, edge), dots=[dots(cloud, 7, alpha=0.4)], arrows=[layer]),
             says(f"network and optimum differ by {off:.1%} of the optimum's length, over the grid"),
         ]
     }
@@ -180,7 +180,7 @@ LESSONS = {
         field,
         (
             Control("t", "Time t", 0.4, low=0.0, high=1.0),
-            Control("show", "Arrows", "score", "choice", choices=("score", "velocity", "way to x0")),
+            Control("arrows", "Arrows", "score", "choice", choices=("score", "velocity", "way to x0")),
             Control("whose", "Of the", "network", "choice", choices=WHOSE),
             _LABEL,
             Control("seed", "Seed", 0, "whole", 0, 999, 1),

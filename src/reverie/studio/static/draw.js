@@ -107,10 +107,10 @@ function Drawing({ run, query, studio, runs }) {
         <${SamplingControls} query=${query} run=${run} studio=${studio} />
         <div class="actions"><button type="submit" class="main">Draw</button>
           ${running.busy && html`<button type="button" onClick=${running.cancel}>Stop</button>`}</div>
+        <${Working} running=${running} />
       </form>
       <div class="results">
         <${Problem} message=${running.problem} /><${Notes} notes=${running.notes} />
-        <${Working} running=${running} what="beginning" />
         ${!frame && !running.busy && html`<div class="panel quietpanel"><p>Choose what to draw and press <b>Draw</b>. While it works you see <i>x</i>, the data on their way out of the noise,
           and beside it <i>x₀</i>, what the model expects them to become.</p></div>`}
         ${frame && html`<section class="panel" aria-label="Drawing">

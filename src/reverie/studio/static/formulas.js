@@ -5,6 +5,7 @@ import { Code, Empty, Notes, Number_, Picture, Problem, Progress, RunSelect, Sel
 import { Bars, Chart, Plane } from "./plots.js";
 import { address, choose } from "./state.js";
 import { useRun } from "./run.js";
+import { usePicture } from "./steer.js";
 
 const FITS = { any: () => true, diffusion: (r) => r.family === "diffusion", labels: (r) => r.family === "diffusion", plane: (r) => r.family === "diffusion" && r.kind === "points", nothing: () => true };
 
@@ -19,7 +20,7 @@ function Draggable({ control, value, change, colour }) {
   const down = (event) => {
     const [x, y] = at(event);
     const off = value.map(([u, v]) => Math.hypot(u - x, v - y));
-    held.current = off.indexOf(Math.min(...off));
+    held.current = held.last = off.indexOf(Math.min(...off));
     event.currentTarget.setPointerCapture(event.pointerId);
   };
   const move = (event) => {
@@ -31,7 +32,7 @@ function Draggable({ control, value, change, colour }) {
     const step = { ArrowLeft: [-0.05, 0], ArrowRight: [0.05, 0], ArrowUp: [0, 0.05], ArrowDown: [0, -0.05] }[event.key];
     if (!step) return;
     event.preventDefault();
-    const k = Math.max(0, held.last ?? 0);
+    const k = held.last ?? 0;
     change(value.map((p, j) => (j === k ? [p[0] + step[0], p[1] + step[1]].map((v) => Math.max(control.low, Math.min(control.high, v))) : p)));
   };
   return html`<div class="drag" tabindex="0" role="application" aria-label="${control.label}: drag a point, or move the first one by arrow keys" onPointerDown=${down} onPointerMove=${move} onPointerUp=${() => (held.current = -1)} onKeyDown=${key}>
@@ -114,7 +115,7 @@ function Formula({ source }) {
 }
 
 /** Values of controls in the address, where they are short; changed ones are worked out at once. */
-export function useLesson(lesson, query, run) {
+export function useLesson(lesson, query, run, own_picture = "") {
   const [own, setOwn] = useState({});
   const running = useRunning();
   const [found, setFound] = useState(null);
@@ -128,13 +129,13 @@ export function useLesson(lesson, query, run) {
     setOwn((before) => ({ ...before, [name]: value }));
     if (kind !== "points" && kind !== "cells") choose({ [name]: value });
   };
-  const key = JSON.stringify([lesson.name, run?.id, values]);
+  const key = JSON.stringify([lesson.name, run?.id, values, own_picture]);
   const timer = useRef();
   useEffect(() => {
     if (lesson.of !== "nothing" && !run) return undefined;
     clearTimeout(timer.current);
     timer.current = setTimeout(() => {
-      const wish = { lesson: lesson.name, values, ...(lesson.of === "nothing" ? {} : { run: run.id }) };
+      const wish = { lesson: lesson.name, values, ...(lesson.of === "nothing" ? {} : { run: run.id, picture: own_picture }) };
       running.begin(work("lesson", wish, running.on), setFound);
     }, 120);
     return () => clearTimeout(timer.current);
@@ -146,7 +147,8 @@ function Chapter({ lesson, query, runs, studio }) {
   const fitting = runs.filter((r) => !r.problem && !r.preparing && FITS[lesson.of](r));
   const id = fitting.some((r) => r.id === query.run) ? query.run : fitting[0]?.id;
   const run = useRun(lesson.of === "nothing" ? "" : id);
-  const { values, set, found, running } = useLesson(lesson, query, run);
+  const mine = usePicture(run?.kind === "images" ? run : null, "lesson");
+  const { values, set, found, running } = useLesson(lesson, query, run, mine.own?.picture ?? "");
   const missing = lesson.of !== "nothing" && !id;
   const command = lesson.command.replace("RUN", run?.here ?? "RUN").replace("DATA", run?.data ?? "DATA");
   return html`<article class="chapter">
@@ -156,8 +158,9 @@ function Chapter({ lesson, query, runs, studio }) {
     ${missing ? html`<${Empty} title="This chapter acts on a run"><p>It needs one of the family diffusion${lesson.of === "plane" ? ", of points in the plane" : ""}. <a href="#/train">Train one</a>.</p><//>` : html`
     <div class="panel">
       <div class="chaptercontrols">${lesson.of !== "nothing" && html`<${RunSelect} runs=${runs} value=${id} fits=${FITS[lesson.of]} />`}
-        ${lesson.controls.map((c, k) => html`<${LessonControl} key=${c.name} control=${c} value=${values[c.name]} change=${set(c.name, c.kind)} run=${run} index=${k} />`)}</div>
-      <${Problem} message=${running.problem} />
+        ${lesson.controls.map((c, k) => html`<${LessonControl} key=${c.name} control=${c} value=${values[c.name]} change=${set(c.name, c.kind)} run=${run} index=${k} />`)}
+        ${run?.kind === "images" && lesson.of !== "plane" && html`<div class="field"><label for="own">Or an image of your own</label><input type="file" id="own" accept="image/*" onChange=${(e) => mine.take(e.target.files[0])} /></div>`}</div>
+      <${Problem} message=${running.problem || mine.running.problem} />
       ${running.busy && !found && html`<${Progress} what="working it out" done=${0} of=${1} />`}
     </div>
     ${found && html`<section class="panel" aria-label="The formula at work" aria-busy=${running.busy}><${Panels} panels=${found.panels} /><${Notes} notes=${found.notes} /></section>`}`}

@@ -55,11 +55,11 @@ export function Chart({ x, series, title, xlabel = "", log = false, height = 220
     };
     const plot = new uPlot(
       {
-        width, height, plugins: [marked], legend: { show: series.length > 1 || series[0]?.name !== "" }, cursor: { y: false },
+        width, height, pxAlign: 0, plugins: [marked], legend: { show: series.length > 1 || series[0]?.name !== "" }, cursor: { y: false },
         scales: { x: { time: false }, y: { distr: steep ? 3 : 1 } },
         axes: [{ ...axis, label: xlabel, labelSize: xlabel ? 20 : 0, labelFont: "12px system-ui" }, { ...axis, size: 56 }],
         series: [{ label: xlabel || "x" }, ...series.map((s, k) => ({
-          label: s.name, stroke: s.colour || colour(s.k ?? k), width: s.width ?? 1.75, dash: s.dash, spanGaps: true,
+          label: s.name, stroke: s.colour || colour(s.k ?? k), width: s.width ?? 1.75, dash: s.dash, spanGaps: true, pxAlign: 0,
           points: { show: s.y.filter((v) => v !== null).length < 12 }, value: (_, v) => (v === null ? "–" : Number(v.toPrecision(4)).toString()),
         }))],
       },

@@ -89,9 +89,9 @@ function Moving({ run, query, studio }) {
       <${Number_} label="How many points" value=${query.n ?? 2000} low=${1} high=${5000} change=${(v) => choose({ n: v })} />
       <${SamplingControls} query=${query} run=${run} studio=${studio} />
       <div class="actions"><button type="submit" class="main">Draw</button>${running.busy && html`<button type="button" onClick=${running.cancel}>Stop</button>`}</div>
+      <${Working} running=${running} />
     </form>
     <div class="results"><${Problem} message=${running.problem} /><${Notes} notes=${running.notes} />
-      <${Working} running=${running} what="beginning" />
       ${frames.length ? html`<section class="panel narrow"><${Film} frames=${frames} scene=${scene} at=${at} setAt=${setAt} playing=${playing} play=${play} />
         <div class="time"><button type="button" class="quiet" aria-label=${playing ? "Stop the film" : "Play the film"} onClick=${() => (at >= frames.length - 1 && setAt(0), play(!playing))}>${playing ? "❚❚" : "▶"}</button>
         <input type="range" min="0" max=${frames.length - 1} step="0.01" value=${at} aria-label="Time" aria-valuetext="t = ${t.toFixed(2)}" onInput=${(e) => (play(false), setAt(Number(e.target.value)))} /><output>t = ${t.toFixed(2)}</output></div></section>
@@ -108,8 +108,8 @@ function LessonPart({ name, run, query, studio }) {
   const controls = lesson.controls.filter((c) => c.kind !== "points");
   return html`<div class="columns">
     <div class="panel controls">${controls.map((c, k) => html`<${LessonControl} key=${c.name} control=${c} value=${values[c.name]} change=${set(c.name, c.kind)} run=${run} index=${k} />`)}
-      <p class="hint">${lesson.words}</p></div>
-    <div class="results"><${Problem} message=${running.problem} /><${Working} running=${running} what=${name === "density" ? "following the flow" : "working it out"} />
+      <p class="hint">${lesson.words}</p><${Working} running=${running} what=${name === "density" ? "following the flow" : "working it out"} /></div>
+    <div class="results"><${Problem} message=${running.problem} />
       ${first && html`<section class="panel narrow"><${PlanePanel} panel=${first} click=${click} />${name === "paths" && html`<p class="hint">Press anywhere to start there.</p>`}<${Panels} panels=${rest} /></section>`}
       <${Code} title="The same in a terminal" text=${lesson.command.replace("RUN", run.here)} /></div></div>`;
 }

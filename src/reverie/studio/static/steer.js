@@ -19,7 +19,7 @@ async function base64(blob) {
 }
 
 /** A picture to work on: sent by the reader, or drawn by the run. */
-function usePicture(run, name) {
+export function usePicture(run, name) {
   const [own, set] = useState(null);
   const running = useRunning();
   const send = (content) => running.begin(work("send", { run: run.id, content }, running.on), set);
@@ -27,10 +27,11 @@ function usePicture(run, name) {
   const draw = (seed, label) => running.begin(work("draw", { run: run.id, n: 1, seed, label, ...(run.options.includes("autoguidance") ? { autoguidance: 1 } : {}) }, {}), (found) => send(found.image.split(",")[1]));
   useEffect(() => {
     set(null);
+    if (!run) return;
     const given = sessionStorage.getItem(name);
     if (given) send(given.slice(given.indexOf(",") + 1));
     sessionStorage.removeItem(name);
-  }, [run.id]);
+  }, [run?.id]);
   return { own, take, draw, running };
 }
 
@@ -41,14 +42,14 @@ function Source({ source, title, run, seed }) {
     <label for=${id}>${title}</label>
     <input type="file" id=${id} accept="image/png,image/jpeg,image/webp,image/bmp,image/gif,image/tiff" onChange=${(e) => take(e.target.files[0])} />
     <p>or <button type="button" class="quiet accent" onClick=${() => draw(seed, "")} disabled=${running.busy}>let the run draw one</button></p>
-    <${Working} running=${running} what="working" /><${Problem} message=${running.problem} />
+    ${running.busy && html`<p>working …</p>`}<${Problem} message=${running.problem} />
   </div>`;
 }
 
 /** The picture with a mask on it, painted by pointer or keys; the mask has a digit for each pixel. */
 function Brush({ image, width, height, mask, change }) {
   const [below, above] = [useRef(), useRef()];
-  const [size, setSize] = useState(Math.max(1, Math.round(width / 7)));
+  const [size, setSize] = useState(Math.max(2, Math.round(width / 5)));
   const [history, setHistory] = useState([]);
   const [cursor, setCursor] = useState([Math.floor(width / 2), Math.floor(height / 2)]);
   const stroke = useRef(null);
@@ -107,9 +108,9 @@ function Brush({ image, width, height, mask, change }) {
     <div class="brush" tabindex="0" role="application" aria-label="Paint what is to be filled; arrow keys move, space paints at row ${cursor[1] + 1}, column ${cursor[0] + 1}"
       onPointerDown=${down} onPointerMove=${move} onPointerUp=${() => (stroke.current = null)} onKeyDown=${key}>
       <canvas ref=${below} width=${width} height=${height}></canvas><canvas ref=${above} width=${width} height=${height}></canvas></div>
-    <p class="hint">Paint over what the model is to draw anew.</p>
-    <${Slider} label="Brush" value=${size} low=${1} high=${Math.max(2, Math.round(width / 2))} step=${1} change=${setSize} />
-    <div class="actions"><button type="button" onClick=${undo} disabled=${!history.length}>Undo</button>
+    <p class="hint">Paint over what the model is to draw anew.</p><div class="brushing">
+    <${Slider} label="Brush" value=${size} low=${1} high=${Math.max(2, Math.round(width / 2))} step=${1} change=${setSize} /></div>
+    <div class="actions brushing"><button type="button" onClick=${undo} disabled=${!history.length}>Undo</button>
       <button type="button" onClick=${() => all(new Uint8Array(width * height))}>Clear</button>
       <button type="button" onClick=${() => all(mask.map((m) => 1 - m))}>Invert</button></div></div>`;
 }
@@ -251,10 +252,10 @@ function Steering({ run, query, studio, mode }) {
         : html`<${SamplingControls} query=${query} run=${run} studio=${studio} few=${true} />`}
       <div class="actions"><button type="submit" class="main" disabled=${needs || running.busy}>${MODES.find(([m]) => m === mode)[1]}</button>
         ${running.busy && html`<button type="button" onClick=${running.cancel}>Stop</button>`}</div>
+      <${Working} running=${running} />
     </form>
     <div class="results">
       <${Problem} message=${running.problem} /><${Notes} notes=${running.notes} />
-      <${Working} running=${running} what="beginning" />
       ${needs && html`<div class="panel quietpanel"><p>Give a picture, or let the run draw one. It is brought to the size of the run's images, ${width} × ${height}.</p></div>`}
       ${mode === "inpaint" && first.own && html`<section class="panel" aria-label="Mask"><${Brush} image=${first.own.image} width=${width} height=${height} mask=${mask} change=${setMask} /></section>`}
       ${mode !== "inpaint" && mode !== "illusion" && first.own && html`<section class="panel"><div class="items"><figure><${Picture} src=${first.own.image} alt="The picture" /><figcaption>the picture</figcaption></figure>
