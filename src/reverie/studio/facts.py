@@ -51,18 +51,10 @@ class Facts:
             if run.id not in {one.id for one in found}:
                 rows.append({**_name(run), "preparing": True, "age": 0.0, **self.trainings.state(run)})
         for run in found:
-            told = self.library.overview(run)
-            training = api.holder(run.path) is not None
-            row = {**told.as_row(), **_name(run), "training": training, **_size(run.path)}
-            previews = self.previews(run)
-            rows.append({**row, "preview": previews[-1] if previews else None, "kind": self._kind(run)})
+            training, previews = api.holder(run.path) is not None, self.previews(run)
+            row = {**self.library.overview(run), **_name(run), "training": training, **_size(run.path)}
+            rows.append({**row, "preview": previews[-1] if previews else None})
         return rows
-
-    def _kind(self, run: Found) -> str | None:
-        try:
-            return api.read_config(run.path).data.kind
-        except UserError:
-            return None
 
     def known(self, key: str) -> Found:
         """Return a run, or one that is being prepared, by its id."""
@@ -80,7 +72,7 @@ class Facts:
             key: spoken(value) if isinstance(value, dict) and "name" in value else value for key, value in config.family
         }
         return {
-            **self.library.overview(run).as_row(), **_name(run), **_size(run.path), **self.trainings.state(run),
+            **self.library.overview(run), **_name(run), **_size(run.path), **self.trainings.state(run),
             "kind": data.kind, "shape": data.shape, "labels": data.labels, "label_counts": data.label_counts,
             "can": sorted(family.can), "options": sorted(family.options), "likelihood": family.likelihood,
             "family": config.family.name, "settings": settings, "training_settings": dict(config.training),

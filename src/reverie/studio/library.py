@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from reverie import api
 from reverie.base.errors import UserError
@@ -39,7 +40,7 @@ class Library:
         self.root = root.resolve()
         if not self.root.is_dir():
             raise UserError(f"there is no folder {root}; give the one that your runs and data are in")
-        self._overviews: dict[Path, tuple[tuple[object, ...], api.Overview]] = {}
+        self._overviews: dict[Path, tuple[tuple[object, ...], dict[str, Any]]] = {}
         self._data: dict[str, Found] = {}
 
     def found(self, path: Path) -> Found:
@@ -72,12 +73,12 @@ class Library:
                 return found
         raise UserError("there is no such run any more; look at the list of runs again")
 
-    def overview(self, run: Found) -> api.Overview:
-        """Return what there is to say of a run, read again only where its files have changed."""
+    def overview(self, run: Found) -> dict[str, Any]:
+        """Return what there is to say of a run, with the shape and kind of its data; read again only where files have changed."""
         seen = tuple(_stamp(run.path / name) for name in ("config.toml", "metrics.jsonl", "model.safetensors", "checkpoints"))
         known = self._overviews.get(run.path)
         if known is None or known[0] != seen:
-            known = self._overviews[run.path] = seen, api.overview(run.path)
+            known = self._overviews[run.path] = seen, {**api.overview(run.path).as_row(), **_of_the_data(run.path)}
         return known[1]
 
     def data(self) -> list[Found]:
@@ -114,6 +115,14 @@ class Library:
                 path = Path(place) / name
                 if path.is_symlink() and not self.holds(path):
                     raise UserError(f"{visible(name)} in {folder.name} is a link that leads out of {self.root}; remove it")
+
+
+def _of_the_data(run: Path) -> dict[str, Any]:
+    try:
+        data = api.read_config(run).data
+    except UserError:
+        return {}
+    return {"kind": data.kind, "shape": data.shape}
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

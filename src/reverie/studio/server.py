@@ -61,7 +61,8 @@ def serve(folder: Path, form: list[Field], *, host: str | None = None, port: int
     studio, token = Studio(folder, form), secrets.token_urlsafe(24)
     opened = listening(host, port)
     bound = opened.getsockname()[1]
-    shown = "127.0.0.1" if host is None else f"[{host}]" if ":" in host else host
+    every = host in ("0.0.0.0", "::")
+    shown = "127.0.0.1" if host is None else socket.gethostname().lower() if every else f"[{host}]" if ":" in host else host
     config = uvicorn.Config(
         guarded(studio.app(), token, bound, host), log_level="warning", access_log=False, limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=1, server_header=False, date_header=False, ws="none",

@@ -23,6 +23,7 @@ LOGS = ".studio"  # the folder that holds what trainings print
 LOG_SHOWN = 4000  # bytes of it, the last ones
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,63}")
 MOST_TEXT = 200
+STOPPED = (None, 0, 128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of what goes on, is done, or was asked to end
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,7 @@ class Trainings:
         code = ours.process.poll() if ours is not None else None
         alive = api.holder(run.path) is not None or (ours is not None and code is None)
         said = _tail(ours.log) if ours is not None else ""
-        failed = next((line for line in reversed(said.splitlines()) if line.startswith("error:")), None) if code == 2 else None
-        return {"training": alive, "said": said, "failed": failed and failed.removeprefix("error:").strip()}
+        return {"training": alive, "said": said, "failed": _failure(said) if code not in STOPPED else None}
 
     def preparing(self) -> list[Found]:
         """Return the trainings that have begun and whose run is not there yet, or never came."""
@@ -151,6 +151,12 @@ def _word(known: Field, value: Any) -> list[str]:
     if len(text) > MOST_TEXT or re.search(r"[/\\~\x00-\x1f]", text) or ".." in text:
         raise UserError(f"{known.name} takes a name with its options, and no path, got {text[:MOST_TEXT]!r}")
     return [f"--{known.name}={text}"]
+
+
+def _failure(said: str) -> str:
+    """Return the sentence by which a training told why it failed, or the last thing that it said."""
+    lines = said.strip().splitlines() or ["it ended without a word"]
+    return next((line.removeprefix("error:").strip() for line in reversed(lines) if line.startswith("error:")), lines[-1])
 
 
 def _tail(log: Path) -> str:

@@ -7,7 +7,7 @@ import { address, choose } from "./state.js";
 import { useRun } from "./run.js";
 import { usePicture } from "./steer.js";
 
-const FITS = { any: () => true, diffusion: (r) => r.family === "diffusion", labels: (r) => r.family === "diffusion", plane: (r) => r.family === "diffusion" && r.kind === "points", nothing: () => true };
+const FITS = { any: () => true, diffusion: (r) => r.family === "diffusion", labels: (r) => r.family === "diffusion", plane: (r) => r.family === "diffusion" && r.kind === "points" && r.shape[0] === 2, nothing: () => true };
 
 function Draggable({ control, value, change, colour }) {
   const scene = { limits: [control.low, control.high], dots: [{ points: value.flat(), colour, size: 6 }] };

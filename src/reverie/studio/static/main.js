@@ -2,7 +2,7 @@
 import { html, render, useEffect, useState } from "./vendor/preact.js";
 import { get } from "./net.js";
 import { Problem } from "./parts.js";
-import { address, useRoute } from "./state.js";
+import { address, route, useRoute } from "./state.js";
 import { Compare } from "./compare.js";
 import { Data } from "./data.js";
 import { Draw } from "./draw.js";
@@ -40,7 +40,8 @@ function App() {
     get("/api/studio").then(setStudio, (e) => setProblem(e.message));
     refresh();
     const look = () => document.hidden || refresh();
-    const timer = setInterval(look, 5000);
+    let ticks = 0; // the list itself is looked at often, elsewhere seldom
+    const timer = setInterval(() => (route().page === "runs" || ++ticks % 6 === 0) && look(), 5000);
     document.addEventListener("visibilitychange", look);
     return () => (clearInterval(timer), document.removeEventListener("visibilitychange", look));
   }, []);

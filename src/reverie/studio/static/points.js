@@ -12,35 +12,34 @@ const SECONDS = 3.5; // that the film of a drawing takes
 
 function Film({ frames, scene, at, setAt, playing, play }) {
   const canvas = useRef();
-  const place = useRef(at);
-  const lately = useRef([]);
+  const now = useRef({});
+  now.current = { frames, scene, at };
+  const show = (place) => canvas.current && now.current.frames.length && paint(canvas.current, now.current.scene(between(now.current.frames, place)));
   useEffect(() => {
-    place.current = at;
-  }, [at]);
+    if (!playing) show(at);
+  });
   useEffect(() => {
-    let request;
+    if (!playing) return undefined;
+    let place = now.current.at;
     let before = performance.now();
-    const draw = (now) => {
-      const last = frames.length - 1;
-      if (playing && last > 0) {
-        place.current = Math.min(last, place.current + ((now - before) / 1000 / SECONDS) * last);
-        lately.current = [...lately.current.slice(-90), now];
-        if (place.current >= last) {
-          play(false);
-          setAt(last);
-        } else setAt(place.current);
-      }
-      before = now;
-      if (canvas.current && frames.length) paint(canvas.current, scene(between(frames, place.current)));
-      if (playing) request = requestAnimationFrame(draw);
-    };
-    request = requestAnimationFrame(draw);
-    const observer = new ResizeObserver(() => canvas.current && frames.length && paint(canvas.current, scene(between(frames, place.current))));
+    let request = requestAnimationFrame(function move(time) {
+      const last = now.current.frames.length - 1;
+      place = Math.min(last, place + (Math.max(0, time - before) / 1000 / SECONDS) * last);
+      before = time;
+      show(place);
+      setAt(place);
+      if (place < last) request = requestAnimationFrame(move);
+      else play(false);
+    });
+    return () => cancelAnimationFrame(request);
+  }, [playing]);
+  useEffect(() => {
+    const again = () => show(now.current.at);
+    const observer = new ResizeObserver(again);
     observer.observe(canvas.current);
-    const again = () => paint(canvas.current, scene(between(frames, place.current)));
     addEventListener("recoloured", again);
-    return () => (cancelAnimationFrame(request), observer.disconnect(), removeEventListener("recoloured", again));
-  }, [frames, frames.length, playing, at, scene]);
+    return () => (observer.disconnect(), removeEventListener("recoloured", again));
+  }, []);
   return html`<figure class="plane"><canvas ref=${canvas} role="img" aria-label="Points on their way from noise to data"></canvas></figure>`;
 }
 
@@ -115,7 +114,7 @@ function LessonPart({ name, run, query, studio }) {
 }
 
 export function Points({ here, studio, runs }) {
-  const fits = (r) => !r.problem && !r.preparing && r.kind === "points";
+  const fits = (r) => !r.problem && !r.preparing && r.kind === "points" && r.shape[0] === 2;
   const usable = runs.filter(fits);
   const id = usable.some((r) => r.id === here.query.run) ? here.query.run : usable[0]?.id;
   const run = useRun(id);
