@@ -122,9 +122,9 @@ def draw(visit: Visit) -> None:
     slider.focus()
     for _ in range(3):
         slider.press("ArrowLeft")
-    assert page.eval_on_selector(".tile canvas", "c => c.toDataURL()") != before
+    page.wait_for_function("before => document.querySelector('.tile canvas').toDataURL() !== before", arg=before)
     visit.checked()
-    page.click("text=Keep")
+    page.click("button:text-is('Keep')")
     page.wait_for_selector(".kept img")
     page.click("text=Nearest training image")
     page.wait_for_selector("text=off by")
@@ -146,8 +146,8 @@ def inpaint(visit: Visit) -> None:
     page.mouse.move(place["x"] + 0.7 * place["width"], place["y"] + 0.6 * place["height"], steps=6)
     page.mouse.up()
     assert visit.painted(".brush canvas:nth-child(2)")
-    page.click("text=Invert")
-    page.click("text=Undo")
+    page.click("button:text-is('Invert')")
+    page.click("button:text-is('Undo')")
     page.click("button[type=submit]")
     page.wait_for_selector("img[alt='Where the results differ']")
     visit.checked()
@@ -160,7 +160,7 @@ def flip_an_illusion(visit: Visit) -> None:
     page.wait_for_selector("text=next: rotate180: 9")
     page.wait_for_timeout(100)
     before = page.eval_on_selector(".turning canvas", "c => c.toDataURL()")
-    page.click("text=Flip")
+    page.click("button:text-is('Flip')")
     page.wait_for_selector("text=next: identity: 6")
     assert page.eval_on_selector(".turning canvas", "c => c.toDataURL()") != before
 
@@ -176,7 +176,7 @@ def move_points(visit: Visit) -> None:
     slider.focus()
     slider.press("Home")
     page.wait_for_function("first => document.querySelector('.plane canvas').toDataURL() !== first", arg=first)
-    page.click("text=Field")
+    page.click(".tabs button:text-is('Field')")
     page.wait_for_selector("text=network and optimum differ")
     assert visit.painted(".plane canvas")
 

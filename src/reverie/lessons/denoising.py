@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.scalar import sqrt
 from reverie.data import Dataset
@@ -121,6 +122,8 @@ def guidance(
     run: Run, data: Dataset, picture: np.ndarray | None, t: float, scale: float, number: int, seed: int
 ) -> dict[str, Any]:
     """Return the estimates with and without the label, their difference, and the sum that guidance makes of them."""
+    if not run.config.data.labels:
+        raise UserError("guidance needs a run that was trained with labels")
     denoiser = run.diffusion.denoiser
     subject = Subject(run, data, picture, number)
     cond = (

@@ -119,10 +119,11 @@ class Library:
 
 def _of_the_data(run: Path) -> dict[str, Any]:
     try:
-        data = api.read_config(run).data
+        config = api.read_config(run)
     except UserError:
         return {}
-    return {"kind": data.kind, "shape": data.shape}
+    able = sorted(config.model_family.can)
+    return {"kind": config.data.kind, "shape": config.data.shape, "classes": len(config.data.labels), "can": able}
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -7,7 +7,7 @@ import { address, choose } from "./state.js";
 import { useRun } from "./run.js";
 import { usePicture } from "./steer.js";
 
-const FITS = { any: () => true, diffusion: (r) => r.family === "diffusion", labels: (r) => r.family === "diffusion", plane: (r) => r.family === "diffusion" && r.kind === "points" && r.shape[0] === 2, nothing: () => true };
+const FITS = { any: () => true, diffusion: (r) => r.can.includes("sampler"), labels: (r) => r.can.includes("guidance") && r.classes > 0, plane: (r) => r.can.includes("sampler") && r.kind === "points" && r.shape[0] === 2, nothing: () => true };
 
 function Draggable({ control, value, change, colour }) {
   const scene = { limits: [control.low, control.high], dots: [{ points: value.flat(), colour, size: 6 }] };
@@ -155,7 +155,7 @@ function Chapter({ lesson, query, runs, studio }) {
     <h1>${lesson.title}</h1>
     <p class="words">${lesson.words}</p>
     <${Formula} source=${lesson.formula} />${lesson.formulas.map((f) => html`<${Formula} source=${f} />`)}
-    ${missing ? html`<${Empty} title="This chapter acts on a run"><p>It needs one of the family diffusion${lesson.of === "plane" ? ", of points in the plane" : ""}. <a href="#/train">Train one</a>.</p><//>` : html`
+    ${missing ? html`<${Empty} title="This chapter acts on a run"><p>It needs one that is drawn by a sampler${{ plane: ", of points in the plane", labels: ", with labels" }[lesson.of] ?? ""}. <a href="#/train">Train one</a>.</p><//>` : html`
     <div class="panel">
       <div class="chaptercontrols">${lesson.of !== "nothing" && html`<${RunSelect} runs=${runs} value=${id} fits=${FITS[lesson.of]} />`}
         ${lesson.controls.map((c, k) => html`<${LessonControl} key=${c.name} control=${c} value=${values[c.name]} change=${set(c.name, c.kind)} run=${run} index=${k} />`)}

@@ -161,7 +161,8 @@ export function Tile({ image, k, row = 0, width, height, alt }) {
     context.clearRect(0, 0, width, height);
     context.drawImage(image, k * width, row * height, width, height, 0, 0, width, height);
   }, [image, k, row, width, height]);
-  return html`<canvas class="pixels" ref=${canvas} width=${width} height=${height} role="img" aria-label=${alt}></canvas>`;
+  const told = alt ? { role: "img", "aria-label": alt } : { "aria-hidden": "true" }; // what holds it says what it is
+  return html`<canvas class="pixels" ref=${canvas} width=${width} height=${height} ...${told}></canvas>`;
 }
 
 /** A picture as the server sent it, enlarged without blur. */

@@ -120,7 +120,7 @@ export function Points({ here, studio, runs }) {
   const run = useRun(id);
   const show = here.query.show || "moving";
   if (!id) return html`<${Empty} title="No run of points yet"><p>Points in the plane show everything at once. <a href="#/train?data=spiral">Train one on the spiral</a>.</p><//>`;
-  const tabs = [["moving", "Moving"], ["field", "Field"], ["density", "Density"], ["paths", "Ways of one point"]].filter(([t]) => t === "moving" || run?.family === "diffusion");
+  const tabs = [["moving", "Moving"], ["field", "Field"], ["density", "Density"], ["paths", "Ways of one point"]].filter(([t]) => t === "moving" || run?.can.includes("sampler"));
   return html`<div class="pagehead"><h1>Points</h1><p class="lead">Noise becomes data, in the open.</p></div>
     <div class="row wide"><${Tabs} label="What is shown" tabs=${tabs} value=${show} change=${(v) => choose({ show: v })} /><${RunSelect} runs=${runs} value=${id} fits=${fits} /></div>
     ${run && (show === "moving" ? html`<${Moving} key=${id} run=${run} query=${{ ...here.query, run: id }} studio=${studio} />` : html`<${LessonPart} key=${show + id} name=${show} run=${run} query=${here.query} studio=${studio} />`)}`;

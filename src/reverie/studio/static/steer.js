@@ -281,7 +281,7 @@ function Views({ view, n, run, selected, select }) {
 }
 
 export function Steer({ here, studio, runs }) {
-  const fits = (r) => !r.problem && !r.preparing && r.kind === "images" && r.family === "diffusion";
+  const fits = (r) => !r.problem && !r.preparing && r.kind === "images" && MODES.some(([m]) => r.can.includes(m));
   const usable = runs.filter(fits);
   const id = usable.some((r) => r.id === here.query.run) ? here.query.run : usable[0]?.id;
   const run = useRun(id);
