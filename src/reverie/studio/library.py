@@ -74,7 +74,7 @@ class Library:
         raise UserError("there is no such run any more; look at the list of runs again")
 
     def overview(self, run: Found) -> dict[str, Any]:
-        """Return what there is to say of a run, with the shape and kind of its data; read again only where files have changed."""
+        """Return what there is to say of a run, with what its data are; read again only where files have changed."""
         seen = tuple(_stamp(run.path / name) for name in ("config.toml", "metrics.jsonl", "model.safetensors", "checkpoints"))
         known = self._overviews.get(run.path)
         if known is None or known[0] != seen:
