@@ -1,10 +1,10 @@
 """What training for the likelihood comes to: bits/dim of held-out images, and nats of points against the truth.
 
     python -m benchmarks.likelihood --data-dir DIR      digits8 for 5 minutes, MNIST for 10, points; three seeds each
-    python -m benchmarks.likelihood --data-dir DIR --only mnist --minutes 30 --seeds 1
+    python -m benchmarks.likelihood --data-dir DIR --only mnist --minutes 30 --seeds 0
 
-A seed is that of the division into training and held-out data, of the first weights and of the noise.  With --steps a busy
-machine gives the same figures.
+A seed is that of the division into training and held-out data, of the first weights and of the noise.  With --steps, or with
+--cpu-seconds of one thread, of which 110 are about a minute of two quiet cores, a busy machine gives the same figures.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 import reverie
+from benchmarks.colour import seconds_a_step
 from benchmarks.measure import machine
 from reverie.base.noise import image_seeds
 from reverie.data import load_data
@@ -85,22 +86,30 @@ def main() -> None:
     asked.add_argument("--only", choices=["digits8", "mnist", "points"])
     asked.add_argument("--minutes", type=float)
     asked.add_argument("--steps", type=int)
-    asked.add_argument("--seeds", type=int, default=3)
+    asked.add_argument("--cpu-seconds", type=float)
+    asked.add_argument("--network", help="as for `reverie train`, where another than the planned one is to be measured")
+    asked.add_argument("--seeds", default="0,1,2")
     asked.add_argument("--out", help="folder to keep runs in; a temporary one if not given")
     given = asked.parse_args()
+    seeds, network = [int(seed) for seed in given.seeds.split(",")], {"network": given.network} if given.network else {}
+    if given.cpu_seconds:
+        torch.set_num_threads(1)
     print(machine(), flush=True)
     with tempfile.TemporaryDirectory() as aside:
         place = Path(given.out or aside)
         for name in ("digits8", "mnist"):
             if given.only not in (None, name) or (name == "mnist" and not given.data_dir):
                 continue
-            length = {"steps": given.steps} if given.steps else {"minutes": given.minutes or MINUTES[name]}
             reading = {"data_dir": given.data_dir} if name == "mnist" else {}
+            length = {"steps": given.steps} if given.steps else {"minutes": given.minutes or MINUTES[name]}
+            if given.cpu_seconds:
+                options = {"purpose": "likelihood", **network, **reading}
+                length = {"steps": round(given.cpu_seconds / seconds_a_step(name, place / "timed", options))}
             print("\n| data | seed | held-out images | bound, bits/dim | without labels |\n|---|---|---|---|---|", flush=True)
-            _with_mean(images(name, seed, place, length, reading) for seed in range(given.seeds))
+            _with_mean(images(name, seed, place, length | network, reading) for seed in seeds)
         if given.only in (None, "points"):
             print("\n| data | seed | fresh points | bound, nats | exact | difference |\n|---|---|---|---|---|---|", flush=True)
-            _with_mean(points(seed, place, {"steps": given.steps} if given.steps else {}) for seed in range(given.seeds))
+            _with_mean(points(seed, place, {"steps": given.steps} if given.steps else {}) for seed in seeds)
 
 
 if __name__ == "__main__":

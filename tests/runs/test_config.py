@@ -52,6 +52,7 @@ FAMILY: dict[str, st.SearchStrategy[Any]] = {
     "weight": st.sampled_from(["uniform", "vlb"]),
     "times": st.sampled_from(["uniform", "logit-normal"]),
     "purpose": st.sampled_from(["pictures", "likelihood"]),
+    "variance": st.sampled_from(["fixed", "learned"]),
     "label_dropout": st.floats(0, 1),
     "autoguidance": st.floats(1, 10),
     "augment": st.lists(

@@ -100,7 +100,11 @@ def test_data_belong_to_a_run_that_goes_on(command, run: Path, photos: Path, tmp
 def test_an_option_that_nothing_uses_is_refused(command, run: Path, photos: Path, tmp_path: Path) -> None:
     for words in (("evaluate", run, *QUICK), ("train", "--resume", run, "--extend", "--steps", 2)):
         code, _, err = command(*words, "--data-dir", photos)
-        assert code == 2 and "--data-dir says where the files of mnist, fashion, hoda are" in err and "give --data PATH" in err
+        assert (
+            code == 2
+            and "--data-dir says where the files of mnist, fashion, hoda, binarized-mnist are" in err
+            and "give --data PATH" in err
+        )
     code, _, err = command("train", photos, "--data-dir", photos, "--out", tmp_path / "new")
     assert code == 2 and "leave it out for" in err and not (tmp_path / "new").exists()
     with pytest.raises(UserError, match="leave it out for spiral"):

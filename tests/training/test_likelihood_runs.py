@@ -158,7 +158,7 @@ def test_a_learned_schedule_has_no_autoguidance(digits: Run) -> None:
     [
         ("digits8", {"target": "eps"}, "the target 'eps' divides by alpha, which a learned schedule may take to 0; train 'v'"),
         ("moons", {"target": "score"}, "the target 'score' divides by alpha, which a learned schedule may take to 0"),
-        ("moons", {"target": "levels"}, "points are real numbers: train 'v'"),
+        ("moons", {"target": "levels"}, "points and codes are real: train 'v'"),
         ("digits8", {"weight": "snr"}, "which --weight snr does not give; leave that out, or give another --schedule"),
         ("digits8", {"loss": "mae"}, "which --loss mae does not give"),
         ("digits8", {"times": "logit-normal"}, "which --times logit-normal does not give"),

@@ -76,7 +76,7 @@ def test_the_linear_filters_loss_is_that_of_the_gaussian_denoiser(spiral_run: Ru
 def test_the_first_map_is_found(spiral_run: Run) -> None:
     def entry(net: nn.Module, *shape: int) -> FirstMap | None:
         model = build_model(spiral_run.config)
-        model.denoiser.net, model.shape = net, shape
+        model.denoiser.net, model.shape, model.model_shape = net, shape, shape
         return first_map(model)
 
     assert entry(UNet(3, 16, 16, (16, 32), stem=2), 3, 16, 16) == FirstMap(16, 12)

@@ -122,7 +122,7 @@ def test_memory_is_counted_as_it_is_taken(network: str) -> None:
 
     class Count(Footprint):
         def __init__(self) -> None:
-            self.steps, self.looks = {}, {}
+            self.steps, self.looks, self.beside = {}, {}, 0
 
         def _peak(self, count: int, work: Any) -> int:
             with _Ledger() as ledger:

@@ -5,12 +5,22 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from reverie.base.errors import UserError
+
+
+class Units(Protocol):
+    """A way from user units and back."""
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return data in these units."""
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Return data in user units."""
 
 
 class Codec(nn.Module, ABC):

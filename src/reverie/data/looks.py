@@ -13,7 +13,8 @@ class Look:
     """What a preview shows, to be set beside the same figures of the data; in model units.
 
     blank, spread and outside: median deviation within a sample, mean variance between samples, and share of values beyond
-    the data's range by a quarter of it; nearest: median distance to the closest training datum; grain: see `grain`.
+    the data's range by a quarter of it; nearest: median distance to the closest training datum, as a share of that one's
+    distance to its own neighbour; grain: see `grain`.
     """
 
     mean: float
@@ -58,13 +59,13 @@ def grain(z: Tensor) -> Tensor:
     return ((rows[..., 1:] - rows[..., :-1]) / 2).square().flatten(1).mean(1)
 
 
-def look_at(z: Tensor, distance: Tensor, low: float, high: float) -> Look:
-    """Return what data or samples look like.  z: (n, ...) in model units; distance: (n,) to the closest training datum."""
+def look_at(z: Tensor, nearness: Tensor, low: float, high: float) -> Look:
+    """Return what data or samples look like.  z: (n, ...) in model units; nearness: (n,), see `Look.nearest`."""
     flat = z.flatten(1)
     margin = (high - low) / 4
     outside = ((flat < low - margin) | (flat > high + margin)).float().mean()
     spread = flat.var(0).mean() if len(flat) > 1 else flat.new_zeros(())
     return Look(
-        float(flat.mean()), float(flat.std(1).median()), float(spread), float(outside), float(distance.median()),
+        float(flat.mean()), float(flat.std(1).median()), float(spread), float(outside), float(nearness.median()),
         float(grain(z.clamp(low, high)).median()),
     )  # fmt: skip

@@ -16,6 +16,7 @@ from reverie.base.section import Section
 from reverie.base.spec import Spec
 from reverie.base.tensors import Form, device_of, forms_of
 from reverie.data import Dataset
+from reverie.data.codec import Units
 from reverie.data.kind import Kind
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.likelihood.flow import LogProb
@@ -56,7 +57,7 @@ class Model(nn.Module, ABC):
     shape: tuple[int, ...]  # of one datum, in user units
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return data in the model's units, in which previews are compared with data.  x: (B, ...) in user units."""
+        """Return data in the model's units.  x: (B, ...) in user units."""
         return x
 
     def decode(self, z: Tensor) -> Tensor:
@@ -72,6 +73,15 @@ class Model(nn.Module, ABC):
     def lossy(self) -> bool:
         """Whether decode(encode(x)) is only about x."""
         return False
+
+    @property
+    def units(self) -> Units:
+        """The units that samples are looked at in: the model's own, or those of images where it draws codes of them."""
+        return self
+
+    def picture(self, z: Tensor) -> Tensor:
+        """Return samples in these units."""
+        return z
 
     @abstractmethod
     def frames(self, wanted: DrawRequest) -> Iterator[Frame]:

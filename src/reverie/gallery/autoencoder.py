@@ -139,8 +139,22 @@ def interpolation(coder: Coder) -> Figure:
     return _rows(rows)
 
 
+def _lost_by_components(known: Tensor, new: Tensor) -> Tensor:
+    """Return the mean squared error of new data by 1, 2, ... principal components of others: (k,).  known, new: (N, D)."""
+    if len(known) < 2 or not len(new):
+        return torch.empty(0)
+    mean = known.mean(0)
+    axes = torch.linalg.svd(known - mean, full_matrices=False).Vh
+    explained = ((new - mean) @ axes.T).square().sum(0).cumsum(0)
+    left: Tensor = (new - mean).square().sum() - explained
+    return left.clamp_min(0) / new.numel()
+
+
 def spectrum(coder: Coder) -> Figure:
-    """Draw what the best linear map of k numbers loses, sum over j > k of s_j² (Eckart and Young 1936), and this one."""
+    """Draw what the best linear map of k numbers loses, sum over j > k of s_j² (Eckart and Young 1936), and this one.
+
+    Of as many numbers as images it loses nothing of these, so beside it is what that of half the images loses of the others.
+    """
     x = coder.x.flatten(1).double().cpu()
     values = torch.linalg.svdvals(x - x.mean(0))
     left = (values**2).flip(0).cumsum(0).flip(0) / x.numel()
@@ -150,9 +164,12 @@ def spectrum(coder: Coder) -> Figure:
     one, two = made.subplots(1, 2)
     one.semilogy(np.arange(1, len(values) + 1), values.clamp_min(1e-12).numpy(), color=ACCENT)
     one.set(xlabel="k", ylabel="singular value", title=f"the spectrum of {len(x):,} images")
-    two.loglog(np.arange(1, len(left)), left[1:].clamp_min(1e-12).numpy(), color=ACCENT, label="best linear map of k numbers")
+    two.loglog(np.arange(1, len(left)), left[1:].numpy(), color=ACCENT, label="best linear map of k numbers")
+    new = _lost_by_components(x[::2], x[1::2])
+    two.loglog(np.arange(1, len(new) + 1), new.numpy(), "--", color=ACCENT, label="the same, of images it was not made for")
     two.plot([numbers], [error], "o", color=WARM, label=f"this autoencoder, {numbers:,} numbers")
-    two.set(xlabel="numbers of a code", ylabel="mean squared error", title="what is lost")
+    least = min(error, float(new.min()) if len(new) else error) / 10
+    two.set(xlabel="numbers of a code", ylabel="mean squared error", title="what is lost", ylim=(max(least, 1e-12), None))
     two.legend(fontsize=8, frameon=False)
     for axes in (one, two):
         axes.spines[["top", "right"]].set_visible(False)

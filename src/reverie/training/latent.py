@@ -17,6 +17,7 @@ from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.families.model import FamilyPlan, Model
 from reverie.families.vae.settings import AutoencoderSettings
+from reverie.nets.efficientnet import available
 from reverie.runs.config import Config
 from reverie.runs.folder import check_run, read_metrics
 from reverie.runs.run import Run, load
@@ -24,10 +25,11 @@ from reverie.training.claim import CODEC_FOLDER
 
 LEAST_SIDE = 96  # pixels of the longer side, from which a latent space is chosen
 SHARE = 1 / 3  # of the time, or of the steps, that the autoencoder is trained for
-SMALLEST_MAP = 8  # places along the shorter side of a map of codes
+SMALLEST_MAP = 16  # places along the shorter side of a map of codes: of 8, patches show at their edges
 WIDTH, BLOCKS, BATCH, RATE = 64, 2, 16, 1e-3
 # Of an autoencoder that takes errors of a deviation s as noise, 2 s² for s of 2.5 of 255 levels, in units from -1 to 1.
 KL = 8e-4
+PERCEPTUAL = 0.03  # about a half of the loss of photos; more costs pixels, less leaves a grain (docs/latent.md)
 
 
 def patch_for(shape: tuple[int, ...]) -> int | None:
@@ -47,7 +49,7 @@ def autoencoder_for(shape: tuple[int, ...]) -> AutoencoderSettings:
         )
     return AutoencoderSettings(
         layers="map", latent=max(1, min(2 * patch, shape[0] * patch**2 // 2)), patch=patch, widths=(WIDTH,), blocks=BLOCKS,
-        kl=KL, codec={"name": "pixels"},
+        kl=KL, perceptual=PERCEPTUAL if available() else 0.0, codec={"name": "pixels"},
     )  # fmt: skip
 
 

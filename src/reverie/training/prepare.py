@@ -39,7 +39,7 @@ from reverie.training.wishes import Wishes
 
 READING = ("points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress")
 FAMILY_OPTIONS = {key for family in FAMILIES.values() for key in family.wishes}
-NO_OPTIONS = ("data", "out", "path", "options", "given")  # parameters that are not options of a training
+NO_OPTIONS = ("data", "out", "path", "options", "given", "dataset")  # parameters that are not options of a training
 
 
 def check_options(given: Iterable[str]) -> None:

@@ -18,7 +18,19 @@ from reverie.base.noise import image_seeds
 from reverie.data import Dataset, LazyImages, at_once, evaluated_at_once
 from reverie.data.kind import Kind
 from reverie.data.looks import Look, look_at
-from reverie.draw.picture import CLOUDS, contact_sheet, dots, figure, headed, plane, save, to_bytes, window, write_film
+from reverie.draw.picture import (
+    CLOUDS,
+    channels_last,
+    contact_sheet,
+    dots,
+    figure,
+    headed,
+    plane,
+    save,
+    to_bytes,
+    window,
+    write_film,
+)
 from reverie.families.model import DrawRequest
 from reverie.runs.run import Options, Run
 
@@ -26,6 +38,7 @@ FOLDER, FILM, LABELS = "previews", "film.gif", "labels.png"
 DRAWN: dict[Kind, int] = {"points": 1000, "images": 32}  # data of a preview
 SHOWN, STEPS = 12, 12  # images on the sheet, and sampling steps
 BLOCK, MOST_LAZY = 4096, 4096  # data looked through at a time; and in all where they must be read from files
+SAME = 1 / 510  # of the data's range: what is closer is the same datum again, and no neighbour
 REFERENCE = 256  # data that previews are compared with: held-out ones, and training data where those are fewer
 LABEL_ROWS, LABEL_COLUMNS = 20, 8
 
@@ -40,12 +53,12 @@ def quickly(run: Run) -> Options:
 
 
 def draw(run: Run, n: int) -> Tensor:
-    """Return n samples in model units, (n, ...): always the same seeds."""
+    """Return n samples as they are looked at, (n, ...): always the same seeds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ReverieWarning)  # it was said when the training was prepared
         for frame in run.frames(n, **quickly(run)):
             last = frame
-    return last.x0
+    return run.model.picture(last.x0)
 
 
 def _sheet(path: Path) -> np.ndarray | None:
@@ -62,26 +75,27 @@ class Previews:
 
     def __init__(self, run: Run, raw: Run, train: Dataset, held_out: Dataset) -> None:
         self.run, self.raw, self.train = run, raw, train
-        self.codes: list[Tensor] = []
         most = at_once(train.shape, REFERENCE)
         self.held = self._encode(held_out, torch.arange(min(most, len(held_out))))
         few = min(most - len(self.held), len(train))
         self.reference = torch.cat([self.held, self._encode(train, torch.arange(few))]) if few > 0 else self.held
         self.low, self.high = float(self.held.min()), float(self.held.max())
-        self.truth = look_at(self.held, nearest(self.held, self._blocks())[0], self.low, self.high)
+        self.truth = look_at(self.held, self._nearness(self.held)[0], self.low, self.high)
 
     def _encode(self, data: Dataset, index: Tensor) -> Tensor:
-        device = self.run.model.device
-        return self.run.model.encode(data.batch(index)[0].to(device))
+        model = self.run.model
+        return model.units.encode(data.batch(index)[0].to(model.device))
+
+    def _nearness(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return how far the closest training datum is, by how far that one's own neighbour is; its number; the distance.
+
+        (n,) each.  Plain data have close neighbours and odd ones far, so a sky near another sky is no copy of it.
+        """
+        distance, index = nearest(z, self._blocks())
+        around, _ = nearest(self._encode(self.train, index.cpu()), self._blocks(), beyond=SAME * (self.high - self.low))
+        return torch.where(around.isinf(), distance, distance / around), index, distance
 
     def _blocks(self) -> Iterator[Tensor]:
-        if self.run.model.lossy:  # by a network, which has better to do than to code the same images again and again
-            self.codes = self.codes or list(self._encoded())
-            yield from self.codes
-        else:
-            yield from self._encoded()
-
-    def _encoded(self) -> Iterator[Tensor]:
         count = min(len(self.train), MOST_LAZY) if isinstance(self.train.x, LazyImages) else len(self.train)
         for part in torch.arange(count).split(at_once(self.train.shape, BLOCK)):
             yield self._encode(self.train, part)
@@ -90,17 +104,17 @@ class Previews:
         """Draw the sheet of step i; return what it looks like and its energy distance to data."""
         z = draw(self.run, evaluated_at_once(self.train.shape, DRAWN[self.train.kind]))
         raw = draw(self.raw, min(SHOWN, len(z)) if self.train.kind == "images" else len(z))
-        distance, index = nearest(z, self._blocks())
+        ratio, index, distance = self._nearness(z)
         path = own_file(self.run.path, f"{FOLDER}/step-{i:07d}.png")
         if self.train.kind == "images":
             self._sheet(path, z[:SHOWN], raw, index[:SHOWN], distance[:SHOWN])
         else:
             self._clouds(path, z, raw)
-        return look_at(z, distance, self.low, self.high), energy_distance(z, self.reference)
+        return look_at(z, ratio, self.low, self.high), energy_distance(z, self.reference)
 
     def _sheet(self, path: Path, z: Tensor, raw: Tensor, index: Tensor, distance: Tensor) -> None:
         closest = self._encode(self.train, index.cpu())
-        rows = [self.run.decode(part) for part in (z, raw, closest)]
+        rows = [channels_last(self.run.model.units.decode(part).float().cpu().numpy()) for part in (z, raw, closest)]
         titles = [["average"] * len(z), ["raw"] * len(z), [f"train {d:.2f}" for d in distance.tolist()]]
         sheet = contact_sheet(to_bytes(np.concatenate(rows)), [t for row in titles for t in row], columns=len(z))
         with atomic(path) as aside:

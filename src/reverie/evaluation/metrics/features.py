@@ -20,7 +20,8 @@ from reverie.base.errors import ReverieWarning, UserError, pick
 from reverie.base.progress import Tell, silent
 from reverie.data import Dataset
 from reverie.data.download import cache_folder
-from reverie.evaluation.metrics import classifier, efficientnet
+from reverie.evaluation.metrics import classifier
+from reverie.nets import efficientnet
 
 MOST_NUMBERS = 256  # of an image, as raw pixels
 BATCH = 500

