@@ -76,7 +76,9 @@ class Studio:
             Route("/api/data", _answered(self._data)),
             Route("/api/work/{verb}", _answered(self._work), methods=["POST"]),
         ]
-        return Starlette(routes=routes, lifespan=self._running)
+        app = Starlette(routes=routes, lifespan=self._running)
+        app.router.redirect_slashes = False
+        return app
 
     @asynccontextmanager
     async def _running(self, _: object) -> AsyncIterator[None]:
