@@ -132,12 +132,17 @@ class Lane:
             raise Busy("the studio has much to do; try again in a few seconds")
         job.send("queued", {"before": len(self._jobs)})
         self._jobs.append(job)
-        done = asyncio.wrap_future(self._pool.submit(job.run))
-        done.add_done_callback(lambda _: self._jobs.remove(job))
+        self._pool.submit(self._do, job)
+
+    def _do(self, job: Job) -> None:
+        try:
+            job.run()
+        finally:
+            self._jobs.remove(job)
 
     def close(self) -> None:
         """Cancel everything."""
-        for job in self._jobs:
+        for job in list(self._jobs):
             job.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
