@@ -17,11 +17,12 @@ from reverie.diffusion.denoiser import Denoiser, Given
 from reverie.diffusion.oracle import DatasetDenoiser
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, start, trajectory
 from reverie.lessons.lesson import Control, Lesson
-from reverie.lessons.show import dots, plane, rms, says
+from reverie.lessons.show import dots, plane, planes, rms, says
 from reverie.runs.run import Run
 
 SIDE, FINE, KNOWN = 22, 40, 4000  # arrows and cells along an edge, and data that the optimal denoiser knows
-WHOSE = ("network", "optimum", "difference")
+BOTH = "network and optimum"
+CLOUD = 600  # noised data that are shown below the arrows
 EDGE = 1.15
 
 
@@ -75,31 +76,25 @@ def _each(denoiser: Denoiser, x: Tensor, t: float, kind: str) -> Tensor:
 def field(
     run: Run, data: Dataset, picture: np.ndarray | None, t: float, arrows: str, whose: str, label: str, seed: int
 ) -> dict[str, Any]:
-    """Return arrows on a grid, of the network, of the optimal denoiser of the data, or of their difference."""
+    """Return arrows on a grid, of the network beside those of the optimal denoiser of the data, or their difference."""
     check_plane(run)
     t = max(t, run.diffusion.denoiser.schedule.t_min)
     edge, places = _places(run, data, t, SIDE)
     ours, best = (_each(d, places, t, arrows) for d in (_conditioned(run, label), _optimum(run, data, label)))
-    vectors = {"network": ours, "optimum": best, "difference": ours - best}[whose]
-    scale = 2 * EDGE / SIDE * float(places.abs().max()) / max(float(torch.quantile(vectors.norm(dim=1), 0.9)), 1e-6)
-    eps = Noise(image_seeds(seed, 600)).like(torch.empty(600, 2, device=places.device))
+    scale = 2 * EDGE / SIDE * float(places.abs().max()) / max(float(torch.quantile(best.norm(dim=1), 0.9)), 1e-6)
     alpha, sigma = (float(c) for c in run.diffusion.denoiser.schedule(t))
-    x0 = run.model.encode(data.batch(spread(len(data), 600))[0].to(places.device))
-    cloud = run.decode(alpha * x0 + sigma * eps[: len(x0)])
-    origin = run.decode(torch.zeros(1, 2, device=places.device))
-    tips = run.decode(vectors * scale * 0.9) - origin
-    layer = {
-        "from": run.decode(places).ravel().round(4),
-        "by": tips.ravel().round(4),
-        "colour": 1 if whose == "optimum" else 0,
-    }
+    x0 = run.model.encode(data.batch(spread(len(data), CLOUD))[0].to(places.device))
+    cloud = dots(run.decode(alpha * x0 + sigma * Noise(image_seeds(seed, len(x0))).like(x0)), 7, alpha=0.4)
+    origin, begin = run.decode(torch.zeros(1, 2, device=places.device)), run.decode(places).ravel().round(4)
+    shown = {"network": ours, "optimum": best} if whose == BOTH else {"difference": ours - best}
+    panels = []
+    for k, (name, vectors) in enumerate(shown.items()):
+        tips = (run.decode(vectors * scale * 0.9) - origin).ravel().round(4)
+        layer = {"from": begin, "by": tips, "colour": k}
+        panels.append(plane(f"{arrows} of the {name}, t = {t:.2f}", (-edge, edge), dots=[cloud], arrows=[layer]))
     off = rms(ours - best) / max(rms(best), 1e-9)
-    return {
-        "panels": [
-            plane(f"{arrows} of the {whose}, t = {t:.2f}", (-edge, edge), dots=[dots(cloud, 7, alpha=0.4)], arrows=[layer]),
-            says(f"network and optimum differ by {off:.1%} of the optimum's length, over the grid"),
-        ]
-    }
+    said = says(f"network and optimum differ by {off:.1%} of the optimum's length, over the grid")
+    return {"panels": [planes(panels), said]}
 
 
 def density(run: Run, data: Dataset, picture: np.ndarray | None, label: str) -> dict[str, Any]:
@@ -181,7 +176,7 @@ LESSONS = {
         (
             Control("t", "Time t", 0.4, low=0.0, high=1.0),
             Control("arrows", "Arrows", "score", "choice", choices=("score", "velocity", "way to x0")),
-            Control("whose", "Of the", "network", "choice", choices=WHOSE),
+            Control("whose", "Of the", BOTH, "choice", choices=(BOTH, "difference")),
             _LABEL,
             Control("seed", "Seed", 0, "whole", 0, 999, 1),
         ),

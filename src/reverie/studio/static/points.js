@@ -109,7 +109,7 @@ function LessonPart({ name, run, query, studio }) {
     <div class="panel controls">${controls.map((c, k) => html`<${LessonControl} key=${c.name} control=${c} value=${values[c.name]} change=${set(c.name, c.kind)} run=${run} index=${k} />`)}
       <p class="hint">${lesson.words}</p><${Working} running=${running} what=${name === "density" ? "following the flow" : "working it out"} /></div>
     <div class="results"><${Problem} message=${running.problem} />
-      ${first && html`<section class="panel narrow"><${PlanePanel} panel=${first} click=${click} />${name === "paths" && html`<p class="hint">Press anywhere to start there.</p>`}<${Panels} panels=${rest} /></section>`}
+      ${first && html`<section class="panel ${first.kind === "plane" ? "narrow" : ""}">${first.kind === "plane" ? html`<${PlanePanel} panel=${first} click=${click} />` : html`<${Panels} panels=${[first]} />`}${name === "paths" && html`<p class="hint">Press anywhere to start there.</p>`}<${Panels} panels=${rest} /></section>`}
       <${Code} title="The same in a terminal" text=${lesson.command.replace("RUN", run.here)} /></div></div>`;
 }
 
