@@ -95,7 +95,7 @@ def step(
 @torch.no_grad()
 def samplers(run: Run, data: Dataset, picture: np.ndarray | None, steps: int, seed: int, **chosen: str) -> dict[str, Any]:
     """Return what several samplers make of the same noise in as many steps."""
-    panels, ways = [], []
+    sheets, ways = [], []
     for name in dict.fromkeys(chosen.values()):
         options: Any = {"sampler": name, "steps": steps, "seed": seed, "autoguidance": 1.0}
         options |= {"label": "all"} if run.config.data.labels else {}
@@ -105,16 +105,19 @@ def samplers(run: Run, data: Dataset, picture: np.ndarray | None, steps: int, se
             if frame.i * MOMENTS >= len(kept) * frame.of or frame.i == frame.of - 1:
                 kept.append((frame.t, run.decode(frame.x if frame.i < frame.of - 1 else frame.x0)))
         if run.kind == "images":
-            rows = [np.concatenate(list(to_bytes(x)), axis=1) for _, x in kept]
-            panels.append(
-                images("", [(f"{name}: t = {kept[0][0]:.2f} down to {kept[-1][0]:.2f}", np.concatenate(rows))], large=True)
-            )
+            rows = [np.concatenate([_framed(image) for image in to_bytes(x)], axis=1) for _, x in kept]
+            sheets.append((f"{name}: from t = {kept[0][0]:.2f} down to {kept[-1][0]:.2f}", np.concatenate(rows)))
         else:
             ways.append((name, kept[-1][1]))
-    if ways:
-        edge = float(np.quantile(np.abs(np.concatenate([x for _, x in ways])), 0.995)) * 1.1
-        panels.append(planes([plane(name, (-edge, edge), dots=[dots(x)]) for name, x in ways]))
-    return {"panels": panels}
+    if sheets:
+        return {"panels": [images("", sheets, large=True)]}
+    edge = float(np.quantile(np.abs(np.concatenate([x for _, x in ways])), 0.995)) * 1.1
+    return {"panels": [planes([plane(name, (-edge, edge), dots=[dots(x)]) for name, x in ways])]}
+
+
+def _framed(image: np.ndarray) -> np.ndarray:
+    """Return an image with a white line around it."""
+    return np.pad(image, ((1, 0), (1, 0), *[(0, 0)] * (image.ndim - 2)), constant_values=255)
 
 
 @torch.no_grad()
@@ -156,7 +159,9 @@ def bound(run: Run, data: Dataset, picture: np.ndarray | None, steps: int, numbe
     x, labels = data.batch((torch.arange(count) + number) % len(data))
     cond = labels.to(model.device) if labels is not None else None
     grid = GRIDS["uniform"]()(model.denoiser.schedule, steps + 1)
-    found = model.bound(x.to(model.device), cond, image_seeds(seed, count), grid)
+    x, seeds = x.to(model.device), image_seeds(seed, count)
+    end = model.best_end(x, cond, seeds)  # below it a network adds more than decoding takes away
+    found = model.bound(x, cond, seeds, grid, end=end)
     means = {name: float(part.mean()) for name, part in found.parts().items()}
     each = found.denoising.mean(0).tolist()
     whole, bits = sum(means.values()), float(found.bits.mean())
@@ -165,7 +170,7 @@ def bound(run: Run, data: Dataset, picture: np.ndarray | None, steps: int, numbe
         "panels": [
             bars(f"what {count} data cost at most, in nats", means.items(), "nats"),
             curves("each step of the chain, from noise to data", np.arange(1, len(each) + 1), [("KL of a step", each)], "step"),
-            says(f"together {whole:,.1f} nats: {told}"),
+            says(f"together {whole:,.1f} nats: {told}", f"the chain ends at t = {end:.3f}, where the levels are read off"),
         ]
     }
 

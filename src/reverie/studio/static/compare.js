@@ -21,7 +21,7 @@ function Seeds({ runs, seed }) {
   };
   return html`<section class="panel"><div class="row wide"><h2>The same seeds</h2><div class="actions"><${Number_} label="Seed" value=${seed} low=${0} change=${(v) => choose({ seed: v })} />
     <button type="button" class="main" onClick=${draw} disabled=${running.busy}>Draw</button></div></div>
-    <${Working} running=${running} what="beginning" /><${Problem} message=${running.problem} />
+    ${running.busy && html`<${Working} running=${running} />`}<${Problem} message=${running.problem} />
     <div class="sides">${runs.map((run) => drawn[run.id] && html`<div><h3>${run.name}</h3>${run.kind === "images"
       ? html`<div class="tiles" style=${{ gridTemplateColumns: "repeat(4, 1fr)" }}>${Array.from({ length: 16 }, (_, k) => html`<span class="tile"><${Tile} image=${drawn[run.id]} k=${k} width=${run.shape[2]} height=${run.shape[1]} alt="${run.name}, image ${k}" /></span>`)}</div>`
       : html`<${Plane} title="" scene=${{ limits: limitsOf(drawn[run.id]), dots: [{ points: drawn[run.id] }] }} />`}</div>`)}</div></section>`;
@@ -50,7 +50,7 @@ export function Compare({ here }) {
     <div class="charts"><${Chart} title="Held-out figure" x=${steps} series=${series} xlabel="step" /></div>
     <${Seeds} runs=${runs} seed=${Number(here.query.seed ?? 0)} />
     <section class="panel"><div class="row wide"><h2>Measured</h2><button type="button" class="main" onClick=${measure} disabled=${running.busy}>Measure, 256 samples each</button></div>
-      <${Working} running=${running} what="beginning" /><${Problem} message=${running.problem} /><${Notes} notes=${running.notes} />
+      ${running.busy && html`<${Working} running=${running} />`}<${Problem} message=${running.problem} /><${Notes} notes=${running.notes} />
       ${figures && html`<ul class="notes">${figures.verdict.map((v) => html`<li>${v}</li>`)}</ul>
         <div class="tablewrap" tabindex="0" role="region" aria-label="Figures"><table><thead><tr><th scope="col">Figure</th>${figures.names.map((n) => html`<th scope="col">${n}</th>`)}</tr></thead>
         <tbody>${figures.rows.map(([title, cells]) => html`<tr><th scope="row">${title}</th>${cells.map((c) => html`<td class="number">${c}</td>`)}</tr>`)}</tbody></table></div>

@@ -35,7 +35,7 @@ export function Data({ here }) {
     <div class="pagehead"><h1>Data</h1><p class="lead">What is there before anything is trained: sizes, classes, and what is broken.</p></div>
     <div class="panel narrow">
       ${data && html`<${Select} label="Data" value=${chosen} change=${look} options=${[["", "choose"], ...data.found.map((d) => [d.id, `${d.name} (in this folder)`]), ...data.named.map((d) => [d.name, d.name])]} hint=${data.named.find((d) => d.name === chosen)?.about} />`}
-      <${Working} running=${running} what="reading" />
+      ${running.busy && html`<${Working} running=${running} what="reading" />`}
       <${Problem} message=${running.problem} /><${Notes} notes=${running.notes} />
     </div>
     ${facts && html`<div class="split">

@@ -196,7 +196,7 @@ function Inspector({ result, k, width, height, frame, again }) {
         <button type="button" onClick=${() => again({ seed: Number(wish.seed) + 1 })}>Next seed</button>
         <a class="button" href="#/steer?run=${wish.run}" onClick=${() => sessionStorage.setItem("picture", cut())}>Steer this</a>
       </div>
-      <${Working} running=${running} what="working" />
+      ${running.busy && html`<${Working} running=${running} what="working" />`}
       <${Problem} message=${running.problem} />
     </div></section>`;
 }
