@@ -18,6 +18,7 @@ from reverie.lessons.lesson import Panel
 from reverie.runs.run import Run
 
 CLOUD = 1200  # points of a cloud that are shown
+FAR = 2.6  # standard deviations of noise that a plane shows
 LOW, MIDDLE, HIGH = np.array([42, 102, 211.0]), np.array([255, 255, 255.0]), np.array([217, 99, 58.0])
 
 
@@ -91,7 +92,8 @@ class Subject:
             self.x0 = run.model.encode(x.to(run.model.device))
         self.limits = (-3.2, 3.2)
         if not self.images:
-            self.limits = window(np.concatenate([self.user(self.x0)[:, :2], 1.2 * self.user(torch.randn_like(self.x0))[:, :2]]))
+            far = FAR * torch.ones_like(self.x0[:1])  # how far noise reaches
+            self.limits = window(np.concatenate([self.user(x)[:, :2] for x in (self.x0, far, -far)]))
 
     def user(self, z: Tensor) -> np.ndarray:
         """Return model units as users know them."""
