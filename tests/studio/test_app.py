@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import reverie
 from reverie import api
 from reverie.runs.run import Run
 from reverie.studio.app import WORK, Studio
@@ -138,6 +139,54 @@ def test_inpainting_keeps_what_was_not_painted(app: Guard, digits_run: Run) -> N
     assert not pixels(found["spread"])[:, :4].any() and pixels(found["spread"])[:, 4:].any()
     short = ask(app, "/api/work/inpaint", {**wish, "mask": "01"}).events()[-1]
     assert short[0] == "failed" and "paint it again" in short[1]["message"]
+
+
+def sent(app: Guard, image: np.ndarray) -> str:
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "png")
+    return str(
+        done(ask(app, "/api/work/send", {"run": DIGITS, "content": base64.b64encode(buffer.getvalue()).decode()}))["picture"]
+    )
+
+
+def test_steering_is_what_the_verbs_give(app: Guard, digits_run: Run) -> None:
+    few: Any = {"steps": 3, "seed": 2}
+    a, b = (np.asarray(image) for image in digits_run.sample(2, steps=4).images)
+    first, second = sent(app, a), sent(app, b)
+    found = done(ask(app, "/api/work/edit", {"run": DIGITS, "picture": first, "strength": 0.5, "n": 2, "label": "3", **few}))
+    expected = reverie.edit(digits_run, a, 0.5, 2, label="3", **few).x[0]
+    assert np.abs(pixels(found["image"]) / 255 - np.concatenate(list(expected), 1)).max() < 0.003
+    wish = {"run": DIGITS, "picture": first, "task": "upscale:factor=2", "n": 1, **few}
+    found = done(ask(app, "/api/work/restore", wish))
+    assert found["figures"]["psnr"] > 5 and pixels(found["given"]).shape == (4, 4)
+    way = pixels(
+        done(ask(app, "/api/work/interpolate", {"run": DIGITS, "begin": first, "end": second, "frames": 4, "steps": 20}))[
+            "image"
+        ]
+    )
+    assert np.abs(way[:, :8].astype(int) - a).mean() < 25 and np.abs(way[:, 24:].astype(int) - b).mean() < 25
+    wish = {"run": DIGITS, "views": ["identity", "rotate180"], "labels": ["6", "9"], "n": 1, **few}
+    views = done(ask(app, "/api/work/illusion", wish))["views"]
+    upright, turned = (pixels(view["image"]) for view in views)
+    assert np.array_equal(turned, upright[::-1, ::-1]) and [view["turn"] for view in views] == [0, 180]
+    assert np.array_equal(upright.ravel()[views[1]["source"]].reshape(8, 8), turned)
+
+
+def test_a_film_is_a_file_that_can_be_played(app: Guard) -> None:
+    found = done(ask(app, "/api/work/film", {"run": DIGITS, "n": 1, "first": 3, "steps": 3, "form": "gif"}))
+    content = base64.b64decode(found["file"].split(",")[1])
+    assert found["file"].startswith("data:image/gif;base64,") and Image.open(io.BytesIO(content)).n_frames > 2  # type: ignore[attr-defined]
+
+
+def test_a_run_that_is_not_trained_now_is_watched_once(app: Guard) -> None:
+    (event,) = ask(app, f"/api/runs/{DIGITS}/watch").events()
+    assert event[0] == "run" and event[1]["id"] == DIGITS and not event[1]["training"]
+
+
+@pytest.mark.slow
+def test_runs_are_measured_side_by_side(app: Guard) -> None:
+    found = done(ask(app, "/api/work/evaluate", {"runs": [PATTERNS, DIGITS], "n": 64}))
+    assert len(found["runs"]) == 2 and found["names"] and found["verdict"]
 
 
 @pytest.mark.parametrize("key", BAD_IDS)

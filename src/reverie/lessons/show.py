@@ -71,7 +71,8 @@ def dots(x: Tensor | np.ndarray, colour: int = 0, **how: Any) -> dict[str, Any]:
 def heat(values: np.ndarray, most: float | None = None) -> np.ndarray:
     """Return numbers as colours: blue below 0, white at 0, orange above.  values: (H, W) -> (H, W, 3) uint8."""
     share = (values / max(most or float(np.abs(values).max()), 1e-12)).clip(-1, 1)[..., None]
-    return np.where(share < 0, MIDDLE - share * (LOW - MIDDLE), MIDDLE + share * (HIGH - MIDDLE)).round().astype(np.uint8)
+    colours = np.where(share < 0, MIDDLE - share * (LOW - MIDDLE), MIDDLE + share * (HIGH - MIDDLE))
+    return np.asarray(colours.round(), np.uint8)
 
 
 class Subject:
