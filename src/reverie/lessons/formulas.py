@@ -54,7 +54,7 @@ def embedding(position: int, offset: int, dim: int) -> dict[str, Any]:
     panels = []
     for i in range(dim):
         a, b = (np.array([[float(p[2 * i + 1]), float(p[2 * i])]]) for p in (here, there))
-        ways = [{"points": circle.ravel().round(4), "colour": 7, "width": 1}]
+        ways: list[dict[str, Any]] = [{"points": circle.ravel().round(4), "colour": 7, "width": 1}]
         ways += [{"points": np.concatenate([[[0.0, 0.0]], end]).ravel(), "colour": k} for k, end in enumerate((a, b))]
         panels.append(
             plane(

@@ -141,7 +141,8 @@ def paths(
     grid = GRIDS["uniform"]()(denoiser.schedule, steps)
     alpha, sigma = (float(c) for c in denoiser.schedule(float(grid[0])))
     size = (alpha**2 + sigma**2) ** 0.5
-    ways, lines = [], []
+    ways: list[dict[str, Any]] = []
+    lines = []
     for k, name in enumerate(names):
         sampler = build(SAMPLERS, name, "sampler")
         unit = begin / size
