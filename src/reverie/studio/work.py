@@ -150,7 +150,7 @@ class Lane:
 class Stream:
     """The answer that streams the events of a channel; when the client goes away, `left` is called."""
 
-    def __init__(self, channel: Channel, left: Callable[[], None]) -> None:
+    def __init__(self, channel: Channel, left: Callable[[], object]) -> None:
         self.channel, self.left = channel, left
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
