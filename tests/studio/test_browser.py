@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from reverie.studio.library import identity
 from tests.conftest import TINY
-from tests.studio.conftest import DIGITS, PATTERNS
+from tests.studio.conftest import DIGITS, HTML, PATTERNS
 from tests.studio.served import CHROMIUM, Served, served
 
 if TYPE_CHECKING:
@@ -239,6 +240,9 @@ def test_every_page_in_both_colours_and_on_a_phone(folder: Path) -> None:
             "data?data=digits8",
             f"compare?runs={DIGITS},{PATTERNS}",
         )  # fmt: skip
+        visit.go(f"data?data={identity('photos')}")
+        page.wait_for_selector(f"text={HTML}")  # as text
+        assert page.locator("img[src='x']").count() == 0 and page.locator("text=<b>broken<b>.png").count() == 1
         for dark in (False, True):
             if dark:
                 page.click("button.theme")
