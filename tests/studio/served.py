@@ -36,7 +36,7 @@ class Served:
     def stop(self) -> int:
         """Stop it as Ctrl-C does and return its exit code."""
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(30)
+        return self.process.wait(120)
 
 
 @contextmanager
@@ -55,6 +55,6 @@ def served(folder: Path) -> Iterator[Served]:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             try:
-                process.wait(20)
+                process.wait(120)
             except subprocess.TimeoutExpired:
                 process.kill()

@@ -82,7 +82,7 @@ def test_a_visit(folder: Path, tmp_path: Path) -> None:
         read_formulas(visit, ("forward", "derivatives"))
         turn_dark(visit)
         see_previews(visit)
-    assert visit.server.process.wait(20) == 0
+    assert visit.server.process.wait(120) == 0
 
 
 def begin_training(visit: Visit) -> None:
