@@ -242,7 +242,7 @@ def test_every_page_in_both_colours_and_on_a_phone(folder: Path) -> None:
         )  # fmt: skip
         visit.go(f"data?data={identity('photos')}")
         page.wait_for_selector(f"text={HTML}")  # as text
-        assert page.locator("img[src='x']").count() == 0 and page.locator("text=<b>broken<b>.png").count() == 1
+        assert page.locator("img[src='x']").count() == 0 and page.locator("text=<b>broken<b>.png").count() >= 1
         for dark in (False, True):
             if dark:
                 page.click("button.theme")
