@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from sklearn.decomposition import PCA
 
@@ -190,7 +191,7 @@ def test_a_codec_is_used_again(run: Run, data: Any, tmp_path: Path) -> None:
         assert torch.equal(codec_of(training.run).mean, codec_of(run).mean)
     small = (np.ascontiguousarray(data[0][:, :8, :8]), data[1])
     with pytest.raises(UserError, match=r"is for images of 16x16x3, and .* holds images of 8x8x3; .* --size 16"):
-        prepare(small, tmp_path / "small", codec=run.path, **TINY)
+        prepare(small, tmp_path / "small", codec=run.path, size="8", **TINY)
     plain = reverie.train("patterns", tmp_path / "gaussian", family="gaussian", points=100)
     with pytest.raises(UserError, match="no autoencoder"):
         prepare(data, tmp_path / "wrong", codec=plain.path, **TINY)
@@ -200,6 +201,18 @@ def test_a_codec_is_used_again(run: Run, data: Any, tmp_path: Path) -> None:
     dense = AutoencoderSettings(layers="dense", latent=4, hidden=8, codec={"name": "pixels"})
     with pytest.raises(UserError, match="are no maps"):
         autoencoder_of(dense, (3, 16, 16))
+
+
+@pytest.mark.parametrize("size", [{}, {"size": "16"}])
+def test_a_codec_tells_how_a_folder_is_read(run: Run, data: Any, tmp_path: Path, size: dict[str, str]) -> None:
+    """Larger colour images are read as those of the codec's run, whether their size is said or not."""
+    (tmp_path / "photos").mkdir()
+    for k, image in enumerate(data[0][:6]):
+        Image.fromarray(image).resize((40, 40)).save(tmp_path / "photos" / f"{k}.png")
+    again = reverie.train(tmp_path / "photos", tmp_path / "run", codec=run.path, **size, **{**TINY, "steps": 1})
+    assert again.config.data.shape == (3, 16, 16) and again.sample(1).x.shape == (1, 16, 16, 3)
+    with pytest.raises(UserError, match="photos holds images of 24x24x3; read them alike with --size 16"):
+        reverie.train(tmp_path / "photos", tmp_path / "other", codec=run.path, size="24", steps=1)
 
 
 def test_it_can_be_trained_again_and_replaced(run: Run) -> None:

@@ -38,7 +38,8 @@ def choose_augment(
     if count > FEW:
         return (), f"augment: none; {count:,} images are enough without"
     if passes is not None and passes < OFTEN:
-        return (), f"augment: none; each image will be seen only about {max(1, round(passes)):,} times"
+        often = "once" if passes < 1.5 else f"{round(passes):,} times"
+        return (), f"augment: none; each image will be seen only about {often}"
     names = ["shift", "rotate", "zoom", *(["colour"] if train.shape[0] > 1 else [])]
     mirrored = try_mirror(train, seed, tell)
     if mirrored.harmless:

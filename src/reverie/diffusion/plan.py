@@ -178,6 +178,6 @@ def plan(dataset: Dataset, minutes: float | None, steps: int | None) -> Plan:
         size = "mini"
     batch = COLOUR_BATCH if channels > 1 else 64
     settings = {"batch": batch, "optimizer": "muon", "learning_rate": 1e-2, "times": "logit-normal", **length}
-    given = f"{budget:g} minutes" if budget else f"{steps} steps"
+    given = f"{budget:.3g} minutes" if budget else f"{steps} steps"
     reason = f"images {height}x{width}x{channels}, {len(dataset):,} of them, {given}: unet-{size}"
     return Plan({"name": f"unet-{size}"}, {"name": "rectified"}, "flow", settings, (reason,))

@@ -116,17 +116,19 @@ def prepare(
     if before is not None:
         wished = start.wished_of(before, wished)
     latent = LatentWish(latent_space, wished, coder, by_size=kind.name == "diffusion" and before is None)
-    wishes = Wishes(kind, minutes, steps, wished, options, where, latent.codec)
+    theirs = coder.config.data.shape if coder is not None else (1,)
+    wishes = Wishes(kind, minutes, steps, wished, options, where, latent.codec, theirs[0])
     wishes.check(data, reading.get("size"))
     if out is not None:
         check_free(Path(out), overwrite)
-    foresee = wishes.foresee if before is None or reading.get("size") else None  # else the size is not known yet
+    foresee = wishes.foresee if before is coder is None or reading.get("size") else None  # else the size is not known yet
     largest = largest_colour_side(minutes, steps, where.type) if epochs is None else DEFAULT_SIDE
     dataset = load_data(data, seed=seed, on_form=foresee, largest_colour=largest, **reading)
+    like = before or coder
+    if like is not None and reading.get("size") is None and (size := start.size_of(like, dataset)):
+        reading["size"] = size
+        dataset = load_data(data, seed=seed, on_form=wishes.foresee, **reading)
     if before is not None:
-        if reading.get("size") is None and (size := start.size_of(before, dataset)):
-            reading["size"] = size
-            dataset = load_data(data, seed=seed, on_form=wishes.foresee, **reading)
         start.check_shape(before, dataset)
     check_kind(kind, dataset)
     given, options = dict(options), options | wishes.smaller

@@ -33,7 +33,8 @@ GIGABYTE = 10**9
 class Wishes:
     """What was given for a training; None, and settings that are not there, are chosen by the family.
 
-    codec: tells the codec for data of a form where they are coded by an autoencoder, None where they are not.
+    codec: tells the codec for data of a form where they are coded by an autoencoder, None where they are not; channels: of
+    images that have not been looked at, of which one is always allowed but where an autoencoder has its own number.
     Once `foresee` has seen the form of the data, smaller holds the settings that make their batches fit into memory, and
     notes the line about it.
     """
@@ -45,6 +46,7 @@ class Wishes:
     settings: Mapping[str, Any]
     device: torch.device
     codec: Callable[[Dataset], Spec | None] = lambda form: None
+    channels: int = 1
     smaller: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -59,7 +61,7 @@ class Wishes:
             return
         path = Path(str(data))
         if str(data) not in DATASETS and (path.is_dir() or path.suffix.lower() == ".zip"):
-            self.footprint_of(_form(1, *parse_size(size)))  # the number of channels is not known yet, and one is always allowed
+            self.footprint_of(_form(self.channels, *parse_size(size), name=path.name))
 
     def footprint_of(self, form: Dataset) -> Footprint | None:
         """Return what the network for data of a form takes; it refuses a shape that it cannot take."""
@@ -126,9 +128,11 @@ def memory(network: Footprint, form: Dataset, batch: int) -> int:
     return network.weights + held + max(network.step(batch), look, exact)
 
 
-def _form(channels: int, height: int, width: int, count: int = 1, labels: tuple[str, ...] = ()) -> Dataset:
+def _form(
+    channels: int, height: int, width: int, count: int = 1, labels: tuple[str, ...] = (), name: str = "images"
+) -> Dataset:  # fmt: skip
     x = torch.empty(count, channels, height, width, dtype=torch.uint8, device="meta")
-    return Dataset("images", x, None, labels)
+    return Dataset(name, x, None, labels)
 
 
 def _gigabytes(count: int) -> str:
