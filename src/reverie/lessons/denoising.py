@@ -34,13 +34,15 @@ def tweedie(run: Run, data: Dataset, picture: np.ndarray | None, t: float, numbe
     truth, x, alpha, sigma = noised(subject, denoiser.schedule, t, seed)
     score = denoiser.score(x, t, subject.cond)
     x0 = (x + sigma**2 * score) / alpha
-    known = data.batch(spread(len(data), KNOWN))[0].to(run.model.device)
+    others = spread(len(data), KNOWN)
+    others = others[others != number % len(data)] if subject.images else others  # not the one that is to be guessed
+    known = data.batch(others)[0].to(run.model.device)
     best = DatasetDenoiser(denoiser.schedule, run.model.encode(known))(x, t).x0
     parts = [
         subject.seen("x", x),
         subject.raw("sigma score", sigma * score, 2.0),
         subject.seen("(x + sigma² score) / alpha", x0),
-        subject.seen(f"the best guess that knows {len(known):,} data", best),
+        subject.seen(f"the best guess by {len(known):,} other data" if subject.images else "the best guess by the data", best),
         subject.seen("the truth", truth.x0),
     ]
     return {
@@ -189,7 +191,7 @@ LESSONS = {
         "The score is the slope of the log-density of noised data, and it is all that a denoiser knows. "
         "A denoiser that had the data by heart would average them by how well they explain x.",
         r"\mathbb{E}[x_0 \mid x] = \frac{x + \sigma^2\, \nabla_x \log p_t(x)}{\alpha}",
-        "reverie gallery score RUN",
+        "reverie sample RUN -n 8 --out film.gif",
         tweedie,
         (T, NUMBER, SEED),
         of="diffusion",
