@@ -11,7 +11,7 @@ from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.scalar import sqrt
 from reverie.data import Dataset
-from reverie.data.dataset import spread
+from reverie.data.dataset import at_once, spread
 from reverie.diffusion.denoiser import NULL
 from reverie.diffusion.oracle import DatasetDenoiser
 from reverie.diffusion.pair import pair_of
@@ -22,7 +22,7 @@ from reverie.lessons.process import NUMBER, SEED, T, noised
 from reverie.lessons.show import Subject, bars, curves, dots, images, plane, planes, rms, says
 from reverie.runs.run import Run
 
-KNOWN = 3000  # data that the optimal denoiser knows
+KNOWN, CODED = 3000, 256  # data that the optimal denoiser knows, and those that a network must code first
 SHOWN_IMAGES, SHOWN_POINTS, MOMENTS = 8, 800, 6
 
 
@@ -34,7 +34,7 @@ def tweedie(run: Run, data: Dataset, picture: np.ndarray | None, t: float, numbe
     truth, x, alpha, sigma = noised(subject, denoiser.schedule, t, seed)
     score = denoiser.score(x, t, subject.cond)
     x0 = (x + sigma**2 * score) / alpha
-    others = spread(len(data), KNOWN)
+    others = spread(len(data), at_once(data.shape, CODED if run.model.lossy else KNOWN))
     others = others[others != number % len(data)] if subject.images else others  # not the one that is to be guessed
     known = data.batch(others)[0].to(run.model.device)
     best = DatasetDenoiser(denoiser.schedule, run.model.encode(known))(x, t).x0
