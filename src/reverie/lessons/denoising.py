@@ -159,6 +159,8 @@ def bound(run: Run, data: Dataset, picture: np.ndarray | None, steps: int, numbe
     model = run.diffusion
     count = 4 if run.kind == "images" else 256
     x, labels = data.batch((torch.arange(count) + number) % len(data))
+    if picture is not None:
+        x, labels, count = torch.from_numpy(picture)[None], None, 1
     cond = labels.to(model.device) if labels is not None else None
     grid = GRIDS["uniform"]()(model.denoiser.schedule, steps + 1)
     x, seeds = x.to(model.device), image_seeds(seed, count)

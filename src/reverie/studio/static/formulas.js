@@ -159,7 +159,7 @@ function Chapter({ lesson, query, runs, studio }) {
     <div class="panel">
       <div class="chaptercontrols">${lesson.of !== "nothing" && html`<${RunSelect} runs=${runs} value=${id} fits=${FITS[lesson.of]} />`}
         ${lesson.controls.map((c, k) => html`<${LessonControl} key=${c.name} control=${c} value=${values[c.name]} change=${set(c.name, c.kind)} run=${run} index=${k} />`)}
-        ${run?.kind === "images" && lesson.of !== "plane" && html`<div class="field"><label for="own">Or an image of your own</label><input type="file" id="own" accept="image/*" onChange=${(e) => mine.take(e.target.files[0])} /></div>`}</div>
+        ${run?.kind === "images" && lesson.controls.some((c) => c.name === "number") && html`<div class="field"><label for="own">Or an image of your own</label><input type="file" id="own" accept="image/*" onChange=${(e) => mine.take(e.target.files[0])} /></div>`}</div>
       <${Problem} message=${running.problem || mine.running.problem} />
       ${running.busy && !found && html`<${Progress} what="working it out" done=${0} of=${1} />`}
     </div>
