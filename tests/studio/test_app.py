@@ -21,7 +21,7 @@ from reverie.runs.run import Run
 from reverie.studio.app import WORK, Studio
 from reverie.studio.guard import Guard
 from reverie.studio.library import identity
-from tests.studio.asgi import Answer, call
+from tests.studio.asgi import PORT, TOKEN, Answer, call
 from tests.studio.conftest import DIGITS, HTML, PATTERNS
 
 BAD_IDS = (
@@ -100,6 +100,19 @@ def test_points_come_as_numbers(app: Guard, patterns_run: Run) -> None:
     last = done(ask(app, "/api/work/draw", {"run": PATTERNS, "n": 50, "steps": 5}))
     x = np.frombuffer(base64.b64decode(last["points"]["float32"]), "<f4").reshape(last["points"]["shape"])
     assert np.allclose(x, patterns_run.sample(50, steps=5).x)
+
+
+def test_runs_of_other_families_are_drawn_from_and_say_what_they_cannot(tmp_path: Path) -> None:
+    run = reverie.train("patterns", tmp_path / "runs" / "normal", family="gaussian", points=400, progress=False)
+    guard, key = Guard(Studio(tmp_path, []).app(), port=PORT, token=TOKEN), identity("runs/normal")
+    told = ask(guard, f"/api/runs/{key}").json()
+    assert told["family"] == "gaussian" and "inpaint" not in told["can"] and "sampler" not in told["options"]
+    last = done(ask(guard, "/api/work/draw", {"run": key, "n": 20, "label": "moons"}))
+    x = np.frombuffer(base64.b64decode(last["points"]["float32"]), "<f4").reshape(20, 2)
+    assert np.allclose(x, run.sample(20, label="moons").x)
+    for verb, wish in (("draw", {"run": key, "sampler": "ddim"}), ("lesson", {"lesson": "forward", "run": key})):
+        name, data = ask(guard, f"/api/work/{verb}", wish).events()[-1]
+        assert name == "failed" and "families that" in data["message"]
 
 
 def test_who_leaves_cancels_only_their_own_work(app: Guard, studio: Studio) -> None:
@@ -221,7 +234,7 @@ def test_links_out_of_the_folder_lead_nowhere(tmp_path: Path, folder: Path) -> N
     shutil.copytree(outside / "photos", root / "photos")
     (root / "photos" / "plain" / "out.png").symlink_to(outside / "photos" / "plain" / "0.png")
     app = Studio(root, []).app()
-    guard = Guard(app, port=8765, token="the-token-of-the-tests")
+    guard = Guard(app, port=PORT, token=TOKEN)
     assert [row["name"] for row in ask(guard, "/api/runs").json()] == ["runs/own"]
     assert ask(guard, f"/api/runs/{identity('runs/linked')}").status == 400
     assert ask(guard, f"/api/runs/{identity('runs/own')}/preview/{shown.name}").status == 400
@@ -234,7 +247,7 @@ def test_data_of_a_run_outside_of_the_folder_are_not_read(tmp_path: Path, folder
     shutil.copytree(folder / "runs" / "digits8", tmp_path / "run")
     config = tmp_path / "run" / "config.toml"
     config.write_text(config.read_text().replace('source = "digits8"', 'source = "/etc"'))
-    guard = Guard(Studio(tmp_path, []).app(), port=8765, token="the-token-of-the-tests")
+    guard = Guard(Studio(tmp_path, []).app(), port=PORT, token=TOKEN)
     told = ask(guard, "/api/work/lesson", {"lesson": "forward", "run": identity("run")}).events()[-1]
     assert told[0] == "failed" and "outside" in told[1]["message"]
 

@@ -8,11 +8,14 @@ import { useRun } from "./run.js";
 
 const NUMBERS = ["n", "steps", "seed", "guidance", "guidance_rescale", "autoguidance", "classifier_guidance", "low", "high"];
 
+/** The labels that can be asked for. */
+const labelsOf = (run) => (run.can?.includes("labels") ? run.labels ?? [] : []);
+
 /** What is chosen in the address, as the server takes it. */
 export function wished(query, run) {
   const has = (name) => run.options?.includes(name);
   const wish = { run: query.run, n: query.n ?? (run.kind === "images" ? 16 : 2000), seed: query.seed ?? 0 };
-  if (run.labels?.length) wish.label = query.sum || query.label || "";
+  if (labelsOf(run).length) wish.label = query.sum || query.label || "";
   for (const name of ["sampler", "grid", "steps", "guidance", "guidance_rescale", "autoguidance", "classifier_guidance"])
     if (has(name) && query[name] !== undefined) wish[name] = query[name];
   if (has("guidance_interval") && (query.low || query.high)) wish.guidance_interval = [Number(query.low || 0), Number(query.high || 1)];
@@ -28,7 +31,7 @@ export function wished(query, run) {
 export function SamplingControls({ query, run, studio, few = false }) {
   const has = (name) => run.options?.includes(name);
   const set = (name) => (value) => choose({ [name]: value });
-  const labels = run.labels || [];
+  const labels = labelsOf(run);
   return html`
     ${labels.length > 0 && html`<${Select} label="Label" value=${query.label || ""} change=${set("label")}
       options=${[["", few ? "none" : "as often as in the data"], ...(few ? [] : [["all", "each in turn"]]), ...labels]} />`}
