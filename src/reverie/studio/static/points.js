@@ -22,12 +22,16 @@ function Film({ frames, scene, at, setAt, playing, play }) {
     if (!playing) return undefined;
     let place = now.current.at;
     let before = performance.now();
+    let told = before;
     let request = requestAnimationFrame(function move(time) {
       const last = now.current.frames.length - 1;
       place = Math.min(last, place + (Math.max(0, time - before) / 1000 / SECONDS) * last);
       before = time;
       show(place);
-      setAt(place);
+      if (place >= last || time - told > 100) {
+        setAt(place); // the slider follows ten times a second, the points at every frame
+        told = time;
+      }
       if (place < last) request = requestAnimationFrame(move);
       else play(false);
     });
