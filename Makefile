@@ -16,6 +16,7 @@ demo: $(READY)
 	@$(BIN)/reverie sample demo/run -n 100 --label all --guidance 1.5 --out demo/digits.png
 	@$(BIN)/reverie sample demo/run -n 25 --guidance 1.5 --out demo/film.gif
 	@echo "look at: demo/digits.png demo/film.gif demo/run/loss.png"
+	@echo "or in the browser: $(BIN)/reverie studio demo"
 
 lint: $(READY)
 	$(BIN)/ruff check .

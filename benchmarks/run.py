@@ -23,6 +23,7 @@ from benchmarks.measurement import measure_rows, measurement
 from benchmarks.sampling import against_diffusers, evaluations, precision, streaming
 from benchmarks.startup import startup
 from benchmarks.steering import steering
+from benchmarks.studio import studio
 from benchmarks.transport import large, mmd_row, sinkhorn_rows
 from benchmarks.variational import variational
 from reverie.base.noise import Noise, image_seeds
@@ -178,6 +179,7 @@ def main() -> None:
         "Transport and kernels at large": large(),
         "Derivatives": derivatives(),
         "Measuring": measurement(),
+        "The studio": studio(),
     }
     report(rows, sections, PAGE)
     print(f"wrote {PAGE}")

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from reverie.compression.results import Compressed, Decompressed
+    from reverie.data import READERS, Dataset
     from reverie.data.memory import DataSource
+    from reverie.data.single import read_picture
+    from reverie.data.sources import is_image
     from reverie.evaluation.compare import Comparison, compare
     from reverie.evaluation.evaluation import Evaluation, Say
     from reverie.evaluation.html import check_report
@@ -26,7 +29,12 @@ if TYPE_CHECKING:
     from reverie.exchange.backend import with_backend
     from reverie.exchange.verbs import export, import_model
     from reverie.gallery import gallery
+    from reverie.lessons import LESSONS, Lesson
     from reverie.runs.adapters import with_adapters
+    from reverie.runs.config import Config
+    from reverie.runs.folder import read_config, read_findings, read_metrics
+    from reverie.runs.lock import holder
+    from reverie.runs.reread import reread
     from reverie.runs.run import Options, Run, load
     from reverie.runs.samples import Samples
     from reverie.runs.screen import Screen, clock
@@ -35,7 +43,7 @@ if TYPE_CHECKING:
     from reverie.steering.results import Restored, check_results
     from reverie.steering.verbs import begin_classifier, edit, illusion, interpolate, invert
     from reverie.training.options import TrainingOptions
-    from reverie.training.overview import runs
+    from reverie.training.overview import Overview, find_runs, overview, runs
     from reverie.training.prepare import prepare
     from reverie.training.remedy import settings_again
     from reverie.training.summary import verdict
@@ -43,6 +51,9 @@ if TYPE_CHECKING:
 
 # Verbs, and the types they speak of, that stand elsewhere as they are.
 ELSEWHERE = {
+    "data": ("READERS", "Dataset"),
+    "data.single": ("read_picture",),
+    "data.sources": ("is_image",),
     "evaluation.compare": ("compare",),
     "evaluation.html": ("check_report",),
     "evaluation.inspection": ("inspect",),
@@ -50,12 +61,18 @@ ELSEWHERE = {
     "exchange.verbs": ("export", "import_model"),
     "gallery": ("gallery",),
     "runs.adapters": ("with_adapters",),
-    "runs.run": ("Run", "load"),
+    "lessons": ("LESSONS", "Lesson"),
+    "runs.config": ("Config",),
+    "runs.folder": ("read_config", "read_findings", "read_metrics"),
+    "runs.lock": ("holder",),
+    "runs.reread": ("reread",),
+    "runs.run": ("Options", "Run", "load"),
+    "runs.samples": ("Samples",),
     "runs.step": ("Step",),
     "steering.restore": ("inpaint", "restore"),
     "steering.results": ("Restored", "check_results"),
     "steering.verbs": ("begin_classifier", "edit", "illusion", "interpolate", "invert"),
-    "training.overview": ("runs",),
+    "training.overview": ("Overview", "find_runs", "overview", "runs"),
     "training.prepare": ("prepare",),
     "training.remedy": ("settings_again",),
     "runs.screen": ("Screen", "clock"),
@@ -374,8 +391,10 @@ def _entry(kind: str, name: str, thing: Any) -> Entry:
 
 
 __all__ = [
-    "Entry", "Restored", "Run", "Screen", "Step", "Training", "begin", "begin_classifier", "check_report", "check_results",
-    "clock", "compare", "compare_families", "edit", "entries", "evaluate", "export", "gallery", "illusion",
-    "import_model", "inpaint", "inspect", "interpolate", "invert", "load", "names", "names_of", "prepare", "restore", "runs",
-    "sample", "sample_to", "settings_again", "train", "train_classifier", "verdict", "with_adapters", "with_backend",
+    "LESSONS", "READERS", "Config", "Dataset", "Entry", "Lesson", "Options", "Overview", "Restored", "Run", "Samples",
+    "Screen", "Step", "Training", "begin", "begin_classifier", "check_report", "check_results", "clock", "compare",
+    "compare_families", "edit", "entries", "evaluate", "export", "find_runs", "gallery", "holder", "illusion", "import_model",
+    "inpaint", "inspect", "interpolate", "invert", "is_image", "load", "names", "names_of", "overview", "prepare",
+    "read_config", "read_findings", "read_metrics", "read_picture", "reread", "restore", "runs", "sample", "sample_to",
+    "settings_again", "train", "train_classifier", "verdict", "with_adapters", "with_backend",
 ]  # fmt: skip

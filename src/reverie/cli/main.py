@@ -37,6 +37,7 @@ from reverie.cli.options import (
     screen_for,
 )
 from reverie.cli.steering import steering
+from reverie.cli.studio import studio
 from reverie.cli.train import train
 
 app = typer.Typer(
@@ -143,6 +144,7 @@ exchange.register(app)
 
 app.command(name="list")(list_names)
 app.command()(runs)
+app.command()(studio)
 
 
 def _tell(sentence: str) -> None:

@@ -150,6 +150,10 @@ class Comparison:
         marks = [BEST if k == row.best else "" if k in row.worse or not row.sure else AS_GOOD for k in range(len(row.figures))]
         return [f"{said(found, form)} {mark or ' '}" if found else "" for found, mark in zip(row.figures, marks, strict=True)]
 
+    def table(self) -> list[tuple[str, list[str]]]:
+        """Return the figures in words: what, and for each run the figure and a mark where it is the best, or as good."""
+        return [(HEADLINES[row.key].title, [cell.strip() for cell in self._cells(row)]) for row in self.rows()]
+
     def __str__(self) -> str:
         rows = [["", *(f"{name}  " for name in self.names)]]
         rows += [[HEADLINES[row.key].title, *self._cells(row)] for row in self.rows()]

@@ -12,6 +12,7 @@ from reverie.base.errors import UserError
 from reverie.base.files import make_folder, own_file, reason, remove_empty
 
 LOCK = ".lock"
+_LOCKS = Path("/proc/locks")
 FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # and not truncated
 
 
@@ -57,6 +58,37 @@ class Lock:
 
 
 IDLE: weakref.WeakSet[Lock] = weakref.WeakSet()  # those of this program that are not at work
+
+
+def holder(folder: Path) -> int | None:
+    """Return the process that trains in a folder, None if there is none, and 0 where it is not known which one.
+
+    Linux tells who holds which lock (proc_locks(5)); where it does not, it is only tried whether the lock is free.
+    """
+    try:
+        there = own_file(folder, LOCK).stat()
+    except (OSError, UserError):
+        return None
+    try:
+        lines = _LOCKS.read_text().splitlines()
+    except OSError:
+        return _held_by_someone(folder / LOCK)
+    name = f"{os.major(there.st_dev):02x}:{os.minor(there.st_dev):02x}:{there.st_ino}"
+    found = [words for line in lines if len(words := line.split()) > 5 and words[1] == "FLOCK" and words[5] == name]
+    return max(int(found[0][4]), 0) if found else _held_by_someone(folder / LOCK)
+
+
+def _held_by_someone(path: Path) -> int | None:
+    try:
+        import fcntl
+
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 0
+    except (ImportError, OSError):
+        pass
+    return None
 
 
 def _taken(folder: Path) -> tuple[BinaryIO, list[Path]]:

@@ -49,7 +49,11 @@ class Overview:
 
 def runs(where: str | Path = "runs") -> list[Overview]:
     """Return the runs in a folder, or the run that it is, by their paths; one that is broken says why."""
-    root = Path(where)
+    return [overview(path) for path in find_runs(Path(where))]
+
+
+def find_runs(root: Path) -> list[Path]:
+    """Return the folders of the runs in a folder, or its own, by their paths; links are not followed."""
     if not root.is_dir():
         raise UserError(f"there is no folder {root}; say where the runs are, or train one with: reverie train spiral")
     found = []
@@ -60,10 +64,11 @@ def runs(where: str | Path = "runs") -> list[Overview]:
             inner.clear()
         elif len(path.relative_to(root).parts) >= DEPTH:
             inner.clear()
-    return [_overview(path) for path in sorted(found)]
+    return sorted(found)
 
 
-def _overview(path: Path) -> Overview:
+def overview(path: Path) -> Overview:
+    """Return what there is to say of the run in a folder; of one that is broken, why."""
     try:
         config = folder.read_config(path)
         _check_weights(path)

@@ -1,0 +1,1 @@
+"""The studio: a page in the browser on which runs are watched, drawn from, steered and understood."""

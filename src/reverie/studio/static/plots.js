@@ -1,0 +1,184 @@
+// Curves, bars, and points in the plane.
+import { html, useEffect, useRef, useState } from "./vendor/preact.js";
+
+export const COLOURS = ["#2a66d3", "#d9633a", "#2a9d72", "#a04bc0", "#b58900", "#2b93a6", "#b03060", "#6b7280"];
+const DARK = ["#7aa7f7", "#ee8d68", "#56c596", "#c98be3", "#d9b53f", "#63c3d3", "#e0719a", "#9aa3af"];
+export const isDark = () => document.documentElement.dataset.theme === "dark";
+export const colour = (k) => (isDark() ? DARK : COLOURS)[k % COLOURS.length];
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function useRedraw() {
+  const [n, set] = useState(0);
+  useEffect(() => {
+    const again = () => set((k) => k + 1);
+    addEventListener("recoloured", again);
+    return () => removeEventListener("recoloured", again);
+  }, []);
+  return n;
+}
+
+function useWidth(place) {
+  const [width, set] = useState(0);
+  useEffect(() => {
+    const observer = new ResizeObserver(([entry]) => set(Math.floor(entry.contentRect.width)));
+    observer.observe(place.current);
+    return () => observer.disconnect();
+  }, []);
+  return width;
+}
+
+/** x: numbers; series: [{name, y, k?, dash?}]; mark: an x to be marked. */
+export function Chart({ x, series, title, xlabel = "", log = false, height = 220, mark }) {
+  const place = useRef();
+  const width = useWidth(place);
+  const redraw = useRedraw();
+  useEffect(() => {
+    if (!width || !x.length) return undefined;
+    const all = series.flatMap((s) => s.y).filter((v) => v > 0);
+    const steep = log && all.length && Math.max(...all) > 8 * Math.min(...all); // else a decade of room would be wasted
+    const axis = { stroke: css("--soft"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line"), width: 1 }, font: "12px system-ui" };
+    const marked = {
+      hooks: {
+        draw: (u) => {
+          if (mark === undefined) return;
+          const at = u.valToPos(mark, "x", true);
+          u.ctx.save();
+          u.ctx.strokeStyle = css("--ink");
+          u.ctx.setLineDash([4, 4]);
+          u.ctx.beginPath();
+          u.ctx.moveTo(at, u.bbox.top);
+          u.ctx.lineTo(at, u.bbox.top + u.bbox.height);
+          u.ctx.stroke();
+          u.ctx.restore();
+        },
+      },
+    };
+    const plot = new uPlot(
+      {
+        width, height, pxAlign: 0, plugins: [marked], legend: { show: series.length > 1 || series[0]?.name !== "" }, cursor: { y: false },
+        scales: { x: { time: false }, y: { distr: steep ? 3 : 1 } },
+        axes: [{ ...axis, label: xlabel, labelSize: xlabel ? 20 : 0, labelFont: "12px system-ui" }, { ...axis, size: 56 }],
+        series: [{ label: xlabel || "x" }, ...series.map((s, k) => ({
+          label: s.name, stroke: s.colour || colour(s.k ?? k), width: s.width ?? 1.75, dash: s.dash, spanGaps: true, pxAlign: 0,
+          points: { show: s.y.filter((v) => v !== null).length < 12 }, value: (_, v) => (v === null ? "–" : Number(v.toPrecision(4)).toString()),
+        }))],
+      },
+      [x, ...series.map((s) => (steep ? s.y.map((v) => (v > 0 ? v : null)) : s.y))],
+      place.current,
+    );
+    return () => plot.destroy();
+  }, [x, series, width, log, height, mark, redraw]);
+  return html`<figure class="chart" role="img" aria-label=${title}>
+    <figcaption aria-hidden="true">${title}</figcaption><div ref=${place}></div></figure>`;
+}
+
+/** items: [{name, value, note?}] */
+export function Bars({ items, title, unit = "" }) {
+  const most = Math.max(1e-12, ...items.map((i) => Math.abs(i.value ?? 0)));
+  return html`<figure class="bars" role="img" aria-label="${title}: ${items.map((i) => `${i.name} ${i.value}`).join(", ")}">
+    <figcaption aria-hidden="true">${title}</figcaption>
+    <div class="barlist ${items.length > 14 ? "many" : ""}">${items.map((i) => html`<div class="barrow">
+      <span class="barname">${i.name}</span>
+      <span class="barline"><span class=${i.value < 0 ? "minus" : ""} style=${{ width: `${(100 * Math.abs(i.value ?? 0)) / most}%` }}></span></span>
+      <span class="barvalue">${i.value === null ? "–" : Number(i.value.toPrecision(3))} ${unit}</span></div>`)}</div></figure>`;
+}
+
+/** What a plane shows, as one function that draws: dots, arrows, paths, a picture of a density below. */
+export function paint(canvas, scene) {
+  const dpr = devicePixelRatio || 1;
+  const size = canvas.clientWidth;
+  if (!size) return;
+  if (canvas.width !== Math.round(size * dpr)) canvas.width = canvas.height = Math.round(size * dpr);
+  const c = canvas.getContext("2d");
+  const [low, high] = scene.limits;
+  const to = (v) => ((v - low) / (high - low)) * size;
+  const X = to;
+  const Y = (v) => size - to(v);
+  c.setTransform(dpr, 0, 0, dpr, 0, 0);
+  c.clearRect(0, 0, size, size);
+  if (scene.below) {
+    c.imageSmoothingEnabled = true;
+    c.drawImage(scene.below, 0, 0, size, size);
+  }
+  c.strokeStyle = css("--line");
+  c.lineWidth = 1;
+  c.beginPath();
+  c.moveTo(X(0), 0); c.lineTo(X(0), size); c.moveTo(0, Y(0)); c.lineTo(size, Y(0));
+  c.stroke();
+  for (const { from, by, colour: k = 7 } of scene.arrows || []) {
+    c.strokeStyle = colour(k);
+    c.globalAlpha = 0.75;
+    c.beginPath();
+    for (let i = 0; i < from.length; i += 2) {
+      const [x, y, u, v] = [X(from[i]), Y(from[i + 1]), to(by[i]) - to(0), -(to(by[i + 1]) - to(0))];
+      const length = Math.hypot(u, v);
+      if (length < 0.5) continue;
+      const [a, b] = [u / length, v / length];
+      const head = Math.min(4, length / 2);
+      c.moveTo(x, y);
+      c.lineTo(x + u, y + v);
+      c.lineTo(x + u - head * (a - b / 2), y + v - head * (b + a / 2));
+      c.moveTo(x + u, y + v);
+      c.lineTo(x + u - head * (a + b / 2), y + v - head * (b - a / 2));
+    }
+    c.stroke();
+    c.globalAlpha = 1;
+  }
+  for (const { points, colour: k = 0, size: s = 1.6, alpha = 0.8 } of scene.dots || []) {
+    c.fillStyle = colour(k);
+    c.globalAlpha = alpha;
+    if (s <= 2.5) for (let i = 0; i + 1 < points.length; i += 2) c.fillRect(X(points[i]) - s / 2, Y(points[i + 1]) - s / 2, s, s);
+    else {
+      c.beginPath();
+      for (let i = 0; i + 1 < points.length; i += 2) {
+        c.moveTo(X(points[i]) + s, Y(points[i + 1]));
+        c.arc(X(points[i]), Y(points[i + 1]), s, 0, 7);
+      }
+      c.fill();
+    }
+    c.globalAlpha = 1;
+  }
+  for (const { points, colour: k = 1, width = 1.75, alpha = 1, ends = false } of scene.paths || []) {
+    c.strokeStyle = c.fillStyle = colour(k);
+    c.lineWidth = width;
+    c.globalAlpha = alpha;
+    c.beginPath();
+    for (let i = 0; i + 1 < points.length; i += 2) i ? c.lineTo(X(points[i]), Y(points[i + 1])) : c.moveTo(X(points[0]), Y(points[1]));
+    c.stroke();
+    if (ends) {
+      c.beginPath();
+      c.arc(X(points[points.length - 2]), Y(points[points.length - 1]), 4, 0, 7);
+      c.fill();
+    }
+    c.globalAlpha = 1;
+    c.lineWidth = 1;
+  }
+}
+
+export function Plane({ scene, title, click, children }) {
+  const canvas = useRef();
+  const redraw = useRedraw();
+  useEffect(() => {
+    const draw = () => canvas.current && paint(canvas.current, scene);
+    draw();
+    const observer = new ResizeObserver(draw);
+    observer.observe(canvas.current);
+    return () => observer.disconnect();
+  }, [scene, redraw]);
+  const clicked = (event) => {
+    if (!click) return;
+    const box = canvas.current.getBoundingClientRect();
+    const [low, high] = scene.limits;
+    click([low + ((event.clientX - box.left) / box.width) * (high - low), high - ((event.clientY - box.top) / box.height) * (high - low)]);
+  };
+  return html`<figure class="plane"><figcaption>${title}</figcaption>
+    <canvas ref=${canvas} role="img" aria-label=${title || "points in the plane"} onClick=${clicked} class=${click ? "clickable" : ""}></canvas>${children}</figure>`;
+}
+
+export function limitsOf(points, least = 0.5) {
+  const far = [];
+  for (let i = 0; i < points.length; i++) if (Number.isFinite(points[i])) far.push(Math.abs(points[i]));
+  far.sort((a, b) => a - b);
+  const edge = Math.max(least, (far[Math.floor(far.length * 0.998)] || 1) * 1.1);
+  return [-edge, edge];
+}
