@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.autoencoders import autoencoders
+from benchmarks.autoregressive import autoregressive
 from benchmarks.busy import busy
 from benchmarks.derivatives import derivatives
 from benchmarks.flows import flows
@@ -164,6 +165,7 @@ def main() -> None:
         "Quality on MNIST": quality(),
         "Autoencoders": autoencoders(),
         "Flows and the Sinkhorn generator": flows(),
+        "Autoregressive models": autoregressive(),
         "Quality against network evaluations": evaluations(),
         "Sampling speed at equal quality": against_diffusers(),
         "Sampling in bfloat16": precision(),

@@ -72,6 +72,11 @@ PrecisionOption = Annotated[
 ]
 
 
+WindowOption = Annotated[
+    int | None, typer.Option("--window", help="Take rows of numbers as a series in time, in windows of so many.")
+]
+
+
 LAST = ("device", "json", "quiet")  # options that the help lists at the end
 
 
@@ -111,6 +116,7 @@ def _training(
     labels: Annotated[str | None, typer.Option("--labels", help=LABELS_HELP)] = None,
     data_dir: DataDirOption = None,
     strict: StrictOption = False,
+    window: WindowOption = None,
     points: Annotated[int | None, typer.Option("--points", help="How many points to generate, for data that are.")] = None,
     batch: Annotated[int | None, typer.Option("--batch", help="Data per step.")] = None,
     accumulate: Annotated[int | None, typer.Option("--accumulate", help="Batches whose gradients make one step.")] = None,

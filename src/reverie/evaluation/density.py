@@ -10,6 +10,7 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
 from reverie.data import Dataset
+from reverie.data.kind import KINDS
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.likelihood.normal import mean_and_error
 from reverie.evaluation.likelihood import NAME, TITLE
@@ -28,7 +29,7 @@ def _noised_costs(run: Run, x: Tensor, labels: Tensor | None, seed: int, once: L
 
 
 def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int = 0) -> Section:
-    """Measure what held-out data cost: bits/dim of 8-bit images, nats of points.  x: (N, ...) in user units; labels: (N,)."""
+    """Measure what held-out data cost: bits/dim of images, else nats.  x: (N, ...) in user units; labels: (N,)."""
     try:
         if x is None or not len(x):
             raise UserError("there are no held-out data: they are gone, or the set is too small to have any")
@@ -40,7 +41,7 @@ def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int
         nats = _noised_costs(run, x, labels, seed, found) if dequantised else found.nats
     except UserError as error:
         return Section(NAME, TITLE, figures={"not_computable": str(error)})
-    unit, what = ("bits/dim", "image") if images else ("nats", "point")
+    unit, what = "bits/dim" if images else "nats", KINDS[run.kind].partition(" ")[2]
     scale = found.size * math.log(2) if images else 1.0
     name = "dequantised" if dequantised else "exact" if exact else "bound"
     figure = score(*mean_and_error(-nats / scale), unit=unit, n=len(nats), seed=seed)
@@ -57,6 +58,9 @@ def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int
             f" {said(once)} {unit}; the figure is by {DRAWS} draws weighted by how well they explain the image, which can only"
             " lower it, and it still is at least what the levels themselves cost."
         ]
+    elif exact:
+        figure |= {"nats": float(-nats.mean())}
+        words = [f"It is that of the levels of each image themselves, {figure['nats']:.2f} nats."]
     if not exact:
         within = float(found.error.nan_to_num().square().mean().sqrt())  # of one datum
         figure |= {"draws": found.evaluations, "nats": float(-found.nats.mean()), "error_of_a_datum": within}

@@ -155,7 +155,7 @@ def draw(run: Run, n: int, say: Say, tell: Tell, options: Options) -> tuple[Samp
             say(f"sampling takes {1e3 * each:.3g} ms {noun}: {left:.0f} s more for {n:,}" if left >= 1 else
                 f"sampling takes {1e3 * each:.3g} ms {noun}")  # fmt: skip
     labels = [name for part in parts for name in part.labels or ()]
-    drawn = Samples(np.concatenate([part.x for part in parts]), labels or None)
+    drawn = Samples(np.concatenate([part.x for part in parts]), labels or None, series=run.kind == "series")
     return drawn, (time.perf_counter() - begun) / n, (time.process_time() - worked) / n
 
 
@@ -192,7 +192,7 @@ def evaluate_run(
             raise UserError(why)
         train, held = _parts(whole, label)
     except UserError as error:
-        sections = list(without_data(samples.x, samples.labels, str(error)))
+        sections = list(without_data(samples.x, samples.labels, str(error), samples.kind))
         sections += model_sections(run, None, quick, seed, tell, steered=steered, why=str(error))
     else:
         material = gather(

@@ -125,6 +125,24 @@ class Model(nn.Module, ABC):
         """Return the log-probability of data in user units, in nats; see `Family.likelihood` for what it is."""
 
 
+class Completes(ABC):
+    """A model that draws what is not known of a datum, given what is, without a denoiser to steer."""
+
+    @abstractmethod
+    def completes_exactly(self, seen: Tensor) -> bool:
+        """Tell whether it draws from the conditional distribution itself, or only about so.  seen: of one datum, bool."""
+
+    @abstractmethod
+    def complete(
+        self, wanted: DrawRequest, truth: Tensor, seen: Tensor, log_prior: Tensor | None, note: Callable[[float], None]
+    ) -> Iterator[Frame]:
+        """Draw what is not seen, one datum for each seed, and yield frames in model units.
+
+        truth, seen: of one datum, in user units; log_prior: of labels, (L,), which are drawn as well where none is wanted;
+        note: is told how much of the work told anything in the end, 1 where the draw is exact.
+        """
+
+
 class TrainedModel(Model):
     """A model that learns by steps down the gradient of a loss."""
 

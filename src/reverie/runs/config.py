@@ -11,6 +11,7 @@ from reverie.base.errors import UserError
 from reverie.base.section import OptionName, Section
 from reverie.base.tensors import Form
 from reverie.data.kind import Kind, kind_of
+from reverie.data.series import MOST_WINDOW
 from reverie.families import FAMILIES
 from reverie.families.model import Family, FamilySettings, Model
 
@@ -33,6 +34,7 @@ class Reading(TypedDict, total=False):
     channels: Literal[1, 3, 4]
     labels: str
     data_dir: str
+    window: Annotated[int, Field(ge=2, le=MOST_WINDOW)]
 
 
 class DataConfig(Section):

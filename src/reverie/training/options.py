@@ -16,7 +16,7 @@ class ReadingOptions(TypedDict, total=False):
     points: how many to generate, for data that are; size: "32" or "64x48" (height x width); fit: "crop", "pad", "stretch" or
     "auto"; channels: 1 grey, 3 colour, 4 with transparency; labels: "auto", "none", where they come from, or a column of a
     table; data_dir: where the files of named data sets are; strict: refuse broken files instead of skipping them;
-    on_progress: told (what, done, of).
+    on_progress: told (what, done, of); window: take rows of numbers as a series in time, in windows of so many.
     """
 
     points: int
@@ -27,6 +27,7 @@ class ReadingOptions(TypedDict, total=False):
     data_dir: str | Path | None
     strict: bool
     on_progress: Tell | None
+    window: int | None
 
 
 class TrainingOptions(ReadingOptions, total=False):
