@@ -221,7 +221,7 @@ def test_the_command_measures_images_writes_a_report_and_compares(command, digit
     words += ("--features", "pixels", "--label", "3")  # under a label fewer samples are drawn
     code, out, err = command("evaluate", digits_run.path, other, *words, "--out", tmp_path / "both.html")
     assert code == 0 and "no difference between the runs is larger than noise" in out and "ms an image" in err
-    assert "Side by side" in (tmp_path / "both.html").read_text()
+    assert "Samples side by side" in (tmp_path / "both.html").read_text()
     assert command("evaluate", digits_run.path, *words, "--quiet") == (0, "", "")
 
 
