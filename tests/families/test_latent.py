@@ -238,11 +238,12 @@ def test_what_cannot_be_is_said(data: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "wished", "chosen"),
-    [((3, 96, 96), {}, True), ((3, 64, 64), {}, False), ((1, 64, 128), {}, True), ((3, 97, 97), {}, False),
-     ((3, 128, 128), {"network": "unet-small"}, True), ((3, 128, 128), {"network": "unet-small:stem=4"}, False),
+    [((3, 64, 64), {}, True), ((3, 56, 56), {}, False), ((1, 64, 128), {}, True), ((1, 80, 80), {}, False),
+     ((3, 97, 97), {}, False), ((3, 128, 128), {"network": "unet-small"}, True),
+     ((3, 128, 128), {"network": "unet-small:stem=4"}, False),
      ((3, 128, 128), {"purpose": "likelihood"}, False)],
 )  # fmt: skip
-def test_it_is_chosen_from_96_pixels_on(shape: tuple[int, ...], wished: dict[str, Any], chosen: bool) -> None:
+def test_it_is_chosen_by_size_and_colour(shape: tuple[int, ...], wished: dict[str, Any], chosen: bool) -> None:
     form = Dataset("images", torch.empty(2, *shape, dtype=torch.uint8, device="meta"), None, ())
     codec = LatentWish(None, wished).codec(form)
     assert (codec is not None) == chosen

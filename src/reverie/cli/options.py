@@ -156,7 +156,7 @@ def _training(
     ] = None,
     latent_space: Annotated[
         bool | None,
-        typer.Option("--latent/--no-latent", help="Draw codes of an autoencoder, trained first; else from 96 pixels on."),
+        typer.Option("--latent/--no-latent", help="Draw codes of an autoencoder, trained first; else by the size."),
     ] = None,
     codec: Annotated[
         Path | None, typer.Option("--codec", help="Draw in the latent space of this autoencoder.", metavar="RUN")

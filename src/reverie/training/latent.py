@@ -23,13 +23,20 @@ from reverie.runs.folder import check_run, read_metrics
 from reverie.runs.run import Run, load
 from reverie.training.claim import CODEC_FOLDER
 
-LEAST_SIDE = 96  # pixels of the longer side, from which a latent space is chosen
+# Pixels of the longer side from which a latent space is chosen: at 64 it halves what is off in colour photos (docs/latent.md);
+# grey images hold a third as much.
+COLOUR_SIDE, GREY_SIDE = 64, 96
 SHARE = 1 / 3  # of the time, or of the steps, that the autoencoder is trained for
 SMALLEST_MAP = 16  # places along the shorter side of a map of codes: of 8, patches show at their edges
 WIDTH, BLOCKS, BATCH, RATE = 64, 2, 16, 1e-3
 # Of an autoencoder that takes errors of a deviation s as noise, 2 s² for s of 2.5 of 255 levels, in units from -1 to 1.
 KL = 8e-4
 PERCEPTUAL = 0.03  # about a half of the loss of photos; more costs pixels, less leaves a grain (docs/latent.md)
+
+
+def least_side(shape: tuple[int, ...]) -> int:
+    """Return the pixels of the longer side from which images of so many channels are coded."""
+    return COLOUR_SIDE if shape[0] > 1 else GREY_SIDE
 
 
 def patch_for(shape: tuple[int, ...]) -> int | None:
@@ -76,7 +83,7 @@ class LatentWish:
         return latent_spec(autoencoder_for(form.shape), form.shape) if chosen else None
 
     def _large(self, form: Dataset) -> bool:
-        if form.kind != "images" or max(form.shape[1:]) < LEAST_SIDE or patch_for(form.shape) is None:
+        if form.kind != "images" or max(form.shape[1:]) < least_side(form.shape) or patch_for(form.shape) is None:
             return False
         own = parse(self.wished.get("network") or "none").keys() & {"stem", "patch"}
         other = self.wished.get("purpose") == "likelihood" or self.wished.get("target") == "levels" or "codec" in self.wished
@@ -99,7 +106,7 @@ class LatentWish:
         maps = f"{'x'.join(map(str, form.shape[1:]))} images are drawn as maps of {code[1]}x{code[2]} with {code[0]} channels"
         if self.run is not None:
             return f"latent: {maps}, by the autoencoder of {self.run.path}"
-        why = "as asked" if self.asked else f"as from {LEAST_SIDE} pixels on; --no-latent turns it off"
+        why = "as asked" if self.asked else f"as from {least_side(form.shape)} pixels on; --no-latent turns it off"
         return f"latent: {maps}, by an autoencoder that is trained first, for a third of the time ({why})"
 
 
