@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from reverie.base.spec import Spec
 from reverie.data.kind import Kind
+from reverie.diffusion.plan import IMAGE_MINUTES
 from reverie.families.autoregressive.model import Autoregressive
 from reverie.families.autoregressive.settings import (
     AutoregressiveSettings,
@@ -22,6 +23,7 @@ from reverie.families.autoregressive.settings import (
 from reverie.families.model import Likelihood, PlanRequest
 from reverie.families.planned import PlannedFamily, decoder_for
 
+FARTHEST, STEPS_A_MINUTE = 0.3, 2000  # learning rate times steps, at most, where data are few; steps that one core makes
 FEW_NUMBERS = 10**6  # of all training data together, below which they are few
 
 Settings = TypeVar("Settings", bound=AutoregressiveSettings)
@@ -72,8 +74,15 @@ class NADEFamily(AutoregressiveFamily[NADESettings]):
     usual: ClassVar[Mapping[str, Any]] = {"batch": 50, "learning_rate": 3e-3}
 
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
-        """Hide more of the hidden units where data are few, which would else be learned by heart."""
-        return {**super().chosen(request, codec), "dropout": 0.5 if few_data(request) else 0.0}
+        """Hide some of the hidden units where data are few, which would else be learned by heart."""
+        return {**super().chosen(request, codec), "dropout": 0.25 if few_data(request) else 0.0}
+
+    def training(self, request: PlanRequest, settings: NADESettings) -> Mapping[str, Any]:
+        """Let weights go no farther in many steps than in few where data are few: so far they are learned by heart."""
+        if not few_data(request):
+            return self.usual
+        steps = request.steps or round((request.minutes or IMAGE_MINUTES) * STEPS_A_MINUTE)
+        return {**self.usual, "learning_rate": min(1e-3, FARTHEST / max(1, steps))}
 
     def reason(self, settings: NADESettings) -> str:
         """Say in one line what was chosen."""
