@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.autoencoders import autoencoders
+from benchmarks.autoregressive import autoregressive
 from benchmarks.busy import busy
 from benchmarks.derivatives import derivatives
+from benchmarks.flows import flows
 from benchmarks.images import costs, quality, throughput
 from benchmarks.inverse import restoration
 from benchmarks.measure import Row, machine, report, side_by_side
@@ -163,6 +165,8 @@ def main() -> None:
         "Colour images": ["Which network, which size and how long: [colour.md](colour.md), which takes hours to measure anew."],
         "Quality on MNIST": quality(),
         "Autoencoders": autoencoders(),
+        "Flows and the Sinkhorn generator": flows(),
+        "Autoregressive models": autoregressive(),
         "Quality against network evaluations": evaluations(),
         "Sampling speed at equal quality": against_diffusers(),
         "Sampling in bfloat16": precision(),

@@ -5,7 +5,6 @@ Each loads what it needs when it is called: sampling does not wait for what only
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -326,50 +325,31 @@ def evaluate(
 
 
 def compare_families(
-    data: DataSource, families: str | Iterable[str], out: str | Path | None = None, *, n: int | None = None,
-    quick: bool = False, progress: bool | None = None, screen: Screen | None = None, **options: Unpack[TrainingOptions],
+    data: DataSource, families: str | Iterable[str], out: str | Path | None = None, *, runs: str | Path | None = None,
+    n: int | None = None, quick: bool = False, features: str | Callable[[Tensor], Tensor] = "auto",
+    progress: bool | None = None, screen: Screen | None = None, **options: Unpack[TrainingOptions],
 ) -> Comparison:  # fmt: skip
-    """Train each family on the same data for the same time and set them side by side.
+    """Train each family on the same data for the same time of the processor and set them side by side.
 
-    `reverie.compare("digits", "gaussian,mixture,diffusion", minutes=5)`.  families: names with their options; out: the folder
-    that the runs go to, runs/compare-DATA if not given; n, quick: as in `evaluate`; options: as in `train`.
+    `reverie.api.compare_families("digits", "gaussian,mixture,diffusion", "report.html", minutes=5)`.  families: names with
+    their options, or folders of runs that are there; out: the report; runs: the folder that the runs go to, runs/compare-DATA
+    if not given, where those that are finished are not trained again; n, quick, features: as in `evaluate`; options: as in
+    `train`, with 2 minutes for each family, by the processor's clock, and the weights that are best on held-out data.
     """
-    from reverie.evaluation.compare import compare
-    from reverie.runs.reread import source_of
-    from reverie.training.prepare import FAMILY_OPTIONS, read_family
+    from reverie.evaluation.contest import contest
 
-    screen = screen or _watched(progress)
-    wished = _split(families) if isinstance(families, str) else list(families)
-    if len(wished) < 2:
-        raise UserError("a comparison needs at least two families, with commas between: --families gaussian,diffusion")
-    place = Path(out) if out is not None else Path("runs") / f"compare-{Path(source_of(data)).stem}"
-    folders = [place / re.sub(r"[^\w.=-]+", "-", family) for family in wished]
-    if len(set(folders)) < len(folders):
-        raise UserError(f"a family is named twice: {', '.join(wished)}")
-    known = [read_family(family, {})[0] for family in wished]  # a misspelt one is told before another is trained
-    found = []
-    for family, name, folder in zip(known, wished, folders, strict=True):
-        screen.say(f"{folder}:")
-        own: Any = {key: value for key, value in options.items() if key not in FAMILY_OPTIONS or key in family.wishes}
-        with screen.reading() as bars:
-            training = begin(data, folder, **{**own, "family": name, "on_progress": bars})
-        for line in training.introduction():
-            screen.say(line)
-        screen.follow_training(training)
-        with screen.reading() as bars:
-            found.append(evaluate(training.run, n, quick=quick, say=screen.say, on_progress=bars))
-    return compare(found)
+    if out is not None:
+        from reverie.evaluation.html import check_report
 
-
-def _split(families: str) -> list[str]:
-    """Split at the commas between families: `gaussian,mixture:components=4,rank=2` are two."""
-    parts: list[str] = []
-    for word in families.split(","):
-        if "=" in word and ":" not in word and parts:
-            parts[-1] += f",{word}"
-        else:
-            parts.append(word.strip())
-    return [part for part in parts if part]
+        check_report(out)
+    seed, device = options.pop("seed", 0), options.pop("device", "auto")
+    found = contest(
+        data, families, runs, n=n, quick=quick, seed=seed, device=device, features=features,
+        screen=screen or _watched(progress), options=options,
+    )  # fmt: skip
+    if out is not None:
+        found.save(out)
+    return found
 
 
 def names() -> dict[str, list[str]]:

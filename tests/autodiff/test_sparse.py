@@ -322,6 +322,9 @@ FUNCTIONS = {
     "attention with a mask": lambda x: attended(draw(1, 2, 4, 6), draw(1, 2, 6, 6), x[None]),
     "attention with a mask for all": lambda x: attended(x[:, None], x[:, None].exp(), x[:1, 0, :4].T @ x[:1, 1, :4]),
     "attention of grouped queries": lambda x: attended(x[None].repeat(1, 2, 1, 1), x[None].exp()),
+    "attention to those before": lambda x: functional.scaled_dot_product_attention(
+        x[None].repeat(1, 2, 1, 1), x[None].exp(), x[None].sin(), is_causal=True, enable_gqa=True
+    ),
     "attention to constants": lambda x: attended(x[None], draw(1, 2, 5, 6)),
     "gradient in a layer norm": gradient_in_a_norm(lambda u, x: functional.layer_norm(u, (6,), x[0, 0].sin())),
     "gradient in a group norm": gradient_in_a_norm(lambda u, x: functional.group_norm(u, 2, x[0, :, 0].sin())),

@@ -180,17 +180,18 @@ def test_every_family_tells_its_graph() -> None:
 @pytest.mark.parametrize("model", GRAPHICAL.values(), ids=GRAPHICAL)
 def test_data_are_independent_and_encoders_assume_nothing_that_the_model_does_not(model: GraphicalModel) -> None:
     graph, encoder = model.graph(4), model.encoder_graph(4)
-    assert graph.observed == {model.observed} and not graph.children(model.observed)
+    data = set(model.data(4))
+    assert graph.observed == data and all(graph.children(v) <= data for v in data)
     twice = graph.unrolled(N=2)
     assert twice.d_separated([f"{v}_1" for v in graph.nodes], [f"{v}_2" for v in graph.nodes])
     if encoder is None:
         return
-    assert encoder.given == {model.observed} and encoder.given.isdisjoint(graph.given)
-    latents = [v for v in encoder.nodes if v != model.observed]
+    assert encoder.given == data and encoder.given.isdisjoint(graph.given)
+    latents = [v for v in encoder.nodes if v not in data]
     for a, b in combinations(latents, 2):
         others = [v for v in latents if v not in (a, b)]
         for c in (c for n in range(len(others) + 1) for c in combinations(others, n)):
-            assert not encoder.d_separated(a, b, c) or graph.d_separated(a, b, [model.observed, *c])
+            assert not encoder.d_separated(a, b, c) or graph.d_separated(a, b, [*data, *c])
 
 
 def test_what_sets_the_hierarchies_apart() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib
 import io
+import wave
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,17 @@ def parquet() -> bytes:
     return buffer.getvalue()
 
 
+def sound() -> bytes:
+    """Two channels of 16 bits, of 300 moments."""
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(2)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(np.arange(600, dtype="<i2").tobytes())
+    return buffer.getvalue()
+
+
 def _pictures() -> dict[str, bytes]:
     modes = {kind: MODES.get(kind, ("L", "RGB") if kind != "gif" else ("P",)) for kind in IMAGES}
     return {f"{mode.replace(';', '')}.{kind}": picture(kind, mode) for kind, found in modes.items() for mode in found}
@@ -70,6 +82,7 @@ DATA: dict[str, Callable[[], bytes | dict[str, bytes]]] = {
     "a.npz": lambda: saved(x=PIXELS.astype(np.float32) / 255, y=np.array(["a", "b"] * 3)),
     "b.npz": lambda: saved(images=np.stack([PIXELS] * 3, -1), labels=np.arange(6) % 2),
     "a.csv": lambda: CSV,
+    "a.wav": sound,
     "a.parquet": parquet,
     "a.cdb": lambda: cdb_bytes([np.eye(6, 9, dtype=np.uint8), np.ones((4, 4), np.uint8)] * 2, [1, 2, 1, 2]),
     "b.cdb": lambda: cdb_bytes([PIXELS[0][:3, :4], PIXELS[1][:3, :4]], [1, 2], grey=True, fixed=(3, 4)),

@@ -40,6 +40,8 @@ TRAINING: dict[str, st.SearchStrategy[Any]] = {
     "accumulate": st.integers(1, 10_000),
     "decay": st.sampled_from(["cosine", "step"]),
     "until": st.sampled_from(["end", "good"]),
+    "clock": st.sampled_from(["wall", "processor"]),
+    "keep": st.sampled_from(["last", "best"]),
     "optimizer": st.sampled_from(["adamw", "muon"]),
     "weight_decay": st.floats(0, 10),
     "precision": st.sampled_from(["fp32", "bf16"]),

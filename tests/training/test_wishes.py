@@ -21,7 +21,7 @@ from reverie.diffusion.plan import network_for
 from reverie.families import FAMILIES
 from reverie.nets import NETWORKS
 from reverie.training import prepare, wishes
-from reverie.training.footprint import Footprint, _container, _Ledger, available, footprint
+from reverie.training.footprint import Footprint, Ledger, _container, available, footprint
 from reverie.training.wishes import Wishes, memory
 from tests.conftest import TINY
 
@@ -125,7 +125,7 @@ def test_memory_is_counted_as_it_is_taken(network: str) -> None:
             self.steps, self.looks, self.beside = {}, {}, 0
 
         def _peak(self, count: int, work: Any) -> int:
-            with _Ledger() as ledger:
+            with Ledger() as ledger:
                 work(torch.rand(count, 3, 16, 16), torch.rand(count))
             return ledger.most
 

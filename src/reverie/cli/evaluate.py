@@ -27,10 +27,17 @@ def compare(
     data: Annotated[
         str, typer.Argument(help="Name of a data set, or a path.", metavar="DATA", autocompletion=completer("data"))
     ],
-    families: Annotated[str, named("families", "Two or more, with commas between, like gaussian,diffusion", "--families")],
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for the runs; runs/compare-DATA if not given.")] = None,
-    report: Annotated[
-        Path | None, typer.Option("--report", help="Write a report, X.html, that opens without a network.")
+    families: Annotated[
+        str, named("families", "Two or more, with commas between, like gaussian,diffusion; or runs", "--families")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write a report, X.html, that opens without a network.", metavar="X.html")
+    ] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(
+            "--runs", help="Folder for the runs, runs/compare-DATA if not given; finished ones are not trained again."
+        ),
     ] = None,
     n: Annotated[int | None, typer.Option("-n", help="How many samples to measure; 2048, or 512 with --quick.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer samples and coarser error bars.")] = False,
@@ -39,20 +46,18 @@ def compare(
     quiet: QuietOption = False,
     **options: Any,
 ) -> None:
-    """Train several families on the same data for the same time, and compare them."""
+    """Train several families on the same data for the same time of the processor, and compare them."""
     screen = screen_for(json, quiet)
     from reverie import api
 
-    if report is not None:
-        api.check_report(report)
     if options.pop("family", None) is not None:
         raise UserError("give the families with --families")
     given = {key: value for key, value in options.items() if value is not None and value is not False}
-    result = api.compare_families(data, families, out, n=n, quick=quick, screen=screen, device=device, **given)
+    result = api.compare_families(data, families, out, runs=runs, n=n, quick=quick, screen=screen, device=device, **given)
     figures, text = result.figures(), str(result)
-    if report is not None:
-        figures["report"] = str(result.save(report))
-        text += f"\n\nwrote {report}"
+    if out is not None:
+        figures["report"] = str(out)
+        text += f"\n\nwrote {out}"
     screen.result(figures, text)
 
 

@@ -93,6 +93,20 @@ def forward(
 
 
 @gallery.command()
+def gradients(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Runs of rnn and lstm that are shown as well.", metavar="[RUN]...")
+    ] = None,
+    out: PictureOption = Path("gallery/gradients.png"),
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw how gradients vanish, explode or last over time in recurrent networks, and in runs of them."""
+    _draw("gradients", out, json, quiet, runs=runs or (), device=device)
+
+
+@gallery.command()
 def graphs(out: PictureOption = Path("gallery/graphs.png"), json: JsonOption = False, quiet: QuietOption = False) -> None:
     """Draw the graphical model of every family, with its factorisation in letters and in words."""
     _draw("graphs", out, json, quiet)
@@ -134,6 +148,18 @@ def score(
 ) -> None:
     """Draw the score that a run of points in the plane has learned, and the paths of DDIM in few and in many steps."""
     _draw("score", out, json, quiet, run=run, device=device, seed=seed)
+
+
+@gallery.command()
+def series(
+    run: RunPath,
+    out: FolderOption = Path("gallery/series"),
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw series beside samples of a run, a continuation as a fan, and covariances over lags."""
+    _draw("series", out, json, quiet, run=run, device=device)
 
 
 @gallery.command()
@@ -199,6 +225,17 @@ def transport(
 ) -> None:
     """Draw optimal transport: plans, potentials, convergence, and divergences as supports part."""
     _draw("transport", out, json, quiet, seed=seed)
+
+
+@gallery.command()
+def flow(
+    out: FolderOption = Path("gallery/flow"),
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw how long each kind of flow takes to noise and back, as data grow."""
+    _draw("flow", out, json, quiet, seed=seed)
 
 
 @gallery.command()

@@ -31,6 +31,7 @@ from reverie.cli.options import (
     SeedOption,
     SizeOption,
     StrictOption,
+    WindowOption,
     sampling,
     screen_for,
 )
@@ -110,6 +111,7 @@ def inspect(
     labels: LabelsOption = "auto",
     data_dir: DataDirOption = None,
     strict: StrictOption = False,
+    window: WindowOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -122,7 +124,7 @@ def inspect(
     with screen.reading() as on_progress:
         reading = {
             "size": size, "fit": fit, "channels": channels, "labels": labels, "data_dir": data_dir, "strict": strict,
-            "on_progress": on_progress,
+            "window": window, "on_progress": on_progress,
         }  # fmt: skip
         found = api.inspect(what, out=out, seed=seed, device=device, reading=reading)
     screen.table({**found, "picture": str(out)} if out is not None else found)

@@ -72,6 +72,11 @@ PrecisionOption = Annotated[
 ]
 
 
+WindowOption = Annotated[
+    int | None, typer.Option("--window", help="Take rows of numbers as a series in time, in windows of so many.")
+]
+
+
 LAST = ("device", "json", "quiet")  # options that the help lists at the end
 
 
@@ -100,6 +105,10 @@ def _training(
     steps: Annotated[int | None, typer.Option("--steps", help="Train for this many steps.")] = None,
     epochs: Annotated[float | None, typer.Option("--epochs", help="Train for this many passes over the data.")] = None,
     until: Annotated[str | None, typer.Option("--until", help="good: stop when nothing improves, within --minutes.")] = None,
+    clock: Annotated[
+        str | None, typer.Option("--clock", help="What --minutes are counted by: wall, or processor, all its threads together.")
+    ] = None,
+    keep: Annotated[str | None, typer.Option("--keep", help="The last weights, or best: of the least held-out loss.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of everything random; 0 if not given.")] = None,
     size: SizeOption = None,
     fit: Annotated[str | None, typer.Option("--fit", help=FIT_HELP)] = None,
@@ -107,6 +116,7 @@ def _training(
     labels: Annotated[str | None, typer.Option("--labels", help=LABELS_HELP)] = None,
     data_dir: DataDirOption = None,
     strict: StrictOption = False,
+    window: WindowOption = None,
     points: Annotated[int | None, typer.Option("--points", help="How many points to generate, for data that are.")] = None,
     batch: Annotated[int | None, typer.Option("--batch", help="Data per step.")] = None,
     accumulate: Annotated[int | None, typer.Option("--accumulate", help="Batches whose gradients make one step.")] = None,

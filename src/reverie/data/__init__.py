@@ -19,6 +19,7 @@ from reverie.data.labels import LABELS
 from reverie.data.memory import DataSource, from_memory, in_memory
 from reverie.data.names import DATASETS, FROM_FILES, cdb_dataset, cdb_files, check_count
 from reverie.data.pixels import DEFAULT_SIDE, FITS, check_channels, check_fit, parse_size
+from reverie.data.series import as_series, check_window, read_wav
 from reverie.data.sources import is_image
 from reverie.data.table import read_csv, read_parquet
 
@@ -30,6 +31,7 @@ READERS: dict[str, Callable[[Path, str, Options], Dataset]] = {
     ".csv": read_csv,
     ".parquet": read_parquet,
     ".zip": read_images,
+    ".wav": read_wav,
     ".cdb": lambda path, name, options: cdb_dataset([path], name, str(path), options),
 }
 TABLES = (".csv", ".parquet")
@@ -39,7 +41,7 @@ def load_data(
     source: DataSource, points: int = 10_000, seed: int = 0, *, size: str | None = None, fit: str = "auto",
     channels: int | None = None, labels: str = "auto", data_dir: str | Path | None = None, strict: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None, on_form: Callable[[Dataset], None] | None = None,
-    largest_colour: int = DEFAULT_SIDE,
+    largest_colour: int = DEFAULT_SIDE, window: int | None = None,
 ) -> Dataset:  # fmt: skip
     """Return a data set by name (names win), by path, or of data in memory as `reverie.data.memory` takes them.
 
@@ -48,25 +50,28 @@ def load_data(
     one of LABELS, or the name of a table's column; data_dir: where files of named sets are looked for first; strict: refuse
     where a broken file would be skipped; on_progress: called with what is done, how much, of how much; on_form: called with
     the set without its pixels when their form is known, and before they are read, so that it can refuse; largest_colour: the
-    longest side that is chosen for colour images.
+    longest side that is chosen for colour images; window: take rows of numbers as a series, in windows of so many.
     """
     check_fit(fit)
     check_channels(channels)
     check_count(points)
+    check_window(window)
     pixels = parse_size(size) if size is not None else None
     if in_memory(source):
         if data_dir is not None:
             raise UserError(f"--data-dir says where the files of {', '.join(FROM_FILES)} are; leave it out for data in memory")
-        return from_memory(source, Options(pixels, fit, channels, labels, strict, None, on_progress, on_form, largest_colour))
+        given = from_memory(source, Options(pixels, fit, channels, labels, strict, None, on_progress, on_form, largest_colour))
+        return given if window is None else as_series(given, window, "the data")
     source = str(source)
     if Path(source).suffix.lower() not in TABLES or source in DATASETS:  # the columns of a table are kinds of labels as well
         pick(LABELS, labels, "kind of labels")
     if data_dir is not None and source not in FROM_FILES:
         raise UserError(f"--data-dir says where the files of {', '.join(FROM_FILES)} are; leave it out for {source}")
     folder = expanded(data_dir) if data_dir is not None else None
-    options = Options(pixels, fit, channels, labels, strict, folder, on_progress, on_form, largest_colour)
+    options = Options(pixels, fit, channels, labels, strict, folder, on_progress, on_form, largest_colour, window)
     if source in DATASETS:
-        return DATASETS[source](points, seed, options)
+        named = DATASETS[source](points, seed, options)
+        return named if window is None or named.kind == "series" else as_series(named, window, source)
     try:
         path = Path(source).expanduser()
         there = source != "" and path.exists()
@@ -74,7 +79,8 @@ def load_data(
         there = False
     if not there:
         raise _not_there(source)
-    return _read_path(path, options)
+    found = _read_path(path, options)
+    return found if window is None or found.kind == "series" else as_series(found, window, str(path))
 
 
 def _read_path(path: Path, options: Options) -> Dataset:

@@ -71,7 +71,7 @@ class Codec(nn.Module, ABC):
 
 
 class Standard(Codec):
-    """Points with mean 0 and standard deviation 1 in each coordinate: z = (x - mean) / std."""
+    """Points or moments of series with mean 0 and standard deviation 1 in each coordinate: z = (x - mean) / std."""
 
     def __init__(self, mean: list[float], std: list[float]) -> None:
         super().__init__()
@@ -88,8 +88,8 @@ class Standard(Codec):
         return self.mean.to(z) + self.std.to(z) * z
 
     def log_cell(self, shape: tuple[int, ...]) -> float:
-        """Return -sum log std."""
-        return -float(self.std.double().log().sum())
+        """Return -sum log std, once for each moment of a series."""
+        return -math.prod(shape[:-1]) * float(self.std.double().log().sum())
 
 
 class Pixels(Codec):

@@ -1,4 +1,4 @@
-"""A data set: points or images, with labels where there are any."""
+"""A data set: points, series or images, with labels where there are any."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class LazyImages:
 class Dataset:
     """Data with labels where there are any.
 
-    x: points (N, D) float32 in data units, or images (N, C, H, W) uint8, in memory or lazy; labels: (N,) int64.
+    x: points (N, D) or series (N, T, C), float32 in data units, or images (N, C, H, W) uint8, in memory or lazy; labels: (N,).
     notes are lines for a person, report is the same scan for a machine; both are about the whole set, so parts have none.
     """
 
@@ -112,12 +112,14 @@ class Dataset:
 
     @property
     def kind(self) -> Kind:
-        """What these are: images are kept as bytes, points as real numbers."""
-        return "images" if isinstance(self.x, LazyImages) or self.x.dtype == torch.uint8 else "points"
+        """What these are: images are kept as bytes, points and series as real numbers."""
+        if isinstance(self.x, LazyImages) or self.x.dtype == torch.uint8:
+            return "images"
+        return "series" if self.x.ndim == 3 else "points"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one datum: (D,) or (C, H, W)."""
+        """Of one datum: (D,), (T, C) or (C, H, W)."""
         return tuple(self.x.shape[1:])
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -158,10 +160,12 @@ class Dataset:
         return Dataset(self.name, x, labels, self.label_names)
 
     def split(self, seed: int) -> tuple[Dataset, Dataset]:
-        """Return 95 % for training and 5 % held out, a function of the seed and the size alone."""
+        """Return 95 % for training and 5 % held out, a function of the seed and the size alone; of series the last in time."""
         if len(self) < 2:
             raise UserError(f"{self.name} has {len(self)} members; at least 2 are needed, one of them to be held out")
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
+        if self.kind == "series":
+            order = torch.arange(len(self)).flip(0)  # neighbours in time are alike, so those between would tell of the others
         held = max(1, round(HELD_OUT * len(self)))
         return self.take(order[held:]), self.take(order[:held])
 

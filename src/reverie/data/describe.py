@@ -10,15 +10,19 @@ from PIL import Image
 from reverie.base.files import atomic
 from reverie.data.dataset import Dataset, spread
 from reverie.draw.picture import channels_last, contact_sheet, save, scatter, to_bytes
+from reverie.draw.series import lines
 
 SHEET = 64  # images on a contact sheet
 
 
 def draw_data(dataset: Dataset, out: Path) -> None:
-    """Draw a contact sheet of images, or a scatter of points."""
+    """Draw a contact sheet of images, a scatter of points, or series below each other."""
     count = SHEET if dataset.kind == "images" else 10_000
     x, labels = dataset.batch(spread(len(dataset), count))
     names = [dataset.label_names[int(k)] for k in labels] if labels is not None else None
+    if dataset.kind == "series":
+        save(lines(x.numpy(), dataset.name), out)
+        return
     if dataset.kind != "images":
         save(scatter(x.numpy(), names, dataset.name), out)
         return

@@ -31,7 +31,10 @@ NAMES_SHOWN = 12  # sizes listed one by one in a report
 
 @dataclass(frozen=True)
 class Options:
-    """How data are to be read.  size: (height, width); largest_colour: the longest side of colour images that is chosen."""
+    """How data are to be read.
+
+    size: (height, width); largest_colour: the longest side of colour images that is chosen; window: moments of a series.
+    """
 
     size: tuple[int, int] | None = None
     fit: str = "auto"
@@ -42,6 +45,7 @@ class Options:
     on_progress: Progress | None = None
     on_form: Callable[[Dataset], None] | None = None
     largest_colour: int = DEFAULT_SIDE
+    window: int | None = None
 
     def largest(self, channels: int) -> int:
         """Return the longest side that is chosen for images of so many channels."""

@@ -7,16 +7,16 @@ from typing import Literal
 
 from reverie.base.errors import UserError
 
-Kind = Literal["points", "images"]  # of which series (numbers in time) and text (tokens) will be others
+Kind = Literal["points", "series", "images"]  # of which text (tokens) will be another
 
-KINDS: dict[Kind, str] = {"points": "a point", "images": "an image"}  # what one of them is called
-DIMENSIONS: dict[int, Kind] = {1: "points", 3: "images"}  # of one datum: (D,) or (C, H, W)
+KINDS: dict[Kind, str] = {"points": "a point", "series": "a series", "images": "an image"}  # what one of them is called
+DIMENSIONS: dict[int, Kind] = {1: "points", 2: "series", 3: "images"}  # of one datum: (D,), (T, C) or (C, H, W)
 
 
 def kind_of(shape: Sequence[int]) -> Kind:
-    """Return the kind of data by the shape of one, where nothing else tells it: (D,) or (C, H, W)."""
+    """Return the kind of data by the shape of one, where nothing else tells it: (D,), (T, C) or (C, H, W)."""
     if len(shape) not in DIMENSIONS:
-        raise UserError(f"data of shape {tuple(shape)} are neither points (D,) nor images (C, H, W)")
+        raise UserError(f"data of shape {tuple(shape)} are neither points (D,) nor series (T, C) nor images (C, H, W)")
     return DIMENSIONS[len(shape)]
 
 
@@ -24,15 +24,17 @@ def described(shape: Sequence[int]) -> str:
     """Say what data of a shape are: images of 28x28x3, points of 2 coordinates."""
     if kind_of(shape) == "points":
         return f"points of {shape[0]} coordinate{'s' * (shape[0] != 1)}"
+    if kind_of(shape) == "series":
+        return f"series of {shape[0]} moments" + (f" of {shape[1]} numbers" if shape[1] > 1 else "")
     return f"images of {shape[1]}x{shape[2]}x{shape[0]}"
 
 
 def counted(count: int, shape: Sequence[int]) -> str:
     """Say how many data of a shape there are: 16 images of 28x28x3, 1 point of 2 coordinates."""
     many, rest = described(shape).split(" ", 1)
-    return f"{count:,} {many.removesuffix('s') if count == 1 else many} {rest}"
+    return f"{count:,} {many.removesuffix('s') if count == 1 and many != 'series' else many} {rest}"
 
 
 def kind_of_samples(shape: Sequence[int]) -> Kind:
-    """Return the kind of samples in user units by the shape of all: (N, D), or (N, H, W) and (N, H, W, C)."""
+    """Return the kind of samples in user units by the shape of all: (N, D), or (N, H, W) and (N, H, W, C); series say so."""
     return "points" if len(shape) == 2 else "images"

@@ -32,7 +32,7 @@ class LatticeDenoiser(NetDenoiser):
         self.values = nn.Buffer(torch.linspace(-1, 1, levels), persistent=False)
         self.features = features
         self.log_prior = nn.Parameter(torch.zeros(*shape, levels))
-        self.to_levels = nn.Parameter(_bumps(features, levels))
+        self.to_levels = nn.Parameter(bumps(features, levels))
 
     @torch.no_grad()
     def begin(self, x0: Tensor) -> None:
@@ -110,7 +110,7 @@ def log_histograms(x0: Tensor, levels: int) -> Tensor:
     return ((counts + SMOOTHING * whole) / (len(x0) + SMOOTHING)).log().reshape(*x0.shape[1:], levels)
 
 
-def _bumps(features: int, levels: int) -> Tensor:
+def bumps(features: int, levels: int) -> Tensor:
     """Return smooth functions of the level, of width falling from all levels to one: (features, levels)."""
     if features >= levels:
         return torch.eye(features, levels)

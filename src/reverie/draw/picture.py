@@ -231,8 +231,8 @@ def coloured(images: np.ndarray, factor: int = 1) -> np.ndarray:
 
 
 def channels_last(x: np.ndarray) -> np.ndarray:
-    """Return data as users have them: points (N, D) as they are, images (N, C, H, W) as (N, H, W) or (N, H, W, C)."""
-    if x.ndim == 2:
+    """Return data as users have them: points and series as they are, images (N, C, H, W) as (N, H, W) or (N, H, W, C)."""
+    if x.ndim in (2, 3):
         return x
     return x[:, 0] if x.shape[1] == 1 else np.ascontiguousarray(np.moveaxis(x, 1, -1))
 
@@ -300,8 +300,8 @@ def to_bytes(image: np.ndarray) -> np.ndarray:
 
 def most_filmed(shape: tuple[int, ...]) -> int:
     """Return how many data of this shape a film may show, by the memory that its frames take.  shape: (D,) or (C, H, W)."""
-    if len(shape) == 1:
-        return MOST_FILMED_POINTS
+    if len(shape) < 3:
+        return max(1, MOST_FILMED_POINTS // math.prod(shape[:-1]))
     height, width = shape[1:]
     factor = enlargement(height, width, MOST_ON_SHEET)
     drawn = 2 * (height * factor + SHEET_GAP) * (width * factor + SHEET_GAP)  # pixels in the two halves of a frame
@@ -312,12 +312,14 @@ def most_filmed(shape: tuple[int, ...]) -> int:
 def image_frames(
     film: Film, last: np.ndarray, titles: Sequence[str] | None = None, most: int = FILM_FRAMES
 ) -> Iterator[np.ndarray]:
-    """Yield (H, W, 3) frames with the grid of x on the left and that of the x0 estimate on the right."""
+    """Yield (H, W, 3) frames with the grid of x on the left and that of the x0 estimate on the right, where it is another."""
+    other = any(not np.array_equal(x, x0) for _, x, x0 in film)
 
     def half(images: np.ndarray, heading: str) -> np.ndarray:
         return headed(contact_sheet(to_bytes(images), titles), heading)
 
     for k in np.unique(np.linspace(0, len(film) - 1, most).round().astype(int)):
         t, x, x0 = film[k]
-        yield np.concatenate([half(x, f"x at t = {t:.3f}"), half(x0, "estimate of x0")], axis=1)
-    yield np.concatenate([half(last, "the sample")] * 2, axis=1)
+        halves = [half(x, f"x at t = {t:.3f}"), *([half(x0, "estimate of x0")] if other else [])]
+        yield np.concatenate(halves, axis=1)
+    yield np.concatenate([half(last, "the sample")] * (1 + other), axis=1)

@@ -1,18 +1,17 @@
-"""Comparing runs: which differences are larger than noise."""
+"""Comparing runs: which differences are larger than noise, and what to use when."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from reverie.base.errors import UserError
 from reverie.evaluation.evaluation import Evaluation
 from reverie.evaluation.score import HEADLINES, clear, said
-from reverie.evaluation.section import Section
 
 BEST, AS_GOOD = "*", "~"
 MANY = 3  # sections that one reason, such as missing data, keeps from being measured
@@ -60,14 +59,33 @@ def _row(key: str, figures: Sequence[Mapping[str, Any] | None]) -> Row:
 
 
 @dataclass(frozen=True)
+class Entrant:
+    """What else is known of a run that takes part: what it took, what its family can do, and its samples as a picture."""
+
+    name: str
+    costs: Mapping[str, Any]
+    abilities: Mapping[str, str]
+    sheet: bytes
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """Evaluations of several runs side by side."""
+    """Evaluations of several runs side by side.
+
+    entrants: the same runs, where families were compared; failures: families that could not be trained or measured, with the
+    reason; truth: held-out data as a picture.
+    """
 
     evaluations: tuple[Evaluation, ...]
+    entrants: tuple[Entrant, ...] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
+    truth: bytes | None = None
 
     @property
     def names(self) -> list[str]:
-        """The runs, by the shortest ends of their paths that differ."""
+        """The runs: as they were named, or by the shortest ends of their paths that differ."""
+        if self.entrants:
+            return [entrant.name for entrant in self.entrants]
         paths = [Path(str(e.facts["run"])).parts for e in self.evaluations]
         for depth in range(1, max(map(len, paths)) + 1):
             names = ["/".join(parts[-depth:]) for parts in paths]
@@ -94,10 +112,13 @@ class Comparison:
             wins = [HEADLINES[row.key].title for row in rows if row.best == k and row.worse]
             if wins:
                 lines.append(f"{name} is better than at least one other in: {'; '.join(wins)}")
-        if not rows:
+        if not rows and len(names) < 2:
+            lines = [f"only {names[0]} could be measured, so there is nothing to compare"]
+        elif not rows:
             lines = ["nothing was measured of two runs, so there is nothing to compare"]
         elif not lines:
             lines = ["no difference between the runs is larger than noise"]
+        lines += [f"{name} failed: {why}" for name, why in self.failures.items()]
         for name, evaluation in zip(names, self.evaluations, strict=True):
             lost = Counter(str(s.figures["not_computable"]) for s in evaluation.sections if "not_computable" in s.figures)
             lines += [f"note: most of {name} could not be measured: {why}" for why, count in lost.items() if count >= MANY]
@@ -117,7 +138,12 @@ class Comparison:
             for row in self.rows()
         }  # fmt: skip
         runs = {name: e.figures() for name, e in zip(names, self.evaluations, strict=True)}
-        return {"verdict": self.verdict(), "rule": self.rule, "comparison": table, "runs": runs}
+        for entrant in self.entrants:
+            runs[entrant.name] |= {"costs": dict(entrant.costs), "abilities": dict(entrant.abilities)}
+        return {
+            "advice": advice(self), "verdict": self.verdict(), "rule": self.rule, "comparison": table,
+            "likelihood": likelihoods(self), "runs": runs, "failures": dict(self.failures),
+        }  # fmt: skip
 
     def _cells(self, row: Row) -> list[str]:
         form = HEADLINES[row.key].form
@@ -134,27 +160,111 @@ class Comparison:
         widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
         lines = ["  ".join([f"{row[0]:<{widths[0]}}", *(f"{c:>{w}}" for c, w in zip(row[1:], widths[1:], strict=True))])
                  for row in rows]  # fmt: skip
+        use = [*advice(self), ""] if self.entrants else []
         return "\n".join(
-            [*self.verdict(), "", *(line.rstrip() for line in lines), f"{BEST} best   {AS_GOOD} as good within noise"]
+            [*use, *self.verdict(), "", *(line.rstrip() for line in lines), f"{BEST} best   {AS_GOOD} as good within noise"]
         )
 
     def save(self, path: str | Path) -> Path:
-        """Write the report: the comparison, then each run's verdict and samples."""
-        from reverie.evaluation.html import write_report
+        """Write the report, one HTML file that needs nothing else."""
+        from reverie.evaluation.html import write_page
+        from reverie.evaluation.side_by_side import STYLE, body
 
-        names = self.names
-        rows = [{"figure": title, **dict(zip(names, cells, strict=True))} for title, cells in self.table()]
-        words = (f"{BEST} marks the best, {AS_GOOD} those as good within noise; {self.rule}.",)
-        sections = [Section("comparison", "Side by side", tuple(self.verdict()[:-1]), words, {"figures": rows})]
-        for name, e in zip(names, self.evaluations, strict=True):
-            pictures = {
-                caption: picture
-                for s in e.sections
-                if s.name in ("samples", "memory")
-                for caption, picture in s.pictures.items()
-            }
-            sections.append(Section(name, name, (), e.verdict, e.facts, pictures))
-        return write_report(path, f"Comparison of {' and '.join(names)}", {"runs": len(names), "rule": self.rule}, sections)
+        return write_page(path, self.title, body(self), STYLE)
+
+    @property
+    def title(self) -> str:
+        """What is compared, of which data."""
+        data = {str(e.facts["data"]) for e in self.evaluations}
+        what = f"{len(self.evaluations)} families" if self.entrants else f"{len(self.evaluations)} runs"
+        return f"{what} on {next(iter(data))}" if len(data) == 1 else what
+
+
+KINDS = {
+    "exact": "exact", "dequantised": "dequantised, a ceiling", "bound": "a bound, a ceiling",
+    "flow": "by the flow of a diffusion",
+}  # fmt: skip  # what figures of the likelihood are: of different kinds, and never ranked with each other
+
+
+def likelihoods(c: Comparison) -> list[dict[str, Any]]:
+    """Return what held-out data cost under every run that tells it, kind by kind, the least of each kind first."""
+    found = []
+    for key, kind in KINDS.items():
+        own = [(name, dict(e.scores()).get(key)) for name, e in zip(c.names, c.evaluations, strict=True)]
+        told = [{"kind": kind, "run": name, **figure} for name, figure in own if figure is not None]
+        found += sorted(told, key=lambda row: float(row["value"]))
+    return found
+
+
+LEADING = ("kid", "frechet", "sliced_wasserstein", "sinkhorn", "mmd")  # what samples are ranked by, the first that is there
+THIN = 0.8  # of the data's spread: less is blur, or few things drawn again and again
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _for_samples(c: Comparison) -> str:
+    rows = {row.key: row for row in c.rows()}
+    leads = [str(s.figures.get("leads")) for e in c.evaluations for s in e.sections if s.name == "quality"]
+    key = next((key for key in (*leads, *LEADING) if key in rows), None)
+    if key is None:
+        return "Which draws the best samples could not be measured."
+    row, names, title, form = rows[key], c.names, HEADLINES[key].title, HEADLINES[key].form
+    alike = [k for k, f in enumerate(row.figures) if f is not None and k not in row.worse]
+    chosen = row.best
+    covered = [f if k in alike else None for k, f in enumerate(rows["coverage"].figures)] if "coverage" in rows else []
+    if any(covered):
+        of_alike = _row("coverage", covered)
+        chosen = of_alike.best if chosen in of_alike.worse else chosen
+    words = f"For samples like the data take {names[chosen]}, with a {title} of {said(row.figures[chosen] or {}, form)}"
+    if others := [names[k] for k in alike if k != chosen]:
+        words += f"; {_listed(others)} {'is' if len(others) == 1 else 'are'} as good in that within noise"
+        words += f", but it covers clearly more of the data than {names[row.best]}" if chosen != row.best else ""
+    if row.worse:
+        far = "has" if len(row.worse) == 1 else "have"
+        words += f"; {_listed([names[k] for k in row.worse])} {far} clearly more than the least"
+    spread = dict(c.evaluations[chosen].scores()).get("spread")
+    if spread and spread["value"] < THIN * spread.get("floor", 1.0):
+        words += f"; but its samples are spread only {spread['value']:.2f} times as far as data, so look at them first"
+    return f"{words}."
+
+
+def _for_likelihood(c: Comparison) -> str:
+    told = likelihoods(c)
+    if not told:
+        return "None of them tells how probable data are."
+    firsts = [next(row for row in told if row["kind"] == kind) for kind in dict.fromkeys(row["kind"] for row in told)]
+    parts = [f"{row['run']} {said(row, '.3f')} {row.get('unit', '')} ({row['kind']})" for row in firsts]
+    words = f"For the probability of data take {parts[0]}"
+    if len(parts) > 1:
+        words += f"; figures of other kinds are not ranked with it, and the least of each are {_listed(parts[1:])}"
+    least = min(firsts, key=lambda row: float(row["value"]))
+    if least is not firsts[0]:
+        gap = float(firsts[0]["value"]) - float(least["value"])
+        noise = math.hypot(least.get("error") or 0.0, firsts[0].get("error") or 0.0)
+        if gap > clear(len(c.evaluations)) * noise:
+            words += f"; as a ceiling can only be too high, {least['run']} is better all the same"
+    return f"{words}."
+
+
+def _for_speed(c: Comparison) -> str:
+    speeds = sorted(
+        (float(e.facts["processor_milliseconds_per_sample"]), name) for name, e in zip(c.names, c.evaluations, strict=True)
+    )
+    (quick, first), (slow, last) = speeds[0], speeds[-1]
+    words = f"When samples must be quick take {first}, {quick:.2g} ms of the processor each"
+    if len(speeds) > 1:
+        words += f", where {last} takes {slow:.2g} ms"
+    sizes = sorted((int(e.costs["parameters"]), e.name) for e in c.entrants)
+    if sizes:
+        words += f"; the smallest is {sizes[0][1]} with {sizes[0][0]:,} numbers"
+    return f"{words}."
+
+
+def advice(c: Comparison) -> list[str]:
+    """Say in three sentences what to use when, by the figures."""
+    return [_for_samples(c), _for_likelihood(c), _for_speed(c)]
 
 
 def compare(evaluations: Sequence[Evaluation]) -> Comparison:

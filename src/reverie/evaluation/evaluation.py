@@ -142,10 +142,10 @@ def _parts(whole: tuple[Dataset, Dataset], label: str | None) -> tuple[Dataset, 
     return train, held
 
 
-def draw(run: Run, n: int, say: Say, tell: Tell, options: Options) -> tuple[Samples, float]:
-    """Draw the samples; say first how long one takes.  Returns them and the seconds an image took."""
+def draw(run: Run, n: int, say: Say, tell: Tell, options: Options) -> tuple[Samples, float, float]:
+    """Draw the samples; say first how long one takes.  Returns them and the seconds of wall and processor that each took."""
     parts: list[Samples] = []
-    begun = time.perf_counter()
+    begun, worked = time.perf_counter(), time.process_time()
     for part in run.batches(n, on_progress=tell, **options):
         parts.append(part)
         if len(parts) == 1:
@@ -155,8 +155,8 @@ def draw(run: Run, n: int, say: Say, tell: Tell, options: Options) -> tuple[Samp
             say(f"sampling takes {1e3 * each:.3g} ms {noun}: {left:.0f} s more for {n:,}" if left >= 1 else
                 f"sampling takes {1e3 * each:.3g} ms {noun}")  # fmt: skip
     labels = [name for part in parts for name in part.labels or ()]
-    drawn = Samples(np.concatenate([part.x for part in parts]), labels or None)
-    return drawn, (time.perf_counter() - begun) / n
+    drawn = Samples(np.concatenate([part.x for part in parts]), labels or None, series=run.kind == "series")
+    return drawn, (time.perf_counter() - begun) / n, (time.process_time() - worked) / n
 
 
 def evaluate_run(
@@ -184,7 +184,7 @@ def evaluate_run(
         if data is not None or data_dir is not None or run.config.data.source == MEMORY:
             raise
         why = str(error)
-    samples, each = draw(run, n, say, tell, options)
+    samples, each, worked = draw(run, n, say, tell, options)
     known, seed, label = run.config.data, options.get("seed", 0), options.get("label")
     steered = label not in (None, "all") or options.get("guidance", 1.0) != 1
     try:
@@ -192,7 +192,7 @@ def evaluate_run(
             raise UserError(why)
         train, held = _parts(whole, label)
     except UserError as error:
-        sections = list(without_data(samples.x, samples.labels, str(error)))
+        sections = list(without_data(samples.x, samples.labels, str(error), samples.kind))
         sections += model_sections(run, None, quick, seed, tell, steered=steered, why=str(error))
     else:
         material = gather(
@@ -207,6 +207,7 @@ def evaluate_run(
         **{key: value for key, value in options.items() if key in SELDOM and value not in (None, 0.0, "fp32")},
         **(dict(zip(("sampler", "steps", "grid"), run.chosen_sampling(options), strict=True)) if samples_by_steps else {}),
         **({"autoguidance": run.autoguidance} if options.get("autoguidance") is None and run.autoguidance != 1 else {}),
-        "milliseconds_per_sample": 1e3 * each, "quick": quick, "held_out_loss": rows[-1]["held_out"] if rows else None,
+        "milliseconds_per_sample": 1e3 * each, "processor_milliseconds_per_sample": 1e3 * worked, "quick": quick,
+        "held_out_loss": rows[-1]["held_out"] if rows else None,
     }  # fmt: skip
     return Evaluation(facts, tuple(sections), tuple(flags), tuple(verdict))

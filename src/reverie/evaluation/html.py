@@ -171,7 +171,8 @@ def _figures(figures: Mapping[str, Any]) -> str:
     return "".join(parts)
 
 
-def _picture(caption: str, data: bytes) -> str:
+def picture(caption: str, data: bytes) -> str:
+    """Return a picture with its caption, held by the page itself."""
     kind = next((kind for magic, kind in MAGIC.items() if data.startswith(magic)), None)
     if kind is None:
         raise ValueError(f"the picture {caption!r} is neither PNG nor JPEG nor GIF")
@@ -183,7 +184,7 @@ def _picture(caption: str, data: bytes) -> str:
 def _section(number: int, section: Section) -> str:
     verdict = "".join(f"<p>{escape(line)}</p>\n" for line in section.verdict if number)  # the first stands just above
     words = "".join(f'<p class="words">{escape(line)}</p>\n' for line in section.words)
-    pictures = "".join(_picture(caption, data) for caption, data in section.pictures.items())
+    pictures = "".join(picture(caption, data) for caption, data in section.pictures.items())
     return (
         f'<section id="part-{number}">\n<h2>{escape(section.title)}</h2>\n'
         f"{verdict}{pictures}{_figures(section.figures)}{words}</section>\n"
@@ -200,12 +201,17 @@ def report(title: str, facts: Mapping[str, Any], sections: Sequence[Section]) ->
     verdict = f'<div class="verdict">\n{"".join(lines)}</div>\n' if lines else ""
     links = "".join(f'<a href="#part-{number}">{escape(section.title)}</a>\n' for number, section in enumerate(sections))
     body = "".join(_section(number, section) for number, section in enumerate(sections))
+    return page(title, f"{verdict}{_pairs(facts.items())}<nav>\n{links}</nav>\n{body}")
+
+
+def page(title: str, body: str, style: str = "") -> str:
+    """Return a whole page around a body; style: rules beside those of every report."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f"<h1>{escape(title)}</h1>\n{verdict}{_pairs(facts.items())}<nav>\n{links}</nav>\n{body}</main>\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n<main>\n"
+        f"<h1>{escape(title)}</h1>\n{body}</main>\n</body>\n</html>\n"
     )
 
 
@@ -219,8 +225,16 @@ def check_report(path: str | Path) -> Path:
 
 def write_report(path: str | Path, title: str, facts: Mapping[str, Any], sections: Sequence[Section]) -> Path:
     """Write the report and return its file; it appears when all of it is written."""
+    return _written(path, report(title, facts, sections))
+
+
+def write_page(path: str | Path, title: str, body: str, style: str = "") -> Path:
+    """Write a page around a body and return its file."""
+    return _written(path, page(title, body, style))
+
+
+def _written(path: str | Path, text: str) -> Path:
     path = check_report(path)
-    page = report(title, facts, sections)
     with atomic(path) as aside:
-        aside.write_text(page, encoding="utf-8")
+        aside.write_text(text, encoding="utf-8")
     return path

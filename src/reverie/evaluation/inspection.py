@@ -23,7 +23,7 @@ def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:
     if out is not None:
         draw_data(dataset, Path(out))
     x = dataset.some(2000)
-    axes = (0, 2, 3) if dataset.kind == "images" else (0,)
+    axes = {"images": (0, 2, 3), "series": (0, 1), "points": (0,)}[dataset.kind]
     return {
         "data": dataset.name,
         **{key: value for key, value in dataset.report.items() if key != "classes"},

@@ -57,10 +57,10 @@ def few_held(count: int) -> str:
     return "Only one datum is held out" if count == 1 else f"Only {count:,} data are held out"
 
 
-def as_images(samples: np.ndarray) -> Tensor:
-    """Return samples in user units as a tensor: points (N, D), images (N, C, H, W)."""
+def as_images(samples: np.ndarray, kind: Kind | None = None) -> Tensor:
+    """Return samples in user units as a tensor: points (N, D), series (N, T, C) if it is said, images (N, C, H, W)."""
     x = torch.from_numpy(np.ascontiguousarray(samples, np.float32))
-    if x.ndim == 3:
+    if x.ndim == 3 and kind != "series":
         return x[:, None]
     return x.permute(0, 3, 1, 2).contiguous() if x.ndim == 4 else x
 

@@ -43,6 +43,7 @@ MEASURES: dict[Kind, dict[str, Measure]] = {
         "two_sample": two_sample_section,
         "memory": memory_section,
     },
+    "series": {"memory": memory_section},
     "images": {
         "quality": quality_section,
         "distances": distances_section,
@@ -79,7 +80,9 @@ def gather(
 ) -> Material:  # fmt: skip
     """Lay samples and data out for measuring, as `measure` takes them; known: training and held-out data of every label."""
     asked = torch.tensor([train.label_names.index(name) for name in labels]) if labels is not None else None
-    return Material(as_images(samples), asked, train, held, features, seed, QUICK if quick else FULL, tell, source, known)
+    return Material(
+        as_images(samples, train.kind), asked, train, held, features, seed, QUICK if quick else FULL, tell, source, known
+    )
 
 
 def sections_of(material: Material) -> Iterator[Section]:
@@ -94,9 +97,9 @@ def sections_of(material: Material) -> Iterator[Section]:
             yield found
 
 
-def without_data(samples: np.ndarray, labels: Sequence[str] | None, why: str) -> Iterator[Section]:
+def without_data(samples: np.ndarray, labels: Sequence[str] | None, why: str, kind: Kind | None = None) -> Iterator[Section]:
     """Yield what can be said of samples alone, and why the rest cannot."""
-    x = as_images(samples)
+    x = as_images(samples, kind)
     yield samples_section(x, None)
     for name in MEASURES[kind_of(x.shape[1:])]:
         if name != "labels" or labels is not None:

@@ -10,6 +10,7 @@ from reverie.base.errors import UserError
 from reverie.base.progress import Tell
 from reverie.draw.picture import channels_last
 from reverie.evaluation.density import density_section, held_out_of
+from reverie.evaluation.directions import directions_section
 from reverie.evaluation.effort import NAME as EFFORT
 from reverie.evaluation.effort import TITLE as EFFORT_TITLE
 from reverie.evaluation.effort import evaluations_section
@@ -67,7 +68,8 @@ def model_sections(
         if m is None:
             return [Section(LIKELIHOOD, LIKELIHOOD_TITLE, figures={"not_computable": why})]
         known = run.config.model_family.likelihood != "none"
-        return [density_section(run, *held_out_of(m.held), seed)] if known else []
+        ways = directions_section(run)
+        return [*([density_section(run, *held_out_of(m.held), seed)] if known else []), *([ways] if ways is not None else [])]
     effort = QUICK if quick else FULL
     tell("loss at each noise level", 0, 1)
     sections = [noise_levels_section(run, m.train if m else None, m.held if m else None, seed=seed)]

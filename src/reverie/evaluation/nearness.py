@@ -28,6 +28,7 @@ from reverie.draw.picture import (
     to_bytes,
     window,
 )
+from reverie.draw.series import lines
 from reverie.evaluation.judge import faults
 from reverie.evaluation.material import Material, few_held
 from reverie.evaluation.metrics.chance import Figure, alike_at, chance
@@ -84,6 +85,10 @@ def samples_section(samples: Tensor, data: Tensor | None, train: Tensor | None =
         pictures["samples, the first of the seed: not chosen"] = sheet(samples[:SHOWN], columns=12)
         if data is not None:
             pictures["held-out data"] = sheet(data[:SHOWN], columns=12)
+    elif kind_of(samples.shape[1:]) == "series":
+        pictures["samples, the first of the seed: not chosen"] = png_bytes(lines(samples.numpy(), "samples"))
+        if data is not None:
+            pictures["held-out data"] = png_bytes(lines(data.numpy(), "held-out data"))
     elif data is not None:
         pictures["samples and data"] = _clouds(samples, data)
     figures = {

@@ -19,6 +19,7 @@ from reverie.evaluation.metrics.features import JUDGED, own_classifier
 from reverie.evaluation.metrics.frechet import frechet_distance, frechet_spread, frechet_to
 from reverie.evaluation.metrics.kid import kid
 from reverie.evaluation.metrics.manifold import NAMES, manifold
+from reverie.evaluation.metrics.spread import mean_distance
 from reverie.evaluation.metrics.twosample import two_sample
 from reverie.evaluation.score import score
 from reverie.evaluation.section import Section
@@ -153,6 +154,18 @@ def distances_section(m: Material) -> Section:
     return Section("distances", "More distances", faults("distances", figures), (m.about_floors(),), figures)
 
 
+def _spread(m: Material) -> dict[str, Any]:
+    """Return how far samples lie apart on average, as a share of what training data do, beside the same of held-out data."""
+    if min(len(m.samples), len(m.train)) < 2:
+        return {}
+    truth, error = mean_distance(m.some(m.train, MOST_COMPARED))
+    if not truth:
+        return {}
+    ours, varies = mean_distance(m.samples[:MOST_COMPARED])
+    floor, usual = (truth, error) if m.parted else mean_distance(m.some(m.held, MOST_COMPARED))
+    return {"spread": score(ours / truth, varies / truth, floor / truth, usual / truth)}
+
+
 def variety_section(m: Material) -> Section:
     """Precision, recall, density and coverage, each beside that of real data at the same counts."""
     most = m.effort.balls
@@ -170,12 +183,14 @@ def variety_section(m: Material) -> Section:
         return score(*both)
 
     figures = {
-        **{name: of(name) for name in NAMES}, "neighbours": NEIGHBOURS, **m.facts(), "compared_count": min(m.shared, most),
-        "training_data": min(most, m.shared if m.parted else len(m.of_train)),
+        **{name: of(name) for name in NAMES}, **_spread(m), "neighbours": NEIGHBOURS, **m.facts(),
+        "compared_count": min(m.shared, most), "training_data": min(most, m.shared if m.parted else len(m.of_train)),
     }  # fmt: skip
     words = (
         "Precision: the share of samples among real data. Recall: the share of real data among samples. Density and"
         " coverage say the same and mind outliers less. All depend on the counts, so compare with the figure beside.",
+        "Spread: how far two samples lie apart on average, in the data's own numbers, by how far training data do. Less than 1"
+        " is blur or few things drawn again and again, which a distance to the data does not always see.",
         m.about_floors(),
     )
     return Section("variety", "Precision and variety", faults("variety", figures), words, figures)

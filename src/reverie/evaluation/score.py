@@ -92,6 +92,7 @@ HEADLINES: dict[str, Headline] = {
         Headline("variety", "recall", "recall", "high", ".3f"),
         Headline("variety", "density", "density", "high", ".3f"),
         Headline("variety", "coverage", "coverage", "high", ".3f"),
+        Headline("variety", "spread", "spread", "floor", ".3f"),
         Headline("two_sample", "told_apart", "told from data", "low", ".1%"),
         Headline("labels", "label_accuracy", "label accuracy", "high", ".1%"),
         Headline("memory", "copies", "copies of training data", "low", ".1%"),

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from reverie.families.autoregressive.family import FVSBNFamily, LSTMFamily, NADEFamily, RNNFamily, TransformerFamily
 from reverie.families.closed_forms import GaussianFamily, MixtureFamily, PCAFamily
 from reverie.families.diffusion.family import DiffusionFamily
+from reverie.families.flow.family import FlowFamily
+from reverie.families.linear_series import AR1Family, ARFamily
 from reverie.families.model import FAMILIES
+from reverie.families.sinkhorn.family import SinkhornFamily
 from reverie.families.vae.family import AutoencoderFamily, DenoisingFamily, HVAEFamily, MHVAEFamily, VAEFamily
 
 FAMILIES.update({
     "diffusion": DiffusionFamily(), "gaussian": GaussianFamily(), "mixture": MixtureFamily(), "pca": PCAFamily(),
     "autoencoder": AutoencoderFamily(), "denoising-autoencoder": DenoisingFamily(), "vae": VAEFamily(),
-    "hvae": HVAEFamily(), "mhvae": MHVAEFamily(),
+    "hvae": HVAEFamily(), "mhvae": MHVAEFamily(), "flow": FlowFamily(), "sinkhorn": SinkhornFamily(),
+    "fvsbn": FVSBNFamily(), "nade": NADEFamily(), "rnn": RNNFamily(),
+    "lstm": LSTMFamily(), "transformer": TransformerFamily(), "ar1": AR1Family(), "ar": ARFamily(),
 })  # fmt: skip
 
 __all__ = ["FAMILIES"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -81,6 +81,7 @@ class PCAFamily(FittedFamily[PCASettings]):
 
     name = "pca"
     summary = "Probabilistic PCA (Tipping and Bishop 1999): a linear autoencoder with an exact likelihood."
+    can: ClassVar[frozenset[str]] = frozenset({"labels", "encode"})
     settings = PCASettings
 
     def density(self, settings: PCASettings, shape: tuple[int, ...], labels: int, levels: int | None) -> Density:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -17,6 +18,10 @@ class Density(nn.Module, ABC):
 
         x: (N, ...) in user units; labels: (N,) int64, None where the model has none.
         """
+
+    def facts(self) -> dict[str, Any]:
+        """Return plain facts of what was fitted, for `reverie inspect`."""
+        return {}
 
     @abstractmethod
     def draw(self, seeds: Tensor, cond: Tensor | None) -> Tensor:

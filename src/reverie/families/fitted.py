@@ -20,7 +20,16 @@ from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
 from reverie.families.density import Density
-from reverie.families.model import DrawRequest, Family, FamilyPlan, FamilySettings, FittedModel, Likelihood, PlanRequest
+from reverie.families.model import (
+    DrawRequest,
+    Family,
+    FamilyPlan,
+    FamilySettings,
+    FittedModel,
+    Likelihood,
+    PlanRequest,
+    check_one_label,
+)
 
 FIGURE_DATA = 4096  # data, at most, of which held-out figures are the mean
 MOST_NUMBERS = 2**30  # that are held at once to fit a model
@@ -48,8 +57,7 @@ class FittedDensity(FittedModel):
 
     def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
         """Draw at once: there is one frame."""
-        if wanted.weights != (1.0,) or (wanted.cond is not None and wanted.cond.ndim > 1):
-            raise UserError("labels are composed by guidance, which this family does not have; give one label")
+        check_one_label(wanted)
         x = self.density.draw(wanted.seeds, wanted.cond).float()
         yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))
 
@@ -57,6 +65,10 @@ class FittedDensity(FittedModel):
         """Return the log-density of points, or the log-probability of the levels of images, in nats: (B,)."""
         nats = self.density.log_prob(x, cond, seeds).double()
         return LogProb(nats, torch.zeros_like(nats), 0, "closed form", math.prod(self.shape))
+
+    def facts(self) -> dict[str, Any]:
+        """Return plain facts of the model."""
+        return {**super().facts(), **self.density.facts()}
 
     def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return the mean cost of data that were not fitted, in nats for each dimension: `held_out`."""

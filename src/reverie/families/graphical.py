@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from reverie.families.factorisation import read
 from reverie.families.graph import Graph, Plate
 
 LEVELS = 3  # of a hierarchy, where it is drawn
@@ -15,7 +16,8 @@ class GraphicalModel:
     """How the variables of one datum depend on one another, given its label where it has one.
 
     model: the factorisation that data are drawn by; words: the same in words; encoder: that of what goes from data to
-    latents, where something does; observed: the data.  T is the number of levels, or of steps.
+    latents, where something does; observed: the data, or x_{1:T} where their numbers are variables of their own.  T is the
+    number of levels, of steps, or of numbers.
     """
 
     model: str
@@ -25,20 +27,27 @@ class GraphicalModel:
 
     def graph(self, levels: int = LEVELS) -> Graph:
         """Return the model's graph, one of N independent data."""
-        graph = Graph.of_factorisation(self.model, (self.observed,), T=levels)
+        graph = Graph.of_factorisation(self.model, self.data(levels), T=levels)
         return replace(graph, plates=(Plate("N", frozenset(graph.nodes)),))
 
     def encoder_graph(self, levels: int = LEVELS) -> Graph | None:
         """Return the graph of the encoder, in which the data are given."""
-        return Graph.of_factorisation(self.encoder, (self.observed,), T=levels) if self.encoder else None
+        return Graph.of_factorisation(self.encoder, self.data(levels), T=levels) if self.encoder else None
+
+    def data(self, levels: int = LEVELS) -> tuple[str, ...]:
+        """Return the nodes that are observed."""
+        return read(f"p({self.observed})", {"T": levels})[1][0].variables
 
     def levels(self, levels: int = LEVELS) -> tuple[str, ...]:
-        """Return the nodes of which there are T, numbered from 1 on, or none."""
+        """Return the nodes of which there are T, numbered from 1 on, the T-th first; or none."""
         if not re.search(r"_T\b|:T\}", self.model):
             return ()
-        numbered = [v for v in self.graph(levels).nodes if v != self.observed]
-        return tuple(v for v in numbered if v.rpartition("_")[2].isdecimal())
+        numbered = [v for v in self.graph(levels).nodes if v != self.observed and v.rpartition("_")[2].isdecimal()]
+        return tuple(sorted(numbered, key=lambda v: -int(v.rpartition("_")[2])))
 
+
+NUMBERS = "x_{1:T}"
+ONE_BY_ONE = "p(x_{1:T}) = prod_{t=1}^T p(x_t | x_{1:t-1})"
 
 GRAPHICAL: dict[str, GraphicalModel] = {
     "gaussian": GraphicalModel("p(x)", "Draw the datum x from one Gaussian."),
@@ -75,6 +84,45 @@ GRAPHICAL: dict[str, GraphicalModel] = {
         "p(x, z_{1:T}) = p(x | z_1) p(z_T) prod_{t=2}^T p(z_{t-1} | z_t)",
         "Draw codes from the top down, each from the one above alone, and x from the last. The encoder climbs from x.",
         "q(z_{1:T} | x) = q(z_1 | x) prod_{t=2}^T q(z_t | z_{t-1})",
+    ),
+    "flow": GraphicalModel(
+        "p(x, z) = p(z) p(x | z)",
+        "Draw noise z as large as the datum, and bring it to x by a map that can be undone, so z is a function of x as well.",
+        "q(z | x)",
+    ),
+    "sinkhorn": GraphicalModel(
+        "p(x, z) = p(z) p(x | z)",
+        "Draw a code z; a network makes x of it, without noise. It is taught by what it costs to move its data to real ones.",
+    ),
+    "ar1": GraphicalModel(
+        "p(x_{1:T}) = p(x_1) prod_{t=2}^T p(x_t | x_{t-1})",
+        "Draw the first moment from the stationary state, then each as so much of the one before, plus noise.",
+        observed=NUMBERS,
+    ),
+    "ar": GraphicalModel(
+        "p(x_{1:T}) = p(x_1) p(x_2 | x_1) prod_{t=3}^T p(x_t | x_{t-1}, x_{t-2})",
+        "Draw the first moments from the stationary state, then each as a linear map of the last few, here two, plus noise.",
+        observed=NUMBERS,
+    ),
+    "fvsbn": GraphicalModel(
+        ONE_BY_ONE, "Draw the numbers of x one after another, each by logistic regression on all before it.", observed=NUMBERS
+    ),
+    "nade": GraphicalModel(
+        ONE_BY_ONE,
+        "Draw the numbers of x one after another, each from hidden units that all before it feed, with shared weights.",
+        observed=NUMBERS,
+    ),
+    "rnn": GraphicalModel(
+        ONE_BY_ONE, "Draw the numbers of x one after another. A state that each of them changes remembers those before.",
+        observed=NUMBERS,
+    ),
+    "lstm": GraphicalModel(
+        ONE_BY_ONE,
+        "Draw the numbers of x one after another. Gates decide what of each the state keeps, for how long, and what it tells.",
+        observed=NUMBERS,
+    ),
+    "transformer": GraphicalModel(
+        ONE_BY_ONE, "Draw the numbers of x one after another, each by attention to all before it.", observed=NUMBERS
     ),
     "diffusion": GraphicalModel(
         "p(x_{0:T}) = p(x_T) prod_{t=1}^T p(x_{t-1} | x_t)",

@@ -27,6 +27,12 @@ from reverie.families.graphical import GRAPHICAL, GraphicalModel
 Likelihood = Literal["exact", "lower bound", "none"]
 
 
+def check_labelled(labels: int, cond: Tensor | None, count: int) -> None:
+    """Refuse to do without labels where a model was trained with some.  cond: (count,) or None."""
+    if labels and (cond is None or len(cond) != count):
+        raise UserError(f"the model was trained with {labels} labels, and needs one for each datum")
+
+
 class FamilySettings(Section):
     """The table [family] of config.toml: the family's name and its own options."""
 
@@ -49,6 +55,12 @@ class DrawRequest:
     classifier: Callable[[], Classifier] | None = None
     weak: Callable[[], Model] | None = None
     mean_error: Callable[[], MeanError] | None = None
+
+
+def check_one_label(wanted: DrawRequest) -> None:
+    """Refuse to compose labels, which takes guidance."""
+    if wanted.weights != (1.0,) or (wanted.cond is not None and wanted.cond.ndim > 1):
+        raise UserError("labels are composed by guidance, which this family does not have; give one label")
 
 
 class Model(nn.Module, ABC):
@@ -111,6 +123,24 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
         """Return the log-probability of data in user units, in nats; see `Family.likelihood` for what it is."""
+
+
+class Completes(ABC):
+    """A model that draws what is not known of a datum, given what is, without a denoiser to steer."""
+
+    @abstractmethod
+    def completes_exactly(self, seen: Tensor) -> bool:
+        """Tell whether it draws from the conditional distribution itself, or only about so.  seen: of one datum, bool."""
+
+    @abstractmethod
+    def complete(
+        self, wanted: DrawRequest, truth: Tensor, seen: Tensor, log_prior: Tensor | None, note: Callable[[float], None]
+    ) -> Iterator[Frame]:
+        """Draw what is not seen, one datum for each seed, and yield frames in model units.
+
+        truth, seen: of one datum, in user units; log_prior: of labels, (L,), which are drawn as well where none is wanted;
+        note: is told how much of the work told anything in the end, 1 where the draw is exact.
+        """
 
 
 class TrainedModel(Model):
@@ -185,6 +215,7 @@ class Family(ABC, Generic[Settings]):
     can: ClassVar[frozenset[str]] = frozenset()
     options: ClassVar[Mapping[str, Any]] = {}
     likelihood: ClassVar[Likelihood] = "none"
+    dequantises: ClassVar[bool] = True  # whether an exact likelihood of images is one of noise added to their levels
     settings: type[Settings]
     learns_by_steps: ClassVar[bool] = True  # and can be trained for longer; else it is fitted at once
     found: ClassVar[frozenset[str]] = frozenset()  # settings that cannot be asked for: they are found by training

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from reverie.runs.run import Options, Run
 
 GALLERIES = (
-    "autodiff", "autoencoder", "coloring", "embeddings", "forward", "graphs", "guidance", "kernels", "normal", "samplers",
-    "schedules", "score", "sigma", "spiral", "transport",
+    "autodiff", "autoencoder", "coloring", "embeddings", "flow", "forward", "gradients", "graphs", "guidance", "kernels",
+    "normal", "samplers", "schedules", "score", "series", "sigma", "spiral", "transport",
 )  # fmt: skip
 SHOWS = {"run": "a run", "data": "a data set"}
 
@@ -30,8 +30,8 @@ def gallery(
     """Draw a gallery and return its files: `gallery("samplers", "sheet.png", run="runs/digits", grid="karras")`.
 
     Those of a run take the options of sampling, without those that they vary themselves; scales: of guidance, for that gallery;
-    data, schedule, reading: what turns into noise, how, and options of `load_data`, for the gallery "forward"; runs: whose
-    schedules are shown beside the others, for the gallery "schedules".
+    data, schedule, reading: what turns into noise, how, and options of `load_data`, for the gallery "forward"; runs: which
+    are shown beside the others, for the galleries "schedules" and "gradients".
     """
     if name not in GALLERIES:
         raise unknown(name, GALLERIES, "gallery")

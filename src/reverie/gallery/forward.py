@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from reverie.base.errors import UserError
 from reverie.base.files import check_folder
 from reverie.base.noise import Noise, check_seed, image_seeds
 from reverie.base.scalar import sqrt
@@ -113,6 +114,8 @@ def draw(
     check_folder(out)
     process = build(SCHEDULES, schedule, "schedule")
     dataset = load_data(data, seed=check_seed(seed), **(reading or {}))
+    if dataset.kind not in SHOWN:
+        raise UserError(f"{dataset.name} holds {dataset.kind}; this gallery shows {' and '.join(SHOWN)}")
     x = dataset.some(min(SHOWN[dataset.kind], most_filmed(dataset.shape)))
     codec = build(CODECS, {"name": "pixels"} if dataset.kind == "images" else standard_spec(x), "codec")
     moments = walk(process, codec, x, seed)

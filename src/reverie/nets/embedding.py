@@ -81,7 +81,7 @@ class SineEmbedding(nn.Module):
         return (position[..., None] * torch.exp(j * (-2 * math.log(self.base) / self.dim))).sin()
 
 
-def _vectors(rows: int, dim: int) -> nn.Parameter:
+def vectors(rows: int, dim: int) -> nn.Parameter:
     """Return a table of random vectors of length about 1, (rows, dim); on the device "meta", which only plans, an empty one.
 
     torch would load its compiler, a second of work, to plan a random draw.
@@ -96,7 +96,7 @@ class LearnedEmbedding(nn.Module):
     def __init__(self, dim: int, low: float, high: float, rows: int = 40) -> None:
         super().__init__()
         self.low, self.high = low, high
-        self.table = _vectors(rows, dim)
+        self.table = vectors(rows, dim)
 
     def forward(self, position: Tensor) -> Tensor:
         """Return the interpolated vectors; a position outside [low, high] takes the nearer end."""
@@ -119,7 +119,7 @@ class LabelEmbedding(nn.Module):
 
     def __init__(self, labels: int, dim: int) -> None:
         super().__init__()
-        self.table = _vectors(labels + 1, dim)
+        self.table = vectors(labels + 1, dim)
 
     def forward(self, cond: Tensor | None) -> Tensor:
         """Return the vectors; row 0 is the null row, label c has row c + 1."""

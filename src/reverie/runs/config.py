@@ -11,6 +11,7 @@ from reverie.base.errors import UserError
 from reverie.base.section import OptionName, Section
 from reverie.base.tensors import Form
 from reverie.data.kind import Kind, kind_of
+from reverie.data.series import MOST_WINDOW
 from reverie.families import FAMILIES
 from reverie.families.model import Family, FamilySettings, Model
 
@@ -33,6 +34,7 @@ class Reading(TypedDict, total=False):
     channels: Literal[1, 3, 4]
     labels: str
     data_dir: str
+    window: Annotated[int, Field(ge=2, le=MOST_WINDOW)]
 
 
 class DataConfig(Section):
@@ -64,7 +66,11 @@ class DataConfig(Section):
 
 
 class TrainingConfig(Section):
-    """How long and how to train.  Either steps or minutes."""
+    """How long and how to train.  Either steps or minutes.
+
+    clock: what minutes are counted by, the wall's or the processor's, which a busy machine does not slow down; keep: the
+    weights of the end, or those that were best on held-out data.
+    """
 
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = None
     minutes: Annotated[float, Field(gt=0, le=MOST_MINUTES)] | None = None
@@ -77,6 +83,8 @@ class TrainingConfig(Section):
     accumulate: Annotated[int, Field(ge=1, le=10_000)] = 1
     decay: Literal["cosine", "step"] = "cosine"
     until: Literal["end", "good"] = "end"
+    clock: Literal["wall", "processor"] = "wall"
+    keep: Literal["last", "best"] = "last"
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
     precision: Literal["fp32", "bf16"] = "fp32"
     seed: Seed = 0

@@ -13,7 +13,7 @@ from reverie.data.dataset import Dataset, LazyImages
 from reverie.runs.config import DataConfig
 
 KEPT_DATA = "data.safetensors"
-DTYPES = {"points": torch.float32, "images": torch.uint8}
+DTYPES = {"points": torch.float32, "series": torch.float32, "images": torch.uint8}
 
 
 def check_keepable(dataset: Dataset) -> None:

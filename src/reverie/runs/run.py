@@ -292,7 +292,7 @@ class Run:
         parts = list(self.batches(n, first, on_progress=on_progress, **options))
         labels = [name for part in parts for name in part.labels or ()] or None
         titles = labels if parts[0].titles is not None else None
-        return Samples(np.concatenate([part.x for part in parts]), labels, titles=titles)
+        return Samples(np.concatenate([part.x for part in parts]), labels, titles=titles, series=self.kind == "series")
 
     def _draw(
         self, n: int, first: int, done: int, of: int, on_progress: Tell | None, options: Options,
@@ -314,7 +314,7 @@ class Run:
         x0 = self.decode_final(last)
         label = options.get("label")
         names = self.names(self.labels(label, n, options.get("seed", 0), first), options)
-        return Samples(x0, names, titles=names if self.in_turn(label) else None)
+        return Samples(x0, names, titles=names if self.in_turn(label) else None, series=self.kind == "series")
 
     def in_turn(self, label: str | None) -> bool:
         """Tell whether a label asks for each one in turn."""

@@ -33,6 +33,7 @@ from reverie.draw.picture import (
     to_bytes,
     write_film,
 )
+from reverie.draw.series import lines, series_frames
 from reverie.runs.outputs import Manifest, check_labels, check_place, for_images, labels_of, sample_folder, write_manifest
 
 SUFFIXES = (".npy", ".png", ".gif", ".mp4")
@@ -71,7 +72,7 @@ def check_room(out: str | Path, n: int, shape: tuple[int, ...]) -> None:
 def check_film(n: int, shape: tuple[int, ...]) -> None:
     """Refuse a film whose frames would take too much memory."""
     if n > (most := most_filmed(shape)):
-        what = "points" if kind_of(shape) == "points" else f"images of {shape[1]}x{shape[2]} pixels"
+        what = f"images of {shape[1]}x{shape[2]} pixels" if kind_of(shape) == "images" else kind_of(shape)
         raise UserError(
             f"a film shows at most {most:,} {what}, whose frames are all held in memory, got {n:,}; film fewer of them, "
             "or write them without the way to them, as a folder or as X.npy"
@@ -98,13 +99,15 @@ def counted_samples(x: np.ndarray) -> str:
 class Samples:
     """Samples in user units, their labels, and the frames on the way where they were kept.
 
-    x: float32, (N, D) points, or (N, H, W) or (N, H, W, C) images in [0, 1]; titles: what a sheet says under each image.
+    x: float32, (N, D) points, or (N, H, W) or (N, H, W, C) images in [0, 1], or (N, T, C) series if it is said; titles: what a
+    sheet says under each image.
     """
 
     x: np.ndarray
     labels: Sequence[str] | None = None
     film: Film = ()
     titles: Sequence[str] | None = None
+    series: bool = False
 
     def __len__(self) -> int:
         return len(self.x)
@@ -115,12 +118,12 @@ class Samples:
     @property
     def kind(self) -> Kind:
         """What one of them is."""
-        return kind_of_samples(self.x.shape)
+        return "series" if self.series else kind_of_samples(self.x.shape)
 
     def __repr__(self) -> str:
         names = sorted(set(self.labels or ()))
         labels = f", {len(names)} labels" if len(names) > 1 else f", label {names[0]}" if names else ""
-        return f"Samples({counted_samples(self.x)}{labels})"
+        return f"Samples({counted(len(self), self.x.shape[1:]) if self.series else counted_samples(self.x)}{labels})"
 
     @overload
     def __getitem__(self, key: int) -> np.ndarray: ...
@@ -132,14 +135,14 @@ class Samples:
         """Return sample k as an array, or the samples of a slice."""
         if isinstance(key, slice):
             labels, titles = (given[key] if given is not None else None for given in (self.labels, self.titles))
-            return Samples(self.x[key], labels, titles=titles)
+            return Samples(self.x[key], labels, titles=titles, series=self.series)
         return np.asarray(self.x[key])
 
     @property
     def images(self) -> list[Image.Image]:
         """The samples as PIL images, which can be shown, changed and saved."""
         if self.kind != "images":
-            raise UserError("these samples are points and no images; their coordinates are in .x")
+            raise UserError(f"these samples are {self.kind} and no images; their numbers are in .x")
         return [Image.fromarray(to_bytes(image)) for image in self.x]
 
     def picture(self) -> bytes:
@@ -149,6 +152,8 @@ class Samples:
         return self._repr_png_()
 
     def _repr_png_(self) -> bytes:
+        if self.kind == "series":
+            return png_bytes(lines(self.x))
         if self.kind != "images":
             return png_bytes(scatter(self.x, self.labels))
         return _png(contact_sheet(to_bytes(self.x), self.titles))
@@ -170,15 +175,19 @@ class Samples:
             case ".gif" | ".mp4":
                 if not self.film:
                     raise UserError(f"cannot write the film {path}: sample with film=True to keep the frames")
-                images = self.kind == "images"
-                frames = image_frames(self.film, self.x, self.titles) if images else point_frames(self.film, self.labels)
+                if self.kind == "series":
+                    frames = series_frames(self.film)
+                elif self.kind == "images":
+                    frames = image_frames(self.film, self.x, self.titles)
+                else:
+                    frames = point_frames(self.film, self.labels)
                 write_film(path, frames)
             case _ if self.kind == "images":
                 return write([self], len(self), f"{path}/", overwrite)
             case _:
                 with sample_folder(path, Manifest(), overwrite) as files:
                     files += write([self], len(self), path / "points.npy")
-                    save(scatter(self.x, self.labels), path / "picture.png")
+                    save(lines(self.x) if self.kind == "series" else scatter(self.x, self.labels), path / "picture.png")
                 return [*files, path / "picture.png"]
         return [path]
 

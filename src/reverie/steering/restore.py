@@ -21,6 +21,8 @@ from reverie.data.single import Shape, read_mask, read_picture
 from reverie.diffusion.known import INPAINTERS, POSTERIORS, Method, Replacement
 from reverie.diffusion.measurements import MEASUREMENTS, Keep, Measurement
 from reverie.draw.picture import channels_last
+from reverie.families.model import Completes, DrawRequest
+from reverie.runs.labels import read_label
 from reverie.runs.run import Options, Run, check_count, load
 from reverie.steering.editing import image_shape
 from reverie.steering.results import Restored, check_results
@@ -32,6 +34,7 @@ RESULTS: dict[Kind, int] = {"points": 500, "images": 6}  # when no number is giv
 DEFAULT_METHOD: dict[Kind, str] = {"points": "moment", "images": "dps"}
 ROUNDING = 1 / 255 / math.sqrt(12)  # the noise of 8-bit pictures, whose values run from 0 to 1
 LARGE = 1e30  # of a known coordinate
+PARTICLES_OF = 4  # data that are completed at once where each takes many particles
 OTHERS = 1000  # points of the model that are drawn behind the results
 DEGRADE_DRAW = 2**29  # the number of the draw, of each image's own stream, that is the noise of a degraded picture
 
@@ -62,6 +65,8 @@ def inpaint(
     run = run if isinstance(run, Run) else load(run, device)
     run.require("inpaint")
     shape = run.config.data.shape
+    if run.kind == "series":
+        raise UserError(f"{run.path} is a run of series, which have no picture; `reverie gallery series` continues them")
     if run.kind == "points":
         if image is not None or mask is not None:
             raise UserError(
@@ -78,18 +83,26 @@ def inpaint(
         picture.say_fitted(", as is a mask of its size")
         truth = torch.from_numpy(picture.x)
     n = RESULTS[run.kind] if n is None else n
-    method = DEFAULT_METHOD[run.kind] if method is None else method
-    way = build(INPAINTERS, method, "method")
-    there = run.diffusion.device
-    measure, y = known_part(run.diffusion.codec, truth.to(there), seen.to(there), isinstance(way, Replacement))
-    x, labels, left = _draw(run, n, way, measure, y, 0.0, options, on_progress)
+    figures: dict[str, Any]
+    if isinstance(run.model, Completes):
+        if method is not None:
+            raise UserError(f"the family {run.config.family.name} draws what is missing by itself, so it takes no --method")
+        x, labels, figures = _completed(run, run.model, n, truth, seen, options, on_progress)
+        method = figures["method"]
+    else:
+        method = DEFAULT_METHOD[run.kind] if method is None else method
+        way = build(INPAINTERS, method, "method")
+        there = run.diffusion.device
+        measure, y = known_part(run.diffusion.codec, truth.to(there), seen.to(there), isinstance(way, Replacement))
+        x, labels, left = _draw(run, n, way, measure, y, 0.0, options, on_progress)
+        figures = {"method": method, **_solver(left)}
     results = torch.where(seen, truth, x)  # to the bit, whatever units and rounding lie between
     shown = torch.where(seen, truth, torch.nan)
     points = run.kind == "points"
     made = Restored(
         _user(results), _user(shown[None])[0], None if points else _user(truth[None])[0], labels,
         run.sample(OTHERS).x if points else None, _title(run, method, options),
-        {"method": method, **_solver(left), "mean_spread": float(results.std(0)[~seen].mean()) if n > 1 else None},
+        {**figures, "mean_spread": float(results.std(0)[~seen].mean()) if n > 1 else None},
     )  # fmt: skip
     if out is not None:
         made.save(out)
@@ -174,6 +187,33 @@ def known_part(codec: Codec, truth: Tensor, seen: Tensor, by_replacing: bool) ->
     if not cells.known.any():
         raise UserError("nothing of the image is known by whole codes of the autoencoder; take --method dps")
     return cells, cells(codec.encode(torch.where(seen, truth, 0.5)[None]))
+
+
+def _completed(
+    run: Run, model: Completes, n: int, truth: Tensor, seen: Tensor, options: Options, on_progress: Tell | None
+) -> tuple[Tensor, list[str] | None, dict[str, Any]]:
+    """Draw n results of a model that completes data itself: return them in user units, their labels, and figures."""
+    check_count(n)
+    run.check_options(options)
+    if bool(seen.all()):
+        raise UserError("the mask hides nothing, so there is nothing to draw; make some of it white")
+    label, seed, counts = options.get("label"), options.get("seed", 0), run.config.data.label_counts
+    exact = model.completes_exactly(seen)
+    log_prior = (torch.tensor(counts, dtype=torch.float64) / sum(counts)).log() if counts and label is None else None
+    size, parts, shares = run.batch_size() if exact else PARTICLES_OF, list[Tensor](), list[float]()
+    weights = read_label(label, run.config.data.labels).weights if label is not None and not run.in_turn(label) else (1.0,)
+    for first in range(0, n, size):
+        count = min(size, n - first)
+        cond = run.labels(label, count, seed, first) if label is not None else None
+        wanted = DrawRequest(image_seeds(seed, count, first), cond, weights)
+        for frame in model.complete(wanted, truth, seen, log_prior, shares.append):
+            last = frame
+            if on_progress:
+                on_progress("sampling", first * frame.of + count * (frame.i + 1), n * frame.of)
+        parts.append(run.model.decode(last.x0).float().cpu())
+    figures = {"method": "exact"} if exact else {"method": "particles", "effective": float(np.mean(shares))}
+    cond = run.labels(label, n, seed) if label is not None else None
+    return torch.cat(parts), run.names(cond, options), figures
 
 
 def _enlarged(seen: Tensor, shape: Shape) -> Tensor:

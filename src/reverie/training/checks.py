@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from reverie.data.kind import KINDS
 from reverie.diffusion.learned import Learned
 from reverie.families.diffusion.latent import Latent
 from reverie.families.diffusion.model import Diffusion
@@ -76,7 +77,7 @@ def few_data(p: Patient) -> Finding | None:
     """So few training data that there is nothing to learn but to give them back."""
     if p.count >= FEW:
         return None
-    kind = ("image" if p.kind == "images" else "point") + "s" * (p.count != 1)
+    kind = KINDS[p.kind].partition(" ")[2] + "s" * (p.count != 1 and p.kind != "series")
     what = f"only {p.count} {kind} to train on, too few to learn from: the model can only copy them"
     return Finding("few_data", what, 0, "", f"give at least {FEW}, better some hundreds")
 

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from reverie.base.spec import Spec, build
+from reverie.families.model import TrainedModel
 from reverie.nets import NETWORKS
 
 BYTES = 4  # of a number
@@ -27,7 +28,7 @@ DATUM_COPIES = 10  # data, noise, their mixture, estimates, the loss and the gra
 OVERHEAD, ALLOCATED = 1.25, 64 * 2**20  # what an allocator and the layers' own room to work add: measured on U-Nets
 
 
-class _Ledger(TorchDispatchMode):
+class Ledger(TorchDispatchMode):
     """Keeps count of the bytes of all tensors that live at a time, by their storages."""
 
     def __init__(self) -> None:
@@ -85,10 +86,23 @@ class Footprint:
         return self.looks[count]
 
     def _peak(self, count: int, work: Callable[[Tensor, Tensor], Any]) -> int:
-        with self.fake, _Ledger() as ledger:
+        with self.fake, Ledger() as ledger:
             work(torch.empty(count, *self.shape), torch.empty(count))
         data = DATUM_COPIES * BYTES * count * math.prod(self.shape)
         return ALLOCATED + int(OVERHEAD * (ledger.most + data))
+
+
+def step_bytes(model: TrainedModel, x: Tensor, labels: Tensor | None) -> int:
+    """Return the most bytes that the tensors of one training step take at a time, beside the weights, by making one.
+
+    x: (B, ...), a batch in user units; labels: (B,).
+    """
+    with Ledger() as ledger:
+        model.loss(x, labels, 0).mean().backward()
+    most: int = ledger.most
+    for p in model.parameters():
+        p.grad = None
+    return most
 
 
 def footprint(network: Spec, shape: tuple[int, ...], levels: int = 0) -> Footprint:

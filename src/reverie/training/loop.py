@@ -47,6 +47,11 @@ def learning_rate(settings: TrainingConfig, fraction: float, ending: float | Non
     return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * fraction))
 
 
+def clock_of(settings: TrainingConfig, device: torch.device) -> Callable[[], float]:
+    """Return what counts the seconds of a training: the wall's clock, or the time of all threads of this process on a CPU."""
+    return time.process_time if settings.clock == "processor" and device.type == "cpu" else time.monotonic
+
+
 def end_of(ending: float) -> float:
     """Return the fraction at which a training until good ends that began to end at this one."""
     return min(1.0, ending * (1 + END_SHARE))
@@ -126,7 +131,8 @@ def fit(
         return min(1.0, max(learner.i / total, learner.seconds / limit) / whole())
 
     loader = reader(train, settings.batch, settings.seed, learner.i * settings.accumulate)
-    begun, reported, reported_at = time.monotonic() - learner.seconds, time.monotonic(), learner.i
+    clock = clock_of(settings, device)
+    begun, reported, reported_at = clock() - learner.seconds, time.monotonic(), learner.i
     fraction, checking = fraction_now(), CHECK_SHARE * learner.seconds
     waiting = Waiting()
     reports, checks = (math.floor(fraction * REPORTS) + 1, math.ceil(fraction * CHECKS)) if learner.i else (0, 0)
@@ -154,7 +160,7 @@ def fit(
         if learner.first_loss is None and math.isfinite(losses[0]):
             learner.first_loss = float(losses[0])
         mind_threads()
-        learner.seconds = time.monotonic() - begun
+        learner.seconds = clock() - begun
         fraction = fraction_now()
         now = time.monotonic()
         if not (fraction * REPORTS >= reports and (settings.steps is not None or now - reported >= CLOCK)) and fraction < 1:
@@ -193,13 +199,14 @@ def fit_at_once(
     """
     model = learner.model
     assert isinstance(model, FittedModel)
-    begun, learner.i = time.monotonic(), 0
+    clock = clock_of(settings, learner.device)
+    begun, learner.i = clock(), 0
     rounds = model.fit(train, settings.seed)
     cost = next(rounds, None)
     while cost is not None and not stop():
         following = next(rounds, None)  # to know whether this was the last; what it left in the model is newer, and no worse
         learner.i += 1
-        learner.seconds = time.monotonic() - begun
+        learner.seconds = clock() - begun
         last = following is None
         figures: dict[str, Any] = {}
         if last:

@@ -16,7 +16,7 @@ class ReadingOptions(TypedDict, total=False):
     points: how many to generate, for data that are; size: "32" or "64x48" (height x width); fit: "crop", "pad", "stretch" or
     "auto"; channels: 1 grey, 3 colour, 4 with transparency; labels: "auto", "none", where they come from, or a column of a
     table; data_dir: where the files of named data sets are; strict: refuse broken files instead of skipping them;
-    on_progress: told (what, done, of).
+    on_progress: told (what, done, of); window: take rows of numbers as a series in time, in windows of so many.
     """
 
     points: int
@@ -27,12 +27,14 @@ class ReadingOptions(TypedDict, total=False):
     data_dir: str | Path | None
     strict: bool
     on_progress: Tell | None
+    window: int | None
 
 
 class TrainingOptions(ReadingOptions, total=False):
     """How to train; what is not given is chosen for the data and the time.
 
-    steps, minutes, epochs: how long, one of them; until: "good" stops when nothing improves; extend: go on with a finished run
+    steps, minutes, epochs: how long, one of them; until: "good" stops when nothing improves; clock: what minutes
+    are counted by; keep: the last weights or the best on held-out data; extend: go on with a finished run
     for longer; start_from: a run whose weights are the first ones; keep_data: keep a copy of the data in the run; overwrite:
     replace a run that is in the folder; family: a name with its own options, like "mixture:components=8"; purpose, schedule,
     network, target, augment, loss, weight, variance, times, label_dropout, sigma_data, codec: options of the family diffusion,
@@ -45,6 +47,8 @@ class TrainingOptions(ReadingOptions, total=False):
     minutes: float | None
     epochs: float | None
     until: Literal["end", "good"]
+    clock: Literal["wall", "processor"]
+    keep: Literal["last", "best"]
     extend: bool
     seed: int
     device: str

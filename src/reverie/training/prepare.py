@@ -37,7 +37,7 @@ from reverie.training.resume import resume
 from reverie.training.trainer import Training
 from reverie.training.wishes import Wishes
 
-READING = ("points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress")
+READING = ("points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress", "window")
 FAMILY_OPTIONS = {key for family in FAMILIES.values() for key in family.wishes}
 NO_OPTIONS = ("data", "out", "path", "options", "given", "dataset")  # parameters that are not options of a training
 

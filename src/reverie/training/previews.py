@@ -31,11 +31,12 @@ from reverie.draw.picture import (
     window,
     write_film,
 )
+from reverie.draw.series import lines
 from reverie.families.model import DrawRequest
 from reverie.runs.run import Options, Run
 
 FOLDER, FILM, LABELS = "previews", "film.gif", "labels.png"
-DRAWN: dict[Kind, int] = {"points": 1000, "images": 32}  # data of a preview
+DRAWN: dict[Kind, int] = {"points": 1000, "series": 64, "images": 32}  # data of a preview
 SHOWN, STEPS = 12, 12  # images on the sheet, and sampling steps
 BLOCK, MOST_LAZY = 4096, 4096  # data looked through at a time; and in all where they must be read from files
 SAME = 1 / 510  # of the data's range: what is closer is the same datum again, and no neighbour
@@ -108,6 +109,8 @@ class Previews:
         path = own_file(self.run.path, f"{FOLDER}/step-{i:07d}.png")
         if self.train.kind == "images":
             self._sheet(path, z[:SHOWN], raw, index[:SHOWN], distance[:SHOWN])
+        elif self.train.kind == "series":
+            save(lines(self.run.decode(z), "average weights"), path)
         else:
             self._clouds(path, z, raw)
         return look_at(z, ratio, self.low, self.high), energy_distance(z, self.reference)

@@ -47,7 +47,7 @@ def _longer(run: Run, minutes: float | None, steps: int | None) -> Config:
     return run.config.model_copy(update={"training": training})
 
 
-def _differences(config: Config, given: Mapping[str, Any]) -> list[str]:
+def differences(config: Config, given: Mapping[str, Any]) -> list[str]:
     """Return how settings that were given differ from those of a run, a phrase each."""
     family, data = config.model_family, config.data
     kept: dict[str, Any] = {**config.training.model_dump(), **data.reading, **dict(config.family)}
@@ -132,7 +132,7 @@ def resume(
         config = folder.read_config(path)
         if not extend:
             given |= {key: value for key, value in (("minutes", minutes), ("steps", steps)) if value is not None}
-        if changed := _differences(config, given):
+        if changed := differences(config, given):
             raise UserError(f"{path} was begun with other settings: {'; '.join(changed)}; leave them out, or train a new run")
         checkpoints.check_fit(path, config)
         model, fresh, first = build_model(config), checkpoints.is_untrained(path), None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reverie.data.dataset import HELD_OUT
+from reverie.data.kind import KINDS
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.runs import folder
 from reverie.runs.config import Config
@@ -38,7 +39,7 @@ class Verdict:
 
 def _shown(config: Config, look: Mapping[str, float]) -> str:
     """Say what is amiss with the previews beside the data; nothing where nothing is."""
-    if config.data.kind == "points":
+    if config.data.kind != "images":
         far = look.get("nearest", 1.0)
         return f"samples lie {far:.2g} times as far from the closest training datum as held-out data do" if far > FAR else ""
     detail, spread = look.get("detail", 1.0), look.get("spread", 1.0)  # older runs tell less
@@ -78,7 +79,7 @@ def meaning_of(config: Config) -> str:
     """Say what the figures of a run mean; nothing where they are a loss that means nothing elsewhere."""
     if not isinstance(config.family, DiffusionSettings) or config.family.purpose != "likelihood":
         return ""
-    unit, codec = "nats for a point", config.family.codec
+    unit, codec = f"nats for {KINDS[config.data.kind]}", config.family.codec
     if config.data.kind == "images":
         used = f"the {len(codec['values'])} values that the images use" if "values" in codec else "256 values, 8 bits"
         unit = f"bits/dim, for each number one of {used}"
@@ -90,7 +91,7 @@ def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
     if not rows:
         return "no check on held-out data was made"
     first, last, training = rows[0], rows[-1], config.training
-    kind = "points" if config.data.kind == "points" else "x".join(map(str, config.data.shape[1:])) + " images"
+    kind = "x".join(map(str, config.data.shape[1:])) + " images" if config.data.kind == "images" else config.data.kind
     seen = last["i"] * training.batch * training.accumulate / max(1.0, (1 - HELD_OUT) * config.data.count)
     times = f"each seen {seen:,.0f} times" if seen >= 1.5 else f"{min(1.0, seen):.0%} of them seen once"
     unit = last.get("unit")
@@ -124,7 +125,7 @@ def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], show
     if looked and not shown:
         kind = (
             "samples lie as near to the training data as"
-            if config.data.kind == "points"
+            if config.data.kind != "images"
             else "previews have the detail and spread of"
         )
         return f"{flat}, and the {kind} held-out data: more time will give little"

@@ -153,9 +153,19 @@ class Training:
         elif learner.i and whole and learner.is_finite():
             between = {"last": learner.last} if learner.window else {}
             checkpoints.write(path, learner.snapshot(), {"good": learner.good, **between})
+            self._keep_best()
             write_weights(path, self.run.config, learner.average.model)
             save(loss_curve(self.run.metrics()), own_file(path, LOSS_PICTURE))
             draw_schedule(self.run, path)
+
+    def _keep_best(self) -> None:
+        """Take the weights that were best on held-out data, where they are asked for and the training is over."""
+        best, rows = self.run.path / checkpoints.FOLDER / checkpoints.BEST, self.run.metrics()
+        if self.run.config.training.keep != "best" or not best.is_file() or not rows or rows[-1]["fraction"] < 1:
+            return
+        kept = checkpoints.read(best, self.learner)["now"].tensors
+        average = {name.removeprefix("average."): t for name, t in kept.items() if name.startswith("average.")}
+        self.learner.average.model.load_state_dict(average)
 
     def _work(self, stop: Callable[[], bool], mind_threads: Callable[[], None]) -> Iterator[Step]:
         run, learner, settings = self.run, self.learner, self.run.config.training

@@ -102,13 +102,21 @@ def _product(first: str, second: str, added_to: str | None = None) -> Rule:
 
 
 def attention(call: Call) -> list[Pattern | None]:
-    """Each query meets all keys and values of its head, which several heads may share, and its row of the mask."""
+    """Each query meets all keys and values of its head, which several heads may share, and its row of the mask.
+
+    In causal attention query i meets the keys up to the i-th.
+    """
     query, key, mask = (call.args[name] for name in ("query", "key", "attn_mask"))
     (batch, heads, length, _), kept = query.shape, key.shape[1]
-    parts = [merged(call.rows("query"), grouped(query.shape, [3]))]
+    parts, meeting = [merged(call.rows("query"), grouped(query.shape, [3]))], (batch, kept, heads // kept, length)
     for name in ("key", "value"):
-        together = merged(call.rows(name), grouped(call.args[name].shape, [2, 3]))
-        parts.append(fitted(together, (batch, kept, 1, 1), (batch, kept, heads // kept, length)))
+        if call.args.get("is_causal") and (each := merged(call.rows(name), grouped(call.args[name].shape, [3]))) is not None:
+            earlier = sparse.csr_array(np.tril(np.ones((length, key.shape[2]), bool)))
+            met_keys = sparse.kron(sparse.eye_array(batch * kept, dtype=bool), earlier, "csr")
+            parts.append(fitted(sparse.csr_array(met_keys @ each), (batch, kept, 1, length), meeting))
+        else:
+            together = merged(call.rows(name), grouped(call.args[name].shape, [2, 3]))
+            parts.append(fitted(together, (batch, kept, 1, 1), meeting))
     if mask is not None:
         met = (batch, heads, length, key.shape[2])
         parts.append(merged(fitted(call.rows("attn_mask"), mask.shape, met), grouped(met, [3])))

@@ -18,7 +18,7 @@ from reverie.data.kind import kind_of
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
-from reverie.families.model import DrawRequest, TrainedModel
+from reverie.families.model import DrawRequest, TrainedModel, check_one_label
 from reverie.families.vae.maps import MapDecoder, MapEncoder, begin_with_components
 from reverie.families.vae.model import diagonal
 from reverie.nets.efficientnet import EfficientNetLite0, load_general, perceptual_distance
@@ -153,8 +153,7 @@ class Autoencoder(TrainedModel):
 
     @torch.no_grad()
     def _started(self, wanted: DrawRequest, noise: Noise) -> Tensor:
-        if wanted.weights != (1.0,) or (wanted.cond is not None and wanted.cond.ndim > 1):
-            raise UserError("labels are composed by guidance, which this family does not have; give one label")
+        check_one_label(wanted)
         return self._decoded(self.drawn_codes(noise, wanted.cond))
 
     @torch.no_grad()

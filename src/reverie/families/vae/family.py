@@ -6,15 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar, get_args
 
-import torch
-from pydantic import ValidationError
-
-from reverie.base.errors import UserError
-from reverie.base.spec import Spec, build, one_line
-from reverie.data.codec import CODECS, standard_spec
-from reverie.diffusion.plan import IMAGE_MINUTES, POINT_STEPS
-from reverie.families.diffusion.variational import FEW, codec_of
-from reverie.families.model import Family, FamilyPlan, Likelihood, PlanRequest
+from reverie.base.spec import Spec
+from reverie.families.model import Likelihood, PlanRequest
+from reverie.families.planned import PlannedFamily, codec_for, decoder_for
 from reverie.families.vae.autoencoder import Autoencoder
 from reverie.families.vae.settings import (
     AutoencoderSettings,
@@ -31,24 +25,9 @@ from reverie.families.vae.settings import (
 from reverie.families.vae.variational import Variational
 
 PATCHED_MOST = 4096  # numbers of an image, above which its latent is a map
-BATCH, RATE = 128, 2e-3
 Settings = TypeVar("Settings", bound=LatentSettings)
 Bounded = TypeVar("Bounded", bound=VariationalSettings)
 Levelled = TypeVar("Levelled", bound=HierarchySettings)
-
-
-def codec_for(request: PlanRequest) -> Spec:
-    """Return the units of the data: the levels that images have, points standardised."""
-    train = request.train
-    return codec_of(train) if train.kind == "images" else standard_spec(train.batch(torch.arange(len(train)))[0])
-
-
-def decoder_for(codec: Spec) -> str:
-    """Return the decoder for data of these units."""
-    levels = build(CODECS, codec, "codec").levels
-    if levels is None:
-        return "gaussian"
-    return "bernoulli" if levels == 2 else "categorical" if levels <= FEW else "logistic"
 
 
 def network_for(shape: tuple[int, ...]) -> dict[str, Any]:
@@ -62,24 +41,14 @@ def network_for(shape: tuple[int, ...]) -> dict[str, Any]:
     return {"layers": "dense", **flat} if patch is None else {"layers": "patches", "patch": patch, **flat}
 
 
-class LatentFamily(Family[Settings]):
+class LatentFamily(PlannedFamily[Settings]):
     """A family whose models have an encoder and a decoder, and learn by steps."""
 
-    can: ClassVar[frozenset[str]] = frozenset({"labels"})
+    can: ClassVar[frozenset[str]] = frozenset({"labels", "encode"})
 
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return settings for data where nothing else is asked for."""
         return {"codec": codec, **network_for(request.train.shape)}
-
-    def plan(self, request: PlanRequest) -> FamilyPlan[Settings]:
-        """Choose networks, units and decoder for the data, and take what is asked for."""
-        wished = {key: value for key, value in request.wished.items() if value is not None}
-        settings = self.read({"name": self.name, **self.chosen(request, codec_for(request)), **wished})
-        length: dict[str, Any] = {"minutes": request.minutes, "steps": request.steps}
-        if request.minutes is None and request.steps is None:
-            length = {"minutes": IMAGE_MINUTES} if request.data.kind == "images" else {"steps": POINT_STEPS}
-        training = {"batch": BATCH, "learning_rate": RATE, **length, **request.training}
-        return FamilyPlan(settings, training, (self.reason(settings),))
 
     def reason(self, settings: Settings) -> str:
         """Say in one line what was chosen."""
@@ -87,17 +56,6 @@ class LatentFamily(Family[Settings]):
         width = each.get(settings.layers, f" of width {settings.hidden}")
         what = "channels" if settings.layers == "conv" else "numbers"
         return f"{self.name}: {settings.layers} networks{width} around a latent of {settings.latent} {what}"
-
-    def read(self, table: Mapping[str, Any]) -> Settings:
-        """Check settings."""
-        try:
-            return self.settings.model_validate(table)
-        except ValidationError as error:
-            raise UserError(f"cannot train like this: {one_line(error)}") from None
-
-    def agrees(self, settings: Settings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
-        """Tell whether an option, as it was given, is what settings have already."""
-        return bool(getattr(self.read({**settings.model_dump(), key: value}), key) == getattr(settings, key))
 
 
 class VariationalFamily(LatentFamily[Bounded]):

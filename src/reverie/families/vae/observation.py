@@ -32,6 +32,10 @@ class Observation(ABC):
     def mean(self, y: Tensor) -> Tensor:
         """Return E x: (B, ...)."""
 
+    @abstractmethod
+    def sample(self, y: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """Return a draw of each number from its distribution: (B, ...).  u, v: of that shape, uniform in (0, 1)."""
+
     def drawn(self, y: Tensor, noise: Noise) -> Tensor:
         """Return what is shown as a sample: of levels the mean, as noise of each pixel alone is no part of a picture."""
         return self.mean(y)
@@ -59,6 +63,10 @@ class Bernoulli(Observation):
         """Return p(1) - p(-1) = tanh(y / 2)."""
         return torch.tanh(y[..., 0] / 2)
 
+    def sample(self, y: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """Return 1 where u < p(1), else -1."""
+        return torch.where(u < torch.sigmoid(y[..., 0]), 1.0, -1.0).to(y)
+
     def begin(self, x: Tensor) -> Tensor:
         """Return the logit of each place's share of ones."""
         return log_histograms(x, 2).diff(dim=-1)
@@ -79,6 +87,11 @@ class Categorical(Observation):
     def mean(self, y: Tensor) -> Tensor:
         """Return the mean over levels."""
         return y.softmax(-1) @ self._values(y)
+
+    def sample(self, y: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """Return the level at which the sum of probabilities passes u."""
+        level = (u[..., None] > y.softmax(-1).cumsum(-1)[..., :-1]).sum(-1)
+        return self._values(y)[level]
 
     def begin(self, x: Tensor) -> Tensor:
         """Return the logarithms of each place's histogram."""
@@ -123,6 +136,14 @@ class LogisticMixture(Observation):
         logits, means, _ = self._parts(y)
         return (logits.softmax(-1) * means.clamp(-1, 1)).sum(-1)
 
+    def sample(self, y: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """Return the level nearest to m_k + s_k log(v / (1 - v)), of the component k at which the sum of weights passes u."""
+        logits, means, log_scales = self._parts(y)
+        k = (u[..., None] > logits.softmax(-1).cumsum(-1)[..., :-1]).sum(-1, keepdim=True)
+        mean, scale = (part.gather(-1, k)[..., 0] for part in (means, log_scales.exp()))
+        level = level_of((mean + scale * torch.logit(v)).clamp(-1, 1), self.levels)
+        return 2 * level.to(y) / (self.levels - 1) - 1
+
     def begin(self, x: Tensor) -> Tensor:
         """Return components spread over the range of the levels, all alike likely."""
         means = torch.linspace(-0.9, 0.9, self.components)
@@ -153,6 +174,10 @@ class Gaussian(Observation):
     def drawn(self, y: Tensor, noise: Noise) -> Tensor:
         """Return m + s eps."""
         return self._normal(y).at(noise.like(y[..., 0]))
+
+    def sample(self, y: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """Return m + s sqrt(-2 log u) cos(2 pi v) (Box and Muller 1958)."""
+        return self._normal(y).at((-2 * u.log()).sqrt() * (2 * math.pi * v).cos())
 
     def begin(self, x: Tensor) -> Tensor:
         """Return the moments of each place."""

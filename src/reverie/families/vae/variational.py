@@ -21,7 +21,7 @@ from reverie.diffusion.likelihood.normal import Diagonal, summed
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
 from reverie.families.diffusion.levels import in_unit
-from reverie.families.model import DrawRequest, TrainedModel
+from reverie.families.model import DrawRequest, TrainedModel, check_labelled, check_one_label
 from reverie.families.vae.observation import Observation
 
 Draw = Callable[[Tensor], Tensor]  # standard normals of a tensor's shape, dtype and device
@@ -107,7 +107,7 @@ class Variational(TrainedModel):
 
     def bound(self, x: Tensor, cond: Tensor | None, draw: Draw, copies: int = 1) -> tuple[Tensor, Sequence[Level]]:
         """Return log p(x | z) of each draw, (B, copies), and the latents.  x: (B, ...) in model units."""
-        self._check_labels(cond, len(x))
+        check_labelled(self.label_count, cond, len(x))
         levels, y = self.infer(x, cond, draw, copies)
         found = summed(self.observation.log_prob(x.repeat_interleave(copies, 0), y))
         return found.unflatten(0, (-1, copies)), levels
@@ -184,18 +184,13 @@ class Variational(TrainedModel):
     @torch.no_grad()
     def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
         """Draw at once: there is one frame."""
-        if wanted.weights != (1.0,) or (wanted.cond is not None and wanted.cond.ndim > 1):
-            raise UserError("labels are composed by guidance, which this family does not have; give one label")
+        check_one_label(wanted)
         noise = Noise(wanted.seeds)
         cond = wanted.cond.to(self.device) if wanted.cond is not None else None
-        self._check_labels(cond, len(wanted.seeds))
+        check_labelled(self.label_count, cond, len(wanted.seeds))
         y = self.dream(len(wanted.seeds), cond, noise.like)
         x = self.observation.drawn(y, noise)
         yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))
-
-    def _check_labels(self, cond: Tensor | None, count: int) -> None:
-        if self.label_count and (cond is None or len(cond) != count):
-            raise UserError(f"the model was trained with {self.label_count} labels, and needs one for each datum")
 
 
 def _by_seed(noise: Noise, copies: int) -> Draw:

@@ -1,0 +1,128 @@
+"""Autoregressive models: what test data cost, exactly, after the same time of the processor, and what cached keys are worth.
+
+    REVERIE_DATA=DIR python -m benchmarks.autoregressive --only nade@binarized-mnist --seeds 0
+
+Ten minutes of one thread are five of two cores.  Each is trained for as many steps as take its time, measured beforehand, so a
+busy machine gives nearly the same figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import reverie
+from benchmarks.autoencoders import DIGITS, MNIST, test_images
+from benchmarks.colour import seconds_a_step
+from benchmarks.measure import machine
+from reverie.base.errors import UserError
+from reverie.base.noise import image_seeds
+from reverie.data import load_data
+from reverie.diffusion.likelihood.normal import mean_and_error
+from reverie.families import FAMILIES
+from reverie.families.autoregressive.sequence import SequenceModel
+from reverie.families.model import DrawRequest
+
+# Which family on which data, the seconds of one thread it is trained for, and what it should cost.
+JOBS = {
+    f"fvsbn@{MNIST}": (360.0, "<= 98 nats"), f"nade@{MNIST}": (600.0, "<= 92 nats"),
+    f"transformer@{DIGITS}": (120.0, "<= 2.02 bits/dim"), f"nade@{DIGITS}": (120.0, "<= 2.16 bits/dim"),
+    f"lstm@{DIGITS}": (120.0, ""), f"rnn@{DIGITS}": (120.0, ""), f"fvsbn@{DIGITS}": (120.0, ""),
+}  # fmt: skip
+HEAD = ["| data | model | seed | steps | seconds of one thread | cost of test data | goal | samples/s, 64 at once |",
+        "|---|---|---|---|---|---|---|---|"]  # fmt: skip
+DRAWN = 64
+LONG = (1, 28, 28)  # of the images whose pixels are drawn with and without cached keys
+
+
+def row(job: str, seed: int, seconds: float, goal: str, aside: Path) -> str:
+    """Train a family for a time of the processor and return a line of figures."""
+    family, _, data = job.rpartition("@")
+    options: dict[str, Any] = {"family": family, "labels": "none"}
+    steps = max(1, round(seconds / seconds_a_step(data, aside / "timed", options)))
+    begun = time.process_time()
+    run = reverie.train(data, aside / f"run-{seed}", steps=steps, seed=seed, progress=False, overwrite=True, **options)
+    taken = time.process_time() - begun
+    x = test_images(data, run, 10_000)
+    found = run.model.log_prob(x, None, image_seeds(0, len(x)))
+    unit, scale, digits = ("nats", 1.0, 2) if data == MNIST else ("bits/dim", found.size * math.log(2), 3)
+    cost, error = mean_and_error(-found.nats / scale)
+    begun = time.process_time()
+    run.sample(DRAWN)
+    speed = DRAWN / (time.process_time() - begun)
+    return (
+        f"| {data} | {family} | {seed} | {steps:,} | {taken:.0f} | {cost:.{digits}f} ± {error or 0:.{digits}f} {unit} of"
+        f" {len(x):,} | {goal} | {speed:,.1f} |"
+    )
+
+
+@torch.no_grad()
+def cached_keys(count: int = 4) -> str:
+    """Return how long a transformer takes to draw images of 784 pixels with cached keys and without, in a sentence."""
+    family = FAMILIES["transformer"]
+    table = {"name": "transformer", "codec": {"name": "levels", "values": [0, 255]}, "decoder": "bernoulli"}
+    model = family.build(family.settings.model_validate(table), LONG, 0, 0).eval()
+    assert isinstance(model, SequenceModel)
+    begun = time.process_time()
+    *_, last = model.frames(DrawRequest(image_seeds(0, count)))
+    cached = time.process_time() - begun
+    z = last.x0.flatten(1)
+    begun = time.process_time()
+    for i in range(0, model.size, 16):  # every sixteenth pixel, by the whole sequence so far
+        x = torch.cat([model.begun(count, None), model.embedded(z[:, :i], None)], 1)
+        model.head(model.net(x)[0][:, -1])
+    whole = 16 * (time.process_time() - begun)
+    return (f"A transformer draws {count} images of {model.size} pixels in {cached:.2f} s of one thread with cached keys, and"
+            f" would take {whole:.1f} s without: {whole / cached:.0f} times as long.")  # fmt: skip
+
+
+def autoregressive(jobs: tuple[str, ...] = tuple(JOBS), seeds: tuple[int, ...] = (0,), share: float = 1.0) -> list[str]:
+    """Train each and return the table; a set that is not on this machine is left out and told.  share: of the usual time."""
+    threads, lines, notes = torch.get_num_threads(), list(HEAD), list[str]()
+    torch.set_num_threads(1)
+    try:
+        print(*HEAD, sep="\n", flush=True)
+        with tempfile.TemporaryDirectory() as aside:
+            for job in jobs:
+                seconds, goal = JOBS.get(job) or JOBS.get(f"{job.split(':')[0]}@{job.rpartition('@')[2]}", (120.0, ""))
+                try:
+                    load_data(job.rpartition("@")[2])
+                except UserError as error:
+                    notes += ["", f"{job}: not measured, because {error}."]
+                    continue
+                for seed in seeds:
+                    lines.append(row(job, seed, share * seconds, goal, Path(aside)))
+                    print(lines[-1], flush=True)
+        notes += ["", cached_keys()]
+        print(notes[-1], flush=True)
+    finally:
+        torch.set_num_threads(threads)
+    about = [
+        "Exact likelihoods, with nothing chosen by hand: binarized-mnist is the static binarisation of Larochelle and Murray"
+        " (2011), 95 % of 50,000 images to train on, measured on its test set; digits8 on the 5 % that are held out, without"
+        " labels, as 17 levels. ± is the standard error over test images. Papers have 97.5 nats (FVSBN) and 88.3 (NADE) for"
+        " binarised MNIST, trained to the end.",
+        "",
+    ]
+    return [*about, *lines, *notes]
+
+
+def main() -> None:
+    """Measure what is asked for and print it."""
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    asked.add_argument("--only", nargs="*", default=list(JOBS), help="FAMILY@DATA, the family as for --family")
+    asked.add_argument("--seeds", default="0")
+    asked.add_argument("--share", type=float, default=1.0, help="of the usual time")
+    given = asked.parse_args()
+    print(machine(), flush=True)
+    autoregressive(tuple(given.only), tuple(int(s) for s in given.seeds.split(",")), given.share)
+
+
+if __name__ == "__main__":
+    main()

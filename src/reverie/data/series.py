@@ -1,0 +1,95 @@
+"""Series: numbers in time, cut into windows of one length.  Columns of a table or an array are numbers of a moment."""
+
+from __future__ import annotations
+
+import wave
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from reverie.base.errors import UserError
+from reverie.base.files import reason
+from reverie.data.dataset import Dataset
+from reverie.data.form import Options, count_duplicates, duplicate_note
+
+WINDOW, MOST_WINDOW = 64, 16384  # moments of a datum when nothing is said, and at most
+MOST_BYTES, MOST_CHANNELS = 2**31, 64  # of a .wav file
+OSCILLATION = (1.6, -0.8)  # x_t = 1.6 x_{t-1} - 0.8 x_{t-2} + eps: a damped wave of about 13 moments, kicked on and on
+
+
+def check_window(window: int | None) -> None:
+    """Refuse a length of windows that cannot be."""
+    if window is not None and not (isinstance(window, int) and 2 <= window <= MOST_WINDOW):
+        raise UserError(f"a window of a series has from 2 up to {MOST_WINDOW:,} moments, got {window}")
+
+
+def in_windows(name: str, x: np.ndarray, window: int, notes: tuple[str, ...], source: str) -> Dataset:
+    """Return a long series as windows one after another; what is left over at its begin is left out.  x: (T, C) float32."""
+    count = len(x) // window
+    if count < 2:
+        raise UserError(f"{source} has {len(x):,} moments, and at least two windows of {window} are needed; give a smaller"
+                        " --window")  # fmt: skip
+    cut = np.ascontiguousarray(x[len(x) - count * window :]).reshape(count, window, x.shape[1])
+    copies = count_duplicates(cut)
+    report = {
+        "source": source, "kind": "series", "count": count, "shape": [window, x.shape[1]], "moments": len(x),
+        "range": [float(cut.min()), float(cut.max())], "duplicates": copies, "broken": [],
+    }  # fmt: skip
+    said = f"{len(x):,} moments of {x.shape[1]} numbers each, cut into {count:,} windows of {window}"
+    return Dataset(name, torch.from_numpy(cut), None, (), (said, *notes, *duplicate_note(copies, "window")), report)
+
+
+def as_series(points: Dataset, window: int, source: str) -> Dataset:
+    """Return points, one after another in time, as a series in windows; labels are left out."""
+    if points.kind != "points" or not isinstance(points.x, torch.Tensor):
+        raise UserError(f"{source} holds {points.kind}, and --window cuts rows of numbers; leave it out")
+    notes = tuple(note for note in points.notes if "exact cop" not in note)
+    left = ("labels are left out of series",) if points.labels is not None else ()
+    return in_windows(points.name, points.x.numpy(), window, (*notes, *left), source)
+
+
+def read_wav(path: Path, name: str, options: Options) -> Dataset:
+    """Return a sound as a series in windows: a number in [-1, 1] for each channel at each moment."""
+    try:
+        with wave.open(str(path), "rb") as sound:
+            width, channels, rate = sound.getsampwidth(), sound.getnchannels(), sound.getframerate()
+            if width > 4 or channels > MOST_CHANNELS:
+                raise UserError(
+                    f"{path} states {8 * width} bits and {channels} channels; at most 32 and {MOST_CHANNELS} are read"
+                )
+            if sound.getnframes() * width * channels > min(MOST_BYTES, path.stat().st_size):
+                raise UserError(f"{path} states more sound than it can hold; save it again")
+            data = sound.readframes(sound.getnframes())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {reason(error)}") from None
+    except (wave.Error, EOFError, ValueError, RuntimeError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} cannot be read as sound: {error}; save it as plain .wav of whole numbers") from None
+    whole = len(data) // (width * channels) * width * channels
+    x = _samples(data[:whole], width).reshape(-1, channels)
+    said = (f"sound of {rate:,} moments a second, {width * 8} bits",)
+    return in_windows(name, x, options.window or WINDOW, said, str(path))
+
+
+def _samples(data: bytes, width: int) -> np.ndarray:
+    """Return whole numbers of so many bytes, as .wav holds them, as numbers in [-1, 1): (n,) float32."""
+    if width == 1:
+        return (np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128
+    if width == 3:
+        padded = np.zeros((len(data) // 3, 4), np.uint8)
+        padded[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
+        return (padded.view("<i4")[:, 0].astype(np.float64) / 2**31).astype(np.float32)
+    numbers: np.ndarray = np.frombuffer(data, np.dtype(f"<i{width}")) / 2.0 ** (8 * width - 1)
+    return numbers.astype(np.float32)
+
+
+def oscillation(points: int, seed: int, options: Options) -> Dataset:
+    """A damped wave that noise kicks on and on: an autoregressive series of order 2, from its stationary state on."""
+    random = np.random.default_rng(seed)
+    x, before = np.empty(points + 200), (0.0, 0.0)
+    for t, kick in enumerate(random.normal(0, 0.3, len(x))):
+        x[t] = OSCILLATION[0] * before[0] + OSCILLATION[1] * before[1] + kick
+        before = (x[t], before[0])
+    return in_windows("oscillation", x[200:, None].astype(np.float32), options.window or WINDOW, (), "oscillation")

@@ -1,0 +1,238 @@
+"""Which family suits data: each is trained for the same time of the processor and measured by the same samples and data."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from reverie.base.errors import UserError, out_of_memory
+from reverie.base.spec import parse
+from reverie.data import Dataset
+from reverie.data.memory import DataSource
+from reverie.draw.picture import dots, figure, plane, png_bytes, window
+from reverie.evaluation.compare import Comparison, Entrant
+from reverie.evaluation.evaluation import Evaluation, evaluate_run, find_data
+from reverie.evaluation.material import as_images
+from reverie.evaluation.nearness import sheet
+from reverie.families.flow.settings import FlowSettings
+from reverie.families.model import Family, TrainedModel
+from reverie.runs import folder
+from reverie.runs.reread import source_of
+from reverie.runs.run import Run, load
+from reverie.runs.screen import Screen
+from reverie.training.footprint import step_bytes
+from reverie.training.latent import is_finished
+from reverie.training.prepare import FAMILY_OPTIONS, prepare, read_family
+from reverie.training.resume import differences, resume
+from reverie.training.trainer import Training
+
+MINUTES = 2.0  # of the processor, for each family, when nothing is said
+SHOWN, POINTS_SHOWN, LINES = 60, 2000, 8  # samples on a sheet: images, points, series
+EQUAL: dict[str, Any] = {"clock": "processor", "keep": "best"}  # what makes trainings comparable
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A family with its options, to be trained in a folder; or, without a family, a run that is there already."""
+
+    name: str
+    family: Family[Any] | None
+    folder: Path
+
+
+def split(families: str) -> list[str]:
+    """Split at the commas between families: `gaussian,mixture:components=4,rank=2` are two."""
+    parts: list[str] = []
+    for word in families.split(","):
+        if "=" in word and ":" not in word and parts:
+            parts[-1] += f",{word}"
+        else:
+            parts.append(word.strip())
+    return [part for part in parts if part]
+
+
+def entries(families: str | Iterable[str], place: Path) -> list[Entry]:
+    """Return who takes part, or say what cannot be: a family by name, or a run by its folder."""
+    wished = split(families) if isinstance(families, str) else list(families)
+    if len(wished) < 2:
+        raise UserError("a comparison needs at least two families, with commas between: --families gaussian,diffusion")
+    found = []
+    for name in wished:
+        if (Path(name) / folder.CONFIG).is_file():
+            found.append(Entry(name, None, Path(name)))
+        else:
+            found.append(Entry(name, read_family(name, {})[0], place / re.sub(r"[^\w.=-]+", "-", name)))
+    if len({entry.folder.resolve() for entry in found}) < len(found):
+        raise UserError(f"a family is named twice: {', '.join(wished)}")
+    return found
+
+
+def _options(entry: Entry, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a training that concern a family: the same time for all that learn by steps."""
+    assert entry.family is not None
+    own = {key: value for key, value in options.items() if key not in FAMILY_OPTIONS or key in entry.family.wishes}
+    if not any(own.get(length) is not None for length in ("steps", "minutes", "epochs")):
+        own["minutes"] = MINUTES
+    return {**EQUAL, **own}
+
+
+def _trained(entry: Entry, data: DataSource, options: Mapping[str, Any], screen: Screen, device: str) -> Run:
+    """Return the run of an entry: one that is there, one that is gone on with, or a new one."""
+    if entry.family is None:
+        return load(entry.folder, device)
+    own = _options(entry, options)
+    spec = {key: value for key, value in parse(entry.name).items() if key != "name"}
+    if not entry.family.learns_by_steps:
+        own = {key: value for key, value in own.items() if key not in ("steps", "minutes", "epochs")}
+    training: Training
+    if (entry.folder / folder.CONFIG).is_file():
+        same = {key: value for key, value in own.items() if key not in ("overwrite", "data_dir", "epochs")}
+        if changed := differences(folder.read_config(entry.folder), {**same, **spec, "family": entry.family.name}):
+            raise UserError(
+                f"{entry.folder} was begun with other settings: {'; '.join(changed)}; give another folder with --runs"
+            )
+        if is_finished(entry.folder):
+            screen.say("trained already")
+            return load(entry.folder, device)
+        with screen.reading() as bars:
+            training = resume(
+                entry.folder, device=device, on_progress=bars, data=None if isinstance(data, str | Path) else data
+            )
+    else:
+        with screen.reading() as bars:
+            training = prepare(data, entry.folder, family=entry.name, device=device, on_progress=bars, **own)
+    for line in training.introduction():
+        screen.say(line)
+    screen.follow_training(training)
+    return training.run
+
+
+def _drawn_sheet(x: torch.Tensor, data: torch.Tensor, titles: list[str] | None) -> bytes:
+    """Return samples as a picture: images in rows, points in the window of the data, a few series, (N, T, C), as lines."""
+    if x.ndim == 4:
+        return sheet(x, titles, columns=10)
+    made = figure(3.6, 3.6, {"left": 0.0, "right": 1.0, "top": 1.0, "bottom": 0.0})
+    if x.ndim == 3:
+        axes = made.subplots()
+        axes.plot(x[:LINES, :, 0].T.numpy(), lw=0.8)
+        axes.set_axis_off()
+        return png_bytes(made)
+    axes = plane(made.subplots(), window(data[:, :2].numpy()))
+    axes.spines[:].set_visible(False)
+    dots(axes, x[:, :2].numpy())
+    return png_bytes(made)
+
+
+def data_sheet(run: Run, held: Dataset, seed: int) -> bytes:
+    """Return held-out data as a picture, with the labels that samples are drawn with."""
+    names = run.config.data.labels
+    count = SHOWN if held.kind == "images" else POINTS_SHOWN
+    x, labels = held.batch(torch.arange(len(held)))
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    x = x[order]
+    if labels is None or not names or held.kind != "images":
+        return _drawn_sheet(x[:count], x, None)
+    labels, used, chosen = labels[order], [0] * len(names), list[torch.Tensor]()
+    for k in range(count):
+        own = x[labels == k % len(names)]
+        chosen.append(own[used[k % len(names)] % len(own)] if len(own) else torch.zeros_like(x[0]))
+        used[k % len(names)] += 1
+    return _drawn_sheet(torch.stack(chosen), x, [names[k % len(names)] for k in range(count)])
+
+
+def samples_sheet(run: Run, held: Dataset, seed: int) -> bytes:
+    """Return the first samples of a seed as a picture, each label in turn."""
+    images = held.kind == "images"
+    named = bool(run.config.data.labels) and images
+    drawn = run.sample(SHOWN if images else POINTS_SHOWN, seed=seed, label="all" if named else None)
+    x = as_images(drawn.x) if images else torch.from_numpy(np.asarray(drawn.x, np.float32))
+    return _drawn_sheet(x, held.batch(torch.arange(min(len(held), 2000)))[0], list(drawn.labels or ()) if named else None)
+
+
+def costs_of(run: Run, train: Dataset) -> dict[str, Any]:
+    """Return what a run is and what it took: parameters, steps, time, and the memory of a step."""
+    rows, model, training = run.metrics(), run.model, run.config.training
+    learned = model.parameters() if isinstance(model, TrainedModel) else model.buffers()
+    best = [row["held_out"] for row in rows if "held_out" in row]
+    found: dict[str, Any] = {
+        "parameters": sum(t.numel() for t in learned), "weights_bytes": (run.path / folder.WEIGHTS_FILE).stat().st_size,
+        "steps": rows[-1]["i"] if rows else 0, "seconds": rows[-1]["seconds"] if rows else math.nan,
+        "clock": training.clock, "kept": training.keep,
+    }  # fmt: skip
+    if best and isinstance(model, TrainedModel):
+        checked = [row for row in rows if "held_out" in row]
+        found["best_at_step"] = int(min(checked, key=lambda row: float(row["held_out"]))["i"])
+    if isinstance(model, TrainedModel):
+        x, labels = train.batch(torch.arange(min(training.batch, len(train))))
+        found["step_bytes"] = step_bytes(
+            model.requires_grad_(True), x.to(run.model.device), labels.to(run.model.device) if labels is not None else None
+        )
+        model.requires_grad_(False)
+    return found
+
+
+def abilities(run: Run) -> dict[str, str]:
+    """Return what a family can do, in a few words each."""
+    family, images = run.config.model_family, run.kind == "images"
+    density = {"exact": "exact", "lower bound": "a bound", "none": "none"}[family.likelihood]
+    if family.likelihood == "exact" and images and family.dequantises:
+        density = "exact, dequantised"
+    steps = next(iter(run.frames(1))).of
+    passes = f"in {steps:,} steps" if steps > 1 else "at once"
+    if isinstance(run.config.family, FlowSettings) and run.config.family.transform in ("maf", "spline"):
+        passes = "number by number"
+    filled = "yes" if "inpaint" in family.can else "no"
+    coded = "yes" if "encode" in family.can or "invert" in family.can else "no"
+    return {"density": density, "draws": passes, "fills in parts": filled, "encodes": coded,
+            "labels": "yes" if "labels" in family.can else "no",
+            "guidance": "yes" if "guidance" in family.options else "no"}  # fmt: skip
+
+
+def contest(
+    data: DataSource, families: str | Iterable[str], place: str | Path | None = None, *, n: int | None = None,
+    quick: bool = False, seed: int = 0, device: str = "auto", features: str | Callable[..., Any] = "auto", screen: Screen,
+    options: Mapping[str, Any],
+) -> Comparison:  # fmt: skip
+    """Train each family on the same data for the same time of the processor, and set them side by side.
+
+    A family that fails is told with its reason, and the others go on; what was trained in the folder before is not trained
+    again.  options: those of training; n, quick, features: as of an evaluation.
+    """
+    where = Path(place) if place is not None else Path("runs") / f"compare-{Path(source_of(data)).stem}"
+    taking_part = entries(families, where)
+    options = {**options, **({"seed": seed} if seed else {})}
+    evaluations, entrants, failures = list[Evaluation](), list[Entrant](), dict[str, str]()
+    truth: bytes | None = None
+    again = None if isinstance(data, str | Path) else data  # names and paths are known to the runs
+    for entry in taking_part:
+        screen.say(f"{entry.name}, in {entry.folder}:")
+        try:
+            run = _trained(entry, data, options, screen, device)
+            with screen.reading() as bars:
+                found = evaluate_run(run, n, quick=quick, features=features, data=again, say=screen.say, tell=bars)
+                train, held = find_data(run, POINTS_SHOWN // 2, bars, again)
+            shown = samples_sheet(run, held, seed)
+            truth = truth or data_sheet(run, held, seed)
+            entrant = Entrant(entry.name, costs_of(run, train), abilities(run), shown)
+        except UserError as error:
+            failures[entry.name] = str(error)
+        except (ArithmeticError, MemoryError, RuntimeError) as error:
+            memory = out_of_memory(error) if isinstance(error, (MemoryError, RuntimeError)) else False
+            failures[entry.name] = (
+                "there is not enough memory" if memory else f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            )
+        else:
+            evaluations.append(found)
+            entrants.append(entrant)
+            continue
+        screen.say(f"{entry.name} failed: {failures[entry.name]}")
+    if not evaluations:
+        raise UserError(f"every family failed; {'; '.join(f'{name}: {why}' for name, why in failures.items())}")
+    return Comparison(tuple(evaluations), tuple(entrants), failures, truth)

@@ -1,0 +1,1 @@
+"""Autoregressive models: each number of a datum from those before it, so that the likelihood is exact."""

@@ -1,0 +1,202 @@
+"""Fully visible sigmoid belief networks and NADE: each number of an image by all before it, without or with hidden units."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from reverie.base.errors import UserError
+from reverie.base.noise import mix_seed
+from reverie.diffusion.lattice import bumps, level_of
+from reverie.families.autoregressive.model import Autoregressive, Writer
+from reverie.families.autoregressive.recurrence import recurrence
+from reverie.families.model import check_labelled
+
+FEW = 64  # levels up to which each has an input of its own
+FEATURES = 16  # numbers that tell of one of more levels
+MOST_WEIGHTS = 2**27
+SILENT = -1e6  # what a hidden unit begins with that is to stay at 0
+SPREAD = 0.5  # deviation of what all inputs together make of a hidden unit, at first
+
+
+def level_features(levels: int, most: int) -> Tensor:
+    """Return what a level looks like as an input: -1 or 1 of two, its own unit of few, smooth functions of many: (K, Q)."""
+    if 2 < levels <= FEW:
+        return torch.eye(levels)
+    return torch.linspace(-1, 1, levels)[:, None] if levels == 2 or most == 1 else bumps(most, levels).T.contiguous()
+
+
+class Dense(Autoregressive):
+    """A model that takes each number as features of its level, less their mean at that place.  bias: (D, P), in `order`."""
+
+    def __init__(self, features: int, **options: Any) -> None:
+        super().__init__(**options)
+        levels = self.codec.levels
+        if levels is None:
+            raise UserError("this family needs images, whose numbers have levels; give another family")
+        self.features = nn.Buffer(level_features(levels, features), persistent=False)
+        self.inputs, self.told_numbers = self.features.shape[1], self.observation.parameters
+        self.centre = nn.Buffer(torch.zeros(self.size, self.inputs))
+        self.bias = nn.Parameter(torch.zeros(self.size, self.told_numbers))
+
+    @torch.no_grad()
+    def begin_with(self, z: Tensor) -> None:
+        """Take the mean of the features of each place, and what is said of each place that knows no other."""
+        self.centre.copy_(self.features[level_of(z.flatten(1), len(self.features))].mean(0)[self.order])
+        self.bias.copy_(self.observation.begin(z).flatten(0, -2).to(self.bias)[self.order])
+
+    def seen(self, z: Tensor, first: int = 0) -> Tensor:
+        """Return the features of numbers first .. of a sequence: (B, n, Q).  z: (B, n) in model units."""
+        return self.features[level_of(z, len(self.features))] - self.centre[first : first + z.shape[1]]
+
+
+class FVSBN(Dense):
+    """y_i = b_i + sum_{j < i} W_ij x_j, logistic regression of each number on all before it (Neal 1992; Frey 1998).
+
+    Q features of a number, P numbers that are said of one.  W: (D P, D Q), of which the part below the diagonal is used.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(1, **options)
+        outputs, inputs = self.size * self.told_numbers, self.size * self.inputs
+        if outputs * inputs > MOST_WEIGHTS:
+            raise UserError(f"a belief network of images of {self.size:,} numbers has {outputs * inputs:,} weights, and at most"
+                            f" {MOST_WEIGHTS:,} are taken; give a smaller --size, or the family nade")  # fmt: skip
+        self.weight = nn.Parameter(torch.zeros(outputs, inputs))
+        earlier = torch.ones(self.size, self.size, dtype=torch.bool).tril(-1)
+        self.earlier = nn.Buffer(
+            earlier.repeat_interleave(self.told_numbers, 0).repeat_interleave(self.inputs, 1), persistent=False
+        )
+        self.label = nn.Parameter(torch.zeros(self.label_count, outputs)) if self.label_count else None
+
+    def told(self, z: Tensor, cond: Tensor | None) -> Tensor:
+        """See `Autoregressive.told`."""
+        weight = self.weight.masked_fill(~self.earlier, 0)
+        y = functional.linear(self.seen(z).flatten(1), weight, self.bias.flatten())
+        told: Tensor = (y if self.label is None or cond is None else y + self.label[cond]).unflatten(1, (self.size, -1))
+        return told
+
+    def writer(self, count: int, cond: Tensor | None, order: Tensor) -> Writer:
+        """See `Autoregressive.writer`."""
+        return _RegressionWriter(self, count, cond)
+
+
+class _RegressionWriter(Writer):
+    def __init__(self, model: FVSBN, count: int, cond: Tensor | None) -> None:
+        self.model, self.i = model, 0
+        self.x = model.bias.new_empty(count, model.size * model.inputs)
+        self.base = model.bias.flatten().expand(count, -1)
+        if model.label is not None and cond is not None:
+            self.base = self.base + model.label[cond]
+
+    def told(self) -> Tensor:
+        model, rows = self.model, slice(self.i * self.model.told_numbers, (self.i + 1) * self.model.told_numbers)
+        before = self.i * model.inputs
+        return self.base[:, rows] + self.x[:, :before] @ model.weight[rows, :before].T
+
+    def write(self, z: Tensor) -> None:
+        width = self.model.inputs
+        self.x[:, self.i * width : (self.i + 1) * width] = self.model.seen(z[:, None], self.i)[:, 0]
+        self.i += 1
+
+    def take(self, index: Tensor) -> None:
+        self.x, self.base = self.x[index], self.base[index]
+
+
+class NADE(Dense):
+    """y_i = b_i + relu(a_i) V_i,  a_i = c + sum_{j < i} x_j W_j: one hidden layer whose weights all numbers share.
+
+    (Larochelle and Murray 2011; arXiv:1605.02226.)  orderless: trained to tell any number by any others, of which each tells
+    that it is there by one more input; then data can be written in any order (arXiv:1310.1757).  dropout: share of the hidden
+    units that are hidden from all numbers of a datum in training.
+    """
+
+    def __init__(self, hidden: int, orderless: bool, dropout: float = 0.0, **options: Any) -> None:
+        super().__init__(FEATURES, **options)
+        self.orderless, self.hidden, self.dropout = orderless, hidden, dropout
+        width = self.inputs + orderless
+        into = torch.empty(self.size, width, hidden)
+        self.into = nn.Parameter(into if into.is_meta else into.normal_())
+        self.out = nn.Parameter(torch.zeros(self.size, hidden, self.told_numbers))
+        self.first = nn.Parameter(torch.zeros(hidden))
+        self.label = nn.Parameter(torch.zeros(self.label_count, hidden)) if self.label_count else None
+
+    @torch.no_grad()
+    def begin_with(self, z: Tensor) -> None:
+        """Scale the first weights to what the data's features vary by, all together."""
+        super().begin_with(z)
+        varied = float(self.seen(z.flatten(1)[:, self.order]).square().sum(1).mean(0).sum())
+        self.into.mul_(SPREAD / math.sqrt(max(varied, 1e-6)))
+        if self.orderless:
+            self.into[:, -1].zero_()
+
+    def _first(self, count: int, cond: Tensor | None) -> Tensor:
+        """Return a_1: (B, H)."""
+        check_labelled(self.label_count, cond, count)
+        return self.first.expand(count, -1) if self.label is None or cond is None else self.first + self.label[cond]
+
+    def shown(self, z: Tensor, first: int = 0) -> Tensor:
+        """Return the inputs that tell of numbers, and with `orderless` that they are there: (B, n, Q or Q + 1)."""
+        seen = self.seen(z, first)
+        return functional.pad(seen, (0, 1), value=1.0) if self.orderless else seen
+
+    def told(self, z: Tensor, cond: Tensor | None) -> Tensor:
+        """See `Autoregressive.told`."""
+        return recurrence(self.shown(z), self.into, self._first(len(z), cond), self.out, self.bias)
+
+    def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
+        """Return what each datum costs, in nats for each dimension; with `orderless` on average over all orders, by one draw.
+
+        A number d of numbers is drawn, then which d of them are seen; the mean cost of the others is an unbiased estimate of
+        the mean over orders and places (arXiv:1310.1757, eq. 10).
+        """
+        z = self.codec.encode(x).flatten(1)[:, self.order]
+        random = torch.Generator().manual_seed(mix_seed(seed, 1))
+        first, scale = self._first(len(z), cond), 1.0
+        if self.training and self.dropout:
+            hidden_units = torch.rand(first.shape, generator=random) < self.dropout
+            first, scale = first.masked_fill(hidden_units.to(z.device), SILENT), 1 / (1 - self.dropout)
+        if not (self.orderless and self.training):
+            y = recurrence(self.shown(z), self.into, first, scale * self.out, self.bias)
+            return -self.observation.log_prob(z, y).mean(1)
+        many = torch.randint(self.size, (len(z), 1), generator=random)
+        rank = torch.rand(len(z), self.size, generator=random).argsort(1).argsort(1)
+        seen = (rank < many).to(z.device)[..., None]
+        inputs = (self.shown(z) * seen).flatten(1)
+        hidden = scale * torch.addmm(first, inputs, self.into.flatten(0, 1)).relu()
+        y = (hidden @ self.out.movedim(1, 0).flatten(1)).unflatten(1, (self.size, -1)) + self.bias
+        costs = self.observation.log_prob(z, y) * ~seen[..., 0]
+        return -costs.sum(1) / (self.size - many[:, 0].to(z.device))
+
+    def order_around(self, seen: Tensor) -> Tensor:
+        """Write what is known first, where the model can write in any order."""
+        order = super().order_around(seen)
+        return torch.cat([order[seen[order]], order[~seen[order]]]) if self.orderless else order
+
+    def writer(self, count: int, cond: Tensor | None, order: Tensor) -> Writer:
+        """See `Autoregressive.writer`."""
+        return _HiddenWriter(self, self._first(count, cond), order)
+
+
+class _HiddenWriter(Writer):
+    def __init__(self, model: NADE, first: Tensor, order: Tensor) -> None:
+        self.model, self.a, self.i = model, first, 0
+        rank = torch.empty_like(order)
+        rank[model.order] = torch.arange(len(order), device=order.device)
+        self.rows = rank[order].tolist()  # of the parameters, which are in the model's own order
+
+    def told(self) -> Tensor:
+        row = self.rows[self.i]
+        return torch.addmm(self.model.bias[row], self.a.relu(), self.model.out[row])
+
+    def write(self, z: Tensor) -> None:
+        row = self.rows[self.i]
+        self.a = torch.addmm(self.a, self.model.shown(z[:, None], row)[:, 0], self.model.into[row])
+        self.i += 1
+
+    def take(self, index: Tensor) -> None:
+        self.a = self.a[index]

@@ -1,0 +1,166 @@
+"""What autoregressive models share: an exact likelihood, and drawing number by number, also around numbers that are known."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reverie.base.noise import Noise
+from reverie.data import Dataset, at_once
+from reverie.data.codec import Codec
+from reverie.diffusion.likelihood.bound import check_data
+from reverie.diffusion.likelihood.flow import LogProb
+from reverie.diffusion.pair import Pair
+from reverie.diffusion.samplers import Frame
+from reverie.families.autoregressive.completion import Known, complete
+from reverie.families.diffusion.levels import in_unit
+from reverie.families.model import Completes, DrawRequest, TrainedModel, check_labelled, check_one_label
+from reverie.families.vae.observation import Observation
+
+FIGURE_DATA = 1024  # data, at most, of which held-out figures are the mean
+BEGIN_DATA = 4096  # training data, at most, that the first weights are told by
+NUMBERS_AT_ONCE = 2**23  # that are said of data together when the likelihood is measured
+
+
+class Writer(ABC):
+    """Data that are being written, a number at a time, in the order that the model was asked for."""
+
+    @abstractmethod
+    def told(self) -> Tensor:
+        """Return what is said of the next number: (B, P)."""
+
+    @abstractmethod
+    def write(self, z: Tensor) -> None:
+        """Take the next number of each datum, in model units.  z: (B,)."""
+
+    @abstractmethod
+    def take(self, index: Tensor) -> None:
+        """Go on with the chosen data, each as often as it is named.  index: (B,) int64."""
+
+
+class Autoregressive(TrainedModel, Completes):
+    """log p(x) = sum_i log p(x_i | x_1 .. x_{i-1}), each number's distribution being an `Observation`.
+
+    order: (D,) int64, at which place of a datum the numbers stand that are written one after another: of images the pixels
+    row by row, of each its channels.
+    """
+
+    def __init__(self, observation: Observation, codec: Codec, shape: tuple[int, ...], labels: int) -> None:
+        super().__init__()
+        self.observation, self.codec, self.shape, self.label_count = observation, codec, shape, labels
+        self.size = math.prod(shape)
+
+    @property
+    def order(self) -> Tensor:
+        """At which place of a datum each number of its sequence stands: (D,)."""
+        places = torch.arange(self.size, device=self.device)
+        return places.reshape(self.shape).movedim(0, -1).flatten() if len(self.shape) == 3 else places
+
+    def order_around(self, seen: Tensor) -> Tensor:
+        """Return the order in which a datum is written of which some numbers are known.  seen: (D,) bool, by place."""
+        return self.order
+
+    @abstractmethod
+    def told(self, z: Tensor, cond: Tensor | None) -> Tensor:
+        """Return what is said of each number by those before it: (B, D, P).  z: (B, D) in model units and in `order`."""
+
+    @abstractmethod
+    def writer(self, count: int, cond: Tensor | None, order: Tensor) -> Writer:
+        """Begin to write so many data in an order of their places; of some models `order` is the only one."""
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return data in model units, by the codec."""
+        return self.codec.encode(x)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Return data in user units, by the codec."""
+        return self.codec.decode(z)
+
+    def begin(self, data: Dataset) -> None:
+        """Let every number begin as it is without the others."""
+        self.begin_with(self.codec.encode(data.some(BEGIN_DATA)))
+
+    @abstractmethod
+    def begin_with(self, z: Tensor) -> None:
+        """Set first weights by training data in model units: (N, ...)."""
+
+    def log_numbers(self, z: Tensor, cond: Tensor | None) -> Tensor:
+        """Return log p of each number given those before it: (B, D) in `order`.  z: (B, ...) in model units."""
+        check_labelled(self.label_count, cond, len(z))
+        sequence = z.flatten(1)[:, self.order]
+        return self.observation.log_prob(sequence, self.told(sequence, cond))
+
+    def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
+        """Return what each datum costs, in nats for each dimension: (B,)."""
+        return -self.log_numbers(self.codec.encode(x), cond).mean(1)
+
+    @torch.no_grad()
+    def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
+        """Return log p(x) of each datum, exactly, in nats."""
+        z = self.codec.encode(x.to(self.device))
+        check_data(z, self.codec.levels)
+        parts = []
+        for part in torch.arange(len(z)).split(self._together):
+            own = cond[part].to(z.device) if cond is not None else None
+            parts.append(self.log_numbers(z[part], own).cpu().double().sum(1))
+        nats = torch.cat(parts) + (0.0 if self.codec.levels is not None else self.codec.log_cell(self.shape))
+        return LogProb(nats, torch.zeros_like(nats), 1, "number by number", self.size)
+
+    @property
+    def _together(self) -> int:
+        """How many data are looked at together."""
+        return max(1, NUMBERS_AT_ONCE // (self.size * self.observation.parameters))
+
+    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+        """Return what data that were not trained on cost."""
+        x, labels = data.batch(torch.arange(min(len(data), at_once(self.shape, FIGURE_DATA))))
+        return in_unit(self.codec, self.shape, -float(self.log_prob(x, labels, torch.empty(0)).nats.mean()))
+
+    @torch.no_grad()
+    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+        """Draw number by number and yield a frame after each; what is not written yet is at its least value."""
+        check_one_label(wanted)
+        count, noise = len(wanted.seeds), Noise(wanted.seeds)
+        cond = wanted.cond.to(self.device) if wanted.cond is not None else None
+        check_labelled(self.label_count, cond, count)
+        writer, order = self.writer(count, cond, self.order), self.order.tolist()
+        x = torch.full((count, self.size), -1.0, device=self.device)
+        u, v = (part.to(x) for part in noise.uniform(self.size))
+        for i, place in enumerate(order):
+            z = self.observation.sample(writer.told(), u[:, i], v[:, i])
+            x[:, place] = z
+            if i + 1 < self.size:
+                writer.write(z)
+            yield self.frame(i, x)
+
+    def frame(self, i: int, x: Tensor) -> Frame:
+        """Return the frame after number i.  x: (B, D) by place."""
+        shown = x.reshape(-1, *self.shape)
+        shown = shown.clone() if i + 1 < self.size else shown
+        return Frame(i, self.size, 1 - (i + 1) / self.size, shown, Pair(shown, torch.zeros_like(shown[:1]).expand_as(shown)))
+
+    def completes_exactly(self, seen: Tensor) -> bool:
+        """Tell whether all that is known comes first."""
+        flat = seen.flatten().to(self.device)
+        return Known(flat.float(), flat[self.order_around(flat)]).comes_first
+
+    @torch.no_grad()
+    def complete(
+        self, wanted: DrawRequest, truth: Tensor, seen: Tensor, log_prior: Tensor | None, note: Callable[[float], None]
+    ) -> Iterator[Frame]:
+        """See `Completes.complete`."""
+        check_one_label(wanted)
+        there = seen.flatten().to(self.device)
+        order = self.order_around(there)
+        known = Known(self.codec.encode(truth[None].to(self.device)).flatten()[order], there[order])
+        asked = wanted.cond is not None or not self.label_count
+        prior = None if log_prior is None or asked else log_prior.float().to(self.device)
+        for i, z in complete(self, known, order, wanted, prior, note):
+            x = torch.full_like(z, -1.0)
+            x[:, order] = z
+            yield self.frame(i, x)

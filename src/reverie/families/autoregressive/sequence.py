@@ -1,0 +1,106 @@
+"""Sequence networks as models of data: the numbers of a datum as tokens, each from the network's output before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie.base.noise import mix_seed
+from reverie.diffusion.lattice import level_of
+from reverie.families.autoregressive.model import Autoregressive, Writer
+from reverie.families.model import check_labelled
+from reverie.nets.dropout import repeatable_dropout
+from reverie.nets.embedding import LabelEmbedding, vectors
+from reverie.nets.sequence import SequenceNet, State
+
+
+class SequenceModel(Autoregressive):
+    """y_i = b_i + head(net(start, e(x_1), .., e(x_{i-1}))), with a vector for each level, or a line of them for numbers.
+
+    A label's vector is added to every input.  truncate: numbers after which no gradient goes further back, 0 for all of them.
+    """
+
+    def __init__(self, net: SequenceNet, truncate: int = 0, **options: Any) -> None:
+        super().__init__(**options)
+        self.net, self.truncate, levels = net, truncate, self.codec.levels
+        self.start = vectors(1, net.dim)
+        self.embed: nn.Module = nn.Embedding(levels, net.dim) if levels is not None else nn.Linear(1, net.dim)
+        if isinstance(self.embed, nn.Embedding) and not self.embed.weight.is_meta:
+            nn.init.normal_(self.embed.weight, std=net.dim**-0.5)
+        self.label = LabelEmbedding(self.label_count, net.dim) if self.label_count else None
+        self.head = nn.Linear(net.dim, self.observation.parameters)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self.bias = nn.Parameter(torch.zeros(self.size, self.observation.parameters))
+
+    @torch.no_grad()
+    def begin_with(self, z: Tensor) -> None:
+        """Take what is said of each place that knows no other; of series all moments are alike."""
+        if len(self.shape) == 2:
+            said = self.observation.begin(z.flatten(0, 1)).to(self.bias)  # (C, P)
+            self.bias.copy_(said.repeat(self.shape[0], 1))
+            return
+        self.bias.copy_(self.observation.begin(z).flatten(0, -2).to(self.bias)[self.order])
+
+    def embedded(self, z: Tensor, cond: Tensor | None) -> Tensor:
+        """Return the vectors of numbers: (B, n, dim).  z: (B, n) in model units."""
+        levels = self.codec.levels
+        x: Tensor = self.embed(level_of(z, levels) if levels is not None else z[..., None])
+        return self.labelled(x, cond)
+
+    def labelled(self, x: Tensor, cond: Tensor | None) -> Tensor:
+        """Return inputs that are told the label.  x: (B, n, dim)."""
+        check_labelled(self.label_count, cond, len(x))
+        return x if self.label is None else x + self.label(cond)[:, None]
+
+    def begun(self, count: int, cond: Tensor | None) -> Tensor:
+        """Return the input before the first number: (B, 1, dim)."""
+        return self.labelled(self.start.expand(count, 1, -1), cond)
+
+    def told(self, z: Tensor, cond: Tensor | None) -> Tensor:
+        """See `Autoregressive.told`."""
+        x = torch.cat([self.begun(len(z), cond), self.embedded(z[:, :-1], cond)], 1)
+        if not (self.truncate and self.training):
+            return self.said(self.net(x)[0])
+        state: State | None = None
+        parts = []
+        for part in x.split(self.truncate, 1):
+            y, state = self.net(part, state.detach() if state is not None else None)
+            parts.append(y)
+        return self.said(torch.cat(parts, 1))
+
+    def said(self, h: Tensor) -> Tensor:
+        """Return what outputs say of all numbers: (B, D, P).  h: (B, D, dim)."""
+        y: Tensor = self.head(h) + self.bias
+        return y
+
+    def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
+        """Return what each datum costs, in nats for each dimension: (B,)."""
+        with repeatable_dropout(self.net, mix_seed(seed, 3)):
+            return super().loss(x, cond, seed)
+
+    def writer(self, count: int, cond: Tensor | None, order: Tensor) -> Writer:
+        """See `Autoregressive.writer`."""
+        return _StateWriter(self, count, cond)
+
+
+class _StateWriter(Writer):
+    """Goes on from the network's state, so that a number costs one step and not the whole sequence again."""
+
+    def __init__(self, model: SequenceModel, count: int, cond: Tensor | None) -> None:
+        self.model, self.cond, self.i = model, cond, 0
+        self.h, self.state = model.net.step(model.begun(count, cond)[:, 0])
+
+    def told(self) -> Tensor:
+        y: Tensor = self.model.head(self.h) + self.model.bias[self.i]
+        return y
+
+    def write(self, z: Tensor) -> None:
+        self.h, self.state = self.model.net.step(self.model.embedded(z[:, None], self.cond)[:, 0], self.state)
+        self.i += 1
+
+    def take(self, index: Tensor) -> None:
+        self.h, self.state = self.h[index], self.state.take(index)
+        self.cond = self.cond[index] if self.cond is not None else None

@@ -1,0 +1,101 @@
+"""What an autoregressive model is made of, as the table [family] of config.toml."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+
+from reverie.base.spec import Spec, build, spec_of
+from reverie.data.codec import CODECS
+from reverie.families.autoregressive.dense import FVSBN, NADE
+from reverie.families.autoregressive.model import Autoregressive
+from reverie.families.autoregressive.sequence import SequenceModel
+from reverie.families.model import FamilySettings
+from reverie.families.vae.observation import OBSERVATIONS
+from reverie.nets.sequence import LSTM, RNN, Decoder, SequenceNet
+
+Size = Annotated[int, Field(ge=1, le=8192)]
+Layers = Annotated[int, Field(ge=1, le=64)]
+
+
+class AutoregressiveSettings(FamilySettings):
+    """codec: the units of the data; decoder: the distribution of each number, see `reverie.families.vae.observation`."""
+
+    codec: Annotated[Spec, spec_of(CODECS, "codec")]
+    decoder: Literal["bernoulli", "categorical", "logistic", "gaussian"]
+
+
+class FVSBNSettings(AutoregressiveSettings):
+    """A fully visible sigmoid belief network."""
+
+    name: Literal["fvsbn"] = "fvsbn"
+
+
+class NADESettings(AutoregressiveSettings):
+    """See `reverie.families.autoregressive.dense`."""
+
+    name: Literal["nade"] = "nade"
+    hidden: Size = 500
+    orderless: bool = False
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
+class SequenceSettings(AutoregressiveSettings):
+    """A sequence network of so many layers of a width; dropout: share of numbers that are hidden in training."""
+
+    dim: Size = 128
+    layers: Layers = 1
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
+class RecurrentSettings(SequenceSettings):
+    """truncate: numbers after which no gradient goes further back, 0 for all of them."""
+
+    truncate: Annotated[int, Field(ge=0, le=2**20)] = 0
+
+
+class RNNSettings(RecurrentSettings):
+    """A recurrent network."""
+
+    name: Literal["rnn"] = "rnn"
+
+
+class LSTMSettings(RecurrentSettings):
+    """A recurrent network with gates."""
+
+    name: Literal["lstm"] = "lstm"
+
+
+class TransformerSettings(SequenceSettings):
+    """See `reverie.nets.sequence.Decoder`."""
+
+    name: Literal["transformer"] = "transformer"
+    layers: Layers = 4
+    heads: Annotated[int, Field(ge=1, le=64)] = 4
+    positions: Literal["learned", "rotary", "sinusoidal", "none"] = "learned"
+    norm: Literal["pre", "post"] = "pre"
+
+
+def sequence_net(settings: SequenceSettings, length: int) -> SequenceNet:
+    """Make the network for sequences of so many numbers."""
+    size = settings.dim, settings.layers
+    if isinstance(settings, TransformerSettings):
+        return Decoder(*size, settings.heads, settings.positions, length, settings.norm, settings.dropout)
+    return (RNN if isinstance(settings, RNNSettings) else LSTM)(*size, settings.dropout)
+
+
+def build_autoregressive(settings: AutoregressiveSettings, shape: tuple[int, ...], labels: int, seed: int) -> Autoregressive:
+    """Make the model that settings describe, with weights drawn from the seed."""
+    codec = build(CODECS, settings.codec, "codec")
+    observation = OBSERVATIONS[settings.decoder](codec.levels)
+    options: dict[str, Any] = {"observation": observation, "codec": codec, "shape": shape, "labels": labels}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if isinstance(settings, NADESettings):
+            return NADE(settings.hidden, settings.orderless, settings.dropout, **options)
+        if isinstance(settings, SequenceSettings):
+            truncate = settings.truncate if isinstance(settings, RecurrentSettings) else 0
+            return SequenceModel(sequence_net(settings, torch.Size(shape).numel()), truncate, **options)
+        return FVSBN(**options)

@@ -1,0 +1,83 @@
+"""What families that learn by steps share: settings that are chosen for the data, checked, and compared with what is asked."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from pydantic import ValidationError
+
+from reverie.base.errors import UserError
+from reverie.base.spec import Spec, build, one_line
+from reverie.data import Dataset
+from reverie.data.codec import CODECS, standard_spec
+from reverie.diffusion.plan import IMAGE_MINUTES, POINT_STEPS
+from reverie.families.diffusion.variational import FEW, codec_of
+from reverie.families.model import Family, FamilyPlan, FamilySettings, PlanRequest
+
+Settings = TypeVar("Settings", bound=FamilySettings)
+
+
+def codec_for(request: PlanRequest) -> Spec:
+    """Return the units of the data: the levels that images have, points and moments of series standardised."""
+    train = request.train
+    if train.kind == "images":
+        return codec_of(train)
+    x = train.batch(torch.arange(len(train)))[0]
+    return standard_spec(x.flatten(0, -2))
+
+
+def decoder_for(codec: Spec) -> str:
+    """Return the observation for data of these units; see `reverie.families.vae.observation`."""
+    levels = build(CODECS, codec, "codec").levels
+    if levels is None:
+        return "gaussian"
+    return "bernoulli" if levels == 2 else "categorical" if levels <= FEW else "logistic"
+
+
+class PlannedFamily(Family[Settings]):
+    """A family that learns by steps, with settings for the data where nothing else is asked for.
+
+    usual: fields of the table [training] when nothing is said.
+    """
+
+    usual: ClassVar[Mapping[str, Any]] = {"batch": 128, "learning_rate": 2e-3}
+
+    @abstractmethod
+    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+        """Return settings for data where nothing else is asked for.  codec: the units of the data."""
+
+    @abstractmethod
+    def reason(self, settings: Settings) -> str:
+        """Say in one line what was chosen."""
+
+    def training(self, request: PlanRequest, settings: Settings) -> Mapping[str, Any]:
+        """Return fields of the table [training] for data, where nothing else is asked for."""
+        return self.usual
+
+    def plan(self, request: PlanRequest) -> FamilyPlan[Settings]:
+        """Choose settings for the data, and take what is asked for."""
+        wished = {key: value for key, value in request.wished.items() if value is not None}
+        settings = self.read({"name": self.name, **self.chosen(request, codec_for(request)), **wished})
+        length: dict[str, Any] = {"minutes": request.minutes, "steps": request.steps}
+        if request.minutes is None and request.steps is None:
+            length = {"minutes": IMAGE_MINUTES} if request.data.kind == "images" else {"steps": POINT_STEPS}
+        training = {**self.training(request, settings), **length, **request.training}
+        return FamilyPlan(settings, training, (self.reason(settings),))
+
+    def batch(self, form: Dataset) -> int:
+        """Return how many data a step takes when nothing is said."""
+        return int(self.usual["batch"])
+
+    def read(self, table: Mapping[str, Any]) -> Settings:
+        """Check settings."""
+        try:
+            return self.settings.model_validate(table)
+        except ValidationError as error:
+            raise UserError(f"cannot train like this: {one_line(error)}") from None
+
+    def agrees(self, settings: Settings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
+        """Tell whether an option, as it was given, is what settings have already."""
+        return bool(getattr(self.read({**settings.model_dump(), key: value}), key) == getattr(settings, key))

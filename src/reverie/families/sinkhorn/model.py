@@ -1,0 +1,166 @@
+"""A generator trained by the debiased Sinkhorn divergence between batches (arXiv:1706.00292, with arXiv:1810.08278)."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reverie.base.distances import precise
+from reverie.base.errors import ReverieWarning, UserError
+from reverie.base.noise import Noise, image_seeds
+from reverie.data import Dataset, at_once
+from reverie.data.codec import Codec
+from reverie.data.kind import kind_of
+from reverie.diffusion.likelihood.flow import LogProb
+from reverie.diffusion.pair import Pair
+from reverie.diffusion.samplers import Frame
+from reverie.families.model import DrawRequest, TrainedModel, check_labelled, check_one_label
+from reverie.transport import Sinkhorn, between, sinkhorn
+
+BEGIN_DATA = 2048  # training data, at most, that the unit of the cost and the features are told by
+FIGURE_DATA = 1024  # data, at most, whose divergence is a held-out figure
+TOLERANCE, ITERATIONS = 1e-3, 300  # of the potentials: of a gradient that other batches would change much more
+FIRST, SETTLED = 0.5, 0.5  # epsilon at first, in units of the mean cost, and the share of a training after which it is the last
+
+
+class SinkhornGenerator(TrainedModel):
+    """x = G(z), z ~ N(0, I), trained to lessen S(G's batch, data's batch) = OT(x, y) - OT(x, x)/2 - OT(y, y)/2.
+
+    Where batches are `independent`, each is halved, and OT(x, x') and OT(y, y') of the halves take the place of OT(x, x) and
+    OT(y, y): then the mean over batches is least where G draws the data's law (arXiv:1803.05573), while a batch moved to itself
+    costs next to nothing at a small epsilon, so that blur is not punished.
+
+    OT is entropic, at an epsilon that falls from half the mean cost of data to the given one in the first half of a training.
+    Its gradient is that of the converged potentials; those of OT(x, y) start from the data's own, which they are when the two
+    are alike: half the time of going through larger epsilons first.  Labels are further coordinates, so that a move to another
+    label costs `label_cost` times the mean cost.  features: (D, K), of which the cost is one of x @ features, or of x itself
+    where K is 0.
+    """
+
+    def __init__(
+        self, net: nn.Module, latent: int, codec: Codec, shape: tuple[int, ...], labels: int, epsilon: float, cost: str,
+        features: int, label_cost: float, independent: bool,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.independent = independent
+        self.net, self.latent, self.codec, self.shape, self.label_count = net, latent, codec, shape, labels
+        self.epsilon, self.cost, self.label_cost, self.size = epsilon, cost, label_cost, math.prod(shape)
+        self.unit = nn.Buffer(torch.ones(()))  # the mean cost between training data
+        self.features = nn.Buffer(torch.zeros(self.size, features))
+        self.done = 1.0
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return data in model units, by the codec."""
+        return self.codec.encode(x)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Return data in user units, by the codec."""
+        return self.codec.decode(z)
+
+    @torch.no_grad()
+    def begin(self, data: Dataset) -> None:
+        """Take the mean cost of data, and as features the principal components, whitened half-way: variances to their roots."""
+        x = self.codec.encode(data.some(BEGIN_DATA)).flatten(1)
+        if self.features.shape[1]:
+            values, vectors = torch.linalg.eigh(torch.atleast_2d(x.to(precise(x)).T.cov(correction=0)))
+            values, vectors = values.flip(0)[: self.features.shape[1]], vectors.flip(1)[:, : self.features.shape[1]]
+            self.features.copy_(vectors * values.clamp_min(1e-6 * values[0]) ** -0.25)
+        points = self._points(x, None)
+        self.unit.copy_(between(points, points, cost=self.cost).mean_cost().clamp_min(1e-12))
+
+    def reach(self, fraction: float) -> None:
+        """Note how much of the training is done, by which epsilon falls."""
+        self.done = fraction
+
+    @property
+    def epsilon_now(self) -> float:
+        """Epsilon at this moment of the training, in units of the mean cost: it falls by a constant factor."""
+        first = max(FIRST, self.epsilon)
+        return float(first * (self.epsilon / first) ** min(1.0, self.done / SETTLED))
+
+    def generated(self, z: Tensor, cond: Tensor | None) -> Tensor:
+        """Return what a code stands for, in model units: (B, ...); images lie between -1 and 1.  z: (B, latent)."""
+        x: Tensor = self.net(z, cond)[..., 0]
+        return x.tanh() if kind_of(self.shape) == "images" else x
+
+    def _points(self, x: Tensor, cond: Tensor | None) -> Tensor:
+        """Return what is moved: features of data, and labels as further coordinates: (B, K).  x: (B, ...) in model units."""
+        flat = x.flatten(1)
+        points = flat @ self.features if self.features.shape[1] else flat
+        if not self.label_count or cond is None:
+            return points
+        far = float(self.label_cost * self.unit)
+        far = math.sqrt(far / 2) if self.cost == "squared" else far / math.sqrt(2)
+        return torch.cat([points, far * F.one_hot(cond, self.label_count).to(points)], 1)
+
+    def moved(self, x: Tensor, y: Tensor, epsilon: float, start: Tensor | None = None) -> Sinkhorn:
+        """Move one set of points to another.  epsilon: in mean costs; start: a potential of y to begin with, 0 if none."""
+        start = torch.zeros(len(y)) if start is None else start
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ReverieWarning)  # a few end early, and the next batch mends what they miss
+            return sinkhorn(
+                between(x, y, cost=self.cost), epsilon, scale=float(self.unit), tolerance=TOLERANCE, max_iterations=ITERATIONS,
+                start=start,
+            )  # fmt: skip
+
+    def divergence(self, x: Tensor, y: Tensor, epsilon: float) -> Tensor:
+        """Return the debiased divergence of two sets of points, with its gradient by x: ().  epsilon: in mean costs."""
+        own = [self.moved(points, points, epsilon) for points in (x, y)]
+        return self.moved(x, y, epsilon, own[1].f).value - (own[0].value + own[1].value) / 2
+
+    def energy(self, x: Tensor, y: Tensor, epsilon: float) -> Tensor:
+        """Return the divergence by halves of both sets, which are independent: ()."""
+        (a, b), (c, d) = x.tensor_split(2), y.tensor_split(2)
+        own = self.moved(c, d, epsilon)
+        across = self.moved(a, c, epsilon, own.f).value + self.moved(b, d, epsilon, own.g).value
+        return (across - self.moved(a, b, epsilon).value - own.value) / 2
+
+    def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
+        """Return the divergence of a batch, in units of the mean cost, for each of its data: (B,)."""
+        check_labelled(self.label_count, cond, len(x))
+        random = torch.Generator(x.device).manual_seed(seed)
+        z = torch.randn(len(x), self.latent, generator=random, device=x.device)
+        made, truth = self._points(self.generated(z, cond), cond), self._points(self.codec.encode(x), cond)
+        told = self.energy if self.independent and len(x) > 1 else self.divergence
+        return (told(made, truth, self.epsilon_now) / self.unit).expand(len(x))
+
+    def _codes(self, noise: Noise) -> Tensor:
+        return noise.like(torch.empty(len(noise.seeds), self.latent, device=self.device))
+
+    @torch.no_grad()
+    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+        """Return how far as many samples are from data, at the last epsilon, in units of the mean cost: `held_out`.
+
+        It is the divergence; or, where batches are independent, OT(x, y) - OT(x, x')/2 with two sets of samples, which is least
+        on average for the data's own law, and then half of what independent data cost.
+        """
+        x, labels = data.batch(torch.arange(min(len(data), at_once(self.shape, FIGURE_DATA))))
+        cond = labels.to(self.device) if labels is not None and self.label_count else None
+        truth = self._points(self.codec.encode(x.to(self.device)), cond)
+        made, other = (
+            self._points(self.generated(self._codes(Noise(image_seeds(seed, len(x), first))), cond), cond)
+            for first in (0, len(x))
+        )
+        if not self.independent:
+            return {"held_out": float(self.divergence(made, truth, self.epsilon) / self.unit)}
+        found = self.moved(made, truth, self.epsilon).value - self.moved(made, other, self.epsilon).value / 2
+        return {"held_out": float(found / self.unit)}
+
+    @torch.no_grad()
+    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+        """Draw codes and what they stand for: there is one frame."""
+        check_one_label(wanted)
+        cond = wanted.cond.to(self.device) if wanted.cond is not None else None
+        check_labelled(self.label_count, cond, len(wanted.seeds))
+        x = self.generated(self._codes(Noise(wanted.seeds)), cond)
+        yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))
+
+    def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
+        """Refuse: what a generator draws lies on a thin sheet, where there is no density."""
+        raise UserError("a generator has no density, so likelihoods cannot be told; train a flow")

@@ -1,0 +1,101 @@
+"""How far gradients reach back in recurrent networks: the norm of d h_t / d h_0 over t, for rnn and lstm."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from reverie.base.errors import UserError
+from reverie.data import at_once
+from reverie.draw.curves import tidy
+from reverie.draw.picture import CYCLE, SOFT, check_picture, figure, save
+from reverie.families.autoregressive.sequence import SequenceModel
+from reverie.nets.sequence import LSTM, RNN, Recurrent, State
+from reverie.runs.reread import reread
+from reverie.runs.run import Run, load
+
+DIM, LENGTH = 48, 200
+RADII = (0.6, 0.9, 1.0, 1.5)  # of the recurrent matrix of an rnn, which begins as so many times an orthogonal one
+FORGETS = (0.0, 1.0, 4.0)  # biases of an lstm's forget gates
+LEAST = 1e-16  # that is drawn
+
+
+def gradient_norms(net: Recurrent, x: Tensor) -> Tensor:
+    """Return |d h_t / d s_0| for t = 1 .. T, the largest singular value; s_0: h, of an lstm h and c, of all layers.
+
+    J_t = (d s_t / d s_{t-1}) J_{t-1}, in float64.  x: (T, dim).
+    """
+    net, x = copy.deepcopy(net).double().eval().requires_grad_(False), x.double()
+    _, first = net(torch.zeros(1, 1, net.dim, dtype=torch.float64, device=x.device))
+    shapes = [t.shape[1:] for t in first.tensors]
+    sizes = [shape.numel() for shape in shapes]
+    state = x.new_zeros(sum(sizes))
+    total = torch.eye(sum(sizes), dtype=x.dtype, device=x.device)
+    top = slice(sizes[0] - net.dim, sizes[0])  # h of the last layer
+    norms = []
+    for vector in x:
+        many = state.expand(len(state), -1).clone().requires_grad_()  # a copy for each row of the derivative
+        parts = tuple(part.unflatten(1, shape) for part, shape in zip(many.split(sizes, 1), shapes, strict=True))
+        _, after = net.step(vector.expand(len(state), -1), State(parts, 1))
+        flat = torch.cat([t.flatten(1) for t in after.tensors], 1)
+        (step,) = torch.autograd.grad(flat.diagonal().sum(), many)
+        state, total = flat[0].detach(), step @ total
+        norms.append(torch.linalg.matrix_norm(total[top], 2))
+    return torch.stack(norms)
+
+
+def untrained(seed: int = 0) -> dict[str, tuple[Recurrent, Tensor]]:
+    """Return rnns and lstms as they begin, with the same inputs: standard normal vectors."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        x, found = torch.randn(LENGTH, DIM), dict[str, tuple[Recurrent, Tensor]]()
+        for radius in RADII:
+            rnn = RNN(DIM)
+            weights = dict(rnn.cells.named_parameters())
+            weights["weight_hh_l0"].data.mul_(radius)
+            weights["weight_ih_l0"].data.mul_(0.2)
+            found[f"rnn, recurrent weights of size {radius:g}"] = (rnn, x)
+        for bias in FORGETS:
+            lstm = LSTM(DIM)
+            nn.init.constant_(dict(lstm.cells.named_parameters())["bias_ih_l0"][DIM : 2 * DIM], bias)
+            found[f"lstm, forget bias {bias:g}"] = (lstm, x)
+    return found
+
+
+@torch.no_grad()
+def trained(run: Run) -> tuple[Recurrent, Tensor]:
+    """Return the network of a run, and the vectors of a held-out datum."""
+    model = run.model
+    if not isinstance(model, SequenceModel) or not isinstance(model.net, Recurrent):
+        raise UserError(f"{run.path} is a run of {run.config.family.name}; this gallery shows runs of rnn and lstm")
+    held = reread(run.config.data, folder=run.path).split(run.config.data.seed)[1]
+    x, labels = held.batch(torch.arange(at_once(held.shape, 1)))
+    z = model.encode(x.to(model.device)).flatten(1)[:, model.order]
+    cond = labels.to(model.device) if labels is not None and model.label_count else None
+    return model.net, torch.cat([model.begun(1, cond), model.embedded(z[:, :-1], cond)], 1)[0, :LENGTH]
+
+
+def draw(out: Path, runs: Sequence[str | Path | Run] = (), device: str = "auto") -> list[Path]:
+    """Draw the norms over time into one picture, those of runs beside those of networks as they begin."""
+    check_picture(out)
+    opened = [run if isinstance(run, Run) else load(run, device) for run in runs]
+    shown = {**untrained(), **{f"{run.config.family.name}, {run.path.name} trained": trained(run) for run in opened}}
+    made = figure(9, 4.2)
+    axes = made.subplots()
+    axes.axhline(1, color=SOFT, lw=0.8)
+    for k, (name, (net, x)) in enumerate(shown.items()):
+        norms = gradient_norms(net, x).cpu().numpy()
+        norms[norms < LEAST] = np.nan
+        style = "-" if isinstance(net, LSTM) else "--"
+        width = 2.2 if k >= len(RADII) + len(FORGETS) else 1.4
+        axes.semilogy(range(1, len(norms) + 1), norms, style, lw=width, color=CYCLE[k % len(CYCLE)], label=name)
+    title = "How much of h_0 is left in h_t: gradients vanish, explode or last"
+    tidy(axes, title, "t", "norm of d h_t / d h_0, of lstms and c_0")
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+    save(made, out)
+    return [out]

@@ -1,0 +1,125 @@
+"""Families compared: the true one is first and costs what the data do, failures are told, and nothing is trained twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from reverie import api
+from reverie.base.errors import UserError
+from reverie.evaluation.compare import Comparison, advice, likelihoods
+from reverie.evaluation.contest import split
+from reverie.evaluation.evaluation import Evaluation
+from reverie.evaluation.section import Section
+
+MEANS = np.array([[-2.0, 0.0], [2.0, 0.5], [0.0, 2.5]])
+STDS, WEIGHTS = np.array([0.3, 0.5, 0.4]), np.array([0.5, 0.3, 0.2])
+FAMILIES = "gaussian,mixture,flow:hidden=16,pca:latent=5"
+
+
+def drawn(count: int, seed: int) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    which = random.choice(3, count, p=WEIGHTS)
+    return MEANS[which] + STDS[which, None] * random.normal(size=(count, 2))
+
+
+def cost(x: np.ndarray) -> np.ndarray:
+    """Return -log p(x) of the mixture itself."""
+    squared = ((x[:, None] - MEANS) ** 2).sum(-1) / STDS**2
+    return -np.log((WEIGHTS / (2 * np.pi * STDS**2) * np.exp(-squared / 2)).sum(1))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Path]:
+    place = tmp_path_factory.mktemp("compared")
+    data = drawn(2400, 0).astype(np.float32)
+    options: dict[str, Any] = {"runs": place / "runs", "quick": True, "n": 64, "steps": 30, "progress": False}
+    return api.compare_families(data, FAMILIES, place / "report.html", **options), place
+
+
+def test_the_true_family_is_first_and_costs_the_entropy(found: tuple[Comparison, Path]) -> None:
+    comparison = found[0]
+    told = likelihoods(comparison)
+    assert told[0]["run"] == "mixture" and {row["kind"] for row in told} == {"exact"}
+    entropy = float(cost(drawn(200_000, 1)).mean())
+    assert abs(told[0]["value"] - entropy) < 3 * told[0]["error"] and told[0]["error"] < 0.2
+    assert "gaussian" in comparison.figures()["comparison"]["exact"]["clearly_worse"]
+    assert "take mixture" in advice(comparison)[1] and len(advice(comparison)) == 3
+
+
+def test_a_family_that_fails_is_told_and_the_others_finish(found: tuple[Comparison, Path]) -> None:
+    comparison, place = found
+    assert set(comparison.names) == {"gaussian", "mixture", "flow:hidden=16"}
+    assert "larger than the data" in comparison.failures["pca:latent=5"]
+    page = (place / "report.html").read_text()
+    assert all(name in page for name in comparison.names) and "larger than the data" in page and "<script" not in page
+    values = json.loads(json.dumps(comparison.figures()))
+    assert values["runs"]["flow:hidden=16"]["costs"]["clock"] == "processor" and values["failures"]
+    assert values["runs"]["flow:hidden=16"]["costs"]["step_bytes"] > 1000
+    assert values["runs"]["mixture"]["abilities"]["density"] == "exact"
+
+
+def test_what_is_trained_is_not_trained_again(found: tuple[Comparison, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    comparison, place = found
+    weights = place / "runs" / "flow-hidden=16" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    data = drawn(2400, 0).astype(np.float32)
+    options: dict[str, Any] = {"runs": place / "runs", "quick": True, "n": 16, "progress": False}
+    again = api.compare_families(data, f"flow:hidden=16,{place}/runs/mixture", steps=30, **options)
+    assert weights.stat().st_mtime_ns == before and again.names == ["flow:hidden=16", f"{place}/runs/mixture"]
+    first, second = (next(row for row in likelihoods(c) if row["run"].startswith("flow")) for c in (comparison, again))
+    assert first["value"] == second["value"]
+    with pytest.raises(UserError, match=r"every family failed.*steps was 30 and is now 31"):
+        api.compare_families(data, "flow:hidden=16,pca:latent=7", steps=31, **options)
+
+
+def test_kinds_of_likelihood_are_not_ranked_with_each_other() -> None:
+    def made(name: str, key: str, value: float) -> Evaluation:
+        facts = {"run": name, "data": "d", "samples": 9, "seed": 0, "processor_milliseconds_per_sample": 1.0}
+        figure = {"value": value, "error": 0.01, "unit": "bits/dim"}
+        return Evaluation(facts, (Section("likelihood", "Likelihood", figures={key: figure}),), (), ())
+
+    high = Comparison((made("a", "exact", 2.0), made("b", "bound", 2.5), made("c", "dequantised", 2.2)))
+    assert "take a 2.000 ± 0.010 bits/dim (exact)" in advice(high)[1] and "are not ranked" in advice(high)[1]
+    assert "better all the same" not in advice(high)[1] and not high.rows()
+    low = Comparison((made("a", "exact", 2.0), made("b", "bound", 1.5)))
+    assert advice(low)[1].endswith("as a ceiling can only be too high, b is better all the same.")
+
+
+def test_families_are_split_at_their_commas() -> None:
+    assert split("gaussian, mixture:components=4,rank=2,flow") == ["gaussian", "mixture:components=4,rank=2", "flow"]
+
+
+def test_the_best_weights_are_kept_where_they_are_asked_for(tmp_path: Path) -> None:
+    import reverie
+
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)).numpy()
+    options: dict[str, Any] = {"family": "flow:hidden=64", "steps": 120, "learning_rate": 0.02, "keep_data": True}
+    best, last = (reverie.train(x, tmp_path / keep, keep=keep, **options) for keep in ("best", "last"))
+    checked = [row["held_out"] for row in best.metrics() if "held_out" in row]
+    assert min(checked) < checked[-1] - 0.05  # it learned the few data by heart
+    from reverie.evaluation.evaluation import find_data
+
+    held = find_data(best, 1)[1]
+    assert best.model.figures(held, 0)["held_out"] == pytest.approx(min(checked), abs=1e-5)
+    assert reverie.load(best.path).model.figures(held, 0)["held_out"] == pytest.approx(min(checked), abs=1e-5)
+    assert last.model.figures(held, 0)["held_out"] == pytest.approx(checked[-1], abs=1e-5)
+
+
+def test_of_those_as_good_within_noise_the_one_that_covers_more_is_taken() -> None:
+    def made(name: str, distance: float, coverage: float, spread: float = 1.0) -> Evaluation:
+        facts = {"run": name, "data": "d", "samples": 9, "seed": 0, "processor_milliseconds_per_sample": 1.0}
+        near = Section("points", "Points", figures={"sliced_wasserstein": {"value": distance, "error": 0.01}})
+        variety = {"coverage": {"value": coverage, "error": 0.01}, "spread": {"value": spread, "error": 0.01, "floor": 1.0}}
+        return Evaluation(facts, (near, Section("variety", "Variety", figures=variety)), (), ())
+
+    first = advice(Comparison((made("a", 0.05, 0.1), made("b", 0.06, 0.5), made("c", 0.5, 0.9))))[0]
+    assert "take b, with" in first and "a is as good" in first and "more of the data than a" in first
+    assert "c has clearly more than the least" in first
+    alone = advice(Comparison((made("a", 0.05, 0.5, spread=0.6), made("b", 0.5, 0.1))))[0]
+    assert "take a, with" in alone and "spread only 0.60 times" in alone  # the least distance may be that of blur
