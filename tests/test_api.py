@@ -202,7 +202,7 @@ def test_samples_are_handy(kept: Run, tmp_path: Path) -> None:
 def test_samples_of_points_have_no_images(spiral_run: Run) -> None:
     samples = spiral_run.sample(3, steps=2)
     assert repr(samples) == "Samples(3 points of 2 coordinates)" and samples[1].shape == (2,)
-    with pytest.raises(UserError, match=r"coordinates are in \.x"):
+    with pytest.raises(UserError, match=r"their numbers are in \.x"):
         _ = samples.images
 
 

@@ -362,7 +362,8 @@ def test_data_that_are_gone(command, tmp_path: Path) -> None:
 
 def made(run: str, kid: float, error: float, **more: object) -> Evaluation:
     figures = {"kid": {"value": kid, "error": error, "floor": 0.0}, **more}
-    return Evaluation({"run": run, "fingerprint": "a", "samples": 9}, (Section("quality", "q", figures=figures),), (), ())
+    facts = {"run": run, "fingerprint": "a", "samples": 9, "processor_milliseconds_per_sample": 1.0}
+    return Evaluation(facts, (Section("quality", "q", figures=figures),), (), ())
 
 
 def test_many_equal_runs_seldom_differ() -> None:

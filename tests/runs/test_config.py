@@ -45,6 +45,7 @@ TRAINING: dict[str, st.SearchStrategy[Any]] = {
     "optimizer": st.sampled_from(["adamw", "muon"]),
     "weight_decay": st.floats(0, 10),
     "precision": st.sampled_from(["fp32", "bf16"]),
+    "lora": st.integers(1, 1024),
     "seed": st.integers(0, 2**31 - 1),
 }
 FAMILY: dict[str, st.SearchStrategy[Any]] = {

@@ -25,8 +25,15 @@ MIME = {"png": "image/png", "gif": "image/gif", "mp4": "video/mp4", "npy": "appl
 
 
 def _check(run: api.Run, wish: DrawWish) -> None:
+    check_kind(run)
     if run.kind == "images" and wish.n > MOST_IMAGES:
         raise UserError(f"the page shows at most {MOST_IMAGES} images at once, got {wish.n}")
+
+
+def check_kind(run: api.Run) -> None:
+    """Refuse data that the page cannot show yet."""
+    if run.kind not in ("images", "points"):
+        raise UserError(f"the page cannot show {run.kind} yet; draw them with: reverie sample {run.path} --out samples.png")
 
 
 def spoken(opened: Opened, run: api.Run, wish: DrawWish, out: str = "samples.png") -> dict[str, str]:

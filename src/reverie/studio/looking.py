@@ -11,6 +11,7 @@ from PIL import Image
 
 from reverie import api
 from reverie.base.errors import pick
+from reverie.studio.drawing import check_kind
 from reverie.studio.mathml import mathml
 from reverie.studio.opened import Opened
 from reverie.studio.wishes import EvaluateWish, InspectWish, LessonWish, command
@@ -52,6 +53,7 @@ def lesson(opened: Opened, job: Job, wish: LessonWish) -> dict[str, Any]:
     values = chosen.check(wish.values)
     if chosen.of_run:
         run = opened.run(wish.run or "")
+        check_kind(run)
         picture = opened.picture(wish.picture, run) if wish.picture else None
         values |= {"run": run, "data": opened.data(wish.run or ""), "picture": picture}
     found = chosen.work(**values)
