@@ -111,6 +111,15 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'reverie.api' has no attribute {name!r}")
 
 
+def load_all() -> None:
+    """Import all that the verbs stand in, as programs of several threads must before they begin.
+
+    Two threads that import modules which need each other may see one of them half made.
+    """
+    for module in ELSEWHERE:
+        import_module(f"reverie.{module}")
+
+
 def _opened(run: str | Path | Run, device: str) -> Run:
     from reverie.runs.run import Run, load
 
@@ -394,7 +403,7 @@ __all__ = [
     "LESSONS", "READERS", "Config", "Dataset", "Entry", "Lesson", "Options", "Overview", "Restored", "Run", "Samples",
     "Screen", "Step", "Training", "begin", "begin_classifier", "check_report", "check_results", "clock", "compare",
     "compare_families", "edit", "entries", "evaluate", "export", "find_runs", "gallery", "holder", "illusion", "import_model",
-    "inpaint", "inspect", "interpolate", "invert", "is_image", "load", "names", "names_of", "overview", "prepare",
+    "inpaint", "inspect", "interpolate", "invert", "is_image", "load", "load_all", "names", "names_of", "overview", "prepare",
     "read_config", "read_findings", "read_metrics", "read_picture", "reread", "restore", "runs", "sample", "sample_to",
     "settings_again", "train", "train_classifier", "verdict", "with_adapters", "with_backend",
 ]  # fmt: skip

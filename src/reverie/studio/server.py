@@ -10,6 +10,7 @@ from pathlib import Path
 
 import uvicorn
 
+from reverie import api
 from reverie.base.errors import UserError
 from reverie.base.files import reason
 from reverie.studio.app import Studio
@@ -58,6 +59,7 @@ class Server(uvicorn.Server):
 
 def serve(folder: Path, form: list[Field], *, host: str | None = None, port: int = 0, browser: bool = True) -> None:
     """Serve the page of a folder until Ctrl-C."""
+    api.load_all()
     studio, token = Studio(folder, form), secrets.token_urlsafe(24)
     opened = listening(host, port)
     bound = opened.getsockname()[1]
