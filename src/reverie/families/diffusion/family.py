@@ -30,7 +30,6 @@ from reverie.families.diffusion.variational import (
     FEATURES,
     MANY_PASSES,
     NETWORK_OF_POINTS,
-    TRAINING_OF_POINTS,
     augment_for_likelihood,
     codec_of,
     for_likelihood,
@@ -129,7 +128,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
             wished = {"times": "stratified"} | wished
         chosen = plan(form_of(data, shape), request.minutes, request.steps)
         if by_bound and data.kind != "images":
-            chosen = replace(chosen, network=NETWORK_OF_POINTS, settings=chosen.settings | TRAINING_OF_POINTS)
+            chosen = replace(chosen, network=NETWORK_OF_POINTS)
         times = {"times": chosen.settings["times"]} if "times" in chosen.settings else {}
         training = {key: value for key, value in chosen.settings.items() if key != "times"} | dict(request.training)
         reasons = () if "network" in wished else chosen.reasons

@@ -19,7 +19,6 @@ FEATURES = 32  # numbers from which a network makes the levels of each number of
 REACH = 4  # levels to each side among which noise of the schedule's first log-SNR can leave a doubt
 LAST, FIRST_OF_POINTS = -7.5, 10.0  # log-SNR
 NETWORK_OF_POINTS: Spec = {"name": "mlp", "hidden": 128, "layers": 4}  # the bound counts every error, also those nobody sees
-TRAINING_OF_POINTS: dict[str, Any] = {"optimizer": "muon", "learning_rate": 2e-2}
 MANY_PASSES, DROPOUT = 40, 0.2  # how often an image is seen, from which on a network that hides nothing learns it by heart
 
 
