@@ -90,3 +90,11 @@ def test_the_command_says_what_it_wrote(made: Callable[..., Run], tmp_path: Path
     assert code == 0 and "digits.html" in out and (tmp_path / "digits.html").stat().st_size > 50_000
     assert command("export", run.path, "--out", tmp_path / "x.onnx", "--sampler", "rk45")[0] == 2
     assert command("export", run.path, "--out", tmp_path / "x", "--format", "pdf")[0] == 2
+
+
+@pytest.mark.parametrize("name", ["run.onnx", "run.html"])
+def test_a_model_of_levels_leaves_as_a_folder_only(name: str, tmp_path: Path) -> None:
+    run = reverie.train("digits8", tmp_path / "run", steps=1, purpose="likelihood", network="unet:widths=[8,16]")
+    with pytest.raises(UserError, match="predicts the levels of images"):
+        reverie.export(run, tmp_path / name)
+    assert not (tmp_path / name).exists() and reverie.export(run, tmp_path / "folder")

@@ -99,8 +99,6 @@ def weights_of(denoisers: Mapping[str, NetDenoiser]) -> tuple[dict[str, Any], by
 def check_drawable(parts: Parts) -> None:
     """Refuse a network that the page cannot compute."""
     settings = parts.run.diffusion_settings
-    if settings.target == "levels":
-        raise UserError(f"{parts.run.path} predicts the levels of images, which the page cannot compute; export it as .onnx")
     if not isinstance(parts.model.denoiser.net, DRAWN_BY):
         raise UserError(f"the page cannot compute the network {settings.network['name']!r}; export it as .onnx")
     if parts.run.kind == "points" and parts.model.shape != (2,):
