@@ -10,7 +10,7 @@ from typing_extensions import TypedDict  # pydantic reads that of typing from Py
 from reverie.base.errors import UserError
 from reverie.base.section import OptionName, Section
 from reverie.base.tensors import Form
-from reverie.data.kind import Kind, kind_of
+from reverie.data.kind import DIMENSIONS, Kind, kind_of
 from reverie.data.series import MOST_WINDOW
 from reverie.families import FAMILIES
 from reverie.families.model import Family, FamilySettings, Model
@@ -35,12 +35,14 @@ class Reading(TypedDict, total=False):
     labels: str
     data_dir: str
     window: Annotated[int, Field(ge=2, le=MOST_WINDOW)]
+    text: str
 
 
 class DataConfig(Section):
     """Which data, and what they looked like.
 
-    source: the name or the whole path they were read from; reading: the options they were read with.
+    source: the name or the whole path they were read from; reading: the options they were read with; kind: what one datum
+    is, told by its shape where it is not said.
     """
 
     name: str
@@ -52,11 +54,20 @@ class DataConfig(Section):
     label_counts: tuple[Annotated[int, Field(ge=0)], ...] = ()
     fingerprint: str = ""
     reading: Reading = Field(default_factory=Reading)
+    kind: Kind = "points"
 
-    @property
-    def kind(self) -> Kind:
-        """What one datum is."""
-        return kind_of(self.shape)
+    @model_validator(mode="before")
+    @classmethod
+    def _by_its_shape(cls, table: Any) -> Any:
+        if isinstance(table, dict) and "kind" not in table and isinstance(table.get("shape"), list | tuple) and table["shape"]:
+            return {**table, "kind": DIMENSIONS.get(len(table["shape"]), "points")}
+        return table
+
+    @model_validator(mode="after")
+    def _kind_fits(self) -> DataConfig:
+        if self.kind != ("text" if self.kind == "text" and len(self.shape) == 1 else kind_of(self.shape)):
+            raise ValueError(f"data of shape {self.shape} are no {self.kind}")
+        return self
 
     @model_validator(mode="after")
     def _counts_match(self) -> DataConfig:

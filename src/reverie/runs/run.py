@@ -26,6 +26,7 @@ from reverie.families import FAMILIES
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.sampling import OPTIONS, build_guidance, build_sampling, chosen_sampling
 from reverie.families.diffusion.settings import DiffusionSettings, settings_of
+from reverie.families.language.choice import OPTIONS as TEXT_OPTIONS
 from reverie.families.model import DrawRequest, Model
 from reverie.runs import folder
 from reverie.runs.classifier import read_classifier
@@ -64,6 +65,8 @@ class Options(TypedDict, total=False):
     guidance_interval: the times it is limited to, "LOW,HIGH"; guidance_rescale, classifier_guidance: see
     `reverie.diffusion.guidance`, 0 is none; autoguidance: its scale, 1 is none, None what the training chose;
     precision: "fp32", or "bf16" for faster and slightly other images; seed: image k of a seed is always the same image.
+    Of text: prompt: what it goes on from; temperature: 1 as it was learned, less surer, 0 always the likeliest; top_k, top_p: only
+    the k likeliest tokens, or the fewest whose share is p; length: characters, at most.
     """
 
     label: str | None
@@ -77,6 +80,11 @@ class Options(TypedDict, total=False):
     sampler: str | None
     steps: int | None
     grid: str | None
+    prompt: str | None
+    temperature: float
+    top_k: int | None
+    top_p: float
+    length: int | None
 
 
 def check_count(n: int) -> None:
@@ -103,7 +111,7 @@ class Run:
 
     def __repr__(self) -> str:
         data = self.config.data
-        return f"Run({str(self.path)!r}, {self.config.family.name} of {data.name}: {counted(data.count, data.shape)})"
+        return f"Run({str(self.path)!r}, {self.config.family.name} of {data.name}: {counted(data.count, data.shape, data.kind)})"
 
     @property
     def fit(self) -> str:
@@ -173,12 +181,15 @@ class Run:
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Refuse options of sampling that no family has, or that are given to a family that has no such option."""
-        known = {**OPTIONS, **dict.fromkeys(("label", "seed"))}
+        every = {**OPTIONS, **TEXT_OPTIONS}
+        known = {**every, **dict.fromkeys(("label", "seed"))}
         if wrong := sorted(set(options) - set(known)):
             raise unknown(wrong[0], Options.__annotations__, "option of sampling")
         mine = self.config.model_family.options
         for key, value in options.items():
-            if key in OPTIONS and key not in mine and value != OPTIONS[key]:
+            if key in TEXT_OPTIONS and key in mine and self.kind != "text" and value != TEXT_OPTIONS[key]:
+                raise UserError(f"--{key.replace('_', '-')} is for text, and {self.path} is a run of {self.kind}; leave it out")
+            if key in every and key not in mine and value != every[key]:
                 able = ", ".join(name for name, family in FAMILIES.items() if key in family.options)
                 raise UserError(
                     f"{self.path} is a run of the family {self.config.family.name}, which has no --{key.replace('_', '-')};"

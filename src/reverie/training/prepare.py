@@ -37,7 +37,7 @@ from reverie.training.resume import resume
 from reverie.training.trainer import Training
 from reverie.training.wishes import Wishes
 
-READING = ("points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress", "window")
+READING = ("points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress", "window", "text")
 FAMILY_OPTIONS = {key for family in FAMILIES.values() for key in family.wishes}
 NO_OPTIONS = ("data", "out", "path", "options", "given", "dataset")  # parameters that are not options of a training
 
@@ -161,7 +161,7 @@ def prepare(
         name=dataset.name, source=storable(source_of(data)),
         count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,
         label_counts=tuple(dataset.label_counts()), fingerprint=dataset.fingerprint(),
-        reading=kept_reading(reading, dataset),
+        reading=kept_reading(reading, dataset), kind=dataset.kind,
     )  # fmt: skip
 
     def configured(of: FamilyPlan[Any], training: Mapping[str, Any], **also: Any) -> Config:
