@@ -77,8 +77,22 @@ PrecisionOption = Annotated[
 
 
 WindowOption = Annotated[
-    int | None, typer.Option("--window", help="Take rows of numbers as a series in time, in windows of so many.")
+    int | None,
+    typer.Option("--window", help="Take rows of numbers as a series in time, in windows of so many; of text, characters."),
 ]
+TextOption = Annotated[
+    str | None,
+    typer.Option("--text", help="Column of a .csv file, or field of a .jsonl file, that holds text.", metavar="COLUMN"),
+]
+PromptOption = Annotated[str | None, typer.Option("--prompt", help="What a text goes on from.")]
+TemperatureOption = Annotated[
+    float, typer.Option("--temperature", help="Of text: 1 as it was learned, below it surer, 0 always the likeliest.")
+]
+TopKOption = Annotated[int | None, typer.Option("--top-k", help="Of text: choose among the k likeliest tokens only.")]
+TopPOption = Annotated[
+    float, typer.Option("--top-p", help="Of text: choose among the fewest tokens whose share is at least p only.")
+]
+LengthOption = Annotated[int | None, typer.Option("--length", help="Of text: characters, at most; a window if not given.")]
 
 
 LAST = ("device", "json", "quiet")  # options that the help lists at the end
@@ -95,6 +109,11 @@ def _sampling(
     steps: SamplingSteps = None,
     grid: GridOption = None,
     precision: PrecisionOption = "fp32",
+    prompt: PromptOption = None,
+    temperature: TemperatureOption = 1.0,
+    top_k: TopKOption = None,
+    top_p: TopPOption = 1.0,
+    length: LengthOption = None,
     seed: SeedOption = 0,
 ) -> None:
     """Hold the options of sampling, those of `reverie.runs.run.Options`, and what each is if not given."""
@@ -121,6 +140,10 @@ def _training(
     data_dir: DataDirOption = None,
     strict: StrictOption = False,
     window: WindowOption = None,
+    text: TextOption = None,
+    tokenizer: Annotated[
+        str | None, named("tokenizers", "How text becomes tokens, with options like bpe:size=1000", "--tokenizer")
+    ] = None,
     points: Annotated[int | None, typer.Option("--points", help="How many points to generate, for data that are.")] = None,
     batch: Annotated[int | None, typer.Option("--batch", help="Data per step.")] = None,
     accumulate: Annotated[int | None, typer.Option("--accumulate", help="Batches whose gradients make one step.")] = None,

@@ -27,7 +27,6 @@ from reverie.data.text import looks_like_text, read_column, read_folder, read_js
 __all__ = ["DATASETS", "FITS", "FROM_FILES", "LABELS", "Dataset", "LazyImages", "at_once", "evaluated_at_once", "load_data"]
 
 
-
 def _read_table(path: Path, name: str, options: Options) -> Dataset:
     """Return a .csv file: a column of text, or its numbers."""
     column = text_column(path, options.text)

@@ -9,7 +9,12 @@ from reverie.base.errors import UserError
 
 Kind = Literal["points", "series", "images", "text"]
 
-KINDS: dict[Kind, str] = {"points": "a point", "series": "a series", "images": "an image", "text": "a text"}  # what one of them is called
+KINDS: dict[Kind, str] = {
+    "points": "a point",
+    "series": "a series",
+    "images": "an image",
+    "text": "a text",
+}  # what one of them is called
 DIMENSIONS: dict[int, Kind] = {1: "points", 2: "series", 3: "images"}  # of one datum: (D,), (T, C) or (C, H, W)
 
 

@@ -39,7 +39,7 @@ def decoded(data: bytes, source: object) -> str:
         text = data.decode(coding)
     except UnicodeDecodeError as error:
         raise UserError(f"{source} is no {coding.upper().removesuffix('-SIG')} text (byte {error.start:,} is"
-                        f" 0x{data[error.start]:02x}); save it as UTF-8, for example with: iconv -f latin1 -t utf-8") from None  # fmt: skip
+                        f" 0x{data[error.start]:02x}); save it as UTF-8, perhaps with: iconv -f latin1") from None  # fmt: skip
     if (place := text.find("\0")) >= 0:
         raise UserError(f"{source} is no text: character {place:,} is a zero byte, as in binary files; give a text file")
     return text
@@ -112,7 +112,7 @@ def read_jsonl(path: Path, name: str, options: Options) -> Dataset:
             broken.append((f"line {number:,}", str(error)))
     if not texts:
         why = f"first {broken[0][0]}: {broken[0][1]}" if broken else "it is empty"
-        raise UserError(f"{path} has no line with a text: {why}; each line should be like {{\"text\": \"...\"}}")
+        raise UserError(f'{path} has no line with a text: {why}; each line should be like {{"text": "..."}}')
     return text_dataset(name, texts, options, str(path), broken)
 
 
@@ -145,7 +145,9 @@ def read_column(path: Path, name: str, options: Options, column: str) -> Dataset
         csv.field_size_limit(LONGEST_FIELD)
         rows = csv.DictReader(lines, strict=True)
         if column not in (rows.fieldnames or ()):
-            raise UserError(f"{path} has no column {column!r}; it has: {', '.join(map(visible, rows.fieldnames or ())) or 'none'}")
+            raise UserError(
+                f"{path} has no column {column!r}; it has: {', '.join(map(visible, rows.fieldnames or ())) or 'none'}"
+            )
         texts = [row[column] for row in rows if row[column]]
     except csv.Error as error:
         raise UserError(f"{path} cannot be read as a table: {error}; save it as UTF-8 text") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -17,6 +17,7 @@ from reverie.base.errors import UserError, unknown
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.progress import Tell
 from reverie.data.kind import Kind, counted
+from reverie.data.windows import END_OF_TEXT
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.denoiser import Denoiser, Steer
 from reverie.diffusion.samplers import Frame, Sampler
@@ -27,6 +28,7 @@ from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.sampling import OPTIONS, build_guidance, build_sampling, chosen_sampling
 from reverie.families.diffusion.settings import DiffusionSettings, settings_of
 from reverie.families.language.choice import OPTIONS as TEXT_OPTIONS
+from reverie.families.language.model import LanguageModel
 from reverie.families.model import DrawRequest, Model
 from reverie.runs import folder
 from reverie.runs.classifier import read_classifier
@@ -38,6 +40,7 @@ from reverie.runs.weights import read_weights
 
 MOST_SAMPLES, MOST_FIRST = 10_000_000, 10**12
 BATCH_VALUES = 2**17  # numbers of data, or of codes, sampled at once; beyond 64 images of 28 x 28 the speed is the same
+MOST_HELD = 8  # tokens that are held back, at most, until they spell whole characters
 LABEL_DRAW = 2**30  # the number of the draw, of each image's own stream, that decides its label
 
 
@@ -65,8 +68,8 @@ class Options(TypedDict, total=False):
     guidance_interval: the times it is limited to, "LOW,HIGH"; guidance_rescale, classifier_guidance: see
     `reverie.diffusion.guidance`, 0 is none; autoguidance: its scale, 1 is none, None what the training chose;
     precision: "fp32", or "bf16" for faster and slightly other images; seed: image k of a seed is always the same image.
-    Of text: prompt: what it goes on from; temperature: 1 as it was learned, less surer, 0 always the likeliest; top_k, top_p: only
-    the k likeliest tokens, or the fewest whose share is p; length: characters, at most.
+    Of text: prompt: what it goes on from; temperature: 1 as it was learned, less surer, 0 always the likeliest; top_k, top_p:
+    only the k likeliest tokens, or the fewest whose share is p; length: characters, at most.
     """
 
     label: str | None
@@ -85,6 +88,14 @@ class Options(TypedDict, total=False):
     top_k: int | None
     top_p: float
     length: int | None
+
+
+def together(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return arrays as one; texts of different lengths have ends after their last character."""
+    widest = max(part.shape[1] for part in parts)
+    if all(part.shape[1] == widest for part in parts):
+        return np.concatenate(parts)
+    return np.concatenate([np.pad(p, ((0, 0), (0, widest - p.shape[1])), constant_values=END_OF_TEXT) for p in parts])
 
 
 def check_count(n: int) -> None:
@@ -111,7 +122,9 @@ class Run:
 
     def __repr__(self) -> str:
         data = self.config.data
-        return f"Run({str(self.path)!r}, {self.config.family.name} of {data.name}: {counted(data.count, data.shape, data.kind)})"
+        return (
+            f"Run({str(self.path)!r}, {self.config.family.name} of {data.name}: {counted(data.count, data.shape, data.kind)})"
+        )
 
     @property
     def fit(self) -> str:
@@ -303,7 +316,7 @@ class Run:
         parts = list(self.batches(n, first, on_progress=on_progress, **options))
         labels = [name for part in parts for name in part.labels or ()] or None
         titles = labels if parts[0].titles is not None else None
-        return Samples(np.concatenate([part.x for part in parts]), labels, titles=titles, series=self.kind == "series")
+        return Samples(together([part.x for part in parts]), labels, titles=titles, **self._form)
 
     def _draw(
         self, n: int, first: int, done: int, of: int, on_progress: Tell | None, options: Options,
@@ -325,7 +338,31 @@ class Run:
         x0 = self.decode_final(last)
         label = options.get("label")
         names = self.names(self.labels(label, n, options.get("seed", 0), first), options)
-        return Samples(x0, names, titles=names if self.in_turn(label) else None, series=self.kind == "series")
+        return Samples(x0, names, titles=names if self.in_turn(label) else None, **self._form)
+
+    @property
+    def _form(self) -> dict[str, bool]:
+        """What samples do not show by their shape."""
+        return {"series": self.kind == "series", "text": self.kind == "text"}
+
+    def written(self, first: int = 0, **options: Unpack[Options]) -> Iterator[str]:
+        """Write text number `first` of the seed and yield it piece by piece as it is written, the prompt first."""
+        model = self.model
+        if not isinstance(model, LanguageModel):
+            raise UserError(f"{self.path} is a run of {self.kind}; text is written by runs of text")
+        check_first(first)
+        length, done = options.get("length") or model.shape[0], 0
+        yield options.get("prompt") or ""
+        held = list[int]()
+        for frame in self.frames(1, first, **options):
+            token = int(frame.x0[0, -1])
+            held.append(token)
+            piece = model.tokenizer.decode(k for k in held if k >= 0)
+            whole = not piece.endswith("\ufffd") or len(held) > MOST_HELD
+            if whole or frame.i + 1 == frame.of:
+                piece, held = piece[: length - done], []
+                done += len(piece)
+                yield piece
 
     def in_turn(self, label: str | None) -> bool:
         """Tell whether a label asks for each one in turn."""

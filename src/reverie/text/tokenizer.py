@@ -179,9 +179,7 @@ class PairTokenizer(CharacterTokenizer):
         ends = np.flatnonzero(np.diff(known)) + 1
         bounds = [0, *ends.tolist(), len(text)]
         return _joined(
-            _split(self.splitter, text[a:b]) if known[a] else _halves(text[a:b])
-            for a, b in itertools.pairwise(bounds)
-            if b > a
+            _split(self.splitter, text[a:b]) if known[a] else _halves(text[a:b]) for a, b in itertools.pairwise(bounds) if b > a
         )
 
 

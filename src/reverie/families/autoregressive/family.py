@@ -164,7 +164,9 @@ class TransformerFamily(SequenceFamily[TransformerSettings]):
     """Decoder-only transformers."""
 
     name = "transformer"
-    summary = "A decoder-only transformer over pixels or text (arXiv:1706.03762), with cached keys when it draws; exact likelihood."
+    summary = (
+        "A decoder-only transformer over pixels or text (arXiv:1706.03762), with cached keys when it draws; exact likelihood."
+    )
     settings = TransformerSettings
     of_text: ClassVar[Mapping[str, Any]] = {"dim": 128, "layers": 4, "positions": "rotary"}
     text_training: ClassVar[Mapping[str, Any]] = {"batch": 8, "learning_rate": 1e-2, "optimizer": "muon"}

@@ -53,7 +53,9 @@ class BigramFamily(LanguageFamily):
         """Learn the tokens."""
         tokenizer, found = learned(request, request.wished.get("tokenizer"))
         if tokenizer.size > MOST_TABLE:
-            raise UserError(f"the pairs of {tokenizer.size:,} tokens are too many to count; at most {MOST_TABLE:,} are possible")
+            raise UserError(
+                f"the pairs of {tokenizer.size:,} tokens are too many to count; at most {MOST_TABLE:,} are possible"
+            )
         settings = BigramSettings.model_validate(found)
         kept = {key: value for key, value in request.training.items() if key not in ("minutes", "steps")}
         said = f"{self.name}: pairs of {told(tokenizer)}, counted"
@@ -80,7 +82,9 @@ class FixedContextFamily(LanguageFamily, PlannedFamily[FixedContextSettings]):
     def reason(self, settings: FixedContextSettings) -> str:
         """Say in one line what was chosen."""
         tokens = told(settings.tokenizer.build())
-        return f"{self.name}: {settings.hidden} units that see {settings.context} of {tokens}, vectors of {settings.dim} numbers"
+        return (
+            f"{self.name}: {settings.hidden} units that see {settings.context} of {tokens}, vectors of {settings.dim} numbers"
+        )
 
     def build(self, settings: FixedContextSettings, shape: tuple[int, ...], labels: int, seed: int) -> Model:
         """Make the model, with weights drawn from the seed."""

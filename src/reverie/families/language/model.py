@@ -92,7 +92,7 @@ class LanguageModel(Model):
         return np.frombuffer(end.join(spelled), np.int32).astype(np.int64)
 
     def log_tokens(self, ids: Tensor) -> Tensor:
-        """Return log p of each token given those before it: (B, n), 0 where there is none.  ids: (B, n), NONE after the last."""
+        """Return log p of each token given those before it: (B, n), 0 for NONE.  ids: (B, n), NONE after the last."""
         known = ids.clamp_min(0)
         whole = self.limit is None or ids.shape[1] <= self.limit
         return (self._in_order(known) if whole else self._in_windows(known, self.limit or 1)).where(ids != NONE, 0.0)
@@ -110,7 +110,7 @@ class LanguageModel(Model):
         return torch.cat(parts, 1)
 
     def _in_windows(self, ids: Tensor, limit: int) -> Tensor:
-        """Return log p of each token of a text that is longer than the model sees: it begins anew with half of it as its past."""
+        """Return log p of each token of a text that is longer than the model sees: it begins anew, with half as its past."""
         count, half = len(ids), limit // 2
         parts = [self._in_order(ids[:, :limit])]
         starts = list(range(limit - half, ids.shape[1] - half, limit - half))
@@ -164,7 +164,7 @@ class LanguageModel(Model):
         return f"{super().about()}; {self.tokenizer.size:,} tokens ({self.tokenizer.name})"
 
     def prompted(self, prompt: str | None) -> list[int]:
-        """Return the tokens that a sample goes on from: those of a prompt, after the end of another text where there are many."""
+        """Return the tokens that a sample goes on from: those of a prompt, after the end of a text where there are many."""
         if prompt is not None and len(prompt) > MOST_LENGTH:
             raise UserError(f"a prompt has at most {MOST_LENGTH:,} characters, got {len(prompt):,}")
         return [END] * self.begins + self.tokenizer.encode(prompt or "").tolist()
