@@ -161,8 +161,8 @@ def text_dataset(
     texts = [text for text in texts if text]
     if len(texts) > MOST_TEXTS:
         raise UserError(f"{source} has {len(texts):,} texts; at most {MOST_TEXTS:,} are read")
-    codes = joined(texts) if texts else joined([""])
-    window = choose_window(len(codes) - len(texts), options.window, source)
+    window = choose_window(sum(map(len, texts)), options.window, source)
+    codes = joined(texts)
     report = described(texts, source)
     notes = [
         f"{report['characters']:,} characters of {report['alphabet']:,} kinds in {len(texts):,} text{'s' * (len(texts) != 1)},"

@@ -76,8 +76,8 @@ def passages_section(samples: list[str], train: Dataset, held: Dataset) -> Secti
         if all(len(part) for part in known):
             figures[f"novel_{n}"] = score(*_mean(known[0]), *_mean(known[1]), n=len(known[0]))
     verdict = (
-        f"The longest passage that a sample shares with the training text has {said(figures['longest'], '.1f')} characters, that"
-        f" of held-out text {said(figures['longest'], '.1f', 'floor')}; the longest of all has {mine.max():.0f}."
+        f"The longest passage that a sample shares with the training text has {said(figures['longest'], '.1f')} characters,"
+        f" that of held-out text {said(figures['longest'], '.1f', 'floor')}; the longest of all has {mine.max():.0f}."
     )
     cut = (
         f" Only the first {len(long):,} characters of the training text were searched." if len(train.x.codes) > SEARCHED else ""

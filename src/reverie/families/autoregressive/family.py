@@ -147,7 +147,7 @@ class RNNFamily(SequenceFamily[RNNSettings]):
     summary = "A recurrent network over pixels or text, one at a time; its gradients vanish over time, see `gallery gradients`."
     settings = RNNSettings
     of_text: ClassVar[Mapping[str, Any]] = {"dim": 256}
-    text_training: ClassVar[Mapping[str, Any]] = {"batch": 16, "learning_rate": 1e-3}
+    text_training: ClassVar[Mapping[str, Any]] = {"batch": 16, "learning_rate": 3e-3, "optimizer": "muon"}
 
 
 class LSTMFamily(SequenceFamily[LSTMSettings]):
@@ -157,7 +157,7 @@ class LSTMFamily(SequenceFamily[LSTMSettings]):
     summary = "A long short-term memory over pixels or text (Hochreiter and Schmidhuber 1997): gates let gradients last."
     settings = LSTMSettings
     of_text: ClassVar[Mapping[str, Any]] = {"dim": 256}
-    text_training: ClassVar[Mapping[str, Any]] = {"batch": 16, "learning_rate": 6e-3}
+    text_training: ClassVar[Mapping[str, Any]] = {"batch": 16, "learning_rate": 1e-2, "optimizer": "muon"}
 
 
 class TransformerFamily(SequenceFamily[TransformerSettings]):
