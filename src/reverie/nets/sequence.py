@@ -163,6 +163,17 @@ class Attention(nn.Module):
             y = functional.scaled_dot_product_attention(q, k[:, :, :there], v[:, :, :there], attn_mask=mask)
         return self.out(y.transpose(1, 2).reshape(b, length, dim)), (k, v)
 
+    def weights(self, x: Tensor) -> Tensor:
+        """Return how much each vector attends to those up to itself, softmax(q kᵀ / sqrt(d)): (B, heads, T, T)."""
+        b, length, dim = x.shape
+        q, k, _ = self.qkv(x).reshape(b, length, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
+        if self.rotary:
+            turns = rotations(0, length, dim // self.heads, x)
+            q, k = rotated(q, turns), rotated(k, turns)
+        later = x.new_ones(length, length, dtype=torch.bool).triu(1)
+        scores: Tensor = (q @ k.mT / math.sqrt(dim // self.heads)).masked_fill(later, -math.inf)
+        return scores.softmax(-1)
+
 
 def _extended(old: Tensor, new: Tensor, before: int, most: int) -> Tensor:
     """Return kept vectors with new ones after them, in the room that is there or in twice as much: (B, heads, room, d)."""
@@ -246,9 +257,17 @@ class Decoder(SequenceNet):
         self.layers = nn.ModuleList(DecoderLayer(dim, heads, positions == "rotary", norm, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(dim) if norm == "pre" else nn.Identity()
 
-    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """See `SequenceNet.forward`."""
-        before = 0 if state is None else state.length
+    def attentions(self, x: Tensor) -> list[Tensor]:
+        """Return how much each vector of a sequence attends to those up to itself, layer by layer: (B, heads, T, T) each."""
+        x, found = self._placed(x, 0), list[Tensor]()
+        for layer in self.layers:
+            assert isinstance(layer, DecoderLayer)
+            found.append(layer.attention.weights(layer.norms[0](x) if layer.before else x))
+            x, _ = layer(x, None, 0, self.length)
+        return found
+
+    def _placed(self, x: Tensor, before: int) -> Tensor:
+        """Return vectors that are told their places.  before: how many there were."""
         after = before + x.shape[1]
         if self.places is not None:
             if after > self.length:
@@ -258,7 +277,13 @@ class Decoder(SequenceNet):
         elif self.positions == "sinusoidal":
             embed = SinusoidalEmbedding(self.dim)
             x = x + embed(torch.arange(before, after, device=x.device, dtype=x.dtype)) / math.sqrt(self.dim / 2)
-        x, kept = self._hide(x), list[Tensor]()
+        return x
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """See `SequenceNet.forward`."""
+        before = 0 if state is None else state.length
+        after = before + x.shape[1]
+        x, kept = self._hide(self._placed(x, before)), list[Tensor]()
         for k, layer in enumerate(self.layers):
             x, pair = layer(x, None if state is None else state.tensors[2 * k : 2 * k + 2], before, self.length)
             kept += pair

@@ -182,6 +182,12 @@ class PairTokenizer(CharacterTokenizer):
             _split(self.splitter, text[a:b]) if known[a] else _halves(text[a:b]) for a, b in itertools.pairwise(bounds) if b > a
         )
 
+    def words(self, text: str) -> list[str]:
+        """Return the words of a text, within which pairs are merged."""
+        words = self.splitter.pre_tokenizer
+        assert words is not None
+        return [word for word, _ in words.pre_tokenize_str(text)]
+
 
 class BytePairTokenizer(Tokenizer):
     """Byte-pair encoding of bytes: every string has tokens, and 256 of them spell one byte each (Radford et al. 2019)."""
