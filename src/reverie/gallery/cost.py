@@ -75,13 +75,13 @@ def draw(out: Path) -> list[Path]:
         fixed = f"d = {WIDTH}" if name == "n" else f"n = {LENGTH}"
         what = "tokens n" if name == "n" else "width d"
         tidy(axes, f"{LAYERS} layers, {fixed}", what, "operations")
-        axes.set_xticks(places, [str(p) for p in places])
-        axes.minorticks_off()
         seconds = axes.twinx()
         seconds.loglog(places, [1e3 * row.seconds for row in rows], "s--", color=CYCLE[1], ms=4, lw=1, label="time")
         seconds.set_ylabel("milliseconds of one thread", fontsize=9, color=CYCLE[1])
         seconds.spines[["top"]].set_visible(False)
-        seconds.minorticks_off()
+        for both in (axes, seconds):
+            both.set_xticks(places, [str(p) for p in places])
+            both.minorticks_off()
         lines = [*axes.lines, *seconds.lines]
         axes.legend(lines, [str(line.get_label()) for line in lines], fontsize=8, frameon=False, loc="upper left")
     made.suptitle(
