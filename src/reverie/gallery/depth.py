@@ -27,8 +27,8 @@ class Layer(nn.Module):
     def __init__(self, residual: bool, norm: str, place: str) -> None:
         super().__init__()
         self.residual, self.place = residual, place
-        norms = {"none": nn.Identity, "layer": lambda: nn.LayerNorm(WIDTH), "batch": lambda: nn.BatchNorm1d(WIDTH)}
-        self.norm: nn.Module = norms[norm]()
+        norms = {"none": nn.Identity(), "layer": nn.LayerNorm(WIDTH), "batch": nn.BatchNorm1d(WIDTH)}
+        self.norm: nn.Module = norms[norm]
         self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
         for linear in (self.first, self.second):
             nn.init.normal_(linear.weight, std=WIDTH**-0.5)

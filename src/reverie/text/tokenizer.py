@@ -10,7 +10,7 @@ import itertools
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -342,8 +342,12 @@ def _checked(size: int, least: int) -> int:
     return size
 
 
-Maker = Characters | Bytes | Pairs | BytePairs
-TOKENIZERS: dict[str, type[Maker]] = {"characters": Characters, "bytes": Bytes, "bpe": Pairs, "byte-bpe": BytePairs}
+TOKENIZERS: dict[str, Callable[..., Callable[[Sequence[str]], Tokenizer]]] = {
+    "characters": Characters,
+    "bytes": Bytes,
+    "bpe": Pairs,
+    "byte-bpe": BytePairs,
+}
 
 
 def learn_tokenizer(texts: Sequence[str], spec: str | Spec = "characters") -> Tokenizer:
