@@ -21,10 +21,10 @@ from reverie.evaluation.score import HEADLINES, said
 PAGE = Path(__file__).parent.parent / "docs" / "leaderboard.md"
 FAMILIES = {
     "spiral": "gaussian,mixture,vae,flow,sinkhorn,diffusion",
-    "digits8": "gaussian,pca,vae,flow,flow:transform=spline,sinkhorn,diffusion",
-    "mnist": "gaussian,pca,vae,hvae,flow,sinkhorn,diffusion",
-    "binarized-mnist": "vae,hvae,flow,diffusion",
-    "hoda": "gaussian,pca,vae,hvae,flow,sinkhorn,diffusion",
+    "digits8": "gaussian,pca,vae,nade,transformer,flow,flow:transform=spline,sinkhorn,diffusion",
+    "mnist": "gaussian,pca,vae,nade,flow,sinkhorn,diffusion",
+    "binarized-mnist": "vae,hvae,fvsbn,nade,diffusion",
+    "hoda": "gaussian,pca,vae,nade,flow,sinkhorn,diffusion",
 }
 SHOWN = ("kid", "frechet", "sliced_wasserstein", "sinkhorn", "precision", "recall", "coverage", "spread", "copies")
 
