@@ -92,16 +92,17 @@ def main() -> None:
         ]
         lines += [f"\n{name} failed: {why}." for name, why in found.failures.items()]
     others = [name for name in FAMILIES if name not in given.data]
-    lines += [
-        "",
-        "## Others",
-        "",
-        "Not measured here yet; with the data at hand (`REVERIE_DATA`), these commands do it:",
-        "",
-        "```",
-    ]
-    lines += [f"reverie compare {name} --families {FAMILIES[name]} --minutes 10 --out {name}.html" for name in others]
-    lines += ["```", ""]
+    if others:
+        lines += [
+            "",
+            "## Others",
+            "",
+            "Not measured here yet; with the data at hand (`REVERIE_DATA`), these commands do it:",
+            "",
+        ]
+        calls = [f"reverie compare {name} --families {FAMILIES[name]} --minutes 10 --out {name}.html" for name in others]
+        lines += ["```", *calls, "```"]
+    lines.append("")
     with atomic(PAGE) as aside:
         aside.write_text("\n".join(lines), encoding="utf-8")
     print(f"wrote {PAGE}")
