@@ -97,7 +97,7 @@ def main() -> None:
             "",
             "## Others",
             "",
-            "Not measured here yet; with the data at hand (`REVERIE_DATA`), these commands do it:",
+            "Not measured here; with the data at hand (`REVERIE_DATA`), these commands do it:",
             "",
         ]
         calls = [f"reverie compare {name} --families {FAMILIES[name]} --minutes 10 --out {name}.html" for name in others]
