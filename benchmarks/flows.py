@@ -51,7 +51,7 @@ GOALS = (
 def measured(run: Run, goal: Goal) -> str:
     """Return the figure of a goal: a cost of data that were not trained on, or one of an evaluation, beside its floor."""
     if isinstance(run.model, Flow):
-        held = load_data(goal.data, labels="none").split(0)[1]
+        held = load_data(goal.data, labels="none").split(run.config.data.seed)[1]
         x, labels = held.batch(torch.arange(min(len(held), 2048)))
         found = density_section(run, x, labels).figures[goal.figure]
         draws = f", {found['draws']} draws" if "draws" in found else ", 1 draw"
