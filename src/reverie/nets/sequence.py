@@ -23,6 +23,7 @@ Dim = Annotated[int, Field(ge=1, le=8192)]
 Layers = Annotated[int, Field(ge=1, le=64)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 Positions = Literal["learned", "rotary", "sinusoidal", "none"]
+Turns = tuple[Tensor, Tensor]  # cosines and sines, (T, d / 2) each
 MOST_LENGTH = 2**20
 ROTARY_BASE = 10_000.0
 FORGET = 1.0  # bias of an LSTM's forget gates at first, so that it remembers (Gers et al. 2000; Jozefowicz et al. 2015)
@@ -143,16 +144,17 @@ class Attention(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(
-        self, x: Tensor, kept: tuple[Tensor, Tensor] | None, before: int, most: int
+        self, x: Tensor, kept: tuple[Tensor, Tensor] | None, before: int, most: int, turns: Turns | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the output and the keys and values so far, with room for more: (B, heads, room, dim / heads) each.
 
-        before: how many of those in `kept` there were; most: how many there will probably be.
+        before: how many of those in `kept` there were; most: how many there will probably be; turns: see `rotations`, where
+        they are known already.
         """
         b, length, dim = x.shape
         q, k, v = self.qkv(x).reshape(b, length, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
         if self.rotary:
-            turns = rotations(before, length, dim // self.heads, x)
+            turns = turns or rotations(before, length, dim // self.heads, x)
             q, k = rotated(q, turns), rotated(k, turns)
         if kept is None:
             y = functional.scaled_dot_product_attention(q, k, v, is_causal=length > 1)
@@ -188,14 +190,14 @@ def _extended(old: Tensor, new: Tensor, before: int, most: int) -> Tensor:
     return old
 
 
-def rotations(first: int, length: int, dim: int, like: Tensor) -> tuple[Tensor, Tensor]:
+def rotations(first: int, length: int, dim: int, like: Tensor) -> Turns:
     """Return cosines and sines of t w_i, w_i = base^(-2i/dim), for so many places t from the first on: (length, dim / 2)."""
     frequencies = SinusoidalEmbedding(dim, ROTARY_BASE).frequencies(like)
     angle = torch.arange(first, first + length, device=like.device, dtype=like.dtype)[:, None] * frequencies
     return angle.cos(), angle.sin()
 
 
-def rotated(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+def rotated(x: Tensor, turns: Turns) -> Tensor:
     """Turn pairs of numbers by an angle that grows with their place, so that q k depends on how far they are apart.
 
     (arXiv:2104.09864, eq. 34.)  x: (..., T, d); turns: (T, d / 2) each.
@@ -219,11 +221,11 @@ class DecoderLayer(nn.Module):
         nn.init.zeros_(last.bias)
 
     def forward(
-        self, x: Tensor, kept: tuple[Tensor, Tensor] | None, before: int, most: int
+        self, x: Tensor, kept: tuple[Tensor, Tensor] | None, before: int, most: int, turns: Turns | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return (B, T, dim), and the keys and values of `Attention`."""
         first, second = self.norms
-        y, kept = self.attention(first(x) if self.before else x, kept, before, most)
+        y, kept = self.attention(first(x) if self.before else x, kept, before, most, turns)
         x = x + functional.dropout(y, self.dropout, self.training)
         if not self.before:
             x = first(x)
@@ -252,7 +254,7 @@ class Decoder(SequenceNet):
         super().__init__()
         if dim % (2 * heads):
             raise UserError(f"the transformer's dim must be divisible by twice its heads, got {dim} and {heads} heads")
-        self.dim, self.dropout, self.positions, self.length = dim, dropout, positions, length
+        self.dim, self.dropout, self.positions, self.length, self.heads = dim, dropout, positions, length, heads
         self.places = vectors(length, dim) if positions == "learned" else None
         self.layers = nn.ModuleList(DecoderLayer(dim, heads, positions == "rotary", norm, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(dim) if norm == "pre" else nn.Identity()
@@ -284,8 +286,9 @@ class Decoder(SequenceNet):
         before = 0 if state is None else state.length
         after = before + x.shape[1]
         x, kept = self._hide(self._placed(x, before)), list[Tensor]()
+        turns = rotations(before, x.shape[1], self.dim // self.heads, x) if self.positions == "rotary" else None
         for k, layer in enumerate(self.layers):
-            x, pair = layer(x, None if state is None else state.tensors[2 * k : 2 * k + 2], before, self.length)
+            x, pair = layer(x, None if state is None else state.tensors[2 * k : 2 * k + 2], before, self.length, turns)
             kept += pair
         return self.norm(x), State(tuple(kept), after)
 
