@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib
 import io
+import json
 import wave
 import zipfile
 from collections.abc import Callable
@@ -75,6 +76,7 @@ def _pictures() -> dict[str, bytes]:
 
 
 PICTURES = _pictures()
+TEXT = "The naïve fox 狐 jumps over the lazy dog, سلام. And again.\n" * 8
 # Each is a file, or the files of a folder, by the name it is read by.
 DATA: dict[str, Callable[[], bytes | dict[str, bytes]]] = {
     "a.npy": lambda: saved(only=PIXELS),
@@ -83,6 +85,12 @@ DATA: dict[str, Callable[[], bytes | dict[str, bytes]]] = {
     "b.npz": lambda: saved(images=np.stack([PIXELS] * 3, -1), labels=np.arange(6) % 2),
     "a.csv": lambda: CSV,
     "a.wav": sound,
+    "a.txt": lambda: TEXT.encode(),
+    "b.txt": lambda: TEXT.encode("utf-16"),
+    "fortunes": lambda: TEXT.replace(".", ".\n%\n").encode(),
+    "a.jsonl": lambda: "\n".join(json.dumps({"text": line}) for line in TEXT.split(".")).encode(),
+    "c.csv": lambda: ("id,text\n" + "".join(f'{k},"{line}"\n' for k, line in enumerate(TEXT.split(".")))).encode(),
+    "texts": lambda: {"a.txt": TEXT.encode(), "deep/b.txt": TEXT.upper().encode()},
     "a.parquet": parquet,
     "a.cdb": lambda: cdb_bytes([np.eye(6, 9, dtype=np.uint8), np.ones((4, 4), np.uint8)] * 2, [1, 2, 1, 2]),
     "b.cdb": lambda: cdb_bytes([PIXELS[0][:3, :4], PIXELS[1][:3, :4]], [1, 2], grey=True, fixed=(3, 4)),
