@@ -251,7 +251,7 @@ def test_going_on_is_bit_for_bit(tmp_path: Path) -> None:
 def test_several_texts_are_begun_and_ended(tmp_path: Path) -> None:
     file = tmp_path / "names.jsonl"
     file.write_text("".join(f'{{"text": "{a}{b}na"}}\n' for a in "ABCDEFGH" for b in "aeiou") * 2)
-    made = reverie.train(file, tmp_path / "run", family="lstm:dim=32", steps=120, batch=16, window=16)
+    made = reverie.train(file, tmp_path / "run", family="lstm:dim=32", steps=500, batch=16, window=16)
     assert made.config.family.begins
     texts = made.sample(20, length=40).texts
     assert np.mean([len(text) <= 8 for text in texts]) > 0.8
