@@ -39,6 +39,15 @@ def train(
     screen = screen_for(json, quiet)
     from reverie import api
     from reverie.base.signals import Stopped
+    from reverie.training.follower import device_for, serve
+    from reverie.training.team import rank, was_restarted
+
+    if rank():
+        serve(device_for(device or "auto"))
+        return
+    if was_restarted() and out is not None and (out / "config.toml").is_file():
+        resume, data, moved, config = out, None, None, None
+        out, options = None, {"processes": None}
 
     if moved is not None:
         if resume is None or data is not None:
