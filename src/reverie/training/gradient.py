@@ -42,8 +42,8 @@ class Gradients:
         self.micro = max(settings.micro, math.ceil(self.world / settings.accumulate))
         self.parts = settings.accumulate * self.micro
         if self.micro > min(settings.batch, len(train)):
-            raise UserError(f"batches of {min(settings.batch, len(train))} cannot be cut into {self.micro} parts for {self.world}"
-                            " processes; give fewer --processes or a larger --batch")  # fmt: skip
+            raise UserError(f"batches of {min(settings.batch, len(train))} cannot be cut into {self.micro} parts for"
+                            f" {self.world} processes; give fewer --processes or a larger --batch")  # fmt: skip
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.loader: Iterator[tuple[Tensor, Tensor | None]] = iter(())
 

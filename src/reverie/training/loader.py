@@ -18,8 +18,10 @@ Batch = tuple[Tensor, Tensor | None]
 
 @dataclass(frozen=True)
 class Share:
-    """Which micro-batches one of several processes works on: batches are cut into `micro`, and of the `parts` of each step
-    process `rank` has those whose number is its own modulo `world`.
+    """Which micro-batches one of several processes works on.
+
+    Batches are cut into `micro`, and of the `parts` of each step process `rank` has those whose number is its own modulo
+    `world`.
     """
 
     micro: int = 1
