@@ -39,16 +39,11 @@ def train(
     screen = screen_for(json, quiet)
     from reverie import api
     from reverie.base.signals import Stopped
-    from reverie.training.follower import device_for, serve
-    from reverie.training.team import rank, was_restarted
 
-    if rank():
-        serve(device_for(device or "auto"))
+    if api.follow(device or "auto"):
         return
-    if was_restarted() and out is not None and (out / "config.toml").is_file():
-        resume, data, moved, config = out, None, None, None
-        out, options = None, {"processes": None}
-
+    if out is not None and api.to_go_on_with(out):
+        resume, out, data, moved, config, options = out, None, None, None, None, {}
     if moved is not None:
         if resume is None or data is not None:
             raise UserError("--data goes with --resume RUN alone; a new run takes DATA without it")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from reverie.base.errors import UserError
 from reverie.base.noise import mix_seed
+from reverie.base.tensors import empty_like_form
 from reverie.data import Dataset
 from reverie.families.model import TrainedModel
 from reverie.runs.config import TrainingConfig
@@ -147,7 +148,7 @@ def share_state(team: Team, learner: Learner) -> None:
     forms = learner.forms()
     if unknown := [name for name in names if name not in forms]:
         raise LostError(f"this process has no {unknown[0]}, which the leading one has; are all of one version of Reverie?")
-    taken = {name: torch.empty(forms[name].shape, dtype=forms[name].dtype) for name in names}
+    taken = {name: empty_like_form(forms[name]) for name in names}
     team.share(taken)
     average = {name.replace("model.", "average.", 1): t for name, t in taken.items() if name.startswith("model.")}
     learner.restore(Snapshot({**taken, **average}, Facts()))
