@@ -38,7 +38,11 @@ def was_restarted() -> bool:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
-class LostError(UserError):
+class TeamError(UserError):
+    """What went wrong with another process; the state of the leader is whole, as of the last step."""
+
+
+class LostError(TeamError):
     """A process that is no longer there, or does not answer."""
 
 
@@ -139,7 +143,7 @@ class Team:
             dist.all_gather(every, raw)
         texts = [bytes(t.tolist()).rstrip(b"\0").decode(errors="replace") for t in every]
         rank = next(k for k, text in enumerate(texts) if text)
-        raise UserError(texts[rank] if rank == 0 else f"process {rank} of {self.world}: {texts[rank]}")
+        raise TeamError(texts[rank] if rank == 0 else f"process {rank} of {self.world}: {texts[rank]}")
 
     def added(self, mine: Tensor, fault: str = "") -> Tensor:
         """Return the sum over processes: of mine's shape.  mine: (N,)."""

@@ -34,7 +34,7 @@ from reverie.training.learner import Learner
 from reverie.training.loop import fit
 from reverie.training.previews import Previews
 from reverie.training.summary import meaning_of, purpose_of
-from reverie.training.team import Team
+from reverie.training.team import Team, TeamError
 from reverie.training.tensorboard import recorder
 from reverie.training.watch import Doctor
 
@@ -119,6 +119,9 @@ class Training:
                 whole = True
             except OSError as error:
                 raise UserError(f"cannot write to {path}: {reason(error)}; {self.kept()}") from error
+            except TeamError:
+                whole = True
+                raise
             except UserError:
                 learner.restore(learner.good)
                 whole = True
