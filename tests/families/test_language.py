@@ -147,7 +147,7 @@ def test_a_bigram_counts() -> None:
     assert float(chance[b, a]) > 0.95 and 0.6 < float(chance[a, b]) < 0.7
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(text=st.text(max_size=30))
 def test_any_text_is_encoded_and_decoded(text: str) -> None:
     for tokenizer in ("characters", "bytes"):
@@ -248,6 +248,7 @@ def test_going_on_is_bit_for_bit(tmp_path: Path) -> None:
         assert torch.equal(tensor, again.model.state_dict()[name]), name
 
 
+@pytest.mark.slow
 def test_several_texts_are_begun_and_ended(tmp_path: Path) -> None:
     file = tmp_path / "names.jsonl"
     file.write_text("".join(f'{{"text": "{a}{b}na"}}\n' for a in "ABCDEFGH" for b in "aeiou") * 2)
@@ -258,7 +259,14 @@ def test_several_texts_are_begun_and_ended(tmp_path: Path) -> None:
     assert made.model.prompted(None) == [END]
 
 
-@pytest.mark.parametrize("spec", ["bytes", "bpe:size=60", "byte-bpe:size=300"])
+SPECS = [
+    pytest.param("bytes", marks=pytest.mark.slow),
+    "bpe:size=60",
+    pytest.param("byte-bpe:size=300", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
 def test_other_tokenizers_are_trained_stored_and_compared_in_characters(tmp_path: Path, spec: str) -> None:
     text = tmp_path / "t.txt"
     text.write_text("the cat sat on the mat, and the naïve rat sat on the cat. " * 30)

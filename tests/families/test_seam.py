@@ -23,7 +23,7 @@ from reverie.training.summary import verdict
 
 AUTOENCODERS = ("autoencoder", "denoising-autoencoder", "vae", "hvae", "mhvae")
 SLOW = [*(f"{name}-points" for name in ("autoencoder", "vae", "mhvae")), *(f"{name}-images" for name in AUTOENCODERS[1::2]),
-        "mhvae-images"]  # fmt: skip  # whose parts are those of others
+        "mhvae-images", "rnn-text", "mlp-lm-text"]  # fmt: skip  # whose parts are those of others
 DATA: dict[str, tuple[str, dict[str, Any]]] = {
     "points": ("patterns", {"points": 300}), "series": ("oscillation", {"points": 1600, "window": 16}),
     "images": ("digits8", {}), "text": ("TEXT", {"window": 16}),

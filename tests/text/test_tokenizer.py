@@ -27,7 +27,7 @@ ANY = st.text(st.characters(codec=None, exclude_categories=()), max_size=60) | s
 
 
 @pytest.mark.parametrize("name", MADE)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(text=ANY)
 def test_any_string_comes_back(name: str, text: str) -> None:
     tokenizer = MADE[name]
@@ -37,7 +37,7 @@ def test_any_string_comes_back(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", MADE)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_any_tokens_are_some_text(name: str, data: st.DataObject) -> None:
     tokenizer = MADE[name]
