@@ -1,0 +1,1 @@
+"""Text as numbers: tokenizers, and how byte-pair encoding learns."""
