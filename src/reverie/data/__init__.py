@@ -11,6 +11,7 @@ from reverie.base.errors import UserError, pick
 from reverie.base.files import expanded
 from reverie.base.visible import visible
 from reverie.data.arrays import from_array, read_array_file
+from reverie.data.columns import listed_columns
 from reverie.data.dataset import Dataset, LazyImages, at_once, evaluated_at_once
 from reverie.data.folder import read_images
 from reverie.data.form import Options
@@ -41,7 +42,8 @@ def load_data(
     source: DataSource, points: int = 10_000, seed: int = 0, *, size: str | None = None, fit: str = "auto",
     channels: int | None = None, labels: str = "auto", data_dir: str | Path | None = None, strict: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None, on_form: Callable[[Dataset], None] | None = None,
-    largest_colour: int = DEFAULT_SIDE, window: int | None = None,
+    largest_colour: int = DEFAULT_SIDE, window: int | None = None, condition_number: str | None = None,
+    condition_image: str | None = None,
 ) -> Dataset:  # fmt: skip
     """Return a data set by name (names win), by path, or of data in memory as `reverie.data.memory` takes them.
 
@@ -50,12 +52,15 @@ def load_data(
     one of LABELS, or the name of a table's column; data_dir: where files of named sets are looked for first; strict: refuse
     where a broken file would be skipped; on_progress: called with what is done, how much, of how much; on_form: called with
     the set without its pixels when their form is known, and before they are read, so that it can refuse; largest_colour: the
-    longest side that is chosen for colour images; window: take rows of numbers as a series, in windows of so many.
+    longest side that is chosen for colour images; window: take rows of numbers as a series, in windows of so many;
+    condition_number, condition_image: columns of a folder's metadata, numbers with commas between and the name of another
+    image, that a model is told of each image.
     """
     check_fit(fit)
     check_channels(channels)
     check_count(points)
     check_window(window)
+    numbers = listed_columns(condition_number)
     pixels = parse_size(size) if size is not None else None
     if in_memory(source):
         if data_dir is not None:
@@ -68,7 +73,11 @@ def load_data(
     if data_dir is not None and source not in FROM_FILES:
         raise UserError(f"--data-dir says where the files of {', '.join(FROM_FILES)} are; leave it out for {source}")
     folder = expanded(data_dir) if data_dir is not None else None
-    options = Options(pixels, fit, channels, labels, strict, folder, on_progress, on_form, largest_colour, window)
+    options = Options(
+        pixels, fit, channels, labels, strict, folder, on_progress, on_form, largest_colour, window, numbers, condition_image
+    )
+    if (numbers or condition_image) and not (source not in DATASETS and (Path(source).is_dir() or source.endswith(".zip"))):
+        raise UserError(f"columns of metadata are those of a folder or a .zip of images, which {source} is not")
     if source in DATASETS:
         named = DATASETS[source](points, seed, options)
         return named if window is None or named.kind == "series" else as_series(named, window, source)

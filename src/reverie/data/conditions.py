@@ -152,6 +152,16 @@ class Conditions:
         assert parts or self.images is not None
         return torch.cat(parts, 1) if parts else torch.empty(len(self.images or ()), 0)
 
+    def described(self) -> str:
+        """Say what is told of each member."""
+        form, parts = self.form, []
+        if self.captions:
+            told = f"{len(set(self.captions)):,} different captions" if len(set(self.captions)) > 1 else "one caption"
+            parts.append(f"{told}, {form.words.size:,} tokens, at most {form.length} in one")
+        parts.extend(f"{n.name} {n.mean:.3g} ± {n.spread:.2g}" for n in form.numbers)
+        parts.extend([f"an image of {form.image[0]} channels"] if form.image else [])
+        return "; ".join(parts)
+
     def batch(self, index: Tensor) -> Tensor:
         """Return the rows of the chosen members, (B, width) float32."""
         if self.images is None:

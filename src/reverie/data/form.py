@@ -33,7 +33,8 @@ NAMES_SHOWN = 12  # sizes listed one by one in a report
 class Options:
     """How data are to be read.
 
-    size: (height, width); largest_colour: the longest side of colour images that is chosen; window: moments of a series.
+    size: (height, width); largest_colour: the longest side of colour images that is chosen; window: moments of a series;
+    condition_numbers, condition_image: columns of metadata that are told of each image.
     """
 
     size: tuple[int, int] | None = None
@@ -46,6 +47,8 @@ class Options:
     on_form: Callable[[Dataset], None] | None = None
     largest_colour: int = DEFAULT_SIDE
     window: int | None = None
+    condition_numbers: tuple[str, ...] = ()
+    condition_image: str | None = None
 
     def largest(self, channels: int) -> int:
         """Return the longest side that is chosen for images of so many channels."""

@@ -17,6 +17,7 @@ from reverie.data.room import Share
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 METADATA = ("metadata.csv", "metadata.jsonl")
+TEXT = ".txt"  # beside an image, its caption
 FILE_LIMIT = 256 * 2**20  # bytes of one file
 BYTES = Share(FILE_LIMIT)  # of files that are held at a time, by all threads together
 ZIP_LIMIT = 64 * 2**30  # bytes of all files of one archive together, unpacked
@@ -49,7 +50,10 @@ class Entry:
 
 @dataclass
 class Listing:
-    """What a folder or a zip file holds.  broken: (file, reason); others: suffixes of files that are no images."""
+    """What a folder or a zip file holds.
+
+    metadata: tables and texts by name; broken: (file, reason); others: suffixes of files that are no images.
+    """
 
     images: list[Entry] = field(default_factory=list)
     metadata: dict[str, Entry] = field(default_factory=dict)
@@ -58,6 +62,8 @@ class Listing:
 
     def add(self, entry: Entry) -> None:
         """Sort one file in by its name and size."""
+        if entry.name.lower().endswith(TEXT):
+            self.metadata[entry.name] = entry
         if entry.name in METADATA:
             self.metadata[entry.name] = entry
         elif not is_image(entry.name):

@@ -10,6 +10,7 @@ from typing_extensions import TypedDict  # pydantic reads that of typing from Py
 from reverie.base.errors import UserError
 from reverie.base.section import OptionName, Section
 from reverie.base.tensors import Form
+from reverie.data.conditions import ConditionForm
 from reverie.data.kind import Kind, kind_of
 from reverie.data.series import MOST_WINDOW
 from reverie.families import FAMILIES
@@ -35,12 +36,15 @@ class Reading(TypedDict, total=False):
     labels: str
     data_dir: str
     window: Annotated[int, Field(ge=2, le=MOST_WINDOW)]
+    condition_number: str
+    condition_image: str
 
 
 class DataConfig(Section):
     """Which data, and what they looked like.
 
-    source: the name or the whole path they were read from; reading: the options they were read with.
+    source: the name or the whole path they were read from; reading: the options they were read with; condition: what their
+    conditions are, if these are captions, numbers or images.
     """
 
     name: str
@@ -52,6 +56,7 @@ class DataConfig(Section):
     label_counts: tuple[Annotated[int, Field(ge=0)], ...] = ()
     fingerprint: str = ""
     reading: Reading = Field(default_factory=Reading)
+    condition: ConditionForm | None = None
 
     @property
     def kind(self) -> Kind:

@@ -108,7 +108,7 @@ def guided(run: Run, options: Options, n: int) -> Denoiser:
     label, asked = options.get("label"), run.unconditional_by_default(options)
     if label == "all" and "all" not in run.config.data.labels:
         raise UserError("here everything is of one label; give its name with --label, or none")
-    cond = run.labels(label, n, options.get("seed", 0)) if label is not None else None
+    cond = run.condition(options, n) if label is not None or asks(options) else None
     device = run.diffusion.device
     return Given(run.guidance(asked)(run.diffusion.denoiser), cond.to(device) if cond is not None else None)
 

@@ -16,7 +16,8 @@ class ReadingOptions(TypedDict, total=False):
     points: how many to generate, for data that are; size: "32" or "64x48" (height x width); fit: "crop", "pad", "stretch" or
     "auto"; channels: 1 grey, 3 colour, 4 with transparency; labels: "auto", "none", where they come from, or a column of a
     table; data_dir: where the files of named data sets are; strict: refuse broken files instead of skipping them;
-    on_progress: told (what, done, of); window: take rows of numbers as a series in time, in windows of so many.
+    on_progress: told (what, done, of); window: take rows of numbers as a series in time, in windows of so many;
+    condition_number, condition_image: columns of metadata that the model is told of each image.
     """
 
     points: int
@@ -28,6 +29,8 @@ class ReadingOptions(TypedDict, total=False):
     strict: bool
     on_progress: Tell | None
     window: int | None
+    condition_number: str | None
+    condition_image: str | None
 
 
 class TrainingOptions(ReadingOptions, total=False):
