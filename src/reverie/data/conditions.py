@@ -126,7 +126,8 @@ class Conditions:
     """The conditions of a data set.
 
     captions: one for each member, if any; numbers: (N, F) in their own units, NaN where not known; images: (N, C, H, W)
-    uint8; attributes: groups of words that exclude each other; unseen: captions of combinations that were left out of the set.
+    uint8; attributes: groups of words that exclude each other; unseen: captions of combinations that were left out of the set,
+    and unseen_images, (M, C, H, W) uint8, the images that had them.
     """
 
     form: ConditionForm
@@ -135,6 +136,7 @@ class Conditions:
     images: Tensor | LazyImages | None = None
     attributes: tuple[Attribute, ...] = ()
     unseen: tuple[str, ...] = ()
+    unseen_images: Tensor | None = field(default=None, repr=False, compare=False)
     _rows: Tensor | None = field(default=None, repr=False, compare=False)
 
     @cached_property
@@ -199,6 +201,7 @@ class Conditions:
 def conditions_of(
     captions: Sequence[str] = (), numbers: Mapping[str, Sequence[float]] | None = None,
     images: Tensor | LazyImages | None = None, attributes: tuple[Attribute, ...] = (), unseen: tuple[str, ...] = (),
+    unseen_images: Tensor | None = None,
 ) -> Conditions:  # fmt: skip
     """Return conditions with a form that suits them: a tokenizer is learned from the captions."""
     given = {name: torch.tensor(values, dtype=torch.float32) for name, values in (numbers or {}).items()}
@@ -217,4 +220,4 @@ def conditions_of(
     shape = tuple(images.shape[1:]) if images is not None else None
     form = ConditionForm.model_validate({"tokenizer": table, "length": length, "numbers": told, "image": shape})
     stacked = torch.stack(list(given.values()), 1) if given else None
-    return Conditions(form, tuple(captions), stacked, images, attributes, unseen)
+    return Conditions(form, tuple(captions), stacked, images, attributes, unseen, unseen_images)

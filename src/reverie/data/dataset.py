@@ -136,6 +136,12 @@ class Dataset:
             labels = self.conditions.batch(index)
         return (chosen.float().div_(255) if self.kind == "images" else chosen), labels
 
+    def said(self, index: Tensor) -> list[str]:
+        """Return what is told of the chosen members, in words: their labels, captions or numbers; empty where nothing is."""
+        if self.conditions is not None:
+            return [self.conditions.form.described(row) for row in self.conditions.rows[index]]
+        return [] if self.labels is None else [self.label_names[int(k)] for k in self.labels[index]]
+
     def some(self, most: int) -> Tensor:
         """Return members spread evenly over the set, at most so many and no more than fit into memory well, as in `batch`."""
         return self.batch(spread(len(self), at_once(self.shape, most)))[0]

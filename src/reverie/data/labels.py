@@ -60,7 +60,9 @@ def _auto(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Fo
         if different >= 2 and len(values) >= len(names) / 2 and not (found.free_text and different > len(values) / 2):
             return Found(found.values, notes + found.notes, found.missing, kind=found.kind)
         if found.free_text and different >= 2 and len(values) >= len(names) / 2:
-            return captions_from(found, [*notes, f"captions told by {file}; --labels none leaves them out"])
+            told = _metadata(names, metadata, where, file, CAPTIONS)
+            said = f"captions told by {file}; --labels none leaves them out"
+            return Found(told.values, [*notes, said, *told.notes], told.missing, kind="captions")
         said = f"it has {different} different values for {len(values)} of {len(names)} images"
         notes.append(f"{file} is not used for labels: {said}")
     if sum(_beside(name) in metadata for name in names) > len(names) / 2:
@@ -138,12 +140,8 @@ def _by_caption(names: Sequence[str], metadata: Mapping[str, Entry], where: str)
         raise UserError(
             f"{where} has no captions; put a metadata.jsonl with file_name and text there, or a .txt file beside each image"
         )
-    return captions_from(_metadata(names, metadata, where, files[0], CAPTIONS), [])
-
-
-def captions_from(found: Found, notes: list[str]) -> Found:
-    """Return what was found as captions."""
-    return Found(found.values, notes + found.notes[1:], found.missing, kind="captions")
+    found = _metadata(names, metadata, where, files[0], CAPTIONS)
+    return Found(found.values, found.notes, found.missing, kind="captions")
 
 
 def _beside(name: str) -> str:
@@ -253,7 +251,7 @@ def _metadata(
     if all(value is None for value in values):
         raise UserError(f"no row of {file} names an image of {where}; file_name must be a path relative to that place")
     told = [v for v in values if v is not None]
-    notes = [_said(told, file), *_tiny_note(told)]
+    notes = [_said(told, file), *_tiny_note(told)] if wanted is COLUMNS else []
     if absent.count:
         notes.append(f"{absent.count} rows of {file} name images that are not there or not usable (first: {absent.first})")
     return Found(values, notes, f"no row in {file}", column in CAPTIONS, file.removeprefix("metadata."))
