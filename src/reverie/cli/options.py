@@ -71,15 +71,7 @@ IntervalOption = Annotated[
 RescaleOption = Annotated[
     float, typer.Option("--guidance-rescale", help="How far contrast is taken back to that without guidance, 0 to 1.")
 ]
-ClassifierPromptOption = Annotated[
-    str | None, typer.Option("--prompt", help="What to draw, in words, or weighted: 'a seven::1.5, slanted::-0.5'.")
-]
-AvoidOption = Annotated[str | None, typer.Option("--avoid", help="Words to be led away from; guidance is then 2.")]
-ToldOption = Annotated[str | None, typer.Option("--told", help="Numbers that the model is told, by name: angle=0.5.")]
-ConditionImageOption = Annotated[
-    Path | None, typer.Option("--condition-image", help="Picture to draw by, for a model that is told one.", metavar="FILE")
-]
-GuidanceOption = Annotated[
+ClassifierGuidanceOption = Annotated[
     float, typer.Option("--classifier-guidance", help="Scale of the classifier's gradient; 0 is none.")
 ]
 AutoguidanceOption = Annotated[
@@ -145,10 +137,12 @@ def _training(
     strict: StrictOption = False,
     window: WindowOption = None,
     condition_number: Annotated[
-        str | None, typer.Option("--condition-number", help="Columns of metadata whose numbers the model is told.", metavar="COLUMNS")
+        str | None,
+        typer.Option("--condition-number", help="Columns of metadata whose numbers the model is told.", metavar="COLUMNS"),
     ] = None,
     condition_image: Annotated[
-        str | None, typer.Option("--condition-image", help="Column of metadata that names an image to draw by.", metavar="COLUMN")
+        str | None,
+        typer.Option("--condition-image", help="Column of metadata that names an image to draw by.", metavar="COLUMN"),
     ] = None,
     points: Annotated[int | None, typer.Option("--points", help="How many points to generate, for data that are.")] = None,
     batch: Annotated[int | None, typer.Option("--batch", help="Data per step.")] = None,

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -29,6 +30,7 @@ MOST_CAPTION = 10_000  # characters of a caption or a prompt that are looked at
 MOST_TOKENS = 96  # of a caption that are kept
 FEWEST_TOKENS = 8  # that there is room for, so that a prompt may be longer than the captions were
 VOCABULARY = "bpe:size=2048"  # of captions: with a few hundred kinds of them every common word is one token
+Side = Annotated[int, Field(ge=1, le=1024)]
 NAME = r"^[^\x00-\x1f,=]{1,200}$"
 
 
@@ -46,7 +48,7 @@ class ConditionForm(Section):
     tokenizer: TokenizerTable | None = None
     length: Annotated[int, Field(ge=0, le=MOST_TOKENS)] = 0
     numbers: Annotated[tuple[Number, ...], Field(max_length=64)] = ()
-    image: tuple[Annotated[int, Field(ge=1, le=4)], Annotated[int, Field(ge=1, le=1024)], Annotated[int, Field(ge=1, le=1024)]] | None = None
+    image: tuple[Annotated[int, Field(ge=1, le=4)], Side, Side] | None = None
 
     @model_validator(mode="after")
     def _something(self) -> ConditionForm:
@@ -208,7 +210,8 @@ def conditions_of(
     table, length = None, 0
     if captions:
         different = sorted({plain(caption) for caption in captions})
-        tokenizer = learn_tokenizer(different * 2, VOCABULARY)  # twice, so that a word of one caption can be a token
+        how = VOCABULARY if find_spec("tokenizers") else "characters"  # which needs no library, for longer rows
+        tokenizer = learn_tokenizer(different * 2, how)  # twice, so that a word of one caption can be a token
         longest = max(len(tokenizer.encode(caption)) for caption in different)
         table, length = tokenizer.table(), min(MOST_TOKENS, max(FEWEST_TOKENS, longest))
     told = []

@@ -157,7 +157,8 @@ def _texts_beside(names: Sequence[str], metadata: Mapping[str, Entry], notes: li
             values.append(None)
             continue
         if entry.size > CAPTION_LIMIT:
-            raise UserError(f"{entry.name} is over {CAPTION_LIMIT >> 10} KiB, which is no caption; shorten it, or use --labels none")
+            size = f"over {CAPTION_LIMIT >> 10} KiB"
+            raise UserError(f"{entry.name} is {size}, which is no caption; shorten it, or use --labels none")
         try:
             text = entry.read().decode("utf-8-sig")
         except (UnicodeDecodeError, OSError) as error:
@@ -274,9 +275,7 @@ class _Absent:
     first: str = ""
 
 
-def _read(
-    entry: Entry, file: str, known: frozenset[str], wanted: Sequence[str]
-) -> tuple[dict[str, str], str, _Absent]:
+def _read(entry: Entry, file: str, known: frozenset[str], wanted: Sequence[str]) -> tuple[dict[str, str], str, _Absent]:
     """Return file name -> label, with forward slashes, the column that the labels are from, and the names that are not known.
 
     The file is read line by line, and of each line only a label of a known name is kept.

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from reverie.base.scalar import Coefficient, Time, expand, log, sqrt
-from reverie.diffusion.condition import NULL
 from reverie.diffusion.pair import Pair, decode, pair_of, row
 from reverie.diffusion.schedule import Schedule
 

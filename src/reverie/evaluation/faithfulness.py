@@ -140,15 +140,15 @@ def captions_section(
     run: Run, train: Dataset, held: Dataset, samples: Tensor, captions: Sequence[str], options: Options, *, quick: bool,
     seed: int, tell: Tell,
 ) -> Section:  # fmt: skip
-    """Ask judges of real images about samples of captions, and about captions of words never seen together, if there are any."""
+    """Ask judges of real images about samples of captions, and about words never seen together, if there are any."""
     told = train.conditions
     assert told is not None
     try:
         judges = learn_judges(train, held, tell)
         sets: dict[str, tuple[Tensor, Sequence[str]]] = {"seen": (samples, captions)}
         if told.unseen:
-            chosen = torch.randperm(len(told.unseen), generator=torch.Generator().manual_seed(seed))[: DRAWN // (4 if quick else 1)]
-            asked = [told.unseen[int(k)] for k in chosen]
+            order = torch.randperm(len(told.unseen), generator=torch.Generator().manual_seed(seed))
+            asked = [told.unseen[int(k)] for k in order[: DRAWN // 4 if quick else DRAWN]]
             sets["never seen"] = drawn_by(run, asked, seed + 1, options, tell), asked
         figures = faithfulness(judges, sets, seed)
     except UserError as error:
@@ -158,5 +158,7 @@ def captions_section(
         f" shuffled captions {f['shuffled']:.1%}, chance {f['chance']:.0%}."
         for name, f in figures.items()
     )
-    about = "Each judge is a LeNet-5 that learned one attribute from real images; what it misses in these it misses in samples too."
+    about = (
+        "Each judge is a LeNet-5 that learned one attribute from real images; what it misses there it misses here too."
+    )
     return Section(NAME, TITLE, faults(NAME, figures), (*words, about), figures)

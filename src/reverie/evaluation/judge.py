@@ -117,7 +117,8 @@ def ignored_captions(f: Figures) -> str | None:
     if not poor:
         return None
     worst = min(poor, key=lambda name: f[name]["value"] / f[name]["floor"])
-    return f"captions are not obeyed: {f[worst]['value']:.0%} of the samples show {worst}, of real images {f[worst]['floor']:.0%}"
+    share, floor = f[worst]["value"], f[worst]["floor"]
+    return f"captions are not obeyed: {share:.0%} of the samples show the {worst}, of real images {floor:.0%}"
 
 
 def copied(f: Figures) -> str | None:

@@ -1,4 +1,4 @@
-"""What a user asks of a model that is told captions, numbers or an image: prompts, weighted ones, and what to keep away from."""
+"""What a user asks of a model that is told captions, numbers or an image: prompts, weighted ones, and what to avoid."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def rows_of(form: ConditionForm, options: Mapping[str, Any], fit: str) -> Tensor
     texts: Sequence[str] = read_prompt(prompt)[0] if prompt is not None else ("",)
     texts = (*texts, avoid) if avoid is not None else texts
     if (prompt is not None or avoid is not None) and not form.length:
-        raise UserError("the model was trained without captions, so it takes no prompt; `reverie inspect RUN` tells what it takes")
+        raise UserError("the model was trained without captions, so it takes no prompt")
     if image is not None and form.image is None:
         raise UserError("the model was trained without an image as condition; train it with --condition-image COLUMN")
     picture = _picture(image, form.image, fit) if image is not None and form.image is not None else None

@@ -239,7 +239,8 @@ class Run:
         check_count(n)
         given: dict[str, Any] = with_guidance({**options, "steer": steer, "origin": origin, "times": times})
         self.check_options(given)
-        seeds, cond, weights = image_seeds(options.get("seed", 0), n, first), self.condition(given, n, first), self.weights(given)
+        seeds = image_seeds(options.get("seed", 0), n, first)
+        cond, weights = self.condition(given, n, first), self.weights(given)
         if first == 0:  # once for all batches
             self.model.warn()
         if options.get("autoguidance") is None and steer is None and origin is None and times is None:

@@ -16,7 +16,8 @@ from PIL import Image
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, write_array
 from reverie.base.progress import Tell
-from reverie.diffusion.denoiser import NULL, Denoiser
+from reverie.diffusion.condition import NULL
+from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.views import Illusion, Placed, read_views
 from reverie.draw.lettering import strip, wrap
 from reverie.draw.picture import HEADING, coloured, headed, to_bytes, write_film

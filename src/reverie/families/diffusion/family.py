@@ -57,7 +57,7 @@ GIVEN = ("purpose", "weight", "variance", "times", "label_dropout", "sigma_data"
 # What a network of diffusers can be used with there: its table of noise levels, data as they are, no word of augmentations.
 FOR_DIFFUSERS = {"target": "v", "schedule": {"name": "linear"}, "sigma_data": 1.0, "augment": "none"}
 TAKE_ROWS = ("unet", "transformer")  # networks that are told captions, numbers and images
-OF_THE_DATA = ("channels", "height", "width", "labels", "told", "inputs", "outputs", *ROW)  # options of a network that are not chosen
+OF_THE_DATA = ("channels", "height", "width", "labels", "told", "inputs", "outputs", *ROW)  # options that are not chosen
 
 
 def spread(dataset: Dataset) -> float:

@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from reverie.base.errors import UserError, pick
 from reverie.base.noise import Noise, mix_seed
 from reverie.data import Dataset
-from reverie.data.dataset import spread
 from reverie.data.augment import Augment
 from reverie.data.codec import Codec
+from reverie.data.dataset import spread
 from reverie.data.kind import Kind, kind_of
 from reverie.diffusion.condition import hidden
 from reverie.diffusion.denoiser import Denoiser, Given, NetDenoiser, Steer, Told
