@@ -32,7 +32,9 @@ def test_captions_are_read(tmp_path: Path, form: str, labels: str) -> None:
         rows = [json.dumps({"file_name": n, "caption": w}) for n, w in zip(names, WORDS, strict=True)]
         (tmp_path / "metadata.jsonl").write_text("\n".join(rows))
     elif form == "csv":
-        (tmp_path / "metadata.csv").write_text("file_name,text\n" + "\n".join(f"{n},{w}" for n, w in zip(names, WORDS, strict=True)))
+        (tmp_path / "metadata.csv").write_text(
+            "file_name,text\n" + "\n".join(f"{n},{w}" for n, w in zip(names, WORDS, strict=True))
+        )
     else:
         for name, words in zip(names, WORDS, strict=True):
             (tmp_path / name).with_suffix(".txt").write_text(f"{words}\n")

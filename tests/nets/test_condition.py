@@ -65,7 +65,11 @@ def test_networks_are_told_rows(name: str, attends: bool) -> None:
     net = build(NETWORKS, {"name": name, **size, **options}, "network")
     for p in net.parameters():  # layers that begin at zero are made to say something
         p.data += 0.1 * torch.randn_like(p)
-    x, level, row = torch.randn(2, 1, 8, 8), torch.zeros(2), torch.cat([torch.tensor([1.0, 2, NAN, NAN, 0.5, -1]), torch.rand(192)])
+    x, level, row = (
+        torch.randn(2, 1, 8, 8),
+        torch.zeros(2),
+        torch.cat([torch.tensor([1.0, 2, NAN, NAN, 0.5, -1]), torch.rand(192)]),
+    )
     rows = row.repeat(2, 1)
     y = net(x, level, rows)
     assert y.shape == x.shape

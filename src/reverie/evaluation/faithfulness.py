@@ -158,7 +158,5 @@ def captions_section(
         f" shuffled captions {f['shuffled']:.1%}, chance {f['chance']:.0%}."
         for name, f in figures.items()
     )
-    about = (
-        "Each judge is a LeNet-5 that learned one attribute from real images; what it misses there it misses here too."
-    )
+    about = "Each judge is a LeNet-5 that learned one attribute from real images; what it misses there it misses here too."
     return Section(NAME, TITLE, faults(NAME, figures), (*words, about), figures)
