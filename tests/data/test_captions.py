@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -166,3 +167,24 @@ def test_captioned_digits_leave_combinations_out_but_no_pair_of_words() -> None:
             pair = tuple(value for j, value in enumerate(triple) if j != k)
             assert any(tuple(v for j, v in enumerate(other) if j != k) == pair for other in seen)
     assert len({len(told.form.words.encode(plain(word))) for a in ATTRIBUTES for word in a.words}) == 1  # a token each
+
+
+def test_pairs_of_a_tar_file_are_read(tmp_path: Path) -> None:
+    folder, packed = tmp_path / "000", tmp_path / "shard.tar"
+    folder.mkdir()
+    with tarfile.open(packed, "w") as archive:
+        for name, words in zip(pictures(folder), WORDS, strict=True):
+            (folder / name).with_suffix(".txt").write_text(words)
+            for file in (folder / name, (folder / name).with_suffix(".txt")):
+                archive.add(file, file.name)
+        archive.addfile(tarfile.TarInfo("link.png"))
+    data = load_data(packed)
+    assert data.conditions is not None
+    assert data.conditions.captions == WORDS
+    assert torch.equal(data.x, load_data(folder).x)
+    packed.write_bytes(packed.read_bytes()[:700])
+    with pytest.raises(UserError, match="tar"):
+        load_data(packed)
+    packed.write_bytes(b"\x1f\x8b no tar at all")
+    with pytest.raises(UserError, match="tar"):
+        load_data(packed)

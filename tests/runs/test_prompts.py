@@ -149,3 +149,16 @@ def test_a_captioned_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
     again = reverie.train(resume=tmp_path / "parts", progress=False)
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(tensor, again.model.state_dict()[name]), name
+
+
+def test_prompts_on_the_command_line(captioned_run: Run, command: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    asked = ("sample", captioned_run.path, "-n", 2, "--steps", 3, "--prompt", "a thin seven", "--avoid", "slanted")
+    assert command(*asked, "--out", tmp_path / "x.png", "-q") == (0, "", "")
+    assert command("sample", captioned_run.path, "-n", 2, "--steps", 3, "--out", tmp_path / "y.png", "-q") == (0, "", "")
+    code, _, err = command("sample", captioned_run.path, "--label", "7", "--out", tmp_path / "z.png", "-q")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert (tmp_path / "x.png").is_file()
+    code, out, _ = command("inspect", captioned_run.path)
+    assert code == 0
+    assert "captions of at most 8" in out

@@ -13,7 +13,7 @@ from reverie.base.visible import visible
 from reverie.data.arrays import from_array, read_array_file
 from reverie.data.columns import listed_columns
 from reverie.data.dataset import Dataset, LazyImages, at_once, evaluated_at_once
-from reverie.data.folder import read_images
+from reverie.data.folder import ARCHIVES, read_images
 from reverie.data.form import Options
 from reverie.data.idx import find_pair, labels_beside, looks_like_idx, read_pair
 from reverie.data.labels import LABELS
@@ -32,6 +32,7 @@ READERS: dict[str, Callable[[Path, str, Options], Dataset]] = {
     ".csv": read_csv,
     ".parquet": read_parquet,
     ".zip": read_images,
+    ".tar": read_images,
     ".wav": read_wav,
     ".cdb": lambda path, name, options: cdb_dataset([path], name, str(path), options),
 }
@@ -76,7 +77,8 @@ def load_data(
     options = Options(
         pixels, fit, channels, labels, strict, folder, on_progress, on_form, largest_colour, window, numbers, condition_image
     )
-    if (numbers or condition_image) and not (source not in DATASETS and (Path(source).is_dir() or source.endswith(".zip"))):
+    packed = Path(source).suffix.lower() in ARCHIVES
+    if (numbers or condition_image) and (source in DATASETS or not (packed or Path(source).is_dir())):
         raise UserError(f"columns of metadata are those of a folder or a .zip of images, which {source} is not")
     if source in DATASETS:
         named = DATASETS[source](points, seed, options)

@@ -91,6 +91,13 @@ class ConditionForm(Section):
                 parts.append(f"{number.name}={number.mean + number.spread * value:.3g}")
         return ", ".join(part for part in parts if part)
 
+    def told(self) -> str:
+        """Say what rows tell."""
+        parts = [f"captions of at most {self.length} of {self.words.size:,} tokens"] if self.length else []
+        parts.extend(f"{n.name} {n.mean:.3g} ± {n.spread:.2g}" for n in self.numbers)
+        parts.extend([f"an image of {self.image[0]} channel{'s' * (self.image[0] > 1)}"] if self.image else [])
+        return "; ".join(parts)
+
     def row(self, text: str = "", numbers: Mapping[str, float] | None = None, image: Tensor | None = None) -> Tensor:
         """Return the row of a prompt, numbers by name and an image (C, H, W) in [0, 1]: (width,) float32."""
         parts = [torch.from_numpy(self.tokens(text)[0])] if self.length else []
@@ -158,13 +165,8 @@ class Conditions:
 
     def described(self) -> str:
         """Say what is told of each member."""
-        form, parts = self.form, []
-        if self.captions:
-            told = f"{len(set(self.captions)):,} different captions" if len(set(self.captions)) > 1 else "one caption"
-            parts.append(f"{told}, {form.words.size:,} tokens, at most {form.length} in one")
-        parts.extend(f"{n.name} {n.mean:.3g} ± {n.spread:.2g}" for n in form.numbers)
-        parts.extend([f"an image of {form.image[0]} channels"] if form.image else [])
-        return "; ".join(parts)
+        different = len(set(self.captions))
+        return f"{different:,} different {self.form.told()}" if different > 1 else self.form.told()
 
     def batch(self, index: Tensor) -> Tensor:
         """Return the rows of the chosen members, (B, width) float32."""

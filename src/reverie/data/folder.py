@@ -1,4 +1,4 @@
-"""A folder or a zip file of images: scanned by headers first, then decoded, fitted and hashed by a few threads."""
+"""A folder, a zip or a tar file of images: scanned by headers first, then decoded, fitted and hashed by a few threads."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from reverie.data.form import Options, classes, duplicate_note, encode_labels, s
 from reverie.data.labels import find_labels, listed
 from reverie.data.pixels import DEEP, GREY, Broken, Header, Recipe, decode, quiet, read_header, workers
 from reverie.data.room import room_for
-from reverie.data.sources import BYTES, IMAGE_SUFFIXES, METADATA, TEXT, Entry, Listing, list_folder, list_zip
+from reverie.data.sources import BYTES, IMAGE_SUFFIXES, METADATA, TEXT, Entry, Listing, list_folder, list_tar, list_zip
 
 BLOCK = 512  # files handed to the threads at a time, so that a huge folder does not become a huge queue
 REASONS_SHOWN = 3
+ARCHIVES = {".zip": list_zip, ".tar": list_tar}
 
 
 def read_images(path: Path, name: str, options: Options, hint: str = "") -> Dataset:
-    """Scan a folder or a .zip and return its images.  hint is added where nothing usable is found."""
+    """Scan a folder, a .zip or a .tar and return its images.  hint is added where nothing usable is found."""
     with quiet():
         return _scan(path, name, options, hint)
 
 
 def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
-    listing = list_folder(path) if path.is_dir() else list_zip(path)
+    listing = list_folder(path) if path.is_dir() else ARCHIVES[path.suffix.lower()](path)
     broken = listing.broken
     if options.strict and broken:
         _refuse(*broken[0])

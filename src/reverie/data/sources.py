@@ -1,9 +1,10 @@
-"""Files to read images from: a folder or a zip file, listed without reading anything but names and sizes."""
+"""Files to read images from: a folder, a zip or a tar file, listed without reading anything but names and sizes."""
 
 from __future__ import annotations
 
 import os
 import stat
+import tarfile
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -27,18 +28,30 @@ ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)  # l
 
 
 @dataclass(frozen=True, slots=True)
+class Within:
+    """A place within a file: what stands in it from there on."""
+
+    path: Path
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of a folder or of a zip file; name is relative to it, with forward slashes."""
+    """One file of a folder, a zip or a tar file; name is relative to it, with forward slashes."""
 
     name: str
     size: int
-    place: Path | zipfile.ZipInfo
+    place: Path | zipfile.ZipInfo | Within
     archive: zipfile.ZipFile | None = None
 
     def open(self) -> IO[bytes]:
         """Return the content to be read."""
         if isinstance(self.place, Path):
             return self.place.open("rb")
+        if isinstance(self.place, Within):
+            file = self.place.path.open("rb")
+            file.seek(self.place.offset)
+            return file
         assert self.archive is not None
         return self.archive.open(self.place)
 
@@ -151,6 +164,21 @@ def list_zip(path: Path) -> Listing:
             found.add(Entry(info.filename.removeprefix(top), info.file_size, info, archive))
         else:
             found.broken.append((info.filename, why))
+    return found
+
+
+def list_tar(path: Path) -> Listing:
+    """List a tar file such as WebDataset has them, images and texts of one name side by side; nothing is ever unpacked."""
+    found = Listing()
+    try:
+        with tarfile.open(path, "r:") as archive:
+            for member in archive:
+                if member.isreg() and not member.issparse() and not any(map(_hidden, member.name.split("/"))):
+                    found.add(Entry(member.name, member.size, Within(path, member.offset_data)))
+    except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
+        raise UserError(
+            f"{path} cannot be read as a plain tar file ({' '.join(str(error).split())[:100]}); unpack it, and give the folder"
+        ) from None
     return found
 
 

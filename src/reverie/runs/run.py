@@ -352,7 +352,8 @@ class Run:
         x0 = self.decode_final(last)
         label = options.get("label")
         names = self.names(self.condition(options, n, first), options)
-        return Samples(x0, names, titles=names if self.in_turn(label) else None, series=self.kind == "series")
+        told = self.in_turn(label) or (self.config.data.condition is not None and not asks(options))  # each is something else
+        return Samples(x0, names, titles=names if told else None, series=self.kind == "series")
 
     def in_turn(self, label: str | None) -> bool:
         """Tell whether a label asks for each one in turn."""
