@@ -50,7 +50,11 @@ def rows(run: Run, judges: list[Judge], network: str, guidance: float, count: in
 
 def captions(seconds: float = SECONDS, seeds: tuple[int, ...] = (0, 1, 2), **options: Any) -> list[str]:
     """Train and measure, and return the table."""
-    data, networks, guidance = options.get("data", "captioned-mnist"), options.get("networks", ["unet-tiny"]), options.get("guidance", [2.0])
+    data, networks, guidance = (
+        options.get("data", "captioned-mnist"),
+        options.get("networks", ["unet-tiny"]),
+        options.get("guidance", [2.0]),
+    )
     judges = learn_judges(*load_data(data).split(0))
     told = ", ".join(f"{judge.attribute.name} {judge.accuracy:.3f}" for judge in judges)
     lines = [f"Judges are right about real digits that they have not seen: {told} (of {judges[0].asked:,}).", "", *HEAD]
@@ -59,7 +63,13 @@ def captions(seconds: float = SECONDS, seeds: tuple[int, ...] = (0, 1, 2), **opt
         for seed in seeds:
             with tempfile.TemporaryDirectory() as aside:
                 run = options.get("run") or reverie.train(
-                    data, Path(aside) / "run", minutes=seconds / 60, clock="processor", network=network, seed=seed, progress=False
+                    data,
+                    Path(aside) / "run",
+                    minutes=seconds / 60,
+                    clock="processor",
+                    network=network,
+                    seed=seed,
+                    progress=False,
                 )
                 for scale in guidance:
                     made = rows(run, judges, network, scale, options.get("count", 512), seed)

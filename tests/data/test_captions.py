@@ -188,3 +188,12 @@ def test_pairs_of_a_tar_file_are_read(tmp_path: Path) -> None:
     packed.write_bytes(b"\x1f\x8b no tar at all")
     with pytest.raises(UserError, match="tar"):
         load_data(packed)
+
+
+def test_captions_in_memory() -> None:
+    images = np.zeros((6, 8, 8), np.uint8)
+    data = load_data((images, list(WORDS)), labels="captions")
+    assert data.conditions is not None
+    assert data.conditions.captions == WORDS
+    with pytest.raises(UserError, match="one for each"):
+        load_data((images, list(WORDS[:4])), labels="captions")

@@ -88,7 +88,7 @@ class Diffusion(TrainedModel):
     def example(self, share: Tensor) -> Tensor:
         """Return rows of conditions of the training data, (B, R), by where they stand among those kept, (B,) in [0, 1)."""
         assert self.examples is not None
-        rows = self.examples[(share.to(self.device) * len(self.examples)).long()]
+        rows = self.examples[(share * len(self.examples)).long().to(self.device)]
         return torch.where(rows == UNTOLD, torch.nan, rows)
 
     @property
