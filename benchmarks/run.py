@@ -24,6 +24,7 @@ from benchmarks.sampling import against_diffusers, evaluations, precision, strea
 from benchmarks.startup import startup
 from benchmarks.steering import steering
 from benchmarks.studio import studio
+from benchmarks.text import language
 from benchmarks.transport import large, mmd_row, sinkhorn_rows
 from benchmarks.variational import variational
 from reverie.base.noise import Noise, image_seeds
@@ -168,6 +169,7 @@ def main() -> None:
         "Autoencoders": autoencoders(),
         "Flows and the Sinkhorn generator": flows(),
         "Autoregressive models": autoregressive(),
+        "Language models": language(seeds=(0, 1, 2)),
         "Quality against network evaluations": evaluations(),
         "Sampling speed at equal quality": against_diffusers(),
         "Sampling in bfloat16": precision(),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         invert,
         restore,
         sample,
+        text_cost,
         train,
         train_classifier,
     )
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 __version__ = version("reverie")
 __all__ = [
     "ReverieWarning", "UserError", "__version__", "compress", "decompress", "edit", "evaluate", "export", "illusion",
-    "import_model", "inpaint", "inspect", "interpolate", "invert", "load", "restore", "sample", "train", "train_classifier",
+    "import_model", "inpaint", "inspect", "interpolate", "invert", "load", "restore", "sample",
+    "text_cost", "train", "train_classifier",
 ]  # fmt: skip
 
 _VERBS = frozenset(__all__) - {"ReverieWarning", "UserError", "__version__"}

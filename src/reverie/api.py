@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from reverie.evaluation.inspection import inspect
     from reverie.exchange.backend import with_backend
     from reverie.exchange.verbs import export, import_model
+    from reverie.families.language.model import TextCost
     from reverie.gallery import gallery
     from reverie.lessons import LESSONS, Lesson
     from reverie.runs.adapters import with_adapters
@@ -89,6 +90,7 @@ KINDS: dict[str, tuple[Entry | Table, ...]] = {
     "losses": (Table("diffusion.loss", "LOSSES"),),
     "weights": (Table("diffusion.loss", "WEIGHTS"),),
     "times": (Table("diffusion.loss", "TIMES"),),
+    "tokenizers": (Table("text.tokenizer", "TOKENIZERS"),),
     "networks": (Table("nets", "NETWORKS"), Table("diffusion.plan", "PRESETS")),
     "samplers": (Table("diffusion.samplers", "SAMPLERS"),),
     "grids": (Table("diffusion.samplers", "GRIDS"),),
@@ -236,10 +238,13 @@ def sample_to(
     overwrite: replace samples that were put into the folder, or labels beside the array, before.
     `reverie.api.sample_to("runs/spiral", 10**6, "points.npy")` holds one batch in memory at a time.
     """
-    from reverie.runs.samples import check_output, check_room, streams, wants_film, write
+    from reverie.runs.samples import check_kind, check_output, check_room, streams, wants_film, write
 
     run = _opened(run, device)
     check_output(out, overwrite)
+    check_kind(out, run.kind)
+    if run.kind == "text":
+        return run.sample(n, first, on_progress=on_progress, **options).save(out)
     check_room(out, n, run.config.data.shape)
     if streams(out, run.config.data.shape):
         return write(run.batches(n, first, on_progress=on_progress, **options), n, out, overwrite)
@@ -255,17 +260,36 @@ def sample(
     first: the number of the first one: sample k of a seed alone is `reverie.sample(run, 1, first=k)`; out, overwrite: short
     for `.save(out, overwrite)`; film: keep the frames on the way, for .gif and .mp4.
     """
-    from reverie.runs.samples import check_output, check_room, wants_film
+    from reverie.runs.samples import check_kind, check_output, check_room, wants_film
 
     run = _opened(run, device)
     if out is not None:
         check_output(out, overwrite)
-        check_room(out, n, run.config.data.shape)
+        check_kind(out, run.kind)
+        if run.kind != "text":
+            check_room(out, n, run.config.data.shape)
         film = film or wants_film(out)
     made = run.sample(n, first, film=film, on_progress=on_progress, **options)
     if out is not None:
         made.save(out, overwrite)
     return made
+
+
+def write_text(run: str | Path | Run, first: int = 0, *, device: str = "auto", **options: Unpack[Options]) -> Iterator[str]:
+    """Yield a text piece by piece as a run writes it: `"".join(reverie.api.write_text("runs/prose", prompt="The "))`."""
+    return _opened(run, device).written(first, **options)
+
+
+def text_cost(run: str | Path | Run, text: str, *, device: str = "auto") -> TextCost:
+    """Return what a text costs under a language model, exactly: `reverie.text_cost("runs/prose", "Hello").nats` is -log p."""
+    from reverie.families.language.model import LanguageModel
+
+    run = _opened(run, device)
+    if not isinstance(run.model, LanguageModel):
+        raise UserError(f"{run.path} is a run of {run.kind}; only runs of text tell what a text costs")
+    if not text:
+        raise UserError("an empty text costs nothing; give one with at least a character")
+    return run.model.cost([text])
 
 
 def compress(

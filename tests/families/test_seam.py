@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,14 @@ SLOW = [*(f"{name}-points" for name in ("autoencoder", "vae", "mhvae")), *(f"{na
         "mhvae-images"]  # fmt: skip  # whose parts are those of others
 DATA: dict[str, tuple[str, dict[str, Any]]] = {
     "points": ("patterns", {"points": 300}), "series": ("oscillation", {"points": 1600, "window": 16}),
-    "images": ("digits8", {}),
+    "images": ("digits8", {}), "text": ("TEXT", {"window": 16}),
 }  # fmt: skip
 SEQUENCES = ("rnn", "lstm", "transformer")
 FEW: dict[str, Any] = {"steps": 12, "batch": 32}
 SHORT: dict[str, dict[str, Any]] = {
     "diffusion": {"steps": 40, "batch": 32}, "mixture": {"family": "mixture:components=2"},
     **{name: {"family": f"{name}:hidden=32", **FEW} for name in (*AUTOENCODERS, "nade", "flow", "sinkhorn")}, "fvsbn": FEW,
-    **{name: {"family": f"{name}:dim=16", **FEW} for name in SEQUENCES},
+    **{name: {"family": f"{name}:dim=16", **FEW} for name in (*SEQUENCES, "mlp-lm")},
 }  # fmt: skip
 TINY = {"points": "mlp:hidden=16", "images": "unet:widths=[8,16],embedding_dim=16"}
 
@@ -48,6 +49,9 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """A short run of each family on each kind of data that it takes."""
     name, kind = request.param
     data, reading = DATA[kind]
+    if kind == "text":
+        data = tmp_path_factory.mktemp("text") / "prose.txt"
+        data.write_text(" ".join(topics.values())[:8000])
     network = {"network": TINY[kind]} if "network" in FAMILIES[name].wishes else {}
     options = {"family": name, **network, **SHORT.get(name, {}), **reading}
     return reverie.train(data, tmp_path_factory.mktemp("runs") / f"{name}-{kind}", **options)
@@ -70,7 +74,9 @@ def test_a_run_is_read_as_it_was_written_and_draws_the_same(run: Run) -> None:
 
 def test_samples_have_the_shape_and_range_of_the_data(run: Run) -> None:
     x, names = run.sample(7).x, run.config.data.labels
-    assert x.shape[1:] == {"points": (2,), "series": (16, 1), "images": (8, 8)}[run.kind] and np.isfinite(x).all()
+    assert (
+        x.shape[1:] == {"points": (2,), "series": (16, 1), "images": (8, 8), "text": (16,)}[run.kind] and np.isfinite(x).all()
+    )
     assert run.kind != "images" or (x.min() >= 0 and x.max() <= 1)
     if not names:
         return

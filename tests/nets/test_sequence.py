@@ -8,10 +8,10 @@ import torch
 
 from reverie.autodiff.sparse import detect
 from reverie.base.errors import UserError
-from reverie.nets.sequence import LSTM, RNN, Decoder, SequenceNet, rotated, rotations
+from reverie.nets.sequence import LSTM, RNN, Decoder, FixedContext, SequenceNet, rotated, rotations
 
 NETS = {
-    "rnn": lambda: RNN(8, 2), "lstm": lambda: LSTM(8, 2),
+    "rnn": lambda: RNN(8, 2), "lstm": lambda: LSTM(8, 2), "fixed": lambda: FixedContext(8, 6, 12),
     **{f"{p} {n}": lambda p=p, n=n: Decoder(8, 2, 2, p, 12, n) for p in ("learned", "rotary", "sinusoidal", "none")
        for n in ("pre", "post")},
 }  # fmt: skip

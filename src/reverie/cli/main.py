@@ -6,7 +6,7 @@ import io
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
@@ -32,6 +32,7 @@ from reverie.cli.options import (
     SeedOption,
     SizeOption,
     StrictOption,
+    TextOption,
     WindowOption,
     sampling,
     screen_for,
@@ -39,6 +40,9 @@ from reverie.cli.options import (
 from reverie.cli.steering import steering
 from reverie.cli.studio import studio
 from reverie.cli.train import train
+
+if TYPE_CHECKING:
+    from reverie.api import Run, Screen
 
 app = typer.Typer(
     name="reverie",
@@ -75,8 +79,13 @@ app.command()(train)
 @sampling()
 def sample(
     run: RunPath,
-    n: Annotated[int, typer.Option("-n", help="How many.")] = 16,
-    out: Annotated[str, typer.Option("--out", help="X.png, X.gif, X.mp4, X.npy or a folder.")] = "samples.png",
+    n: Annotated[int | None, typer.Option("-n", help="How many; 16 if not given, of text 1.")] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out", help="X.png, X.gif, X.mp4, X.npy or a folder, samples.png if not given; text is shown, or X.txt."
+        ),
+    ] = None,
     overwrite: OverwriteOption = False,
     adapter: AdapterOption = None,
     backend: Annotated[
@@ -87,13 +96,17 @@ def sample(
     quiet: QuietOption = False,
     **options: Any,
 ) -> None:
-    """Draw samples from a run as a picture, a film or an array."""
+    """Draw samples from a run as a picture, a film or an array, or write text."""
     screen = screen_for(json, quiet)
     from reverie import api
 
     opened = api.with_adapters(api.load(run, device), adapter or ())
     if backend != "torch":  # which needs nothing more to be loaded
         opened = api.with_backend(opened, backend)
+    if opened.kind == "text" and out is None:
+        show_text(screen, opened, 1 if n is None else n, options)
+        return
+    n, out = 16 if n is None else n, out or "samples.png"
     try:
         with screen.counting(opened.kind) as advance:
             files = api.sample_to(opened, n, out, overwrite=overwrite, on_progress=advance, **options)
@@ -102,6 +115,23 @@ def sample(
         raise
     wrote = ", ".join(map(str, files)) if len(files) < 4 else f"{len(files):,} files in {files[0].parent}"
     screen.result({"files": [str(f) for f in files], "samples": n, "seed": options["seed"]}, f"wrote {wrote}")
+
+
+def show_text(screen: Screen, run: Run, n: int, options: dict[str, Any]) -> None:
+    """Write texts to standard output as they come; with --json, when all are written."""
+    from reverie import api
+
+    texts = []
+    for k in range(n):
+        pieces = []
+        for piece in api.write_text(run, k, **options):
+            pieces.append(piece)
+            if screen.talks:
+                print(visible(piece, lines=True), end="", flush=True)
+        texts.append("".join(pieces))
+        if screen.talks:
+            print("\n" + "-" * 60 if k + 1 < n else "")
+    screen.result({"texts": texts, "samples": n, "seed": options["seed"]}, "") if screen.as_json else None
 
 
 app.command()(evaluate)
@@ -119,6 +149,7 @@ def inspect(
     data_dir: DataDirOption = None,
     strict: StrictOption = False,
     window: WindowOption = None,
+    text: TextOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -131,7 +162,7 @@ def inspect(
     with screen.reading() as on_progress:
         reading = {
             "size": size, "fit": fit, "channels": channels, "labels": labels, "data_dir": data_dir, "strict": strict,
-            "window": window, "on_progress": on_progress,
+            "window": window, "text": text, "on_progress": on_progress,
         }  # fmt: skip
         found = api.inspect(what, out=out, seed=seed, device=device, reading=reading)
     screen.table({**found, "picture": str(out)} if out is not None else found)

@@ -57,7 +57,10 @@ LabelOption = Annotated[
     str | None, typer.Option("--label", help="Class to draw, all for each in turn, or a weighted sum such as 6:1.5,8:-1.")
 ]
 PromptOption = Annotated[
-    str | None, typer.Option("--prompt", help="What to draw, in words, or weighted: 'a seven::1.5, slanted::-0.5'.")
+    str | None,
+    typer.Option(
+        "--prompt", help="What to draw, in words, or weighted: 'a seven::1.5, slanted::-0.5'; what a text goes on from."
+    ),
 ]
 AvoidOption = Annotated[str | None, typer.Option("--avoid", help="Words to be led away from; guidance is then 2.")]
 ToldOption = Annotated[str | None, typer.Option("--told", help="Numbers that the model is told, by name: angle=0.5.")]
@@ -88,8 +91,21 @@ PrecisionOption = Annotated[
 
 
 WindowOption = Annotated[
-    int | None, typer.Option("--window", help="Take rows of numbers as a series in time, in windows of so many.")
+    int | None,
+    typer.Option("--window", help="Take rows of numbers as a series in time, in windows of so many; of text, characters."),
 ]
+TextOption = Annotated[
+    str | None,
+    typer.Option("--text", help="Column of a .csv file, or field of a .jsonl file, that holds text.", metavar="COLUMN"),
+]
+TemperatureOption = Annotated[
+    float, typer.Option("--temperature", help="Of text: 1 as it was learned, below it surer, 0 always the likeliest.")
+]
+TopKOption = Annotated[int | None, typer.Option("--top-k", help="Of text: choose among the k likeliest tokens only.")]
+TopPOption = Annotated[
+    float, typer.Option("--top-p", help="Of text: choose among the fewest tokens whose share is at least p only.")
+]
+LengthOption = Annotated[int | None, typer.Option("--length", help="Of text: characters, at most; a window if not given.")]
 
 
 LAST = ("device", "json", "quiet")  # options that the help lists at the end
@@ -110,6 +126,10 @@ def _sampling(
     steps: SamplingSteps = None,
     grid: GridOption = None,
     precision: PrecisionOption = "fp32",
+    temperature: TemperatureOption = 1.0,
+    top_k: TopKOption = None,
+    top_p: TopPOption = 1.0,
+    length: LengthOption = None,
     seed: SeedOption = 0,
 ) -> None:
     """Hold the options of sampling, those of `reverie.runs.run.Options`, and what each is if not given."""
@@ -143,6 +163,10 @@ def _training(
     condition_image: Annotated[
         str | None,
         typer.Option("--condition-image", help="Column of metadata that names an image to draw by.", metavar="COLUMN"),
+    ] = None,
+    text: TextOption = None,
+    tokenizer: Annotated[
+        str | None, named("tokenizers", "How text becomes tokens, with options like bpe:size=1000", "--tokenizer")
     ] = None,
     points: Annotated[int | None, typer.Option("--points", help="How many points to generate, for data that are.")] = None,
     batch: Annotated[int | None, typer.Option("--batch", help="Data per step.")] = None,

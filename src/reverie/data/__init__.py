@@ -21,19 +21,29 @@ from reverie.data.memory import DataSource, from_memory, in_memory
 from reverie.data.names import DATASETS, FROM_FILES, cdb_dataset, cdb_files, check_count
 from reverie.data.pixels import DEFAULT_SIDE, FITS, check_channels, check_fit, parse_size
 from reverie.data.series import as_series, check_window, read_wav
-from reverie.data.sources import is_image
+from reverie.data.sources import has_images, is_image
 from reverie.data.table import read_csv, read_parquet
+from reverie.data.text import looks_like_text, read_column, read_folder, read_jsonl, read_text, text_column, text_entries
 
 __all__ = ["DATASETS", "FITS", "FROM_FILES", "LABELS", "Dataset", "LazyImages", "at_once", "evaluated_at_once", "load_data"]
+
+
+def _read_table(path: Path, name: str, options: Options) -> Dataset:
+    """Return a .csv file: a column of text, or its numbers."""
+    column = text_column(path, options.text)
+    return read_csv(path, name, options) if column is None else read_column(path, name, options, column)
+
 
 READERS: dict[str, Callable[[Path, str, Options], Dataset]] = {
     ".npy": read_array_file,
     ".npz": read_array_file,
-    ".csv": read_csv,
+    ".csv": _read_table,
     ".parquet": read_parquet,
     ".zip": read_images,
     ".tar": read_images,
     ".wav": read_wav,
+    ".txt": read_text,
+    ".jsonl": read_jsonl,
     ".cdb": lambda path, name, options: cdb_dataset([path], name, str(path), options),
 }
 TABLES = (".csv", ".parquet")
@@ -43,7 +53,7 @@ def load_data(
     source: DataSource, points: int = 10_000, seed: int = 0, *, size: str | None = None, fit: str = "auto",
     channels: int | None = None, labels: str = "auto", data_dir: str | Path | None = None, strict: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None, on_form: Callable[[Dataset], None] | None = None,
-    largest_colour: int = DEFAULT_SIDE, window: int | None = None, condition_number: str | None = None,
+    largest_colour: int = DEFAULT_SIDE, window: int | None = None, text: str | None = None, condition_number: str | None = None,
     condition_image: str | None = None,
 ) -> Dataset:  # fmt: skip
     """Return a data set by name (names win), by path, or of data in memory as `reverie.data.memory` takes them.
@@ -53,9 +63,10 @@ def load_data(
     one of LABELS, or the name of a table's column; data_dir: where files of named sets are looked for first; strict: refuse
     where a broken file would be skipped; on_progress: called with what is done, how much, of how much; on_form: called with
     the set without its pixels when their form is known, and before they are read, so that it can refuse; largest_colour: the
-    longest side that is chosen for colour images; window: take rows of numbers as a series, in windows of so many;
-    condition_number, condition_image: columns of a folder's metadata, numbers with commas between and the name of another
-    image, that a model is told of each image.
+    longest side that is chosen for colour images; window: take rows of numbers as a series, in windows of so many, or
+    so many characters of text at a time; text: the column of a table, or field, that holds text; condition_number,
+    condition_image: columns of a folder's metadata, numbers with commas between and the name of another image, that a model is
+    told of each image.
     """
     check_fit(fit)
     check_channels(channels)
@@ -75,14 +86,26 @@ def load_data(
         raise UserError(f"--data-dir says where the files of {', '.join(FROM_FILES)} are; leave it out for {source}")
     folder = expanded(data_dir) if data_dir is not None else None
     options = Options(
-        pixels, fit, channels, labels, strict, folder, on_progress, on_form, largest_colour, window, numbers, condition_image
+        pixels,
+        fit,
+        channels,
+        labels,
+        strict,
+        folder,
+        on_progress,
+        on_form,
+        largest_colour,
+        window,
+        text,
+        numbers,
+        condition_image,
     )
     packed = Path(source).suffix.lower() in ARCHIVES
     if (numbers or condition_image) and (source in DATASETS or not (packed or Path(source).is_dir())):
         raise UserError(f"columns of metadata are those of a folder or a .zip of images, which {source} is not")
     if source in DATASETS:
         named = DATASETS[source](points, seed, options)
-        return named if window is None or named.kind == "series" else as_series(named, window, source)
+        return named if window is None or named.kind in ("series", "text") else as_series(named, window, source)
     try:
         path = Path(source).expanduser()
         there = source != "" and path.exists()
@@ -91,7 +114,7 @@ def load_data(
     if not there:
         raise _not_there(source)
     found = _read_path(path, options)
-    return found if window is None or found.kind == "series" else as_series(found, window, str(path))
+    return found if window is None or found.kind in ("series", "text") else as_series(found, window, str(path))
 
 
 def _read_path(path: Path, options: Options) -> Dataset:
@@ -102,6 +125,8 @@ def _read_path(path: Path, options: Options) -> Dataset:
             return cdb_dataset(digits, name, str(path), options)
         if pair is not None:
             return _idx_dataset(*pair, name, options, ("only the training files are read",))
+        if not has_images(path) and (texts := text_entries(path)):
+            return read_folder(texts, path, name, options)
         return read_images(path, name, options, _hint(path))
     if not path.is_file():
         raise UserError(f"{path} is neither a file nor a folder; give a folder of images or a data file")
@@ -110,10 +135,12 @@ def _read_path(path: Path, options: Options) -> Dataset:
         return READERS[path.suffix.lower()](path, stem, options)
     if looks_like_idx(path):
         return _idx_dataset(path, labels_beside(path), stem, options)
+    if looks_like_text(path):
+        return read_text(path, stem, options)
     if is_image(path.name):
         raise UserError(f"{path} is a single image; give the folder it lies in")
     kinds = " ".join(READERS)
-    raise UserError(f"{path} is of no kind that is read; give a folder of images, an idx file, or one of {kinds}")
+    raise UserError(f"{path} is of no kind that is read; give a folder of images or texts, an idx file, or one of {kinds}")
 
 
 def _idx_dataset(images: Path, labels: Path | None, name: str, options: Options, notes: tuple[str, ...] = ()) -> Dataset:

@@ -1,4 +1,4 @@
-"""A data set: points, series or images, with labels where there are any."""
+"""A data set: points, series, images or text, with labels where there are any."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from reverie.data.conditions import Conditions
 from reverie.data.kind import Kind
 from reverie.data.pixels import Broken, Recipe, decode, workers
 from reverie.data.sources import BYTES, Entry
+from reverie.data.windows import TextWindows
 
 HELD_OUT = 0.05
 NUMBERS_AT_ONCE = 2**24  # numbers of data that are looked at together, at most: 64 MiB
@@ -97,13 +98,13 @@ class LazyImages:
 class Dataset:
     """Data with labels, or other conditions, where there are any.
 
-    x: points (N, D) or series (N, T, C), float32 in data units, or images (N, C, H, W) uint8, in memory or lazy; labels: (N,);
-    conditions: captions, numbers or images that are told of each, in place of labels.
+    x: points (N, D) or series (N, T, C), float32 in data units, or images (N, C, H, W) uint8, in memory or lazy, or
+    windows of text (N, W); labels: (N,); conditions: captions, numbers or images that are told of each, in place of labels.
     notes are lines for a person, report is the same scan for a machine; both are about the whole set, so parts have none.
     """
 
     name: str
-    x: Tensor | LazyImages
+    x: Tensor | LazyImages | TextWindows
     labels: Tensor | None = None
     label_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -116,21 +117,23 @@ class Dataset:
     @property
     def kind(self) -> Kind:
         """What these are: images are kept as bytes, points and series as real numbers."""
+        if isinstance(self.x, TextWindows):
+            return "text"
         if isinstance(self.x, LazyImages) or self.x.dtype == torch.uint8:
             return "images"
         return "series" if self.x.ndim == 3 else "points"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one datum: (D,), (T, C) or (C, H, W)."""
+        """Of one datum: (D,), (T, C), (C, H, W), or (W,) characters."""
         return tuple(self.x.shape[1:])
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the chosen members as float32, images in [0, 1], and their labels (B,), or rows (B, R) of other conditions.
+        """Return the chosen members as float32, images in [0, 1], or characters as int64; and labels (B,), or rows (B, R).
 
-        index: (B,) int64.
+        Rows are those of other conditions, see `reverie.data.conditions`.  index: (B,) int64.
         """
-        chosen = self.x.take(index) if isinstance(self.x, LazyImages) else self.x[index]
+        chosen = self.x[index] if isinstance(self.x, Tensor) else self.x.take(index)
         labels = self.labels[index] if self.labels is not None else None
         if self.conditions is not None:
             labels = self.conditions.batch(index)
@@ -148,7 +151,8 @@ class Dataset:
 
     def passes(self, batches: int, size: int) -> float:
         """Return how often so many batches of a size show each member; no batch holds one of them twice."""
-        return batches * min(size, len(self)) / len(self)
+        overlap = (len(self) * self.x.window / len(self.x.codes)) if isinstance(self.x, TextWindows) else 1.0
+        return overlap * batches * min(size, len(self)) / len(self)
 
     def label_counts(self) -> list[int]:
         """Return how many members each label has, in the order of label_names; without labels, an empty list."""
@@ -161,6 +165,8 @@ class Dataset:
         digest = hashlib.sha256(repr((tuple(self.x.shape), self.label_names)).encode())
         if isinstance(self.x, LazyImages):
             digest.update(self.x.content())
+        elif isinstance(self.x, TextWindows):
+            digest.update(self.x.codes.data)
         else:
             digest.update(_bytes(self.x))
         if self.labels is not None:
@@ -171,13 +177,19 @@ class Dataset:
 
     def take(self, index: Tensor) -> Dataset:
         """Return the chosen members."""
-        x = self.x.subset(index) if isinstance(self.x, LazyImages) else self.x[index]
+        x = self.x[index] if isinstance(self.x, Tensor) else self.x.subset(index)
         labels = self.labels[index] if self.labels is not None else None
         told = self.conditions.take(index) if self.conditions is not None else None
         return Dataset(self.name, x, labels, self.label_names, conditions=told)
 
     def split(self, seed: int) -> tuple[Dataset, Dataset]:
-        """Return 95 % for training and 5 % held out, a function of the seed and the size alone; of series the last in time."""
+        """Return 95 % for training and 5 % held out, a function of the seed and the size alone; of series the last in time.
+
+        Of text a tenth is held out, see `TextWindows.split`.
+        """
+        if isinstance(self.x, TextWindows):
+            train, held_out = self.x.split(seed)
+            return Dataset(self.name, train), Dataset(self.name, held_out)
         if len(self) < 2:
             raise UserError(f"{self.name} has {len(self)} members; at least 2 are needed, one of them to be held out")
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))

@@ -33,8 +33,9 @@ NAMES_SHOWN = 12  # sizes listed one by one in a report
 class Options:
     """How data are to be read.
 
-    size: (height, width); largest_colour: the longest side of colour images that is chosen; window: moments of a series;
-    condition_numbers, condition_image: columns of metadata that are told of each image.
+    size: (height, width); largest_colour: the longest side of colour images that is chosen; window: moments of a series, or
+    characters of a text; text: the column or field that holds text; condition_numbers, condition_image: columns of metadata
+    that are told of each image.
     """
 
     size: tuple[int, int] | None = None
@@ -47,6 +48,7 @@ class Options:
     on_form: Callable[[Dataset], None] | None = None
     largest_colour: int = DEFAULT_SIDE
     window: int | None = None
+    text: str | None = None
     condition_numbers: tuple[str, ...] = ()
     condition_image: str | None = None
 

@@ -7,9 +7,14 @@ from typing import Literal
 
 from reverie.base.errors import UserError
 
-Kind = Literal["points", "series", "images"]  # of which text (tokens) will be another
+Kind = Literal["points", "series", "images", "text"]
 
-KINDS: dict[Kind, str] = {"points": "a point", "series": "a series", "images": "an image"}  # what one of them is called
+KINDS: dict[Kind, str] = {
+    "points": "a point",
+    "series": "a series",
+    "images": "an image",
+    "text": "a text",
+}  # what one of them is called
 DIMENSIONS: dict[int, Kind] = {1: "points", 2: "series", 3: "images"}  # of one datum: (D,), (T, C) or (C, H, W)
 
 
@@ -20,8 +25,10 @@ def kind_of(shape: Sequence[int]) -> Kind:
     return DIMENSIONS[len(shape)]
 
 
-def described(shape: Sequence[int]) -> str:
-    """Say what data of a shape are: images of 28x28x3, points of 2 coordinates."""
+def described(shape: Sequence[int], kind: Kind | None = None) -> str:
+    """Say what data of a shape are: images of 28x28x3, points of 2 coordinates.  kind: where the shape does not tell it."""
+    if kind == "text":
+        return f"windows of {shape[0]} characters"
     if kind_of(shape) == "points":
         return f"points of {shape[0]} coordinate{'s' * (shape[0] != 1)}"
     if kind_of(shape) == "series":
@@ -29,9 +36,9 @@ def described(shape: Sequence[int]) -> str:
     return f"images of {shape[1]}x{shape[2]}x{shape[0]}"
 
 
-def counted(count: int, shape: Sequence[int]) -> str:
+def counted(count: int, shape: Sequence[int], kind: Kind | None = None) -> str:
     """Say how many data of a shape there are: 16 images of 28x28x3, 1 point of 2 coordinates."""
-    many, rest = described(shape).split(" ", 1)
+    many, rest = described(shape, kind).split(" ", 1)
     return f"{count:,} {many.removesuffix('s') if count == 1 and many != 'series' else many} {rest}"
 
 

@@ -55,7 +55,7 @@ def from_memory(data: Any, options: Options) -> Dataset:
 
     (N,) and (N, D) are points; (N, H, W), (N, H, W, C) and (N, C, H, W) images, bytes from 0 to 255 or real numbers from 0 to
     1; a list of PIL images is fitted as a folder of them is; (x, labels) and members (x, label) have labels, or captions where
-    these are asked for; of a table, columns of numbers are coordinates, as in a .csv file, or a column of PIL images the images.
+    these are asked for; of a table, columns of numbers are coordinates, as in a .csv file, or PIL images the images.
     """
     if isinstance(data, Mapping):
         parts = ", ".join(map(str, list(data)[:6]))

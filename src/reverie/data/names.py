@@ -22,6 +22,7 @@ from reverie.data.download import Remote, Unreachable, cache_folder, fetch
 from reverie.data.form import Options, encode_labels, images_dataset, points_dataset, shown_sizes
 from reverie.data.idx import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, find_pair, read_pair
 from reverie.data.series import oscillation
+from reverie.data.text import prose
 from reverie.data.toy import PATTERNS, TOYS, Maker, patterns
 
 POINTS_MOST = 10**9
@@ -230,6 +231,7 @@ DATASETS: dict[str, Loader] = {
     **{name: _toy(name, maker) for name, maker in TOYS.items()},
     "patterns": _patterns,
     "oscillation": oscillation,
+    "prose": prose,
     "digits": _digits,
     "digits8": _digits8,
     "mnist": _idx(MNIST),

@@ -101,12 +101,13 @@ def _hidden(name: str) -> bool:
 def list_folder(root: Path) -> Listing:
     """List a folder and all below it; links are followed, but no folder is entered twice, so loops end."""
     found = Listing()
-    for entry in sorted(_walk(root, found), key=lambda e: e.name):
+    for entry in sorted(walk(root, found), key=lambda e: e.name):
         found.add(entry)
     return found
 
 
-def _walk(root: Path, found: Listing) -> Iterator[Entry]:
+def walk(root: Path, found: Listing) -> Iterator[Entry]:
+    """Yield every file of a folder and all below it, unsorted; what cannot be read goes into the listing as broken."""
     seen: set[tuple[int, int]] = set()
     todo = [(root, "")]
     linked: list[tuple[Path, str]] = []  # entered last, so that a file is known by its real place where it has one
@@ -138,6 +139,11 @@ def _walk(root: Path, found: Listing) -> Iterator[Entry]:
                 yield Entry(name, status.st_size, Path(item.path))
             elif is_image(name):
                 found.broken.append((name, "not a regular file"))
+
+
+def has_images(root: Path) -> bool:
+    """Tell whether an image lies in a folder or below it."""
+    return any(is_image(entry.name) for entry in walk(root, Listing()))
 
 
 def list_zip(path: Path) -> Listing:

@@ -17,6 +17,7 @@ from reverie.base.progress import Tell, silent
 from reverie.data import DATASETS, Dataset, load_data
 from reverie.data.kind import KINDS
 from reverie.data.memory import MEMORY, DataSource
+from reverie.evaluation import text
 from reverie.evaluation.faithfulness import captions_section
 from reverie.evaluation.judge import judge, missing
 from reverie.evaluation.material import FULL, QUICK
@@ -174,6 +175,7 @@ def evaluate_run(
     options = options or {}
     if isinstance(features, str) and features != "auto":
         pick(FEATURES, features, "kind of features")
+    n = (text.QUICK if quick else text.SAMPLES) if n is None and run.kind == "text" else n
     n = (QUICK if quick else FULL).samples if n is None else n
     check_count(n)
     samples_by_steps = "sampler" in run.config.model_family.can
@@ -186,8 +188,10 @@ def evaluate_run(
         if data is not None or data_dir is not None or run.config.data.source == MEMORY:
             raise
         why = str(error)
-    samples, each, worked = draw(run, n, say, tell, options)
     known, seed, label = run.config.data, options.get("seed", 0), options.get("label")
+    if run.kind == "text":
+        return _concluded(run, n, options, quick, *text.text_sections(run, whole, why, n, quick, tell, **options))
+    samples, each, worked = draw(run, n, say, tell, options)
     steered = label not in (None, "all") or options.get("guidance", 1.0) != 1 or asks(options)
     try:
         if whole is None:
@@ -205,6 +209,15 @@ def evaluate_run(
             asked = train, held, material.samples, list(samples.labels), options
             sections.append(captions_section(run, *asked, quick=quick, seed=seed, tell=tell))
         sections = [*sections, *model_sections(run, material, quick, seed, tell, options, steered=steered)]
+    return _concluded(run, n, options, quick, sections, each, worked)
+
+
+def _concluded(
+    run: Run, n: int, options: Options, quick: bool, sections: list[Section], each: float, worked: float
+) -> Evaluation:
+    """Return what was measured with its verdict.  each, worked: seconds of wall and processor that a sample took."""
+    known, seed, label = run.config.data, options.get("seed", 0), options.get("label")
+    samples_by_steps = "sampler" in run.config.model_family.can
     flags, verdict = judge(sections)
     rows = [row for row in run.metrics() if "held_out" in row]
     facts = {

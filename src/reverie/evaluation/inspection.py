@@ -22,6 +22,8 @@ def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:
     """Describe a data set; with `out`, draw it as well."""
     if out is not None:
         draw_data(dataset, Path(out))
+    if dataset.kind == "text":
+        return {"data": dataset.name, **dataset.report, "fingerprint": dataset.fingerprint(), "notes": list(dataset.notes)}
     x = dataset.some(2000)
     axes = {"images": (0, 2, 3), "series": (0, 1), "points": (0,)}[dataset.kind]
     return {

@@ -13,6 +13,7 @@ Figures = Mapping[str, Any]
 FAR = 0.5  # of real data's precision, recall or coverage: less is a fault of its own
 BLURRED, GRAINY = 0.75, 1.35  # of the data's detail
 COPIED = 0.01  # share of copies that is worth a word
+RECITED = 1.5  # times the longest passage that held-out text shares with the training text
 COLLAPSED = 0.5  # share of repeated samples from which on there is little else
 BLIND = 0.05  # of KID between real data, or its error: about what a slight blur makes, which could then not be seen
 TOLD = 0.9  # of right answers: samples that are told from data nearly always
@@ -132,10 +133,34 @@ def copied(f: Figures) -> str | None:
     )
 
 
+def recited(f: Figures) -> str | None:
+    """Samples that hold long passages of the training text."""
+    p = f["longest"]
+    if p["value"] <= RECITED * p["floor"] or excess(p) <= CLEAR:
+        return None
+    return (
+        f"the model recites its training text: a sample shares a passage of {p['value']:.0f} characters with it, held-out text"
+        f" of {p['floor']:.0f}"
+    )
+
+
+def gibberish(f: Figures) -> str | None:
+    """Text that is made of other strings than real text is."""
+    n = f.get("novel_8")
+    if n is None or 1 - n["value"] >= FAR * (1 - n["floor"]) or excess(n) <= CLEAR:
+        return None
+    return (
+        f"what is written is unlike the text: {n['value']:.0%} of its strings of 8 characters are not in the training text, of"
+        f" held-out text {n['floor']:.0%}"
+    )
+
+
 # each fault: in which section it shows, and whether it makes the samples useless or only worse than data
 RULES: dict[str, tuple[str, Callable[[Figures], str | None]]] = {
     "repeated": ("samples", repeated),
     "copied": ("memory", copied),
+    "recited": ("passages", recited),
+    "gibberish": ("passages", gibberish),
     "unlike": ("variety", unlike),
     "collapsed": ("variety", collapsed),
     "blurred": ("quality", blurred),
@@ -177,7 +202,7 @@ def judge(sections: Sequence[Section]) -> tuple[list[str], list[str]]:
     measured = [s for s in sections if s.name in found and any(s.name == where for where, _ in RULES.values())]
     if flags:
         lines = list(flags.values())
-    elif {"quality", "points"} & set(found):
+    elif {"quality", "points", "passages"} & set(found):
         small = differences(found)
         lines = [f"good: no fault was found; small differences from real data, larger than noise: {', '.join(small)}" if small
                  else "good: nothing that was measured tells the samples from real data"]  # fmt: skip

@@ -6,6 +6,7 @@ from reverie.families.autoregressive.family import FVSBNFamily, LSTMFamily, NADE
 from reverie.families.closed_forms import GaussianFamily, MixtureFamily, PCAFamily
 from reverie.families.diffusion.family import DiffusionFamily
 from reverie.families.flow.family import FlowFamily
+from reverie.families.language.family import BigramFamily, FixedContextFamily
 from reverie.families.linear_series import AR1Family, ARFamily
 from reverie.families.model import FAMILIES
 from reverie.families.sinkhorn.family import SinkhornFamily
@@ -17,6 +18,7 @@ FAMILIES.update({
     "hvae": HVAEFamily(), "mhvae": MHVAEFamily(), "flow": FlowFamily(), "sinkhorn": SinkhornFamily(),
     "fvsbn": FVSBNFamily(), "nade": NADEFamily(), "rnn": RNNFamily(),
     "lstm": LSTMFamily(), "transformer": TransformerFamily(), "ar1": AR1Family(), "ar": ARFamily(),
+    "bigram": BigramFamily(), "mlp-lm": FixedContextFamily(),
 })  # fmt: skip
 
 __all__ = ["FAMILIES"]

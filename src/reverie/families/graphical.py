@@ -124,6 +124,16 @@ GRAPHICAL: dict[str, GraphicalModel] = {
     "transformer": GraphicalModel(
         ONE_BY_ONE, "Draw the numbers of x one after another, each by attention to all before it.", observed=NUMBERS
     ),
+    "bigram": GraphicalModel(
+        "p(x_{1:T}) = p(x_1) prod_{t=2}^T p(x_t | x_{t-1})",
+        "Draw the tokens of a text one after another, each by the one before it alone.",
+        observed=NUMBERS,
+    ),
+    "mlp-lm": GraphicalModel(
+        "p(x_{1:T}) = p(x_1) p(x_2 | x_1) prod_{t=3}^T p(x_t | x_{t-1}, x_{t-2})",
+        "Draw the tokens of a text one after another, each by a network that sees the last few, here two.",
+        observed=NUMBERS,
+    ),
     "diffusion": GraphicalModel(
         "p(x_{0:T}) = p(x_T) prod_{t=1}^T p(x_{t-1} | x_t)",
         "Draw noise, then take some of it away in each of T steps. The forward process adds it, without a network.",

@@ -21,11 +21,14 @@ from reverie.families.model import Family, FamilyPlan, FamilySettings, PlanReque
 STEPS_A_MINUTE = 2000  # that one core makes with the network of a small image
 FEW_NUMBERS = 10**6  # of all training data together, below which they are few
 Settings = TypeVar("Settings", bound=FamilySettings)
+TEXT_MINUTES = 3.0  # that a language model is trained for when nothing is said
 
 
 def codec_for(request: PlanRequest) -> Spec:
     """Return the units of the data: the levels that images have, points and moments of series standardised."""
     train = request.train
+    if train.kind == "text":
+        return {}  # tokens have no units
     if train.kind == "images":
         return codec_of(train)
     x = train.batch(torch.arange(len(train)))[0]
@@ -57,8 +60,11 @@ def rate_for_few(request: PlanRequest, most: float, farthest: float) -> float:
 class PlannedFamily(Family[Settings]):
     """A family that learns by steps, with settings for the data where nothing else is asked for.
 
-    usual: fields of the table [training] when nothing is said.
+    usual: fields of the table [training] when nothing is said; learned: settings that are learned from the data, of which only
+    the way can be asked for, and `chosen` goes by it.
     """
+
+    learned: ClassVar[frozenset[str]] = frozenset()
 
     usual: ClassVar[Mapping[str, Any]] = {"batch": 128, "learning_rate": 2e-3}
 
@@ -76,11 +82,12 @@ class PlannedFamily(Family[Settings]):
 
     def plan(self, request: PlanRequest) -> FamilyPlan[Settings]:
         """Choose settings for the data, and take what is asked for."""
-        wished = {key: value for key, value in request.wished.items() if value is not None}
+        wished = {key: value for key, value in request.wished.items() if value is not None and key not in self.learned}
         settings = self.read({"name": self.name, **self.chosen(request, codec_for(request)), **wished})
         length: dict[str, Any] = {"minutes": request.minutes, "steps": request.steps}
         if request.minutes is None and request.steps is None:
-            length = {"minutes": IMAGE_MINUTES} if request.data.kind == "images" else {"steps": POINT_STEPS}
+            minutes = {"images": IMAGE_MINUTES, "text": TEXT_MINUTES}.get(request.data.kind)
+            length = {"steps": POINT_STEPS} if minutes is None else {"minutes": minutes}
         training = {**self.training(request, settings), **length, **request.training}
         return FamilyPlan(settings, training, (self.reason(settings),))
 

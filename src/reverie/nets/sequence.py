@@ -110,6 +110,28 @@ class LSTM(Recurrent):
                 nn.init.constant_(p[dim : 2 * dim], FORGET)
 
 
+class FixedContext(SequenceNet):
+    """The last few vectors side by side, through a hidden layer: h_t = W2 tanh(W1 [x_{t-k+1}, .., x_t] + b1) + b2.
+
+    (Bengio et al. 2003; of a language model whose context is fixed.)  Its state are the vectors that are still seen.
+    """
+
+    def __init__(
+        self, dim: Dim = 64, context: Annotated[int, Field(ge=1, le=1024)] = 8, hidden: Dim = 512, dropout: Dropout = 0.0
+    ) -> None:
+        super().__init__()
+        self.dim, self.context, self.dropout = dim, context, dropout
+        self.first, self.second = nn.Linear(context * dim, hidden), nn.Linear(hidden, dim)
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """See `SequenceNet.forward`; before the first vector there are zeros."""
+        past = x.new_zeros(len(x), self.context - 1, self.dim) if state is None else state.tensors[0]
+        whole = torch.cat([past, x], 1)
+        seen = whole.unfold(1, self.context, 1).transpose(2, 3).flatten(2)  # (B, T, context dim)
+        y = self.second(self._hide(self.first(seen).tanh()))
+        return y, State((whole[:, whole.shape[1] - self.context + 1 :],), x.shape[1] + (0 if state is None else state.length))
+
+
 class Attention(nn.Module):
     """Masked multi-head attention: query t meets the keys up to t.  (B, T, dim) -> (B, T, dim)."""
 
@@ -243,4 +265,4 @@ class Decoder(SequenceNet):
         return self.norm(x), State(tuple(kept), after)
 
 
-SEQUENCES: dict[str, type[SequenceNet]] = {"rnn": RNN, "lstm": LSTM, "transformer": Decoder}
+SEQUENCES: dict[str, type[SequenceNet]] = {"rnn": RNN, "lstm": LSTM, "transformer": Decoder, "fixed": FixedContext}

@@ -11,7 +11,7 @@ from reverie.base.errors import UserError
 from reverie.base.section import OptionName, Section
 from reverie.base.tensors import Form
 from reverie.data.conditions import ConditionForm
-from reverie.data.kind import Kind, kind_of
+from reverie.data.kind import DIMENSIONS, Kind, kind_of
 from reverie.data.series import MOST_WINDOW
 from reverie.families import FAMILIES
 from reverie.families.model import Family, FamilySettings, Model
@@ -36,6 +36,7 @@ class Reading(TypedDict, total=False):
     labels: str
     data_dir: str
     window: Annotated[int, Field(ge=2, le=MOST_WINDOW)]
+    text: str
     condition_number: str
     condition_image: str
 
@@ -43,8 +44,8 @@ class Reading(TypedDict, total=False):
 class DataConfig(Section):
     """Which data, and what they looked like.
 
-    source: the name or the whole path they were read from; reading: the options they were read with; condition: what their
-    conditions are, if these are captions, numbers or images.
+    source: the name or the whole path they were read from; reading: the options they were read with; kind: what one datum
+    is, told by its shape where it is not said; condition: what their conditions are, if these are captions, numbers or images.
     """
 
     name: str
@@ -56,12 +57,21 @@ class DataConfig(Section):
     label_counts: tuple[Annotated[int, Field(ge=0)], ...] = ()
     fingerprint: str = ""
     reading: Reading = Field(default_factory=Reading)
+    kind: Kind = "points"
     condition: ConditionForm | None = None
 
-    @property
-    def kind(self) -> Kind:
-        """What one datum is."""
-        return kind_of(self.shape)
+    @model_validator(mode="before")
+    @classmethod
+    def _by_its_shape(cls, table: Any) -> Any:
+        if isinstance(table, dict) and "kind" not in table and isinstance(table.get("shape"), list | tuple) and table["shape"]:
+            return {**table, "kind": DIMENSIONS.get(len(table["shape"]), "points")}
+        return table
+
+    @model_validator(mode="after")
+    def _kind_fits(self) -> DataConfig:
+        if self.kind != ("text" if self.kind == "text" and len(self.shape) == 1 else kind_of(self.shape)):
+            raise ValueError(f"data of shape {self.shape} are no {self.kind}")
+        return self
 
     @model_validator(mode="after")
     def _counts_match(self) -> DataConfig:

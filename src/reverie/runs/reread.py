@@ -34,7 +34,7 @@ def _as_then(known: DataConfig) -> dict[str, Any]:
     reading: dict[str, Any] = {**known.reading}
     if known.kind == "images":
         reading = {"fit": "crop", "size": f"{known.shape[1]}x{known.shape[2]}", **reading}
-    elif known.kind == "series":
+    elif known.kind in ("series", "text"):
         reading = {"window": known.shape[0], **reading}
     return reading if known.labels or known.condition is not None else {**reading, "labels": "none"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -17,6 +17,7 @@ from reverie.base.errors import UserError, unknown
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.progress import Tell
 from reverie.data.kind import Kind, counted
+from reverie.data.windows import END_OF_TEXT
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.denoiser import Denoiser, Steer
 from reverie.diffusion.samplers import Frame, Sampler
@@ -26,6 +27,8 @@ from reverie.families import FAMILIES
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.sampling import OPTIONS, build_guidance, build_sampling, chosen_sampling
 from reverie.families.diffusion.settings import DiffusionSettings, settings_of
+from reverie.families.language.choice import OPTIONS as TEXT_OPTIONS
+from reverie.families.language.model import LanguageModel
 from reverie.families.model import DrawRequest, Model
 from reverie.runs import folder
 from reverie.runs.classifier import read_classifier
@@ -38,6 +41,7 @@ from reverie.runs.weights import read_weights
 
 MOST_SAMPLES, MOST_FIRST = 10_000_000, 10**12
 BATCH_VALUES = 2**17  # numbers of data, or of codes, sampled at once; beyond 64 images of 28 x 28 the speed is the same
+MOST_HELD = 8  # tokens that are held back, at most, until they spell whole characters
 LABEL_DRAW = 2**30  # the number of the draw, of each image's own stream, that decides its label
 
 
@@ -67,6 +71,8 @@ class Options(TypedDict, total=False):
     guidance_interval: the times it is limited to, "LOW,HIGH"; guidance_rescale, classifier_guidance: see
     `reverie.diffusion.guidance`, 0 is none; autoguidance: its scale, 1 is none, None what the training chose;
     precision: "fp32", or "bf16" for faster and slightly other images; seed: image k of a seed is always the same image.
+    Of text: prompt: what it goes on from; temperature: 1 as it was learned, less surer, 0 always the likeliest; top_k, top_p:
+    only the k likeliest tokens, or the fewest whose share is p; length: characters, at most.
     """
 
     label: str | None
@@ -84,6 +90,18 @@ class Options(TypedDict, total=False):
     sampler: str | None
     steps: int | None
     grid: str | None
+    temperature: float
+    top_k: int | None
+    top_p: float
+    length: int | None
+
+
+def together(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return arrays as one; texts of different lengths have ends after their last character."""
+    widest = max(part.shape[1] for part in parts)
+    if all(part.shape[1] == widest for part in parts):
+        return np.concatenate(parts)
+    return np.concatenate([np.pad(p, ((0, 0), (0, widest - p.shape[1])), constant_values=END_OF_TEXT) for p in parts])
 
 
 def check_count(n: int) -> None:
@@ -110,7 +128,9 @@ class Run:
 
     def __repr__(self) -> str:
         data = self.config.data
-        return f"Run({str(self.path)!r}, {self.config.family.name} of {data.name}: {counted(data.count, data.shape)})"
+        return (
+            f"Run({str(self.path)!r}, {self.config.family.name} of {data.name}: {counted(data.count, data.shape, data.kind)})"
+        )
 
     @property
     def fit(self) -> str:
@@ -147,7 +167,7 @@ class Run:
         """
         form, label, seed = self.config.data.condition, options.get("label"), options.get("seed", 0)
         if form is None:
-            if asks(options):
+            if any(options.get(key) is not None for key in ASKED if key not in self.config.model_family.options):
                 having = "labels; give --label" if self.config.data.labels else "nothing told of its data"
                 raise UserError(f"the run {self.path} was trained with {having}, so it takes no prompt, number or image")
             return self.labels(label, n, seed, first)
@@ -210,12 +230,17 @@ class Run:
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Refuse options of sampling that no family has, or that are given to a family that has no such option."""
-        known = {**OPTIONS, **dict.fromkeys(("label", "seed", *ASKED))}
+        every = {**OPTIONS, **TEXT_OPTIONS}
+        known = {**every, **dict.fromkeys(("label", "seed", *ASKED))}
         if wrong := sorted(set(options) - set(known)):
             raise unknown(wrong[0], Options.__annotations__, "option of sampling")
         mine = self.config.model_family.options
+        if "captions" in self.config.model_family.can:  # which `condition` reads
+            every.pop("prompt")
         for key, value in options.items():
-            if key in OPTIONS and key not in mine and value != OPTIONS[key]:
+            if key in every and key in TEXT_OPTIONS and key in mine and self.kind != "text" and value != TEXT_OPTIONS[key]:
+                raise UserError(f"--{key.replace('_', '-')} is for text, and {self.path} is a run of {self.kind}; leave it out")
+            if key in every and key not in mine and value != every[key]:
                 able = ", ".join(name for name, family in FAMILIES.items() if key in family.options)
                 raise UserError(
                     f"{self.path} is a run of the family {self.config.family.name}, which has no --{key.replace('_', '-')};"
@@ -330,7 +355,7 @@ class Run:
         parts = list(self.batches(n, first, on_progress=on_progress, **options))
         labels = [name for part in parts for name in part.labels or ()] or None
         titles = labels if parts[0].titles is not None else None
-        return Samples(np.concatenate([part.x for part in parts]), labels, titles=titles, series=self.kind == "series")
+        return Samples(together([part.x for part in parts]), labels, titles=titles, **self._form)
 
     def _draw(
         self, n: int, first: int, done: int, of: int, on_progress: Tell | None, options: Options,
@@ -353,7 +378,31 @@ class Run:
         label = options.get("label")
         names = self.names(self.condition(options, n, first), options)
         told = self.in_turn(label) or (self.config.data.condition is not None and not asks(options))  # each is something else
-        return Samples(x0, names, titles=names if told else None, series=self.kind == "series")
+        return Samples(x0, names, titles=names if told else None, **self._form)
+
+    @property
+    def _form(self) -> dict[str, bool]:
+        """What samples do not show by their shape."""
+        return {"series": self.kind == "series", "text": self.kind == "text"}
+
+    def written(self, first: int = 0, **options: Unpack[Options]) -> Iterator[str]:
+        """Write text number `first` of the seed and yield it piece by piece as it is written, the prompt first."""
+        model = self.model
+        if not isinstance(model, LanguageModel):
+            raise UserError(f"{self.path} is a run of {self.kind}; text is written by runs of text")
+        check_first(first)
+        length, done = options.get("length") or model.shape[0], 0
+        yield options.get("prompt") or ""
+        held = list[int]()
+        for frame in self.frames(1, first, **options):
+            token = int(frame.x0[0, -1])
+            held.append(token)
+            piece = model.tokenizer.decode(k for k in held if k >= 0)
+            whole = not piece.endswith("\ufffd") or len(held) > MOST_HELD
+            if whole or frame.i + 1 == frame.of:
+                piece, held = piece[: length - done], []
+                done += len(piece)
+                yield piece
 
     def in_turn(self, label: str | None) -> bool:
         """Tell whether a label asks for each one in turn."""

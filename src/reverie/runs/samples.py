@@ -20,6 +20,7 @@ from PIL import Image
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, check_folder
 from reverie.data.kind import Kind, counted, kind_of, kind_of_samples
+from reverie.data.windows import texts_of
 from reverie.draw.picture import (
     Film,
     contact_sheet,
@@ -36,7 +37,8 @@ from reverie.draw.picture import (
 from reverie.draw.series import lines, series_frames
 from reverie.runs.outputs import Manifest, check_labels, check_place, for_images, labels_of, sample_folder, write_manifest
 
-SUFFIXES = (".npy", ".png", ".gif", ".mp4")
+SUFFIXES = (".npy", ".png", ".gif", ".mp4", ".txt")
+BETWEEN = "\n" + "-" * 60 + "\n"  # texts of one file
 FORMULA = ("=", "+", "-", "@")  # what spreadsheets take for the beginning of one
 
 
@@ -55,6 +57,14 @@ def check_output(out: str | Path, overwrite: bool = False) -> None:
         check_place(path, overwrite)
     elif path.suffix.lower() == ".npy" and not overwrite:
         check_labels(path)
+
+
+def check_kind(out: str | Path, kind: Kind) -> None:
+    """Refuse to write text as anything but text, and anything else as text."""
+    if kind == "text" and (is_folder(out) or Path(out).suffix.lower() != ".txt"):
+        raise UserError(f"cannot write text to {out}; choose a name that ends in .txt, or leave --out out to see it")
+    if kind != "text" and not is_folder(out) and Path(out).suffix.lower() == ".txt":
+        raise UserError(f"cannot write {kind} to {out}; choose a name that ends in {', '.join(SUFFIXES[:-1])}, or a folder")
 
 
 def check_room(out: str | Path, n: int, shape: tuple[int, ...]) -> None:
@@ -99,8 +109,8 @@ def counted_samples(x: np.ndarray) -> str:
 class Samples:
     """Samples in user units, their labels, and the frames on the way where they were kept.
 
-    x: float32, (N, D) points, or (N, H, W) or (N, H, W, C) images in [0, 1], or (N, T, C) series if it is said; titles: what a
-    sheet says under each image.
+    x: float32, (N, D) points, or (N, H, W) or (N, H, W, C) images in [0, 1], or (N, T, C) series if it is said; or, if that is
+    said, texts as codes of characters, (N, L), see `reverie.data.windows`; titles: what a sheet says under each image.
     """
 
     x: np.ndarray
@@ -108,6 +118,7 @@ class Samples:
     film: Film = ()
     titles: Sequence[str] | None = None
     series: bool = False
+    text: bool = False
 
     def __len__(self) -> int:
         return len(self.x)
@@ -118,11 +129,15 @@ class Samples:
     @property
     def kind(self) -> Kind:
         """What one of them is."""
+        if self.text:
+            return "text"
         return "series" if self.series else kind_of_samples(self.x.shape)
 
     def __repr__(self) -> str:
         names = sorted(set(self.labels or ()))
         labels = f", {len(names)} labels" if len(names) > 1 else f", label {names[0]}" if names else ""
+        if self.text:
+            return f"Samples({len(self):,} text{'s' * (len(self) != 1)})"
         return f"Samples({counted(len(self), self.x.shape[1:]) if self.series else counted_samples(self.x)}{labels})"
 
     @overload
@@ -135,8 +150,15 @@ class Samples:
         """Return sample k as an array, or the samples of a slice."""
         if isinstance(key, slice):
             labels, titles = (given[key] if given is not None else None for given in (self.labels, self.titles))
-            return Samples(self.x[key], labels, titles=titles, series=self.series)
+            return Samples(self.x[key], labels, titles=titles, series=self.series, text=self.text)
         return np.asarray(self.x[key])
+
+    @property
+    def texts(self) -> list[str]:
+        """The samples as strings; where one text ended and another began there is a line's end."""
+        if not self.text:
+            raise UserError(f"these samples are {self.kind} and no texts; their numbers are in .x")
+        return ["\n".join(texts_of(row)) for row in self.x]
 
     @property
     def images(self) -> list[Image.Image]:
@@ -152,6 +174,8 @@ class Samples:
         return self._repr_png_()
 
     def _repr_png_(self) -> bytes:
+        if self.text:
+            raise UserError("texts are no picture; they are in .texts, and .save writes them as X.txt")
         if self.kind == "series":
             return png_bytes(lines(self.x))
         if self.kind != "images":
@@ -166,7 +190,11 @@ class Samples:
         check_output(path, overwrite)
         kind = "" if is_folder(path) else Path(path).suffix.lower()
         path = Path(path)
+        check_kind(path, self.kind)
         match kind:
+            case ".txt":
+                with atomic(path) as aside:
+                    aside.write_bytes((BETWEEN.join(self.texts) + "\n").encode("utf-8", "backslashreplace"))
             case ".npy":
                 return write([self], len(self), path, overwrite)
             case ".png":

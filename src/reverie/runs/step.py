@@ -13,7 +13,7 @@ from reverie.runs.finding import Finding, FindingRow
 
 MOST_I = 10**12  # of a run, however often it was extended
 Number = Annotated[float, Field(ge=-1e39, le=1e39)]  # what a float32 can be, and a float64 still be calculated with
-Unit = Literal["bits/dim", "nats"]
+Unit = Literal["bits/dim", "bits/character", "nats"]
 Levels = Annotated[list[Number], Field(min_length=T_RANGES, max_length=T_RANGES)]
 
 

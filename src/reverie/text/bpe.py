@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -15,7 +16,7 @@ def pairs_of(words: Mapping[tuple[str, ...], int]) -> Counter[Pair]:
     """Count neighbours in words, each as often as the word occurs."""
     found: Counter[Pair] = Counter()
     for word, times in words.items():
-        for pair in zip(word, word[1:], strict=False):
+        for pair in itertools.pairwise(word):
             found[pair] += times
     return found
 

@@ -6,6 +6,7 @@ would be most of a small vocabulary, by two tokens of half a byte each.
 
 from __future__ import annotations
 
+import itertools
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -178,9 +179,7 @@ class PairTokenizer(CharacterTokenizer):
         ends = np.flatnonzero(np.diff(known)) + 1
         bounds = [0, *ends.tolist(), len(text)]
         return _joined(
-            _split(self.splitter, text[a:b]) if known[a] else _halves(text[a:b])
-            for a, b in zip(bounds, bounds[1:], strict=False)
-            if b > a
+            _split(self.splitter, text[a:b]) if known[a] else _halves(text[a:b]) for a, b in itertools.pairwise(bounds) if b > a
         )
 
 
@@ -203,7 +202,7 @@ class BytePairTokenizer(Tokenizer):
         bounds = [0, *(np.flatnonzero(np.diff(odd)) + 1).tolist(), len(text)]
         return _joined(
             self.of_byte[np.frombuffer(utf8(text[a:b]), np.uint8)] if odd[a] else _split(self.splitter, text[a:b])
-            for a, b in zip(bounds, bounds[1:], strict=False)
+            for a, b in itertools.pairwise(bounds)
             if b > a
         )
 

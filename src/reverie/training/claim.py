@@ -26,7 +26,7 @@ FILES = (
     f"{previews.FOLDER}/{previews.LABELS}", f"{checkpoints.FOLDER}/{checkpoints.BEST}",
 )  # fmt: skip
 NUMBERED = re.compile(
-    rf"{previews.FOLDER}/step-[0-9]+\.png|{checkpoints.FOLDER}/[0-9]+\.safetensors|{tensorboard.FOLDER}/events\.out\.tfevents\..+"
+    rf"{previews.FOLDER}/step-[0-9]+\.(?:png|txt)|{checkpoints.FOLDER}/[0-9]+\.safetensors|{tensorboard.FOLDER}/events\.out\.tfevents\..+"
 )
 CODEC_FOLDER = "codec"  # the run of the autoencoder in whose latent space a run draws
 FOLDERS = (previews.FOLDER, checkpoints.FOLDER, tensorboard.FOLDER)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reverie.base.noise import mix_seed
-from reverie.data import Dataset
+from reverie.data import Dataset, LazyImages
 
 Batch = tuple[Tensor, Tensor | None]
 
@@ -62,4 +62,4 @@ def ahead(source: Iterator[Batch], depth: int = 4) -> Iterator[Batch]:
 def reader(data: Dataset, batch: int, seed: int, first: int = 0) -> Iterator[Batch]:
     """Yield batches from number `first` on, read ahead where images must be decoded."""
     source = batches(data, batch, seed, first)
-    return source if isinstance(data.x, Tensor) or data.x.store is not None else ahead(source)
+    return ahead(source) if isinstance(data.x, LazyImages) and data.x.store is None else source

@@ -78,9 +78,10 @@ def adamw(net: nn.Module, rate: float, decay: float) -> list[Optimizer]:
 
 
 def muon(net: nn.Module, rate: float, decay: float) -> list[Optimizer]:
-    """Return Muon for the weights of dense layers and convolutions, and AdamW for biases, norms and tables."""
-    layers = [m for m in net.modules() if isinstance(m, nn.Linear | nn.Conv2d | nn.ConvTranspose2d)]
-    matrices = [p for m in layers for name, p in m.named_parameters(recurse=False) if name == "weight" and p.requires_grad]
+    """Return Muon for the weights of dense layers, convolutions and recurrent cells, and AdamW for biases, norms and tables."""
+    layers = [m for m in net.modules() if isinstance(m, nn.Linear | nn.Conv2d | nn.ConvTranspose2d | nn.RNNBase)]
+    named = [(name, p) for m in layers for name, p in m.named_parameters(recurse=False)]
+    matrices = [p for name, p in named if name.startswith("weight") and p.requires_grad]
     mine = {id(p) for p in matrices}
     return [_adamw([p for p in net.parameters() if p.requires_grad and id(p) not in mine], rate, decay), Muon(matrices, rate)]
 

@@ -16,8 +16,9 @@ class ReadingOptions(TypedDict, total=False):
     points: how many to generate, for data that are; size: "32" or "64x48" (height x width); fit: "crop", "pad", "stretch" or
     "auto"; channels: 1 grey, 3 colour, 4 with transparency; labels: "auto", "none", where they come from, or a column of a
     table; data_dir: where the files of named data sets are; strict: refuse broken files instead of skipping them;
-    on_progress: told (what, done, of); window: take rows of numbers as a series in time, in windows of so many;
-    condition_number, condition_image: columns of metadata that the model is told of each image.
+    on_progress: told (what, done, of); window: take rows of numbers as a series in time, in windows of so many, or
+    so many characters of text at a time; text: the column of a table, or field, that holds text; condition_number,
+    condition_image: columns of metadata that the model is told of each image.
     """
 
     points: int
@@ -29,6 +30,7 @@ class ReadingOptions(TypedDict, total=False):
     strict: bool
     on_progress: Tell | None
     window: int | None
+    text: str | None
     condition_number: str | None
     condition_image: str | None
 
@@ -42,7 +44,8 @@ class TrainingOptions(ReadingOptions, total=False):
     replace a run that is in the folder; family: a name with its own options, like "mixture:components=8"; purpose, schedule,
     network, target, augment, loss, weight, variance, times, label_dropout, sigma_data, codec: options of the family diffusion,
     by name, like "linear:steps=40"; latent_space: draw codes of an autoencoder that is trained first, or is that of the run
-    given as codec; beta, free_bits, kl_warmup: of vae and hvae; the others are fields of `reverie.runs.config.TrainingConfig`.
+    given as codec; beta, free_bits, kl_warmup: of vae and hvae; tokenizer: of language
+    models, like "bpe:size=1000"; the others are fields of `reverie.runs.config.TrainingConfig`.
     """
 
     family: str | Spec
@@ -86,3 +89,4 @@ class TrainingOptions(ReadingOptions, total=False):
     beta: float
     free_bits: float
     kl_warmup: float
+    tokenizer: str | Spec

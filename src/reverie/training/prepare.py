@@ -39,8 +39,8 @@ from reverie.training.trainer import Training
 from reverie.training.wishes import Wishes
 
 READING = (
-    "points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress", "window", "condition_number",
-    "condition_image",
+    "points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress", "window", "text",
+    "condition_number", "condition_image",
 )  # fmt: skip
 FAMILY_OPTIONS = {key for family in FAMILIES.values() for key in family.wishes}
 NO_OPTIONS = ("data", "out", "path", "options", "given", "dataset")  # parameters that are not options of a training
@@ -170,7 +170,7 @@ def prepare(
         name=dataset.name, source=storable(source_of(data)),
         count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,
         label_counts=tuple(dataset.label_counts()), fingerprint=dataset.fingerprint(),
-        reading=kept_reading(reading, dataset),
+        reading=kept_reading(reading, dataset), kind=dataset.kind,
         condition=dataset.conditions.form if dataset.conditions is not None else None,
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from reverie.data.dataset import HELD_OUT
 from reverie.data.kind import KINDS
+from reverie.data.windows import OVERLAP
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.runs import folder
 from reverie.runs.config import Config
@@ -92,7 +93,8 @@ def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
         return "no check on held-out data was made"
     first, last, training = rows[0], rows[-1], config.training
     kind = "x".join(map(str, config.data.shape[1:])) + " images" if config.data.kind == "images" else config.data.kind
-    seen = last["i"] * training.batch * training.accumulate / max(1.0, (1 - HELD_OUT) * config.data.count)
+    kind, overlap = ("windows of text", OVERLAP) if config.data.kind == "text" else (kind, 1)
+    seen = overlap * last["i"] * training.batch * training.accumulate / max(1.0, (1 - HELD_OUT) * config.data.count)
     times = f"each seen {seen:,.0f} times" if seen >= 1.5 else f"{min(1.0, seen):.0%} of them seen once"
     unit = last.get("unit")
     line = f"{_time(last['seconds'])} on {config.data.count:,} {kind} {purpose_of(config)}, {times}: "

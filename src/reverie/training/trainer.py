@@ -34,6 +34,7 @@ from reverie.training.loop import fit
 from reverie.training.previews import Previews
 from reverie.training.summary import meaning_of, purpose_of
 from reverie.training.tensorboard import recorder
+from reverie.training.text_previews import TextPreviews
 from reverie.training.watch import Doctor
 
 SMALL_NETWORK = 100_000  # parameters below which one thread is as quick as several
@@ -78,6 +79,8 @@ class Training:
 
     def sample_command(self) -> str:
         """Return the command that samples from the run."""
+        if self.train.kind == "text":
+            return f"reverie sample {shlex.quote(str(self.run.path))} -n 1 --length 500"
         count = 64 if self.train.kind == "images" else 2000
         return f"reverie sample {shlex.quote(str(self.run.path))} -n {count} --out {shlex.quote(self.run.path.name + '.png')}"
 
@@ -169,7 +172,9 @@ class Training:
 
     def _work(self, stop: Callable[[], bool], mind_threads: Callable[[], None]) -> Iterator[Step]:
         run, learner, settings = self.run, self.learner, self.run.config.training
-        previews = Previews(run, replace(run, model=learner.model), self.train, self.held_out)
+        raw = replace(run, model=learner.model)
+        text = self.train.kind == "text"
+        previews = TextPreviews(run) if text else Previews(run, raw, self.train, self.held_out)
         doctor = Doctor(self, previews)
         keep_early = keeps_early(run.model)
         best = min((row["held_out"] for row in doctor.rows if "held_out" in row), default=float("inf"))

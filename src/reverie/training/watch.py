@@ -21,6 +21,7 @@ from reverie.training.loop import FREE
 from reverie.training.patient import NetworkFacts, Patient
 from reverie.training.previews import Previews
 from reverie.training.remedy import sizes
+from reverie.training.text_previews import TextPreviews
 
 if TYPE_CHECKING:
     from reverie.training.trainer import Training
@@ -44,14 +45,14 @@ def network_facts(run: Run, data: Tensor) -> NetworkFacts:
 class Doctor:
     """Keeps the history of a training, takes previews within their share of the time, and has the checks look at it all."""
 
-    def __init__(self, training: Training, previews: Previews) -> None:
+    def __init__(self, training: Training, previews: Previews | TextPreviews) -> None:
         self.training, self.previews = training, previews
         self.rows: list[dict[str, Any]] = list(training.run.metrics())
         self.active: dict[str, Finding] = {f.check: f for f in folder.read_findings(training.run.path)}
         fresh = training.run.config.start is None  # else the first weights were those of another run
         untrained = build_model(training.run.config)
         self.first = {name: p.detach().clone() for name, p in untrained.named_parameters() if p.requires_grad} if fresh else {}
-        self.data = training.train.some(DATA_LOOKED_AT)
+        self.data = training.train.some(DATA_LOOKED_AT).float()
         self.facts = network_facts(training.run, self.data)
         self.look: Look | None = None
         self.looked_at = 0
@@ -77,7 +78,8 @@ class Doctor:
         began = time.monotonic()
         if self.previewing <= max(FREE, PREVIEW_SHARE * step.seconds) or step.fraction == 1:
             self.look, score = self.previews.take(step.i)
-            step = replace(step, preview_score=score, look=self.look.beside(self.previews.truth))
+            if self.look is not None and self.previews.truth is not None:
+                step = replace(step, preview_score=score, look=self.look.beside(self.previews.truth))
             self.previewing += (time.monotonic() - began) * (step.i > 1)  # as with checks, the first is not held against others
             self.looked_at = step.i
         if step.fraction == 1 and self.facts.linear is not None:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
+from reverie.base.errors import UserError
 from reverie.base.spec import Spec
+from reverie.data import Dataset
 from reverie.data.kind import Kind
-from reverie.families.autoregressive.model import Autoregressive
 from reverie.families.autoregressive.settings import (
     AutoregressiveSettings,
     FVSBNSettings,
@@ -18,8 +19,11 @@ from reverie.families.autoregressive.settings import (
     SequenceSettings,
     TransformerSettings,
     build_autoregressive,
+    build_language,
 )
-from reverie.families.model import Likelihood, PlanRequest
+from reverie.families.language.choice import OPTIONS
+from reverie.families.language.settings import learned, same_tokenizer, told
+from reverie.families.model import Likelihood, Model, PlanRequest
 from reverie.families.planned import PlannedFamily, decoder_for, few_data, rate_for_few
 
 FARTHEST = 1.5  # learning rate times steps, at most, where data are few
@@ -40,7 +44,7 @@ class AutoregressiveFamily(PlannedFamily[Settings]):
         """Return units, and the distribution of each number for them."""
         return {"codec": codec, "decoder": decoder_for(codec)}
 
-    def build(self, settings: Settings, shape: tuple[int, ...], labels: int, seed: int) -> Autoregressive:
+    def build(self, settings: Settings, shape: tuple[int, ...], labels: int, seed: int) -> Model:
         """Make the model."""
         return build_autoregressive(settings, shape, labels, seed)
 
@@ -82,16 +86,48 @@ class NADEFamily(AutoregressiveFamily[NADESettings]):
 
 
 class SequenceFamily(AutoregressiveFamily[Sequential]):
-    """A family whose models are sequence networks."""
+    """A family whose models are sequence networks: of numbers, or of the tokens of a text.
 
-    kinds: ClassVar[tuple[Kind, ...]] = ("series", "images")
+    of_text, text_training: settings and fields of the table [training] for texts, by measurement (docs/benchmarks.md).
+    """
+
+    kinds: ClassVar[tuple[Kind, ...]] = ("series", "images", "text")
+    options: ClassVar[Mapping[str, Any]] = OPTIONS
+    learned: ClassVar[frozenset[str]] = frozenset({"tokenizer"})
+    of_text: ClassVar[Mapping[str, Any]]
+    text_training: ClassVar[Mapping[str, Any]]
 
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
-        """Hide some numbers where data are few, which would else be learned by heart."""
+        """Hide some numbers where data are few, which would else be learned by heart; of text, learn the tokens."""
+        asked = request.wished.get("tokenizer")
+        if request.train.kind == "text":
+            return {**self.of_text, **learned(request, asked)[1]}
+        if asked is not None:
+            raise UserError(f"{request.train.name} holds {request.train.kind}, and --tokenizer is for text; leave it out")
         return {**super().chosen(request, codec), "dropout": 0.15 if few_data(request) else 0.0}
+
+    def training(self, request: PlanRequest, settings: Sequential) -> Mapping[str, Any]:
+        """Return fields of the table [training] for data, where nothing else is asked for."""
+        return self.text_training if settings.of_text else self.usual
+
+    def batch(self, form: Dataset) -> int:
+        """Return how many data a step takes when nothing is said."""
+        return int((self.text_training if form.kind == "text" else self.usual)["batch"])
+
+    def build(self, settings: Sequential, shape: tuple[int, ...], labels: int, seed: int) -> Model:
+        """Make the model."""
+        return build_language(settings, shape, seed) if settings.of_text else super().build(settings, shape, labels, seed)
+
+    def agrees(self, settings: Sequential, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
+        """Tell whether an option, as it was given, is what settings have already."""
+        if key == "tokenizer":
+            return settings.tokenizer is not None and same_tokenizer(settings.tokenizer, value)
+        return super().agrees(settings, key, value, shape, labels)
 
     def reason(self, settings: Sequential) -> str:
         """Say in one line what was chosen."""
+        if settings.tokenizer is not None:
+            return f"{self.name}: {settings.layers} layers of width {settings.dim}, {told(settings.tokenizer.build())}"
         return f"{self.name}: {settings.layers} layers of width {settings.dim}, {settings.decoder} numbers"
 
 
@@ -99,26 +135,36 @@ class RNNFamily(SequenceFamily[RNNSettings]):
     """Recurrent networks."""
 
     name = "rnn"
-    summary = "A recurrent network over pixels, a number at a time; its gradients vanish over time, see `gallery gradients`."
+    summary = "A recurrent network over pixels or text, one at a time; its gradients vanish over time, see `gallery gradients`."
     settings = RNNSettings
+    of_text: ClassVar[Mapping[str, Any]] = {"dim": 256}
+    text_training: ClassVar[Mapping[str, Any]] = {"batch": 16, "learning_rate": 3e-3, "optimizer": "muon"}
 
 
 class LSTMFamily(SequenceFamily[LSTMSettings]):
     """Recurrent networks with gates."""
 
     name = "lstm"
-    summary = "A long short-term memory over pixels (Hochreiter and Schmidhuber 1997): gates let gradients last."
+    summary = "A long short-term memory over pixels or text (Hochreiter and Schmidhuber 1997): gates let gradients last."
     settings = LSTMSettings
+    of_text: ClassVar[Mapping[str, Any]] = {"dim": 256}
+    text_training: ClassVar[Mapping[str, Any]] = {"batch": 16, "learning_rate": 1e-2, "optimizer": "muon"}
 
 
 class TransformerFamily(SequenceFamily[TransformerSettings]):
     """Decoder-only transformers."""
 
     name = "transformer"
-    summary = "A decoder-only transformer over pixels (arXiv:1706.03762), with cached keys when it draws; exact likelihood."
+    summary = (
+        "A decoder-only transformer over pixels or text (arXiv:1706.03762), with cached keys when it draws; exact likelihood."
+    )
     settings = TransformerSettings
+    of_text: ClassVar[Mapping[str, Any]] = {"dim": 128, "layers": 4, "positions": "rotary"}
+    text_training: ClassVar[Mapping[str, Any]] = {"batch": 8, "learning_rate": 1e-2, "optimizer": "muon"}
 
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return units and a network that fits the length of the sequences."""
+        if request.train.kind == "text":
+            return {**super().chosen(request, codec), "context": request.train.shape[0]}
         small = math.prod(request.train.shape) <= 256
         return {**super().chosen(request, codec), **({"dim": 64, "layers": 3} if small else {"dim": 128, "layers": 4})}

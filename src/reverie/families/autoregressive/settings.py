@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from reverie.base.spec import Spec, build, spec_of
 from reverie.data.codec import CODECS
 from reverie.families.autoregressive.dense import FVSBN, NADE
 from reverie.families.autoregressive.model import Autoregressive
 from reverie.families.autoregressive.sequence import SequenceModel
+from reverie.families.language.neural import NeuralLanguageModel
 from reverie.families.model import FamilySettings
 from reverie.families.vae.observation import OBSERVATIONS
 from reverie.nets.sequence import LSTM, RNN, Decoder, SequenceNet
+from reverie.text.tokenizer import TokenizerTable
 
 Size = Annotated[int, Field(ge=1, le=8192)]
 Layers = Annotated[int, Field(ge=1, le=64)]
@@ -23,8 +25,19 @@ Layers = Annotated[int, Field(ge=1, le=64)]
 class AutoregressiveSettings(FamilySettings):
     """codec: the units of the data; decoder: the distribution of each number, see `reverie.families.vae.observation`."""
 
-    codec: Annotated[Spec, spec_of(CODECS, "codec")]
-    decoder: Literal["bernoulli", "categorical", "logistic", "gaussian"]
+    codec: Annotated[Spec, spec_of(CODECS, "codec")] | None = None
+    decoder: Literal["bernoulli", "categorical", "logistic", "gaussian"] | None = None
+
+    @property
+    def of_text(self) -> bool:
+        """Whether the data are texts."""
+        return False
+
+    @model_validator(mode="after")
+    def _units(self) -> AutoregressiveSettings:
+        if (self.codec is None) != self.of_text or (self.decoder is None) != self.of_text:
+            raise ValueError("numbers have a codec and a decoder, text has a tokenizer and neither of them")
+        return self
 
 
 class FVSBNSettings(AutoregressiveSettings):
@@ -44,11 +57,23 @@ class NADESettings(AutoregressiveSettings):
 
 
 class SequenceSettings(AutoregressiveSettings):
-    """A sequence network of so many layers of a width; dropout: share of numbers that are hidden in training."""
+    """A sequence network of so many layers of a width; dropout: share of numbers that are hidden in training.
+
+    Of text: tokenizer, begins: see `reverie.families.language.settings`; tied: whether tokens are read and written by the same
+    vectors.
+    """
 
     dim: Size = 128
     layers: Layers = 1
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    tokenizer: TokenizerTable | None = None
+    begins: bool = False
+    tied: bool = False
+
+    @property
+    def of_text(self) -> bool:
+        """Whether the data are texts."""
+        return self.tokenizer is not None
 
 
 class RecurrentSettings(SequenceSettings):
@@ -70,13 +95,14 @@ class LSTMSettings(RecurrentSettings):
 
 
 class TransformerSettings(SequenceSettings):
-    """See `reverie.nets.sequence.Decoder`."""
+    """See `reverie.nets.sequence.Decoder`; context: tokens of a text that it sees at a time."""
 
     name: Literal["transformer"] = "transformer"
     layers: Layers = 4
     heads: Annotated[int, Field(ge=1, le=64)] = 4
     positions: Literal["learned", "rotary", "sinusoidal", "none"] = "learned"
     norm: Literal["pre", "post"] = "pre"
+    context: Annotated[int, Field(ge=2, le=2**20)] = 1024
 
 
 def sequence_net(settings: SequenceSettings, length: int) -> SequenceNet:
@@ -89,6 +115,7 @@ def sequence_net(settings: SequenceSettings, length: int) -> SequenceNet:
 
 def build_autoregressive(settings: AutoregressiveSettings, shape: tuple[int, ...], labels: int, seed: int) -> Autoregressive:
     """Make the model that settings describe, with weights drawn from the seed."""
+    assert settings.codec is not None and settings.decoder is not None
     codec = build(CODECS, settings.codec, "codec")
     observation = OBSERVATIONS[settings.decoder](codec.levels)
     options: dict[str, Any] = {"observation": observation, "codec": codec, "shape": shape, "labels": labels}
@@ -100,3 +127,13 @@ def build_autoregressive(settings: AutoregressiveSettings, shape: tuple[int, ...
             truncate = settings.truncate if isinstance(settings, RecurrentSettings) else 0
             return SequenceModel(sequence_net(settings, torch.Size(shape).numel()), truncate, **options)
         return FVSBN(**options)
+
+
+def build_language(settings: SequenceSettings, shape: tuple[int, ...], seed: int) -> NeuralLanguageModel:
+    """Make the language model that settings describe, with weights drawn from the seed."""
+    assert settings.tokenizer is not None
+    limit = settings.context if isinstance(settings, TransformerSettings) else None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = sequence_net(settings, limit or 1)
+        return NeuralLanguageModel(net, settings.tied, settings.tokenizer.build(), shape, limit, settings.begins)

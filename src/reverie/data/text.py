@@ -1,0 +1,209 @@
+"""Reading texts: .txt, folders of them, .jsonl and .csv with a field of text, and files of fortunes."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from reverie.base.errors import UserError
+from reverie.base.files import reason
+from reverie.base.parse import read_json
+from reverie.base.visible import visible
+from reverie.data.dataset import Dataset
+from reverie.data.form import Options
+from reverie.data.sources import Listing, walk
+from reverie.data.windows import choose_window, joined, windows_of
+
+MOST_BYTES = 2**28  # of all files of texts together
+MOST_TEXTS = 10**7
+TEXT_FIELDS = ("text", "caption", "sentence", "content")  # fields and columns that hold text, the first that is there
+FORTUNE = re.compile(r"^%\r?\n", re.MULTILINE)  # between the texts of a file of fortunes
+SHOWN, COMMON = 12, 24  # characters and words that a report lists
+PEEKED = 2**20  # characters that words are counted in
+LONGEST_FIELD = 2**24  # characters of a cell of a table
+CODINGS = {
+    codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
+
+
+def decoded(data: bytes, source: object) -> str:
+    """Return bytes as text: UTF-8, or as the mark at their beginning says; refuse what is none."""
+    coding = next((name for mark, name in CODINGS.items() if data.startswith(mark)), "utf-8")
+    try:
+        text = data.decode(coding)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{source} is no {coding.upper().removesuffix('-SIG')} text (byte {error.start:,} is"
+                        f" 0x{data[error.start]:02x}); save it as UTF-8, perhaps with: iconv -f latin1") from None  # fmt: skip
+    if (place := text.find("\0")) >= 0:
+        raise UserError(f"{source} is no text: character {place:,} is a zero byte, as in binary files; give a text file")
+    return text
+
+
+def _bytes(path: Path, left: int = MOST_BYTES) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(left + 1)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {reason(error)}") from None
+    if len(data) > left:
+        raise UserError(f"{path} would make more than {MOST_BYTES >> 20} MiB of text; give a part of it")
+    return data
+
+
+def read_text(path: Path, name: str, options: Options) -> Dataset:
+    """Return a file of text; the texts of a file of fortunes stand between lines of one percent sign."""
+    text = decoded(_bytes(path), path)
+    fortunes = FORTUNE.split(text) if not path.suffix else [text]
+    return text_dataset(name, fortunes, options, str(path))
+
+
+def looks_like_text(path: Path) -> bool:
+    """Tell whether a file without a suffix begins as a text does."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(4096)
+        start.decode("utf-8") if len(start) < 4096 else start[:-4].decode("utf-8", "strict")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(start) and b"\0" not in start and not path.suffix
+
+
+def text_entries(folder: Path) -> list[Path]:
+    """Return the .txt files of a folder and all below it, by name."""
+    found = (entry for entry in walk(folder, Listing()) if entry.name.lower().endswith(".txt"))
+    return [entry.place for entry in sorted(found, key=lambda entry: entry.name) if isinstance(entry.place, Path)]
+
+
+def read_folder(paths: Sequence[Path], folder: Path, name: str, options: Options) -> Dataset:
+    """Return the .txt files of a folder, each a text; those that are no text are left out and told."""
+    texts, broken, left = list[str](), list[tuple[str, str]](), MOST_BYTES
+    for done, path in enumerate(paths):
+        try:
+            data = _bytes(path, left)
+            texts.append(decoded(data, path.name))
+        except UserError as error:
+            if options.strict or left < MOST_BYTES // 2:
+                raise
+            broken.append((path.name, str(error)))
+            continue
+        left -= len(data)
+        options.tell("reading", done + 1, len(paths))
+    return text_dataset(name, texts, options, str(folder), broken)
+
+
+def read_jsonl(path: Path, name: str, options: Options) -> Dataset:
+    """Return the texts of a .jsonl file: a JSON value in each line, with a field of text or a text itself."""
+    texts, broken = list[str](), list[tuple[str, str]]()
+    for number, line in enumerate(decoded(_bytes(path), path).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            value = read_json(line)
+            texts.append(_text_in(value, options.text))
+        except ValueError as error:
+            if options.strict:
+                raise UserError(f"line {number:,} of {path}: {error}") from None
+            broken.append((f"line {number:,}", str(error)))
+    if not texts:
+        why = f"first {broken[0][0]}: {broken[0][1]}" if broken else "it is empty"
+        raise UserError(f'{path} has no line with a text: {why}; each line should be like {{"text": "..."}}')
+    return text_dataset(name, texts, options, str(path), broken)
+
+
+def _text_in(value: Any, wished: str | None) -> str:
+    fields = (wished,) if wished is not None else TEXT_FIELDS
+    found = value if isinstance(value, str) and wished is None else None
+    if isinstance(value, dict):
+        found = next((value[key] for key in fields if isinstance(value.get(key), str)), None)
+    if found is None:
+        raise ValueError(f"no text in a field {' or '.join(repr(key) for key in fields)}")
+    return str(found)
+
+
+def text_column(path: Path, wished: str | None) -> str | None:
+    """Return the column of a .csv file that holds text: the one that is asked for, or one whose name says so; else None."""
+    if wished is not None:
+        return wished
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            header = next(csv.reader([file.readline(2**16)]), [])
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return None  # what is wrong is told by the reader of tables
+    return next((key for key in TEXT_FIELDS[:2] if key in header), None)
+
+
+def read_column(path: Path, name: str, options: Options, column: str) -> Dataset:
+    """Return a column of a .csv file, each cell a text."""
+    lines = decoded(_bytes(path), path).splitlines(keepends=True)
+    try:
+        csv.field_size_limit(LONGEST_FIELD)
+        rows = csv.DictReader(lines, strict=True)
+        if column not in (rows.fieldnames or ()):
+            raise UserError(
+                f"{path} has no column {column!r}; it has: {', '.join(map(visible, rows.fieldnames or ())) or 'none'}"
+            )
+        texts = [row[column] for row in rows if row[column]]
+    except csv.Error as error:
+        raise UserError(f"{path} cannot be read as a table: {error}; save it as UTF-8 text") from None
+    return text_dataset(name, texts, options, str(path))
+
+
+def text_dataset(
+    name: str, texts: Sequence[str], options: Options, source: str, broken: Sequence[tuple[str, str]] = ()
+) -> Dataset:
+    """Return texts as windows of their characters."""
+    texts = [text for text in texts if text]
+    if len(texts) > MOST_TEXTS:
+        raise UserError(f"{source} has {len(texts):,} texts; at most {MOST_TEXTS:,} are read")
+    window = choose_window(sum(map(len, texts)), options.window, source)
+    codes = joined(texts)
+    report = described(texts, source)
+    notes = [
+        f"{report['characters']:,} characters of {report['alphabet']:,} kinds in {len(texts):,} text{'s' * (len(texts) != 1)},"
+        f" seen in windows of {window}"
+    ]
+    if report["duplicates"]:
+        unit = "texts" if len(texts) > 1 else "paragraphs"
+        notes.append(f"exact copies of other {unit}, which a model learns by heart: {report['duplicates']:,}")
+    if broken:
+        notes.append(f"{len(broken):,} left out, first {visible(broken[0][0])}: {visible(broken[0][1])}")
+    report |= {"window": window, "broken": [list(pair) for pair in broken[:SHOWN]]}
+    return Dataset(name, windows_of(codes, window), notes=tuple(notes), report=report)
+
+
+def described(texts: Sequence[str], source: str) -> dict[str, Any]:
+    """Return what a scan of texts finds: their size, alphabet, most common characters and words, and copies."""
+    characters: Counter[str] = Counter()
+    for text in texts:
+        characters.update(text)
+    words = Counter(_words(texts))
+    pieces = texts if len(texts) > 1 else [part for part in re.split(r"\n\s*\n", texts[0] if texts else "") if len(part) > 40]
+    return {
+        "source": source, "kind": "text", "texts": len(texts), "characters": characters.total(),
+        "bytes": sum(count * len(sign.encode("utf-8", "surrogatepass")) for sign, count in characters.items()),
+        "alphabet": len(characters), "common_characters": {visible(c): n for c, n in characters.most_common(SHOWN)},
+        "common_words": {visible(w): n for w, n in words.most_common(COMMON)},
+        "duplicates": len(pieces) - len(set(pieces)),
+    }  # fmt: skip
+
+
+def _words(texts: Iterable[str]) -> Iterable[str]:
+    left = PEEKED
+    for text in texts:
+        yield from re.findall(r"\w+", text[:left])
+        left -= len(text)
+        if left <= 0:
+            return
+
+
+def prose(points: int, seed: int, options: Options) -> Dataset:
+    """Python's own documentation of its language, about 700 kB of English, which every Python carries."""
+    from pydoc_data.topics import topics
+
+    return text_dataset("prose", [topics[key] for key in sorted(topics)], options, "prose")

@@ -1,0 +1,134 @@
+"""Evaluating a language model: what held-out text costs, what samples copy, and how much of them is new."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from reverie.base.errors import UserError
+from reverie.base.progress import Tell, silent
+from reverie.data import Dataset
+from reverie.data.windows import TextWindows, codes_of
+from reverie.diffusion.likelihood.normal import mean_and_error
+from reverie.evaluation.likelihood import NAME, TITLE
+from reverie.evaluation.score import said, score
+from reverie.evaluation.section import Section
+from reverie.families.language.model import UNIT, LanguageModel
+from reverie.runs.run import Options, Run
+from reverie.text.passages import LONGEST, Passages
+
+SAMPLES, QUICK = 64, 16  # texts that are drawn and measured
+MEASURED, MEASURED_QUICK = 10**7, 50_000  # characters of held-out text, at most, whose cost is measured
+SEARCHED = 4 * 2**20  # characters of the training text, at most, that passages are looked for in
+GRAMS = (4, 8, 16, 32)
+SHOWN = 4
+
+
+def language_model(run: Run) -> LanguageModel:
+    """Return the model of a run of text."""
+    if not isinstance(run.model, LanguageModel):
+        raise UserError(f"{run.path} is a run of {run.kind}, not of text")
+    return run.model
+
+
+def cost_section(run: Run, held: Dataset, quick: bool) -> Section:
+    """Measure what the held-out text costs, once from its beginning to its end."""
+    assert isinstance(held.x, TextWindows)
+    texts, left = list[str](), MEASURED_QUICK if quick else MEASURED
+    for text in held.x.texts():
+        if left > 0:
+            texts.append(text[:left])
+            left -= len(text)
+    begun, worked = time.perf_counter(), time.process_time()
+    found = language_model(run).cost(texts)
+    figure = score(found.bits, found.error, unit=UNIT, n=found.characters, bits_per_byte=found.bits_per_byte,
+                   nats_per_token=found.nats / found.tokens, tokens=found.tokens, seconds=time.perf_counter() - begun,
+                   processor_seconds=time.process_time() - worked)  # fmt: skip
+    verdict = f"Held-out text costs {said(figure, '.3f')} {UNIT}, {found.bits_per_byte:.3f} bits for each byte."
+    words = (
+        f"It is exact: {found.characters:,} characters in {found.tokens:,} tokens, {figure['nats_per_token']:.4f} nats each,"
+        " every one given those before it. The error is the standard error over pieces of 512 characters.",
+    )
+    return Section(NAME, TITLE, (verdict,), words, {"exact": figure})
+
+
+def passages_section(samples: list[str], train: Dataset, held: Dataset) -> Section:
+    """Measure the longest passage that each sample shares with the training text, beside held-out text of the same length."""
+    assert isinstance(train.x, TextWindows) and isinstance(held.x, TextWindows)
+    long = train.x.codes[:SEARCHED]
+    codes = [codes_of(text) for text in samples]
+    size = max(map(len, codes))
+    starts = np.linspace(0, max(0, len(held.x.codes) - size), len(codes)).astype(int)
+    real = [held.x.codes[s : s + len(c)] for s, c in zip(starts, codes, strict=True)]
+    search = Passages(long, [*codes, *real])
+    lengths = search.longest().astype(float)
+    mine, theirs = lengths[: len(codes)], lengths[len(codes) :]
+    figures: dict[str, Any] = {
+        "longest": score(*_mean(mine), *_mean(theirs), n=len(codes), most=float(mine.max()), characters=size)
+    }
+    for n in GRAMS:
+        share = search.novel(n)
+        known = [part[np.isfinite(part)] for part in (share[: len(codes)], share[len(codes) :])]
+        if all(len(part) for part in known):
+            figures[f"novel_{n}"] = score(*_mean(known[0]), *_mean(known[1]), n=len(known[0]))
+    verdict = (
+        f"The longest passage that a sample shares with the training text has {said(figures['longest'], '.1f')} characters,"
+        f" that of held-out text {said(figures['longest'], '.1f', 'floor')}; the longest of all has {mine.max():.0f}."
+    )
+    cut = (
+        f" Only the first {len(long):,} characters of the training text were searched." if len(train.x.codes) > SEARCHED else ""
+    )
+    words = (
+        f"Samples of up to {size} characters; passages are told apart up to {LONGEST} characters.{cut} Below: the share of"
+        " n-grams of characters that the training text does not have.",
+    )
+    return Section("passages", "What is copied and what is new", (verdict,), words, figures)
+
+
+def _repeated(texts: list[str]) -> dict[str, Any]:
+    """Return the share of texts that are the same as another one."""
+    counts = Counter(texts)
+    share = sum(count for count in counts.values() if count > 1) / len(texts)
+    return score(share, math.sqrt(share * (1 - share) / len(texts)), 0.0, n=len(texts))
+
+
+def _mean(x: np.ndarray) -> tuple[float, float | None]:
+    import torch
+
+    return mean_and_error(torch.from_numpy(x).double())
+
+
+def text_sections(
+    run: Run, whole: tuple[Dataset, Dataset] | None, why: str, n: int, quick: bool, tell: Tell = silent, **options: Any
+) -> tuple[list[Section], float, float]:
+    """Return everything that is measured of a run of text, and the seconds of wall and processor that a sample took."""
+    chosen = Options(**options)
+    begun, worked = time.perf_counter(), time.process_time()
+    texts = run.sample(n, on_progress=tell, **chosen).texts
+    each, work = (time.perf_counter() - begun) / n, (time.process_time() - worked) / n
+    written = sum(map(len, texts))
+    speed = {"characters": written, "characters_per_processor_second": written / max(1e-9, work * n)}
+    sections = [
+        Section(
+            "samples",
+            "Samples",
+            (),
+            tuple(f"{text!r}" for text in texts[:SHOWN]),
+            {"repeated": _repeated(texts), "speed": speed},
+        )
+    ]
+    if whole is None:
+        return [*sections, Section(NAME, TITLE, figures={"not_computable": why})], each, work
+    train, held = whole
+    tell("measuring", 0, 2)
+    sections.append(cost_section(run, held, quick))
+    tell("measuring", 1, 2)
+    texts = [text for text in texts if text]
+    if texts:
+        sections.append(passages_section(texts, train, held))
+    tell("measuring", 2, 2)
+    return sections, each, work

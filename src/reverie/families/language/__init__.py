@@ -1,0 +1,1 @@
+"""Language models: families whose data are texts."""

@@ -1,0 +1,65 @@
+"""How the next token is chosen by what is said of it: temperature, the likeliest k, the likeliest share p."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reverie.base.errors import UserError
+
+# The options of sampling text, and what each is when it is not given.
+OPTIONS: Mapping[str, Any] = {"prompt": None, "temperature": 1.0, "top_k": None, "top_p": 1.0, "length": None}
+HOTTEST = 100.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """p_i ~ exp(y_i / temperature) among the k likeliest, and of these the fewest whose share is at least p.
+
+    (arXiv:1805.04833 and arXiv:1904.09751.)  A temperature of 0 takes the likeliest.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Choice:
+        """Return the choice that options ask for; refuse what has no meaning."""
+        made = cls(options.get("temperature", 1.0), options.get("top_k"), options.get("top_p", 1.0))
+        if not 0 <= made.temperature <= HOTTEST:
+            raise UserError(f"the temperature lies from 0, always the likeliest, up to {HOTTEST:g}, got {made.temperature}")
+        if made.top_k is not None and made.top_k < 1:
+            raise UserError(f"--top-k keeps at least 1 token, got {made.top_k}")
+        if not 0 < made.top_p <= 1:
+            raise UserError(f"--top-p keeps a share above 0 and at most 1, got {made.top_p}")
+        return made
+
+    def probabilities(self, y: Tensor) -> Tensor:
+        """Return the probability of each token.  y: (B, V) -> (B, V)."""
+        y = y.float()
+        if self.temperature == 0:
+            return torch.zeros_like(y).scatter(1, y.argmax(1, keepdim=True), 1.0)
+        y = y / self.temperature
+        if self.top_k is not None and self.top_k < y.shape[1]:
+            y = y.masked_fill(y < y.topk(self.top_k, 1).values[:, -1:], -torch.inf)
+        p = y.softmax(1)
+        if self.top_p < 1:
+            ordered, order = p.sort(1, descending=True)
+            kept = ordered.cumsum(1) - ordered < self.top_p  # the first is always kept
+            p = torch.zeros_like(p).scatter(1, order, ordered * kept)
+            p = p / p.sum(1, keepdim=True)
+        return p
+
+    def __call__(self, y: Tensor, u: Tensor) -> Tensor:
+        """Return the token of each row that a uniform number stands for: (B,).  u: (B, 1)."""
+        p = self.probabilities(y)
+        ladder = p.to(u.dtype).cumsum(1)
+        chosen = (ladder <= u * ladder[:, -1:]).sum(1)
+        # rounding may lead past the last token that has any probability
+        last = p.shape[1] - 1 - (p > 0).flip(1).to(torch.int8).argmax(1)
+        return torch.minimum(chosen, last)

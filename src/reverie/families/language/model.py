@@ -1,0 +1,218 @@
+"""What language models share: text as tokens, an exact likelihood, and writing token by token after a prompt."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.base.errors import UserError
+from reverie.base.noise import Noise
+from reverie.data import Dataset
+from reverie.data.dataset import spread
+from reverie.data.windows import END_OF_TEXT, text_of
+from reverie.diffusion.likelihood.flow import LogProb
+from reverie.diffusion.likelihood.normal import mean_and_error
+from reverie.diffusion.pair import Pair
+from reverie.diffusion.samplers import Frame
+from reverie.families.language.choice import Choice
+from reverie.families.model import DrawRequest, Model
+from reverie.nets.sequence import State
+from reverie.text.tokenizer import END, Tokenizer, utf8
+
+NONE = -1  # in place of a token: there is none
+FIGURE_TEXTS = 64  # windows, at most, of which held-out figures are the mean
+TOKENS_AT_ONCE = 2**13  # that are looked at together when the likelihood is measured
+CHUNK = 4096  # tokens after which a model that remembers goes on from its state
+PIECE = 512  # characters of a text whose cost is one number of those that an error is told by
+MOST_LENGTH = 10**6  # characters of a sample, and of a prompt
+UNIT = "bits/character"
+
+
+@dataclass(frozen=True)
+class TextCost:
+    """What a text costs, in bits for each character and each byte, with the standard error over its pieces."""
+
+    bits: float
+    error: float
+    bits_per_byte: float
+    nats: float
+    tokens: int
+    characters: int
+
+
+class LanguageModel(Model):
+    """log p(x) = sum_i log p(x_i | x_1 .. x_{i-1}) of the tokens of a text.
+
+    limit: of how many tokens it knows at most, None where its state tells of all; where a text is longer, the model begins
+    anew with the later half of them as its past.  begins: whether the data are several texts, so that a sample is a whole one.
+    Data in user units are codes of characters, see `reverie.data.windows`; in model units tokens, NONE after the last.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, shape: tuple[int, ...], limit: int | None, begins: bool) -> None:
+        super().__init__()
+        self.tokenizer, self.shape, self.limit, self.begins = tokenizer, shape, limit, begins
+
+    @abstractmethod
+    def logits(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
+        """Return what is said of the token after each, (B, n, V); without a state also of the first, (B, n + 1, V).
+
+        ids: (B, n) int64.
+        """
+
+    def tokens(self, codes: np.ndarray) -> np.ndarray:
+        """Return the tokens of codes of characters, with END where a text ends: (n,) int32."""
+        ends = np.flatnonzero(codes == END_OF_TEXT)
+        if not len(ends):
+            return self.tokenizer.encode(text_of(codes))
+        parts = [self.tokenizer.encode(text_of(part)) for part in np.split(codes, ends)]
+        end = np.array([END], np.int32)
+        return np.concatenate([parts[0], *(piece for part in parts[1:] for piece in (end, part))])
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return the tokens of texts, NONE after the last of each: (B, n) int64.  x: (B, W) codes of characters."""
+        rows = [torch.from_numpy(self.tokens(row)).long() for row in x.cpu().numpy()]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=NONE).to(x.device)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Return the codes of characters that tokens spell, END_OF_TEXT after the last of each: (B, W)."""
+        rows = [torch.from_numpy(self._codes(row)) for row in z.cpu().numpy()]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=END_OF_TEXT).to(z.device)
+
+    def _codes(self, ids: np.ndarray) -> np.ndarray:
+        parts = np.split(ids[ids != NONE], np.flatnonzero(ids[ids != NONE] == END))
+        spelled = [self.tokenizer.decode(part.tolist()).encode("utf-32-le", "surrogatepass") for part in parts]
+        end = END_OF_TEXT.to_bytes(4, "little")
+        return np.frombuffer(end.join(spelled), np.int32).astype(np.int64)
+
+    def log_tokens(self, ids: Tensor) -> Tensor:
+        """Return log p of each token given those before it: (B, n), 0 for NONE.  ids: (B, n), NONE after the last."""
+        known = ids.clamp_min(0)
+        whole = self.limit is None or ids.shape[1] <= self.limit
+        return (self._in_order(known) if whole else self._in_windows(known, self.limit or 1)).where(ids != NONE, 0.0)
+
+    def _in_order(self, ids: Tensor) -> Tensor:
+        """Return log p of each token, going on from the state after every CHUNK of them."""
+        last = ids.shape[1] - 1
+        if last < 0:
+            return torch.zeros(ids.shape, device=ids.device)
+        y, state = self.logits(ids[:, : min(last, CHUNK)], None)
+        parts = [_log_of(y, ids[:, : y.shape[1]])]
+        for first in range(CHUNK, last, CHUNK):
+            y, state = self.logits(ids[:, first : min(first + CHUNK, last)], state)
+            parts.append(_log_of(y, ids[:, first + 1 : first + 1 + y.shape[1]]))
+        return torch.cat(parts, 1)
+
+    def _in_windows(self, ids: Tensor, limit: int) -> Tensor:
+        """Return log p of each token of a text that is longer than the model sees: it begins anew, with half as its past."""
+        count, half = len(ids), limit // 2
+        parts = [self._in_order(ids[:, :limit])]
+        starts = list(range(limit - half, ids.shape[1] - half, limit - half))
+        full = [s for s in starts if s + limit <= ids.shape[1]]
+        for k in range(0, len(full), step := max(1, TOKENS_AT_ONCE // (limit * count))):
+            some = torch.cat([ids[:, s : s + limit] for s in full[k : k + step]])
+            found = self._in_order(some)[:, half:].reshape(-1, count, limit - half)
+            parts.append(found.transpose(0, 1).reshape(count, -1))
+        parts += [self._in_order(ids[:, s:])[:, half:] for s in starts[len(full) :]]
+        return torch.cat(parts, 1)
+
+    @torch.no_grad()
+    def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
+        """Return log p of each text, exactly, in nats.  x: (B, W) codes of characters."""
+        parts = []
+        for part in x.to(self.device).split(max(1, TOKENS_AT_ONCE // x.shape[1])):
+            parts.append(self.log_tokens(self.encode(part)).double().sum(1).cpu())
+        nats = torch.cat(parts)
+        return LogProb(nats, torch.zeros_like(nats), 1, "token by token", x.shape[1])
+
+    @torch.no_grad()
+    def cost(self, texts: Sequence[str]) -> TextCost:
+        """Return what texts cost, each from its beginning to its end, in the order they are in.
+
+        The error is the standard error over pieces of about PIECE characters, each in what comes before it.
+        """
+        ids = np.concatenate([part for text in texts for part in (np.array([END], np.int32), self.tokenizer.encode(text))])
+        ids = ids if self.begins else ids[1:]
+        found = self.log_tokens(torch.from_numpy(ids).long()[None].to(self.device))[0].double().cpu()
+        characters = sum(map(len, texts))
+        size = max(1, round(PIECE * len(ids) / max(1, characters)))
+        pieces = torch.stack([part.sum() for part in found.split(size)][: max(1, len(found) // size)])
+        error = mean_and_error(-pieces / math.log(2) / (characters * size / len(ids)))[1]
+        nats = -float(found.sum())
+        per_byte = nats / math.log(2) / max(1, sum(len(utf8(text)) for text in texts))
+        return TextCost(nats / math.log(2) / max(1, characters), error or 0.0, per_byte, nats, len(ids), characters)
+
+    @torch.no_grad()
+    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+        """Return what windows of text that were not trained on cost, in bits for each character."""
+        x, _ = data.batch(spread(len(data), FIGURE_TEXTS))
+        found = self.log_prob(x, None, torch.empty(0))
+        return {"held_out": -float(found.nats.mean()) / (found.size * math.log(2)), "unit": UNIT}
+
+    def facts(self) -> dict[str, Any]:
+        """Return plain facts of the model."""
+        return {**super().facts(), "tokenizer": self.tokenizer.name, "vocabulary": self.tokenizer.size}
+
+    def about(self) -> str:
+        """Say how large the model is, and what its tokens are."""
+        return f"{super().about()}; {self.tokenizer.size:,} tokens ({self.tokenizer.name})"
+
+    def prompted(self, prompt: str | None) -> list[int]:
+        """Return the tokens that a sample goes on from: those of a prompt, after the end of a text where there are many."""
+        if prompt is not None and len(prompt) > MOST_LENGTH:
+            raise UserError(f"a prompt has at most {MOST_LENGTH:,} characters, got {len(prompt):,}")
+        return [END] * self.begins + self.tokenizer.encode(prompt or "").tolist()
+
+    @torch.no_grad()
+    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+        """Write texts token by token; a frame has the tokens so far, those of the prompt among them."""
+        options = wanted.options
+        choice = Choice.of(options)
+        length = options.get("length") or self.shape[0]
+        if not 1 <= length <= MOST_LENGTH:
+            raise UserError(f"the length of a text is from 1 up to {MOST_LENGTH:,} characters, got {length:,}")
+        past = torch.tensor([self.prompted(options.get("prompt"))], dtype=torch.int64, device=self.device)
+        ids, noise, count = past.expand(len(wanted.seeds), -1), Noise(wanted.seeds), len(wanted.seeds)
+        letters = torch.tensor([len(piece.decode("utf-8", "ignore")) for piece in self.tokenizer.pieces], device=self.device)
+        letters[1:].clamp_(min=1)
+        written = torch.zeros(count, dtype=torch.int64, device=self.device)
+        over = torch.zeros(count, dtype=torch.bool, device=self.device)
+        y, state = self._begun(ids)
+        while True:
+            u = noise.uniform(1, self.device)[0]
+            token = choice(y, u).masked_fill(over, NONE)
+            ids = torch.cat([ids, token[:, None]], 1)
+            written += letters[token.clamp_min(0)]
+            over = over | (written >= length) | ((token == END) & self.begins)
+            done = length if bool(over.all()) else min(length - 1, int(written.min()))
+            yield self._frame(ids, done, length)
+            if done == length:
+                return
+            if self.limit is not None and state.length >= self.limit:
+                y, state = self._begun(ids.clamp_min(0)[:, -(self.limit // 2) :])
+            else:
+                y, state = self.logits(token.clamp_min(0)[:, None], state)
+                y = y[:, -1]
+
+    def _begun(self, ids: Tensor) -> tuple[Tensor, State]:
+        """Return what is said of the token after some, and the state; of more than the model sees the later half is taken."""
+        if self.limit is not None and ids.shape[1] >= self.limit:
+            ids = ids[:, -(self.limit // 2) :]
+        y, state = self.logits(ids[:, :CHUNK], None)
+        for first in range(CHUNK, ids.shape[1], CHUNK):
+            y, state = self.logits(ids[:, first : first + CHUNK], state)
+        return y[:, -1], state
+
+    def _frame(self, ids: Tensor, done: int, of: int) -> Frame:
+        return Frame(done - 1, of, 1 - done / of, ids, Pair(ids, torch.zeros_like(ids[:1]).expand_as(ids)))
+
+
+def _log_of(y: Tensor, ids: Tensor) -> Tensor:
+    """Return log p of tokens by what is said of them: (B, n).  y: (B, n, V)."""
+    return y.float().log_softmax(-1).gather(-1, ids[..., None])[..., 0]

@@ -1,0 +1,63 @@
+"""Language models that learn by steps: a table of vectors, a sequence network, and a line to the logits of the next token."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from reverie.base.noise import mix_seed
+from reverie.data import Dataset
+from reverie.data.windows import TextWindows
+from reverie.families.language.model import NONE, LanguageModel
+from reverie.families.model import TrainedModel
+from reverie.nets.dropout import repeatable_dropout
+from reverie.nets.embedding import vectors
+from reverie.nets.sequence import SequenceNet, State
+from reverie.text.tokenizer import Tokenizer
+
+BEGIN_CHARACTERS = 2**18  # of the training text, at most, whose tokens the first weights are told by
+
+
+class NeuralLanguageModel(LanguageModel, TrainedModel):
+    """y_i = D net(start, C x_1, .., C x_{i-1}) + b, with a vector C x for each token, the same at all places.
+
+    tied: D = Cᵀ (arXiv:1608.05859), so that tokens that are alike are written alike.
+    """
+
+    def __init__(
+        self, net: SequenceNet, tied: bool, tokenizer: Tokenizer, shape: tuple[int, ...], limit: int | None, begins: bool
+    ) -> None:
+        super().__init__(tokenizer, shape, limit, begins)
+        self.net = net
+        self.start = vectors(1, net.dim)
+        self.embed = nn.Embedding(tokenizer.size, net.dim)
+        self.head = None if tied else nn.Linear(net.dim, tokenizer.size, bias=False)
+        self.bias = nn.Parameter(torch.zeros(tokenizer.size))
+        if not self.embed.weight.is_meta:
+            nn.init.normal_(self.embed.weight, std=net.dim**-0.5)
+        if self.head is not None:
+            nn.init.zeros_(self.head.weight)
+
+    @torch.no_grad()
+    def begin(self, data: Dataset) -> None:
+        """Let every token begin as often as it is without the others."""
+        assert isinstance(data.x, TextWindows)
+        found = torch.from_numpy(self.tokens(data.x.codes[:BEGIN_CHARACTERS])).long()
+        counts = torch.bincount(found, minlength=self.tokenizer.size) + 1.0
+        self.bias.copy_((counts / counts.sum()).log())
+
+    def logits(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
+        """See `LanguageModel.logits`."""
+        x = self.embed(ids)
+        if state is None:
+            x = torch.cat([self.start.expand(len(ids), 1, -1), x], 1)
+        h, after = self.net(x, state)
+        weight = self.embed.weight if self.head is None else self.head.weight
+        return functional.linear(h, weight, self.bias), after
+
+    def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
+        """Return what each text costs, in nats for each token: (B,)."""
+        ids = self.encode(x)
+        with repeatable_dropout(self.net, mix_seed(seed, 3)):
+            return -self.log_tokens(ids).sum(1) / (ids != NONE).sum(1)

@@ -1,0 +1,40 @@
+"""Previews of text: the same seeds written again and again while a model learns."""
+
+from __future__ import annotations
+
+import torch
+
+from reverie.base.files import atomic, own_file
+from reverie.base.noise import image_seeds
+from reverie.data.windows import texts_of
+from reverie.families.model import DrawRequest
+from reverie.runs.run import Run
+from reverie.training.previews import FOLDER
+
+COUNT, LENGTH = 3, 200  # texts of a preview, and characters of each
+RULE = "-" * 60
+
+
+class TextPreviews:
+    """Writes previews into the run folder; what they look like beside the data is not told, so there is no `truth`."""
+
+    truth = None
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def take(self, i: int) -> tuple[None, None]:
+        """Write the texts of step i."""
+        model = self.run.model
+        wanted = DrawRequest(image_seeds(0, COUNT), options={"length": LENGTH})
+        with torch.no_grad():
+            *_, last = model.frames(wanted)
+        rows = model.decode(last.x0).cpu().numpy()
+        texts = ["\n".join(texts_of(row)) for row in rows]
+        with atomic(own_file(self.run.path, f"{FOLDER}/step-{i:07d}.txt")) as aside:
+            aside.write_bytes(f"\n{RULE}\n".join(texts).encode("utf-8", "backslashreplace") + b"\n")
+        return None, None
+
+    def finish(self) -> None:
+        """Leave the last preview as it is."""
+        return
