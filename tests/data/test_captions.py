@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -116,6 +116,7 @@ def test_hostile_columns_are_refused_in_a_sentence(tmp_path: Path, row: dict, op
         load_data(tmp_path, labels="none", **options)
 
 
+@settings(max_examples=20)
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=8))
 def test_any_caption_comes_back_as_it_is_read(texts: list[str]) -> None:
     told = conditions_of(["a plain one", *texts])
@@ -191,7 +192,7 @@ def test_pairs_of_a_tar_file_are_read(tmp_path: Path) -> None:
 
 
 def test_captions_in_memory() -> None:
-    images = np.zeros((6, 8, 8), np.uint8)
+    images = np.random.default_rng(0).integers(0, 255, (6, 8, 8)).astype(np.uint8)
     data = load_data((images, list(WORDS)), labels="captions")
     assert data.conditions is not None
     assert data.conditions.captions == WORDS

@@ -35,7 +35,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    options = {"steps": 250, "network": TINY, "labels": "none", "augment": "none", "progress": False}
+    options = {"steps": 150, "batch": 32, "network": TINY, "labels": "none", "augment": "none", "progress": False}
     options |= {"condition_image": "negative", "condition_number": "light"}
     return reverie.train(str(pairs), tmp_path_factory.mktemp("run") / "run", **options)
 

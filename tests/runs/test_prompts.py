@@ -141,12 +141,14 @@ def test_steering_takes_prompts(captioned_run: Run) -> None:
 
 
 def test_a_captioned_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    options = {"network": TINY, "size": "12", "batch": 16, "seed": 3, "steps": 12}
-    whole = reverie.train("captioned-digits", tmp_path / "whole", progress=False, **options)
-    steps = iter(api.begin("captioned-digits", tmp_path / "parts", **options))
+    images = np.random.default_rng(0).integers(0, 255, (60, 8, 8)).astype(np.uint8)
+    data = images, [f"image {k} of {k % 7} and {k % 5}" for k in range(60)]
+    options = {"network": TINY, "batch": 16, "seed": 3, "steps": 12, "labels": "captions"}
+    whole = reverie.train(data, tmp_path / "whole", progress=False, **options)
+    steps = iter(api.begin(data, tmp_path / "parts", **options))
     assert len(list(islice(steps, 5))) == 5
     steps.close()
-    again = reverie.train(resume=tmp_path / "parts", progress=False)
+    again = reverie.train(data, resume=tmp_path / "parts", progress=False)
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(tensor, again.model.state_dict()[name]), name
 
