@@ -108,8 +108,8 @@ def language(
     about = [
         "Shakespeare's plays, 1.1 million characters, nothing chosen by hand: the last tenth is held out and measured once as a"
         " whole, exactly. ± is the standard error over pieces of 512 characters; seconds are the processor's, of one thread,"
-        " with checks and previews; the share is of what one thread makes in products of matrices of 1024 x 1024. nanoGPT's recipe"
-        " for a laptop's processor gives 2.71 bits in about three minutes.",
+        " with checks and previews; the share is of what one thread makes in products of matrices of 1024 x 1024. nanoGPT's"
+        " recipe for a laptop's processor gives 2.71 bits in about three minutes.",
         "",
     ]
     return [*about, *lines]

@@ -19,6 +19,7 @@ from reverie.base.tables import Table
 from reverie.cli.main import app
 from reverie.cli.options import options_of_training
 from reverie.families import FAMILIES
+from reverie.families.language.choice import OPTIONS
 from reverie.gallery.samplers import draw_cell
 from reverie.runs.config import TrainingConfig
 from reverie.runs.folder import read_config
@@ -30,7 +31,7 @@ SAMPLING: dict[str, set[str]] = {
     "illusion": {"label"},  # there is one for each view
     "invert": {"seed"}, "interpolate": {"seed"},  # nothing is random
     # what a page or a file begins with; the rest is chosen where it is used
-    "export": {"label", "guidance_interval", "guidance_rescale", "classifier_guidance", "precision"},
+    "export": {"label", "guidance_interval", "guidance_rescale", "classifier_guidance", "precision", "prompt"},
     "gallery samplers": {"sampler", "steps"}, "gallery guidance": {"label", "guidance"},  # they show all of them
     "gallery spiral": {"label", "guidance", "guidance_interval", "guidance_rescale", "classifier_guidance"},  # has no labels
 }  # fmt: skip
@@ -57,7 +58,8 @@ def test_every_command_that_samples_takes_every_option_of_sampling() -> None:
     found, options = commands(), set(Options.__annotations__)
     assert {name for name, taken in found.items() if "grid" in taken} == set(SAMPLING)
     for name, without in SAMPLING.items():
-        assert options & found[name] == options - without, name
+        of_text = set() if name in ("sample", "evaluate") else set(OPTIONS) - {"prompt"}
+        assert options & found[name] == options - without - of_text, name
 
 
 @pytest.mark.parametrize("verb", ["sample", "sample_to", "evaluate", "edit", "illusion", "invert", "interpolate", "inpaint",

@@ -148,7 +148,19 @@ def test_a_configuration_of_format_1_is_read_as_the_same_of_format_2() -> None:
 
 def test_the_strategies_know_every_field() -> None:
     assert set(TrainingConfig.model_fields) == {*TRAINING, "steps", "minutes"}
-    fields = {"name", "source", "count", "seed", "shape", "labels", "label_counts", "fingerprint", "reading", "condition", "kind"}
+    fields = {
+        "name",
+        "source",
+        "count",
+        "seed",
+        "shape",
+        "labels",
+        "label_counts",
+        "fingerprint",
+        "reading",
+        "condition",
+        "kind",
+    }
     assert set(DataConfig.model_fields) == fields
     assert set(DiffusionSettings.model_fields) == {*FAMILY, "name", "codec", "schedule", "network"}
 

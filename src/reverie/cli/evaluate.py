@@ -19,6 +19,7 @@ from reverie.cli.options import (
     sampling,
     screen_for,
     training,
+    writing,
 )
 
 
@@ -62,6 +63,7 @@ def compare(
 
 
 @sampling()
+@writing
 def evaluate(
     runs: Annotated[list[Path], typer.Argument(help="Folder of a run; several are compared.", metavar="RUN...")],
     n: Annotated[int | None, typer.Option("-n", help="How many samples to measure; 2048, or 512 with --quick.")] = None,

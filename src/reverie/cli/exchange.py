@@ -10,7 +10,7 @@ import typer
 from reverie.cli.options import AdapterOption, DeviceOption, JsonOption, QuietOption, RunPath, sampling, screen_for
 
 ReplaceOption = Annotated[bool, typer.Option("--overwrite", help="Replace what such a command wrote there before.")]
-NOT_TAKEN = ("label", "guidance_interval", "guidance_rescale", "classifier_guidance", "precision")
+NOT_TAKEN = ("label", "guidance_interval", "guidance_rescale", "classifier_guidance", "precision", "prompt")
 
 
 @sampling(*NOT_TAKEN)

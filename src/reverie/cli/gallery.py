@@ -17,6 +17,7 @@ from reverie.cli.options import (
     RunPath,
     SeedOption,
     SizeOption,
+    TextOption,
     completer,
     named,
     sampling,
@@ -43,6 +44,19 @@ def _draw(name: str, out: Path, json: bool, quiet: bool, reading: dict[str, Any]
 
 
 @gallery.command()
+def attention(
+    run: RunPath,
+    out: PictureOption = Path("gallery/attention.png"),
+    prompt: Annotated[str | None, typer.Option("--prompt", help="The sentence whose attention is shown.")] = None,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw where each token of a sentence looks, for every layer and head of a transformer of text."""
+    _draw("attention", out, json, quiet, run=run, prompt=prompt, device=device)
+
+
+@gallery.command()
 def autodiff(out: FolderOption = Path("gallery/autodiff"), json: JsonOption = False, quiet: QuietOption = False) -> None:
     """Draw derivatives at work: graphs with their sweeps, memory, costs, implicit functions, uncertainty."""
     _draw("autodiff", out, json, quiet)
@@ -52,6 +66,18 @@ def autodiff(out: FolderOption = Path("gallery/autodiff"), json: JsonOption = Fa
 def coloring(out: FolderOption = Path("gallery/coloring"), json: JsonOption = False, quiet: QuietOption = False) -> None:
     """Draw sparse matrices with their graphs, colourings, compressed forms and fewest colours."""
     _draw("coloring", out, json, quiet)
+
+
+@gallery.command()
+def cost(out: FolderOption = Path("gallery/cost"), json: JsonOption = False, quiet: QuietOption = False) -> None:
+    """Draw what a transformer costs over length and width: by the formula, counted and timed."""
+    _draw("cost", out, json, quiet)
+
+
+@gallery.command()
+def depth(out: PictureOption = Path("gallery/depth.png"), json: JsonOption = False, quiet: QuietOption = False) -> None:
+    """Draw what residuals, LayerNorm and BatchNorm do to gradients over depth."""
+    _draw("depth", out, json, quiet)
 
 
 @gallery.command()
@@ -247,3 +273,16 @@ def kernels(
 ) -> None:
     """Draw kernels: Gram matrices, kernel principal components, and the polynomial feature map."""
     _draw("kernels", out, json, quiet, seed=seed)
+
+
+@gallery.command()
+def tokens(
+    data: DataName,
+    out: FolderOption = Path("gallery/tokens"),
+    prompt: Annotated[str | None, typer.Option("--prompt", help="What is split into tokens.")] = None,
+    text: TextOption = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw which pairs byte-pair encoding merges, how short texts become, and how a word is split."""
+    _draw("tokens", out, json, quiet, {"text": text}, data=data, prompt=prompt)

@@ -36,6 +36,7 @@ from reverie.cli.options import (
     WindowOption,
     sampling,
     screen_for,
+    writing,
 )
 from reverie.cli.steering import steering
 from reverie.cli.studio import studio
@@ -77,6 +78,7 @@ app.command()(train)
 
 @app.command()
 @sampling()
+@writing
 def sample(
     run: RunPath,
     n: Annotated[int | None, typer.Option("-n", help="How many; 16 if not given, of text 1.")] = None,

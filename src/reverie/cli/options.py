@@ -126,13 +126,18 @@ def _sampling(
     steps: SamplingSteps = None,
     grid: GridOption = None,
     precision: PrecisionOption = "fp32",
+    seed: SeedOption = 0,
+) -> None:
+    """Hold the options of sampling, those of `reverie.runs.run.Options`, and what each is if not given."""
+
+
+def _writing(
     temperature: TemperatureOption = 1.0,
     top_k: TopKOption = None,
     top_p: TopPOption = 1.0,
     length: LengthOption = None,
-    seed: SeedOption = 0,
 ) -> None:
-    """Hold the options of sampling, those of `reverie.runs.run.Options`, and what each is if not given."""
+    """Hold the options of sampling that are of text alone."""
 
 
 def _training(
@@ -262,6 +267,11 @@ def _taking(holder: Callable[..., None], without: tuple[str, ...]) -> Callable[[
 def sampling(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options of sampling, but for those left out."""
     return _taking(_sampling, without)
+
+
+def writing(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of sampling text."""
+    return _taking(_writing, ())(command)
 
 
 def training(command: Callable[..., None]) -> Callable[..., None]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from reverie.base.errors import UserError
 
 END_OF_TEXT = 0x110000  # stands before every text, where no character can be: Unicode ends below it
-WINDOW, LEAST_WINDOW = 256, 8  # characters of a datum when nothing is said and the text is long, and at least
+WINDOW, LEAST_WINDOW = 128, 8  # characters of a datum when nothing is said and the text is long, and at least
 OVERLAP = 8  # windows that show each character
 HELD_OUT = 0.1  # of the characters
 MANY = 20  # texts, from which whole ones are held out; of fewer the end of the last ones

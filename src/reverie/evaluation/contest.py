@@ -16,6 +16,8 @@ from reverie.base.errors import UserError, out_of_memory
 from reverie.base.spec import parse
 from reverie.data import Dataset
 from reverie.data.memory import DataSource
+from reverie.data.windows import text_of
+from reverie.draw.passages import passage_picture
 from reverie.draw.picture import dots, figure, plane, png_bytes, window
 from reverie.evaluation.compare import Comparison, Entrant
 from reverie.evaluation.evaluation import Evaluation, evaluate_run, find_data
@@ -34,7 +36,7 @@ from reverie.training.resume import differences, resume
 from reverie.training.trainer import Training
 
 MINUTES = 2.0  # of the processor, for each family, when nothing is said
-SHOWN, POINTS_SHOWN, LINES = 60, 2000, 8  # samples on a sheet: images, points, series
+SHOWN, POINTS_SHOWN, LINES, TEXTS = 60, 2000, 8, 3  # samples on a sheet: images, points, series, texts
 EQUAL: dict[str, Any] = {"clock": "processor", "keep": "best"}  # what makes trainings comparable
 
 
@@ -132,6 +134,8 @@ def _drawn_sheet(x: torch.Tensor, data: torch.Tensor, titles: list[str] | None) 
 
 def data_sheet(run: Run, held: Dataset, seed: int) -> bytes:
     """Return held-out data as a picture, with the labels that samples are drawn with."""
+    if held.kind == "text":
+        return passage_picture([text_of(row) for row in held.some(TEXTS).numpy()])
     names = run.config.data.labels
     count = SHOWN if held.kind == "images" else POINTS_SHOWN
     x, labels = held.batch(torch.arange(len(held)))
@@ -149,6 +153,8 @@ def data_sheet(run: Run, held: Dataset, seed: int) -> bytes:
 
 def samples_sheet(run: Run, held: Dataset, seed: int) -> bytes:
     """Return the first samples of a seed as a picture, each label in turn."""
+    if held.kind == "text":
+        return passage_picture(run.sample(TEXTS, seed=seed).texts)
     images = held.kind == "images"
     named = bool(run.config.data.labels) and images
     drawn = run.sample(SHOWN if images else POINTS_SHOWN, seed=seed, label="all" if named else None)

@@ -49,6 +49,10 @@ def export(
         raise UserError(f"an export takes no --{wrong[0].replace('_', '-')}; it is chosen where the export is used")
     check_folder(path.parent if kind in FILES else path)
     opened = run if isinstance(run, Run) else load(run, device)
+    if opened.kind == "text":
+        raise UserError(
+            f"{opened.path} is a run of text, which no format takes yet; give the folder itself away, it needs no more"
+        )
     given: Options = {key: value for key, value in options.items() if key in TAKEN and value is not None}  # type: ignore[assignment]  # a part of it
     if kind in FILES:
         return FILES[kind](opened, path, given)

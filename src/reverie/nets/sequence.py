@@ -23,6 +23,7 @@ Dim = Annotated[int, Field(ge=1, le=8192)]
 Layers = Annotated[int, Field(ge=1, le=64)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 Positions = Literal["learned", "rotary", "sinusoidal", "none"]
+Turns = tuple[Tensor, Tensor]  # cosines and sines, (T, d / 2) each
 MOST_LENGTH = 2**20
 ROTARY_BASE = 10_000.0
 FORGET = 1.0  # bias of an LSTM's forget gates at first, so that it remembers (Gers et al. 2000; Jozefowicz et al. 2015)
@@ -143,16 +144,17 @@ class Attention(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(
-        self, x: Tensor, kept: tuple[Tensor, Tensor] | None, before: int, most: int
+        self, x: Tensor, kept: tuple[Tensor, Tensor] | None, before: int, most: int, turns: Turns | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the output and the keys and values so far, with room for more: (B, heads, room, dim / heads) each.
 
-        before: how many of those in `kept` there were; most: how many there will probably be.
+        before: how many of those in `kept` there were; most: how many there will probably be; turns: see `rotations`, where
+        they are known already.
         """
         b, length, dim = x.shape
         q, k, v = self.qkv(x).reshape(b, length, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
         if self.rotary:
-            turns = rotations(before, length, dim // self.heads, x)
+            turns = turns or rotations(before, length, dim // self.heads, x)
             q, k = rotated(q, turns), rotated(k, turns)
         if kept is None:
             y = functional.scaled_dot_product_attention(q, k, v, is_causal=length > 1)
@@ -162,6 +164,17 @@ class Attention(nn.Module):
             mask = None if length == 1 else x.new_ones(length, there, dtype=torch.bool).tril(before)
             y = functional.scaled_dot_product_attention(q, k[:, :, :there], v[:, :, :there], attn_mask=mask)
         return self.out(y.transpose(1, 2).reshape(b, length, dim)), (k, v)
+
+    def weights(self, x: Tensor) -> Tensor:
+        """Return how much each vector attends to those up to itself, softmax(q kᵀ / sqrt(d)): (B, heads, T, T)."""
+        b, length, dim = x.shape
+        q, k, _ = self.qkv(x).reshape(b, length, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
+        if self.rotary:
+            turns = rotations(0, length, dim // self.heads, x)
+            q, k = rotated(q, turns), rotated(k, turns)
+        later = x.new_ones(length, length, dtype=torch.bool).triu(1)
+        scores: Tensor = (q @ k.mT / math.sqrt(dim // self.heads)).masked_fill(later, -math.inf)
+        return scores.softmax(-1)
 
 
 def _extended(old: Tensor, new: Tensor, before: int, most: int) -> Tensor:
@@ -177,14 +190,14 @@ def _extended(old: Tensor, new: Tensor, before: int, most: int) -> Tensor:
     return old
 
 
-def rotations(first: int, length: int, dim: int, like: Tensor) -> tuple[Tensor, Tensor]:
+def rotations(first: int, length: int, dim: int, like: Tensor) -> Turns:
     """Return cosines and sines of t w_i, w_i = base^(-2i/dim), for so many places t from the first on: (length, dim / 2)."""
     frequencies = SinusoidalEmbedding(dim, ROTARY_BASE).frequencies(like)
     angle = torch.arange(first, first + length, device=like.device, dtype=like.dtype)[:, None] * frequencies
     return angle.cos(), angle.sin()
 
 
-def rotated(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+def rotated(x: Tensor, turns: Turns) -> Tensor:
     """Turn pairs of numbers by an angle that grows with their place, so that q k depends on how far they are apart.
 
     (arXiv:2104.09864, eq. 34.)  x: (..., T, d); turns: (T, d / 2) each.
@@ -208,11 +221,11 @@ class DecoderLayer(nn.Module):
         nn.init.zeros_(last.bias)
 
     def forward(
-        self, x: Tensor, kept: tuple[Tensor, Tensor] | None, before: int, most: int
+        self, x: Tensor, kept: tuple[Tensor, Tensor] | None, before: int, most: int, turns: Turns | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return (B, T, dim), and the keys and values of `Attention`."""
         first, second = self.norms
-        y, kept = self.attention(first(x) if self.before else x, kept, before, most)
+        y, kept = self.attention(first(x) if self.before else x, kept, before, most, turns)
         x = x + functional.dropout(y, self.dropout, self.training)
         if not self.before:
             x = first(x)
@@ -241,14 +254,22 @@ class Decoder(SequenceNet):
         super().__init__()
         if dim % (2 * heads):
             raise UserError(f"the transformer's dim must be divisible by twice its heads, got {dim} and {heads} heads")
-        self.dim, self.dropout, self.positions, self.length = dim, dropout, positions, length
+        self.dim, self.dropout, self.positions, self.length, self.heads = dim, dropout, positions, length, heads
         self.places = vectors(length, dim) if positions == "learned" else None
         self.layers = nn.ModuleList(DecoderLayer(dim, heads, positions == "rotary", norm, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(dim) if norm == "pre" else nn.Identity()
 
-    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """See `SequenceNet.forward`."""
-        before = 0 if state is None else state.length
+    def attentions(self, x: Tensor) -> list[Tensor]:
+        """Return how much each vector of a sequence attends to those up to itself, layer by layer: (B, heads, T, T) each."""
+        x, found = self._placed(x, 0), list[Tensor]()
+        for layer in self.layers:
+            assert isinstance(layer, DecoderLayer)
+            found.append(layer.attention.weights(layer.norms[0](x) if layer.before else x))
+            x, _ = layer(x, None, 0, self.length)
+        return found
+
+    def _placed(self, x: Tensor, before: int) -> Tensor:
+        """Return vectors that are told their places.  before: how many there were."""
         after = before + x.shape[1]
         if self.places is not None:
             if after > self.length:
@@ -258,9 +279,16 @@ class Decoder(SequenceNet):
         elif self.positions == "sinusoidal":
             embed = SinusoidalEmbedding(self.dim)
             x = x + embed(torch.arange(before, after, device=x.device, dtype=x.dtype)) / math.sqrt(self.dim / 2)
-        x, kept = self._hide(x), list[Tensor]()
+        return x
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """See `SequenceNet.forward`."""
+        before = 0 if state is None else state.length
+        after = before + x.shape[1]
+        x, kept = self._hide(self._placed(x, before)), list[Tensor]()
+        turns = rotations(before, x.shape[1], self.dim // self.heads, x) if self.positions == "rotary" else None
         for k, layer in enumerate(self.layers):
-            x, pair = layer(x, None if state is None else state.tensors[2 * k : 2 * k + 2], before, self.length)
+            x, pair = layer(x, None if state is None else state.tensors[2 * k : 2 * k + 2], before, self.length, turns)
             kept += pair
         return self.norm(x), State(tuple(kept), after)
 

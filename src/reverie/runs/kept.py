@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from reverie.base.errors import UserError
 from reverie.base.tensors import Form, read_tensors, write_tensors
 from reverie.data.dataset import Dataset, LazyImages
+from reverie.data.windows import TextWindows
 from reverie.runs.config import DataConfig
 
 KEPT_DATA = "data.safetensors"
@@ -17,7 +18,9 @@ DTYPES = {"points": torch.float32, "series": torch.float32, "images": torch.uint
 
 
 def check_keepable(dataset: Dataset) -> None:
-    """Refuse to keep data that are not in memory themselves."""
+    """Refuse to keep data that are not in memory themselves, and text."""
+    if isinstance(dataset.x, TextWindows):
+        raise UserError("the text of a run is not copied into it; leave keep_data out, and keep the file")
     if isinstance(dataset.x, LazyImages):
         raise UserError("these images are too many for memory and so for a copy in the run; leave keep_data out")
     if dataset.conditions is not None:

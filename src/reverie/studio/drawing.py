@@ -33,7 +33,9 @@ def _check(run: api.Run, wish: DrawWish) -> None:
 def check_kind(run: api.Run) -> None:
     """Refuse data that the page cannot show yet."""
     if run.kind not in ("images", "points"):
-        raise UserError(f"the page cannot show {run.kind} yet; draw them with: reverie sample {run.path} --out samples.png")
+        how = "write it with" if run.kind == "text" else "draw them with"
+        out = "" if run.kind == "text" else " --out samples.png"
+        raise UserError(f"the page cannot show {run.kind} yet; {how}: reverie sample {run.path}{out}")
 
 
 def spoken(opened: Opened, run: api.Run, wish: DrawWish, out: str = "samples.png") -> dict[str, str]:

@@ -36,7 +36,7 @@ class Passages:
         size, known = 2**level, self.numbers[level]
         if length == size:
             return known
-        far = length - size
+        far = min(length - size, len(known))
         return known[: len(known) - far] * (int(known.max()) + 1) + known[far:]
 
     def found(self, length: int) -> list[np.ndarray]:

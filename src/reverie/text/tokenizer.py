@@ -10,7 +10,7 @@ import itertools
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -182,6 +182,12 @@ class PairTokenizer(CharacterTokenizer):
             _split(self.splitter, text[a:b]) if known[a] else _halves(text[a:b]) for a, b in itertools.pairwise(bounds) if b > a
         )
 
+    def words(self, text: str) -> list[str]:
+        """Return the words of a text, within which pairs are merged."""
+        words = self.splitter.pre_tokenizer
+        assert words is not None
+        return [word for word, _ in words.pre_tokenize_str(text)]
+
 
 class BytePairTokenizer(Tokenizer):
     """Byte-pair encoding of bytes: every string has tokens, and 256 of them spell one byte each (Radford et al. 2019)."""
@@ -336,8 +342,12 @@ def _checked(size: int, least: int) -> int:
     return size
 
 
-Maker = Characters | Bytes | Pairs | BytePairs
-TOKENIZERS: dict[str, type[Maker]] = {"characters": Characters, "bytes": Bytes, "bpe": Pairs, "byte-bpe": BytePairs}
+TOKENIZERS: dict[str, Callable[..., Callable[[Sequence[str]], Tokenizer]]] = {
+    "characters": Characters,
+    "bytes": Bytes,
+    "bpe": Pairs,
+    "byte-bpe": BytePairs,
+}
 
 
 def learn_tokenizer(texts: Sequence[str], spec: str | Spec = "characters") -> Tokenizer:

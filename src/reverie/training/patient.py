@@ -109,6 +109,8 @@ def gain(before: float, after: float, unit: str | None) -> float:
 
 def figure_name(unit: str | None) -> str:
     """Say what the held-out figure is."""
+    if unit == "bits/character":
+        return "held-out cost"
     return "held-out bound" if unit else "held-out loss"
 
 

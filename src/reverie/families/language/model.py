@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -33,6 +34,7 @@ CHUNK = 4096  # tokens after which a model that remembers goes on from its state
 PIECE = 512  # characters of a text whose cost is one number of those that an error is told by
 MOST_LENGTH = 10**6  # characters of a sample, and of a prompt
 UNIT = "bits/character"
+DRAWN = 64  # uniform numbers that are drawn at a time, one for each token
 
 
 @dataclass(frozen=True)
@@ -184,9 +186,10 @@ class LanguageModel(Model):
         written = torch.zeros(count, dtype=torch.int64, device=self.device)
         over = torch.zeros(count, dtype=torch.bool, device=self.device)
         y, state = self._begun(ids)
-        while True:
-            u = noise.uniform(1, self.device)[0]
-            token = choice(y, u).masked_fill(over, NONE)
+        for k in itertools.count():
+            if k % DRAWN == 0:
+                numbers = noise.uniform(DRAWN, self.device)[0]
+            token = choice(y, numbers[:, k % DRAWN, None]).masked_fill(over, NONE)
             ids = torch.cat([ids, token[:, None]], 1)
             written += letters[token.clamp_min(0)]
             over = over | (written >= length) | ((token == END) & self.begins)

@@ -47,12 +47,13 @@ class NeuralLanguageModel(LanguageModel, TrainedModel):
         counts = torch.bincount(found, minlength=self.tokenizer.size) + 1.0
         self.bias.copy_((counts / counts.sum()).log())
 
+    def inputs(self, ids: Tensor) -> Tensor:
+        """Return the vectors of tokens after that of the start: (B, n + 1, dim).  ids: (B, n)."""
+        return torch.cat([self.start.expand(len(ids), 1, -1), self.embed(ids)], 1)
+
     def logits(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
         """See `LanguageModel.logits`."""
-        x = self.embed(ids)
-        if state is None:
-            x = torch.cat([self.start.expand(len(ids), 1, -1), x], 1)
-        h, after = self.net(x, state)
+        h, after = self.net(self.embed(ids) if state is not None else self.inputs(ids), state)
         weight = self.embed.weight if self.head is None else self.head.weight
         return functional.linear(h, weight, self.bias), after
 

@@ -1,0 +1,96 @@
+"""What a transformer costs: 2 N (d_k + d_v) n² + 4 N (d_k + d_v + d_ff) d n operations, against those counted and timed."""
+
+from __future__ import annotations
+
+import csv
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from reverie.base.files import atomic, check_folder
+from reverie.draw.curves import tidy
+from reverie.draw.picture import CYCLE, INK, SOFT, figure, save
+from reverie.nets.sequence import Decoder
+
+LAYERS, HEADS = 2, 4
+LENGTHS, WIDTHS = (64, 128, 256, 512, 1024, 2048), (32, 64, 128, 256, 512)
+LENGTH, WIDTH = 256, 128  # of those whose other size is varied
+REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one pass over n tokens costs: operations by the formula, and counted; seconds of the processor."""
+
+    n: int
+    d: int
+    formula: float
+    counted: float
+    seconds: float
+
+
+def formula(layers: int, n: int, d: int, d_k: int | None = None, d_v: int | None = None, d_ff: int | None = None) -> float:
+    """Return the operations of a pass, two for each product that is added, in `layers` layers over n tokens of width d.
+
+    Scores and weighted sums take (d_k + d_v) n² products; queries, keys, values and the output 2 (d_k + d_v) d n; the dense
+    part 2 d_ff d n.  What is not given is as usual: d_k = d_v = d, all heads together, and d_ff = 4 d.
+    """
+    d_k, d_v, d_ff = d_k or d, d_v or d, d_ff or 4 * d
+    return 2.0 * layers * (d_k + d_v) * n**2 + 4.0 * layers * (d_k + d_v + d_ff) * d * n
+
+
+@torch.no_grad()
+def measured(n: int, d: int, layers: int = LAYERS) -> Cost:
+    """Count and time a pass of a transformer."""
+    net, x = Decoder(d, layers, HEADS, "none", n).eval(), torch.randn(1, n, d)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # whose operations are plain products
+        net(x)
+    net(x)
+    times = []
+    for _ in range(REPEATS):
+        begun = time.process_time()
+        net(x)
+        times.append(time.process_time() - begun)
+    return Cost(n, d, formula(layers, n, d), float(counter.get_total_flops()), min(times))
+
+
+def draw(out: Path) -> list[Path]:
+    """Draw costs over length and width, and write them as a table, into a folder."""
+    check_folder(out)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        over_n, over_d = [measured(n, WIDTH) for n in LENGTHS], [measured(LENGTH, d) for d in WIDTHS]
+    finally:
+        torch.set_num_threads(threads)
+    made = figure(10, 4)
+    for axes, rows, name in zip(made.subplots(1, 2), (over_n, over_d), ("n", "d"), strict=True):
+        places = [getattr(row, name) for row in rows]
+        axes.loglog(places, [row.formula for row in rows], "-", color=SOFT, lw=4, alpha=0.5, label="formula")
+        axes.loglog(places, [row.counted for row in rows], "o", color=CYCLE[0], ms=5, label="counted")
+        fixed = f"d = {WIDTH}" if name == "n" else f"n = {LENGTH}"
+        what = "tokens n" if name == "n" else "width d"
+        tidy(axes, f"{LAYERS} layers, {fixed}", what, "operations")
+        seconds = axes.twinx()
+        seconds.loglog(places, [1e3 * row.seconds for row in rows], "s--", color=CYCLE[1], ms=4, lw=1, label="time")
+        seconds.set_ylabel("milliseconds of one thread", fontsize=9, color=CYCLE[1])
+        seconds.spines[["top"]].set_visible(False)
+        for both in (axes, seconds):
+            both.set_xticks(places, [str(p) for p in places])
+            both.minorticks_off()
+        lines = [*axes.lines, *seconds.lines]
+        axes.legend(lines, [str(line.get_label()) for line in lines], fontsize=8, frameon=False, loc="upper left")
+    made.suptitle(
+        "A transformer's cost: attention grows with the square of n, the rest with the square of d", fontsize=10, color=INK
+    )
+    files = [out / "cost.png", out / "cost.csv"]
+    save(made, files[0])
+    with atomic(files[1]) as aside, aside.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(("n", "d", "formula", "counted", "milliseconds"))
+        table.writerows((r.n, r.d, r.formula, r.counted, round(1e3 * r.seconds, 3)) for r in (*over_n, *over_d))
+    return files

@@ -1,0 +1,72 @@
+"""Gradients over depth: what residuals, LayerNorm and BatchNorm do to them in a deep network as it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from reverie.draw.curves import tidy
+from reverie.draw.picture import CYCLE, SOFT, check_picture, figure, save
+
+DEPTH, WIDTH, BATCH = 60, 64, 64
+LEAST = 1e-16  # that is drawn
+# Whether x is added to what a layer makes of it, which norm there is, and whether it comes before or after that.
+WAYS: dict[str, tuple[bool, str, str]] = {
+    "plain": (False, "none", "pre"), "LayerNorm": (False, "layer", "pre"), "BatchNorm": (False, "batch", "pre"),
+    "residual": (True, "none", "pre"), "residual, LayerNorm before (pre)": (True, "layer", "pre"),
+    "residual, LayerNorm after (post)": (True, "layer", "post"), "residual, BatchNorm before": (True, "batch", "pre"),
+}  # fmt: skip
+
+
+class Layer(nn.Module):
+    """f(x) = W2 relu(W1 x), with or without x added and with a norm before or after."""
+
+    def __init__(self, residual: bool, norm: str, place: str) -> None:
+        super().__init__()
+        self.residual, self.place = residual, place
+        norms = {"none": nn.Identity(), "layer": nn.LayerNorm(WIDTH), "batch": nn.BatchNorm1d(WIDTH)}
+        self.norm: nn.Module = norms[norm]
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        for linear in (self.first, self.second):
+            nn.init.normal_(linear.weight, std=WIDTH**-0.5)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, WIDTH)."""
+        y: Tensor = self.second(self.first(self.norm(x) if self.place == "pre" else x).relu())
+        y = x + y if self.residual else y
+        return y if self.place == "pre" else self.norm(y)
+
+
+def gradients(way: str, seed: int = 0) -> np.ndarray:
+    """Return the norm of the gradient of a loss, 1/2 |x_L - y|² of a random y, at what enters each layer: (DEPTH + 1,)."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers = [Layer(*WAYS[way]) for _ in range(DEPTH)]
+        x, target = torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH)
+    places = [x.requires_grad_()]
+    for layer in layers:
+        places.append(layer(places[-1]))
+    found = torch.autograd.grad(0.5 * (places[-1] - target).square().sum(1).mean(), places)
+    return np.array([float(g.norm()) for g in found])
+
+
+def draw(out: Path) -> list[Path]:
+    """Draw the norms over depth into one picture."""
+    check_picture(out)
+    made = figure(9.5, 4.2)
+    axes = made.subplots()
+    axes.axhline(1, color=SOFT, lw=0.8)
+    for k, way in enumerate(WAYS):
+        norms = gradients(way)
+        norms = norms / norms[-1]
+        norms[norms < LEAST] = np.nan
+        axes.semilogy(range(DEPTH + 1), norms, "-" if WAYS[way][0] else "--", lw=1.6, color=CYCLE[k], label=way)
+    title = "How much of the gradient reaches each layer, of what it is at the end"
+    tidy(axes, title, f"layer, of {DEPTH} of width {WIDTH} with weights as they begin", "norm of the gradient")
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+    save(made, out)
+    return [out]

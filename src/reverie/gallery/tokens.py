@@ -1,0 +1,131 @@
+"""Tokens: which pairs byte-pair encoding merges, how much shorter texts become, and how a word is split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reverie.base.errors import UserError
+from reverie.base.files import check_folder
+from reverie.data import load_data
+from reverie.data.memory import DataSource
+from reverie.data.windows import TextWindows
+from reverie.draw.curves import tidy
+from reverie.draw.picture import CYCLE, INK, SOFT, figure, plain, save
+from reverie.text.bpe import Pair, merges, split
+from reverie.text.tokenizer import PairTokenizer, learn_tokenizer
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LEARNED = 200_000  # characters of a text that tokens are learned from here
+SIZES = (300, 500, 1000, 2000, 4000, 8000)  # of vocabularies
+SHOWN, ROWS = 32, 16  # merges in the table
+BOOK = "abracadabra"
+WORD = "Wherefore art thou?"
+LONGEST_WORD = 60
+
+
+def book_example() -> list[str]:
+    """Return how abracadabra is merged, a line each: its pairs become one letter."""
+    learned, lines, letters = list[Pair](), [f"{BOOK}  ({len(BOOK)} tokens)"], "XYZ"
+    names: dict[str, str] = {}
+    for (pair, count), letter in zip(merges([BOOK], len(letters)), letters, strict=False):
+        learned.append(pair)
+        names["".join(pair)] = letter
+        parts = split(BOOK, learned)
+        spelled = "".join(names.get(part, part) for part in parts)
+        made = "".join(names.get(part, part) for part in pair)
+        lines.append(f"{letter} = {made}, {count} times:  {spelled}  ({len(parts)} tokens)")
+    return lines
+
+
+def _table(out: Path, words: Sequence[str]) -> None:
+    found = list(merges(words, SHOWN))
+    made = figure(9, 4.9)
+    axes = made.subplots()
+    axes.set_axis_off()
+    axes.set(xlim=(0, 3), ylim=(ROWS + 1, -1.2))
+    for k, ((a, b), count) in enumerate(found):
+        x, y = k // ROWS, k % ROWS
+        text = f"{k + 1:>2}.  {_seen(a)} + {_seen(b)}  \u2192  {_seen(a + b)}"
+        axes.text(x, y, plain(text), fontsize=9, color=INK, family="monospace", va="center")
+        axes.text(x + 0.9, y, f"{count:,}", fontsize=8, color=SOFT, ha="right", va="center")
+    axes.text(0, -1, "the pairs that are merged first, and how often they stand together", fontsize=10, color=INK, va="center")
+    axes.text(2.02, -1, "as in the books", fontsize=10, color=INK, va="center")
+    for k, line in enumerate(book_example()):
+        axes.text(2.02, 1.2 * k, plain(line), fontsize=8, color=INK, family="monospace", va="center")
+    save(made, out)
+
+
+def _seen(part: str) -> str:
+    """Return a token with its spaces and ends of lines to be seen."""
+    return part.replace(" ", "\u00b7").replace("\n", "\u21b5").replace("\t", "\u2192")
+
+
+def _lengths(out: Path, text: str) -> None:
+    made = figure(7, 3.8)
+    axes = made.subplots()
+    for k, name in enumerate(("bpe", "byte-bpe")):
+        points = []
+        for size in SIZES:
+            tokenizer = learn_tokenizer([text], f"{name}:size={size}")
+            points.append((tokenizer.size, len(tokenizer.encode(text)) / len(text)))
+        axes.plot(*zip(*points, strict=True), "o-", color=CYCLE[k], lw=1.6, ms=4, label=name)
+    for k, name in enumerate(("characters", "bytes"), 2):
+        tokenizer = learn_tokenizer([text], name)
+        axes.plot([tokenizer.size], [len(tokenizer.encode(text)) / len(text)], "s", color=CYCLE[k], label=name)
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    tidy(axes, "Larger vocabularies make shorter texts", "tokens in the vocabulary", "tokens for each character")
+    axes.legend(fontsize=8, frameon=False)
+    save(made, out)
+
+
+def _boxes(axes: Axes, y: float, parts: Sequence[str]) -> None:
+    x = 0.0
+    for k, part in enumerate(parts):
+        width = max(1, len(part))
+        axes.barh(y, width - 0.12, left=x + 0.06, height=0.72, color=CYCLE[k % len(CYCLE)], alpha=0.25)
+        axes.text(x + width / 2, y, plain(_seen(part)), ha="center", va="center", fontsize=9, color=INK, family="monospace")
+        x += width
+
+
+def _splits(out: Path, text: str, word: str) -> None:
+    rows: dict[str, list[str]] = {"characters": list(word)}
+    for size in SIZES:
+        tokenizer = learn_tokenizer([text], f"bpe:size={size}")
+        rows[f"bpe, {tokenizer.size:,} tokens"] = _spelled(tokenizer, word)
+    made = figure(9, 0.8 + 0.42 * len(rows))
+    axes = made.subplots()
+    for y, (name, parts) in enumerate(rows.items()):
+        _boxes(axes, y, parts)
+        axes.text(-0.4, y, f"{name}: {len(parts)}", ha="right", va="center", fontsize=8, color=INK)
+    axes.set(xlim=(-0.2, max(sum(max(1, len(p)) for p in parts) for parts in rows.values())), ylim=(len(rows) - 0.5, -0.7))
+    axes.set_axis_off()
+    axes.set_title("How it is split", fontsize=10, color=INK)
+    save(made, out)
+
+
+def _spelled(tokenizer: Any, word: str) -> list[str]:
+    """Return the tokens of a word as strings; halves of bytes that have no characters of their own as they are called."""
+    return [tokenizer.spelled(int(k)).replace("half a byte, ", "\u00bd") for k in tokenizer.encode(word)]
+
+
+def draw(data: DataSource, out: Path, prompt: str = WORD, reading: Mapping[str, Any] | None = None) -> list[Path]:
+    """Draw merges, lengths and splits of a text's tokens into a folder.  prompt: what is split."""
+    if not 0 < len(prompt) <= LONGEST_WORD:
+        raise UserError(f"what is split has from 1 to {LONGEST_WORD} characters, got {len(prompt)}; give another --prompt")
+    check_folder(out)
+    found = load_data(data, **(reading or {}))
+    if not isinstance(found.x, TextWindows):
+        raise UserError(f"{found.name} holds {found.kind}; this gallery shows the tokens of text, like prose or a .txt file")
+    text = "\n".join(found.x.texts())[:LEARNED]
+    tokenizer = learn_tokenizer([text], "bpe:size=64")
+    assert isinstance(tokenizer, PairTokenizer)
+    files = [out / name for name in ("merges.png", "lengths.png", "splits.png")]
+    _table(files[0], tokenizer.words(text))
+    _lengths(files[1], text)
+    _splits(files[2], text, prompt)
+    return files
