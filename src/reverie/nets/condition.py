@@ -92,7 +92,7 @@ class CrossAttention(nn.Module):
     def over_map(self, h: Tensor, words: Tensor, there: Tensor) -> Tensor:
         """Return the same of a map.  h: (B, C, H, W)."""
         gathered: Tensor = self(h.flatten(2).transpose(1, 2), words, there)
-        return gathered.transpose(1, 2).unflatten(2, h.shape[2:])
+        return gathered.transpose(1, 2).reshape(h.shape)
 
 
 class ConditionEncoder(nn.Module):
