@@ -17,6 +17,7 @@ import torch
 
 import reverie
 from benchmarks.measure import machine
+from reverie.base.errors import UserError
 from reverie.data import load_data
 from reverie.evaluation.faithfulness import Judge, drawn_by, faithfulness, learn_judges
 from reverie.runs.run import Run
@@ -50,12 +51,13 @@ def rows(run: Run, judges: list[Judge], network: str, guidance: float, count: in
 
 def captions(seconds: float = SECONDS, seeds: tuple[int, ...] = (0, 1, 2), **options: Any) -> list[str]:
     """Train and measure, and return the table; by the embedded digits where MNIST is not on this machine."""
-    data, networks, guidance = (
-        options.get("data", "captioned-mnist"),
-        options.get("networks", ["unet-tiny"]),
-        options.get("guidance", [2.0]),
-    )
-    judges = learn_judges(*load_data(data).split(0))
+    data, networks = options.get("data", "captioned-mnist"), options.get("networks", ["unet-tiny"])
+    guidance = options.get("guidance", [2.0])
+    try:
+        found = load_data(data)
+    except UserError:
+        found = load_data(data := "captioned-digits")
+    judges = learn_judges(*found.split(0))
     told = ", ".join(f"{judge.attribute.name} {judge.accuracy:.3f}" for judge in judges)
     lines = [f"Judges are right about real digits that they have not seen: {told} (of {judges[0].asked:,}).", "", *HEAD]
     print(*lines, sep="\n", flush=True)
