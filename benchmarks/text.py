@@ -63,7 +63,7 @@ def operations(run: Run) -> float:
 def row(family: str, seed: int, seconds: float, text: Path, aside: Path, options: dict[str, Any]) -> str:
     """Train a family for a time of the processor and return a line of figures."""
     name = family.partition(":")[0]
-    length = {} if name == "bigram" else {"minutes": seconds / 60, "clock": "processor"}
+    length: dict[str, Any] = {} if name == "bigram" else {"minutes": seconds / 60, "clock": "processor"}
     begun = time.process_time()
     run = reverie.train(
         text, aside / f"{name}-{seed}", family=family, seed=seed, progress=False, overwrite=True, **length, **options

@@ -22,12 +22,14 @@ from reverie.steering.restore import DEFAULT_METHOD, RESULTS
 from reverie.training.previews import DRAWN
 
 
-@pytest.mark.parametrize(
-    "table",
-    [KINDS, MEASURES, DRAWN, DTYPES],
-)
-def test_every_table_knows_every_kind(table: dict[Kind, object]) -> None:
-    assert set(table) == set(get_args(Kind)) == set(DIMENSIONS.values())
+def test_every_kind_has_a_name() -> None:
+    assert set(KINDS) == set(get_args(Kind))
+
+
+@pytest.mark.parametrize("table", [MEASURES, DRAWN, DTYPES])
+def test_every_table_knows_every_kind_of_numbers(table: dict[Kind, object]) -> None:
+    """Text is measured, previewed and kept in its own way."""
+    assert set(table) == set(get_args(Kind)) - {"text"} == set(DIMENSIONS.values())
 
 
 @pytest.mark.parametrize("table", [DEFAULTS, DEFAULT_METHOD, RESULTS, HELD_OUT_DRAWS, guidance.SHOWN, samplers.SHOWN])
@@ -46,6 +48,14 @@ def test_a_data_set_and_its_run_have_one_kind(name: str, kind: Kind) -> None:
     assert data.kind == data.report["kind"] == kind_of(data.shape) == kind
     assert data.split(0)[1].kind == kind
     assert DataConfig(name=name, count=len(data), shape=data.shape).kind == kind
+
+
+def test_text_says_its_kind() -> None:
+    data = load_data("prose")
+    assert data.kind == data.report["kind"] == data.split(0)[1].kind == "text"
+    assert DataConfig(name="prose", count=len(data), shape=data.shape, kind="text").kind == "text"
+    with pytest.raises(ValueError, match="are no text"):
+        DataConfig(name="prose", count=3, shape=(3, 8, 8), kind="text")
 
 
 def test_the_kind_of_a_form_without_pixels_is_known() -> None:

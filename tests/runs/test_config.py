@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tomli_w
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
@@ -130,7 +130,7 @@ def with_family(change: dict[str, Any]) -> dict[str, Any]:
     data=DATA,
 )
 def test_any_valid_configuration_survives_toml(training, family, length, data) -> None:
-    training |= {"optimizer": "adamw"} if "lora" in training else {}  # others are refused
+    assume(training.get("lora") is None or training.get("optimizer") != "muon")  # which is refused
     config = Config.model_validate({**with_family(family), "data": data, "training": {**training, **length}})
     assert Config.model_validate(tomllib.loads(tomli_w.dumps(config.as_table()))) == config
 
@@ -148,20 +148,8 @@ def test_a_configuration_of_format_1_is_read_as_the_same_of_format_2() -> None:
 
 def test_the_strategies_know_every_field() -> None:
     assert set(TrainingConfig.model_fields) == {*TRAINING, "steps", "minutes"}
-    fields = {
-        "name",
-        "source",
-        "count",
-        "seed",
-        "shape",
-        "labels",
-        "label_counts",
-        "fingerprint",
-        "reading",
-        "condition",
-        "kind",
-    }
-    assert set(DataConfig.model_fields) == fields
+    fields = {"name", "source", "count", "seed", "shape", "labels", "label_counts", "fingerprint", "reading", "kind"}
+    assert set(DataConfig.model_fields) == {*fields, "condition"}
     assert set(DiffusionSettings.model_fields) == {*FAMILY, "name", "codec", "schedule", "network"}
 
 

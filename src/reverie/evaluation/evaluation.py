@@ -190,7 +190,7 @@ def evaluate_run(
         why = str(error)
     known, seed, label = run.config.data, options.get("seed", 0), options.get("label")
     if run.kind == "text":
-        return _concluded(run, n, options, quick, *text.text_sections(run, whole, why, n, quick, tell, **options))
+        return _concluded(run, n, options, quick, *text.text_sections(run, whole, why, n, quick, tell, options))
     samples, each, worked = draw(run, n, say, tell, options)
     steered = label not in (None, "all") or options.get("guidance", 1.0) != 1 or asks(options)
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from reverie.base.errors import UserError
-from reverie.base.progress import Tell, silent
+from reverie.base.progress import Tell
 from reverie.data import Dataset
 from reverie.data.windows import TextWindows, codes_of
 from reverie.diffusion.likelihood.normal import mean_and_error
@@ -103,12 +103,11 @@ def _mean(x: np.ndarray) -> tuple[float, float | None]:
 
 
 def text_sections(
-    run: Run, whole: tuple[Dataset, Dataset] | None, why: str, n: int, quick: bool, tell: Tell = silent, **options: Any
+    run: Run, whole: tuple[Dataset, Dataset] | None, why: str, n: int, quick: bool, tell: Tell, options: Options
 ) -> tuple[list[Section], float, float]:
     """Return everything that is measured of a run of text, and the seconds of wall and processor that a sample took."""
-    chosen = Options(**options)
     begun, worked = time.perf_counter(), time.process_time()
-    texts = run.sample(n, on_progress=tell, **chosen).texts
+    texts = run.sample(n, on_progress=tell, **options).texts
     each, work = (time.perf_counter() - begun) / n, (time.process_time() - worked) / n
     written = sum(map(len, texts))
     speed = {"characters": written, "characters_per_processor_second": written / max(1e-9, work * n)}

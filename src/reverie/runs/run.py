@@ -381,7 +381,7 @@ class Run:
         return Samples(x0, names, titles=names if told else None, **self._form)
 
     @property
-    def _form(self) -> dict[str, bool]:
+    def _form(self) -> dict[str, Any]:
         """What samples do not show by their shape."""
         return {"series": self.kind == "series", "text": self.kind == "text"}
 

@@ -66,6 +66,8 @@ def inpaint(
     run = run if isinstance(run, Run) else load(run, device)
     run.require("inpaint")
     shape = run.config.data.shape
+    if run.kind == "text":
+        raise UserError(f"{run.path} is a run of text, which has no picture; `reverie sample RUN --prompt` goes on with one")
     if run.kind == "series":
         raise UserError(f"{run.path} is a run of series, which have no picture; `reverie gallery series` continues them")
     if run.kind == "points":

@@ -169,7 +169,7 @@ class LanguageModel(Model):
         """Return the tokens that a sample goes on from: those of a prompt, after the end of a text where there are many."""
         if prompt is not None and len(prompt) > MOST_LENGTH:
             raise UserError(f"a prompt has at most {MOST_LENGTH:,} characters, got {len(prompt):,}")
-        return [END] * self.begins + self.tokenizer.encode(prompt or "").tolist()
+        return [END] * self.begins + [int(k) for k in self.tokenizer.encode(prompt or "")]
 
     @torch.no_grad()
     def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
