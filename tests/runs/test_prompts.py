@@ -18,7 +18,7 @@ from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.guidance import ClassifierFree
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.schedules import SCHEDULES
-from reverie.runs.prompts import read_prompt, read_told, weights_of, with_guidance
+from reverie.runs.prompts import avoided, read_prompt, read_told, rows_of, weights_of, with_guidance
 from reverie.runs.run import Run
 from tests.conftest import TINY
 
@@ -65,6 +65,14 @@ def test_what_is_avoided_takes_the_place_of_no_condition() -> None:
         cond = torch.tensor([[[3.0], [5.0]]])
         found = guided(torch.zeros(1, 1), 0.5, cond).x0
         assert float(found) == pytest.approx(scale * 3 + (1 - scale) * 5)
+
+
+def test_what_is_avoided_is_the_prompt_with_these_words(captioned_run: Run) -> None:
+    form = captioned_run.config.data.condition
+    assert form is not None
+    rows = rows_of(form, {"prompt": "a thin seven", "avoid": "slanted"}, "crop")
+    assert [form.caption(row) for row in rows] == ["a thin seven", "a thin seven slanted"]
+    assert avoided(form, "a thin seven " * 2, "slanted backward thick") == "slanted backward thick"  # no room for both
 
 
 def test_weighted_prompts_are_the_composition_of_labels() -> None:

@@ -89,11 +89,11 @@ def rows_of(form: ConditionForm, options: Mapping[str, Any], fit: str) -> Tensor
     """Return the rows that options ask for, one for each part of the prompt and last what is avoided: (K, R)."""
     prompt, avoid, image = options.get("prompt"), options.get("avoid"), options.get("condition_image")
     texts: Sequence[str] = read_prompt(prompt)[0] if prompt is not None else ("",)
-    texts = (*texts, avoid) if avoid is not None else texts
     if (prompt is not None or avoid is not None) and not form.length:
         raise UserError("the model was trained without captions, so it takes no prompt")
     if image is not None and form.image is None:
         raise UserError("the model was trained without an image as condition; train it with --condition-image COLUMN")
+    texts = (*texts, avoided(form, texts[0], avoid)) if avoid is not None else texts
     picture = _picture(image, form.image, fit) if image is not None and form.image is not None else None
     numbers = read_told(options.get("told"))
     for text in texts:
@@ -104,6 +104,16 @@ def rows_of(form: ConditionForm, options: Mapping[str, Any], fit: str) -> Tensor
                 stacklevel=2,
             )
     return torch.stack([form.row(text, numbers, picture) for text in texts])
+
+
+def avoided(form: ConditionForm, prompt: str, avoid: str) -> str:
+    """Return the text that is led away from: the prompt with the words to avoid, or these alone where both have no room.
+
+    A model of small data knows whole captions: it makes little of "slanted" alone, and what "a thin seven slanted" has more
+    than "a thin seven" is just that.
+    """
+    both = f"{prompt} {avoid}"
+    return both if form.tokens(both)[1] else avoid
 
 
 def _picture(image: str | Path | np.ndarray, shape: tuple[int, int, int], fit: str) -> Tensor:
