@@ -207,6 +207,25 @@ def begin(
     return prepare(data, out, **options)
 
 
+def follow(device: str = "auto") -> bool:
+    """Tell whether torchrun started this process as one that follows, which then works until the leading one leaves."""
+    from reverie.training.team import rank
+
+    if not rank():
+        return False
+    from reverie.training.follower import device_for, serve
+
+    serve(device_for(device))
+    return True
+
+
+def to_go_on_with(out: str | Path) -> bool:
+    """Tell whether torchrun started anew what was training in a folder, so that it is to be gone on with."""
+    from reverie.training.team import was_restarted
+
+    return was_restarted() and (Path(out) / "config.toml").is_file()
+
+
 def train_classifier(
     run: str | Path | Run, *, device: str = "auto", minutes: float | None = None, steps: int | None = None, seed: int = 0,
     data: DataSource | None = None, data_dir: str | Path | None = None, progress: bool | None = None,

@@ -39,6 +39,12 @@ class Form(NamedTuple):
         return f"{str(self.dtype).removeprefix('torch.')} {self.shape}"
 
 
+def empty_like_form(form: Form) -> Tensor:
+    """Return a tensor of a form, whose values are to come."""
+    assert isinstance(form.dtype, torch.dtype)
+    return torch.empty(form.shape, dtype=form.dtype)
+
+
 def forms_of(tensors: Mapping[str, Tensor]) -> dict[str, Form]:
     """Return the form of every tensor, by name."""
     return {name: Form(tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}

@@ -176,6 +176,11 @@ def _training(
     points: Annotated[int | None, typer.Option("--points", help="How many points to generate, for data that are.")] = None,
     batch: Annotated[int | None, typer.Option("--batch", help="Data per step.")] = None,
     accumulate: Annotated[int | None, typer.Option("--accumulate", help="Batches whose gradients make one step.")] = None,
+    processes: Annotated[int | None, typer.Option("--processes", help="Processes on this machine that share the work.")] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Add gradients in one order, so that any number of processes gives the same bits.")
+    ] = False,
+    micro: Annotated[int | None, typer.Option("--micro", help="Parts of a batch that processes share out.")] = None,
     optimizer: Annotated[str | None, typer.Option("--optimizer", help="adamw or muon.")] = None,
     learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="Highest learning rate.")] = None,
     warmup: Annotated[

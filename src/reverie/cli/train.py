@@ -40,6 +40,10 @@ def train(
     from reverie import api
     from reverie.base.signals import Stopped
 
+    if api.follow(device or "auto"):
+        return
+    if out is not None and api.to_go_on_with(out):
+        resume, out, data, moved, config, options = out, None, None, None, None, {}
     if moved is not None:
         if resume is None or data is not None:
             raise UserError("--data goes with --resume RUN alone; a new run takes DATA without it")

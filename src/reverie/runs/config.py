@@ -85,6 +85,8 @@ class TrainingConfig(Section):
 
     clock: what minutes are counted by, the wall's or the processor's, which a busy machine does not slow down; keep: the
     weights of the end, or those that were best on held-out data; lora: rank of changes that are learned, if not all weights.
+    micro: micro-batches of each batch, of which several processes share the work; exact: whether their gradients are added in
+    the order of their numbers, so that any number of processes gives the same bits.
     """
 
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = None
@@ -96,6 +98,8 @@ class TrainingConfig(Section):
     ema_share: Annotated[float, Field(gt=0, le=1)] = 0.05
     gradient_limit: Annotated[float, Field(gt=0)] = 1.0
     accumulate: Annotated[int, Field(ge=1, le=10_000)] = 1
+    micro: Annotated[int, Field(ge=1, le=10_000)] = 1
+    exact: bool = False
     decay: Literal["cosine", "step"] = "cosine"
     until: Literal["end", "good"] = "end"
     clock: Literal["wall", "processor"] = "wall"
@@ -115,6 +119,8 @@ class TrainingConfig(Section):
     def _one_length(self) -> TrainingConfig:
         if (self.steps is None) == (self.minutes is None):
             raise ValueError("give either steps or minutes")
+        if self.micro > self.batch:
+            raise ValueError(f"a batch of {self.batch} cannot be cut into {self.micro} micro-batches")
         if self.lora is not None and self.optimizer != "adamw":
             raise ValueError("adapters of low rank are trained by adamw")
         return self

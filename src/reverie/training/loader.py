@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,14 +16,38 @@ from reverie.data import Dataset, LazyImages
 Batch = tuple[Tensor, Tensor | None]
 
 
-def batches(data: Dataset, batch: int, seed: int, first: int = 0) -> Iterator[Batch]:
-    """Yield batches for ever, from number `first` on, each epoch in an order of its own that is a function of the seed."""
+@dataclass(frozen=True)
+class Share:
+    """Which micro-batches one of several processes works on.
+
+    Batches are cut into `micro`, and of the `parts` of each step process `rank` has those whose number is its own modulo
+    `world`.
+    """
+
+    micro: int = 1
+    parts: int = 1
+    rank: int = 0
+    world: int = 1
+
+
+WHOLE = Share()
+
+
+def batches(data: Dataset, batch: int, seed: int, first: int = 0, share: Share = WHOLE) -> Iterator[Batch]:
+    """Yield batches for ever, from number `first` on, each epoch in an order of its own that is a function of the seed.
+
+    share: which parts of them.
+    """
+    number = first * share.micro
     batch = min(batch, len(data))
     epoch, skipped = divmod(first, len(data) // batch)
     while True:
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(mix_seed(seed, -1 - epoch)))
         for start in range(skipped * batch, len(data) - batch + 1, batch):
-            yield data.batch(order[start : start + batch])
+            for part in order[start : start + batch].tensor_split(share.micro):
+                if number % share.parts % share.world == share.rank:
+                    yield data.batch(part)
+                number += 1
         epoch, skipped = epoch + 1, 0
 
 
@@ -59,7 +84,7 @@ def ahead(source: Iterator[Batch], depth: int = 4) -> Iterator[Batch]:
         stop.set()
 
 
-def reader(data: Dataset, batch: int, seed: int, first: int = 0) -> Iterator[Batch]:
+def reader(data: Dataset, batch: int, seed: int, first: int = 0, share: Share = WHOLE) -> Iterator[Batch]:
     """Yield batches from number `first` on, read ahead where images must be decoded."""
-    source = batches(data, batch, seed, first)
+    source = batches(data, batch, seed, first, share)
     return ahead(source) if isinstance(data.x, LazyImages) and data.x.store is None else source

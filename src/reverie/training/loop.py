@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
 
 from reverie.base.busy import Waiting
 from reverie.base.errors import UserError
@@ -19,8 +18,10 @@ from reverie.families.model import FittedModel, TrainedModel
 from reverie.runs.config import TrainingConfig
 from reverie.runs.finding import RESCUE, Finding
 from reverie.runs.step import Step, report
+from reverie.training.gradient import Gradients, make_step, share_state
 from reverie.training.learner import RESCUES, Learner
-from reverie.training.loader import batches, reader
+from reverie.training.loader import batches
+from reverie.training.team import Order, Team, Told
 
 REPORTS, CHECKS = 200, 20  # how often, in a whole run, a step is reported and the held-out loss taken
 CHECK_SHARE, FREE = 0.05, 0.5  # of the training time, at most, goes into the held-out loss; but so many seconds always may
@@ -106,20 +107,19 @@ def rescue(learner: Learner, wrong: tuple[int, str], train: Dataset, settings: T
 
 def fit(
     learner: Learner, train: Dataset, held_out: Dataset, settings: TrainingConfig, stop: Callable[[], bool] = lambda: False,
-    mind_threads: Callable[[], None] = lambda: None,
+    mind_threads: Callable[[], None] = lambda: None, team: Team | None = None,
 ) -> Iterator[Step]:  # fmt: skip
     """Train to the given number of steps or minutes and yield reports; learner.average holds the weights to keep.
 
     Everything random at step i is a function of the seed, i, and how often the training was rescued, so a learner put
     back to an earlier state goes the same way again.  With a length in steps the result is a function of the settings;
     with a length in minutes it depends on the machine's speed as well.  When stop() is true, it ends after the step;
-    mind_threads() is called after each, see `reverie.base.busy`.
+    mind_threads() is called after each, see `reverie.base.busy`; team: other processes that share the work, and are ready.
     """
     device, model = learner.device, learner.model
     if not isinstance(model, TrainedModel):
         yield from fit_at_once(learner, train, held_out, settings, stop)
         return
-    parameters = list(model.parameters())
     limit = settings.minutes * 60 if settings.minutes else math.inf
     total = settings.steps or math.inf
 
@@ -130,7 +130,8 @@ def fit(
     def fraction_now() -> float:
         return min(1.0, max(learner.i / total, learner.seconds / limit) / whole())
 
-    loader = reader(train, settings.batch, settings.seed, learner.i * settings.accumulate)
+    gradients = Gradients(model, train, settings, team)
+    gradients.go_to(learner.i)
     clock = clock_of(settings, device)
     begun, reported, reported_at = clock() - learner.seconds, time.monotonic(), learner.i
     fraction, checking = fraction_now(), CHECK_SHARE * learner.seconds
@@ -139,26 +140,15 @@ def fit(
     while fraction < 1 and not stop():
         seed = settings.seed if not learner.rescues else mix_seed(settings.seed, -(2**41) - learner.rescues)
         rate = 0.5**learner.rescues * learning_rate(settings, fraction * whole(), learner.ending)
-        for optimizer in learner.optimizers:
-            optimizer.param_groups[0]["lr"] = rate
-            optimizer.zero_grad(set_to_none=True)
-        model.reach(fraction)
-        losses = []
-        for part in range(settings.accumulate):
-            x, labels = next(loader)
-            cond = labels.to(device) if labels is not None else None
-            with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-                lost = model.loss(x.to(device), cond, mix_seed(seed, learner.i * settings.accumulate + part)).mean()
-            (lost / settings.accumulate).backward()
-            losses.append(lost.detach())
-        norm = nn.utils.clip_grad_norm_(parameters, settings.gradient_limit)
-        for optimizer in learner.optimizers:
-            optimizer.step()
+        told = Told(Order.STEP, learner.i, seed, fraction, rate)
+        if team is not None:
+            team.tell(told)
+        lost, norm = make_step(learner, gradients, told)
         learner.average.update(learner.i)
         learner.i += 1
-        learner.window.append((torch.stack(losses).mean(), norm.detach()))
-        if learner.first_loss is None and math.isfinite(losses[0]):
-            learner.first_loss = float(losses[0])
+        learner.window.append((lost, norm))
+        if learner.first_loss is None and math.isfinite(lost):
+            learner.first_loss = float(lost)
         mind_threads()
         learner.seconds = clock() - begun
         fraction = fraction_now()
@@ -167,7 +157,10 @@ def fit(
             continue
         if wrong := _wrong(learner):
             finding = rescue(learner, wrong, train, settings)
-            loader = reader(train, settings.batch, settings.seed, learner.i * settings.accumulate)
+            if team is not None:
+                team.tell(Told(Order.RESTORE, learner.i))
+                share_state(team, learner)
+            gradients.go_to(learner.i)
             fraction = fraction_now()
             yield Step(learner.i, fraction, learner.seconds, 0.0, None, rate, findings=(finding,))
             reported, reported_at = time.monotonic(), learner.i

@@ -44,8 +44,8 @@ class TrainingOptions(ReadingOptions, total=False):
     replace a run that is in the folder; family: a name with its own options, like "mixture:components=8"; purpose, schedule,
     network, target, augment, loss, weight, variance, times, label_dropout, sigma_data, codec: options of the family diffusion,
     by name, like "linear:steps=40"; latent_space: draw codes of an autoencoder that is trained first, or is that of the run
-    given as codec; beta, free_bits, kl_warmup: of vae and hvae; tokenizer: of language
-    models, like "bpe:size=1000"; the others are fields of `reverie.runs.config.TrainingConfig`.
+    given as codec; beta, free_bits, kl_warmup: of vae and hvae; tokenizer: of language models, like "bpe:size=1000"; processes:
+    that share the work on this machine; the others are fields of `reverie.runs.config.TrainingConfig`.
     """
 
     family: str | Spec
@@ -73,6 +73,9 @@ class TrainingOptions(ReadingOptions, total=False):
     times: str
     batch: int
     accumulate: int
+    micro: int
+    exact: bool
+    processes: int
     optimizer: Literal["adamw", "muon"]
     learning_rate: float
     decay: Literal["cosine", "step"]

@@ -28,10 +28,12 @@ from reverie.families.model import Family, FamilyPlan, PlanRequest, TrainedModel
 from reverie.runs import folder, kept
 from reverie.runs.config import MOST_MINUTES, MOST_STEPS, Config, DataConfig, TrainingConfig, build_model
 from reverie.runs.reread import kept_reading, source_of
-from reverie.runs.run import Run, choose_device
+from reverie.runs.run import Run
 from reverie.training import start
 from reverie.training import tensorboard as events
 from reverie.training.claim import CODEC_FOLDER, check_free, claim, sweep
+from reverie.training.follower import check_processes, device_for
+from reverie.training.gradient import micro_batches
 from reverie.training.latent import SHARE, LatentWish, codec_plan, open_codec, shared, take_codec
 from reverie.training.learner import Learner
 from reverie.training.resume import resume
@@ -83,6 +85,7 @@ def prepare(
     tensorboard: bool = False,
     keep_data: bool = False,
     latent_space: bool | None = None,
+    processes: int = 1,
     **options: Any,
 ) -> Training:
     """Check everything, make the run folder and return the training; nothing is written if anything is wrong.
@@ -91,11 +94,13 @@ def prepare(
     labels, ...), those of the family (network, schedule, target, augment, ...), and further fields of TrainingConfig (batch,
     learning_rate, ...).  start_from: a run whose weights are the first ones; keep_data: whether the run keeps a copy of them;
     latent_space: whether images are coded by an autoencoder, which is trained first, or by their size; codec: the run of one.
+    processes: that share the work on this machine.
     """
     check_options(options)
     reading = {key: options.pop(key) for key in READING if key in options}
     events.check(tensorboard)
-    where = choose_device(device)
+    where = device_for(device)
+    check_processes(processes)
     check_seed(seed)
     if sum(length is not None for length in (steps, minutes, epochs)) > 1:
         raise UserError("give only one of --steps, --minutes and --epochs")
@@ -165,6 +170,8 @@ def prepare(
         planned |= {} if "learning_rate" in options else {"learning_rate": start.RATE * planned["learning_rate"]}
         if options.get("lora") is not None:
             planned |= {key: value for key, value in start.FOR_LORA.items() if key not in options}
+    if "micro" not in options:
+        planned["micro"] = micro_batches(bool(options.get("exact")), processes, planned, len(train_set))
     precision = "bf16" if where.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
     described_data = DataConfig(
         name=dataset.name, source=storable(source_of(data)),
@@ -221,7 +228,7 @@ def prepare(
         raise
     return Training(
         Run(config, learner.average.model, path), learner, train_set, held_out, lock, about, reasons, tensorboard,
-        first=before_it,
+        first=before_it, processes=processes,
     )  # fmt: skip
 
 

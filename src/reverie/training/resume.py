@@ -19,10 +19,11 @@ from reverie.runs import folder
 from reverie.runs.config import Config, TrainingConfig, build_model
 from reverie.runs.lock import Lock
 from reverie.runs.reread import CHOSEN, placed, reread
-from reverie.runs.run import Run, choose_device, load
+from reverie.runs.run import Run, load
 from reverie.training import checkpoints, start
 from reverie.training import tensorboard as events
 from reverie.training.claim import CODEC_FOLDER, check_own, sweep
+from reverie.training.follower import check_processes, device_for
 from reverie.training.latent import is_coded, is_finished, take_codec, whole_length
 from reverie.training.learner import Learner
 from reverie.training.trainer import Training
@@ -113,6 +114,7 @@ def resume(
     strict: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None,
     dataset: Dataset | None = None,
+    processes: int = 1,
     **given: Any,
 ) -> Training:
     """Go on with a run where its last whole checkpoint left it; `extend` goes on with a finished one for longer.
@@ -121,7 +123,8 @@ def resume(
     data_dir: where its data are now, if they were moved, or the data themselves; dataset: the data as they were read already;
     given: settings as for `prepare`; those that differ from the run's are refused.
     """
-    path, where = Path(path), choose_device(device)
+    path, where = Path(path), device_for(device)
+    check_processes(processes)
     events.check(tensorboard)
     folder.check_run(path)
     with ExitStack() as stack:
@@ -162,6 +165,6 @@ def resume(
         about = (*complaints, begun if fresh else f"continuing at step {learner.i:,}")
         if first is not None:
             about = first.about
-        training = Training(run, learner, train_set, held_out, lock, about, (), tensorboard, new=False, first=first)
+        training = Training(run, learner, train_set, held_out, lock, about, (), tensorboard, processes, new=False, first=first)
         stack.pop_all()  # the lock is the training's now
         return training

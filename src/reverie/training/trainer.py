@@ -28,11 +28,13 @@ from reverie.runs.weights import write_weights
 from reverie.training import checkpoints
 from reverie.training.autoguide import EARLY, choose_autoguidance, keeps_early
 from reverie.training.claim import CODEC_FOLDER, LOSS_PICTURE, sweep
+from reverie.training.follower import lead, team_of, threads_each
 from reverie.training.latent import take_codec
 from reverie.training.learner import Learner
 from reverie.training.loop import fit
 from reverie.training.previews import Previews
 from reverie.training.summary import meaning_of, purpose_of
+from reverie.training.team import Team, TeamError
 from reverie.training.tensorboard import recorder
 from reverie.training.text_previews import TextPreviews
 from reverie.training.watch import Doctor
@@ -57,6 +59,7 @@ class Training:
     about: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     tensorboard: bool = False
+    processes: int = 1  # that share the work, on this machine
     new: bool = True  # whether it began this run, and does not go on with one
     first: Training | None = None  # that of the autoencoder in whose latent space this one works, if that comes first
     begun: bool = field(default=False, init=False)
@@ -104,10 +107,14 @@ class Training:
                 stack.callback(torch.set_num_threads, torch.get_num_threads())
                 torch.set_num_threads(1)  # two threads gain nothing here, and stall each other when the machine is busy
             keep_freed_memory()
+            team = stack.enter_context(team_of(self.processes, learner.device))
+            if team is not None or self.run.config.training.exact:
+                stack.callback(torch.set_num_threads, torch.get_num_threads())
+                torch.set_num_threads(1 if self.run.config.training.exact else threads_each(self.processes))
             mind_threads = stack.enter_context(few_threads_when_busy())
             whole = False  # between steps, when the state can be kept
             try:
-                for step in self._work(stop, mind_threads):
+                for step in self._work(stop, mind_threads, team):
                     record(step)
                     whole = True
                     yield replace(step, stage="diffusion") if self.first is not None else step
@@ -115,6 +122,9 @@ class Training:
                 whole = True
             except OSError as error:
                 raise UserError(f"cannot write to {path}: {reason(error)}; {self.kept()}") from error
+            except TeamError:
+                whole = True
+                raise
             except UserError:
                 learner.restore(learner.good)
                 whole = True
@@ -170,7 +180,7 @@ class Training:
         average = {name.removeprefix("average."): t for name, t in kept.items() if name.startswith("average.")}
         self.learner.average.model.load_state_dict(average)
 
-    def _work(self, stop: Callable[[], bool], mind_threads: Callable[[], None]) -> Iterator[Step]:
+    def _work(self, stop: Callable[[], bool], mind_threads: Callable[[], None], team: Team | None) -> Iterator[Step]:
         run, learner, settings = self.run, self.learner, self.run.config.training
         raw = replace(run, model=learner.model)
         text = self.train.kind == "text"
@@ -179,8 +189,10 @@ class Training:
         keep_early = keeps_early(run.model)
         best = min((row["held_out"] for row in doctor.rows if "held_out" in row), default=float("inf"))
         writing = WRITE_SHARE * learner.seconds
+        if team is not None:
+            lead(team, run.config, run.path, learner)
         with own_file(run.path, folder.METRICS).open("a", encoding="utf-8") as file:
-            for report in fit(learner, self.train, self.held_out, settings, stop, mind_threads):
+            for report in fit(learner, self.train, self.held_out, settings, stop, mind_threads, team):
                 if not self.lock.held or not (run.path / folder.CONFIG).exists():
                     raise UserError(f"the run folder {run.path} was removed, so the training stopped at step {learner.i:,}")
                 step = doctor.visit(report)

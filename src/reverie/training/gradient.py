@@ -1,0 +1,154 @@
+"""The gradient of a step: the sum over micro-batches, each a function of the seed and of its number alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie.base.errors import UserError
+from reverie.base.noise import mix_seed
+from reverie.base.tensors import empty_like_form
+from reverie.data import Dataset
+from reverie.families.model import TrainedModel
+from reverie.runs.config import TrainingConfig
+from reverie.training.learner import Facts, Learner, Snapshot
+from reverie.training.loader import Share, reader
+from reverie.training.team import LostError, Team, Told, world_size
+
+MICRO_OF_EXACT = 12  # micro-batches of a batch where sums are exact: shared out evenly among 1, 2, 3, 4 or 6 processes
+
+
+def micro_batches(exact: bool, processes: int, training: Mapping[str, Any], data: int) -> int:
+    """Return into how many micro-batches a batch is cut where nothing is said.  training: fields of the table [training]."""
+    if exact:
+        return min(MICRO_OF_EXACT, int(training["batch"]), data)
+    return math.ceil(max(processes, world_size()) / int(training.get("accumulate", 1)))
+
+
+class Gradients:
+    """Leaves in each parameter its gradient by the batches of a step, and returns the mean loss.
+
+    A step has `accumulate` batches of `micro` micro-batches; process r of W works on those whose number is r modulo W, and what
+    the others found is added: all at once, or one by one in the order of their numbers where sums are to be exact, which gives
+    the same bits for any W.
+    """
+
+    def __init__(self, model: TrainedModel, train: Dataset, settings: TrainingConfig, team: Team | None) -> None:
+        self.model, self.train, self.settings, self.team = model, train, settings, team
+        self.rank, self.world = (team.rank, team.world) if team is not None else (0, 1)
+        self.micro = max(settings.micro, math.ceil(self.world / settings.accumulate))
+        self.parts = settings.accumulate * self.micro
+        if self.micro > min(settings.batch, len(train)):
+            raise UserError(f"batches of {min(settings.batch, len(train))} cannot be cut into {self.micro} parts for"
+                            f" {self.world} processes; give fewer --processes or a larger --batch")  # fmt: skip
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.loader: Iterator[tuple[Tensor, Tensor | None]] = iter(())
+
+    def go_to(self, i: int) -> None:
+        """Make ready for step i."""
+        share = Share(self.micro, self.parts, self.rank, self.world)
+        self.loader = reader(self.train, self.settings.batch, self.settings.seed, i * self.settings.accumulate, share)
+
+    def _mine(self, i: int, seed: int) -> Iterator[Tensor]:
+        """Yield the loss of each micro-batch of this process, by its share in the batch, after its gradient was added."""
+        settings, device = self.settings, self.model.device
+        whole = settings.accumulate * min(settings.batch, len(self.train))
+        for part in range(self.rank, self.parts, self.world):
+            x, labels = next(self.loader)
+            cond = labels.to(device) if labels is not None else None
+            number, within = divmod(part, self.micro)
+            drawn = mix_seed(seed, i * settings.accumulate + number)
+            drawn = drawn if self.micro == 1 else mix_seed(drawn, within)
+            with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+                lost = self.model.loss(x.to(device), cond, drawn).mean() / (whole / len(x))
+            lost.backward()
+            yield lost.detach()
+
+    def __call__(self, i: int, seed: int) -> Tensor:
+        """Return the mean loss of step i: ()."""
+        if self.team is None:
+            return _in_order(list(self._mine(i, seed)))
+        losses, rows, fault = list[Tensor](), list[Tensor](), ""
+        try:
+            for lost in self._mine(i, seed):
+                losses.append(lost)
+                if self.settings.exact:
+                    rows.append(self._flat(lost))
+                    self._clear()
+            if losses and not self.settings.exact:
+                rows.append(self._flat(_in_order(losses)))
+        except (UserError, OSError) as error:
+            fault = str(error) or type(error).__name__
+        return self._added(rows, fault)
+
+    def _clear(self) -> None:
+        for p in self.parameters:
+            p.grad = None
+
+    def _flat(self, lost: Tensor) -> Tensor:
+        """Return gradients, which parameters have one, and the loss, as one row."""
+        there = torch.tensor([float(p.grad is not None) for p in self.parameters], device=lost.device)
+        each = [p.grad.flatten().float() if p.grad is not None else p.new_zeros(p.numel()) for p in self.parameters]
+        return torch.cat([*each, there, lost.float()[None]])
+
+    def _added(self, rows: list[Tensor], fault: str) -> Tensor:
+        """Add what all processes found, put it into the parameters, and return the loss."""
+        assert self.team is not None
+        numbers = sum(p.numel() for p in self.parameters) + len(self.parameters) + 1
+        if self.settings.exact:
+            slots = math.ceil(self.parts / self.world)
+            mine = torch.zeros(slots, numbers, device=self.model.device)
+            for slot, row in enumerate(rows if not fault else []):
+                mine[slot] = row
+            found = self.team.gathered(mine, fault)  # (W, slots, numbers)
+            total = _in_order([found[k % self.world, k // self.world] for k in range(self.parts)])
+        else:
+            total = self.team.added(rows[0] if rows and not fault else torch.zeros(numbers, device=self.model.device), fault)
+        there, start = total[-1 - len(self.parameters) : -1].tolist(), 0
+        for p, has in zip(self.parameters, there, strict=True):
+            p.grad = total[start : start + p.numel()].view_as(p).to(p.dtype) if has else None
+            start += p.numel()
+        return total[-1]
+
+
+def _in_order(rows: list[Tensor]) -> Tensor:
+    """Return ((r_0 + r_1) + r_2) + ..., as gradients are added one after another."""
+    total = rows[0].clone()
+    for row in rows[1:]:
+        total += row
+    return total
+
+
+def make_step(learner: Learner, gradients: Gradients, told: Told) -> tuple[Tensor, Tensor]:
+    """Make a step of the optimizers, and return the loss and the norm of the gradient: (), ()."""
+    model = learner.model
+    assert isinstance(model, TrainedModel)
+    for optimizer in learner.optimizers:
+        optimizer.param_groups[0]["lr"] = told.rate
+        optimizer.zero_grad(set_to_none=True)
+    model.reach(told.fraction)
+    lost = gradients(told.i, told.seed)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), gradients.settings.gradient_limit)
+    for optimizer in learner.optimizers:
+        optimizer.step()
+    return lost, norm.detach()
+
+
+def share_state(team: Team, learner: Learner) -> None:
+    """Put the learners of a team where the leader's is.  Averages are the leader's alone."""
+    mine = {name: t for name, t in learner.tensors().items() if not name.startswith("average.")}
+    names = team.text("\n".join(sorted(mine)) if team.rank == 0 else "").split("\n")
+    if team.rank == 0:
+        team.share(mine)
+        return
+    forms = learner.forms()
+    if unknown := [name for name in names if name not in forms]:
+        raise LostError(f"this process has no {unknown[0]}, which the leading one has; are all of one version of Reverie?")
+    taken = {name: empty_like_form(forms[name]) for name in names}
+    team.share(taken)
+    average = {name.replace("model.", "average.", 1): t for name, t in taken.items() if name.startswith("model.")}
+    learner.restore(Snapshot({**taken, **average}, Facts()))

@@ -1,0 +1,182 @@
+"""Several processes that train one model: the first leads, and tells the others what each step is.
+
+Only the leader reads options, writes, draws previews and decides; the others hold the same model, work out the gradients of
+their micro-batches and make the same steps.  Nothing that is sent is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import IntEnum
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from reverie.base.errors import UserError
+
+LONGEST_WAIT = 600.0  # seconds that a process is waited for; REVERIE_TIMEOUT tells another number
+MOST_TEXT = 2**24  # bytes of what is told as text
+
+
+def world_size() -> int:
+    """Return how many processes torchrun started with this one; 1 where it did not."""
+    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
+def rank() -> int:
+    """Return the number of this process among them."""
+    return int(os.environ.get("RANK", "0")) if world_size() > 1 else 0
+
+
+def was_restarted() -> bool:
+    """Tell whether torchrun started the processes again, because one of them was lost."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+class TeamError(UserError):
+    """What went wrong with another process; the state of the leader is whole, as of the last step."""
+
+
+class LostError(TeamError):
+    """A process that is no longer there, or does not answer."""
+
+
+class Order(IntEnum):
+    """What the leader wants: nothing more, another training, the state of the learner put back, or a step."""
+
+    LEAVE = 0
+    TRAIN = 1
+    RESTORE = 2
+    STEP = 3
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the leader says before each step.  i: steps done; seed: of what is drawn; fraction, rate: see `loop.fit`."""
+
+    order: Order
+    i: int = 0
+    seed: int = 0
+    fraction: float = 0.0
+    rate: float = 0.0
+
+
+def longest_wait() -> float:
+    """Return the seconds that another process is waited for."""
+    given = os.environ.get("REVERIE_TIMEOUT", str(LONGEST_WAIT))
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e6:
+        raise UserError(f"REVERIE_TIMEOUT is seconds above 0, not {given!r}")
+    return seconds
+
+
+class Team:
+    """The processes that train together, as one of them sees it."""
+
+    def __init__(self, rank: int, world: int, device: torch.device) -> None:
+        self.rank, self.world = rank, world
+        # Plain numbers and text go by the CPU; tensors by the device where they are.
+        self.device = device if device.type == "cuda" else torch.device("cpu")
+        wait = timedelta(seconds=longest_wait())
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        with self._minded("did not come"):
+            dist.init_process_group(backend, rank=rank, world_size=world, timeout=wait)
+
+    @contextmanager
+    def _minded(self, what: str = "was lost, or did not answer") -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:  # what torch raises for closed connections and for its time-outs
+            first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise LostError(
+                f"another of the {self.world} processes {what} within {longest_wait():g} seconds ({first[:160]}); begin again,"
+                " and the training goes on from its last checkpoint: --resume RUN"
+            ) from None
+
+    def tell(self, told: Told | None = None) -> Told:
+        """Tell the others what to do, as the leader, or hear it."""
+        sent = told or Told(Order.LEAVE)
+        whole = torch.tensor([sent.order, sent.i, sent.seed], dtype=torch.int64)
+        parts = torch.tensor([sent.fraction, sent.rate], dtype=torch.float64)
+        with self._minded():
+            dist.broadcast(whole, 0)
+            dist.broadcast(parts, 0)
+        order, i, seed = whole.tolist()
+        return Told(Order(order), i, seed, *parts.tolist())
+
+    def text(self, said: str = "") -> str:
+        """Tell the others a text, as the leader, or hear it."""
+        raw = torch.frombuffer(bytearray(said.encode()), dtype=torch.uint8) if said else torch.empty(0, dtype=torch.uint8)
+        size = torch.tensor([len(raw)])
+        with self._minded():
+            dist.broadcast(size, 0)
+            if not 0 <= int(size) <= MOST_TEXT:
+                raise LostError("what the leading process says cannot be read; are all of one version of Reverie?")
+            raw = raw if self.rank == 0 else torch.empty(int(size), dtype=torch.uint8)
+            if len(raw):
+                dist.broadcast(raw, 0)
+        return bytes(raw.tolist()).decode()
+
+    def agree(self, fault: str = "") -> None:
+        """Let all go on, or none: a fault of any process is raised in each of them."""
+        bad = torch.tensor([int(bool(fault))])
+        with self._minded():
+            dist.all_reduce(bad)
+        if int(bad):
+            self._raise(fault)
+
+    def _raise(self, fault: str) -> None:
+        """Raise what is wrong, in the words of the first process to which it happened."""
+        raw = torch.zeros(4096, dtype=torch.uint8)
+        coded = fault.encode()[: len(raw)]
+        raw[: len(coded)] = torch.tensor(list(coded), dtype=torch.uint8)
+        every = [torch.empty_like(raw) for _ in range(self.world)]
+        with self._minded():
+            dist.all_gather(every, raw)
+        texts = [bytes(t.tolist()).rstrip(b"\0").decode(errors="replace") for t in every]
+        rank = next(k for k, text in enumerate(texts) if text)
+        raise TeamError(texts[rank] if rank == 0 else f"process {rank} of {self.world}: {texts[rank]}")
+
+    def added(self, mine: Tensor, fault: str = "") -> Tensor:
+        """Return the sum over processes: of mine's shape.  mine: (N,)."""
+        row = torch.cat([mine, mine.new_tensor([float(bool(fault))])])
+        with self._minded():
+            dist.all_reduce(row)
+        if row[-1] > 0:
+            self._raise(fault)
+        return row[:-1]
+
+    def gathered(self, mine: Tensor, fault: str = "") -> Tensor:
+        """Return what all have, (W, ...), of mine's shape each."""
+        self.agree(fault)
+        every = [torch.empty_like(mine) for _ in range(self.world)]
+        with self._minded():
+            dist.all_gather(every, mine)
+        return torch.stack(every)
+
+    def share(self, tensors: dict[str, Tensor]) -> None:
+        """Give the others the leader's tensors, in place."""
+        with self._minded():
+            for name in sorted(tensors):
+                t = tensors[name]
+                sent = t.to(self.device).contiguous()
+                dist.broadcast(sent, 0)
+                if self.rank:
+                    t.copy_(sent)
+
+    def close(self) -> None:
+        """Leave; the leader tells the others to leave, too."""
+        if self.rank == 0:
+            with suppress(UserError):
+                self.tell(Told(Order.LEAVE))
+        if dist.is_initialized():
+            with suppress(RuntimeError):
+                dist.destroy_process_group()
