@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from benchmarks.autoencoders import autoencoders
 from benchmarks.autoregressive import autoregressive
 from benchmarks.busy import busy
+from benchmarks.captions import captions
 from benchmarks.derivatives import derivatives
 from benchmarks.exchange import exchange
 from benchmarks.flows import flows
@@ -170,6 +171,7 @@ def main() -> None:
         "Flows and the Sinkhorn generator": flows(),
         "Autoregressive models": autoregressive(),
         "Language models": language(seeds=(0, 1, 2)),
+        "Pictures from words": captions(networks=["unet-tiny", "unet-tiny:attends=yes"]),
         "Quality against network evaluations": evaluations(),
         "Sampling speed at equal quality": against_diffusers(),
         "Sampling in bfloat16": precision(),

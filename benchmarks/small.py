@@ -21,7 +21,7 @@ from torch import Tensor
 import reverie
 from benchmarks.measure import machine
 from reverie.data import Dataset, load_data
-from reverie.diffusion.denoiser import NULL
+from reverie.diffusion.condition import NULL
 from reverie.evaluation.material import as_images
 from reverie.evaluation.metrics.features import choose
 from reverie.evaluation.metrics.kid import kid

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.images import mnist
-from reverie.diffusion.denoiser import NULL
+from reverie.diffusion.condition import NULL
 from reverie.diffusion.guidance import ClassifierFree
 from reverie.evaluation.metrics.classifier import LeNet
 from reverie.runs.run import Run

@@ -11,7 +11,8 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.scalar import Time
-from reverie.diffusion.denoiser import NULL, Denoiser, Given, NetDenoiser
+from reverie.diffusion.condition import NULL
+from reverie.diffusion.denoiser import Denoiser, Given, NetDenoiser
 from reverie.diffusion.guidance import AutoGuided, ClassifierFree, ClassifierGuided, read_interval
 from reverie.diffusion.oracle import GaussianDenoiser, MixtureDenoiser
 from reverie.diffusion.pair import Pair

@@ -145,7 +145,7 @@ def test_every_score_tells_features_counts_and_seeds(found: dict[str, dict[str, 
 
 
 def test_every_rule_belongs_to_a_section_that_is_measured(found: dict[str, dict[str, Section]]) -> None:
-    assert {section for section, _ in RULES.values()} <= {*found["fresh"], "points"}
+    assert {section for section, _ in RULES.values()} <= {*found["fresh"], "points", "captions", "passages"}
 
 
 def test_what_cannot_be_measured_is_said(digits: tuple[Dataset, Dataset, np.ndarray, list[str]]) -> None:

@@ -58,6 +58,7 @@ FAMILY: dict[str, st.SearchStrategy[Any]] = {
     "variance": st.sampled_from(["fixed", "learned"]),
     "label_dropout": st.floats(0, 1),
     "autoguidance": st.floats(1, 10),
+    "examples": st.integers(0, 1024),
     "augment": st.lists(
         st.sampled_from(
             [{"name": "flip"}, {"name": "shift", "share": 0.1}, {"name": "shift"}, {"name": "flip", "told": False}]
@@ -90,7 +91,16 @@ DATA = st.integers(0, 4).flatmap(
                     "data_dir": NAMES,
                 },
             ),
-        }
+        },
+        optional={
+            "condition": st.sampled_from(
+                [
+                    {"tokenizer": {"name": "characters", "alphabet": "ab"}, "length": 4},
+                    {"numbers": [{"name": "angle", "mean": 1.5, "spread": 0.5}]},
+                    {"tokenizer": {"name": "bytes"}, "length": 8, "image": [1, 8, 8]},
+                ]
+            )
+        },
     )
 )
 
@@ -139,7 +149,7 @@ def test_a_configuration_of_format_1_is_read_as_the_same_of_format_2() -> None:
 def test_the_strategies_know_every_field() -> None:
     assert set(TrainingConfig.model_fields) == {*TRAINING, "steps", "minutes"}
     fields = {"name", "source", "count", "seed", "shape", "labels", "label_counts", "fingerprint", "reading", "kind"}
-    assert set(DataConfig.model_fields) == fields
+    assert set(DataConfig.model_fields) == {*fields, "condition"}
     assert set(DiffusionSettings.model_fields) == {*FAMILY, "name", "codec", "schedule", "network"}
 
 

@@ -10,7 +10,10 @@ import typer
 from reverie.cli.options import AdapterOption, DeviceOption, JsonOption, QuietOption, RunPath, sampling, screen_for
 
 ReplaceOption = Annotated[bool, typer.Option("--overwrite", help="Replace what such a command wrote there before.")]
-NOT_TAKEN = ("label", "guidance_interval", "guidance_rescale", "classifier_guidance", "precision", "prompt")
+NOT_TAKEN = (
+    "label", "prompt", "avoid", "told", "condition_image", "guidance_interval", "guidance_rescale", "classifier_guidance",
+    "precision",
+)  # fmt: skip
 
 
 @sampling(*NOT_TAKEN)

@@ -41,7 +41,10 @@ SamplingSteps = Annotated[int | None, typer.Option("--steps", help="Times on the
 GridOption = Annotated[str | None, named("grids", "How the times are spaced, with options like karras:rho=7", "--grid")]
 SizeOption = Annotated[str | None, typer.Option("--size", help="Size of images: 32, or 64x48 for height x width.")]
 FIT_HELP = "How images are brought to that size: crop, pad, stretch, or auto, which pads where a crop would cut too much."
-LABELS_HELP = "Where labels come from: auto, folder, top-folder, last-folder, name, csv, jsonl or none; of a table, a column."
+LABELS_HELP = (
+    "Where labels come from: auto, folder, top-folder, last-folder, name, csv, jsonl or none; captions: the text of each image"
+    " instead; of a table, a column."
+)
 FitOption = Annotated[str, typer.Option("--fit", help=FIT_HELP)]
 ChannelsOption = Annotated[int | None, typer.Option("--channels", help="1 grey, 3 colour, 4 with transparency; else inferred.")]
 LabelsOption = Annotated[str, typer.Option("--labels", help=LABELS_HELP)]
@@ -52,6 +55,17 @@ MovedDataOption = Annotated[
 StrictOption = Annotated[bool, typer.Option("--strict", help="Refuse data with broken files instead of skipping them.")]
 LabelOption = Annotated[
     str | None, typer.Option("--label", help="Class to draw, all for each in turn, or a weighted sum such as 6:1.5,8:-1.")
+]
+PromptOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt", help="What to draw, in words, or weighted: 'a seven::1.5, slanted::-0.5'; what a text goes on from."
+    ),
+]
+AvoidOption = Annotated[str | None, typer.Option("--avoid", help="Words to be led away from; guidance is then 2.")]
+ToldOption = Annotated[str | None, typer.Option("--told", help="Numbers that the model is told, by name: angle=0.5.")]
+ConditionImageOption = Annotated[
+    Path | None, typer.Option("--condition-image", help="Picture to draw by, for a model that is told one.", metavar="FILE")
 ]
 GuidanceOption = Annotated[float, typer.Option("--guidance", help="Classifier-free guidance scale; 1 is none.")]
 IntervalOption = Annotated[
@@ -84,7 +98,6 @@ TextOption = Annotated[
     str | None,
     typer.Option("--text", help="Column of a .csv file, or field of a .jsonl file, that holds text.", metavar="COLUMN"),
 ]
-PromptOption = Annotated[str | None, typer.Option("--prompt", help="What a text goes on from.")]
 TemperatureOption = Annotated[
     float, typer.Option("--temperature", help="Of text: 1 as it was learned, below it surer, 0 always the likeliest.")
 ]
@@ -100,6 +113,10 @@ LAST = ("device", "json", "quiet")  # options that the help lists at the end
 
 def _sampling(
     label: LabelOption = None,
+    prompt: PromptOption = None,
+    avoid: AvoidOption = None,
+    told: ToldOption = None,
+    condition_image: ConditionImageOption = None,
     guidance: GuidanceOption = 1.0,
     guidance_interval: IntervalOption = None,
     guidance_rescale: RescaleOption = 0.0,
@@ -109,7 +126,6 @@ def _sampling(
     steps: SamplingSteps = None,
     grid: GridOption = None,
     precision: PrecisionOption = "fp32",
-    prompt: PromptOption = None,
     seed: SeedOption = 0,
 ) -> None:
     """Hold the options of sampling, those of `reverie.runs.run.Options`, and what each is if not given."""
@@ -145,6 +161,14 @@ def _training(
     data_dir: DataDirOption = None,
     strict: StrictOption = False,
     window: WindowOption = None,
+    condition_number: Annotated[
+        str | None,
+        typer.Option("--condition-number", help="Columns of metadata whose numbers the model is told.", metavar="COLUMNS"),
+    ] = None,
+    condition_image: Annotated[
+        str | None,
+        typer.Option("--condition-image", help="Column of metadata that names an image to draw by.", metavar="COLUMN"),
+    ] = None,
     text: TextOption = None,
     tokenizer: Annotated[
         str | None, named("tokenizers", "How text becomes tokens, with options like bpe:size=1000", "--tokenizer")

@@ -11,8 +11,9 @@ from reverie.base.errors import UserError, pick
 from reverie.base.files import expanded
 from reverie.base.visible import visible
 from reverie.data.arrays import from_array, read_array_file
+from reverie.data.columns import listed_columns
 from reverie.data.dataset import Dataset, LazyImages, at_once, evaluated_at_once
-from reverie.data.folder import read_images
+from reverie.data.folder import ARCHIVES, read_images
 from reverie.data.form import Options
 from reverie.data.idx import find_pair, labels_beside, looks_like_idx, read_pair
 from reverie.data.labels import LABELS
@@ -39,6 +40,7 @@ READERS: dict[str, Callable[[Path, str, Options], Dataset]] = {
     ".csv": _read_table,
     ".parquet": read_parquet,
     ".zip": read_images,
+    ".tar": read_images,
     ".wav": read_wav,
     ".txt": read_text,
     ".jsonl": read_jsonl,
@@ -51,7 +53,8 @@ def load_data(
     source: DataSource, points: int = 10_000, seed: int = 0, *, size: str | None = None, fit: str = "auto",
     channels: int | None = None, labels: str = "auto", data_dir: str | Path | None = None, strict: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None, on_form: Callable[[Dataset], None] | None = None,
-    largest_colour: int = DEFAULT_SIDE, window: int | None = None, text: str | None = None,
+    largest_colour: int = DEFAULT_SIDE, window: int | None = None, text: str | None = None, condition_number: str | None = None,
+    condition_image: str | None = None,
 ) -> Dataset:  # fmt: skip
     """Return a data set by name (names win), by path, or of data in memory as `reverie.data.memory` takes them.
 
@@ -61,12 +64,15 @@ def load_data(
     where a broken file would be skipped; on_progress: called with what is done, how much, of how much; on_form: called with
     the set without its pixels when their form is known, and before they are read, so that it can refuse; largest_colour: the
     longest side that is chosen for colour images; window: take rows of numbers as a series, in windows of so many, or
-    so many characters of text at a time; text: the column of a table, or field, that holds text.
+    so many characters of text at a time; text: the column of a table, or field, that holds text; condition_number,
+    condition_image: columns of a folder's metadata, numbers with commas between and the name of another image, that a model is
+    told of each image.
     """
     check_fit(fit)
     check_channels(channels)
     check_count(points)
     check_window(window)
+    numbers = listed_columns(condition_number)
     pixels = parse_size(size) if size is not None else None
     if in_memory(source):
         if data_dir is not None:
@@ -79,7 +85,24 @@ def load_data(
     if data_dir is not None and source not in FROM_FILES:
         raise UserError(f"--data-dir says where the files of {', '.join(FROM_FILES)} are; leave it out for {source}")
     folder = expanded(data_dir) if data_dir is not None else None
-    options = Options(pixels, fit, channels, labels, strict, folder, on_progress, on_form, largest_colour, window, text)
+    options = Options(
+        pixels,
+        fit,
+        channels,
+        labels,
+        strict,
+        folder,
+        on_progress,
+        on_form,
+        largest_colour,
+        window,
+        text,
+        numbers,
+        condition_image,
+    )
+    packed = Path(source).suffix.lower() in ARCHIVES
+    if (numbers or condition_image) and (source in DATASETS or not (packed or Path(source).is_dir())):
+        raise UserError(f"columns of metadata are those of a folder or a .zip of images, which {source} is not")
     if source in DATASETS:
         named = DATASETS[source](points, seed, options)
         return named if window is None or named.kind in ("series", "text") else as_series(named, window, source)

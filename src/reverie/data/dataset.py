@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError
+from reverie.data.conditions import Conditions
 from reverie.data.kind import Kind
 from reverie.data.pixels import Broken, Recipe, decode, workers
 from reverie.data.sources import BYTES, Entry
@@ -95,10 +96,10 @@ class LazyImages:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Data with labels where there are any.
+    """Data with labels, or other conditions, where there are any.
 
     x: points (N, D) or series (N, T, C), float32 in data units, or images (N, C, H, W) uint8, in memory or lazy, or
-    windows of text (N, W); labels: (N,).
+    windows of text (N, W); labels: (N,); conditions: captions, numbers or images that are told of each, in place of labels.
     notes are lines for a person, report is the same scan for a machine; both are about the whole set, so parts have none.
     """
 
@@ -108,6 +109,7 @@ class Dataset:
     label_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     report: Mapping[str, Any] = field(default_factory=dict)
+    conditions: Conditions | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -127,10 +129,21 @@ class Dataset:
         return tuple(self.x.shape[1:])
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the chosen members as float32, images in [0, 1], or characters as int64; and labels.  index: (B,) int64."""
+        """Return the chosen members as float32, images in [0, 1], or characters as int64; and labels (B,), or rows (B, R).
+
+        Rows are those of other conditions, see `reverie.data.conditions`.  index: (B,) int64.
+        """
         chosen = self.x[index] if isinstance(self.x, Tensor) else self.x.take(index)
         labels = self.labels[index] if self.labels is not None else None
+        if self.conditions is not None:
+            labels = self.conditions.batch(index)
         return (chosen.float().div_(255) if self.kind == "images" else chosen), labels
+
+    def said(self, index: Tensor) -> list[str]:
+        """Return what is told of the chosen members, in words: their labels, captions or numbers; empty where nothing is."""
+        if self.conditions is not None:
+            return [self.conditions.form.described(row) for row in self.conditions.rows[index]]
+        return [] if self.labels is None else [self.label_names[int(k)] for k in self.labels[index]]
 
     def some(self, most: int) -> Tensor:
         """Return members spread evenly over the set, at most so many and no more than fit into memory well, as in `batch`."""
@@ -158,13 +171,16 @@ class Dataset:
             digest.update(_bytes(self.x))
         if self.labels is not None:
             digest.update(_bytes(self.labels))
+        if self.conditions is not None:
+            digest.update(self.conditions.content())
         return digest.hexdigest()[:16]
 
     def take(self, index: Tensor) -> Dataset:
         """Return the chosen members."""
         x = self.x[index] if isinstance(self.x, Tensor) else self.x.subset(index)
         labels = self.labels[index] if self.labels is not None else None
-        return Dataset(self.name, x, labels, self.label_names)
+        told = self.conditions.take(index) if self.conditions is not None else None
+        return Dataset(self.name, x, labels, self.label_names, conditions=told)
 
     def split(self, seed: int) -> tuple[Dataset, Dataset]:
         """Return 95 % for training and 5 % held out, a function of the seed and the size alone; of series the last in time.

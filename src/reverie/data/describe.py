@@ -23,8 +23,8 @@ def draw_data(dataset: Dataset, out: Path) -> None:
         save(ranks(dataset.report["common_words"], f"the most common words of {dataset.name}"), out)
         return
     count = SHEET if dataset.kind == "images" else 10_000
-    x, labels = dataset.batch(spread(len(dataset), count))
-    names = [dataset.label_names[int(k)] for k in labels] if labels is not None else None
+    chosen = spread(len(dataset), count)
+    x, names = dataset.batch(chosen)[0], dataset.said(chosen) or None
     if dataset.kind == "series":
         save(lines(x.numpy(), dataset.name), out)
         return
@@ -52,4 +52,6 @@ def describe(dataset: Dataset) -> Iterator[str]:
     if dataset.label_names:
         counts = dict(zip(dataset.label_names, dataset.label_counts(), strict=True))
         yield f"{len(counts)} classes: {_counts(counts, 12)}"
+    if dataset.conditions is not None:
+        yield f"told of each: {dataset.conditions.described()}"
     yield from dataset.notes

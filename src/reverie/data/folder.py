@@ -1,4 +1,4 @@
-"""A folder or a zip file of images: scanned by headers first, then decoded, fitted and hashed by a few threads."""
+"""A folder, a zip or a tar file of images: scanned by headers first, then decoded, fitted and hashed by a few threads."""
 
 from __future__ import annotations
 
@@ -13,34 +13,52 @@ import torch
 
 from reverie.base.errors import UserError
 from reverie.base.files import reason
+from reverie.data.columns import read_columns
+from reverie.data.conditions import conditions_of
 from reverie.data.dataset import Dataset, LazyImages
 from reverie.data.fitting import choose_fit, choose_size
 from reverie.data.form import Options, classes, duplicate_note, encode_labels, shown_sizes
 from reverie.data.labels import find_labels, listed
 from reverie.data.pixels import DEEP, GREY, Broken, Header, Recipe, decode, quiet, read_header, workers
 from reverie.data.room import room_for
-from reverie.data.sources import BYTES, IMAGE_SUFFIXES, Entry, Listing, list_folder, list_zip
+from reverie.data.sources import BYTES, IMAGE_SUFFIXES, METADATA, TEXT, Entry, Listing, list_folder, list_tar, list_zip
 
 BLOCK = 512  # files handed to the threads at a time, so that a huge folder does not become a huge queue
 REASONS_SHOWN = 3
+ARCHIVES = {".zip": list_zip, ".tar": list_tar}
 
 
 def read_images(path: Path, name: str, options: Options, hint: str = "") -> Dataset:
-    """Scan a folder or a .zip and return its images.  hint is added where nothing usable is found."""
+    """Scan a folder, a .zip or a .tar and return its images.  hint is added where nothing usable is found."""
     with quiet():
         return _scan(path, name, options, hint)
 
 
 def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
-    listing = list_folder(path) if path.is_dir() else list_zip(path)
+    listing = list_folder(path) if path.is_dir() else ARCHIVES[path.suffix.lower()](path)
     broken = listing.broken
     if options.strict and broken:
         _refuse(*broken[0])
     entries, headers = _headers(listing, options)
     if not entries:
         raise _nothing(path, broken, hint)
+    columns = read_columns(entries, listing.metadata, options.condition_numbers, options.condition_image, str(path))
+    if columns.column is not None:
+        kept = [k for k, entry in enumerate(entries) if entry.name not in columns.paired and entry.name in columns.images]
+        entries, headers = [entries[k] for k in kept], [headers[k] for k in kept]
+        if not entries:
+            raise UserError(f"the column {columns.column!r} pairs no two images of {path}")
     found = find_labels([entry.name for entry in entries], listing.metadata, options.labels, str(path))
     values = found.values
+    captioned = found.kind == "captions"
+    if values is not None and captioned:
+        values = [value or "" for value in values]
+        if not any(values):
+            raise UserError(f"every caption of {path} is empty; use --labels none")
+        if bare := values.count(""):
+            found.notes.append(f"{_plural(bare, 'image has', 'images have')} no caption, and will be learned without")
+        if not listing.metadata.keys() & set(METADATA):
+            listing.others.pop(TEXT, None)
     if values is not None and None in values:
         without = [entry.name for entry, value in zip(entries, values, strict=True) if value is None]
         if options.strict:
@@ -50,7 +68,7 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         entries, headers, values = [entries[k] for k in kept], [headers[k] for k in kept], [values[k] for k in kept]
     recipe, form_notes = choose_form(headers, options)
     while True:
-        labels, label_names = _encode(values)
+        labels, label_names = _encode(None if captioned else values)
         options.foretell(name, (len(entries), recipe.channels, recipe.height, recipe.width), labels, label_names)
         pixels = room_for((len(entries), recipe.channels, recipe.height, recipe.width))
         good, digests, low, high, grey = _decode_all(entries, recipe, pixels, broken, options)
@@ -66,7 +84,15 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
     if stored_in_colour:
         recipe = replace(recipe, channels=1)
         pixels = pixels[:, :1] if pixels is not None else None
-    labels, label_names = _encode(values)
+    labels, label_names = _encode(None if captioned else values)
+    captions = [str(value) for value in values] if captioned and values is not None else []
+    told = captions or columns.numbers or columns.column
+    conditions = None
+    if told:
+        if label_names:
+            found.notes.append("labels are left out, because numbers or images are told of each instead")
+            labels, label_names = None, ()
+        conditions = conditions_of(captions, columns.numbers_of(entries), columns.images_of(entries, recipe))
     lazy = not isinstance(pixels, np.ndarray) or isinstance(pixels, np.memmap)
     stored = None if pixels is None else np.arange(len(good))
     whole = LazyImages(tuple(entries), digests, recipe, pixels, stored)
@@ -92,7 +118,7 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         "classes": classes(labels, label_names), "range": [low, high], "duplicates": copies,
         "broken": [{"file": file, "reason": why} for file, why in broken],
     }  # fmt: skip
-    return Dataset(name, x, labels, label_names, tuple(notes), report)
+    return Dataset(name, x, labels, label_names, tuple(notes), report, conditions)
 
 
 def _encode(values: Sequence[str | None] | None) -> tuple[torch.Tensor | None, tuple[str, ...]]:

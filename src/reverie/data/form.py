@@ -34,7 +34,8 @@ class Options:
     """How data are to be read.
 
     size: (height, width); largest_colour: the longest side of colour images that is chosen; window: moments of a series, or
-    characters of a text; text: the column or field that holds text.
+    characters of a text; text: the column or field that holds text; condition_numbers, condition_image: columns of metadata
+    that are told of each image.
     """
 
     size: tuple[int, int] | None = None
@@ -48,6 +49,8 @@ class Options:
     largest_colour: int = DEFAULT_SIDE
     window: int | None = None
     text: str | None = None
+    condition_numbers: tuple[str, ...] = ()
+    condition_image: str | None = None
 
     def largest(self, channels: int) -> int:
         """Return the longest side that is chosen for images of so many channels."""

@@ -13,12 +13,14 @@ from typing import Any
 
 from reverie.base.errors import UserError, pick
 from reverie.base.parse import read_json
-from reverie.data.sources import Entry
+from reverie.base.visible import visible
+from reverie.data.sources import METADATA, Entry
 
 METADATA_LIMIT = 256 * 2**20
 LINE_LIMIT = 2**20  # letters
+CAPTION_LIMIT = 2**16  # bytes of a text beside an image
 COLUMNS_MOST = 1000  # names of columns that are remembered
-COLUMNS = ("label", "class", "text")
+COLUMNS, CAPTIONS = ("label", "class", "text", "caption"), ("text", "caption")
 CAMERA = frozenset({"img", "image", "dsc", "dscn", "dscf", "pxl", "photo", "picture", "pic", "screenshot", "scan", "frame"})
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
 TINY_CLASS = 2  # images that are too few to learn a class from
@@ -28,7 +30,8 @@ TINY_CLASS = 2  # images that are too few to learn a class from
 class Found:
     """A label for each name, None where there is none, the lines to say about it, and why a name has none.
 
-    kind: the one of LABELS that finds the same labels again, whatever auto will think of them later.
+    kind: the one of LABELS that finds the same labels again, whatever auto will think of them later, "captions" if they are
+    texts of their own.
     """
 
     values: list[str | None] | None
@@ -39,14 +42,14 @@ class Found:
 
 
 def find_labels(names: Sequence[str], metadata: Mapping[str, Entry], how: str, where: str) -> Found:
-    """Return the labels of files.  names: relative paths; how: one of LABELS."""
+    """Return the labels of files.  names: relative paths; metadata: tables, and texts beside images; how: one of LABELS."""
     return pick(LABELS, how, "kind of labels")(names, metadata, where)
 
 
 def _auto(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
     """Metadata, then folders, then names, each only where it clearly tells classes."""
     notes: list[str] = []
-    for file in metadata:
+    for file in [name for name in metadata if name in METADATA]:
         try:
             found = _metadata(names, metadata, where, file)
         except UserError as error:
@@ -56,8 +59,14 @@ def _auto(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Fo
         different = len(set(values))
         if different >= 2 and len(values) >= len(names) / 2 and not (found.free_text and different > len(values) / 2):
             return Found(found.values, notes + found.notes, found.missing, kind=found.kind)
+        if found.free_text and different >= 2 and len(values) >= len(names) / 2:
+            told = _metadata(names, metadata, where, file, CAPTIONS)
+            said = f"captions told by {file}; --labels none leaves them out"
+            return Found(told.values, [*notes, said, *told.notes], told.missing, kind="captions")
         said = f"it has {different} different values for {len(values)} of {len(names)} images"
         notes.append(f"{file} is not used for labels: {said}")
+    if sum(_beside(name) in metadata for name in names) > len(names) / 2:
+        return _texts_beside(names, metadata, notes)
     folders = [_folder(name) for name in names]
     if len(set(folders)) >= 2:
         loose = folders.count(".")
@@ -122,6 +131,43 @@ def _by_jsonl(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -
     return _metadata(names, metadata, where, "metadata.jsonl")
 
 
+def _by_caption(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
+    """The text or caption column of metadata, or else what a .txt file beside each image says."""
+    if any(_beside(name) in metadata for name in names):
+        return _texts_beside(names, metadata, [])
+    files = [name for name in metadata if name in METADATA]
+    if not files:
+        raise UserError(
+            f"{where} has no captions; put a metadata.jsonl with file_name and text there, or a .txt file beside each image"
+        )
+    found = _metadata(names, metadata, where, files[0], CAPTIONS)
+    return Found(found.values, found.notes, found.missing, kind="captions")
+
+
+def _beside(name: str) -> str:
+    return str(PurePosixPath(name).with_suffix(".txt"))
+
+
+def _texts_beside(names: Sequence[str], metadata: Mapping[str, Entry], notes: list[str]) -> Found:
+    """Read the text beside each image, in one line."""
+    values: list[str | None] = []
+    for name in names:
+        entry = metadata.get(_beside(name))
+        if entry is None:
+            values.append(None)
+            continue
+        if entry.size > CAPTION_LIMIT:
+            size = f"over {CAPTION_LIMIT >> 10} KiB"
+            raise UserError(f"{entry.name} is {size}, which is no caption; shorten it, or use --labels none")
+        try:
+            text = entry.read().decode("utf-8-sig")
+        except (UnicodeDecodeError, OSError) as error:
+            raise UserError(f"{entry.name} cannot be read as UTF-8 text ({str(error)[:80]}); save it as that") from None
+        values.append(visible(" ".join(text.split())) or None)
+    said = f"captions told by {sum(v is not None for v in values)} .txt files beside the images"
+    return Found(values, [*notes, said], "no text beside it", kind="captions")
+
+
 def _none(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
     return Found(None, [])
 
@@ -134,6 +180,7 @@ LABELS: dict[str, Callable[[Sequence[str], Mapping[str, Entry], str], Found]] = 
     "name": _by_name,
     "csv": _by_csv,
     "jsonl": _by_jsonl,
+    "captions": _by_caption,
     "none": _none,
 }
 
@@ -195,18 +242,29 @@ def _tells_a_class(prefix: str | None) -> bool:
     return not any(c.isdigit() for c in prefix) or (prefix.isdecimal() and len(prefix) <= 3)
 
 
-def _metadata(names: Sequence[str], metadata: Mapping[str, Entry], where: str, file: str) -> Found:
+def _metadata(
+    names: Sequence[str], metadata: Mapping[str, Entry], where: str, file: str, wanted: Sequence[str] = COLUMNS
+) -> Found:
     if file not in metadata:
         raise UserError(f"there is no {file} in {where}; put it there, with a file_name and a label column")
-    table, column, absent = _read(metadata[file], file, frozenset(names))
+    table, column, absent = _read(metadata[file], file, frozenset(names), wanted)
     values = [table.get(name) for name in names]
     if all(value is None for value in values):
         raise UserError(f"no row of {file} names an image of {where}; file_name must be a path relative to that place")
     told = [v for v in values if v is not None]
-    notes = [_said(told, file), *_tiny_note(told)]
+    notes = [_said(told, file), *_tiny_note(told)] if wanted is COLUMNS else []
     if absent.count:
         notes.append(f"{absent.count} rows of {file} name images that are not there or not usable (first: {absent.first})")
-    return Found(values, notes, f"no row in {file}", column == "text", file.removeprefix("metadata."))
+    return Found(values, notes, f"no row in {file}", column in CAPTIONS, file.removeprefix("metadata."))
+
+
+def read_column(names: Sequence[str], metadata: Mapping[str, Entry], column: str, where: str) -> list[str | None]:
+    """Return what a column of metadata says of each file, None where it says nothing."""
+    files = [name for name in metadata if name in METADATA]
+    if not files:
+        raise UserError(f"{where} has no metadata.csv or metadata.jsonl, so it has no column {column!r}")
+    table, _, _ = _read(metadata[files[0]], files[0], frozenset(names), (column.lower(),))
+    return [table.get(name) for name in names]
 
 
 @dataclass
@@ -217,7 +275,7 @@ class _Absent:
     first: str = ""
 
 
-def _read(entry: Entry, file: str, known: frozenset[str]) -> tuple[dict[str, str], str, _Absent]:
+def _read(entry: Entry, file: str, known: frozenset[str], wanted: Sequence[str]) -> tuple[dict[str, str], str, _Absent]:
     """Return file name -> label, with forward slashes, the column that the labels are from, and the names that are not known.
 
     The file is read line by line, and of each line only a label of a known name is kept.
@@ -225,25 +283,26 @@ def _read(entry: Entry, file: str, known: frozenset[str]) -> tuple[dict[str, str
     if entry.size > METADATA_LIMIT:
         raise UserError(f"{file} is over {METADATA_LIMIT >> 20} MiB; make it smaller")
     columns: set[str] = set()
-    found: dict[str, dict[str, str]] = {column: {} for column in COLUMNS}
-    absent = {column: _Absent() for column in COLUMNS}
+    found: dict[str, dict[str, str]] = {column: {} for column in wanted}
+    absent = {column: _Absent() for column in wanted}
     try:
         with entry.open() as opened, io.TextIOWrapper(opened, "utf-8-sig", newline="") as text:
             lines = _lines(text, file)
             for row in _csv_rows(lines) if file.endswith(".csv") else _jsonl_rows(lines, file):
                 if len(columns) < COLUMNS_MOST:
                     columns.update(row)
-                for key in COLUMNS:
+                for key in wanted:
                     if key in row:
                         _keep(row, key, known, found[key], absent[key])
     except UserError:
         raise
     except Exception as error:  # a damaged zip entry, wrong encoding, a field without end
         raise UserError(f"{file} cannot be read: {' '.join(str(error).split())[:100]}; save it as UTF-8 text") from None
-    column = next((key for key in COLUMNS if key in columns), None)
+    column = next((key for key in wanted if key in columns), None)
     if "file_name" not in columns or column is None:
         have = ", ".join(sorted(columns)[:8])[:200] or "nothing"
-        raise UserError(f"{file} needs a file_name column and a label, class or text column; it has {have}")
+        needed = "label, class or text" if wanted is COLUMNS else " or ".join(wanted)
+        raise UserError(f"{file} needs a file_name column and a {needed} column; it has {have}")
     return found[column], column, absent[column]
 
 
@@ -254,7 +313,7 @@ def _keep(row: Mapping[str, Any], column: str, known: frozenset[str], found: dic
         return
     path = str(name).replace("\\", "/").removeprefix("./")
     if path in known:
-        found[path] = str(value).strip()
+        found[path] = visible(" ".join(str(value).split())) if column in CAPTIONS else str(value).strip()
     else:
         absent.count, absent.first = absent.count + 1, absent.first or path
 

@@ -19,7 +19,9 @@ from PIL import Image
 from torch import Tensor
 
 from reverie.base.errors import UserError
+from reverie.base.visible import visible
 from reverie.data.arrays import array_labels, from_array
+from reverie.data.conditions import conditions_of
 from reverie.data.dataset import Dataset
 from reverie.data.folder import choose_form, conversions
 from reverie.data.form import Options, classes, images_dataset, shown_sizes
@@ -52,8 +54,8 @@ def from_memory(data: Any, options: Options) -> Dataset:
     """Return data in memory as a data set.
 
     (N,) and (N, D) are points; (N, H, W), (N, H, W, C) and (N, C, H, W) images, bytes from 0 to 255 or real numbers from 0 to
-    1; a list of PIL images is fitted as a folder of them is; (x, labels) and members (x, label) have labels; of a table,
-    columns of numbers are coordinates, as in a .csv file, or a column of PIL images the images.
+    1; a list of PIL images is fitted as a folder of them is; (x, labels) and members (x, label) have labels, or captions where
+    these are asked for; of a table, columns of numbers are coordinates, as in a .csv file, or PIL images the images.
     """
     if isinstance(data, Mapping):
         parts = ", ".join(map(str, list(data)[:6]))
@@ -94,6 +96,11 @@ def _labelled(x: Any, labels: Any, options: Options) -> Dataset:
     made = from_memory(x, replace(options, labels="none"))
     if options.labels == "none":
         return made
+    if options.labels == "captions":
+        captions = [visible(" ".join(str(label).split())) for label in labels]
+        if made.kind != "images" or len(captions) != len(made) or not any(captions):
+            raise UserError(f"captions are texts of images, one for each; got {len(captions)} for {len(made)} {made.kind}")
+        return replace(made, conditions=conditions_of(captions), report={**made.report, "labels_by": "captions"})
     if options.labels != "auto":
         raise UserError(f"labels by {options.labels!r} are not needed where labels are given beside the data; leave them out")
     values = _numpy(labels) if isinstance(labels, Tensor) else np.asarray(labels)

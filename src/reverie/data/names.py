@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import torch
 from reverie.base.errors import UserError
 from reverie.base.files import expanded
 from reverie.data.arrays import read_array_file
+from reverie.data.captioned import caption_digits
 from reverie.data.cdb import read_cdb_files
 from reverie.data.dataset import Dataset
 from reverie.data.download import Remote, Unreachable, cache_folder, fetch
@@ -110,6 +111,19 @@ def _digits8(points: int, seed: int, options: Options) -> Dataset:
     x, y = load_digits(return_X_y=True)
     pixels = (np.asarray(x) * (255 / 16)).round().astype(np.uint8).reshape(-1, 1, 8, 8)
     return images_dataset("digits8", pixels, torch.from_numpy(np.asarray(y, np.int64)), TEN, options, (), "digits8")
+
+
+def _captioned(base: Loader, name: str) -> Loader:
+    def load(points: int, seed: int, options: Options) -> Dataset:
+        if options.labels not in ("auto", "captions", "none"):
+            raise UserError(f"{name} has captions and no labels by {options.labels}; use captions or none")
+        plain = base(points, seed, replace(options, labels="auto"))
+        if options.labels == "none":
+            return replace(plain, name=name, labels=None, label_names=())
+        return replace(caption_digits(plain), name=name)
+
+    load.__doc__ = f"{name.removeprefix('captioned-')} with captions of what is measured of each, like 'a thick upright three'."
+    return load
 
 
 def places(data_dir: Path | None) -> Iterator[Path]:
@@ -224,5 +238,7 @@ DATASETS: dict[str, Loader] = {
     "fashion": _idx(FASHION_MNIST),
     "hoda": _hoda,
     "binarized-mnist": _binarised,
+    "captioned-digits": _captioned(_digits, "captioned-digits"),
+    "captioned-mnist": _captioned(_idx(MNIST), "captioned-mnist"),
 }
-FROM_FILES = ("mnist", "fashion", "hoda", "binarized-mnist")  # those of them whose files lie somewhere
+FROM_FILES = ("mnist", "fashion", "hoda", "binarized-mnist", "captioned-mnist")  # those of them whose files lie somewhere

@@ -1,9 +1,10 @@
-"""Files to read images from: a folder or a zip file, listed without reading anything but names and sizes."""
+"""Files to read images from: a folder, a zip or a tar file, listed without reading anything but names and sizes."""
 
 from __future__ import annotations
 
 import os
 import stat
+import tarfile
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ from reverie.data.room import Share
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 METADATA = ("metadata.csv", "metadata.jsonl")
+TEXT = ".txt"  # beside an image, its caption
 FILE_LIMIT = 256 * 2**20  # bytes of one file
 BYTES = Share(FILE_LIMIT)  # of files that are held at a time, by all threads together
 ZIP_LIMIT = 64 * 2**30  # bytes of all files of one archive together, unpacked
@@ -26,18 +28,30 @@ ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)  # l
 
 
 @dataclass(frozen=True, slots=True)
+class Within:
+    """A place within a file: what stands in it from there on."""
+
+    path: Path
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of a folder or of a zip file; name is relative to it, with forward slashes."""
+    """One file of a folder, a zip or a tar file; name is relative to it, with forward slashes."""
 
     name: str
     size: int
-    place: Path | zipfile.ZipInfo
+    place: Path | zipfile.ZipInfo | Within
     archive: zipfile.ZipFile | None = None
 
     def open(self) -> IO[bytes]:
         """Return the content to be read."""
         if isinstance(self.place, Path):
             return self.place.open("rb")
+        if isinstance(self.place, Within):
+            file = self.place.path.open("rb")
+            file.seek(self.place.offset)
+            return file
         assert self.archive is not None
         return self.archive.open(self.place)
 
@@ -49,7 +63,10 @@ class Entry:
 
 @dataclass
 class Listing:
-    """What a folder or a zip file holds.  broken: (file, reason); others: suffixes of files that are no images."""
+    """What a folder or a zip file holds.
+
+    metadata: tables and texts by name; broken: (file, reason); others: suffixes of files that are no images.
+    """
 
     images: list[Entry] = field(default_factory=list)
     metadata: dict[str, Entry] = field(default_factory=dict)
@@ -58,6 +75,8 @@ class Listing:
 
     def add(self, entry: Entry) -> None:
         """Sort one file in by its name and size."""
+        if entry.name.lower().endswith(TEXT):
+            self.metadata[entry.name] = entry
         if entry.name in METADATA:
             self.metadata[entry.name] = entry
         elif not is_image(entry.name):
@@ -151,6 +170,21 @@ def list_zip(path: Path) -> Listing:
             found.add(Entry(info.filename.removeprefix(top), info.file_size, info, archive))
         else:
             found.broken.append((info.filename, why))
+    return found
+
+
+def list_tar(path: Path) -> Listing:
+    """List a tar file such as WebDataset has them, images and texts of one name side by side; nothing is ever unpacked."""
+    found = Listing()
+    try:
+        with tarfile.open(path, "r:") as archive:
+            for member in archive:
+                if member.isreg() and not member.issparse() and not any(map(_hidden, member.name.split("/"))):
+                    found.add(Entry(member.name, member.size, Within(path, member.offset_data)))
+    except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
+        raise UserError(
+            f"{path} cannot be read as a plain tar file ({' '.join(str(error).split())[:100]}); unpack it, and give the folder"
+        ) from None
     return found
 
 

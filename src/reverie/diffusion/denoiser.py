@@ -14,8 +14,6 @@ from reverie.base.scalar import Coefficient, Time, expand, log, sqrt
 from reverie.diffusion.pair import Pair, decode, pair_of, row
 from reverie.diffusion.schedule import Schedule
 
-NULL = -1  # the label that stands for "no condition"
-
 LEVEL_FLOOR = 1e-6
 MOST_LOG_SHARE = 10.0  # how far the variance that a network tells may be from that of the estimate for normal data, in its log
 
@@ -33,7 +31,7 @@ def noise_level(alpha: Coefficient, sigma: Coefficient) -> Coefficient:
 class Denoiser(nn.Module, ABC):
     """Estimates the pair (x0, eps) behind noised data.
 
-    x: (B, ...); t: float or (B,); cond: (B,) labels, -1 for none, or None for no condition at all.
+    x: (B, ...); t: float or (B,); cond: (B,) labels, -1 for none, (B, R) rows, NaN for what is not told, or None for nothing.
     """
 
     schedule: Schedule
@@ -104,7 +102,7 @@ class NetDenoiser(Denoiser):
 
 
 class Given(Denoiser):
-    """A denoiser with a condition of its own, which holds where none is passed.  cond: (B,), (B, K) or None."""
+    """A denoiser with a condition of its own, which holds where none is passed.  cond: as composed, or None."""
 
     def __init__(self, inner: Denoiser, cond: Tensor | None) -> None:
         super().__init__()

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.scalar import Coefficient, Time, combine, expand
-from reverie.diffusion.denoiser import NULL, Denoiser
+from reverie.diffusion.condition import apart, nothing
+from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.pair import Pair, pair_of
 from reverie.diffusion.schedule import Schedule
 
@@ -99,11 +100,11 @@ class ClassifierFree(Denoiser):
         return [*shares, 1 - sum(shares)]
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
-        """Return the guided estimate.  x: (B, ...); t: float or (B,); cond: (B,), or (B, K) for K weights."""
+        """Return the guided estimate.  x: (B, ...); t: float or (B,); cond: one for each datum, or K for K weights."""
         if cond is None:
             return self.inner(x, t, None)
-        given = cond.reshape(len(x), -1).unbind(1)
-        labels = [*given, torch.full_like(given[0], NULL)]
+        given = apart(cond)
+        labels = [*given, nothing(given[0])]
         if len(labels) != len(self.weights) + 1:
             raise ValueError(f"{len(labels) - 1} conditions were given for {len(self.weights)} weights")
         scale = self.scale_at(t)

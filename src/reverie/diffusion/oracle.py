@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from reverie.base.scalar import Coefficient, Time, expand
-from reverie.diffusion.denoiser import NULL, Denoiser
+from reverie.diffusion.condition import NULL
+from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.pair import Pair, pair_of
 from reverie.diffusion.schedule import Schedule
 

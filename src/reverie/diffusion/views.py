@@ -268,7 +268,7 @@ class Illusion(Denoiser):
 
     x0 = mean_v back_v(x0_v),  eps alike, where (x0_v, eps_v) is the inner estimate of view_v(x) under that view's own
     condition.  Views are orthogonal, so what the inner denoiser sees is data in unit noise, and all views go in one batch.
-    conds: (V, B), or None.
+    conds: (V, B) or (V, B, R), or None.
     """
 
     def __init__(self, inner: Denoiser, views: Sequence[Placed], conds: Tensor | None = None) -> None:
@@ -279,7 +279,7 @@ class Illusion(Denoiser):
         """Return the mean of what the views say.  x: (B, C, H, W)."""
         n = len(self.views)
         many = t.repeat(n) if isinstance(t, Tensor) and t.ndim else t
-        conds = self.conds.flatten().to(x.device) if self.conds is not None else None
+        conds = self.conds.flatten(0, 1).to(x.device) if self.conds is not None else None
         seen = self.inner(torch.cat([view(x) for view in self.views]), many, conds)
         x0, eps = (
             torch.stack([view.back(part) for view, part in zip(self.views, both.chunk(n), strict=True)]).mean(0)

@@ -18,6 +18,7 @@ from reverie.data import DATASETS, Dataset, load_data
 from reverie.data.kind import KINDS
 from reverie.data.memory import MEMORY, DataSource
 from reverie.evaluation import text
+from reverie.evaluation.faithfulness import captions_section
 from reverie.evaluation.judge import judge, missing
 from reverie.evaluation.material import FULL, QUICK
 from reverie.evaluation.measure import gather, sections_of, without_data
@@ -25,6 +26,7 @@ from reverie.evaluation.metrics.features import FEATURES, Features
 from reverie.evaluation.model import model_sections
 from reverie.evaluation.score import HEADLINES, said
 from reverie.evaluation.section import Section
+from reverie.runs.prompts import asks
 from reverie.runs.reread import reread
 from reverie.runs.run import Options, Run, check_count
 from reverie.runs.samples import Samples
@@ -178,7 +180,7 @@ def evaluate_run(
     check_count(n)
     samples_by_steps = "sampler" in run.config.model_family.can
     run.sampling(options) if samples_by_steps else run.check_options(options)
-    run.labels(options.get("label"), 1, 0)  # all that can be wrong is told before data are read
+    run.condition(options, 1)  # all that can be wrong is told before data are read
     whole, why = None, ""
     try:
         whole = find_data(run, n, tell, data, data_dir)
@@ -190,7 +192,7 @@ def evaluate_run(
     if run.kind == "text":
         return _concluded(run, n, options, quick, *text.text_sections(run, whole, why, n, quick, tell, options))
     samples, each, worked = draw(run, n, say, tell, options)
-    steered = label not in (None, "all") or options.get("guidance", 1.0) != 1
+    steered = label not in (None, "all") or options.get("guidance", 1.0) != 1 or asks(options)
     try:
         if whole is None:
             raise UserError(why)
@@ -199,10 +201,14 @@ def evaluate_run(
         sections = list(without_data(samples.x, samples.labels, str(error), samples.kind))
         sections += model_sections(run, None, quick, seed, tell, steered=steered, why=str(error))
     else:
-        material = gather(
-            samples.x, train, held, samples.labels, features, seed, quick, tell, known.source or known.name, whole
-        )  # fmt: skip
-        sections = [*sections_of(material), *model_sections(run, material, quick, seed, tell, options, steered=steered)]
+        captioned = known.condition is not None
+        labels = None if captioned else samples.labels
+        material = gather(samples.x, train, held, labels, features, seed, quick, tell, known.source or known.name, whole)
+        sections = list(sections_of(material))
+        if captioned and known.condition is not None and known.condition.length and samples.labels is not None:
+            asked = train, held, material.samples, list(samples.labels), options
+            sections.append(captions_section(run, *asked, quick=quick, seed=seed, tell=tell))
+        sections = [*sections, *model_sections(run, material, quick, seed, tell, options, steered=steered)]
     return _concluded(run, n, options, quick, sections, each, worked)
 
 

@@ -35,6 +35,7 @@ def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:
         "mean": x.mean(axes).tolist(),
         "std": x.std(axes).tolist(),
         "labels": dict(zip(dataset.label_names, dataset.label_counts(), strict=True)),
+        **({"told": dataset.conditions.described()} if dataset.conditions is not None else {}),
         "fingerprint": dataset.fingerprint(),
         "notes": list(dataset.notes),
     }
@@ -60,6 +61,7 @@ def inspect_run(run: Run, out: str | Path | None) -> dict[str, Any]:
         "data": run.config.data.name,
         "shape": list(run.config.data.shape),
         "labels": list(run.config.data.labels),
+        **({"told": run.config.data.condition.told()} if run.config.data.condition is not None else {}),
         "family": run.config.family.name,
         **({"purpose": ": ".join(words)} if (words := _purpose(run)) else {}),
         **run.model.facts(),

@@ -112,6 +112,16 @@ def wrong_labels(f: Figures) -> str | None:
     return f"the labels are not obeyed: {a['value']:.0%} of the samples show theirs, of held-out data {a['floor']:.0%}"
 
 
+def ignored_captions(f: Figures) -> str | None:
+    """Samples that do not show what their captions say."""
+    poor = [name for name, a in f.items() if excess(a) < -CLEAR and a["value"] < 0.9 * a["floor"]]
+    if not poor:
+        return None
+    worst = min(poor, key=lambda name: f[name]["value"] / f[name]["floor"])
+    share, floor = f[worst]["value"], f[worst]["floor"]
+    return f"captions are not obeyed: {share:.0%} of the samples show the {worst}, of real images {floor:.0%}"
+
+
 def copied(f: Figures) -> str | None:
     """Samples that are training data."""
     c = f["copies"]
@@ -156,6 +166,7 @@ RULES: dict[str, tuple[str, Callable[[Figures], str | None]]] = {
     "blurred": ("quality", blurred),
     "grainy": ("quality", grainy),
     "wrong_labels": ("labels", wrong_labels),
+    "ignored_captions": ("captions", ignored_captions),
     "told_apart": ("two_sample", told_apart),
     "far_off": ("points", far_off),
     "distant": ("quality", distant),

@@ -143,7 +143,7 @@ def _checked(run: Run, x: Tensor | None, labels: Tensor | None, n: int) -> tuple
     if tuple(x.shape[1:]) != tuple(run.diffusion.shape):
         raise UserError(f"the data have the shape {tuple(x.shape[1:])} and the run models {tuple(run.diffusion.shape)}")
     run.diffusion.codec.log_cell(run.diffusion.shape)  # or a refusal, before anything is measured
-    if labels is not None and not run.config.data.labels:
+    if labels is not None and not run.conditional:
         labels = None
     if labels is None and run.config.data.labels and not run.diffusion_settings.label_dropout:
         raise UserError("the run was trained with every label told, and these data have no labels")
@@ -153,7 +153,7 @@ def _checked(run: Run, x: Tensor | None, labels: Tensor | None, n: int) -> tuple
 def _chosen_end(run: Run, train: Dataset, seed: int) -> float:
     """Return the end at which the bound of training data is least, which held-out data are then not asked about."""
     x, labels = train.batch(torch.linspace(0, len(train) - 1, min(len(train), CHOOSING), dtype=torch.float64).long())
-    device, cond = run.diffusion.device, labels if run.config.data.labels else None
+    device, cond = run.diffusion.device, labels if run.conditional else None
     cond = cond.to(device) if cond is not None else None
     return run.diffusion.best_end(x.to(device), cond, image_seeds(seed, len(x)))
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.base.errors import UserError, pick
-from reverie.diffusion.denoiser import NULL
+from reverie.diffusion.condition import NULL
 from reverie.exchange.onnx import NEEDED, export_module
 from reverie.families.diffusion.model import Diffusion
 from reverie.runs.run import Run

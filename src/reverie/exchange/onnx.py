@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from reverie.base.errors import UserError
 from reverie.base.files import atomic
 from reverie.base.scalar import Coefficient, Time
-from reverie.diffusion.denoiser import NULL, NetDenoiser
+from reverie.diffusion.condition import NULL
+from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.schedule import Schedule
 from reverie.exchange.parts import Parts, parts_of

@@ -51,6 +51,8 @@ def parts_of(run: Run, options: Options, what: str) -> Parts:
                         " only; export it as a folder, which Reverie reads")  # fmt: skip
     if isinstance(run.model.codec, Latent):
         raise UserError(f"{run.path} draws codes of an autoencoder, which {what} cannot hold yet; export it as a folder")
+    if run.config.data.condition is not None:
+        raise UserError(f"{run.path} is told captions, numbers or images, which {what} cannot hold yet; export it as a folder")
     if run.diffusion_settings.target == "levels":
         raise UserError(f"{run.path} predicts the levels of images, which {what} cannot hold yet; export it as a folder")
     run.sampling(options)

@@ -11,7 +11,7 @@ from torch import Tensor
 from reverie.base.distances import row_blocks
 from reverie.base.errors import UserError, pick
 from reverie.base.noise import Noise
-from reverie.diffusion.denoiser import NULL
+from reverie.diffusion.condition import NULL
 from reverie.diffusion.likelihood.bound import check_data
 from reverie.diffusion.likelihood.dequantisation import dequantise
 from reverie.families.density import Density

@@ -12,7 +12,7 @@ from reverie.base.noise import Noise, image_seeds
 from reverie.base.scalar import sqrt
 from reverie.data import Dataset
 from reverie.data.dataset import at_once, spread
-from reverie.diffusion.denoiser import NULL
+from reverie.diffusion.condition import NULL
 from reverie.diffusion.oracle import DatasetDenoiser
 from reverie.diffusion.pair import pair_of
 from reverie.diffusion.samplers import GRIDS, SAMPLERS

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.base.errors import UserError
+from reverie.nets.condition import ConditionEncoder, CrossAttention, Length, Numbers, Seen, Words
 from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, Level, SinusoidalEmbedding, level_embedding, map_of_told
 
 MOST_PATCHES = 2**16  # attention compares each with every other
@@ -55,8 +56,8 @@ class Layer(nn.Module):
 class Transformer(nn.Module):
     """Patches of an image as tokens, told of the noise level in every layer (DiT, arXiv:2212.09748).
 
-    inputs, outputs: for each number of the data.
-    x: (B, C inputs, H, W); level: (B,); cond: (B,) or None; told: (B, K) or None.
+    inputs, outputs: for each number of the data; words, length, numbers, seen, text_layers, attends: as in `UNet`.
+    x: (B, C inputs, H, W); level: (B,); cond: (B,) labels, (B, R) rows or None; told: (B, K) or None.
     """
 
     def __init__(
@@ -73,6 +74,12 @@ class Transformer(nn.Module):
         embedding: Level = "sinusoidal",
         inputs: Annotated[int, Field(ge=1, le=4)] = 1,
         outputs: Annotated[int, Field(ge=1, le=256)] = 1,
+        words: Words = 0,
+        length: Length = 0,
+        numbers: Numbers = 0,
+        seen: Seen = 0,
+        text_layers: Annotated[int, Field(ge=0, le=12)] = 2,
+        attends: bool = False,
     ) -> None:
         super().__init__()
         if height % patch or width % patch:
@@ -94,8 +101,12 @@ class Transformer(nn.Module):
         self.tell = nn.Sequential(nn.Linear(64, dim), nn.SiLU(), nn.Linear(dim, dim))
         self.label = LabelEmbedding(labels, dim) if labels else None
         self.told = map_of_told(told, dim) if told else None
-        self.enter = nn.Linear(channels * inputs * patch**2, dim)
+        row = words, length, numbers, seen
+        self.condition = ConditionEncoder(*row, (height, width), dim, text_layers) if any(row) else None
+        self.enter = nn.Linear((channels * inputs + (seen + 1 if seen else 0)) * patch**2, dim)
         self.layers = nn.ModuleList(Layer(dim, heads) for _ in range(layers))
+        inner = self.condition.dim if self.condition is not None and words and attends else 0
+        self.cross = nn.ModuleList(CrossAttention(dim, inner) for _ in range(layers)) if inner else None
         self.leave_tell = nn.Linear(dim, 2 * dim)
         self.leave = nn.Linear(dim, channels * outputs * patch**2)
         for layer in (self.leave_tell, self.leave):
@@ -109,11 +120,17 @@ class Transformer(nn.Module):
             e = e + self.label(cond)
         if self.told is not None and told is not None:
             e = e + self.told(told)
+        text = None
+        if self.condition is not None:
+            vector, text, image = self.condition(cond, x)
+            e, x = e + vector, x if image is None else torch.cat([x, image], 1)
         e = functional.silu(e)
         tokens = functional.pixel_unshuffle(x, self.patch).flatten(2).transpose(1, 2)
         h = self.enter(tokens) + self.places.to(x)
-        for layer in self.layers:
+        for k, layer in enumerate(self.layers):
             h = layer(h, e)
+            if self.cross is not None and text is not None:
+                h = self.cross[k](h, *text)
         shift, scale = self.leave_tell(e)[:, None].chunk(2, dim=-1)
         h = self.leave(torch.addcmul(shift, functional.layer_norm(h, h.shape[-1:]), 1 + scale))
         return functional.pixel_shuffle(h.transpose(1, 2).unflatten(2, (self.rows, self.columns)), self.patch)

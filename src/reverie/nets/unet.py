@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.base.errors import UserError
+from reverie.nets.condition import ConditionEncoder, CrossAttention, Length, Numbers, Seen, Words
 from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, Level, level_embedding, map_of_told
 
 Width = Annotated[int, Field(ge=4, le=1024)]
@@ -92,8 +93,9 @@ class UNet(nn.Module):
     stem: side of the squares of pixels folded into channels before anything else (1 is none).  widths: channels at each
     resolution, each half as fine as the one before.  inputs, outputs: for each number of the data.  fourier: exponents n of
     sin(2^n pi x) and cos(2^n pi x), which are put beside x, so that its last bits can be seen (arXiv:2107.00630, appendix C).
-    dropout: share of each block's numbers that are hidden in training.
-    x: (B, C inputs, H, W); level: (B,); cond: (B,) or None; told: (B, K) or None.
+    dropout: share of each block's numbers that are hidden in training.  words, length, numbers, seen: of a condition that is a
+    row, see `ConditionEncoder`; text_layers: of its encoder; attends: whether maps attend to its words (cross-attention).
+    x: (B, C inputs, H, W); level: (B,); cond: (B,) labels, (B, R) rows or None; told: (B, K) or None.
     """
 
     def __init__(
@@ -115,6 +117,12 @@ class UNet(nn.Module):
         outputs: Annotated[int, Field(ge=1, le=256)] = 1,
         fourier: Annotated[tuple[Exponent, ...], Field(max_length=8)] = (),
         dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0,
+        words: Words = 0,
+        length: Length = 0,
+        numbers: Numbers = 0,
+        seen: Seen = 0,
+        text_layers: Annotated[int, Field(ge=0, le=12)] = 2,
+        attends: bool = False,
     ) -> None:
         super().__init__()
         unit = stem * 2 ** (len(widths) - 1)
@@ -129,13 +137,16 @@ class UNet(nn.Module):
         self.tell = nn.Sequential(nn.Linear(64, embedding_dim), nn.SiLU(), nn.Linear(embedding_dim, embedding_dim))
         self.label = LabelEmbedding(labels, embedding_dim) if labels else None
         self.told = map_of_told(told, embedding_dim) if told else None
+        row = words, length, numbers, seen
+        self.condition = ConditionEncoder(*row, (height, width), embedding_dim, text_layers) if any(row) else None
 
         def block(inputs: int, outputs: int) -> Block:
             return Block(inputs, outputs, embedding_dim, groups, conditioning, dropout)
 
         folded = channels * stem**2
         self.fourier = fourier
-        self.enter = nn.Conv2d(folded * inputs * (1 + 2 * len(fourier)), widths[0], 3, padding=1)
+        beside = (seen + 1) * stem**2 if seen else 0
+        self.enter = nn.Conv2d(folded * inputs * (1 + 2 * len(fourier)) + beside, widths[0], 3, padding=1)
         self.down, self.shrink = nn.ModuleList(), nn.ModuleList()
         for k, wide in enumerate(widths[:-1]):
             self.down.append(nn.ModuleList(block(wide, wide) for _ in range(blocks)))
@@ -143,6 +154,7 @@ class UNet(nn.Module):
         low = widths[-1]
         self.middle = nn.ModuleList(block(low, low) for _ in range(2 * blocks))
         self.attention = Attention(low, groups) if attention else None
+        self.cross = CrossAttention(low, self.condition.dim) if self.condition and words and attends else None
         self.grow, self.up = nn.ModuleList(), nn.ModuleList()
         for k in range(len(widths) - 2, -1, -1):
             wide = widths[k]
@@ -158,9 +170,13 @@ class UNet(nn.Module):
             e = e + self.label(cond)
         if self.told is not None and told is not None:
             e = e + self.told(told)
+        entering = [x, *(wave(2**n * math.pi * x) for n in self.fourier for wave in (torch.sin, torch.cos))]
+        text = None
+        if self.condition is not None:
+            vector, text, image = self.condition(cond, x)
+            e, entering = e + vector, [*entering, *([] if image is None else [image])]
         e = functional.silu(e)
-        waves = [wave(2**n * math.pi * x) for n in self.fourier for wave in (torch.sin, torch.cos)]
-        h = self.enter(functional.pixel_unshuffle(torch.cat([x, *waves], 1) if waves else x, self.stem))
+        h = self.enter(functional.pixel_unshuffle(torch.cat(entering, 1) if entering[1:] else x, self.stem))
         kept: list[Tensor] = []
         for stage, shrink in zip(self.down, self.shrink, strict=True):
             assert isinstance(stage, nn.ModuleList)
@@ -173,6 +189,8 @@ class UNet(nn.Module):
             h = block(h, e)
             if self.attention is not None and k + 1 == half:
                 h = self.attention(h)
+            if self.cross is not None and text is not None and k + 1 == half:
+                h = self.cross.over_map(h, *text)
         for stage, grow in zip(self.up, self.grow, strict=True):
             assert isinstance(stage, nn.ModuleList)
             h = torch.cat([grow(h), kept.pop()], dim=1)

@@ -10,6 +10,7 @@ from typing_extensions import TypedDict  # pydantic reads that of typing from Py
 from reverie.base.errors import UserError
 from reverie.base.section import OptionName, Section
 from reverie.base.tensors import Form
+from reverie.data.conditions import ConditionForm
 from reverie.data.kind import DIMENSIONS, Kind, kind_of
 from reverie.data.series import MOST_WINDOW
 from reverie.families import FAMILIES
@@ -36,13 +37,15 @@ class Reading(TypedDict, total=False):
     data_dir: str
     window: Annotated[int, Field(ge=2, le=MOST_WINDOW)]
     text: str
+    condition_number: str
+    condition_image: str
 
 
 class DataConfig(Section):
     """Which data, and what they looked like.
 
     source: the name or the whole path they were read from; reading: the options they were read with; kind: what one datum
-    is, told by its shape where it is not said.
+    is, told by its shape where it is not said; condition: what their conditions are, if these are captions, numbers or images.
     """
 
     name: str
@@ -55,6 +58,7 @@ class DataConfig(Section):
     fingerprint: str = ""
     reading: Reading = Field(default_factory=Reading)
     kind: Kind = "points"
+    condition: ConditionForm | None = None
 
     @model_validator(mode="before")
     @classmethod

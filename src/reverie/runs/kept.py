@@ -23,6 +23,8 @@ def check_keepable(dataset: Dataset) -> None:
         raise UserError("the text of a run is not copied into it; leave keep_data out, and keep the file")
     if isinstance(dataset.x, LazyImages):
         raise UserError("these images are too many for memory and so for a copy in the run; leave keep_data out")
+    if dataset.conditions is not None:
+        raise UserError("captions, numbers and images that are told of data are not copied with these; leave keep_data out")
 
 
 def keep_data(folder: Path, dataset: Dataset) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,7 +36,7 @@ def _as_then(known: DataConfig) -> dict[str, Any]:
         reading = {"fit": "crop", "size": f"{known.shape[1]}x{known.shape[2]}", **reading}
     elif known.kind in ("series", "text"):
         reading = {"window": known.shape[0], **reading}
-    return reading if known.labels else {**reading, "labels": "none"}
+    return reading if known.labels or known.condition is not None else {**reading, "labels": "none"}
 
 
 def source_of(data: DataSource) -> str:
@@ -99,4 +100,6 @@ def _same(dataset: Dataset, known: DataConfig, where: str) -> Dataset:
             f" {f'{len(dataset):,}' if len(dataset) != known.count else 'as many, but others'}; give --data PATH if the old"
             " ones are elsewhere, or train a new run on these"
         )
+    if dataset.conditions is not None and known.condition is not None:
+        return replace(dataset, conditions=dataset.conditions.with_form(known.condition))
     return dataset

@@ -34,6 +34,7 @@ from reverie.runs import folder
 from reverie.runs.classifier import read_classifier
 from reverie.runs.config import Config
 from reverie.runs.labels import read_label
+from reverie.runs.prompts import ASKED, asks, rows_of, weights_of, with_guidance
 from reverie.runs.samples import Samples, check_film
 from reverie.runs.spread import mean_error_of
 from reverie.runs.weights import read_weights
@@ -64,7 +65,9 @@ def choose_device(name: str = "auto") -> torch.device:
 class Options(TypedDict, total=False):
     """How to sample.
 
-    label: a name, "all" for each in turn, or weighted names such as "6:1.5,8:-1"; guidance: 1 is none;
+    label: a name, "all" for each in turn, or weighted names such as "6:1.5,8:-1"; prompt: a text, or weighted ones such as
+    "a seven::1.5, slanted::-0.5"; avoid: a text to be led away from; told: numbers by name, "angle=0.5"; condition_image: a
+    picture, all of what a model was trained to be told; guidance: 1 is none;
     guidance_interval: the times it is limited to, "LOW,HIGH"; guidance_rescale, classifier_guidance: see
     `reverie.diffusion.guidance`, 0 is none; autoguidance: its scale, 1 is none, None what the training chose;
     precision: "fp32", or "bf16" for faster and slightly other images; seed: image k of a seed is always the same image.
@@ -73,6 +76,10 @@ class Options(TypedDict, total=False):
     """
 
     label: str | None
+    prompt: str | None
+    avoid: str | None
+    told: str | Mapping[str, float] | None
+    condition_image: str | Path | np.ndarray | None
     guidance: float
     guidance_interval: str | tuple[float, float] | None
     guidance_rescale: float
@@ -83,7 +90,6 @@ class Options(TypedDict, total=False):
     sampler: str | None
     steps: int | None
     grid: str | None
-    prompt: str | None
     temperature: float
     top_k: int | None
     top_p: float
@@ -154,6 +160,36 @@ class Run:
         u = Noise(image_seeds(seed, n, first), draws=LABEL_DRAW).uniform(1)[0][:, 0]
         return torch.bucketize(u * shares[-1], shares, right=True)
 
+    def condition(self, options: Mapping[str, Any], n: int, first: int = 0) -> Tensor | None:
+        """Return the conditions of n images from number `first` on: labels, or rows as options ask, or as in the data.
+
+        Labels: see `labels`; rows: (n, R), or (n, K, R) where K are composed.
+        """
+        form, label, seed = self.config.data.condition, options.get("label"), options.get("seed", 0)
+        if form is None:
+            if any(options.get(key) is not None for key in ASKED if key not in self.config.model_family.options):
+                having = "labels; give --label" if self.config.data.labels else "nothing told of its data"
+                raise UserError(f"the run {self.path} was trained with {having}, so it takes no prompt, number or image")
+            return self.labels(label, n, seed, first)
+        if label is not None:
+            raise UserError(f"the run {self.path} was trained without labels; say what to draw with --prompt, not --label")
+        if asks(options):
+            rows = rows_of(form, options, self.fit).expand(n, -1, -1)
+            return rows[:, 0] if rows.shape[1] == 1 else rows
+        return self.diffusion.example(Noise(image_seeds(seed, n, first), draws=LABEL_DRAW).uniform(1)[0][:, 0]).cpu()
+
+    def weights(self, options: Mapping[str, Any]) -> tuple[float, ...]:
+        """Return the weights of the conditions that options ask for."""
+        if self.config.data.condition is not None:
+            return weights_of(options)
+        label, names = options.get("label"), self.config.data.labels
+        return (1.0,) if label is None or self.in_turn(label) or not names else read_label(label, names).weights
+
+    @property
+    def conditional(self) -> bool:
+        """Whether it was trained with labels or other conditions."""
+        return bool(self.config.data.labels) or self.config.data.condition is not None
+
     @property
     def kind(self) -> Kind:
         """What one datum is."""
@@ -195,12 +231,14 @@ class Run:
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Refuse options of sampling that no family has, or that are given to a family that has no such option."""
         every = {**OPTIONS, **TEXT_OPTIONS}
-        known = {**every, **dict.fromkeys(("label", "seed"))}
+        known = {**every, **dict.fromkeys(("label", "seed", *ASKED))}
         if wrong := sorted(set(options) - set(known)):
             raise unknown(wrong[0], Options.__annotations__, "option of sampling")
         mine = self.config.model_family.options
+        if "captions" in self.config.model_family.can:  # which `condition` reads
+            every.pop("prompt")
         for key, value in options.items():
-            if key in TEXT_OPTIONS and key in mine and self.kind != "text" and value != TEXT_OPTIONS[key]:
+            if key in every and key in TEXT_OPTIONS and key in mine and self.kind != "text" and value != TEXT_OPTIONS[key]:
                 raise UserError(f"--{key.replace('_', '-')} is for text, and {self.path} is a run of {self.kind}; leave it out")
             if key in every and key not in mine and value != every[key]:
                 able = ", ".join(name for name, family in FAMILIES.items() if key in family.options)
@@ -224,11 +262,10 @@ class Run:
         steer and origin: as in `Diffusion.sample`; times: a grid to be used instead of the one that the options ask for.
         """
         check_count(n)
-        given: dict[str, Any] = {**options, "steer": steer, "origin": origin, "times": times}
+        given: dict[str, Any] = with_guidance({**options, "steer": steer, "origin": origin, "times": times})
         self.check_options(given)
-        label, seed, names = options.get("label"), options.get("seed", 0), self.config.data.labels
-        seeds, cond = image_seeds(seed, n, first), self.labels(label, n, seed, first)
-        weights = (1.0,) if label is None or self.in_turn(label) or not names else read_label(label, names).weights
+        seeds = image_seeds(options.get("seed", 0), n, first)
+        cond, weights = self.condition(given, n, first), self.weights(given)
         if first == 0:  # once for all batches
             self.model.warn()
         if options.get("autoguidance") is None and steer is None and origin is None and times is None:
@@ -268,17 +305,19 @@ class Run:
 
     def guidance(self, options: Options) -> Steer:
         """Return the wrapper that guides the model's denoiser as the options ask, and refuse what has no meaning."""
-        label, names = options.get("label"), self.config.data.labels
-        weights = (1.0,) if label is None or self.in_turn(label) or not names else read_label(label, names).weights
-        return build_guidance(self.kind, len(names), options, weights, self.classifier, self._early_denoiser)
+        given = with_guidance(options)
+        return build_guidance(self.kind, self.conditional, given, self.weights(given), self.classifier, self._early_denoiser)
 
     def unconditional_by_default(self, options: Options) -> Options:
         """Return a copy of options that goes by no condition where no label is given, instead of by one drawn by chance."""
         chosen = Options(**options)
-        if self.config.data.labels and options.get("label") is None:
+        if self.conditional and options.get("label") is None and not asks(options):
             limits = [options.get(key) for key in ("classifier_guidance", "guidance_interval", "guidance_rescale")]
             if options.get("guidance", 1.0) != 1 or any(limits):
-                raise UserError("guidance needs a label to steer by; give one with --label")
+                needed = "a label to steer by; give one with --label"
+                if not self.config.data.labels:
+                    needed = "something to steer by; say what with --prompt"
+                raise UserError(f"guidance needs {needed}")
             chosen["guidance"] = 0.0
         return chosen
 
@@ -337,8 +376,9 @@ class Run:
                 last = frame
         x0 = self.decode_final(last)
         label = options.get("label")
-        names = self.names(self.labels(label, n, options.get("seed", 0), first), options)
-        return Samples(x0, names, titles=names if self.in_turn(label) else None, **self._form)
+        names = self.names(self.condition(options, n, first), options)
+        told = self.in_turn(label) or (self.config.data.condition is not None and not asks(options))  # each is something else
+        return Samples(x0, names, titles=names if told else None, **self._form)
 
     @property
     def _form(self) -> dict[str, Any]:
@@ -369,9 +409,13 @@ class Run:
         return label == "all" and "all" not in self.config.data.labels
 
     def names(self, cond: Tensor | None, options: Options) -> list[str] | None:
-        """Return what each datum of a batch was asked to be; a composition as it was written.  cond: (n,) or (n, K)."""
+        """Return what each datum of a batch was asked to be; a composition as it was written.  cond: as of `condition`."""
         if cond is None:
             return None
+        if (form := self.config.data.condition) is not None:
+            asked = ", ".join(str(options[key]) for key in ("prompt", "told") if options.get(key) is not None)
+            names = [asked] * len(cond) if asks(options) else [form.described(row) for row in cond]
+            return names if any(names) else None
         if cond.ndim > 1:
             return [str(options.get("label"))] * len(cond)
         return [self.config.data.labels[int(c)] for c in cond]

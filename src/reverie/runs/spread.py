@@ -63,7 +63,7 @@ def measured(run: Run, train: Dataset, seed: int = 0) -> MeanError:
     """Measure on data that are spread over a training set."""
     count = min(len(train), max(MEASURED, NUMBERS // math.prod(train.shape)))
     x, labels = train.batch(torch.linspace(0, len(train) - 1, count, dtype=torch.float64).long())
-    device, cond = run.diffusion.device, labels if run.config.data.labels else None
+    device, cond = run.diffusion.device, labels if run.conditional else None
     seeds, total = image_seeds(seed, len(x)), torch.zeros(())
     for part in torch.arange(len(x)).split(run.batch_size()):
         found = run.diffusion.mean_error(x[part].to(device), None if cond is None else cond[part].to(device), seeds[part])

@@ -23,7 +23,7 @@ AGAIN = "; restore it or train the run again"
 
 
 class MadeFor(Section):
-    """What weights mean something with: the data's shape, a hash of the names of their labels, and the table [family].
+    """What weights mean something with: the data's shape, a hash of their labels or conditions, and the table [family].
 
     Without the settings that are found by training, which are written down after the weights.
     """
@@ -37,6 +37,8 @@ class MadeFor(Section):
 def made_for(config: Config) -> MadeFor:
     """Return what the weights of a run are made for."""
     family, names = config.model_family, json.dumps(config.data.labels).encode()
+    if config.data.condition is not None:
+        names += config.data.condition.model_dump_json().encode()
     return MadeFor(
         shape=config.data.shape,
         labels=hashlib.blake2b(names, digest_size=16).hexdigest(),

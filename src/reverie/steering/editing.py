@@ -25,6 +25,7 @@ from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, Frame, Sampler, start, trajectory
 from reverie.diffusion.schedule import Schedule
 from reverie.draw.picture import channels_last
+from reverie.runs.prompts import asks
 from reverie.runs.run import Options, Run
 from reverie.steering.edited import Edits, Inversion
 
@@ -93,7 +94,8 @@ def edit(
             last = frame
         rows.append(run.decode_final(last))
     label = options.get("label")
-    caption = f"drawn again as {label}" if label is not None else ""
+    asked_for = label if label is not None else options.get("prompt")
+    caption = f"drawn again as {asked_for}" if asked_for is not None else ""
     return Edits(run.decode(origin)[0], np.stack(rows), strengths, caption)
 
 
@@ -108,7 +110,7 @@ def guided(run: Run, options: Options, n: int) -> Denoiser:
     label, asked = options.get("label"), run.unconditional_by_default(options)
     if label == "all" and "all" not in run.config.data.labels:
         raise UserError("here everything is of one label; give its name with --label, or none")
-    cond = run.labels(label, n, options.get("seed", 0)) if label is not None else None
+    cond = run.condition(options, n) if label is not None or asks(options) else None
     device = run.diffusion.device
     return Given(run.guidance(asked)(run.diffusion.denoiser), cond.to(device) if cond is not None else None)
 

@@ -16,11 +16,13 @@ from PIL import Image
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, write_array
 from reverie.base.progress import Tell
-from reverie.diffusion.denoiser import NULL, Denoiser
+from reverie.diffusion.condition import NULL
+from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.views import Illusion, Placed, read_views
 from reverie.draw.lettering import strip, wrap
 from reverie.draw.picture import HEADING, coloured, headed, to_bytes, write_film
 from reverie.runs.labels import read_labels
+from reverie.runs.prompts import asks
 from reverie.runs.run import Options, Run, check_count
 from reverie.runs.samples import counted_samples
 from reverie.steering.edited import check_suffix
@@ -130,23 +132,19 @@ def illusion(
             f"{run.path} draws the codes of an autoencoder, whose views are not those of pixels; train one with --no-latent"
         )
     placed = read_views(views, run.config.data.shape)
-    names = run.config.data.labels
-    if labels is not None and not names:
+    if labels is not None and not run.conditional:
         raise UserError(f"the run {run.path} was trained without labels, so its views cannot be given any")
-    numbers = read_labels(labels, names) if labels is not None else None
-    if numbers is not None and len(numbers) != len(placed):
-        raise UserError(f"{len(placed)} views need {len(placed)} labels, one for each in order, got {len(numbers)}")
-    if options.get("label") is not None:
+    wanted, titles = _wanted(run, labels, len(placed))
+    if options.get("label") is not None or asks(options):
         raise UserError("an illusion has a label for each view, given by --labels, and none for the whole")
-    if numbers is None and names and (options.get("guidance", 1.0) != 1 or options.get("classifier_guidance")):
+    if labels is None and run.conditional and (options.get("guidance", 1.0) != 1 or options.get("classifier_guidance")):
         raise UserError("guidance needs a label for each view to steer by; give them with --labels")
-    asked: Options = {**(USUAL if numbers is not None else {}), **options, "label": None}
-    wanted = numbers if numbers is not None else (NULL,) * len(placed) if names else None
+    asked: Options = {**(USUAL if labels is not None else {}), **options, "label": None}
     size = max(1, run.batch_size() // len(placed))
     parts = []
     for first in range(0, n, size):
         count = min(size, n - first)
-        conds = None if wanted is None else torch.tensor(wanted)[:, None].expand(-1, count)
+        conds = None if wanted is None else wanted[:, None].expand(-1, count, *wanted.shape[1:])
 
         def steer(denoiser: Denoiser, conds: torch.Tensor | None = conds) -> Denoiser:
             return Illusion(denoiser, list(placed.values()), conds)
@@ -156,5 +154,27 @@ def illusion(
                 on_progress("sampling", first * frame.of + (frame.i + 1) * count, n * frame.of)
             last = frame
         parts.append(run.decode_final(last))
-    titles = list(placed) if numbers is None else [f"{v}: {names[c]}" for v, c in zip(placed, numbers, strict=True)]
-    return Illusions(np.concatenate(parts), list(placed.values()), titles)
+    shown = list(placed) if labels is None else [f"{view}: {title}" for view, title in zip(placed, titles, strict=True)]
+    return Illusions(np.concatenate(parts), list(placed.values()), shown)
+
+
+def _wanted(run: Run, labels: str | Sequence[str] | None, views: int) -> tuple[torch.Tensor | None, list[str]]:
+    """Return the condition of each view, (V,) labels or (V, R) rows, "no condition" where none is given, and their names."""
+    form, names = run.config.data.condition, run.config.data.labels
+    if form is not None:
+        texts = [""] * views if labels is None else read_texts(labels)
+        wanted, titles = torch.stack([form.row(text) for text in texts]), texts
+    else:
+        numbers = read_labels(labels, names) if labels is not None else (NULL,) * views if names else None
+        if numbers is None:
+            return None, []
+        wanted, titles = torch.tensor(numbers), [names[k] for k in numbers if k != NULL]
+    if len(wanted) != views:
+        raise UserError(f"{views} views need {views} labels, one for each in order, got {len(wanted)}")
+    return wanted, titles
+
+
+def read_texts(texts: str | Sequence[str]) -> list[str]:
+    """Read prompts with | or else commas between."""
+    parts = texts.split("|" if "|" in texts else ",") if isinstance(texts, str) else texts
+    return [str(part).strip() for part in parts]

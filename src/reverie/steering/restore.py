@@ -23,6 +23,7 @@ from reverie.diffusion.measurements import MEASUREMENTS, Keep, Measurement
 from reverie.draw.picture import channels_last
 from reverie.families.model import Completes, DrawRequest
 from reverie.runs.labels import read_label
+from reverie.runs.prompts import asks
 from reverie.runs.run import Options, Run, check_count, load
 from reverie.steering.editing import image_shape
 from reverie.steering.results import Restored, check_results
@@ -254,7 +255,7 @@ def _draw(
     if not torch.isfinite(x).all():
         raise UserError(f"the results are not finite; take more --steps, or another method than {type(way).__name__.lower()}")
     label = options.get("label")
-    cond = run.labels(label, n, options.get("seed", 0)) if label is not None else None
+    cond = run.condition(options, n) if label is not None or asks(options) else None
     return x, run.names(cond, options), left
 
 

@@ -65,7 +65,7 @@ def draw(opened: Opened, job: Job, wish: DrawWish) -> dict[str, Any]:
                 count, showing = count + 1, showing + time.monotonic() - now
             last = frame
     x = run.decode_final(last)
-    cond = run.labels(wish.label, wish.n, wish.seed, wish.first)
+    cond = run.condition(options, wish.n, wish.first)
     final = {"image": png(atlas(shown(x)))} if run.kind == "images" else {"points": packed(x)}
     return {
         **final, "drawing": opened.keep_drawing(wish.run, x), "labels": run.names(cond, options),
@@ -112,7 +112,7 @@ def nearest(opened: Opened, job: Job, wish: NearestWish) -> dict[str, Any]:
     distance, index = nearest_of(x, blocks())
     found, labels = data.batch(index)
     off = distance.tolist()
-    names = [data.label_names[int(k)] for k in labels] if labels is not None else None
+    names = data.said(index) if labels is not None else None
     if run.kind == "points":
         return {"points": packed(found.numpy()), "off": off, "labels": names}
     pictures = found.numpy()

@@ -74,6 +74,7 @@ class Facts:
         return {
             **self.library.overview(run), **_name(run), **_size(run.path), **self.trainings.state(run),
             "kind": data.kind, "shape": data.shape, "labels": data.labels, "label_counts": data.label_counts,
+            "captions": data.condition is not None and data.condition.length > 0,
             "can": sorted(family.can), "options": sorted(family.options), "likelihood": family.likelihood,
             "family": config.family.name, "settings": settings, "training_settings": dict(config.training),
             "learns_by_steps": family.learns_by_steps, "here": str(self.library.shown(run.path)),

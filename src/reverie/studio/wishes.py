@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Id = Annotated[str, Field(pattern=r"^[0-9a-f]{12,32}$")]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+Text = Annotated[str, Field(max_length=10_000)]
 Number = Annotated[float, Field(ge=-1e6, le=1e6)]
 MOST_IMAGES, MOST_POINTS = 64, 5000
 
@@ -23,6 +24,8 @@ class Sampling(Wish):
     """How to sample; what is not given is not asked for.  See `reverie.runs.run.Options`."""
 
     label: Name | None = None
+    prompt: Text | None = None
+    avoid: Text | None = None
     guidance: Number | None = None
     guidance_interval: tuple[Number, Number] | None = None
     guidance_rescale: Number | None = None

@@ -17,7 +17,8 @@ class ReadingOptions(TypedDict, total=False):
     "auto"; channels: 1 grey, 3 colour, 4 with transparency; labels: "auto", "none", where they come from, or a column of a
     table; data_dir: where the files of named data sets are; strict: refuse broken files instead of skipping them;
     on_progress: told (what, done, of); window: take rows of numbers as a series in time, in windows of so many, or
-    so many characters of text at a time; text: the column of a table, or field, that holds text.
+    so many characters of text at a time; text: the column of a table, or field, that holds text; condition_number,
+    condition_image: columns of metadata that the model is told of each image.
     """
 
     points: int
@@ -30,6 +31,8 @@ class ReadingOptions(TypedDict, total=False):
     on_progress: Tell | None
     window: int | None
     text: str | None
+    condition_number: str | None
+    condition_image: str | None
 
 
 class TrainingOptions(ReadingOptions, total=False):

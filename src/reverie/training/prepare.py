@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
@@ -39,7 +40,10 @@ from reverie.training.resume import resume
 from reverie.training.trainer import Training
 from reverie.training.wishes import Wishes
 
-READING = ("points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress", "window", "text")
+READING = (
+    "points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress", "window", "text",
+    "condition_number", "condition_image",
+)  # fmt: skip
 FAMILY_OPTIONS = {key for family in FAMILIES.values() for key in family.wishes}
 NO_OPTIONS = ("data", "out", "path", "options", "given", "dataset")  # parameters that are not options of a training
 
@@ -138,6 +142,11 @@ def prepare(
     if before is not None:
         start.check_shape(before, dataset)
     check_kind(kind, dataset)
+    if dataset.conditions is not None and "captions" not in kind.can:
+        if reading.get("labels", "auto") != "auto" or reading.get("condition_number") or reading.get("condition_image"):
+            able = ", ".join(name for name, other in FAMILIES.items() if "captions" in other.can)
+            raise UserError(f"the family {kind.name} is told no captions, numbers or images; families that are: {able}")
+        dataset = replace(dataset, conditions=None, report={**dataset.report, "labels_by": "none"})
     given, options = dict(options), options | wishes.smaller
     if keep_data:
         kept.check_keepable(dataset)
@@ -169,6 +178,7 @@ def prepare(
         count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,
         label_counts=tuple(dataset.label_counts()), fingerprint=dataset.fingerprint(),
         reading=kept_reading(reading, dataset), kind=dataset.kind,
+        condition=dataset.conditions.form if dataset.conditions is not None else None,
     )  # fmt: skip
 
     def configured(of: FamilyPlan[Any], training: Mapping[str, Any], **also: Any) -> Config:

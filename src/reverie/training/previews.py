@@ -135,7 +135,7 @@ class Previews:
         save(made, path)
 
     def finish(self) -> None:
-        """Join the sheets to a film, and draw a contact sheet of the labels of a conditional run."""
+        """Join the sheets to a film, and draw a contact sheet of the labels, or of some captions, of a conditional run."""
         run = self.run.path
         paths = [own_file(run, f"{FOLDER}/{path.name}") for path in sorted((run / FOLDER).glob("step-*.png"))]
         read = [(path, sheet) for path in paths if (sheet := _sheet(path)) is not None]
@@ -147,6 +147,11 @@ class Previews:
             titles = [name for name in names for _ in range(LABEL_COLUMNS)]
             with atomic(own_file(run, f"{FOLDER}/{LABELS}")) as aside:
                 Image.fromarray(contact_sheet(to_bytes(self._labelled(len(names))), titles, columns=LABEL_COLUMNS)).save(aside)
+
+        if self.train.kind == "images" and self.run.config.data.condition is not None:
+            made = self.run.sample(LABEL_ROWS, **quickly(self.run))
+            with atomic(own_file(run, f"{FOLDER}/{LABELS}")) as aside:
+                Image.fromarray(contact_sheet(to_bytes(made.x), made.labels)).save(aside)
 
     def _labelled(self, labels: int) -> np.ndarray:
         """Draw the images of the first labels, one label after the other: each has the same noise."""

@@ -23,6 +23,7 @@ from reverie.runs.config import Config, StartConfig
 from reverie.runs.run import Run, load
 
 LABELS, TOLD, BIAS = f"{NET}label.table", f"{NET}told.weight", f"{NET}tell.2.bias"
+EXAMPLES = "examples"  # conditions of the training data, which are those of the new data
 LEAST_FITTING = 0.5  # of the weights must fit, or the run is no start
 RATE = 0.5  # of the usual learning rate
 FOR_LORA = {"optimizer": "adamw", "learning_rate": 4e-3}  # the factors begin at zero and are small, so they may move fast
@@ -113,7 +114,7 @@ def carry(run: Run, model: Model, config: Config) -> tuple[str, ...]:
     old, new = run.model.state_dict(), model.state_dict()
     before, now = run.config.data.labels, config.data.labels
     notes: list[str] = []
-    special = {LABELS, TOLD}
+    special = {LABELS, TOLD, EXAMPLES}
     fitting = [name for name in new if name not in special and name in old and old[name].shape == new[name].shape]
     share = sum(new[name].numel() for name in fitting) / max(1, sum(t.numel() for n, t in new.items() if n not in special))
     if share < LEAST_FITTING:

@@ -17,6 +17,7 @@ from reverie.data import Dataset
 from reverie.data.augment import read, told_entries
 from reverie.data.augment_plan import choose_augment
 from reverie.data.codec import standard_spec
+from reverie.data.conditions import ConditionForm
 from reverie.diffusion.loss import LOSSES, TIMES, WEIGHTS
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.plan import PRESETS, check_width, expectation, network_for, plan, slow_size
@@ -24,7 +25,18 @@ from reverie.diffusion.schedules import SCHEDULES
 from reverie.families.diffusion.latent import ALL_CODECS, model_shape
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.sampling import OPTIONS
-from reverie.families.diffusion.settings import DiffusionSettings, Purpose, Spread, build_diffusion, outputs_of, plan_denoiser
+from reverie.families.diffusion.settings import (
+    EXAMPLE_NUMBERS,
+    MOST_EXAMPLES,
+    ROW,
+    DiffusionSettings,
+    Purpose,
+    Spread,
+    build_diffusion,
+    outputs_of,
+    plan_denoiser,
+    row_width,
+)
 from reverie.families.diffusion.variational import (
     DROPOUT,
     FEATURES,
@@ -44,7 +56,8 @@ DENOISER, CODEC = "denoiser.", "codec."  # before the names of its tensors, and 
 GIVEN = ("purpose", "weight", "variance", "times", "label_dropout", "sigma_data", "codec")
 # What a network of diffusers can be used with there: its table of noise levels, data as they are, no word of augmentations.
 FOR_DIFFUSERS = {"target": "v", "schedule": {"name": "linear"}, "sigma_data": 1.0, "augment": "none"}
-OF_THE_DATA = ("channels", "height", "width", "labels", "told", "inputs", "outputs")  # options of a network that are not chosen
+TAKE_ROWS = ("unet", "transformer")  # networks that are told captions, numbers and images
+OF_THE_DATA = ("channels", "height", "width", "labels", "told", "inputs", "outputs", *ROW)  # options that are not chosen
 
 
 def spread(dataset: Dataset) -> float:
@@ -66,6 +79,24 @@ def shape_of(network: Spec) -> tuple[int, ...]:
     return tuple(network[key] for key in ("channels", "height", "width") if key in network)
 
 
+def told_by_rows(form: ConditionForm, network: str, shape: tuple[int, ...]) -> Spec:
+    """Return the options of a network that is told rows of conditions; refuse one that cannot be."""
+    if network not in TAKE_ROWS:
+        raise UserError(
+            f"the network {network} is told no captions, numbers or images; give --network {' or '.join(TAKE_ROWS)}, or read"
+            " the data with --labels none"
+        )
+    if form.image is not None and form.image[1:] != shape[1:]:
+        raise UserError("an image cannot be told to a model that draws the codes of an autoencoder; train with --no-latent")
+    words = form.words.size if form.length else 0
+    return dict(zip(ROW, (words, form.length, len(form.numbers), form.image[0] if form.image else 0), strict=True))
+
+
+def examples_of(width: int, count: int) -> int:
+    """Return how many rows of conditions a model keeps."""
+    return max(1, min(count, MOST_EXAMPLES, max(16, EXAMPLE_NUMBERS // width)))
+
+
 class DiffusionFamily(Family[DiffusionSettings]):
     """Noise is added to data step by step, a network learns to undo it, and new data are drawn from pure noise."""
 
@@ -73,12 +104,12 @@ class DiffusionFamily(Family[DiffusionSettings]):
     summary: ClassVar[str] = "Denoising diffusion (arXiv:2006.11239) with any schedule, target and sampler."
     can: ClassVar[frozenset[str]] = frozenset({
         "labels", "guidance", "sampler", "inpaint", "restore", "edit", "invert", "interpolate", "illusion", "train-classifier",
-        "start",
+        "start", "captions",
     })  # fmt: skip
     options: ClassVar[Mapping[str, Any]] = OPTIONS
     likelihood: ClassVar[Likelihood] = "lower bound"
     settings = DiffusionSettings
-    found: ClassVar[frozenset[str]] = frozenset({"autoguidance"})
+    found: ClassVar[frozenset[str]] = frozenset({"autoguidance", "examples"})
 
     def check(self, wished: Mapping[str, Any]) -> None:
         """Refuse names and options of network, schedule, target, loss, weight, times and augmentation that are not known."""
@@ -137,6 +168,8 @@ class DiffusionFamily(Family[DiffusionSettings]):
         check_width(full)
         passes = self._passes(full, training, request)
         usual = augment_for_likelihood(passes) if by_bound and data.kind == "images" else "auto"
+        if request.train.conditions is not None and request.train.conditions.form.image is not None:
+            usual = "none"  # the image that is told would have to be changed alike
         augment, why = choose_augment(wished.get("augment", usual), request.train, passes, request.seed, request.tell)
         reasons += (why,) if why else ()
         full |= {"told": n} if (n := len(told_entries(augment, data.shape))) else {}
@@ -152,6 +185,10 @@ class DiffusionFamily(Family[DiffusionSettings]):
         elif (outputs := outputs_of(wished.get("variance", "fixed"))) != 1:
             full |= {"outputs": outputs}
         given = {key: wished[key] for key in GIVEN if key in wished}
+        if request.train.conditions is not None:
+            full |= told_by_rows(request.train.conditions.form, full["name"], shape)
+            given["examples"] = examples_of(request.train.conditions.form.width, len(request.train))
+            reasons += (f"conditions: {request.train.conditions.described()}",)
         try:
             settings = DiffusionSettings.model_validate({
                 "target": wished.get("target", chosen.target), "codec": codec, **times,
@@ -201,7 +238,10 @@ class DiffusionFamily(Family[DiffusionSettings]):
         with torch.device("meta"):
             codec = build(ALL_CODECS, settings.codec, "codec")
         parts = ((DENOISER, planned), (CODEC, codec))
-        return {f"{part}{name}": form for part, module in parts for name, form in forms_of(module.state_dict()).items()}
+        forms = {f"{part}{name}": form for part, module in parts for name, form in forms_of(module.state_dict()).items()}
+        if settings.examples:
+            forms["examples"] = Form(torch.float32, (settings.examples, row_width(settings.network)))
+        return forms
 
     def agrees(self, settings: DiffusionSettings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
         """Tell whether an option is what settings have; a network by its plan, but for what another version may plan."""
@@ -211,7 +251,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
         if key == "network":
             asked, kept = parse(value), complete(NETWORKS, settings.network, "network")  # with options it was kept without
             planned = network_for(model_shape(settings.codec, shape), labels, asked)
-            free = {"stem", "widths", "told", "inputs", "outputs", "dropout"} - asked.keys()
+            free = {"stem", "widths", "told", "inputs", "outputs", "dropout", *ROW} - asked.keys()
             return all(planned.get(k) == v for k, v in kept.items() if k not in free)
         if key == "augment":
             return value == "auto" or (() if value == "none" else read(value)) == settings.augment

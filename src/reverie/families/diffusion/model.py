@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from reverie.base.errors import UserError, pick
@@ -15,8 +15,10 @@ from reverie.base.noise import Noise, mix_seed
 from reverie.data import Dataset
 from reverie.data.augment import Augment
 from reverie.data.codec import Codec
+from reverie.data.dataset import spread
 from reverie.data.kind import Kind, kind_of
-from reverie.diffusion.denoiser import NULL, Denoiser, Given, NetDenoiser, Steer, Told
+from reverie.diffusion.condition import hidden
+from reverie.diffusion.denoiser import Denoiser, Given, NetDenoiser, Steer, Told
 from reverie.diffusion.lattice import LatticeDenoiser
 from reverie.diffusion.learned import Learned
 from reverie.diffusion.likelihood.bound import Bound, bound, check_data, continuous_bound
@@ -38,6 +40,7 @@ from reverie.nets.dropout import repeatable_dropout
 # Of the bound in the loss of a network that tells variances.  arXiv:2102.09672 has 0.001 for a million steps; in a few hundred
 # of digits8 0.03 taught variances worth 0.05 bits/dim more at 10 steps, and the held-out loss of the means was the same.
 VARIANCE_SHARE = 0.03
+UNTOLD = -1e9  # in rows that are kept with the weights, which are finite: what is not told
 VARIANCE_STEPS = 20  # of the chain whose bound that is, where training is in continuous time
 
 
@@ -47,7 +50,8 @@ class Diffusion(TrainedModel):
     shape: that of one datum in user units; model_shape: in model units, which is what the denoiser sees.  label_dropout: how
     often a label is hidden in training, which is what classifier-free guidance needs.  augment: how the data are changed in
     training.  labels: how many there are.  measure: what an error costs.  likelihood: whether it is trained for that, and its
-    figures are the bound and not the loss.
+    figures are the bound and not the loss.  examples: how many rows of conditions of the training data it keeps, each of so
+    many numbers, to draw by where none is asked for.
     """
 
     def __init__(
@@ -62,8 +66,10 @@ class Diffusion(TrainedModel):
         labels: int = 0,
         measure: Measure = SQUARED,
         likelihood: bool = False,
+        examples: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
+        self.examples = nn.Buffer(torch.full(examples, UNTOLD)) if examples is not None else None
         self.denoiser, self.codec, self.shape, self.model_shape = denoiser, codec, shape, codec.model_shape(shape)
         self.weight, self.times, self.label_dropout, self.augment = weight, times, label_dropout, augment
         self.measure, self.likelihood = measure, likelihood
@@ -73,6 +79,17 @@ class Diffusion(TrainedModel):
     def kind(self) -> Kind:
         """What one datum is."""
         return kind_of(self.shape)
+
+    @property
+    def conditional(self) -> bool:
+        """Whether it was trained with conditions."""
+        return bool(self.label_count) or self.examples is not None
+
+    def example(self, share: Tensor) -> Tensor:
+        """Return rows of conditions of the training data, (B, R), by where they stand among those kept, (B,) in [0, 1)."""
+        assert self.examples is not None
+        rows = self.examples[(share * len(self.examples)).long().to(self.device)]
+        return torch.where(rows == UNTOLD, torch.nan, rows)
 
     @property
     def lossy(self) -> bool:
@@ -134,7 +151,7 @@ class Diffusion(TrainedModel):
         sampler, grid = build_sampling(self.kind, self.denoiser.schedule, options)
         times: Tensor | None = options.get("times")
         guide = build_guidance(
-            self.kind, self.label_count, options, wanted.weights, wanted.classifier, lambda: self._weak(wanted)
+            self.kind, self.conditional, options, wanted.weights, wanted.classifier, lambda: self._weak(wanted)
         )
         unsure = self._unsure(sampler, wanted)
         cond = wanted.cond.to(self.device) if wanted.cond is not None else None
@@ -172,15 +189,14 @@ class Diffusion(TrainedModel):
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
         """Return the training loss of each datum, (B,); changes, times, noise and hidden labels are functions of the seed.
 
-        x: (B, ...) in user units; cond: (B,) or None.
+        x: (B, ...) in user units; cond: (B,), (B, R) or None.
         """
         x, told = (x, None) if self.augment is None else self.augment(x, mix_seed(seed, 2))
         z = self.codec.encode(x)
         random = torch.Generator().manual_seed(seed)
         t = draw_times(self.times, self.denoiser.schedule, len(x), random, build_weight(self.weight).steps)
         if cond is not None and self.label_dropout:
-            hidden = torch.rand(len(x), generator=random) < self.label_dropout
-            cond = cond.masked_fill(hidden.to(cond.device), NULL)
+            cond = hidden(cond, torch.rand(len(x), generator=random) < self.label_dropout)
         other = torch.Generator(z.device).manual_seed(mix_seed(seed, 1))  # a stream of its own, independent of the times
         eps = torch.randn(z.shape, generator=other, device=z.device, dtype=z.dtype)
         with repeatable_dropout(self.denoiser.net, mix_seed(seed, 3)):
@@ -213,7 +229,10 @@ class Diffusion(TrainedModel):
         return self.denoiser.tells_variance and not isinstance(self.denoiser, LatticeDenoiser)
 
     def begin(self, data: Dataset) -> None:
-        """Let a denoiser of levels begin with the histograms of the data."""
+        """Let a denoiser of levels begin with the histograms of the data; keep examples of their conditions."""
+        if self.examples is not None and data.conditions is not None:
+            rows = data.conditions.batch(spread(len(data), len(self.examples)))
+            self.examples.copy_(rows.nan_to_num(UNTOLD))
         if isinstance(self.denoiser, LatticeDenoiser):
             self.denoiser.begin(self.codec.encode(data.batch(torch.arange(len(data)))[0]).to(self.device))
 

@@ -49,7 +49,7 @@ def build_sampling(kind: Kind, schedule: Schedule, options: Mapping[str, Any]) -
 
 
 def build_guidance(
-    kind: Kind, labels: int, options: Mapping[str, Any], weights: tuple[float, ...],
+    kind: Kind, conditional: bool, options: Mapping[str, Any], weights: tuple[float, ...],
     classifier: Callable[[], Classifier] | None = None, weak: Callable[[], Denoiser] | None = None,
 ) -> Steer:  # fmt: skip
     """Return the wrapper that guides the model's denoiser as the options ask, and refuse what has no meaning.
@@ -59,8 +59,8 @@ def build_guidance(
     scale = check_scale(options.get("guidance", 1.0), "the guidance scale")
     gamma = check_scale(options.get("classifier_guidance", 0.0), "the classifier guidance scale")
     limits, rescale = options.get("guidance_interval"), options.get("guidance_rescale", 0.0)
-    if not labels and (scale != 1 or gamma or limits is not None or rescale):
-        raise UserError("the model was trained without labels, so guidance has nothing to steer by")
+    if not conditional and (scale != 1 or gamma or limits is not None or rescale):
+        raise UserError("the model was trained without labels or captions, so guidance has nothing to steer by")
     interval = read_interval(limits)
     if scale == 1 and (limits is not None or rescale):
         raise UserError("an interval and a rescaling of guidance mean something only with --guidance other than 1")

@@ -26,6 +26,9 @@ MOST_PARAMETERS = 500_000_000
 ALPHA_LIMIT = 1e-3  # below this alpha at t = 1, targets whose decoding divides by alpha are useless there
 
 
+MOST_EXAMPLES, EXAMPLE_NUMBERS = 1024, 2**18  # rows of conditions that are kept, and numbers of all of them together
+ROW = ("words", "length", "numbers", "seen")  # options of a network that say what its conditions are, if these are rows
+
 Purpose = Literal["pictures", "likelihood"]
 Spread = Literal["fixed", "learned"]
 
@@ -42,6 +45,7 @@ class DiffusionSettings(FamilySettings):
     variance: Spread = "fixed"
     times: str = "stratified"
     label_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
+    examples: Annotated[int, Field(ge=0, le=MOST_EXAMPLES)] = 0  # of conditions that are rows, kept to draw by
     autoguidance: Annotated[float, Field(ge=1, le=10)] = 1.0  # of samples when nothing is said; chosen when training ends
     augment: tuple[Annotated[Spec, spec_of(AUGMENTATIONS, "augmentation")], ...] = Field(default=(), max_length=16)
     codec: Annotated[Spec, spec_of(ALL_CODECS, "codec")]
@@ -61,6 +65,12 @@ def outputs_of(variance: str) -> int:
     return 2 if variance == "learned" else 1
 
 
+def row_width(network: Spec) -> int:
+    """Return how many numbers a row of conditions has, 0 where there are none."""
+    seen = network.get("seen", 0) * network.get("height", 0) * network.get("width", 0)
+    return int((network.get("length", 0) if network.get("words") else 0) + network.get("numbers", 0) + seen)
+
+
 def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int) -> None:
     """Refuse settings whose parts do not fit each other or the data."""
     network = settings.network
@@ -69,6 +79,10 @@ def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int
         raise UserError(f"the data have the shape {inner} but the network is for {shape}")
     if labels != network.get("labels", 0):
         raise UserError(f"the data have {labels} labels but the network has {network.get('labels', 0)}")
+    if bool(row_width(network)) != bool(settings.examples):
+        raise UserError("a network that is told rows of conditions keeps examples of them, and others keep none")
+    if row_width(network) and labels:
+        raise UserError("a network is told labels, or rows of other conditions, but not both")
     if (told := len(told_entries(settings.augment, data))) != network.get("told", 0):
         raise UserError(f"the augmentations tell {told} numbers but the network is told {network.get('told', 0)}")
     if settings.target != "levels" and (told := outputs_of(settings.variance)) != network.get("outputs", 1):
@@ -144,4 +158,5 @@ def build_diffusion(settings: DiffusionSettings, shape: tuple[int, ...], labels:
     codec, augment = build(ALL_CODECS, settings.codec, "codec"), build_augment(settings.augment, shape)
     drawn = settings.weight, settings.times, settings.label_dropout
     measure, likelihood = build(LOSSES, settings.loss, "loss"), settings.purpose == "likelihood"
-    return Diffusion(denoiser, codec, shape, *drawn, augment, labels, measure, likelihood)
+    examples = (settings.examples, row_width(settings.network)) if settings.examples else None
+    return Diffusion(denoiser, codec, shape, *drawn, augment, labels, measure, likelihood, examples)

@@ -16,6 +16,7 @@ export function wished(query, run) {
   const has = (name) => run.options?.includes(name);
   const wish = { run: query.run, n: query.n ?? (run.kind === "images" ? 16 : 2000), seed: query.seed ?? 0 };
   if (labelsOf(run).length) wish.label = query.sum || query.label || "";
+  if (run.captions) for (const name of ["prompt", "avoid"]) if (query[name]) wish[name] = query[name];
   for (const name of ["sampler", "grid", "steps", "guidance", "guidance_rescale", "autoguidance", "classifier_guidance"])
     if (has(name) && query[name] !== undefined) wish[name] = query[name];
   if (has("guidance_interval") && (query.low || query.high)) wish.guidance_interval = [Number(query.low || 0), Number(query.high || 1)];
@@ -31,18 +32,20 @@ export function wished(query, run) {
 export function SamplingControls({ query, run, studio, few = false }) {
   const has = (name) => run.options?.includes(name);
   const set = (name) => (value) => choose({ [name]: value });
-  const labels = labelsOf(run);
+  const labels = labelsOf(run), steered = labels.length > 0 || run.captions;
   return html`
+    ${run.captions && html`<${Text} label="Prompt" value=${query.prompt || ""} change=${set("prompt")} placeholder="what to draw, in words" />
+      <${Text} label="Avoid" value=${query.avoid || ""} change=${set("avoid")} placeholder="words to be led away from" />`}
     ${labels.length > 0 && html`<${Select} label="Label" value=${query.label || ""} change=${set("label")}
       options=${[["", few ? "none" : "as often as in the data"], ...(few ? [] : [["all", "each in turn"]]), ...labels]} />`}
     ${labels.length > 0 && !few && html`<${Text} label="Or a sum of labels" value=${query.sum || ""} change=${set("sum")}
       placeholder=${`${labels[0]}:1.5,${labels[1] ?? labels[0]}:-1`} />`}
-    ${has("guidance") && labels.length > 0 && html`<${Slider} label="Guidance" value=${Number(query.guidance ?? 1)} low=${0} high=${8} step=${0.1}
-      change=${set("guidance")} hint="1 is none; more insists on the label" />`}
-    <details class="more"><summary>Sampler, grid, steps${has("guidance") && labels.length ? ", limits of guidance" : ""}</summary>
+    ${has("guidance") && steered && html`<${Slider} label="Guidance" value=${Number(query.guidance ?? 1)} low=${0} high=${8} step=${0.1}
+      change=${set("guidance")} hint="1 is none; more insists on the ${labels.length ? "label" : "prompt"}" />`}
+    <details class="more"><summary>Sampler, grid, steps${has("guidance") && steered ? ", limits of guidance" : ""}</summary>
       ${has("sampler") && html`<${Spec} label="Sampler" table=${studio.tables.samplers} value=${query.sampler || ""} change=${set("sampler")} />`}
       ${has("grid") && html`<${Spec} label="Grid of times" table=${studio.tables.grids} value=${query.grid || ""} change=${set("grid")} />`}
-      ${has("guidance_interval") && labels.length > 0 && html`
+      ${has("guidance_interval") && steered && html`
         <${Slider} label="Guidance from t" value=${Number(query.low ?? 0)} change=${set("low")} />
         <${Slider} label="Guidance up to t" value=${Number(query.high ?? 1)} change=${set("high")} />
         <${Slider} label="Contrast taken back" value=${Number(query.guidance_rescale ?? 0)} change=${set("guidance_rescale")} />`}

@@ -214,7 +214,7 @@ function Steering({ run, query, studio, mode }) {
   useEffect(() => {
     setResult(null);
   }, [mode]);
-  const { run: id, ...sampling } = wished({ ...query, run: run.id, label: mode === "illusion" ? "" : query.label, sum: "" }, run);
+  const { run: id, ...sampling } = wished({ ...query, run: run.id, label: mode === "illusion" ? "" : query.label, sum: "", ...(mode === "illusion" ? { prompt: "", avoid: "" } : {}) }, run);
   const needs = mode === "illusion" || (mode === "interpolate" && query.ends === "seeds") ? false : !first.own;
   const begin = () => {
     const base = { ...sampling, run: run.id, n };

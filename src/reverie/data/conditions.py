@@ -1,0 +1,228 @@
+"""What is told of each datum besides a label: a caption, numbers, an image.  One row of real numbers holds it all.
+
+A row is the tokens of the caption, then the numbers in units of their spread, then the pixels of the image in [0, 1]; NaN is
+what is not told, so a row of NaN is no condition at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from reverie.base.errors import UserError, unknown
+from reverie.base.section import Section
+from reverie.text.tokenizer import Tokenizer, TokenizerTable, learn_tokenizer
+
+if TYPE_CHECKING:
+    from reverie.data.dataset import LazyImages
+
+MOST_CAPTION = 10_000  # characters of a caption or a prompt that are looked at
+MOST_TOKENS = 96  # of a caption that are kept
+FEWEST_TOKENS = 8  # that there is room for, so that a prompt may be longer than the captions were
+VOCABULARY = "bpe:size=2048"  # of captions: with a few hundred kinds of them every common word is one token
+Side = Annotated[int, Field(ge=1, le=1024)]
+NAME = r"^[^\x00-\x1f,=]{1,200}$"
+
+
+class Number(Section):
+    """A number that is told: the name of its column, its mean and its spread in the training data."""
+
+    name: Annotated[str, Field(pattern=NAME)]
+    mean: float
+    spread: Annotated[float, Field(gt=0)]
+
+
+class ConditionForm(Section):
+    """What the rows of a data set hold.  length: tokens of a caption; image: channels, height and width of an image."""
+
+    tokenizer: TokenizerTable | None = None
+    length: Annotated[int, Field(ge=0, le=MOST_TOKENS)] = 0
+    numbers: Annotated[tuple[Number, ...], Field(max_length=64)] = ()
+    image: tuple[Annotated[int, Field(ge=1, le=4)], Side, Side] | None = None
+
+    @model_validator(mode="after")
+    def _something(self) -> ConditionForm:
+        if (self.tokenizer is None) != (self.length == 0):
+            raise ValueError("captions need a tokenizer and a length")
+        if not self.width:
+            raise ValueError("a condition tells something")
+        return self
+
+    @property
+    def width(self) -> int:
+        """How many numbers a row has."""
+        return self.length + len(self.numbers) + (math.prod(self.image) if self.image else 0)
+
+    @cached_property
+    def words(self) -> Tokenizer:
+        """The tokenizer of captions."""
+        if self.tokenizer is None:
+            raise UserError("the model was trained without captions, so it takes no prompt")
+        return self.tokenizer.build()
+
+    def tokens(self, text: str) -> tuple[np.ndarray, bool]:
+        """Return the tokens of a caption, NaN after the end, (length,) float32, and whether all of it had room."""
+        ids = self.words.encode(plain(text))
+        row = np.full(self.length, np.nan, np.float32)
+        row[: len(ids)] = ids[: self.length]
+        return row, len(ids) <= self.length
+
+    def caption(self, row: Tensor) -> str:
+        """Return the caption of a row (width,); empty where none is told."""
+        tokens = row[: self.length]
+        return self.words.decode(int(k) for k in tokens[~tokens.isnan()]).strip()
+
+    def described(self, row: Tensor) -> str:
+        """Return what a row tells, in words: the caption, then numbers as name=value."""
+        parts = [self.caption(row)] if self.length else []
+        values = row[self.length : self.length + len(self.numbers)].tolist()
+        for number, value in zip(self.numbers, values, strict=True):
+            if not math.isnan(value):
+                parts.append(f"{number.name}={number.mean + number.spread * value:.3g}")
+        return ", ".join(part for part in parts if part)
+
+    def told(self) -> str:
+        """Say what rows tell."""
+        parts = [f"captions of at most {self.length} of {self.words.size:,} tokens"] if self.length else []
+        parts.extend(f"{n.name} {n.mean:.3g} ± {n.spread:.2g}" for n in self.numbers)
+        parts.extend([f"an image of {self.image[0]} channel{'s' * (self.image[0] > 1)}"] if self.image else [])
+        return "; ".join(parts)
+
+    def row(self, text: str = "", numbers: Mapping[str, float] | None = None, image: Tensor | None = None) -> Tensor:
+        """Return the row of a prompt, numbers by name and an image (C, H, W) in [0, 1]: (width,) float32."""
+        parts = [torch.from_numpy(self.tokens(text)[0])] if self.length else []
+        given = dict(numbers or {})
+        told = [(given.pop(n.name) - n.mean) / n.spread if n.name in given else math.nan for n in self.numbers]
+        if given:
+            raise unknown(next(iter(given)), [n.name for n in self.numbers], "number that the run is told")
+        parts.append(torch.tensor(told, dtype=torch.float32))
+        if self.image is not None:
+            parts.append((torch.full(self.image, math.nan) if image is None else image).reshape(-1).float())
+        return torch.cat(parts)
+
+
+def plain(text: str) -> str:
+    """Return a caption as it is read: in small letters, with one space before each word."""
+    return "".join(f" {word}" for word in text[:MOST_CAPTION].casefold().split())
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """Words of which a caption has one at most, such as thin, medium and thick: what a judge of images can tell apart."""
+
+    name: str
+    words: tuple[str, ...]
+
+    def of(self, captions: Sequence[str]) -> Tensor:
+        """Return which of its words each caption has, -1 for none: (N,) int64."""
+        place = {word: k for k, word in enumerate(self.words)}
+        found = ([place[word] for word in plain(caption).split() if word in place] for caption in captions)
+        return torch.tensor([words[0] if words else -1 for words in found], dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The conditions of a data set.
+
+    captions: one for each member, if any; numbers: (N, F) in their own units, NaN where not known; images: (N, C, H, W)
+    uint8; attributes: groups of words that exclude each other; unseen: captions of combinations that were left out of the set,
+    and unseen_images, (M, C, H, W) uint8, the images that had them.
+    """
+
+    form: ConditionForm
+    captions: tuple[str, ...] = ()
+    numbers: Tensor | None = None
+    images: Tensor | LazyImages | None = None
+    attributes: tuple[Attribute, ...] = ()
+    unseen: tuple[str, ...] = ()
+    unseen_images: Tensor | None = field(default=None, repr=False, compare=False)
+    _rows: Tensor | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """Captions and numbers of all members as rows, without images: (N, length + F) float32."""
+        if self._rows is not None:
+            return self._rows
+        parts = []
+        if self.form.length:
+            found = {text: self.form.tokens(text)[0] for text in set(self.captions)}
+            parts.append(torch.from_numpy(np.stack([found[text] for text in self.captions])))
+        if self.numbers is not None:
+            mean, spread = torch.tensor([(n.mean, n.spread) for n in self.form.numbers]).T
+            parts.append((self.numbers - mean) / spread)
+        assert parts or self.images is not None
+        return torch.cat(parts, 1) if parts else torch.empty(len(self.images or ()), 0)
+
+    def described(self) -> str:
+        """Say what is told of each member."""
+        different = len(set(self.captions))
+        return f"{different:,} different {self.form.told()}" if different > 1 else self.form.told()
+
+    def batch(self, index: Tensor) -> Tensor:
+        """Return the rows of the chosen members, (B, width) float32."""
+        if self.images is None:
+            return self.rows[index]
+        images = self.images[index] if isinstance(self.images, Tensor) else self.images.take(index)
+        return torch.cat([self.rows[index], images.flatten(1).float().div_(255)], 1)
+
+    def take(self, index: Tensor) -> Conditions:
+        """Return those of the chosen members."""
+        chosen = torch.arange(len(self.rows))[index].tolist()
+        images = self.images
+        return replace(
+            self, captions=tuple(self.captions[k] for k in chosen) if self.captions else (),
+            numbers=self.numbers[index] if self.numbers is not None else None,
+            images=images[index] if isinstance(images, Tensor) else images.subset(index) if images is not None else None,
+            _rows=self.rows[index],
+        )  # fmt: skip
+
+    def with_form(self, form: ConditionForm) -> Conditions:
+        """Return the same told by rows of another form, such as that of a run."""
+        return replace(self, form=form, _rows=None)
+
+    def content(self) -> bytes:
+        """Return what tells these conditions from others."""
+        digest = hashlib.sha256(repr(self.captions).encode("utf-8", "surrogatepass"))
+        digest.update(repr([number.name for number in self.form.numbers]).encode())
+        for part in (self.numbers, self.images):
+            if isinstance(part, Tensor):
+                digest.update(part.contiguous().numpy().data)
+            elif part is not None:
+                digest.update(part.content())
+        return digest.digest()
+
+
+def conditions_of(
+    captions: Sequence[str] = (), numbers: Mapping[str, Sequence[float]] | None = None,
+    images: Tensor | LazyImages | None = None, attributes: tuple[Attribute, ...] = (), unseen: tuple[str, ...] = (),
+    unseen_images: Tensor | None = None,
+) -> Conditions:  # fmt: skip
+    """Return conditions with a form that suits them: a tokenizer is learned from the captions."""
+    given = {name: torch.tensor(values, dtype=torch.float32) for name, values in (numbers or {}).items()}
+    table, length = None, 0
+    if captions:
+        different = sorted({plain(caption) for caption in captions})
+        how = VOCABULARY if find_spec("tokenizers") else "characters"  # which needs no library, for longer rows
+        tokenizer = learn_tokenizer(different * 2, how)  # twice, so that a word of one caption can be a token
+        longest = max(len(tokenizer.encode(caption)) for caption in different)
+        table, length = tokenizer.table(), min(MOST_TOKENS, max(FEWEST_TOKENS, longest))
+    told = []
+    for name, values in given.items():
+        known = values[~values.isnan()]
+        if len(known) < 2 or not bool(known.isfinite().all()):
+            raise UserError(f"the column {name!r} tells {len(known)} finite numbers; at least 2 are needed")
+        told.append(Number(name=name, mean=float(known.mean()), spread=max(float(known.std()), 1e-6)))
+    shape = tuple(images.shape[1:]) if images is not None else None
+    form = ConditionForm.model_validate({"tokenizer": table, "length": length, "numbers": told, "image": shape})
+    stacked = torch.stack(list(given.values()), 1) if given else None
+    return Conditions(form, tuple(captions), stacked, images, attributes, unseen, unseen_images)

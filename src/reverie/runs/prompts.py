@@ -1,0 +1,122 @@
+"""What a user asks of a model that is told captions, numbers or an image: prompts, weighted ones, and what to avoid."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.base.errors import ReverieWarning, UserError
+from reverie.data.conditions import MOST_CAPTION, ConditionForm
+from reverie.data.single import read_picture
+from reverie.diffusion.guidance import check_scale
+from reverie.runs.labels import MOST_PARTS
+
+AVOIDING = 2.0  # the guidance scale where something is to be avoided and nothing is said
+PART = re.compile(r"\s*(.+?)::\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(?:,\s*|$)", re.IGNORECASE | re.DOTALL)
+ASKED = ("prompt", "avoid", "told", "condition_image")  # options of sampling that say what to draw, beside label
+
+
+def read_prompt(text: str) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Return the parts of a prompt and their weights: `a seven::1.5, slanted::-0.5`, or a text as it is, of weight 1."""
+    if "::" not in text:
+        return (text,), (1.0,)
+    parts, rest = [], text
+    while rest.strip():
+        found = PART.match(rest)
+        if found is None:
+            raise UserError(f"cannot read the prompt {text[:200]!r}; weigh its parts like 'a seven::1.5, slanted::-0.5'")
+        parts.append((found[1].strip(), float(found[2])))
+        rest = rest[found.end() :]
+    if len(parts) > MOST_PARTS:
+        raise UserError(f"at most {MOST_PARTS} prompts can be composed, got {len(parts)}")
+    weights = tuple(check_scale(weight, f"the weight of {part[:60]!r}") for part, weight in parts)
+    return tuple(part for part, _ in parts), weights
+
+
+def read_told(text: str | Mapping[str, float] | None) -> dict[str, float]:
+    """Read numbers by name: `angle=0.5,age=3`."""
+    if text is None or not isinstance(text, str):
+        return dict(text or {})
+    told = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        try:
+            told[name.strip().lower()] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals or not math.isfinite(told[name.strip().lower()]):
+            raise UserError(f"cannot read {part.strip()[:80]!r} of --told; write numbers by name, such as angle=0.5,age=3")
+    return told
+
+
+def asks(options: Mapping[str, Any]) -> bool:
+    """Tell whether options say what to draw, beside a label."""
+    return any(options.get(key) is not None for key in ASKED)
+
+
+def weights_of(options: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return the weight of each row of `rows_of`.
+
+    What is avoided takes the place of "no condition" (a negative prompt): s c + (1 - s) a for a scale s is, in the form of
+    `ClassifierFree`, a weight of (1 - s) / s.
+    """
+    prompt, avoid = options.get("prompt"), options.get("avoid")
+    weights = read_prompt(prompt)[1] if prompt is not None else (1.0,)
+    if avoid is None:
+        return weights
+    scale = options.get("guidance", 1.0)
+    return (*weights, (1 - scale * sum(weights)) / scale)
+
+
+def with_guidance(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with the guidance that avoiding something takes, where none was given."""
+    if options.get("avoid") is None or options.get("guidance", 1.0) != 1:
+        if options.get("avoid") is not None and options["guidance"] <= 1:
+            raise UserError("what is avoided is led away from by guidance; give --guidance above 1, or leave it out")
+        return dict(options)
+    return {**options, "guidance": AVOIDING}
+
+
+def rows_of(form: ConditionForm, options: Mapping[str, Any], fit: str) -> Tensor:
+    """Return the rows that options ask for, one for each part of the prompt and last what is avoided: (K, R)."""
+    prompt, avoid, image = options.get("prompt"), options.get("avoid"), options.get("condition_image")
+    texts: Sequence[str] = read_prompt(prompt)[0] if prompt is not None else ("",)
+    if (prompt is not None or avoid is not None) and not form.length:
+        raise UserError("the model was trained without captions, so it takes no prompt")
+    if image is not None and form.image is None:
+        raise UserError("the model was trained without an image as condition; train it with --condition-image COLUMN")
+    texts = (*texts, avoided(form, texts[0], avoid)) if avoid is not None else texts
+    picture = _picture(image, form.image, fit) if image is not None and form.image is not None else None
+    numbers = read_told(options.get("told"))
+    for text in texts:
+        if form.length and (len(text) > MOST_CAPTION or not form.tokens(text)[1]):
+            warnings.warn(
+                f"the prompt is longer than any caption the model was trained with; only its first {form.length} tokens count",
+                ReverieWarning,
+                stacklevel=2,
+            )
+    return torch.stack([form.row(text, numbers, picture) for text in texts])
+
+
+def avoided(form: ConditionForm, prompt: str, avoid: str) -> str:
+    """Return the text that is led away from: the prompt with the words to avoid, or these alone where both have no room.
+
+    A model of small data knows whole captions: it makes little of "slanted" alone, and what "a thin seven slanted" has more
+    than "a thin seven" is just that.
+    """
+    both = f"{prompt} {avoid}"
+    return both if form.tokens(both)[1] else avoid
+
+
+def _picture(image: str | Path | np.ndarray, shape: tuple[int, int, int], fit: str) -> Tensor:
+    given = read_picture(image, shape, "image", fit)
+    given.say_fitted()
+    return torch.from_numpy(given.x)
