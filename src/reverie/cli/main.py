@@ -38,7 +38,7 @@ from reverie.cli.options import (
 )
 from reverie.cli.steering import steering
 from reverie.cli.studio import studio
-from reverie.cli.train import train
+from reverie.cli.train import distil, train
 
 app = typer.Typer(
     name="reverie",
@@ -69,6 +69,7 @@ def _root(
 
 
 app.command()(train)
+app.command()(distil)
 
 
 @app.command()

@@ -164,12 +164,12 @@ class Run:
 
     def chosen_sampling(self, options: Options) -> tuple[str, int, str]:
         """Return the names of sampler and grid and the number of steps: those asked for, or else the defaults."""
-        return chosen_sampling(self.kind, options)
+        return chosen_sampling(self.kind, options, self.distilled)
 
     def sampling(self, options: Options) -> tuple[Sampler, Tensor]:
         """Build the sampler and the times that the options ask for, and refuse what does not go together."""
         self.check_options(options)
-        return build_sampling(self.kind, self.diffusion.denoiser.schedule, options)
+        return build_sampling(self.kind, self.diffusion.denoiser.schedule, options, self.distilled)
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Refuse options of sampling that no family has, or that are given to a family that has no such option."""
@@ -211,6 +211,11 @@ class Run:
             given["autoguidance"] = self.autoguidance
         own = {key: value for key, value in given.items() if key in self.config.model_family.options}
         return self.model.frames(DrawRequest(seeds, cond, weights, own, self.classifier, self.early, self.mean_error))
+
+    @property
+    def distilled(self) -> bool:
+        """Whether it is a student that draws in a few evaluations."""
+        return isinstance(self.config.family, DiffusionSettings) and self.config.family.distilled is not None
 
     @property
     def autoguidance(self) -> float:

@@ -17,6 +17,7 @@ from reverie.diffusion.learned import Learned
 from reverie.diffusion.loss import LOSSES, TIMES, build_weight
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.schedules import SCHEDULES
+from reverie.families.diffusion.distillation import Distilled
 from reverie.families.diffusion.latent import ALL_CODECS, model_shape
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.model import FamilySettings
@@ -43,6 +44,7 @@ class DiffusionSettings(FamilySettings):
     times: str = "stratified"
     label_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
     autoguidance: Annotated[float, Field(ge=1, le=10)] = 1.0  # of samples when nothing is said; chosen when training ends
+    distilled: Distilled | None = None  # of a student that draws in a few evaluations; see `reverie distil`
     augment: tuple[Annotated[Spec, spec_of(AUGMENTATIONS, "augmentation")], ...] = Field(default=(), max_length=16)
     codec: Annotated[Spec, spec_of(ALL_CODECS, "codec")]
     schedule: Annotated[Spec, spec_of(SCHEDULES, "schedule")]
@@ -144,4 +146,4 @@ def build_diffusion(settings: DiffusionSettings, shape: tuple[int, ...], labels:
     codec, augment = build(ALL_CODECS, settings.codec, "codec"), build_augment(settings.augment, shape)
     drawn = settings.weight, settings.times, settings.label_dropout
     measure, likelihood = build(LOSSES, settings.loss, "loss"), settings.purpose == "likelihood"
-    return Diffusion(denoiser, codec, shape, *drawn, augment, labels, measure, likelihood)
+    return Diffusion(denoiser, codec, shape, *drawn, augment, labels, measure, likelihood, settings.distilled is not None)
