@@ -162,9 +162,9 @@ class Run:
             f"{self.path} is a run of the family {self.config.family.name}, which cannot {ability}; families that can: {able}"
         )
 
-    def chosen_sampling(self, options: Options) -> tuple[str, int, str]:
+    def chosen_sampling(self, options: Options, steered: bool = False) -> tuple[str, int, str]:
         """Return the names of sampler and grid and the number of steps: those asked for, or else the defaults."""
-        return chosen_sampling(self.kind, options, self.distilled)
+        return chosen_sampling(self.kind, {**options, "steer": steered or None}, self.distilled)
 
     def sampling(self, options: Options) -> tuple[Sampler, Tensor]:
         """Build the sampler and the times that the options ask for, and refuse what does not go together."""

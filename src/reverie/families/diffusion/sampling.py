@@ -18,11 +18,13 @@ from reverie.diffusion.schedule import Schedule
 
 MOST_STEPS = 100_000
 PRECISIONS = {"fp32": False, "bf16": True}  # whether numbers are rounded within the network
-# Sampler, steps and grid when nothing is said.  docs/benchmarks.md has the measurement for images: DDPM of 40 steps is the
-# best, because fresh noise lets the model correct what it did wrong before; with 2,000 samples dpm++sde of 10 steps is nearly
-# as good (Fréchet distances 2.72 and 2.74 against 2.69 and 2.48, two seeds).
-DEFAULTS: dict[Kind, tuple[str, int, str]] = {"points": ("ddim", 50, "uniform"), "images": ("ddpm", 40, "uniform")}
+# Sampler, steps and grid when nothing is said; docs/few-steps.md has the measurements.  Samplers that draw fresh noise let the
+# model correct what it did wrong before, which deterministic ones keep; of them dpm++sde needs the fewest evaluations.
+DEFAULTS: dict[Kind, tuple[str, int, str]] = {"points": ("ddim", 50, "uniform"), "images": ("dpm++sde", 10, "uniform")}
+# The same where something steers the way, which takes more steps to be followed, and where another sampler is asked for.
+STEERED: dict[Kind, tuple[str, int, str]] = {"points": ("ddim", 50, "uniform"), "images": ("ddpm", 40, "uniform")}
 STUDENT = ("ddpm", 4, "trailing")  # of a distilled model: each evaluation gives data, all but a little of whose noise is fresh
+STEERING = ("steer", "origin", "times")  # options that only steering has
 # The options, and what each is when it is not given.  steer, origin and times are not for users but for steering: a wrapper
 # of the guided denoiser, data to start from, and a grid in place of the one that the options ask for.
 OPTIONS: Mapping[str, Any] = {
@@ -34,8 +36,12 @@ OPTIONS: Mapping[str, Any] = {
 
 def chosen_sampling(kind: Kind, options: Mapping[str, Any], distilled: bool = False) -> tuple[str, int, str]:
     """Return the names of sampler and grid and the number of steps: those asked for, or else the defaults."""
-    sampler, steps, grid = STUDENT if distilled else DEFAULTS[kind]
     asked = {key: options[key] for key in ("sampler", "steps", "grid") if options.get(key) is not None}
+    sampler, steps, grid = DEFAULTS[kind]
+    if distilled:
+        sampler, steps, grid = STUDENT
+    elif asked.get("sampler", sampler) != sampler or any(options.get(key) is not None for key in STEERING):
+        sampler, steps, grid = STEERED[kind]
     return asked.get("sampler", sampler), asked.get("steps", steps), asked.get("grid", grid)
 
 

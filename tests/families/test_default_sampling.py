@@ -1,0 +1,28 @@
+"""What is drawn with when nothing is said: few steps for drawing, more where something steers."""
+
+from __future__ import annotations
+
+import pytest
+
+from reverie.families.diffusion.sampling import STEERING, chosen_sampling
+
+
+def test_images_are_drawn_in_ten_evaluations() -> None:
+    assert chosen_sampling("images", {}) == ("dpm++sde", 10, "uniform")
+    assert chosen_sampling("images", {"steps": 25, "grid": "trailing"}) == ("dpm++sde", 25, "trailing")
+
+
+def test_another_sampler_has_the_steps_that_it_needs() -> None:
+    assert chosen_sampling("images", {"sampler": "ddpm"}) == ("ddpm", 40, "uniform")
+    assert chosen_sampling("images", {"sampler": "dpm++sde"}) == ("dpm++sde", 10, "uniform")
+
+
+@pytest.mark.parametrize("key", STEERING)
+def test_steering_keeps_its_own(key: str) -> None:
+    assert chosen_sampling("images", {key: object()}) == ("ddpm", 40, "uniform")
+    assert chosen_sampling("images", {key: object(), "steps": 7}) == ("ddpm", 7, "uniform")
+
+
+def test_a_student_is_drawn_in_four_however_it_is_asked() -> None:
+    assert chosen_sampling("images", {}, distilled=True) == ("ddpm", 4, "trailing")
+    assert chosen_sampling("points", {"steps": 1, "steer": object()}, distilled=True) == ("ddpm", 1, "trailing")
