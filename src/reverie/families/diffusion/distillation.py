@@ -5,7 +5,7 @@ whatever t is.  What tells two batches apart is the energy distance (Székely an
 
     2 E|a - b| - E|a - a'| - E|b - b'|,
 
-in the features that the frozen teacher sees them by: the outputs of all its normalisations, and the data themselves.
+in the features that the frozen teacher sees them by: the outputs of its normalisations, and the data themselves.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ from reverie.diffusion.pair import Pair
 PURE = 0.4  # of the batches begin at pure noise, which is the whole way; the others at times that later evaluations begin at
 EARLIEST, LATEST = 0.2, 0.95
 SEEN_AT = 0.05  # the time that the teacher is told for data without noise: nearly none
+TAKING_IN = (
+    0.65  # of the normalisations, in the order they are passed, are features: the way back costs as much
+)
 ANY = 0.02  # weight of two data of different labels, beside 1 of the same: some, so that no label wanders off by itself
 WIDEST = 8  # places along a map of features, which is averaged down to this
 CHECKED = 512  # held-out data that the distance is told of
@@ -46,6 +49,10 @@ class Distilled(Section):
     samples: Annotated[int, Field(ge=0, le=10**7)] = 0
 
 
+class _Enough(Exception):
+    """The network was passed as far as features are taken from."""
+
+
 class TeacherFeatures:
     """What a network sees in data: (B, ...) in model units to rows (B, D), those of the data themselves first."""
 
@@ -54,12 +61,20 @@ class TeacherFeatures:
         self.norms = [m for m in teacher.net.modules() if isinstance(m, nn.GroupNorm | nn.LayerNorm)]
 
     def __call__(self, z: Tensor) -> list[Tensor]:
-        """Return the features of each normalisation."""
+        """Return the features of the normalisations on the way in; the network is not asked further."""
         found = [z]
-        handles = [norm.register_forward_hook(lambda _, __, out: found.append(out)) for norm in self.norms]
+
+        def note(_: nn.Module, __: Any, out: Tensor) -> None:
+            found.append(out)
+            if len(found) > TAKING_IN * len(self.norms):
+                raise _Enough
+
+        handles = [norm.register_forward_hook(note) for norm in self.norms]
         try:
             if handles:
                 self.teacher(z, SEEN_AT)
+        except _Enough:
+            pass
         finally:
             for handle in handles:
                 handle.remove()
