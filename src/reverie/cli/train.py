@@ -125,7 +125,7 @@ def distil(
     screen = screen_for(json, quiet)
     from reverie import api
 
-    given = {"batch": batch, "learning_rate": learning_rate}
+    given: dict[str, Any] = {"batch": batch, "learning_rate": learning_rate}
     with screen.reading() as on_progress:
         learning = api.prepare_distillation(
             run, out, minutes=minutes, steps=steps, guidance=guidance, seed=seed, device=device, overwrite=overwrite,

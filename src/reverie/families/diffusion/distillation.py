@@ -31,9 +31,7 @@ from reverie.diffusion.pair import Pair
 PURE = 0.4  # of the batches begin at pure noise, which is the whole way; the others at times that later evaluations begin at
 EARLIEST, LATEST = 0.2, 0.95
 SEEN_AT = 0.05  # the time that the teacher is told for data without noise: nearly none
-TAKING_IN = (
-    0.65  # of the normalisations, in the order they are passed, are features: the way back costs as much
-)
+TAKING_IN = 0.65  # of the normalisations, in the order they are passed, are features: the way back costs as much
 ANY = 0.02  # weight of two data of different labels, beside 1 of the same: some, so that no label wanders off by itself
 WIDEST = 8  # places along a map of features, which is averaged down to this
 CHECKED = 512  # held-out data that the distance is told of
