@@ -21,10 +21,10 @@ from reverie.evaluation.score import HEADLINES, said
 PAGE = Path(__file__).parent.parent / "docs" / "leaderboard.md"
 FAMILIES = {
     "spiral": "gaussian,mixture,vae,flow,sinkhorn,diffusion",
-    "digits8": "gaussian,pca,vae,flow,flow:transform=spline,sinkhorn,diffusion",
-    "mnist": "gaussian,pca,vae,hvae,flow,sinkhorn,diffusion",
-    "binarized-mnist": "vae,hvae,flow,diffusion",
-    "hoda": "gaussian,pca,vae,hvae,flow,sinkhorn,diffusion",
+    "digits8": "gaussian,pca,vae,nade,transformer,flow,flow:transform=spline,sinkhorn,diffusion",
+    "mnist": "gaussian,pca,vae,nade,flow,sinkhorn,diffusion",
+    "binarized-mnist": "vae,hvae,fvsbn,nade,diffusion",
+    "hoda": "gaussian,pca,vae,nade,flow,sinkhorn,diffusion",
 }
 SHOWN = ("kid", "frechet", "sliced_wasserstein", "sinkhorn", "precision", "recall", "coverage", "spread", "copies")
 
@@ -92,16 +92,17 @@ def main() -> None:
         ]
         lines += [f"\n{name} failed: {why}." for name, why in found.failures.items()]
     others = [name for name in FAMILIES if name not in given.data]
-    lines += [
-        "",
-        "## Others",
-        "",
-        "Not measured here yet; with the data at hand (`REVERIE_DATA`), these commands do it:",
-        "",
-        "```",
-    ]
-    lines += [f"reverie compare {name} --families {FAMILIES[name]} --minutes 10 --out {name}.html" for name in others]
-    lines += ["```", ""]
+    if others:
+        lines += [
+            "",
+            "## Others",
+            "",
+            "Not measured here; with the data at hand (`REVERIE_DATA`), these commands do it:",
+            "",
+        ]
+        calls = [f"reverie compare {name} --families {FAMILIES[name]} --minutes 10 --out {name}.html" for name in others]
+        lines += ["```", *calls, "```"]
+    lines.append("")
     with atomic(PAGE) as aside:
         aside.write_text("\n".join(lines), encoding="utf-8")
     print(f"wrote {PAGE}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
@@ -17,6 +18,8 @@ from reverie.diffusion.plan import IMAGE_MINUTES, POINT_STEPS
 from reverie.families.diffusion.variational import FEW, codec_of
 from reverie.families.model import Family, FamilyPlan, FamilySettings, PlanRequest
 
+STEPS_A_MINUTE = 2000  # that one core makes with the network of a small image
+FEW_NUMBERS = 10**6  # of all training data together, below which they are few
 Settings = TypeVar("Settings", bound=FamilySettings)
 
 
@@ -35,6 +38,20 @@ def decoder_for(codec: Spec) -> str:
     if levels is None:
         return "gaussian"
     return "bernoulli" if levels == 2 else "categorical" if levels <= FEW else "logistic"
+
+
+def few_data(request: PlanRequest) -> bool:
+    """Tell whether a network could learn the data by heart."""
+    return len(request.train) * math.prod(request.train.shape) < FEW_NUMBERS
+
+
+def rate_for_few(request: PlanRequest, most: float, farthest: float) -> float:
+    """Return a learning rate by which weights go no farther in many steps than in few: so far, few data are learned by heart.
+
+    farthest: learning rate times steps, at most.
+    """
+    steps = request.steps or round((request.minutes or IMAGE_MINUTES) * STEPS_A_MINUTE)
+    return min(most, farthest / max(1, steps))
 
 
 class PlannedFamily(Family[Settings]):

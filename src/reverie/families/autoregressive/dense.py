@@ -17,17 +17,21 @@ from reverie.families.autoregressive.recurrence import recurrence
 from reverie.families.model import check_labelled
 
 FEW = 64  # levels up to which each has an input of its own
-FEATURES = 16  # numbers that tell of one of more levels
+FEATURES = 16  # numbers that tell of one of more levels where nothing is said
 MOST_WEIGHTS = 2**27
 SILENT = -1e6  # what a hidden unit begins with that is to stay at 0
 SPREAD = 0.5  # deviation of what all inputs together make of a hidden unit, at first
 
 
-def level_features(levels: int, most: int) -> Tensor:
-    """Return what a level looks like as an input: -1 or 1 of two, its own unit of few, smooth functions of many: (K, Q)."""
-    if 2 < levels <= FEW:
-        return torch.eye(levels)
-    return torch.linspace(-1, 1, levels)[:, None] if levels == 2 or most == 1 else bumps(most, levels).T.contiguous()
+def level_features(levels: int, count: int) -> Tensor:
+    """Return what a level looks like as an input: (K, Q).
+
+    count: of smooth functions of it; 1 for the level itself, from -1 to 1, and 0 for a unit of its own where levels are few.
+    Two levels are always -1 and 1.
+    """
+    if levels == 2 or count == 1:
+        return torch.linspace(-1, 1, levels)[:, None]
+    return torch.eye(levels) if not count and levels <= FEW else bumps(count or FEATURES, levels).T.contiguous()
 
 
 class Dense(Autoregressive):
@@ -61,7 +65,7 @@ class FVSBN(Dense):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(1, **options)
+        super().__init__(0 if (options["codec"].levels or 0) <= FEW else 1, **options)  # of many levels the level itself
         outputs, inputs = self.size * self.told_numbers, self.size * self.inputs
         if outputs * inputs > MOST_WEIGHTS:
             raise UserError(f"a belief network of images of {self.size:,} numbers has {outputs * inputs:,} weights, and at most"
@@ -115,8 +119,8 @@ class NADE(Dense):
     units that are hidden from all numbers of a datum in training.
     """
 
-    def __init__(self, hidden: int, orderless: bool, dropout: float = 0.0, **options: Any) -> None:
-        super().__init__(FEATURES, **options)
+    def __init__(self, hidden: int, orderless: bool, dropout: float = 0.0, features: int = 0, **options: Any) -> None:
+        super().__init__(features, **options)
         self.orderless, self.hidden, self.dropout = orderless, hidden, dropout
         width = self.inputs + orderless
         into = torch.empty(self.size, width, hidden)

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, TypeVar
 
 from reverie.base.spec import Spec
 from reverie.data.kind import Kind
-from reverie.diffusion.plan import IMAGE_MINUTES
 from reverie.families.autoregressive.model import Autoregressive
 from reverie.families.autoregressive.settings import (
     AutoregressiveSettings,
@@ -21,10 +20,9 @@ from reverie.families.autoregressive.settings import (
     build_autoregressive,
 )
 from reverie.families.model import Likelihood, PlanRequest
-from reverie.families.planned import PlannedFamily, decoder_for
+from reverie.families.planned import PlannedFamily, decoder_for, few_data, rate_for_few
 
-FARTHEST, STEPS_A_MINUTE = 0.3, 2000  # learning rate times steps, at most, where data are few; steps that one core makes
-FEW_NUMBERS = 10**6  # of all training data together, below which they are few
+FARTHEST = 1.5  # learning rate times steps, at most, where data are few
 
 Settings = TypeVar("Settings", bound=AutoregressiveSettings)
 Sequential = TypeVar("Sequential", bound=SequenceSettings)
@@ -45,11 +43,6 @@ class AutoregressiveFamily(PlannedFamily[Settings]):
     def build(self, settings: Settings, shape: tuple[int, ...], labels: int, seed: int) -> Autoregressive:
         """Make the model."""
         return build_autoregressive(settings, shape, labels, seed)
-
-
-def few_data(request: PlanRequest) -> bool:
-    """Tell whether a network could learn the data by heart."""
-    return len(request.train) * math.prod(request.train.shape) < FEW_NUMBERS
 
 
 class FVSBNFamily(AutoregressiveFamily[FVSBNSettings]):
@@ -74,15 +67,13 @@ class NADEFamily(AutoregressiveFamily[NADESettings]):
     usual: ClassVar[Mapping[str, Any]] = {"batch": 50, "learning_rate": 3e-3}
 
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
-        """Hide some of the hidden units where data are few, which would else be learned by heart."""
-        return {**super().chosen(request, codec), "dropout": 0.25 if few_data(request) else 0.0}
+        """Hide half of the hidden units, and tell of a level by few numbers, where data would else be learned by heart."""
+        return {**super().chosen(request, codec), **({"dropout": 0.5, "features": 6} if few_data(request) else {})}
 
     def training(self, request: PlanRequest, settings: NADESettings) -> Mapping[str, Any]:
-        """Let weights go no farther in many steps than in few where data are few: so far they are learned by heart."""
-        if not few_data(request):
-            return self.usual
-        steps = request.steps or round((request.minutes or IMAGE_MINUTES) * STEPS_A_MINUTE)
-        return {**self.usual, "learning_rate": min(1e-3, FARTHEST / max(1, steps))}
+        """Learn slowly where data are few."""
+        few = {"learning_rate": rate_for_few(request, 1e-3, FARTHEST)} if few_data(request) else {}
+        return {**self.usual, **few}
 
     def reason(self, settings: NADESettings) -> str:
         """Say in one line what was chosen."""

@@ -34,12 +34,13 @@ class FVSBNSettings(AutoregressiveSettings):
 
 
 class NADESettings(AutoregressiveSettings):
-    """See `reverie.families.autoregressive.dense`."""
+    """See `reverie.families.autoregressive.dense`; features: numbers that tell of a level, 0 for one of its own up to 64."""
 
     name: Literal["nade"] = "nade"
     hidden: Size = 500
     orderless: bool = False
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    features: Annotated[int, Field(ge=0, le=256)] = 0
 
 
 class SequenceSettings(AutoregressiveSettings):
@@ -94,7 +95,7 @@ def build_autoregressive(settings: AutoregressiveSettings, shape: tuple[int, ...
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(settings, NADESettings):
-            return NADE(settings.hidden, settings.orderless, settings.dropout, **options)
+            return NADE(settings.hidden, settings.orderless, settings.dropout, settings.features, **options)
         if isinstance(settings, SequenceSettings):
             truncate = settings.truncate if isinstance(settings, RecurrentSettings) else 0
             return SequenceModel(sequence_net(settings, torch.Size(shape).numel()), truncate, **options)

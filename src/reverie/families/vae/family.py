@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar, get_args
 
 from reverie.base.spec import Spec
 from reverie.families.model import Likelihood, PlanRequest
-from reverie.families.planned import PlannedFamily, codec_for, decoder_for
+from reverie.families.planned import PlannedFamily, codec_for, decoder_for, few_data, rate_for_few
 from reverie.families.vae.autoencoder import Autoencoder
 from reverie.families.vae.settings import (
     AutoencoderSettings,
@@ -25,6 +25,7 @@ from reverie.families.vae.settings import (
 from reverie.families.vae.variational import Variational
 
 PATCHED_MOST = 4096  # numbers of an image, above which its latent is a map
+FARTHEST = 3.0  # learning rate times steps, at most, where images are few: 1,700 digits are known by heart soon after
 Settings = TypeVar("Settings", bound=LatentSettings)
 Bounded = TypeVar("Bounded", bound=VariationalSettings)
 Levelled = TypeVar("Levelled", bound=HierarchySettings)
@@ -66,6 +67,12 @@ class VariationalFamily(LatentFamily[Bounded]):
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return networks, units, and the decoder for them."""
         return {**super().chosen(request, codec), "decoder": decoder_for(codec)}
+
+    def training(self, request: PlanRequest, settings: Bounded) -> Mapping[str, Any]:
+        """Learn slowly where images are few."""
+        few = request.train.kind == "images" and few_data(request)
+        most = float(self.usual["learning_rate"])
+        return {**self.usual, "learning_rate": rate_for_few(request, most, FARTHEST)} if few else self.usual
 
     def build(self, settings: Bounded, shape: tuple[int, ...], labels: int, seed: int) -> Variational:
         """Make the model."""
