@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from reverie.families.diffusion.sampling import STEERING, chosen_sampling
+from reverie.base.errors import UserError
+from reverie.cli.options import read_steps
+from reverie.families.diffusion.sampling import STEERING, chosen_sampling, why_sampling
 
 
 def test_images_are_drawn_in_ten_evaluations() -> None:
@@ -26,3 +28,17 @@ def test_steering_keeps_its_own(key: str) -> None:
 def test_a_student_is_drawn_in_four_however_it_is_asked() -> None:
     assert chosen_sampling("images", {}, distilled=True) == ("ddpm", 4, "trailing")
     assert chosen_sampling("points", {"steps": 1, "steer": object()}, distilled=True) == ("ddpm", 1, "trailing")
+
+
+@pytest.mark.parametrize(
+    ("options", "distilled", "said"),
+    [({}, False, "dpm++sde in 10 steps"), ({"sampler": "ddpm"}, False, "ddpm in 40 steps"), ({}, True, "a student")],
+)
+def test_what_is_chosen_is_said(options: dict[str, str], distilled: bool, said: str) -> None:
+    assert said in why_sampling("images", options, distilled)
+
+
+def test_steps_are_a_number_or_auto() -> None:
+    assert read_steps("auto") is read_steps(None) is None and read_steps("12") == 12
+    with pytest.raises(UserError, match="a whole number or auto, got 'many'"):
+        read_steps("many")

@@ -31,8 +31,10 @@ from reverie.cli.options import (
     RunPath,
     SeedOption,
     SizeOption,
+    StepsOrAuto,
     StrictOption,
     WindowOption,
+    read_steps,
     sampling,
     screen_for,
 )
@@ -78,6 +80,7 @@ def sample(
     run: RunPath,
     n: Annotated[int, typer.Option("-n", help="How many.")] = 16,
     out: Annotated[str, typer.Option("--out", help="X.png, X.gif, X.mp4, X.npy or a folder.")] = "samples.png",
+    steps: StepsOrAuto = None,
     overwrite: OverwriteOption = False,
     adapter: AdapterOption = None,
     backend: Annotated[
@@ -92,7 +95,10 @@ def sample(
     screen = screen_for(json, quiet)
     from reverie import api
 
+    options["steps"] = read_steps(steps)
     opened = api.with_adapters(api.load(run, device), adapter or ())
+    if steps == "auto":
+        screen.say(opened.why_sampling(options))
     if backend != "torch":  # which needs nothing more to be loaded
         opened = api.with_backend(opened, backend)
     try:

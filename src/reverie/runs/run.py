@@ -24,7 +24,7 @@ from reverie.diffusion.spread import MeanError
 from reverie.draw.picture import FILM_FRAMES, channels_last
 from reverie.families import FAMILIES
 from reverie.families.diffusion.model import Diffusion
-from reverie.families.diffusion.sampling import OPTIONS, build_guidance, build_sampling, chosen_sampling
+from reverie.families.diffusion.sampling import OPTIONS, build_guidance, build_sampling, chosen_sampling, why_sampling
 from reverie.families.diffusion.settings import DiffusionSettings, settings_of
 from reverie.families.model import DrawRequest, Model
 from reverie.runs import folder
@@ -165,6 +165,12 @@ class Run:
     def chosen_sampling(self, options: Options, steered: bool = False) -> tuple[str, int, str]:
         """Return the names of sampler and grid and the number of steps: those asked for, or else the defaults."""
         return chosen_sampling(self.kind, {**options, "steer": steered or None}, self.distilled)
+
+    def why_sampling(self, options: Mapping[str, Any]) -> str:
+        """Say what samples are drawn with under the options, and why."""
+        if "sampler" not in self.config.model_family.options:
+            return f"the family {self.config.family.name} draws at once, without steps"
+        return why_sampling(self.kind, options, self.distilled)
 
     def sampling(self, options: Options) -> tuple[Sampler, Tensor]:
         """Build the sampler and the times that the options ask for, and refuse what does not go together."""
