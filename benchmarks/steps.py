@@ -13,7 +13,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -163,11 +163,12 @@ def mends(run: Run) -> Iterator[tuple[str, Steer | None, Mapping[str, Any]]]:
     """Yield the cases: what needs no training, one at a time, for dpm++2m of ten steps."""
     plain = {"sampler": "dpm++2m", "steps": 10, "autoguidance": 1.0}
     yield "dpm++2m, 10 steps", None, plain
-    for by in (1.01, 1.02, 0.99):
-        yield f"noise times {by}", (lambda inner, by=by: Louder(inner, by)), plain
     yield f"autoguidance {run.autoguidance or 2:g}, twice the work", None, plain | {"autoguidance": max(run.autoguidance, 1.4)}
     yield "dpm++sde, eta 0.5", None, plain | {"sampler": "dpm++sde:eta=0.5"}
     yield "dpm++sde", None, plain | {"sampler": "dpm++sde"}
+    yield "ddim, 10 steps", None, plain | {"sampler": "ddim"}
+    for by in (0.99, 1.01, 1.02):
+        yield f"ddim, 10 steps, noise times {by}", partial(Louder, by=by), plain | {"sampler": "ddim"}
 
 
 def settings(run: Run) -> Iterator[tuple[str, Steer | None, Mapping[str, Any]]]:

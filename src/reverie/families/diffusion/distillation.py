@@ -76,29 +76,36 @@ class TeacherFeatures:
         finally:
             for handle in handles:
                 handle.remove()
-        return [_rows(h) for h in found]
+        return [z.flatten(1), *(rows for h in found for rows in _views(h))]
 
 
-def _rows(h: Tensor) -> Tensor:
-    """Return (B, D), of maps that are averaged down to a few places."""
-    if h.ndim == 4 and (side := max(h.shape[2:])) > WIDEST:
-        h = functional.avg_pool2d(h, math.ceil(side / WIDEST))
-    return h.flatten(1)
+def _views(h: Tensor) -> list[Tensor]:
+    """Return what is where, (B, D), of maps averaged down to a few places; and of maps how much of it there is in all.
+
+    Few numbers tell small batches apart better than many, among which all distances are alike.
+    """
+    if h.ndim != 4:
+        return [h.flatten(1)]
+    side, flat = max(h.shape[2:]), h.flatten(2)
+    small = functional.avg_pool2d(h, math.ceil(side / WIDEST)) if side > WIDEST else h
+    return [small.flatten(1), torch.cat([flat.mean(2), flat.std(2)], 1)]
 
 
 def energy_rows(a: Tensor, b: Tensor, weights: Tensor) -> Tensor:
     """Return the share of each row in the energy distance of a from b, whose mean is the distance: (B,).  a, b: (B, D).
 
-    weights: (B, B) of the pairs, zero on the diagonal: row i of a may depend on row i of b.  Distances are for each root of the
-    dimensions and in units of b's deviation, so that features of all sizes count alike.
+    weights: (B, B) of the pairs.  A row is not compared with itself, but with the row of its number in the other set: what was
+    made of a datum is to be near it as well.  Distances are for each root of the dimensions and in units of b's deviation, so
+    that features of all sizes count alike.
     """
     unit = math.sqrt(a.shape[1]) * b.std(0).mean().clamp_min(1e-6)
-    weights = len(a) * weights / weights.sum()
+    others = weights - weights.diag().diag()
+    across, within = (len(a) * w / w.sum().clamp_min(1e-12) for w in (weights, others))
 
-    def mean(x: Tensor, y: Tensor) -> Tensor:
-        return (weights * root(squared(x, y).clamp_min(0))).sum(1)
+    def mean(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        return (w * root(squared(x, y).clamp_min(0))).sum(1)
 
-    return (mean(a, b) + mean(b, a) - mean(a, a) - mean(b, b)) / unit
+    return (mean(a, b, across) + mean(b, a, across) - mean(a, a, within) - mean(b, b, within)) / unit
 
 
 @dataclass(frozen=True)
@@ -131,9 +138,8 @@ class Lesson:
         same = torch.ones(len(z), len(z), device=z.device)
         if cond is not None:
             same = (cond[:, None] == cond).float() * (1 - ANY) + ANY
-        pairs = same.fill_diagonal_(0)
         mine = self.features(made)
-        return torch.stack([energy_rows(a, b, pairs) for a, b in zip(mine, theirs, strict=True)]).mean(0)
+        return torch.stack([energy_rows(a, b, same) for a, b in zip(mine, theirs, strict=True)]).mean(0)
 
     @torch.no_grad()
     def held_out(
