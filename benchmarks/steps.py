@@ -196,11 +196,14 @@ def main() -> None:
     parser.add_argument("run")
     parser.add_argument("-n", type=int, default=1000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--only", default="", help="cases that have this in their name")
     asked = parser.parse_args()
     run, judge = load(asked.run, "cpu"), judge_of(asked.run)
     print("| case | Fréchet distance | detail | ms an image, one thread |\n|---|---|---|---|", flush=True)
     with torch.no_grad():
         for name, steer, options in CASES[asked.what](run):
+            if asked.only not in name:
+                continue
             rows = []
             for seed in asked.seeds:
                 x, cost = drawn(run, asked.n, seed, steer, **options)

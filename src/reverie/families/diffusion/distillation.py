@@ -139,7 +139,8 @@ class Lesson:
         if cond is not None:
             same = (cond[:, None] == cond).float() * (1 - ANY) + ANY
         mine = self.features(made)
-        return torch.stack([energy_rows(a, b, same) for a, b in zip(mine, theirs, strict=True)]).mean(0)
+        with torch.autocast(z.device.type, enabled=False):  # in bfloat16, squares would not leave anything of their difference
+            return torch.stack([energy_rows(a.float(), b.float(), same) for a, b in zip(mine, theirs, strict=True)]).mean(0)
 
     @torch.no_grad()
     def held_out(
