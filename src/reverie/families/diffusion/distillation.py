@@ -5,7 +5,7 @@ whatever t is.  What tells two batches apart is the energy distance (Székely an
 
     2 E|a - b| - E|a - a'| - E|b - b'|,
 
-in the features that the frozen teacher sees them by: the outputs of its normalisations, and the data themselves.
+in the features that the frozen teacher sees them by: the outputs of all its normalisations, and the data themselves.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ from reverie.diffusion.pair import Pair
 PURE = 0.4  # of the batches begin at pure noise, which is the whole way; the others at times that later evaluations begin at
 EARLIEST, LATEST = 0.2, 0.95
 SEEN_AT = 0.05  # the time that the teacher is told for data without noise: nearly none
-TAKING_IN = 0.65  # of the normalisations, in the order they are passed, are features: the way back costs as much
 ANY = 0.02  # weight of two data of different labels, beside 1 of the same: some, so that no label wanders off by itself
-WIDEST = 8  # places along a map of features, which is averaged down to this
+WIDEST, WIDEST_DATA = 8, 16  # places along a map of features, and along the data, which are averaged down to this
 CHECKED = 512  # held-out data that the distance is told of
 
 
@@ -47,10 +46,6 @@ class Distilled(Section):
     samples: Annotated[int, Field(ge=0, le=10**7)] = 0
 
 
-class _Enough(Exception):
-    """The network was passed as far as features are taken from."""
-
-
 class TeacherFeatures:
     """What a network sees in data: (B, ...) in model units to rows (B, D), those of the data themselves first."""
 
@@ -59,36 +54,23 @@ class TeacherFeatures:
         self.norms = [m for m in teacher.net.modules() if isinstance(m, nn.GroupNorm | nn.LayerNorm)]
 
     def __call__(self, z: Tensor) -> list[Tensor]:
-        """Return the features of the normalisations on the way in; the network is not asked further."""
-        found = [z]
-
-        def note(_: nn.Module, __: Any, out: Tensor) -> None:
-            found.append(out)
-            if len(found) > TAKING_IN * len(self.norms):
-                raise _Enough
-
-        handles = [norm.register_forward_hook(note) for norm in self.norms]
+        """Return the features of each normalisation."""
+        found = [_rows(z, WIDEST_DATA)]
+        handles = [norm.register_forward_hook(lambda _, __, out: found.append(_rows(out, WIDEST))) for norm in self.norms]
         try:
             if handles:
                 self.teacher(z, SEEN_AT)
-        except _Enough:
-            pass
         finally:
             for handle in handles:
                 handle.remove()
-        return [z.flatten(1), *(rows for h in found for rows in _views(h))]
+        return found
 
 
-def _views(h: Tensor) -> list[Tensor]:
-    """Return what is where, (B, D), of maps averaged down to a few places; and of maps how much of it there is in all.
-
-    Few numbers tell small batches apart better than many, among which all distances are alike.
-    """
-    if h.ndim != 4:
-        return [h.flatten(1)]
-    side, flat = max(h.shape[2:]), h.flatten(2)
-    small = functional.avg_pool2d(h, math.ceil(side / WIDEST)) if side > WIDEST else h
-    return [small.flatten(1), torch.cat([flat.mean(2), flat.std(2)], 1)]
+def _rows(h: Tensor, widest: int) -> Tensor:
+    """Return (B, D), of maps averaged down to so many places along a side."""
+    if h.ndim == 4 and (side := max(h.shape[2:])) > widest:
+        h = functional.avg_pool2d(h, math.ceil(side / widest))
+    return h.flatten(1)
 
 
 def energy_rows(a: Tensor, b: Tensor, weights: Tensor) -> Tensor:
@@ -102,10 +84,9 @@ def energy_rows(a: Tensor, b: Tensor, weights: Tensor) -> Tensor:
     others = weights - weights.diag().diag()
     across, within = (len(a) * w / w.sum().clamp_min(1e-12) for w in (weights, others))
 
-    def mean(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        return (w * root(squared(x, y).clamp_min(0))).sum(1)
-
-    return (mean(a, b, across) + mean(b, a, across) - mean(a, a, within) - mean(b, b, within)) / unit
+    apart, mine, theirs = (root(squared(x, y).clamp_min(0)) for x, y in ((a, b), (a, a), (b, b)))
+    between = across * apart
+    return (between.sum(1) + between.sum(0) - (within * (mine + theirs)).sum(1)) / unit
 
 
 @dataclass(frozen=True)
