@@ -41,7 +41,7 @@ HEAD = ["| data | model | seed | steps | seconds of one thread | cost of test da
 def test_images(data: str, run: Run, most: int) -> Tensor:
     """Return images that were not trained on: Larochelle's own test set, or what was held out; (N, 1, H, W) in [0, 1]."""
     if data != MNIST:
-        return load_data(data).split(0)[1].some(most)
+        return load_data(data).split(run.config.data.seed)[1].some(most)
     folder = next(f for place in places(None) for f in (place / MNIST, place) if (f / BINARISED).is_file())
     with np.load(folder / BINARISED, allow_pickle=False) as arrays:
         images = torch.from_numpy(arrays["test"].astype(np.float32)).reshape(-1, *run.config.data.shape)

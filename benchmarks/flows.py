@@ -8,6 +8,8 @@ Ten minutes of one thread are five of two cores.  A busy machine gives nearly th
 from __future__ import annotations
 
 import argparse
+import math
+import statistics
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from reverie.evaluation.density import density_section
 from reverie.families.flow.model import Flow
 from reverie.runs.run import Run
 
+EVALUATIONS = 4  # draws of samples whose divergence from data is a figure
 HEAD = ["| data | model | seed | steps | seconds of one thread | measured | goal | ms there, back |",
         "|---|---|---|---|---|---|---|---|"]  # fmt: skip
 
@@ -51,14 +54,16 @@ GOALS = (
 def measured(run: Run, goal: Goal) -> str:
     """Return the figure of a goal: a cost of data that were not trained on, or one of an evaluation, beside its floor."""
     if isinstance(run.model, Flow):
-        held = load_data(goal.data, labels="none").split(0)[1]
+        held = load_data(goal.data, labels="none").split(run.config.data.seed)[1]
         x, labels = held.batch(torch.arange(min(len(held), 2048)))
         found = density_section(run, x, labels).figures[goal.figure]
         draws = f", {found['draws']} draws" if "draws" in found else ", 1 draw"
         return f"{found['value']:.3f} ± {found['error']:.3f} {found['unit']} of {found['n']:,}{draws}"
-    found = reverie.evaluate(run, 2048, progress=False)
-    value, error, floor = (found[f"{goal.figure}{part}"] for part in ("", "_error", "_floor"))
-    return f"{goal.figure} {value:.4g} ± {error:.2g}, of real data {floor:.4g}"
+    # A floor is the divergence of one draw of data from another, and varies as much as what it is compared with.
+    found = [reverie.evaluate(run, 2048, seed=seed, progress=False) for seed in range(EVALUATIONS)]
+    value, floor = (statistics.fmean(e[f"{goal.figure}{part}"] for e in found) for part in ("", "_floor"))
+    error = statistics.stdev(e[goal.figure] for e in found) / math.sqrt(EVALUATIONS)
+    return f"{goal.figure} {value:.4g} ± {error:.2g}, of real data {floor:.4g}, {EVALUATIONS} draws of each"
 
 
 def row(goal: Goal, seed: int, aside: Path, share: float) -> str:
