@@ -175,7 +175,7 @@ def settings(run: Run) -> Iterator[tuple[str, Steer | None, Mapping[str, Any]]]:
     """Yield the cases: what a default could be."""
     for sampler, steps, grid in (
         ("ddpm", 40, "uniform"), ("dpm++sde", 10, "uniform"), ("dpm++sde", 12, "uniform"), ("dpm++2m", 10, "uniform"),
-        ("unipc", 6, "uniform"), ("ddpm", 12, "trailing"), ("dpm++sde", 8, "uniform"),
+        ("unipc", 6, "uniform"), ("ddpm", 12, "trailing"), ("dpm++sde", 8, "uniform"), ("dpm++sde", 20, "uniform"),
     ):  # fmt: skip
         yield f"{sampler}, {steps}, {grid}", None, {"sampler": sampler, "steps": steps, "grid": grid, "autoguidance": 1.0}
 

@@ -164,18 +164,18 @@ class Run:
 
     def chosen_sampling(self, options: Options, steered: bool = False) -> tuple[str, int, str]:
         """Return the names of sampler and grid and the number of steps: those asked for, or else the defaults."""
-        return chosen_sampling(self.kind, {**options, "steer": steered or None}, self.distilled)
+        return chosen_sampling(self.config.data.shape, {**options, "steer": steered or None}, self.distilled)
 
     def why_sampling(self, options: Mapping[str, Any]) -> str:
         """Say what samples are drawn with under the options, and why."""
         if "sampler" not in self.config.model_family.options:
             return f"the family {self.config.family.name} draws at once, without steps"
-        return why_sampling(self.kind, options, self.distilled)
+        return why_sampling(self.config.data.shape, options, self.distilled)
 
     def sampling(self, options: Options) -> tuple[Sampler, Tensor]:
         """Build the sampler and the times that the options ask for, and refuse what does not go together."""
         self.check_options(options)
-        return build_sampling(self.kind, self.diffusion.denoiser.schedule, options, self.distilled)
+        return build_sampling(self.config.data.shape, self.diffusion.denoiser.schedule, options, self.distilled)
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Refuse options of sampling that no family has, or that are given to a family that has no such option."""

@@ -137,7 +137,7 @@ class Diffusion(TrainedModel):
     def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
         """Draw as the options ask; see `reverie.families.diffusion.sampling`."""
         options = wanted.options
-        sampler, grid = build_sampling(self.kind, self.denoiser.schedule, options, self.distilled)
+        sampler, grid = build_sampling(self.shape, self.denoiser.schedule, options, self.distilled)
         times: Tensor | None = options.get("times")
         guide = build_guidance(
             self.kind, self.label_count, options, wanted.weights, wanted.classifier, lambda: self._weak(wanted)
