@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from reverie.api import (
         compress,
         decompress,
+        distil,
         edit,
         evaluate,
         export,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 __version__ = version("reverie")
 __all__ = [
-    "ReverieWarning", "UserError", "__version__", "compress", "decompress", "edit", "evaluate", "export", "illusion",
+    "ReverieWarning", "UserError", "__version__", "compress", "decompress", "distil", "edit", "evaluate", "export", "illusion",
     "import_model", "inpaint", "inspect", "interpolate", "invert", "load", "restore", "sample",
     "text_cost", "train", "train_classifier",
 ]  # fmt: skip

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from reverie.steering.restore import inpaint, restore
     from reverie.steering.results import Restored, check_results
     from reverie.steering.verbs import begin_classifier, edit, illusion, interpolate, invert
+    from reverie.training.distil import prepare_distillation
     from reverie.training.options import TrainingOptions
     from reverie.training.overview import Overview, find_runs, overview, runs
     from reverie.training.prepare import prepare
@@ -73,6 +74,7 @@ ELSEWHERE = {
     "steering.restore": ("inpaint", "restore"),
     "steering.results": ("Restored", "check_results"),
     "steering.verbs": ("begin_classifier", "edit", "illusion", "interpolate", "invert"),
+    "training.distil": ("prepare_distillation",),
     "training.overview": ("Overview", "find_runs", "overview", "runs"),
     "training.prepare": ("prepare",),
     "training.remedy": ("settings_again",),
@@ -160,15 +162,19 @@ def train(
     begin with the weights of another: `reverie.train("cats", start_from="runs/animals")`.
     progress: show a bar and the verdict; if not given, on a terminal and in notebooks.  on_step: called with each report.
     """
-    from reverie.training.summary import verdict
-
     screen = _watched(progress)
     with screen.reading() as on_progress:
         options["on_progress"] = options.get("on_progress") or on_progress
         training = begin(data, out, resume=resume, **options)
+    return _followed(screen, training, on_step)
+
+
+def _followed(screen: Screen, training: Training, on_step: Callable[[Step], None] | None) -> Run:
+    """Train to the end, show how it goes, and return the run."""
+    from reverie.training.summary import verdict
+
     for line in training.introduction():
         screen.say(line)
-
     try:
         last = screen.follow_training(_reported(training, on_step))
     except KeyboardInterrupt:
@@ -224,6 +230,29 @@ def to_go_on_with(out: str | Path) -> bool:
     from reverie.training.team import was_restarted
 
     return was_restarted() and (Path(out) / "config.toml").is_file()
+
+
+def distil(
+    run: str | Path, out: str | Path | None = None, *, minutes: float | None = None, steps: int | None = None,
+    guidance: float = 1.0, seed: int = 0, device: str = "auto", overwrite: bool = False, data: DataSource | None = None,
+    data_dir: str | Path | None = None, progress: bool | None = None, on_step: Callable[[Step], None] | None = None,
+    **options: Any,
+) -> Run:  # fmt: skip
+    """Teach a student of a run to draw in 1, 2 or 4 evaluations and return it: `reverie.distil("runs/digits", "runs/fast")`.
+
+    The student is a run like others, and goes on after an interruption by `reverie.train(resume=...)`.  minutes: 5 if no
+    length is given; guidance: of the run, folded into the student; data, data_dir: where the run's data are now; options:
+    further fields of TrainingConfig, such as batch and learning_rate.
+    """
+    from reverie.training.distil import prepare_distillation
+
+    screen = _watched(progress)
+    with screen.reading() as bars:
+        training = prepare_distillation(
+            run, out, minutes=minutes, steps=steps, guidance=guidance, seed=seed, device=device, overwrite=overwrite, data=data,
+            data_dir=data_dir, on_progress=bars, **options,
+        )  # fmt: skip
+    return _followed(screen, training, on_step)
 
 
 def train_classifier(
@@ -445,8 +474,9 @@ def _entry(kind: str, name: str, thing: Any) -> Entry:
 __all__ = [
     "LESSONS", "READERS", "Config", "Dataset", "Entry", "Lesson", "Options", "Overview", "Restored", "Run", "Samples",
     "Screen", "Step", "Training", "begin", "begin_classifier", "check_report", "check_results", "clock", "compare",
-    "compare_families", "edit", "entries", "evaluate", "export", "find_runs", "gallery", "holder", "illusion", "import_model",
-    "inpaint", "inspect", "interpolate", "invert", "is_image", "load", "load_all", "names", "names_of", "overview", "prepare",
-    "read_config", "read_findings", "read_metrics", "read_picture", "reread", "restore", "runs", "sample", "sample_to",
-    "settings_again", "train", "train_classifier", "verdict", "with_adapters", "with_backend",
+    "compare_families", "distil", "edit", "entries", "evaluate", "export", "find_runs", "gallery", "holder", "illusion",
+    "import_model", "inpaint", "inspect", "interpolate", "invert", "is_image", "load", "load_all", "names", "names_of",
+    "overview", "prepare", "prepare_distillation", "read_config", "read_findings", "read_metrics", "read_picture", "reread",
+    "restore", "runs", "sample", "sample_to", "settings_again", "train", "train_classifier", "verdict", "with_adapters",
+    "with_backend",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from reverie.data.kind import DIMENSIONS, KINDS, Kind, kind_of, kind_of_samples
 from reverie.evaluation.measure import MEASURES
 from reverie.families import FAMILIES
 from reverie.families.diffusion.levels import HELD_OUT_DRAWS
-from reverie.families.diffusion.sampling import DEFAULTS
+from reverie.families.diffusion.sampling import DEFAULTS, STEERED
 from reverie.gallery import guidance, samplers
 from reverie.runs.config import DataConfig
 from reverie.runs.kept import DTYPES
@@ -32,7 +32,7 @@ def test_every_table_knows_every_kind_of_numbers(table: dict[Kind, object]) -> N
     assert set(table) == set(get_args(Kind)) - {"text"} == set(DIMENSIONS.values())
 
 
-@pytest.mark.parametrize("table", [DEFAULTS, DEFAULT_METHOD, RESULTS, HELD_OUT_DRAWS, guidance.SHOWN, samplers.SHOWN])
+@pytest.mark.parametrize("table", [DEFAULTS, STEERED, DEFAULT_METHOD, RESULTS, HELD_OUT_DRAWS, guidance.SHOWN, samplers.SHOWN])
 def test_every_table_of_diffusion_knows_the_kinds_that_it_takes(table: dict[Kind, object]) -> None:
     assert set(table) == set(FAMILIES["diffusion"].kinds)
 

@@ -31,16 +31,18 @@ from reverie.cli.options import (
     RunPath,
     SeedOption,
     SizeOption,
+    StepsOrAuto,
     StrictOption,
     TextOption,
     WindowOption,
+    read_steps,
     sampling,
     screen_for,
     writing,
 )
 from reverie.cli.steering import steering
 from reverie.cli.studio import studio
-from reverie.cli.train import train
+from reverie.cli.train import distil, train
 
 if TYPE_CHECKING:
     from reverie.api import Run, Screen
@@ -74,6 +76,7 @@ def _root(
 
 
 app.command()(train)
+app.command()(distil)
 
 
 @app.command()
@@ -88,6 +91,7 @@ def sample(
             "--out", help="X.png, X.gif, X.mp4, X.npy or a folder, samples.png if not given; text is shown, or X.txt."
         ),
     ] = None,
+    steps: StepsOrAuto = None,
     overwrite: OverwriteOption = False,
     adapter: AdapterOption = None,
     backend: Annotated[
@@ -102,7 +106,10 @@ def sample(
     screen = screen_for(json, quiet)
     from reverie import api
 
+    options["steps"] = read_steps(steps)
     opened = api.with_adapters(api.load(run, device), adapter or ())
+    if steps == "auto":
+        screen.say(opened.why_sampling(options))
     if backend != "torch":  # which needs nothing more to be loaded
         opened = api.with_backend(opened, backend)
     if opened.kind == "text" and out is None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reverie.base.errors import UserError
+
 if TYPE_CHECKING:
     from reverie.api import Screen
 
@@ -38,6 +40,9 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing 
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace samples that are in the folder.")]
 SamplerOption = Annotated[str | None, named("samplers", "How to sample, with options like ddim:eta=0.5", "--sampler")]
 SamplingSteps = Annotated[int | None, typer.Option("--steps", help="Times on the grid; most samplers evaluate once at each.")]
+StepsOrAuto = Annotated[
+    str | None, typer.Option("--steps", help="Times on the grid, or auto, which says what is chosen and why.", metavar="N|auto")
+]
 GridOption = Annotated[str | None, named("grids", "How the times are spaced, with options like karras:rho=7", "--grid")]
 SizeOption = Annotated[str | None, typer.Option("--size", help="Size of images: 32, or 64x48 for height x width.")]
 FIT_HELP = "How images are brought to that size: crop, pad, stretch, or auto, which pads where a crop would cut too much."
@@ -282,6 +287,15 @@ def writing(command: Callable[..., None]) -> Callable[..., None]:
 def training(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of training."""
     return _taking(_training, ())(command)
+
+
+def read_steps(text: str | None) -> int | None:
+    """Return the number of steps that is asked for; None where it is to be chosen."""
+    if text is None or text == "auto":
+        return None
+    if not text.strip().lstrip("+-").isdecimal():
+        raise UserError(f"--steps takes a whole number or auto, got {text!r}")
+    return int(text)
 
 
 def screen_for(json: bool, quiet: bool) -> Screen:

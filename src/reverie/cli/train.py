@@ -5,13 +5,27 @@ from __future__ import annotations
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from reverie.base.errors import UserError
-from reverie.cli.options import JsonOption, MovedDataOption, QuietOption, completer, screen_for, training
+from reverie.cli.options import (
+    DataDirOption,
+    DeviceOption,
+    JsonOption,
+    MovedDataOption,
+    QuietOption,
+    RunPath,
+    SeedOption,
+    completer,
+    screen_for,
+    training,
+)
 from reverie.cli.settings import read_settings
+
+if TYPE_CHECKING:
+    from reverie.api import Screen, Training
 
 LOOK_AT = ("loss.png", "schedule.png", "previews")
 LENGTHS = ("minutes", "steps", "epochs")
@@ -38,7 +52,6 @@ def train(
     """Train a model of a data set, or go on with a run."""
     screen = screen_for(json, quiet)
     from reverie import api
-    from reverie.base.signals import Stopped
 
     if api.follow(device or "auto"):
         return
@@ -58,6 +71,14 @@ def train(
         given = {**written, **given}
     with screen.reading() as on_progress:
         learning = api.begin(given.pop("data", None), given.pop("out", None), resume=resume, on_progress=on_progress, **given)
+    follow(screen, learning)
+
+
+def follow(screen: Screen, learning: Training) -> None:
+    """Train to the end and tell how it went, or where it stopped."""
+    from reverie import api
+    from reverie.base.signals import Stopped
+
     run = learning.run
     for note in learning.introduction():
         screen.say(note)
@@ -84,3 +105,35 @@ def train(
             "look at: " + " ".join(shlex.quote(str(run.path / name)) for name in LOOK_AT if (run.path / name).exists()),
         ]),
     )  # fmt: skip
+
+
+def distil(
+    run: RunPath,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the student; runs/RUN-fast if not given.")] = None,
+    minutes: Annotated[float | None, typer.Option("--minutes", help="How long to teach; 5 if no length is given.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="How long to teach, in steps of the optimizer.")] = None,
+    guidance: Annotated[
+        float, typer.Option("--guidance", help="Guidance scale that is folded into the student; 1 is none.")
+    ] = 1.0,
+    batch: Annotated[int | None, typer.Option("--batch", help="Data in a batch.")] = None,
+    learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="Learning rate at its highest.")] = None,
+    seed: SeedOption = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")] = False,
+    data: MovedDataOption = None,
+    data_dir: DataDirOption = None,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Teach a student of a run to draw in 1, 2 or 4 network evaluations."""
+    screen = screen_for(json, quiet)
+    from reverie import api
+
+    given: dict[str, Any] = {"batch": batch, "learning_rate": learning_rate}
+    with screen.reading() as on_progress:
+        learning = api.prepare_distillation(
+            run, out, minutes=minutes, steps=steps, guidance=guidance, seed=seed, device=device, overwrite=overwrite,
+            data=None if data is None else str(data), data_dir=data_dir, on_progress=on_progress,
+            **{key: value for key, value in given.items() if value is not None},
+        )  # fmt: skip
+    follow(screen, learning)

@@ -78,7 +78,7 @@ def tables_of(parts: Parts, options: Options) -> list[dict[str, Any]]:
 
 def _painting(parts: Parts) -> list[dict[str, Any]]:
     schedule = parts.model.denoiser.schedule
-    sampler, grid = build_sampling(parts.run.kind, schedule, PAINTING)
+    sampler, grid = build_sampling(parts.model.shape, schedule, PAINTING)
     return [step_of(e, parts.model.denoiser) for e in evaluations_of(sampler, schedule, grid)]
 
 

@@ -25,7 +25,7 @@ from reverie.diffusion.spread import MeanError
 from reverie.draw.picture import FILM_FRAMES, channels_last
 from reverie.families import FAMILIES
 from reverie.families.diffusion.model import Diffusion
-from reverie.families.diffusion.sampling import OPTIONS, build_guidance, build_sampling, chosen_sampling
+from reverie.families.diffusion.sampling import OPTIONS, build_guidance, build_sampling, chosen_sampling, why_sampling
 from reverie.families.diffusion.settings import DiffusionSettings, settings_of
 from reverie.families.language.choice import OPTIONS as TEXT_OPTIONS
 from reverie.families.language.model import LanguageModel
@@ -219,14 +219,20 @@ class Run:
             f"{self.path} is a run of the family {self.config.family.name}, which cannot {ability}; families that can: {able}"
         )
 
-    def chosen_sampling(self, options: Options) -> tuple[str, int, str]:
+    def chosen_sampling(self, options: Options, steered: bool = False) -> tuple[str, int, str]:
         """Return the names of sampler and grid and the number of steps: those asked for, or else the defaults."""
-        return chosen_sampling(self.kind, options)
+        return chosen_sampling(self.config.data.shape, {**options, "steer": steered or None}, self.distilled)
+
+    def why_sampling(self, options: Mapping[str, Any]) -> str:
+        """Say what samples are drawn with under the options, and why."""
+        if "sampler" not in self.config.model_family.options:
+            return f"the family {self.config.family.name} draws at once, without steps"
+        return why_sampling(self.config.data.shape, options, self.distilled)
 
     def sampling(self, options: Options) -> tuple[Sampler, Tensor]:
         """Build the sampler and the times that the options ask for, and refuse what does not go together."""
         self.check_options(options)
-        return build_sampling(self.kind, self.diffusion.denoiser.schedule, options)
+        return build_sampling(self.config.data.shape, self.diffusion.denoiser.schedule, options, self.distilled)
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Refuse options of sampling that no family has, or that are given to a family that has no such option."""
@@ -272,6 +278,11 @@ class Run:
             given["autoguidance"] = self.autoguidance
         own = {key: value for key, value in given.items() if key in self.config.model_family.options}
         return self.model.frames(DrawRequest(seeds, cond, weights, own, self.classifier, self.early, self.mean_error))
+
+    @property
+    def distilled(self) -> bool:
+        """Whether it is a student that draws in a few evaluations."""
+        return isinstance(self.config.family, DiffusionSettings) and self.config.family.distilled is not None
 
     @property
     def autoguidance(self) -> float:

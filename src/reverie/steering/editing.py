@@ -83,7 +83,7 @@ def edit(
     if n > MOST_ROWS:
         raise UserError(f"an edit is drawn at most {MOST_ROWS} times at once, got {n}; other seeds give others")
     asked = run.unconditional_by_default(options)
-    _, steps, spaced = run.chosen_sampling(asked)
+    _, steps, spaced = run.chosen_sampling(asked, steered=True)
     rows = []
     for k, value in enumerate(strengths):
         run.sampling(asked)  # says what is wrong with the options before the grid is moved

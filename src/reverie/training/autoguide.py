@@ -24,8 +24,10 @@ FEWEST = 200  # steps below which the early state has learned nothing that could
 
 
 def keeps_early(model: Model) -> bool:
-    """Tell whether the early state of a model is of use: not where the schedule is learned, and was another then."""
-    return isinstance(model, Diffusion) and model.kind == "images" and not isinstance(model.denoiser.schedule, Learned)
+    """Tell whether the early state of a model is of use: not of a student, nor where the schedule was another then."""
+    if not isinstance(model, Diffusion) or model.kind != "images":
+        return False
+    return not (model.distilled or isinstance(model.denoiser.schedule, Learned))
 
 
 def strays(samples: Tensor, data: Tensor) -> bool:

@@ -47,7 +47,7 @@ LABEL_ROWS, LABEL_COLUMNS = 20, 8
 def quickly(run: Run) -> Options:
     """Return the options of a quick drawing: few steps, of the model as it is, where it is drawn in steps at all."""
     options = run.config.model_family.options
-    quick: Options = {"steps": STEPS} if "steps" in options else {}
+    quick: Options = {"steps": STEPS} if "steps" in options and not run.distilled else {}
     if "autoguidance" in options:
         quick["autoguidance"] = 1.0
     return quick

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from reverie.base.errors import UserError
+from reverie.base.progress import silent
 from reverie.base.spec import one_line, parse
 from reverie.data import Dataset
 from reverie.data.memory import DataSource
@@ -23,9 +24,11 @@ from reverie.runs.run import Run, load
 from reverie.training import checkpoints, start
 from reverie.training import tensorboard as events
 from reverie.training.claim import CODEC_FOLDER, check_own, sweep
+from reverie.training.distil import learned_from, teach, teacher_of
 from reverie.training.follower import check_processes, device_for
 from reverie.training.latent import is_coded, is_finished, take_codec, whole_length
 from reverie.training.learner import Learner
+from reverie.training.team import world_size
 from reverie.training.trainer import Training
 
 
@@ -146,7 +149,12 @@ def resume(
                 model.begin(dataset.split(config.data.seed)[0])
             start.carry_again(model, config)
             first = _codec_again(path, config, model, dataset, device, reading)
-        learner = Learner(model.to(where), config.training)
+        model, teacher = model.to(where), teacher_of(config, where)
+        if teacher is not None:
+            if processes > 1 or world_size() > 1:
+                raise UserError(f"{path} is taught by another run, which one process does; leave --processes and torchrun out")
+            teach(model, teacher)
+        learner = Learner(model, config.training)
         complaints = [] if fresh else checkpoints.restore(path, learner)
         run = Run(config, learner.average.model, path)
         if not config.model_family.learns_by_steps and (extend or any(row["fraction"] == 1 for row in run.metrics())):
@@ -161,6 +169,8 @@ def resume(
         folder.keep_rows(path, -1 if fresh else learner.i)
         folder.write_config(path, config)
         train_set, held_out = dataset.split(config.data.seed)
+        if teacher is not None:
+            train_set, held_out = learned_from(teacher, config, dataset, on_progress or silent)
         begun = f"{path} was stopped before its first checkpoint, so it starts at step 0"
         about = (*complaints, begun if fresh else f"continuing at step {learner.i:,}")
         if first is not None:

@@ -32,9 +32,9 @@ LEAST_SIZE = 0.01  # the size that a weight which begins at zero is taken to hav
 
 
 def network_facts(run: Run, data: Tensor) -> NetworkFacts:
-    """Return what is known of the network of a diffusion model before it is trained; nothing for other families."""
+    """Return what is known of the network of a diffusion model before it is trained; nothing for others and for students."""
     model = run.model
-    if not isinstance(model, Diffusion):
+    if not isinstance(model, Diffusion) or model.distilled:
         return NetworkFacts()
     return NetworkFacts(
         model.denoiser.schedule, linear_filter(model, model.encode(data.to(model.device))),

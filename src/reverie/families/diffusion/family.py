@@ -104,12 +104,12 @@ class DiffusionFamily(Family[DiffusionSettings]):
     summary: ClassVar[str] = "Denoising diffusion (arXiv:2006.11239) with any schedule, target and sampler."
     can: ClassVar[frozenset[str]] = frozenset({
         "labels", "guidance", "sampler", "inpaint", "restore", "edit", "invert", "interpolate", "illusion", "train-classifier",
-        "start", "captions",
+        "start", "captions", "distil",
     })  # fmt: skip
     options: ClassVar[Mapping[str, Any]] = OPTIONS
     likelihood: ClassVar[Likelihood] = "lower bound"
     settings = DiffusionSettings
-    found: ClassVar[frozenset[str]] = frozenset({"autoguidance", "examples"})
+    found: ClassVar[frozenset[str]] = frozenset({"autoguidance", "distilled", "examples"})
 
     def check(self, wished: Mapping[str, Any]) -> None:
         """Refuse names and options of network, schedule, target, loss, weight, times and augmentation that are not known."""

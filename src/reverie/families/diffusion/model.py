@@ -31,6 +31,7 @@ from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame, Sampler, start, trajectory
 from reverie.diffusion.samplers.onestep import DDPM
 from reverie.diffusion.spread import MeanError, Unsure, mean_error
+from reverie.families.diffusion.distillation import Lesson
 from reverie.families.diffusion.levels import held_out_figures, optimum_levels
 from reverie.families.diffusion.sampling import build_guidance, build_sampling
 from reverie.families.diffusion.variational import end_costs
@@ -51,7 +52,8 @@ class Diffusion(TrainedModel):
     often a label is hidden in training, which is what classifier-free guidance needs.  augment: how the data are changed in
     training.  labels: how many there are.  measure: what an error costs.  likelihood: whether it is trained for that, and its
     figures are the bound and not the loss.  examples: how many rows of conditions of the training data it keeps, each of so
-    many numbers, to draw by where none is asked for.
+    many numbers, to draw by where none is asked for.  distilled: whether it draws in a few evaluations; lesson: what it is
+    taught by.
     """
 
     def __init__(
@@ -67,9 +69,12 @@ class Diffusion(TrainedModel):
         measure: Measure = SQUARED,
         likelihood: bool = False,
         examples: tuple[int, int] | None = None,
+        distilled: bool = False,
     ) -> None:
         super().__init__()
         self.examples = nn.Buffer(torch.full(examples, UNTOLD)) if examples is not None else None
+        self.distilled = distilled
+        self.lesson: Lesson | None = None  # given by a training, and no part of what is kept
         self.denoiser, self.codec, self.shape, self.model_shape = denoiser, codec, shape, codec.model_shape(shape)
         self.weight, self.times, self.label_dropout, self.augment = weight, times, label_dropout, augment
         self.measure, self.likelihood = measure, likelihood
@@ -115,11 +120,13 @@ class Diffusion(TrainedModel):
 
     def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return the loss, or the bound, on data that were not trained on; see `reverie.families.diffusion.levels`."""
+        if self.lesson is not None:
+            return {"held_out": self.lesson.held_out(self.denoiser, data, self.codec.encode, seed)}
         return held_out_figures(self, data, seed)
 
     def final_figures(self, train: Dataset, seed: int) -> dict[str, Any]:
         """Return the least loss that any model can have on the training data, in four ranges of t."""
-        return {"optimum_levels": optimum_levels(self, train, seed)}
+        return {} if self.distilled else {"optimum_levels": optimum_levels(self, train, seed)}
 
     def operations(self) -> int:
         """Return the floating-point operations of one evaluation of the network for one datum."""
@@ -148,7 +155,7 @@ class Diffusion(TrainedModel):
     def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
         """Draw as the options ask; see `reverie.families.diffusion.sampling`."""
         options = wanted.options
-        sampler, grid = build_sampling(self.kind, self.denoiser.schedule, options)
+        sampler, grid = build_sampling(self.shape, self.denoiser.schedule, options, self.distilled)
         times: Tensor | None = options.get("times")
         guide = build_guidance(
             self.kind, self.conditional, options, wanted.weights, wanted.classifier, lambda: self._weak(wanted)
@@ -191,6 +198,8 @@ class Diffusion(TrainedModel):
 
         x: (B, ...) in user units; cond: (B,), (B, R) or None.
         """
+        if self.lesson is not None:
+            return self.lesson.loss(self.denoiser, self.codec.encode(x), cond, seed)
         x, told = (x, None) if self.augment is None else self.augment(x, mix_seed(seed, 2))
         z = self.codec.encode(x)
         random = torch.Generator().manual_seed(seed)

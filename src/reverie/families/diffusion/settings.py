@@ -17,6 +17,7 @@ from reverie.diffusion.learned import Learned
 from reverie.diffusion.loss import LOSSES, TIMES, build_weight
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.schedules import SCHEDULES
+from reverie.families.diffusion.distillation import Distilled
 from reverie.families.diffusion.latent import ALL_CODECS, model_shape
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.model import FamilySettings
@@ -47,6 +48,7 @@ class DiffusionSettings(FamilySettings):
     label_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
     examples: Annotated[int, Field(ge=0, le=MOST_EXAMPLES)] = 0  # of conditions that are rows, kept to draw by
     autoguidance: Annotated[float, Field(ge=1, le=10)] = 1.0  # of samples when nothing is said; chosen when training ends
+    distilled: Distilled | None = None  # of a student that draws in a few evaluations; see `reverie distil`
     augment: tuple[Annotated[Spec, spec_of(AUGMENTATIONS, "augmentation")], ...] = Field(default=(), max_length=16)
     codec: Annotated[Spec, spec_of(ALL_CODECS, "codec")]
     schedule: Annotated[Spec, spec_of(SCHEDULES, "schedule")]
@@ -159,4 +161,5 @@ def build_diffusion(settings: DiffusionSettings, shape: tuple[int, ...], labels:
     drawn = settings.weight, settings.times, settings.label_dropout
     measure, likelihood = build(LOSSES, settings.loss, "loss"), settings.purpose == "likelihood"
     examples = (settings.examples, row_width(settings.network)) if settings.examples else None
-    return Diffusion(denoiser, codec, shape, *drawn, augment, labels, measure, likelihood, examples)
+    told = examples, settings.distilled is not None
+    return Diffusion(denoiser, codec, shape, *drawn, augment, labels, measure, likelihood, *told)

@@ -1,0 +1,217 @@
+"""Few steps: where the error of deterministic samplers comes from, cheap mends, and what a default costs and gives.
+
+`REVERIE_DATA=DIR python -m benchmarks.steps why RUN` puts the optimal denoiser of the training data in place of the network
+over parts of the noise range; `mends RUN` changes one thing at a time at ten evaluations; `settings RUN` compares samplers,
+grids and steps; `student RUN` measures a distilled run in 1, 2 and 4 evaluations.  Each prints a table; times are processor
+time of one thread.  Distances are Fréchet distances of LeNet features on MNIST, and of the features that `reverie evaluate`
+chooses for other data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reverie.api import Run, load, reread
+from reverie.base.scalar import Time
+from reverie.data.download import cache_folder
+from reverie.data.looks import detail
+from reverie.diffusion.denoiser import Denoiser, Steer
+from reverie.diffusion.oracle import DatasetDenoiser
+from reverie.diffusion.pair import Pair
+from reverie.evaluation.metrics import classifier
+from reverie.evaluation.metrics.features import choose
+from reverie.evaluation.metrics.frechet import frechet_to
+
+REFERENCE = 10_000  # data, at most, that features other than LeNet's are compared with
+
+
+class ByLabel(Denoiser):
+    """The optimum for the training data of each label, asked label by label, which takes a tenth of the time for ten."""
+
+    def __init__(self, like: Denoiser, z: Tensor, labels: Tensor) -> None:
+        super().__init__()
+        self.schedule = like.schedule
+        self.members = {int(k): DatasetDenoiser(like.schedule, z[labels == k]) for k in labels.unique()}
+
+    def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
+        """Return the estimate.  x: (B, ...); t: float; cond: (B,)."""
+        assert cond is not None
+        x0, eps = torch.empty_like(x), torch.empty_like(x)
+        for k in cond.unique().tolist():
+            found = self.members[k](x[cond == k], t)
+            x0[cond == k], eps[cond == k] = found.x0, found.eps
+        return Pair(x0, eps)
+
+
+class Spliced(Denoiser):
+    """One denoiser at times within an interval, and another outside."""
+
+    def __init__(self, inside: Denoiser, outside: Denoiser, low: float, high: float) -> None:
+        super().__init__()
+        self.inside, self.outside, self.low, self.high, self.schedule = inside, outside, low, high, outside.schedule
+
+    def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
+        """Return the estimate of the one or the other."""
+        return (self.inside if self.low < float(t) <= self.high else self.outside)(x, t, cond)
+
+
+class Louder(Denoiser):
+    """A denoiser whose noise is scaled, so that a deterministic step leaves more of it (after arXiv:2308.15321)."""
+
+    def __init__(self, inner: Denoiser, by: float) -> None:
+        super().__init__()
+        self.inner, self.by, self.schedule = inner, by, inner.schedule
+
+    def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
+        """Return the estimate with its noise scaled."""
+        found = self.inner(x, t, cond)
+        return replace(found, eps=self.by * found.eps)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Distances of samples of a run from its data."""
+
+    distance: Callable[[Tensor], float]
+    detail: float
+
+    def __call__(self, x: Tensor) -> tuple[float, float]:
+        """Return the Fréchet distance of images and their detail as a share of the data's.  x: (N, C, H, W) in [0, 1]."""
+        return self.distance(x), float(detail(x).mean()) / self.detail
+
+
+@cache
+def judge_of(path: str) -> Judge:
+    """Return the judge for the data of a run; its classifier is kept between calls."""
+    run = load(path, "cpu")
+    data = reread(run.config.data, folder=run.path)
+    x = data.batch(torch.arange(len(data)))[0]
+    fine = float(detail(x[:2048]).mean())
+    if run.config.data.name != "mnist":
+        features = choose("auto", *data.split(0))
+        to = frechet_to(features.of(x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:REFERENCE]]))
+        return Judge(lambda images: to(features.of(images)), fine)
+    file = cache_folder() / "classifiers" / "benchmark-mnist.safetensors"
+    found = classifier.recall(file, (1, 28, 28), 10)
+    if found is None:
+        net = classifier.train_classifier(data.batch, len(data), (1, 28, 28), 10)
+        classifier.remember(net, classifier.Facts(accuracy=1.0, held_out=1), file)
+    else:
+        net = found[0]
+    to = frechet_to(classifier.answers(net, x)[0])
+    return Judge(lambda images: to(classifier.answers(net, images)[0]), fine)
+
+
+def drawn(run: Run, count: int, seed: int, steer: Steer | None = None, **options: Any) -> tuple[Tensor, float]:
+    """Return samples with all labels in turn, (count, C, H, W) in [0, 1], and the processor's milliseconds for each."""
+    label = "all" if run.config.data.labels else None
+    begun, parts = time.process_time(), []
+    for first in range(0, count, run.batch_size()):
+        n = min(run.batch_size(), count - first)
+        *_, last = run.frames(n, first, steer=steer, label=label, seed=seed, **options)
+        parts.append(run.model.decode(last.x0).clamp(0, 1))
+    return torch.cat(parts), 1e3 * (time.process_time() - begun) / count
+
+
+def oracle(run: Run) -> Denoiser:
+    """Return the optimal denoiser of the training data of a run with labels."""
+    data = reread(run.config.data, folder=run.path)
+    x, labels = data.batch(torch.arange(len(data)))
+    assert labels is not None
+    return ByLabel(run.diffusion.denoiser, run.model.encode(x), labels)
+
+
+def why(run: Run) -> Iterator[tuple[str, Steer | None, Mapping[str, Any]]]:
+    """Yield the cases: DDIM as it is, at both ends, and with the optimum in place of the network over a part of the times."""
+    plain = {"sampler": "ddim", "steps": 20, "autoguidance": 1.0}
+    best = oracle(run)
+
+    def spliced(low: float, high: float) -> Steer:
+        # the steered denoiser is `Given` its labels, so what is put in place needs them as well
+        return lambda inner: Spliced(_Same(best, inner), inner, low, high)
+
+    yield "ddim, 20 steps", None, plain
+    yield "optimum for t <= 0.3", spliced(0.0, 0.3), plain
+    yield "optimum for 0.3 < t <= 0.7", spliced(0.3, 0.7), plain
+    yield "optimum for t > 0.7", spliced(0.7, 1.0), plain
+    yield "ddpm, 20 steps", None, plain | {"sampler": "ddpm"}
+    yield "ddim, 20 steps, last at t = 0.05", None, plain | {"grid": "uniform:end=0.05"}
+    yield "ddim, 20 steps, quadratic", None, plain | {"grid": "quadratic"}
+
+
+class _Same(Denoiser):
+    """Another denoiser under the condition that a `Given` one has."""
+
+    def __init__(self, other: Denoiser, given: Denoiser) -> None:
+        super().__init__()
+        self.other, self.cond, self.schedule = other, getattr(given, "cond", None), other.schedule
+
+    def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
+        """Return the other's estimate."""
+        return self.other(x, t, self.cond if cond is None else cond)
+
+
+def mends(run: Run) -> Iterator[tuple[str, Steer | None, Mapping[str, Any]]]:
+    """Yield the cases: what needs no training, one at a time, for dpm++2m of ten steps."""
+    plain = {"sampler": "dpm++2m", "steps": 10, "autoguidance": 1.0}
+    yield "dpm++2m, 10 steps", None, plain
+    yield f"autoguidance {run.autoguidance or 2:g}, twice the work", None, plain | {"autoguidance": max(run.autoguidance, 1.4)}
+    yield "dpm++sde, eta 0.5", None, plain | {"sampler": "dpm++sde:eta=0.5"}
+    yield "dpm++sde", None, plain | {"sampler": "dpm++sde"}
+    yield "ddim, 10 steps", None, plain | {"sampler": "ddim"}
+    for by in (0.99, 1.01, 1.02):
+        yield f"ddim, 10 steps, noise times {by}", partial(Louder, by=by), plain | {"sampler": "ddim"}
+
+
+def settings(run: Run) -> Iterator[tuple[str, Steer | None, Mapping[str, Any]]]:
+    """Yield the cases: what a default could be."""
+    for sampler, steps, grid in (
+        ("ddpm", 40, "uniform"), ("dpm++sde", 10, "uniform"), ("dpm++sde", 12, "uniform"), ("dpm++2m", 10, "uniform"),
+        ("unipc", 6, "uniform"), ("ddpm", 12, "trailing"), ("dpm++sde", 8, "uniform"), ("dpm++sde", 20, "uniform"),
+    ):  # fmt: skip
+        yield f"{sampler}, {steps}, {grid}", None, {"sampler": sampler, "steps": steps, "grid": grid, "autoguidance": 1.0}
+
+
+def student(run: Run) -> Iterator[tuple[str, Steer | None, Mapping[str, Any]]]:
+    """Yield the cases: a distilled run in few evaluations."""
+    for steps in (1, 2, 4, 8):
+        yield f"{steps} evaluation{'s' * (steps > 1)}", None, {"steps": steps}
+
+
+CASES = {"why": why, "mends": mends, "settings": settings, "student": student}
+
+
+def main() -> None:
+    """Measure the cases that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=CASES)
+    parser.add_argument("run")
+    parser.add_argument("-n", type=int, default=1000)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--only", default="", help="cases that have this in their name")
+    asked = parser.parse_args()
+    run, judge = load(asked.run, "cpu"), judge_of(asked.run)
+    print("| case | Fréchet distance | detail | ms an image, one thread |\n|---|---|---|---|", flush=True)
+    with torch.no_grad():
+        for name, steer, options in CASES[asked.what](run):
+            if asked.only not in name:
+                continue
+            rows = []
+            for seed in asked.seeds:
+                x, cost = drawn(run, asked.n, seed, steer, **options)
+                rows.append((*judge(x), cost))
+            mean = torch.tensor(rows).mean(0).tolist()
+            told = " / ".join(f"{row[0]:.2f}" for row in rows)
+            print(f"| {name} | {told} | {mean[1]:.0%} | {mean[2]:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

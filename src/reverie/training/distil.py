@@ -1,0 +1,167 @@
+"""Distilling a run: a training that starts from its weights and is taught by it to draw in a few evaluations."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from reverie.base.errors import UserError
+from reverie.base.noise import check_seed
+from reverie.base.progress import Tell, silent
+from reverie.base.spec import one_line
+from reverie.data import Dataset
+from reverie.data.memory import DataSource
+from reverie.diffusion.guidance import check_scale
+from reverie.diffusion.learned import Learned
+from reverie.families.diffusion.distillation import Distilled, Lesson, TeacherFeatures
+from reverie.families.diffusion.latent import Latent
+from reverie.families.diffusion.model import Diffusion
+from reverie.families.model import Model
+from reverie.runs import folder
+from reverie.runs.config import Config, TrainingConfig, build_model
+from reverie.runs.reread import placed, reread
+from reverie.runs.run import Run, choose_device, load
+from reverie.training import start
+from reverie.training import tensorboard as events
+from reverie.training.claim import check_free, claim, sweep
+from reverie.training.learner import Learner
+from reverie.training.trainer import Training
+
+MINUTES = 5.0
+RATE = 0.4  # of the learning rate that the teacher was trained with
+FEWEST = 64  # in a batch: of fewer the distance between two tells little
+DRAWN = 4096  # samples of a guided teacher that its student learns from
+
+
+def check_teacher(run: Run, guidance: float) -> None:
+    """Refuse a run that cannot be distilled, or not with this guidance."""
+    run.require("distil")
+    settings, model = run.diffusion_settings, run.diffusion
+    check_scale(guidance, "the guidance scale")
+    if settings.distilled is not None:
+        raise UserError(f"{run.path} is a student already; distil the run that it was distilled from")
+    if settings.purpose == "likelihood" or settings.target == "levels" or isinstance(model.denoiser.schedule, Learned):
+        raise UserError(
+            f"{run.path} is trained for the likelihood, which a student has none of; distil a run trained for pictures"
+        )
+    if isinstance(model.codec, Latent):
+        raise UserError(
+            f"{run.path} draws codes of an autoencoder, whose students cannot be taught yet; distil a run of pixels"
+        )
+    if settings.variance == "learned":
+        raise UserError(f"{run.path} tells variances of its own, which a student has no use for; distil a run without")
+    if guidance != 1 and not run.config.data.labels:
+        raise UserError(f"the run {run.path} was trained without labels, so guidance has nothing to steer by")
+
+
+@torch.no_grad()
+def drawn(run: Run, guidance: float, count: int, seed: int, tell: Tell = silent) -> Dataset:
+    """Return samples of a guided run as data with their labels: the same for the same seed."""
+    known, size, parts = run.config.data, run.batch_size(), []
+    for first in range(0, count, size):
+        *_, last = run.frames(min(size, count - first), first, guidance=guidance, seed=seed)
+        parts.append(run.model.decode(last.x0).float().cpu())
+        tell("drawing what is learned from", min(first + size, count), count)
+    x = torch.cat(parts)
+    if known.kind == "images":
+        x = x.clamp(0, 1).mul(255).round().to(torch.uint8)
+    return Dataset(known.name, x, run.labels(None, count, seed), known.labels)
+
+
+def learned_from(teacher: Run, config: Config, dataset: Dataset, tell: Tell = silent) -> tuple[Dataset, Dataset]:
+    """Return what a student is trained on and what is held out: the teacher's data, or samples of it under guidance."""
+    settings, seed = config.family, config.data.seed
+    distilled = getattr(settings, "distilled", None)
+    assert isinstance(distilled, Distilled)
+    if distilled.guidance != 1:
+        dataset = drawn(teacher, distilled.guidance, distilled.samples, config.training.seed, tell)
+    return dataset.split(seed)
+
+
+def teach(model: Model, teacher: Run) -> None:
+    """Give a model its teacher, which is on the same device and stays as it is."""
+    assert isinstance(model, Diffusion)
+    model.lesson = Lesson(TeacherFeatures(teacher.diffusion.denoiser), model.label_dropout)
+
+
+def teacher_of(config: Config, device: torch.device) -> Run | None:
+    """Return the run that a student is taught by, if it still is as it was; None where a run is no student."""
+    if getattr(config.family, "distilled", None) is None or config.start is None:
+        return None
+    run = load(config.start.run, str(device))
+    if start.record(run).weights != config.start.weights:
+        raise UserError(f"{run.path} has other weights than when this student was begun; distil it anew")
+    return run
+
+
+def prepare_distillation(
+    run: str | Path,
+    out: str | Path | None = None,
+    *,
+    steps: int | None = None,
+    minutes: float | None = None,
+    guidance: float = 1.0,
+    seed: int = 0,
+    device: str = "auto",
+    overwrite: bool = False,
+    tensorboard: bool = False,
+    data: DataSource | None = None,
+    data_dir: str | Path | None = None,
+    on_progress: Tell | None = None,
+    **options: Any,
+) -> Training:
+    """Check everything, make the folder of the student and return its training; nothing is written if anything is wrong.
+
+    guidance: of the teacher that is imitated, folded into the student; data, data_dir: where the run's data are now; options:
+    further fields of TrainingConfig (batch, learning_rate, ...).
+    """
+    events.check(tensorboard)
+    where = choose_device(device)
+    check_seed(seed)
+    if steps is not None and minutes is not None:
+        raise UserError("give only one of --steps and --minutes")
+    teacher = load(run, str(where))
+    check_teacher(teacher, guidance)
+    if out is not None:
+        check_free(Path(out), overwrite)
+    known = teacher.config
+    before = known.training
+    planned: dict[str, Any] = {
+        "batch": max(FEWEST, before.batch), "optimizer": before.optimizer, "learning_rate": RATE * before.learning_rate,
+        "steps": steps, "minutes": MINUTES if steps is None and minutes is None else minutes, "seed": seed,
+    }  # fmt: skip
+    try:
+        training = TrainingConfig.model_validate({**planned, **options})
+    except ValidationError as error:
+        raise UserError(f"cannot distil like this: {one_line(error)}") from None
+    distilled = Distilled(guidance=guidance, samples=0 if guidance == 1 else DRAWN)
+    config = known.model_copy(update={
+        "versions": {"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()},
+        "data": placed(known.data, data, data_dir),
+        "family": known.family.model_copy(update={"distilled": distilled, "autoguidance": 1.0}),
+        "training": training, "start": start.record(teacher), "asked": {},
+    })  # fmt: skip
+    dataset = reread(known.data, folder=teacher.path, data=data, data_dir=data_dir, on_progress=on_progress)
+    train_set, held_out = learned_from(teacher, config, dataset, on_progress or silent)
+    model = build_model(config)
+    model.load_state_dict(teacher.model.state_dict())
+    model = model.to(where)
+    teach(model, teacher)
+    lock = claim(out, f"{teacher.path.name}-fast", overwrite)
+    try:
+        folder.write_config(lock.folder, config)
+        learner = Learner(model, training)
+    except BaseException:
+        sweep(lock.folder, whole_run=True)
+        lock.release()
+        raise
+    guided = f" under guidance {guidance:g}, {len(train_set) + len(held_out):,} samples of it" if guidance != 1 else ""
+    why = f"a student of {teacher.path}{guided}: it starts from its weights and learns to draw in 1, 2 or 4 evaluations"
+    return Training(
+        Run(config, learner.average.model, lock.folder), learner, train_set, held_out, lock, (), (why,), tensorboard
+    )

@@ -1,0 +1,51 @@
+"""What is drawn with when nothing is said: few steps for drawing, more where something steers."""
+
+from __future__ import annotations
+
+import pytest
+
+from reverie.base.errors import UserError
+from reverie.cli.options import read_steps
+from reverie.families.diffusion.sampling import STEERING, chosen_sampling, why_sampling
+
+GREY, COLOUR = (1, 28, 28), (3, 64, 64)
+
+
+def test_grey_images_are_drawn_in_ten_evaluations() -> None:
+    assert chosen_sampling(GREY, {}) == ("dpm++sde", 10, "uniform")
+    assert chosen_sampling(GREY, {"steps": 25, "grid": "trailing"}) == ("dpm++sde", 25, "trailing")
+
+
+def test_another_sampler_has_the_steps_that_it_needs() -> None:
+    assert chosen_sampling(GREY, {"sampler": "ddpm"}) == ("ddpm", 40, "uniform")
+    assert chosen_sampling(GREY, {"sampler": "dpm++sde"}) == ("dpm++sde", 10, "uniform")
+
+
+def test_colour_images_keep_forty_steps_of_ddpm() -> None:
+    assert chosen_sampling(COLOUR, {}) == ("ddpm", 40, "uniform")
+    assert "lose detail" in why_sampling(COLOUR, {}) and "as asked" in why_sampling(COLOUR, {"steps": 12})
+
+
+@pytest.mark.parametrize("key", STEERING)
+def test_steering_keeps_its_own(key: str) -> None:
+    assert chosen_sampling(GREY, {key: object()}) == ("ddpm", 40, "uniform")
+    assert chosen_sampling(GREY, {key: object(), "steps": 7}) == ("ddpm", 7, "uniform")
+
+
+def test_a_student_is_drawn_in_four_however_it_is_asked() -> None:
+    assert chosen_sampling(GREY, {}, distilled=True) == ("ddpm", 4, "trailing")
+    assert chosen_sampling((2,), {"steps": 1, "steer": object()}, distilled=True) == ("ddpm", 1, "trailing")
+
+
+@pytest.mark.parametrize(
+    ("options", "distilled", "said"),
+    [({}, False, "dpm++sde in 10 steps"), ({"sampler": "ddpm"}, False, "ddpm in 40 steps"), ({}, True, "a student")],
+)
+def test_what_is_chosen_is_said(options: dict[str, str], distilled: bool, said: str) -> None:
+    assert said in why_sampling(GREY, options, distilled)
+
+
+def test_steps_are_a_number_or_auto() -> None:
+    assert read_steps("auto") is read_steps(None) is None and read_steps("12") == 12
+    with pytest.raises(UserError, match="a whole number or auto, got 'many'"):
+        read_steps("many")

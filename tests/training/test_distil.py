@@ -1,0 +1,94 @@
+"""Distillation: the distance students are taught by, and a student as a run like others."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import reverie
+from reverie.base.errors import UserError
+from reverie.families.diffusion.distillation import energy_rows
+from reverie.runs.run import Run
+from reverie.training.distil import check_teacher, prepare_distillation
+from reverie.training.resume import resume
+
+
+def test_the_energy_distance_of_two_normals_is_the_closed_form() -> None:
+    """2 E|a - b| - E|a - a'| - E|b - b'| for N(m, 1) and N(0, 1): folded normal means, in units of b's deviation."""
+    n, m = 3000, 1.5
+    a, b = torch.randn(2, n, 1, generator=torch.Generator().manual_seed(0))
+    pairs = torch.ones(n, n)
+    found = float(energy_rows(a + m, b, pairs).mean())
+    folded = 2 / math.sqrt(math.pi) * math.exp(-(m**2) / 4) + m * math.erf(m / 2)
+    assert found == pytest.approx(2 * folded - 4 / math.sqrt(math.pi), abs=0.1)
+    assert float(energy_rows(a, b, pairs).mean()) == pytest.approx(0, abs=0.01)
+
+
+def test_labels_keep_pairs_apart() -> None:
+    """Two labels that are exchanged are as far as they are, although the whole is the same."""
+    label = torch.arange(200) % 2
+    b = torch.randn(200, 1, generator=torch.Generator().manual_seed(0)) * 0.1 + 2.0 * label[:, None]
+    a = b.roll(1, 0)  # the other label's
+    all_pairs = torch.ones(200, 200)
+    same = (label[:, None] == label).float()
+    assert float(energy_rows(a, b, all_pairs).mean()) < 0.1
+    assert float(energy_rows(a, b, same).mean()) > 1
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A small run of patterns with labels."""
+    out = tmp_path_factory.mktemp("distil") / "teacher"
+    return reverie.train("digits8", out, steps=60, network="unet:widths=[16,32]", augment="none", progress=False)
+
+
+def test_a_student_is_a_run_that_draws_in_four_evaluations(teacher: Run, tmp_path: Path) -> None:
+    """It has its own defaults, no early state, the teacher's labels, and draws in as many steps as asked for."""
+    run = reverie.distil(teacher.path, tmp_path / "fast", steps=25, progress=False)
+    again = reverie.load(run.path)
+    assert again.distilled and again.chosen_sampling({}) == ("ddpm", 4, "trailing") and again.autoguidance == 1
+    assert again.sample(8, label="3").x.shape == (8, 8, 8)
+    assert again.sample(2, steps=1).x.shape == (2, 8, 8)
+    assert not (run.path / "early.safetensors").exists()
+    rows = [row for row in again.metrics() if "held_out" in row]
+    assert rows[-1]["held_out"] < rows[0]["held_out"]  # one evaluation comes nearer to the data
+    with pytest.raises(UserError, match="student already"):
+        check_teacher(again, 1.0)
+
+
+def test_a_student_goes_on_bit_for_bit(teacher: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted and resumed it has the weights of one that was not; guidance is folded in by the same samples."""
+    options: dict[str, Any] = {"steps": 8, "guidance": 1.5, "batch": 32}
+    monkeypatch.setattr("reverie.training.distil.DRAWN", 128)
+    list(prepare_distillation(teacher.path, tmp_path / "whole", **options))
+    for step in prepare_distillation(teacher.path, tmp_path / "part", **options):
+        if step.i >= 4:
+            break
+    list(resume(tmp_path / "part"))
+    first, second = (reverie.load(tmp_path / name).model.state_dict() for name in ("whole", "part"))
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_what_cannot_be_distilled_is_refused_in_a_sentence(teacher: Run, tmp_path: Path) -> None:
+    """Another family, guidance without labels, two lengths, an unknown option; and nothing is written."""
+    other = reverie.train("spiral", tmp_path / "mixture", family="mixture:components=2", progress=False)
+    with pytest.raises(UserError, match="family mixture, which cannot distil; families that can: diffusion"):
+        reverie.distil(other.path, tmp_path / "no", progress=False)
+    with pytest.raises(UserError, match="only one of"):
+        reverie.distil(teacher.path, tmp_path / "no", steps=1, minutes=1, progress=False)
+    with pytest.raises(UserError, match="cannot distil like this"):
+        reverie.distil(teacher.path, tmp_path / "no", steps=1, wings=2, progress=False)
+    assert not (tmp_path / "no").exists()
+
+
+def test_points_are_distilled_too(tmp_path: Path) -> None:
+    """A student of points, which have no features but themselves."""
+    run = reverie.train("spiral", tmp_path / "points", steps=30, progress=False)
+    with pytest.raises(UserError, match="trained without labels"):
+        reverie.distil(run.path, tmp_path / "no", guidance=2.0, progress=False)
+    student = reverie.distil(run.path, tmp_path / "fast", steps=10, progress=False)
+    assert student.sample(5, steps=1).x.shape == (5, 2)
