@@ -55,6 +55,8 @@ def check_teacher(run: Run, guidance: float) -> None:
         )
     if settings.variance == "learned":
         raise UserError(f"{run.path} tells variances of its own, which a student has no use for; distil a run without")
+    if model.examples is not None:
+        raise UserError(f"{run.path} draws by captions, numbers or images, whose students cannot be taught yet")
     if guidance != 1 and not run.config.data.labels:
         raise UserError(f"the run {run.path} was trained without labels, so guidance has nothing to steer by")
 

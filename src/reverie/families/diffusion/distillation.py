@@ -24,7 +24,8 @@ from reverie.base.distances import root, squared
 from reverie.base.noise import mix_seed
 from reverie.base.section import Section
 from reverie.data import Dataset
-from reverie.diffusion.denoiser import NULL, NetDenoiser
+from reverie.diffusion.condition import NULL
+from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.guidance import MOST_GUIDANCE
 from reverie.diffusion.pair import Pair
 
