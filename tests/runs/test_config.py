@@ -32,12 +32,14 @@ from reverie.runs.run import Run
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=8)
 
 TRAINING: dict[str, st.SearchStrategy[Any]] = {
-    "batch": st.integers(1, 10**6),
+    "batch": st.integers(8, 10**6),
     "learning_rate": st.floats(1e-9, 10),
     "warmup": st.floats(0, 0.5),
     "ema_share": st.floats(1e-6, 1),
     "gradient_limit": st.floats(1e-6, 1e6),
     "accumulate": st.integers(1, 10_000),
+    "micro": st.integers(1, 8),
+    "exact": st.booleans(),
     "decay": st.sampled_from(["cosine", "step"]),
     "until": st.sampled_from(["end", "good"]),
     "clock": st.sampled_from(["wall", "processor"]),
