@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from reverie.steering.results import Restored, check_results
     from reverie.steering.verbs import begin_classifier, edit, illusion, interpolate, invert
     from reverie.training.distil import prepare_distillation
-    from reverie.training.options import TrainingOptions
+    from reverie.training.options import DistilOptions, TrainingOptions
     from reverie.training.overview import Overview, find_runs, overview, runs
     from reverie.training.prepare import prepare
     from reverie.training.remedy import settings_again
@@ -236,7 +236,7 @@ def distil(
     run: str | Path, out: str | Path | None = None, *, minutes: float | None = None, steps: int | None = None,
     guidance: float = 1.0, seed: int = 0, device: str = "auto", overwrite: bool = False, data: DataSource | None = None,
     data_dir: str | Path | None = None, progress: bool | None = None, on_step: Callable[[Step], None] | None = None,
-    **options: Any,
+    **options: Unpack[DistilOptions],
 ) -> Run:  # fmt: skip
     """Teach a student of a run to draw in 1, 2 or 4 evaluations and return it: `reverie.distil("runs/digits", "runs/fast")`.
 

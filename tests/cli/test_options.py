@@ -31,7 +31,8 @@ SAMPLING: dict[str, set[str]] = {
     "illusion": {"label"},  # there is one for each view
     "invert": {"seed"}, "interpolate": {"seed"},  # nothing is random
     # what a page or a file begins with; the rest is chosen where it is used
-    "export": {"label", "guidance_interval", "guidance_rescale", "classifier_guidance", "precision", "prompt"},
+    "export": {"label", "guidance_interval", "guidance_rescale", "classifier_guidance", "precision", "prompt", "avoid", "told",
+               "condition_image"},
     "gallery samplers": {"sampler", "steps"}, "gallery guidance": {"label", "guidance"},  # they show all of them
     "gallery spiral": {"label", "guidance", "guidance_interval", "guidance_rescale", "classifier_guidance"},  # has no labels
 }  # fmt: skip

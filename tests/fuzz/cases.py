@@ -206,6 +206,8 @@ def options(root: Path, chance: random.Random) -> Case:
         words += ["--steps", "1", "--batch", "2", "--network", "mlp:hidden=4", "--out", "out/r"]
     if name == ("sample",):
         words += ["-n", "1", "--steps", "2", "--out", "out/s.npy"]
+    elif name == ("distil",):
+        words += ["--steps", "1", "--out", "out/fast"]
     wrong = chance.sample(taken, min(len(taken), chance.choice((1, 1, 2, 3))))
     for option in wrong:
         flag = chance.choice(option.opts)

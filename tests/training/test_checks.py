@@ -50,7 +50,7 @@ class Changed(Dataset):
 
 
 def changed(data: Dataset, change: Callable[[Tensor, Tensor], Tensor]) -> Dataset:
-    return Changed(data.name, data.x, data.labels, data.label_names, data.notes, data.report, change)
+    return Changed(data.name, data.x, data.labels, data.label_names, data.notes, data.report, change=change)
 
 
 def points(tmp_path: Path, **options) -> Training:

@@ -29,7 +29,6 @@ from reverie.training.gradient import Gradients, make_step, share_state
 from reverie.training.learner import Learner
 from reverie.training.team import LostError, Order, Team, Told, rank, world_size
 
-MOST_PROCESSES = 1024
 LEAVING = 20.0  # seconds that followers have to end before they are ended
 _leading: list[Team] = []  # the team of this process, for the trainings within a training
 
@@ -45,9 +44,10 @@ def _cores() -> int:
 
 
 def check_processes(count: int) -> int:
-    """Refuse a number of processes that cannot be."""
-    if not 1 <= count <= MOST_PROCESSES:
-        raise UserError(f"the number of processes must be from 1 to {MOST_PROCESSES}, got {count}")
+    """Refuse a number of processes that cannot be, or that this machine has no cores for."""
+    most = max(4, 2 * _cores())
+    if not 1 <= count <= most:
+        raise UserError(f"the number of processes must be from 1 to {most} on this machine, got {count}")
     if count > 1 and world_size() > 1:
         raise UserError("torchrun has started several processes already; leave --processes out")
     return count

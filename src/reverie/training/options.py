@@ -93,3 +93,19 @@ class TrainingOptions(ReadingOptions, total=False):
     free_bits: float
     kl_warmup: float
     tokenizer: str | Spec
+
+
+class DistilOptions(TypedDict, total=False):
+    """How to teach a student, of `reverie.runs.config.TrainingConfig`."""
+
+    batch: int
+    accumulate: int
+    optimizer: Literal["adamw", "muon"]
+    learning_rate: float
+    warmup: float
+    ema_share: float
+    gradient_limit: float
+    weight_decay: float
+    clock: Literal["wall", "processor"]
+    keep: Literal["last", "best"]
+    precision: Literal["fp32", "bf16"]
