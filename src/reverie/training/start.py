@@ -34,7 +34,8 @@ def open_start(path: str | Path, family: Family[Any]) -> Run:
     """Open the run to start from; refuse one of another family, or a family whose weights cannot be carried over."""
     run = load(path, "cpu")
     if "start" not in family.can:
-        raise UserError(f"the family {family.name} is fitted anew each time, so it cannot start from a run; leave --from out")
+        why = "begins with weights of its own" if family.learns_by_steps else "is fitted anew each time"
+        raise UserError(f"the family {family.name} {why}, so it cannot start from a run; leave --from out")
     if run.config.family.name != family.name:
         raise UserError(f"{run.path} is a run of the family {run.config.family.name}, not {family.name}; start without --from")
     return run
