@@ -108,7 +108,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+FIRST, *OTHERS = KINDS
+
+
+@pytest.mark.parametrize("kind", [FIRST, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)])
 def test_every_fault_is_further_than_real_data_and_more_of_it_further_still(kind: str) -> None:
     make, chosen, noise = KINDS[kind]
     data = make()

@@ -18,7 +18,7 @@ import pytest
 from tests.fuzz.worker import SECONDS
 
 ROOT = Path(__file__).parents[2]
-FEW, MANY = 500, 20_000
+FEW, MANY = 350, 20_000
 SILENT = 12 * SECONDS  # after so long without a word a process is stuck where not even its alarm is heard
 
 
