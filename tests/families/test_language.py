@@ -195,7 +195,8 @@ def test_every_prompt_has_a_continuation(run: Run, name: str) -> None:
     ("options", "words"),
     [
         ({"temperature": -1.0}, "temperature"), ({"temperature": math.nan}, "temperature"), ({"top_k": 0}, "--top-k"),
-        ({"top_p": 0.0}, "--top-p"), ({"length": 10**7}, "length of a text"), ({"guidance": 2.0}, "has no --guidance"),
+        ({"top_p": 0.0}, "--top-p"), ({"length": 10**7}, "length of a text"), ({"length": 0}, "length of a text"),
+        ({"guidance": 2.0}, "has no --guidance"),
         ({"prompt": "x" * (10**6 + 1)}, "at most"), ({"sampler": "ddim"}, "has no --sampler"),
     ],
 )  # fmt: skip

@@ -129,7 +129,7 @@ def test_a_prompt_that_is_cut_is_told(captioned_run: Run) -> None:
 def test_what_cannot_be_asked_is_refused_in_a_sentence(captioned_run: Run, digits_run: Run) -> None:
     for run, options, words in (
         (captioned_run, {"label": "seven"}, "--prompt"),
-        (captioned_run, {"told": "angle=1"}, "number that the run is told"),
+        (captioned_run, {"told": "angle=1"}, "trained without numbers"),
         (captioned_run, {"condition_image": "x.png"}, "without an image"),
         (captioned_run, {"prompt": "a", "avoid": "b", "guidance": 0.5}, "above 1"),
         (digits_run, {"prompt": "seven"}, "give --label"),

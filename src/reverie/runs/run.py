@@ -168,8 +168,8 @@ class Run:
         form, label, seed = self.config.data.condition, options.get("label"), options.get("seed", 0)
         if form is None:
             if any(options.get(key) is not None for key in ASKED if key not in self.config.model_family.options):
-                having = "labels; give --label" if self.config.data.labels else "nothing told of its data"
-                raise UserError(f"the run {self.path} was trained with {having}, so it takes no prompt, number or image")
+                having, do = ("labels", "give --label") if self.config.data.labels else ("images alone", "leave it out")
+                raise UserError(f"the run {self.path} was trained with {having}, so it takes no prompt, number or image; {do}")
             return self.labels(label, n, seed, first)
         if label is not None:
             raise UserError(f"the run {self.path} was trained without labels; say what to draw with --prompt, not --label")
@@ -402,7 +402,8 @@ class Run:
         if not isinstance(model, LanguageModel):
             raise UserError(f"{self.path} is a run of {self.kind}; text is written by runs of text")
         check_first(first)
-        length, done = options.get("length") or model.shape[0], 0
+        given, done = options.get("length"), 0
+        length = model.shape[0] if given is None else given
         yield options.get("prompt") or ""
         held = list[int]()
         for frame in self.frames(1, first, **options):

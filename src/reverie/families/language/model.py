@@ -176,7 +176,7 @@ class LanguageModel(Model):
         """Write texts token by token; a frame has the tokens so far, those of the prompt among them."""
         options = wanted.options
         choice = Choice.of(options)
-        length = options.get("length") or self.shape[0]
+        length = self.shape[0] if options.get("length") is None else options["length"]
         if not 1 <= length <= MOST_LENGTH:
             raise UserError(f"the length of a text is from 1 up to {MOST_LENGTH:,} characters, got {length:,}")
         past = torch.tensor([self.prompted(options.get("prompt"))], dtype=torch.int64, device=self.device)
