@@ -1,6 +1,6 @@
 """Small sets: training with and without augmentation, and from the weights of another run against from nothing.
 
-    python -m benchmarks.small --photos DIR --emoji DIR --data-dir DIR --steps 3000
+    python -m benchmarks.small --photos DIR --emoji DIR --data-dir DIR --steps 3000 [--ways none,auto --rates 5e-3]
 
 Lengths are in steps, so a busy machine gives the same figures.  Every set is divided once: the figures are of images that no
 training has seen.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -65,11 +66,13 @@ def as_known(data: Dataset, run: Run) -> Dataset:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where runs are kept, how long the longest are, and how many samples are measured."""
+    """Where runs are kept, how long the longest are, how many samples are measured, and what is compared."""
 
     place: Path
     steps: int
     count: int
+    ways: Sequence[str] = ()
+    rates: Sequence[float] = ()
 
     def trained(self, split: Split, name: str, steps: int | None = None, **options: Any) -> Run:
         """Train and print a row of figures about images that the run has not seen."""
@@ -93,7 +96,7 @@ class Bench:
 
     def augmentation(self, split: Split) -> None:
         """Compare the usual augmentation with none, and with each of its parts alone."""
-        for way in ("none", "auto", "shift", "rotate", "zoom", "colour", "flip", "flip:told=no"):
+        for way in self.ways:
             self.trained(split, f"{split.folder.name} {way}", augment=way)
 
     def starting(self, first: Run, split: Split) -> None:
@@ -102,7 +105,7 @@ class Bench:
         network = {key: value for key, value in first.diffusion_settings.network.items() if key not in usual}
         for steps in (self.steps // 10, self.steps // 3):
             self.trained(split, f"{split.folder.name} from nothing {steps}", steps, network=network)
-            for rate in (1e-2, 5e-3, 3e-3):
+            for rate in self.rates:
                 name = f"{split.folder.name} from {first.path.name} at rate {rate:g} {steps}"
                 self.trained(split, name, steps, start_from=first.path, learning_rate=rate)
 
@@ -145,11 +148,18 @@ def main() -> None:
     asked.add_argument("--steps", type=int, default=3000, help="of the longest trainings")
     asked.add_argument("--count", type=int, default=512, help="samples that are measured")
     asked.add_argument("--out", help="folder to keep images and runs in; a temporary one if not given")
+    asked.add_argument("--ways", default="none,auto,shift,rotate,zoom,colour,flip,flip:told=no", help="of augmenting")
+    asked.add_argument("--rates", default="1e-2,5e-3,3e-3", help="learning rates of a start from another run")
     given = asked.parse_args()
-    torch.set_num_threads(2)
     print(machine(), *HEAD, sep="\n", flush=True)
     with tempfile.TemporaryDirectory() as aside:
-        bench = Bench(Path(given.out or aside), given.steps, given.count)
+        bench = Bench(
+            Path(given.out or aside),
+            given.steps,
+            given.count,
+            given.ways.split(",") if given.ways else [],
+            [float(r) for r in given.rates.split(",")],
+        )
         if given.photos:
             bench.photos(given.photos, given.size)
         if given.emoji:
