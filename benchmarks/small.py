@@ -1,6 +1,6 @@
 """Small sets: training with and without augmentation, and from the weights of another run against from nothing.
 
-    python -m benchmarks.small --photos DIR --emoji DIR --data-dir DIR --steps 3000 [--ways none,auto --rates 5e-3]
+    python -m benchmarks.small --photos DIR --emoji DIR --data-dir DIR --steps 3000 [--ways none auto --rates 5e-3]
 
 Lengths are in steps, so a busy machine gives the same figures.  Every set is divided once: the figures are of images that no
 training has seen.
@@ -30,6 +30,7 @@ from reverie.evaluation.metrics.memory import neighbours
 from reverie.families.diffusion.levels import noised_losses
 from reverie.runs.run import Run
 
+WAYS = ("none", "auto", "shift", "rotate", "zoom", "colour", "flip", "flip:told=no")
 LOSS_SEEDS = 4  # times 512 noised images: what the held-out loss is the mean of
 HEAD = ["| what | images | held-out loss | KID | KID of training images | copies |", "|---|---|---|---|---|---|"]
 
@@ -148,7 +149,7 @@ def main() -> None:
     asked.add_argument("--steps", type=int, default=3000, help="of the longest trainings")
     asked.add_argument("--count", type=int, default=512, help="samples that are measured")
     asked.add_argument("--out", help="folder to keep images and runs in; a temporary one if not given")
-    asked.add_argument("--ways", default="none,auto,shift,rotate,zoom,colour,flip,flip:told=no", help="of augmenting")
+    asked.add_argument("--ways", nargs="*", default=WAYS, help="of augmenting")
     asked.add_argument("--rates", default="1e-2,5e-3,3e-3", help="learning rates of a start from another run")
     given = asked.parse_args()
     print(machine(), *HEAD, sep="\n", flush=True)
@@ -157,7 +158,7 @@ def main() -> None:
             Path(given.out or aside),
             given.steps,
             given.count,
-            given.ways.split(",") if given.ways else [],
+            given.ways,
             [float(r) for r in given.rates.split(",")],
         )
         if given.photos:
