@@ -120,6 +120,8 @@ class Bench:
         data = load_data(path, size=size)
         assert data.labels is not None
         self.augmentation(divided(data, len(data) * 3 // 4, self.place / "emoji"))
+        if not self.rates:
+            return
         mine = data.labels == data.label_names.index(label)
         others, one = data.take(~mine), Dataset(label, data.take(mine).x)
         first = self.trained(divided(others, len(others) * 9 // 10, self.place / "others"), "others")
@@ -150,17 +152,13 @@ def main() -> None:
     asked.add_argument("--count", type=int, default=512, help="samples that are measured")
     asked.add_argument("--out", help="folder to keep images and runs in; a temporary one if not given")
     asked.add_argument("--ways", nargs="*", default=WAYS, help="of augmenting")
-    asked.add_argument("--rates", default="1e-2,5e-3,3e-3", help="learning rates of a start from another run")
+    asked.add_argument(
+        "--rates", type=float, nargs="*", default=(1e-2, 5e-3, 3e-3), help="of a start from another run; none for no start"
+    )
     given = asked.parse_args()
     print(machine(), *HEAD, sep="\n", flush=True)
     with tempfile.TemporaryDirectory() as aside:
-        bench = Bench(
-            Path(given.out or aside),
-            given.steps,
-            given.count,
-            given.ways,
-            [float(r) for r in given.rates.split(",")],
-        )
+        bench = Bench(Path(given.out or aside), given.steps, given.count, given.ways, given.rates)
         if given.photos:
             bench.photos(given.photos, given.size)
         if given.emoji:
