@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from reverie.base.errors import UserError
 from reverie.base.noise import check_seed
+from reverie.base.precision import usual_precision
 from reverie.base.progress import Tell, silent
 from reverie.base.spec import one_line
 from reverie.data import Dataset
@@ -135,6 +136,7 @@ def prepare_distillation(
     before = known.training
     planned: dict[str, Any] = {
         "batch": max(FEWEST, before.batch), "optimizer": before.optimizer, "learning_rate": RATE * before.learning_rate,
+        "precision": usual_precision(known.data.shape, where),
         "steps": steps, "minutes": MINUTES if steps is None and minutes is None else minutes, "seed": seed,
     }  # fmt: skip
     try:
