@@ -24,9 +24,9 @@ from reverie.base.spec import build
 from reverie.data import load_data
 from reverie.data.idx import read_pair
 from reverie.diffusion.plan import PRESETS
-from reverie.evaluation.metrics.classifier import LeNet, accuracy, answers, train_classifier
 from reverie.evaluation.metrics.frechet import frechet_distance
 from reverie.nets import NETWORKS
+from reverie.nets.lenet import LeNet, accuracy, answers, train_classifier
 from reverie.runs.run import Run
 from reverie.training.optimizer import muon
 

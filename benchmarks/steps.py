@@ -29,6 +29,7 @@ from reverie.diffusion.pair import Pair
 from reverie.evaluation.metrics import classifier
 from reverie.evaluation.metrics.features import choose
 from reverie.evaluation.metrics.frechet import frechet_to
+from reverie.nets.lenet import answers, train_classifier
 
 REFERENCE = 10_000  # data, at most, that features other than LeNet's are compared with
 
@@ -102,12 +103,12 @@ def judge_of(path: str) -> Judge:
     file = cache_folder() / "classifiers" / "benchmark-mnist.safetensors"
     found = classifier.recall(file, (1, 28, 28), 10)
     if found is None:
-        net = classifier.train_classifier(data.batch, len(data), (1, 28, 28), 10)
+        net = train_classifier(data.batch, len(data), (1, 28, 28), 10)
         classifier.remember(net, classifier.Facts(accuracy=1.0, held_out=1), file)
     else:
         net = found[0]
-    to = frechet_to(classifier.answers(net, x)[0])
-    return Judge(lambda images: to(classifier.answers(net, images)[0]), fine)
+    to = frechet_to(answers(net, x)[0])
+    return Judge(lambda images: to(answers(net, images)[0]), fine)
 
 
 def drawn(run: Run, count: int, seed: int, steer: Steer | None = None, **options: Any) -> tuple[Tensor, float]:
