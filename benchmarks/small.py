@@ -27,6 +27,7 @@ from reverie.evaluation.material import as_images
 from reverie.evaluation.metrics.features import choose
 from reverie.evaluation.metrics.kid import kid
 from reverie.evaluation.metrics.memory import neighbours
+from reverie.families.diffusion.family import OF_THE_DATA
 from reverie.families.diffusion.levels import noised_losses
 from reverie.runs.run import Run
 
@@ -76,9 +77,10 @@ class Bench:
     rates: Sequence[float] = ()
 
     def trained(self, split: Split, name: str, steps: int | None = None, **options: Any) -> Run:
-        """Train and print a row of figures about images that the run has not seen."""
+        """Train, where it was not done before, and print a row of figures about images that the run has not seen."""
         steps = steps or self.steps
-        run = reverie.train(str(split.folder), self.place / "runs" / name, steps=steps, **options)
+        path = self.place / "runs" / name
+        run = reverie.load(path) if path.exists() else reverie.train(str(split.folder), path, steps=steps, **options)
         test = as_known(split.test, run)
         lost = torch.cat([noised_losses(run.diffusion, test, seed)[1] for seed in range(LOSS_SEEDS)])
         samples, train = as_images(run.sample(self.count).x), some(split.train)
@@ -102,8 +104,7 @@ class Bench:
 
     def starting(self, first: Run, split: Split) -> None:
         """Compare a start from a run's weights, at several learning rates, with one from nothing, for two lengths."""
-        usual = {"channels", "height", "width", "labels", "told"}
-        network = {key: value for key, value in first.diffusion_settings.network.items() if key not in usual}
+        network = {key: value for key, value in first.diffusion_settings.network.items() if key not in OF_THE_DATA}
         for steps in (self.steps // 10, self.steps // 3):
             self.trained(split, f"{split.folder.name} from nothing {steps}", steps, network=network)
             for rate in self.rates:
