@@ -3,8 +3,8 @@
 `REVERIE_DATA=DIR python -m benchmarks.steps why RUN` puts the optimal denoiser of the training data in place of the network
 over parts of the noise range; `mends RUN` changes one thing at a time at ten evaluations; `settings RUN` compares samplers,
 grids and steps; `student RUN` measures a distilled run in 1, 2 and 4 evaluations; `recipes FOLDER --steps 2000` trains MNIST
-anew with one thing changed each time.  Each prints a table; times are processor time of one thread.  Distances are Fréchet distances of LeNet features on MNIST, and of the features that `reverie evaluate`
-chooses for other data.
+anew with one thing changed each time.  Each prints a table; times are processor time of one thread.  Distances are Fréchet
+distances of LeNet features on MNIST, and of the features that `reverie evaluate` chooses for other data.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "times stratified": {"times": "stratified"},
     "weight min-snr": {"weight": "min-snr"},
     "target v": {"target": "v"},
-    "target eps": {"target": "eps"},
+    "target edm": {"target": "edm"},
     "EMA over 2 %": {"ema_share": 0.02},
     "EMA over 15 %": {"ema_share": 0.15},
     "labels never hidden": {"label_dropout": 0.0},
