@@ -20,7 +20,7 @@ from benchmarks.captions import captions
 from benchmarks.derivatives import derivatives
 from benchmarks.exchange import exchange
 from benchmarks.flows import flows
-from benchmarks.images import costs, quality, throughput
+from benchmarks.images import costs, parts, quality, throughput
 from benchmarks.inverse import restoration
 from benchmarks.measure import Row, machine, side_by_side, write_rows, write_section
 from benchmarks.measurement import measure_rows, measurement
@@ -167,7 +167,7 @@ def rows() -> list[Row]:
 
 # Sections of the page in its order; of `make bench` those of a few minutes, of `make bench-all` all.
 SHORT: dict[str, Callable[[], list[str]]] = {
-    "Training speed of image networks": lambda: throughput() + costs(),
+    "Training speed of image networks": lambda: throughput() + parts() + costs(),
     "Training on a busy machine": busy,
     "Quality on MNIST": quality,
     "Sampling in bfloat16": precision,
