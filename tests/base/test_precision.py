@@ -10,7 +10,7 @@ import torch
 import reverie
 from reverie.base import precision
 from reverie.base.precision import quick_at_bf16, usual_precision
-from reverie.nets.attention import attended
+from reverie.nets.sdpa import attended
 
 CPU = torch.device("cpu")
 

@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from reverie.nets.attention import attended
 from reverie.nets.embedding import vectors
+from reverie.nets.sdpa import attended
 
 MOST_WORDS, MOST_LENGTH, MOST_NUMBERS = 100_000, 256, 64
 Words = Annotated[int, Field(ge=0, le=MOST_WORDS)]

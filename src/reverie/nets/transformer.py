@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.base.errors import UserError
-from reverie.nets.attention import attended
 from reverie.nets.condition import ConditionEncoder, CrossAttention, Length, Numbers, Seen, Words
 from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, Level, SinusoidalEmbedding, level_embedding, map_of_told
+from reverie.nets.sdpa import attended
 
 MOST_PATCHES = 2**16  # attention compares each with every other
 

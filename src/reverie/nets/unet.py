@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.base.errors import UserError
-from reverie.nets.attention import attended
 from reverie.nets.condition import ConditionEncoder, CrossAttention, Length, Numbers, Seen, Words
 from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, Level, level_embedding, map_of_told
+from reverie.nets.sdpa import attended
 
 Width = Annotated[int, Field(ge=4, le=1024)]
 Exponent = Annotated[int, Field(ge=0, le=12)]
