@@ -13,6 +13,7 @@ from reverie.cli.options import (
     DeviceOption,
     JsonOption,
     MovedDataOption,
+    ProcessesOption,
     QuietOption,
     completer,
     named,
@@ -72,6 +73,7 @@ def evaluate(
     features: Annotated[str, named("features", "What images are compared by; auto suits the data", "--features")] = "auto",
     data: MovedDataOption = None,
     data_dir: DataDirOption = None,
+    processes: ProcessesOption = 1,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -81,6 +83,8 @@ def evaluate(
     screen = screen_for(json, quiet)
     from reverie import api
 
+    if api.follow(device):
+        return
     if out is not None:
         api.check_report(out)
     found = []
@@ -89,8 +93,8 @@ def evaluate(
             screen.say(f"{run.path}:")
         with screen.reading() as on_progress:
             found.append(api.evaluate(
-                run, n, quick=quick, features=features, data=data, data_dir=data_dir, say=screen.say,
-                on_progress=on_progress, **options,
+                run, n, quick=quick, features=features, data=data, data_dir=data_dir, processes=processes,
+                say=screen.say, on_progress=on_progress, **options,
             ))  # fmt: skip
     result = found[0] if len(found) == 1 else api.compare(found)
     figures, text = result.figures(), str(result)

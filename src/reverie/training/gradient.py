@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from reverie.base.errors import UserError
 from reverie.base.noise import mix_seed
+from reverie.base.team import LostError, Team, Told, world_size
 from reverie.base.tensors import empty_like_form
 from reverie.data import Dataset
 from reverie.families.model import TrainedModel
 from reverie.runs.config import TrainingConfig
 from reverie.training.learner import Facts, Learner, Snapshot
 from reverie.training.loader import Share, reader
-from reverie.training.team import LostError, Team, Told, world_size
 
 MICRO_OF_EXACT = 12  # micro-batches of a batch where sums are exact: shared out evenly among 1, 2, 3, 4 or 6 processes
 

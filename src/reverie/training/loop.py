@@ -13,6 +13,7 @@ import torch
 from reverie.base.busy import Waiting
 from reverie.base.errors import UserError
 from reverie.base.noise import mix_seed
+from reverie.base.team import Order, Team, Told
 from reverie.data import Dataset
 from reverie.families.model import FittedModel, TrainedModel
 from reverie.runs.config import TrainingConfig
@@ -21,7 +22,6 @@ from reverie.runs.step import Step, report
 from reverie.training.gradient import Gradients, make_step, share_state
 from reverie.training.learner import RESCUES, Learner
 from reverie.training.loader import batches
-from reverie.training.team import Order, Team, Told
 
 REPORTS, CHECKS = 200, 20  # how often, in a whole run, a step is reported and the held-out loss taken
 CHECK_SHARE, FREE = 0.05, 0.5  # of the training time, at most, goes into the held-out loss; but so many seconds always may

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from reverie.base.errors import UserError, pick, unknown
 from reverie.base.noise import check_seed
+from reverie.base.processes import check_processes
 from reverie.base.progress import silent
 from reverie.base.spec import Spec, one_line, parse, spoken
 from reverie.base.visible import storable
@@ -28,11 +29,10 @@ from reverie.families.model import Family, FamilyPlan, PlanRequest, TrainedModel
 from reverie.runs import folder, kept
 from reverie.runs.config import MOST_MINUTES, MOST_STEPS, Config, DataConfig, TrainingConfig, build_model
 from reverie.runs.reread import kept_reading, source_of
-from reverie.runs.run import Run
+from reverie.runs.run import Run, device_for
 from reverie.training import start
 from reverie.training import tensorboard as events
 from reverie.training.claim import CODEC_FOLDER, check_free, claim, sweep
-from reverie.training.follower import check_processes, device_for
 from reverie.training.gradient import micro_batches
 from reverie.training.latent import SHARE, LatentWish, codec_plan, open_codec, shared, take_codec
 from reverie.training.learner import Learner

@@ -11,8 +11,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from reverie.base.errors import UserError
+from reverie.base.processes import check_processes
 from reverie.base.progress import silent
 from reverie.base.spec import one_line, parse
+from reverie.base.team import world_size
 from reverie.data import Dataset
 from reverie.data.memory import DataSource
 from reverie.families.model import Model, TrainedModel
@@ -20,15 +22,13 @@ from reverie.runs import folder
 from reverie.runs.config import Config, TrainingConfig, build_model
 from reverie.runs.lock import Lock
 from reverie.runs.reread import CHOSEN, placed, reread
-from reverie.runs.run import Run, load
+from reverie.runs.run import Run, device_for, load
 from reverie.training import checkpoints, start
 from reverie.training import tensorboard as events
 from reverie.training.claim import CODEC_FOLDER, check_own, sweep
 from reverie.training.distil import learned_from, teach, teacher_of
-from reverie.training.follower import check_processes, device_for
 from reverie.training.latent import is_coded, is_finished, take_codec, whole_length
 from reverie.training.learner import Learner
-from reverie.training.team import world_size
 from reverie.training.trainer import Training
 
 

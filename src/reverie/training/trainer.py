@@ -15,7 +15,9 @@ from reverie.base.allocator import keep_freed_memory
 from reverie.base.busy import few_threads_when_busy
 from reverie.base.errors import UserError
 from reverie.base.files import own_file, reason
+from reverie.base.processes import team_of, threads_each
 from reverie.base.signals import Stopped, stop_requests
+from reverie.base.team import Team, TeamError
 from reverie.data import Dataset
 from reverie.draw.curves import loss_curve
 from reverie.draw.picture import save
@@ -28,13 +30,12 @@ from reverie.runs.weights import write_weights
 from reverie.training import checkpoints
 from reverie.training.autoguide import EARLY, choose_autoguidance, keeps_early
 from reverie.training.claim import CODEC_FOLDER, LOSS_PICTURE, sweep
-from reverie.training.follower import lead, team_of, threads_each
+from reverie.training.follower import lead
 from reverie.training.latent import take_codec
 from reverie.training.learner import Learner
 from reverie.training.loop import fit
 from reverie.training.previews import Previews
 from reverie.training.summary import meaning_of, purpose_of
-from reverie.training.team import Team, TeamError
 from reverie.training.tensorboard import recorder
 from reverie.training.text_previews import TextPreviews
 from reverie.training.watch import Doctor

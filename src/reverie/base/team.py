@@ -1,18 +1,20 @@
-"""Several processes that train one model: the first leads, and tells the others what each step is.
+"""Several processes that work together: the first leads, and tells the others what to do.
 
-Only the leader reads options, writes, draws previews and decides; the others hold the same model, work out the gradients of
-their micro-batches and make the same steps.  Nothing that is sent is ever unpickled.
+Only the leader reads options, writes and decides; the others hold the same model and do their share: gradients of their
+micro-batches, samples of their numbers, features of their blocks.  Nothing that is sent is ever unpickled.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -21,6 +23,8 @@ from reverie.base.errors import UserError
 
 LONGEST_WAIT = 600.0  # seconds that a process is waited for; REVERIE_TIMEOUT tells another number
 MOST_TEXT = 2**24  # bytes of what is told as text
+MOST_AXES = 8  # of an array that is sent
+GO_ON = "begin again, and the training goes on from its last checkpoint: --resume RUN"
 
 
 def world_size() -> int:
@@ -47,12 +51,16 @@ class LostError(TeamError):
 
 
 class Order(IntEnum):
-    """What the leader wants: nothing more, another training, the state of the learner put back, or a step."""
+    """What the leader wants: nothing more, or something of training, of sampling, or of measuring."""
 
     LEAVE = 0
-    TRAIN = 1
-    RESTORE = 2
+    TRAIN = 1  # get ready for a training
+    RESTORE = 2  # put the state of the learner back
     STEP = 3
+    OPEN = 4  # get ready to draw samples of a run
+    DRAW = 5  # draw batches by their numbers
+    FEATURES = 6  # get ready to compute features
+    COMPUTE = 7  # those of a block of images
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,9 @@ def longest_wait() -> float:
 
 
 class Team:
-    """The processes that train together, as one of them sees it."""
+    """The processes that work together, as one of them sees it.  advice: what to do where one of them is lost."""
+
+    advice = GO_ON
 
     def __init__(self, rank: int, world: int, device: torch.device) -> None:
         self.rank, self.world = rank, world
@@ -97,8 +107,7 @@ class Team:
         except (RuntimeError, ValueError) as error:  # what torch raises for closed connections and for its time-outs
             first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise LostError(
-                f"another of the {self.world} processes {what} within {longest_wait():g} seconds ({first[:160]}); begin again,"
-                " and the training goes on from its last checkpoint: --resume RUN"
+                f"another of the {self.world} processes {what} within {longest_wait():g} seconds ({first[:160]}); {self.advice}"
             ) from None
 
     def tell(self, told: Told | None = None) -> Told:
@@ -172,9 +181,35 @@ class Team:
                 if self.rank:
                     t.copy_(sent)
 
-    def close(self) -> None:
-        """Leave; the leader tells the others to leave, too."""
-        if self.rank == 0:
+    def arrays(self, mine: np.ndarray | None, fault: str = "") -> list[np.ndarray]:
+        """Return the arrays of all, of any shapes, as float32 in the leader and nothing elsewhere.  mine: None for none."""
+        x = torch.from_numpy(np.ascontiguousarray(np.empty(0) if mine is None else mine, np.float32))
+        form = torch.tensor([x.ndim, *x.shape, *[0] * (MOST_AXES - x.ndim)])
+        forms = self.gathered(form, fault).tolist()
+        shapes = [form[1 : 1 + form[0]] for form in forms]
+        longest = max(math.prod(shape) for shape in shapes)
+        padded = torch.zeros(longest)
+        padded[: x.numel()] = x.flatten()
+        every = [torch.empty_like(padded) for _ in shapes] if self.rank == 0 else None
+        with self._minded():
+            dist.gather(padded, every, 0)
+        return [t[: math.prod(shape)].reshape(shape).numpy() for t, shape in zip(every or (), shapes, strict=False)]
+
+    def deal(self, parts: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
+        """Give each process its part, as the leader, and return one's own.  shape: of the part of this process."""
+        with self._minded():
+            if self.rank:
+                mine = torch.empty(*shape)
+                dist.recv(mine, 0)
+                return mine
+            for k, part in enumerate(parts):
+                if k:
+                    dist.send(part.float().cpu().contiguous(), k)
+        return parts[0]
+
+    def close(self, whole: bool = True) -> None:
+        """Leave; the leader tells the others to leave, too, if all of them listen."""
+        if self.rank == 0 and whole:
             with suppress(UserError):
                 self.tell(Told(Order.LEAVE))
         if dist.is_initialized():
