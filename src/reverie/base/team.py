@@ -61,6 +61,11 @@ class Order(IntEnum):
     DRAW = 5  # draw batches by their numbers
     FEATURES = 6  # get ready to compute features
     COMPUTE = 7  # those of a block of images
+    SHARD = 8  # share out the state of the learner
+    SHOW = 9  # give the leader the weights, which are looked at
+    KEEP = 10  # keep the state, which is good
+    BACK = 11  # go back to the good one
+    WHOLE = 12  # give the leader a state, for a file
 
 
 @dataclass(frozen=True)
@@ -97,11 +102,12 @@ class Team:
         self.device = device if device.type == "cuda" else torch.device("cpu")
         wait = timedelta(seconds=longest_wait())
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        with self._minded("did not come"):
+        with self.minded("did not come"):
             dist.init_process_group(backend, rank=rank, world_size=world, timeout=wait)
 
     @contextmanager
-    def _minded(self, what: str = "was lost, or did not answer") -> Iterator[None]:
+    def minded(self, what: str = "was lost, or did not answer") -> Iterator[None]:
+        """Say what torch raises where another process is lost in one sentence."""
         try:
             yield
         except (RuntimeError, ValueError) as error:  # what torch raises for closed connections and for its time-outs
@@ -115,7 +121,7 @@ class Team:
         sent = told or Told(Order.LEAVE)
         whole = torch.tensor([sent.order, sent.i, sent.seed], dtype=torch.int64)
         parts = torch.tensor([sent.fraction, sent.rate], dtype=torch.float64)
-        with self._minded():
+        with self.minded():
             dist.broadcast(whole, 0)
             dist.broadcast(parts, 0)
         order, i, seed = whole.tolist()
@@ -125,7 +131,7 @@ class Team:
         """Tell the others a text, as the leader, or hear it."""
         raw = torch.frombuffer(bytearray(said.encode()), dtype=torch.uint8) if said else torch.empty(0, dtype=torch.uint8)
         size = torch.tensor([len(raw)])
-        with self._minded():
+        with self.minded():
             dist.broadcast(size, 0)
             if not 0 <= int(size) <= MOST_TEXT:
                 raise LostError("what the leading process says cannot be read; are all of one version of Reverie?")
@@ -137,7 +143,7 @@ class Team:
     def agree(self, fault: str = "") -> None:
         """Let all go on, or none: a fault of any process is raised in each of them."""
         bad = torch.tensor([int(bool(fault))])
-        with self._minded():
+        with self.minded():
             dist.all_reduce(bad)
         if int(bad):
             self._raise(fault)
@@ -148,7 +154,7 @@ class Team:
         coded = fault.encode()[: len(raw)]
         raw[: len(coded)] = torch.tensor(list(coded), dtype=torch.uint8)
         every = [torch.empty_like(raw) for _ in range(self.world)]
-        with self._minded():
+        with self.minded():
             dist.all_gather(every, raw)
         texts = [bytes(t.tolist()).rstrip(b"\0").decode(errors="replace") for t in every]
         rank = next(k for k, text in enumerate(texts) if text)
@@ -157,7 +163,7 @@ class Team:
     def added(self, mine: Tensor, fault: str = "") -> Tensor:
         """Return the sum over processes: of mine's shape.  mine: (N,)."""
         row = torch.cat([mine, mine.new_tensor([float(bool(fault))])])
-        with self._minded():
+        with self.minded():
             dist.all_reduce(row)
         if row[-1] > 0:
             self._raise(fault)
@@ -167,13 +173,13 @@ class Team:
         """Return what all have, (W, ...), of mine's shape each."""
         self.agree(fault)
         every = [torch.empty_like(mine) for _ in range(self.world)]
-        with self._minded():
+        with self.minded():
             dist.all_gather(every, mine)
         return torch.stack(every)
 
     def share(self, tensors: dict[str, Tensor]) -> None:
         """Give the others the leader's tensors, in place."""
-        with self._minded():
+        with self.minded():
             for name in sorted(tensors):
                 t = tensors[name]
                 sent = t.to(self.device).contiguous()
@@ -191,13 +197,13 @@ class Team:
         padded = torch.zeros(longest)
         padded[: x.numel()] = x.flatten()
         every = [torch.empty_like(padded) for _ in shapes] if self.rank == 0 else None
-        with self._minded():
+        with self.minded():
             dist.gather(padded, every, 0)
         return [t[: math.prod(shape)].reshape(shape).numpy() for t, shape in zip(every or (), shapes, strict=False)]
 
     def deal(self, parts: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
         """Give each process its part, as the leader, and return one's own.  shape: of the part of this process."""
-        with self._minded():
+        with self.minded():
             if self.rank:
                 mine = torch.empty(*shape)
                 dist.recv(mine, 0)

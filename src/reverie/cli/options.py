@@ -186,6 +186,9 @@ def _training(
     exact: Annotated[
         bool, typer.Option("--exact", help="Add gradients in one order, so that any number of processes gives the same bits.")
     ] = False,
+    shard: Annotated[
+        bool, typer.Option("--shard", help="Share parameters, optimizer state and averages out among the processes (FSDP).")
+    ] = False,
     micro: Annotated[int | None, typer.Option("--micro", help="Parts of a batch that processes share out.")] = None,
     optimizer: Annotated[str | None, typer.Option("--optimizer", help="adamw or muon.")] = None,
     learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="Highest learning rate.")] = None,

@@ -20,17 +20,25 @@ from reverie.runs.config import Config, build_model
 from reverie.runs.reread import reread
 from reverie.training.gradient import Gradients, make_step, share_state
 from reverie.training.learner import Learner
+from reverie.training.shard import ShardedGradients, ShardedLearner
 
 
-def lead(team: Team, config: Config, path: Path, learner: Learner) -> None:
-    """Let the others get ready for a training, with the state of this learner; what goes wrong with one is told here."""
+def lead(team: Team, config: Config, path: Path, learner: Learner, shard: bool) -> Learner:
+    """Let the others get ready for a training, with the state of this learner; what goes wrong with one is told here.
+
+    shard: whether the state is shared out; then the learner that is returned is the one to go on with.
+    """
     if not isinstance(learner.model, TrainedModel):
-        return
+        return learner
     team.tell(Told(Order.TRAIN, learner.i))
     team.text(tomli_w.dumps(config.as_table()))
     team.text(str(path.resolve()))
     team.agree()
     share_state(team, learner)
+    if not shard:
+        return learner
+    team.tell(Told(Order.SHARD, learner.i))
+    return ShardedLearner(learner, team)
 
 
 def _ready(team: Team, device: torch.device, config: str, path: str) -> tuple[Learner, Gradients]:
@@ -50,7 +58,9 @@ def _ready(team: Team, device: torch.device, config: str, path: str) -> tuple[Le
 class Learning:
     """What a process that follows does of trainings."""
 
-    orders = (Order.TRAIN, Order.RESTORE, Order.STEP)
+    orders = (
+        Order.TRAIN, Order.RESTORE, Order.STEP, Order.SHARD, Order.SHOW, Order.KEEP, Order.BACK, Order.WHOLE,
+    )  # fmt: skip
 
     def __init__(self, team: Team, device: torch.device) -> None:
         self.team, self.device = team, device
@@ -67,11 +77,32 @@ class Learning:
                 fault = str(error)
             self.team.agree(fault)
         assert self.learner is not None and self.gradients is not None
-        if told.order == Order.STEP:
+        if told.order == Order.SHARD:
+            learner = ShardedLearner(self.learner, self.team)
+            self.learner, self.gradients = learner, ShardedGradients(learner, self.gradients.train, self.gradients.settings)
+            self.gradients.go_to(told.i)
+        elif told.order == Order.STEP:
             make_step(self.learner, self.gradients, told)
+            if isinstance(self.learner, ShardedLearner):
+                self.learner.average.update(told.i)
+        elif isinstance(self.learner, ShardedLearner):
+            self._tend(self.learner, self.gradients, told)
         else:
             share_state(self.team, self.learner)
             self.gradients.go_to(told.i)
+
+    def _tend(self, learner: ShardedLearner, gradients: Gradients, told: Told) -> None:
+        """Do with this process's share of the state what the leader does with its own."""
+        match told.order:
+            case Order.SHOW:
+                learner.show()
+            case Order.KEEP:
+                learner.report()
+            case Order.WHOLE:
+                learner.contribute(told.i)
+            case _:
+                learner.restore(learner.good)
+                gradients.go_to(told.i)
 
 
 class Duty(Protocol):

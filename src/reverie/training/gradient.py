@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.noise import mix_seed
@@ -125,17 +125,15 @@ def _in_order(rows: list[Tensor]) -> Tensor:
 
 def make_step(learner: Learner, gradients: Gradients, told: Told) -> tuple[Tensor, Tensor]:
     """Make a step of the optimizers, and return the loss and the norm of the gradient: (), ()."""
-    model = learner.model
-    assert isinstance(model, TrainedModel)
     for optimizer in learner.optimizers:
         optimizer.param_groups[0]["lr"] = told.rate
         optimizer.zero_grad(set_to_none=True)
-    model.reach(told.fraction)
+    gradients.model.reach(told.fraction)
     lost = gradients(told.i, told.seed)
-    norm = nn.utils.clip_grad_norm_(model.parameters(), gradients.settings.gradient_limit)
+    norm = learner.clip(gradients.settings.gradient_limit)
     for optimizer in learner.optimizers:
         optimizer.step()
-    return lost, norm.detach()
+    return lost, norm
 
 
 def share_state(team: Team, learner: Learner) -> None:

@@ -32,6 +32,11 @@ def orthogonalise(g: Tensor) -> Tensor:
     return product @ g
 
 
+def orthogonal(matrices: Tensor) -> Tensor:
+    """Return `orthogonalise` of matrices of any shape: (K, m, n)."""
+    return orthogonalise(matrices) if matrices.shape[-2] <= matrices.shape[-1] else orthogonalise(matrices.mT).mT
+
+
 class Muon(Optimizer):
     """Momentum whose update of a weight matrix is made orthogonal (Jordan et al. 2024, arXiv:2502.16982).
 
@@ -49,15 +54,22 @@ class Muon(Optimizer):
             alike: dict[tuple[int, int], list[tuple[Tensor, Tensor, Tensor]]] = defaultdict(list)
             for p in group["params"]:
                 if p.grad is not None:
-                    alike[len(p), p[0].numel()].append((p, p.grad, self._momentum(p)))
+                    alike[self.form(p)].append((p, p.grad, self._momentum(p)))
             for (rows, columns), found in alike.items():
                 matrices, gradients, momenta = (list(kind) for kind in zip(*found, strict=True))
                 torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
                 ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])
-                stacked = torch.stack([g.reshape(rows, columns) for g in ahead])
-                update = orthogonalise(stacked) if rows <= columns else orthogonalise(stacked.mT).mT
+                update = [u.reshape(p.shape) for u, p in zip(self.updates(ahead, rows, columns), matrices, strict=True)]
                 rate = group["lr"] * LIKE_ADAM * max(rows, columns) ** 0.5
-                torch._foreach_add_(matrices, [u.reshape(p.shape) for u, p in zip(update, matrices, strict=True)], alpha=-rate)
+                torch._foreach_add_(matrices, update, alpha=-rate)
+
+    def form(self, p: Tensor) -> tuple[int, int]:
+        """Return the rows and columns of a parameter as a matrix."""
+        return len(p), p[0].numel()
+
+    def updates(self, ahead: list[Tensor], rows: int, columns: int) -> list[Tensor]:
+        """Return the orthogonal updates of parameters of one form, given their momenta."""
+        return list(orthogonal(torch.stack([g.reshape(rows, columns) for g in ahead])))
 
     def _momentum(self, p: nn.Parameter) -> Tensor:
         state = self.state[p]
@@ -67,14 +79,15 @@ class Muon(Optimizer):
         return momentum
 
 
-def _adamw(parameters: list[nn.Parameter], rate: float, decay: float) -> AdamW:
+def adamw_of(parameters: list[nn.Parameter], rate: float, decay: float) -> AdamW:
+    """Return AdamW for these parameters."""
     fused = parameters[0].device.type in ("cpu", "cuda")
     return AdamW(parameters, lr=rate, betas=(0.9, 0.99), weight_decay=decay, fused=fused)
 
 
 def adamw(net: nn.Module, rate: float, decay: float) -> list[Optimizer]:
     """Return AdamW for everything."""
-    return [_adamw([p for p in net.parameters() if p.requires_grad], rate, decay)]
+    return [adamw_of([p for p in net.parameters() if p.requires_grad], rate, decay)]
 
 
 def muon(net: nn.Module, rate: float, decay: float) -> list[Optimizer]:
@@ -83,7 +96,7 @@ def muon(net: nn.Module, rate: float, decay: float) -> list[Optimizer]:
     named = [(name, p) for m in layers for name, p in m.named_parameters(recurse=False)]
     matrices = [p for name, p in named if name.startswith("weight") and p.requires_grad]
     mine = {id(p) for p in matrices}
-    return [_adamw([p for p in net.parameters() if p.requires_grad and id(p) not in mine], rate, decay), Muon(matrices, rate)]
+    return [adamw_of([p for p in net.parameters() if p.requires_grad and id(p) not in mine], rate, decay), Muon(matrices, rate)]
 
 
 OPTIMIZERS: dict[str, Callable[[nn.Module, float, float], list[Any]]] = {"adamw": adamw, "muon": muon}

@@ -18,6 +18,7 @@ from reverie.base.noise import check_seed
 from reverie.base.processes import check_processes
 from reverie.base.progress import silent
 from reverie.base.spec import Spec, one_line, parse, spoken
+from reverie.base.team import world_size
 from reverie.base.visible import storable
 from reverie.data import Dataset, load_data
 from reverie.data.describe import describe
@@ -37,6 +38,7 @@ from reverie.training.gradient import micro_batches
 from reverie.training.latent import SHARE, LatentWish, codec_plan, open_codec, shared, take_codec
 from reverie.training.learner import Learner
 from reverie.training.resume import resume
+from reverie.training.shard import check_shard
 from reverie.training.trainer import Training
 from reverie.training.wishes import Wishes
 
@@ -86,6 +88,7 @@ def prepare(
     keep_data: bool = False,
     latent_space: bool | None = None,
     processes: int = 1,
+    shard: bool = False,
     **options: Any,
 ) -> Training:
     """Check everything, make the run folder and return the training; nothing is written if anything is wrong.
@@ -94,7 +97,7 @@ def prepare(
     labels, ...), those of the family (network, schedule, target, augment, ...), and further fields of TrainingConfig (batch,
     learning_rate, ...).  start_from: a run whose weights are the first ones; keep_data: whether the run keeps a copy of them;
     latent_space: whether images are coded by an autoencoder, which is trained first, or by their size; codec: the run of one.
-    processes: that share the work on this machine.
+    processes: that share the work on this machine; shard: whether they share parameters, optimizer state and averages, too.
     """
     check_options(options)
     reading = {key: options.pop(key) for key in READING if key in options}
@@ -192,6 +195,8 @@ def prepare(
     taken = {"start": start.record(before) if before else None, "codec": start.record(coder) if coder else None}
     config = configured(plan, planned, **taken)
     training = config.training
+    if shard:
+        check_shard(training, max(processes, world_size()))
     config = config.model_copy(update={"asked": {
         **{key: getattr(training, key) for key in given},
         **({"seed": seed} if seed else {}),
@@ -228,7 +233,7 @@ def prepare(
         raise
     return Training(
         Run(config, learner.average.model, path), learner, train_set, held_out, lock, about, reasons, tensorboard,
-        first=before_it, processes=processes,
+        first=before_it, processes=processes, shard=shard,
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from reverie.training.claim import CODEC_FOLDER, check_own, sweep
 from reverie.training.distil import learned_from, teach, teacher_of
 from reverie.training.latent import is_coded, is_finished, take_codec, whole_length
 from reverie.training.learner import Learner
+from reverie.training.shard import check_shard
 from reverie.training.trainer import Training
 
 
@@ -118,6 +119,7 @@ def resume(
     on_progress: Callable[[str, int, int], None] | None = None,
     dataset: Dataset | None = None,
     processes: int = 1,
+    shard: bool = False,
     **given: Any,
 ) -> Training:
     """Go on with a run where its last whole checkpoint left it; `extend` goes on with a finished one for longer.
@@ -162,6 +164,8 @@ def resume(
         if extend:
             run.config = config = _longer(run, minutes, steps)
         t = config.training
+        if shard:
+            check_shard(t, max(processes, world_size()))
         if max(learner.i / (t.steps or math.inf), learner.seconds / 60 / (t.minutes or math.inf)) >= 1:
             raise UserError(f"{path} is finished; go on for longer with --extend --minutes 10, say")
         dataset = dataset or reread(config.data, folder=path, **reading)
@@ -175,6 +179,8 @@ def resume(
         about = (*complaints, begun if fresh else f"continuing at step {learner.i:,}")
         if first is not None:
             about = first.about
-        training = Training(run, learner, train_set, held_out, lock, about, (), tensorboard, processes, new=False, first=first)
+        training = Training(
+            run, learner, train_set, held_out, lock, about, (), tensorboard, processes, shard, new=False, first=first
+        )
         stack.pop_all()  # the lock is the training's now
         return training
