@@ -25,6 +25,7 @@ from benchmarks.sampling import against_diffusers, evaluations, precision, strea
 from benchmarks.startup import startup
 from benchmarks.steering import steering
 from benchmarks.studio import studio
+from benchmarks.team import team
 from benchmarks.text import language
 from benchmarks.transport import large, mmd_row, sinkhorn_rows
 from benchmarks.variational import variational
@@ -165,6 +166,7 @@ def main() -> None:
     sections = {
         "Training speed of image networks": throughput() + costs(),
         "Training on a busy machine": busy(),
+        "Several processes": team(),
         "Colour images": ["Which network, which size and how long: [colour.md](colour.md), which takes hours to measure anew."],
         "Quality on MNIST": quality(),
         "Autoencoders": autoencoders(),

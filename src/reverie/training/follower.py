@@ -18,7 +18,7 @@ from reverie.base.team import LostError, Order, Team, Told, rank, world_size
 from reverie.families.model import TrainedModel
 from reverie.runs.config import Config, build_model
 from reverie.runs.reread import reread
-from reverie.training.gradient import Gradients, make_step, share_state
+from reverie.training.gradient import Gradients, make_step, share_muon, share_state
 from reverie.training.learner import Learner
 from reverie.training.shard import ShardedGradients, ShardedLearner
 
@@ -35,6 +35,7 @@ def lead(team: Team, config: Config, path: Path, learner: Learner, shard: bool) 
     team.text(str(path.resolve()))
     team.agree()
     share_state(team, learner)
+    share_muon(learner, config.training, team)
     if not shard:
         return learner
     team.tell(Told(Order.SHARD, learner.i))
@@ -52,6 +53,7 @@ def _ready(team: Team, device: torch.device, config: str, path: str) -> tuple[Le
     if read.training.exact:
         torch.set_num_threads(1)
     learner = Learner(model, read.training)
+    share_muon(learner, read.training, team)
     return learner, Gradients(model, train, read.training, team)
 
 

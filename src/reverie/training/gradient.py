@@ -18,6 +18,7 @@ from reverie.families.model import TrainedModel
 from reverie.runs.config import TrainingConfig
 from reverie.training.learner import Facts, Learner, Snapshot
 from reverie.training.loader import Share, reader
+from reverie.training.optimizer import Muon
 
 MICRO_OF_EXACT = 12  # micro-batches of a batch where sums are exact: shared out evenly among 1, 2, 3, 4 or 6 processes
 
@@ -134,6 +135,13 @@ def make_step(learner: Learner, gradients: Gradients, told: Told) -> tuple[Tenso
     for optimizer in learner.optimizers:
         optimizer.step()
     return lost, norm
+
+
+def share_muon(learner: Learner, settings: TrainingConfig, team: Team) -> None:
+    """Let a team share out what Muon does; not where bits are to be the same for any number of processes."""
+    for optimizer in learner.optimizers:
+        if isinstance(optimizer, Muon) and not settings.exact:
+            optimizer.team = team
 
 
 def share_state(team: Team, learner: Learner) -> None:

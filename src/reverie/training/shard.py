@@ -24,7 +24,7 @@ from reverie.nets import transformer, unet
 from reverie.runs.config import TrainingConfig
 from reverie.training.gradient import Gradients
 from reverie.training.learner import Average, Learner, Snapshot
-from reverie.training.optimizer import Muon, adamw_of, orthogonal
+from reverie.training.optimizer import Matrices, Muon, adamw_of, orthogonal
 
 UNITS = (unet.Block, transformer.Layer)  # whose parameters are gathered when they are computed; others, for the whole of a loss
 STATES = ("now", "good", "last")  # of a learner, by number
@@ -89,11 +89,14 @@ class ShardedMuon(Muon):
         """Return rows and columns of the whole matrix."""
         return self.counts[id(p)], math.prod(p.shape[1:])
 
-    def updates(self, ahead: list[Tensor], rows: int, columns: int) -> list[Tensor]:
+    def updates(self, ahead: Matrices) -> Matrices:
         """Return this process's rows of the orthogonal updates."""
-        mine = torch.stack([g.reshape(len(g), columns) for g in ahead], 1)  # (rows of mine, K, columns)
-        whole = orthogonal(self.rows.everywhere(mine, rows).transpose(0, 1).contiguous())
-        return list(self.rows.mine(whole.transpose(0, 1)).unbind(1))
+        found: Matrices = {}
+        for (rows, columns), parts in ahead.items():
+            mine = torch.stack([g.reshape(len(g), columns) for g in parts], 1)  # (rows of mine, K, columns)
+            whole = orthogonal(self.rows.everywhere(mine, rows).transpose(0, 1).contiguous())
+            found[rows, columns] = list(self.rows.mine(whole.transpose(0, 1)).unbind(1))
+        return found
 
 
 class ShardedAverage(Average[nn.Module]):
