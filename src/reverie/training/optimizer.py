@@ -100,13 +100,13 @@ class Muon(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
-            alike: dict[tuple[int, int], list[nn.Parameter]] = defaultdict(list)
+            alike: Matrices = defaultdict(list)
             for p in group["params"]:
                 if p.grad is not None:
                     alike[self.form(p)].append(p)
             ahead: Matrices = {}
             for form, found in alike.items():
-                gradients, momenta = [p.grad for p in found], [self._momentum(p) for p in found]
+                gradients, momenta = [g for p in found if (g := p.grad) is not None], [self._momentum(p) for p in found]
                 torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
                 ahead[form] = list(torch._foreach_lerp(gradients, momenta, group["momentum"]))
             for form, updates in self.updates(ahead).items():
@@ -124,7 +124,7 @@ class Muon(Optimizer):
             return shared_out(ahead, self.team)
         return {form: made_orthogonal(found, form) for form, found in ahead.items()}
 
-    def _momentum(self, p: nn.Parameter) -> Tensor:
+    def _momentum(self, p: Tensor) -> Tensor:
         state = self.state[p]
         if not state:
             state["momentum"] = torch.zeros_like(p)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from reverie.base.errors import UserError
 from reverie.base.team import Order, Team, Told
 from reverie.data import Dataset
-from reverie.families.model import TrainedModel
+from reverie.families.model import Model, TrainedModel
 from reverie.nets import transformer, unet
 from reverie.runs.config import TrainingConfig
 from reverie.training.gradient import Gradients
@@ -99,10 +99,10 @@ class ShardedMuon(Muon):
         return found
 
 
-class ShardedAverage(Average[nn.Module]):
+class ShardedAverage(Average[Model]):
     """The average of rows; `model` is filled when it is looked at."""
 
-    def __init__(self, average: Average[nn.Module], mine: dict[str, Tensor], theirs: dict[str, nn.Parameter]) -> None:
+    def __init__(self, average: Average[Model], mine: dict[str, Tensor], theirs: dict[str, nn.Parameter]) -> None:
         self.model, self.share, self.rows = average.model, average.share, mine
         self._mine, self._theirs = list(mine.values()), [theirs[name].detach() for name in mine]
 
@@ -123,7 +123,7 @@ class ShardedLearner(Learner):
         self.local |= {name: parameters[name] for name, p in learned.items() if p.requires_grad and not p.ndim}
         averaged = dict(whole.average.model.named_parameters())
         mine = {name: self._part(averaged[name].detach(), name in self.counts) for name in self.local}
-        self.average = ShardedAverage(whole.average, mine, self.local)  # type: ignore[assignment]  # its model is filled
+        self.average: ShardedAverage = ShardedAverage(whole.average, mine, self.local)
         named = {id(p): name for name, p in learned.items()}
         self.optimized = [[named[id(p)] for p in o.param_groups[0]["params"]] for o in whole.optimizers]
         self.optimizers = [
@@ -167,7 +167,7 @@ class ShardedLearner(Learner):
     def tensors(self) -> dict[str, Tensor]:
         """Return this process's rows of every tensor by name, not copied."""
         found = {f"model.{name}": t.detach() for name, t in self.local.items()}
-        found |= {f"average.{name}": t for name, t in self.average.rows.items()} | dict(self._rest())  # type: ignore[attr-defined]
+        found |= {f"average.{name}": t for name, t in self.average.rows.items()} | dict(self._rest())
         for prefix, _, optimizer, p in self._optimizer_parameters():
             found |= {f"{prefix}.{key}": value for key, value in optimizer.state.get(p, {}).items()}
         return found
