@@ -30,7 +30,7 @@ STEERING = ("steer", "origin", "times")  # options that only steering has
 # of the guided denoiser, data to start from, and a grid in place of the one that the options ask for.
 OPTIONS: Mapping[str, Any] = {
     "guidance": 1.0, "guidance_interval": None, "guidance_rescale": 0.0, "classifier_guidance": 0.0,
-    "autoguidance": None, "sampler": None, "steps": None, "grid": None, "precision": "fp32",
+    "autoguidance": None, "sampler": None, "steps": None, "grid": None, "precision": None,
     "steer": None, "origin": None, "times": None,
 }  # fmt: skip
 
@@ -103,7 +103,7 @@ def build_guidance(
     away = check_scale(1.0 if asked is None else asked, "the autoguidance scale")
     worse = weak() if away != 1 and weak is not None else None
     judge = classifier() if gamma and classifier is not None else None
-    lowered = pick(PRECISIONS, options.get("precision", "fp32"), "precision")
+    lowered = pick(PRECISIONS, options.get("precision") or "fp32", "precision")
 
     def by_labels(denoiser: Denoiser) -> Denoiser:
         return ClassifierFree(LowPrecision(denoiser) if lowered else denoiser, scale, interval, rescale, weights)
