@@ -69,10 +69,8 @@ def finished_in(folder: Path, manifest: Manifest, shape: tuple[int, ...]) -> np.
     done = np.zeros(manifest.images, bool)
     for entry in folder.iterdir():
         if manifest.holds(entry.name) and entry.suffix == ".png" and entry.stem.isdecimal():
-            with (
-                suppress(OSError, SyntaxError, Image.DecompressionBombError),
-                Image.open(own_file(folder, entry.name)) as image,
-            ):
+            path = own_file(folder, entry.name)
+            with suppress(OSError, SyntaxError, Image.DecompressionBombError), Image.open(path) as image:
                 right = image.format == "PNG" and image.size == (shape[2], shape[1])
                 image.verify()  # its checksums: after the power failed a file may be there in part
                 done[int(entry.stem)] = right
@@ -129,7 +127,7 @@ def _put(batch: Samples, start: int, folder: Path, manifest: Manifest, done: np.
     """Write the images of a batch that are not there."""
     for k, image in enumerate(batch.x, start):
         if not done[k]:
-            with atomic(own_file(folder, manifest.name(k)), flushed=False) as aside:  # a flush takes ten times as long
+            with atomic(own_file(folder, manifest.name(k)), flushed=False) as aside:  # `finished_in` sees what is torn
                 Image.fromarray(to_bytes(image)).save(aside)
             done[k] = True
 
