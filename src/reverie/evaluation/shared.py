@@ -18,8 +18,8 @@ from reverie.base.errors import UserError
 from reverie.base.progress import Tell
 from reverie.base.team import Order, Team, Told
 from reverie.data import Dataset
-from reverie.evaluation.metrics.classifier import LeNet
 from reverie.evaluation.metrics.features import BATCH, Features, choose, of_general, of_pixels, own_classifier
+from reverie.nets.lenet import LeNet
 
 
 @dataclass(frozen=True)
