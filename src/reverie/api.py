@@ -6,6 +6,7 @@ Each loads what it needs when it is called: sampling does not wait for what only
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -236,6 +237,17 @@ def follow(device: str = "auto") -> bool:
 
     serve(where, lambda team: (Learning(team, where), Drawing(team, opened), Measuring(team)))
     return True
+
+
+@contextmanager
+def together(processes: int = 1, device: str = "auto") -> Iterator[None]:
+    """Keep several processes of this machine, or those of torchrun, for all that is done inside: they come and go once."""
+    from reverie.base.processes import check_processes, team_of
+    from reverie.runs.run import device_for
+
+    check_processes(processes)
+    with team_of(processes, device_for(device)):
+        yield
 
 
 def to_go_on_with(out: str | Path) -> bool:
@@ -505,6 +517,6 @@ __all__ = [
     "compare_families", "distil", "edit", "entries", "evaluate", "export", "find_runs", "gallery", "holder", "illusion",
     "import_model", "inpaint", "inspect", "interpolate", "invert", "is_image", "load", "load_all", "names", "names_of",
     "overview", "prepare", "prepare_distillation", "read_config", "read_findings", "read_metrics", "read_picture", "reread",
-    "restore", "runs", "sample", "sample_to", "settings_again", "train", "train_classifier", "verdict", "with_adapters",
-    "with_backend",
+    "restore", "runs", "sample", "sample_to", "settings_again", "together", "train", "train_classifier", "verdict",
+    "with_adapters", "with_backend",
 ]  # fmt: skip

@@ -46,8 +46,12 @@ def team_of(processes: int, device: torch.device, advice: str = GO_ON) -> Iterat
     A training within a training has the same team.  advice: what to do where a process is lost.  Who is interrupted in the
     middle of something does not wait for the others: they hold nothing, and end when the connection does.
     """
-    if _leading or (processes == 1 and world_size() == 1):
-        yield _leading[0] if _leading else None
+    if _leading:
+        _leading[0].advice = advice
+        yield _leading[0]
+        return
+    if processes == 1 and world_size() == 1:
+        yield None
         return
     if world_size() > 1:
         team = Team(0, world_size(), device)

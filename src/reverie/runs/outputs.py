@@ -70,7 +70,7 @@ def check_place(folder: Path, overwrite: bool) -> list[str]:
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     there = [name for name in names if name in NAMES or NUMBERED.fullmatch(name)]
     ours = read_manifest(folder)
-    left = [name for name in names if (meant := meant_for(name)) and (ours.holds(meant) or meant == MANIFEST)]
+    left = left_in(folder, ours) if names else []
     if others := [name for name in there if not ours.holds(name)]:
         raise UserError(
             f"{folder} holds {others[0]}, which was not put there by sampling and so is not replaced; choose another --out"
@@ -82,6 +82,12 @@ def check_place(folder: Path, overwrite: bool) -> list[str]:
     for name in (*there, *left):
         own_file(folder, name)
     return [*there, *left]
+
+
+def left_in(folder: Path, ours: Manifest) -> list[str]:
+    """Return the names of what a killed program had begun to write of ours."""
+    found = ((entry.name, meant_for(entry.name)) for entry in folder.iterdir())
+    return sorted(name for name, meant in found if meant is not None and (ours.holds(meant) or meant == MANIFEST))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from reverie.base.errors import UserError
 from reverie.base.files import atomic, make_folder, own_file, remove_empty
 from reverie.base.progress import Tell
 from reverie.draw.picture import to_bytes
-from reverie.runs.outputs import MANIFEST, Manifest, check_place, for_images, read_manifest, write_manifest
+from reverie.runs.outputs import MANIFEST, Manifest, check_place, for_images, left_in, read_manifest, write_manifest
 from reverie.runs.run import Options, Run, check_count, check_first
 from reverie.runs.samples import Interrupted, Samples, write_label_rows
 from reverie.runs.shared import identity
@@ -93,6 +93,9 @@ def draw_to_folder(
     goes_on = not overwrite and is_cut(folder, manifest.asked or "")
     earlier = [] if goes_on else check_place(folder, overwrite)
     done = finished_in(folder, manifest, shape) if goes_on else np.zeros(n, bool)
+    if goes_on:
+        for name in left_in(folder, manifest):
+            own_file(folder, name).unlink(missing_ok=True)
     if before := int(done.sum()):
         say(f"{before:,} of {n:,} images are in {folder} already, and are kept")
     missing = [k for k in range(run.batch_count(n)) if not done[k * size : (k + 1) * size].all()]
