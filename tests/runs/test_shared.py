@@ -30,7 +30,7 @@ from reverie.runs.samples import Interrupted
 from reverie.runs.shared import SharedRun, shared_run
 from tests.files import full_disk
 
-OPTIONS = {"steps": 3, "seed": 5, "sampler": "ddpm"}
+OPTIONS = {"steps": 2, "seed": 5, "sampler": "ddpm"}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -43,7 +43,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_processes_draw_what_one_draws_and_measure_the_same(digits_run: Run) -> None:
-    run, n = digits_run, 2048 * 2 + 700  # three batches, in two rounds
+    run, n = digits_run, 2048 * 2 + 300  # three batches, in two rounds
     alone = run.sample(n, **OPTIONS)
     told = list[tuple[str, int, int]]()
     train, held = find_data(run, n)

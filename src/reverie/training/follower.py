@@ -87,6 +87,7 @@ class Learning:
             make_step(self.learner, self.gradients, told)
             if isinstance(self.learner, ShardedLearner):
                 self.learner.average.update(told.i)
+                self.learner.i = told.i + 1
         elif isinstance(self.learner, ShardedLearner):
             self._tend(self.learner, self.gradients, told)
         else:
@@ -104,6 +105,7 @@ class Learning:
                 learner.contribute(told.i)
             case _:
                 learner.restore(learner.good)
+                learner.last = learner.good
                 gradients.go_to(told.i)
 
 

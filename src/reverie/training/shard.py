@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from reverie.base.errors import UserError
@@ -24,7 +23,8 @@ from reverie.nets import transformer, unet
 from reverie.runs.config import TrainingConfig
 from reverie.training.gradient import Gradients
 from reverie.training.learner import Average, Learner, Snapshot
-from reverie.training.optimizer import Matrices, Muon, adamw_of, orthogonal
+from reverie.training.optimizer import Muon, adamw_of
+from reverie.training.rows import Rows, ShardedMuon
 
 UNITS = (unet.Block, transformer.Layer)  # whose parameters are gathered when they are computed; others, for the whole of a loss
 STATES = ("now", "good", "last")  # of a learner, by number
@@ -42,61 +42,6 @@ def check_shard(settings: TrainingConfig, world: int) -> None:
     if parts % world:
         raise UserError(f"a step of {parts} micro-batches cannot be shared out evenly among {world} processes; give"
                         f" --micro {world}, or leave --shard out")  # fmt: skip
-
-
-class Rows:
-    """Which rows of a tensor a process has: those of its part, of ceil(rows / W) each, the last of which may be fewer."""
-
-    def __init__(self, team: Team) -> None:
-        self.team = team
-
-    def mine(self, t: Tensor) -> Tensor:
-        """Return a copy of this process's rows."""
-        each = math.ceil(len(t) / self.team.world)
-        return t[self.team.rank * each : (self.team.rank + 1) * each].clone()
-
-    def _padded(self, rows: Tensor, count: int) -> Tensor:
-        padded = rows.new_zeros(math.ceil(count / self.team.world), *rows.shape[1:])
-        padded[: len(rows)] = rows
-        return padded
-
-    def gathered(self, rows: Tensor, count: int) -> Tensor | None:
-        """Return the whole tensor, of so many rows, in the leader."""
-        padded = self._padded(rows, count)
-        every = [torch.empty_like(padded) for _ in range(self.team.world)] if self.team.rank == 0 else None
-        with self.team.minded():
-            dist.gather(padded, every, 0)
-        return torch.cat(every)[:count] if every is not None else None
-
-    def everywhere(self, rows: Tensor, count: int) -> Tensor:
-        """Return the whole tensor in every process."""
-        padded = self._padded(rows, count)
-        every = [torch.empty_like(padded) for _ in range(self.team.world)]
-        with self.team.minded():
-            dist.all_gather(every, padded)
-        return torch.cat(every)[:count]
-
-
-class ShardedMuon(Muon):
-    """Muon on rows: a matrix is gathered to be made orthogonal, and each process takes its rows of the update."""
-
-    def __init__(self, parameters: Sequence[nn.Parameter], counts: Sequence[int], lr: float, rows: Rows) -> None:
-        self.counts = {id(p): count for p, count in zip(parameters, counts, strict=True)}
-        self.rows = rows
-        super().__init__(parameters, lr)
-
-    def form(self, p: Tensor) -> tuple[int, int]:
-        """Return rows and columns of the whole matrix."""
-        return self.counts[id(p)], math.prod(p.shape[1:])
-
-    def updates(self, ahead: Matrices) -> Matrices:
-        """Return this process's rows of the orthogonal updates."""
-        found: Matrices = {}
-        for (rows, columns), parts in ahead.items():
-            mine = torch.stack([g.reshape(len(g), columns) for g in parts], 1)  # (rows of mine, K, columns)
-            whole = orthogonal(self.rows.everywhere(mine, rows).transpose(0, 1).contiguous())
-            found[rows, columns] = list(self.rows.mine(whole.transpose(0, 1)).unbind(1))
-        return found
 
 
 class ShardedAverage(Average[Model]):
@@ -236,14 +181,14 @@ class ShardedLearner(Learner):
         assert kept is self.good, "processes know of no other state"
         if self.team.rank == 0:
             self.team.tell(Told(Order.BACK, kept.facts.i))
+        for prefix, _, optimizer, p in self._optimizer_parameters():
+            if not any(name.startswith(f"{prefix}.") for name in kept.tensors):  # before its first gradient
+                optimizer.state.pop(p, None)
         now = self.tensors()
         for name, t in kept.tensors.items():
-            if name in now:
-                now[name].copy_(t)
-        for optimizer in self.optimizers if not kept.facts.i else ():
-            optimizer.state.clear()
+            now[name].copy_(t)
         self.hide()
-        super()._take_facts(kept.facts)
+        self._take_facts(kept.facts)
 
     def clip(self, limit: float) -> Tensor:
         """Shorten the gradient to a length, and return what it had: ()."""
