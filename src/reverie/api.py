@@ -18,6 +18,7 @@ from reverie.base.tables import Entry, Table, described
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from reverie.base.team import Team
     from reverie.compression.results import Compressed, Decompressed
     from reverie.data import READERS, Dataset
     from reverie.data.memory import DataSource
@@ -220,23 +221,45 @@ def follow(device: str = "auto") -> bool:
 
     if not rank():
         return False
-    from reverie.evaluation.shared import Measuring
-    from reverie.exchange.backend import with_backend
-    from reverie.runs.adapters import with_adapters
-    from reverie.runs.run import device_for, load
-    from reverie.runs.shared import Drawing
-    from reverie.training.follower import Learning, serve
+    from reverie.runs.run import device_for
+    from reverie.training.follower import Duty, serve
 
     where = device_for(device)
 
-    def opened(path: Path, changes: Sequence[str]) -> Run:
-        run = load(path, str(where))
-        for kind, _, what in (change.partition(" ") for change in changes):
-            run = with_adapters(run, (what,)) if kind == "adapter" else with_backend(run, what)
-        return run
+    def train(team: Team) -> Duty:
+        from reverie.training.follower import Learning
 
-    serve(where, lambda team: (Learning(team, where), Drawing(team, opened), Measuring(team)))
+        return Learning(team, where)
+
+    def draw(team: Team) -> Duty:
+        from reverie.runs.shared import Drawing
+
+        return Drawing(team, lambda path, changes: _changed(path, str(where), changes))
+
+    def measure(team: Team) -> Duty:
+        from reverie.evaluation.shared import Measuring
+
+        return Measuring(team)
+
+    serve(where, {"train": train, "draw": draw, "measure": measure})
     return True
+
+
+def _changed(path: Path, device: str, changes: Sequence[str]) -> Run:
+    """Open a run, and do to it what was done to one of the leading process."""
+    from reverie.runs.run import load
+
+    run = load(path, device)
+    for kind, _, what in (change.partition(" ") for change in changes):
+        if kind == "adapter":
+            from reverie.runs.adapters import with_adapters
+
+            run = with_adapters(run, (what,))
+        else:
+            from reverie.exchange.backend import with_backend
+
+            run = with_backend(run, what)
+    return run
 
 
 @contextmanager

@@ -61,6 +61,7 @@ def held_bytes() -> int:
     return sum(storages.values())
 
 
+@pytest.mark.slow  # ten seconds of a processor, half of them for starting
 def test_losses_and_files_are_those_of_whole_state_in_half_the_memory(tmp_path: Path, monkeypatch) -> None:
     most: dict[str, int] = {}
 

@@ -67,6 +67,11 @@ class Order(IntEnum):
     BACK = 11  # go back to the good one
     WHOLE = 12  # give the leader a state, for a file
 
+    @property
+    def duty(self) -> str:
+        """Whose order it is: of sampling, of measuring, or of training."""
+        return {4: "draw", 5: "draw", 6: "measure", 7: "measure"}.get(self, "train")
+
 
 @dataclass(frozen=True)
 class Told:

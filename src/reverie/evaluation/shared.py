@@ -67,8 +67,6 @@ def share_features(
 class Measuring:
     """What a process that follows does of measuring."""
 
-    orders = (Order.FEATURES, Order.COMPUTE)
-
     def __init__(self, team: Team) -> None:
         self.team = team
         self.compute: Callable[[Tensor], Tensor] | None = None

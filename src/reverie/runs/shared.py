@@ -114,8 +114,6 @@ def drawn(draw: Callable[[], np.ndarray]) -> tuple[np.ndarray | None, str]:
 class Drawing:
     """What a process that follows does of sampling.  opener: loads a run by its path, with changes."""
 
-    orders = (Order.OPEN, Order.DRAW)
-
     def __init__(self, team: Team, opener: Opener) -> None:
         self.team, self.opener = team, opener
         self.wish: DrawWish | None = None

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import tomli_w
 import torch
@@ -60,10 +59,6 @@ def _ready(team: Team, device: torch.device, config: str, path: str) -> tuple[Le
 class Learning:
     """What a process that follows does of trainings."""
 
-    orders = (
-        Order.TRAIN, Order.RESTORE, Order.STEP, Order.SHARD, Order.SHOW, Order.KEEP, Order.BACK, Order.WHOLE,
-    )  # fmt: skip
-
     def __init__(self, team: Team, device: torch.device) -> None:
         self.team, self.device = team, device
         self.learner: Learner | None = None
@@ -109,28 +104,25 @@ class Learning:
                 gradients.go_to(told.i)
 
 
-class Duty(Protocol):
-    """What a process that follows does when it is told one of some orders."""
-
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        """Which they are."""
-
-    def __call__(self, told: Told) -> None:
-        """Do it."""
+Duty = Callable[[Told], None]  # what a process that follows does when it is told something
 
 
-def serve(device: torch.device, duties: Callable[[Team], Iterable[Duty]]) -> None:
-    """Follow the leader until it leaves, or is lost; then this process ends with code 3, and the leader, if any, says why."""
+def serve(device: torch.device, duties: Mapping[str, Callable[[Team], Duty]]) -> None:
+    """Follow the leader until it leaves, or is lost; then this process ends with code 3, and the leader, if any, says why.
+
+    duties: by the names of `Order.duty`, each made when it is first needed.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):  # the leader decides when the step is done
         signal.signal(number, signal.SIG_IGN)
     try:
-        team = Team(rank(), world_size(), device)
-        table = {order: duty for duty in duties(team) for order in duty.orders}
+        team, made = Team(rank(), world_size(), device), dict[str, Duty]()
         try:
             while (told := team.tell()).order != Order.LEAVE:
+                name = told.order.duty
+                if name not in made:
+                    made[name] = duties[name](team)
                 try:
-                    table[told.order](told)
+                    made[name](told)
                 except LostError:
                     raise
                 except UserError:
