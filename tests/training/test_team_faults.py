@@ -57,16 +57,14 @@ def test_a_second_ctrl_c_ends_at_once_and_the_checkpoint_stays(tmp_path: Path) -
     leader = begun(tmp_path / "run", "--processes", "2")
     wait_for_checkpoint(tmp_path / "run")
     others = followers(leader.pid)
-    os.kill(others[0], signal.SIGSTOP)  # so that the step is not over before the second comes
+    os.kill(others[0], signal.SIGSTOP)  # so that the step is never over
     time.sleep(1)
     leader.send_signal(signal.SIGINT)
     time.sleep(1)
     assert leader.poll() is None
     leader.send_signal(signal.SIGINT)
-    begun_at = time.monotonic()
-    os.kill(others[0], signal.SIGCONT)
     said, _ = leader.communicate(timeout=60)
-    assert leader.returncode == 130 and "Traceback" not in said and time.monotonic() - begun_at < 20, said
+    assert leader.returncode == 130 and "interrupted; go on from step" in said and "Traceback" not in said, said
     assert others and ended(others)
     assert_goes_on(tmp_path / "run", tmp_path / "alone")
 

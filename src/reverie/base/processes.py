@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,7 +15,7 @@ import torch
 
 from reverie.base.errors import UserError
 from reverie.base.signals import Stopped
-from reverie.base.team import GO_ON, Team, world_size
+from reverie.base.team import GO_ON, LostError, Team, world_size
 
 LEAVING = 20.0  # seconds that followers have to end before they are ended
 _leading: list[Team] = []  # the team of this process, for the work within its work
@@ -62,7 +64,8 @@ def team_of(processes: int, device: torch.device, advice: str = GO_ON) -> Iterat
     _leading.append(team)
     team.advice, whole = advice, False
     try:
-        yield team
+        with _ended_by_two_interrupts(started):
+            yield team
         whole = True
     except (UserError, Stopped):  # said between two pieces of work, or by all at once
         whole = True
@@ -71,6 +74,42 @@ def team_of(processes: int, device: torch.device, advice: str = GO_ON) -> Iterat
         _leading.clear()
         team.close(whole)
         _end(started, LEAVING if whole else 0.0)
+
+
+@contextmanager
+def _ended_by_two_interrupts(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Kill the followers at the second Ctrl-C, so that who waits for them in vain can end.
+
+    Python hears of signals only between its own steps, and a process that waits for another makes none; the system tells of
+    each on a pipe, which a thread reads.
+    """
+    if threading.current_thread() is not threading.main_thread() or not started:
+        yield
+        return
+    (heard, told), counted = socket.socketpair(), list[int]()
+    told.setblocking(False)
+    before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+
+    def listen() -> None:
+        while numbers := heard.recv(64):
+            counted.extend(number for number in numbers if number == signal.SIGINT)
+            if len(counted) > 1:
+                for process in started:
+                    process.kill()
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    try:
+        yield
+    except LostError:
+        if len(counted) > 1:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signal.set_wakeup_fd(before)
+        told.close()
+        listener.join()
+        heard.close()
 
 
 def _start(processes: int, device: torch.device) -> list[subprocess.Popen[bytes]]:
