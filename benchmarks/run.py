@@ -28,6 +28,7 @@ from benchmarks.sampling import against_diffusers, evaluations, precision, strea
 from benchmarks.startup import startup
 from benchmarks.steering import steering
 from benchmarks.studio import studio
+from benchmarks.team import team
 from benchmarks.text import language
 from benchmarks.transport import large, mmd_row, sinkhorn_rows
 from benchmarks.variational import variational
@@ -169,6 +170,7 @@ def rows() -> list[Row]:
 SHORT: dict[str, Callable[[], list[str]]] = {
     "Training speed of image networks": lambda: throughput() + parts() + costs(),
     "Training on a busy machine": busy,
+    "Several processes": team,
     "Quality on MNIST": quality,
     "Sampling in bfloat16": precision,
     "Streaming to disk": streaming,

@@ -5,7 +5,8 @@ Each loads what it needs when it is called: sampling does not wait for what only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -17,6 +18,7 @@ from reverie.base.tables import Entry, Table, described
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from reverie.base.team import Team
     from reverie.compression.results import Compressed, Decompressed
     from reverie.data import READERS, Dataset
     from reverie.data.memory import DataSource
@@ -214,20 +216,66 @@ def begin(
 
 
 def follow(device: str = "auto") -> bool:
-    """Tell whether torchrun started this process as one that follows, which then works until the leading one leaves."""
-    from reverie.training.team import rank
+    """Tell whether this process was started as one that follows, which then works until the leading one leaves."""
+    from reverie.base.team import rank
 
     if not rank():
         return False
-    from reverie.training.follower import device_for, serve
+    from reverie.runs.run import device_for
+    from reverie.training.follower import Duty, serve
 
-    serve(device_for(device))
+    where = device_for(device)
+
+    def train(team: Team) -> Duty:
+        from reverie.training.follower import Learning
+
+        return Learning(team, where)
+
+    def draw(team: Team) -> Duty:
+        from reverie.runs.shared import Drawing
+
+        return Drawing(team, lambda path, changes: _changed(path, str(where), changes))
+
+    def measure(team: Team) -> Duty:
+        from reverie.evaluation.shared import Measuring
+
+        return Measuring(team)
+
+    serve(where, {"train": train, "draw": draw, "measure": measure})
     return True
+
+
+def _changed(path: Path, device: str, changes: Sequence[str]) -> Run:
+    """Open a run, and do to it what was done to one of the leading process."""
+    from reverie.runs.run import load
+
+    run = load(path, device)
+    for kind, _, what in (change.partition(" ") for change in changes):
+        if kind == "adapter":
+            from reverie.runs.adapters import with_adapters
+
+            run = with_adapters(run, (what,))
+        else:
+            from reverie.exchange.backend import with_backend
+
+            run = with_backend(run, what)
+    return run
+
+
+@contextmanager
+def together(processes: int = 1, device: str = "auto") -> Iterator[None]:
+    """Keep several processes of this machine, or those of torchrun, for all that is done inside: they come and go once."""
+    from reverie.base.processes import check_processes, team_of
+    from reverie.runs.run import device_for
+
+    check_processes(processes)
+    with team_of(processes, device_for(device)):
+        yield
 
 
 def to_go_on_with(out: str | Path) -> bool:
     """Tell whether torchrun started anew what was training in a folder, so that it is to be gone on with."""
-    from reverie.training.team import was_restarted
+    from reverie.base.team import was_restarted
 
     return was_restarted() and (Path(out) / "config.toml").is_file()
 
@@ -279,36 +327,48 @@ def train_classifier(
 
 def sample_to(
     run: str | Path | Run, n: int, out: str | Path, first: int = 0, *, overwrite: bool = False, device: str = "auto",
-    on_progress: Tell | None = None, **options: Unpack[Options],
-) -> list[Path]:  # fmt: skip
+    processes: int = 1, on_progress: Tell | None = None, say: Say | None = None, **options: Unpack[Options],
+) -> Sequence[Path]:  # fmt: skip
     """Draw n samples and write them as `out` says, arrays and folders batch by batch; return the files written.
 
-    overwrite: replace samples that were put into the folder, or labels beside the array, before.
-    `reverie.api.sample_to("runs/spiral", 10**6, "points.npy")` holds one batch in memory at a time.
+    overwrite: replace samples that were put into the folder, or labels beside the array, before; a folder of images that an
+    equal call began is gone on with otherwise.  processes: that share the drawing on this machine.
+    `reverie.api.sample_to("runs/spiral", 10**6, "points.npy")` holds one batch of each process in memory at a time.
     """
-    from reverie.runs.samples import check_kind, check_output, check_room, streams, wants_film, write
+    from reverie.base.files import check_folder
+    from reverie.runs.restart import draw_to_folder
+    from reverie.runs.samples import check_kind, check_output, check_room, is_folder, streams, wants_film, write
+    from reverie.runs.shared import shared_run
 
     run = _opened(run, device)
-    check_output(out, overwrite)
+    images = is_folder(out) and run.kind == "images"
+    check_folder(Path(out)) if images else check_output(out, overwrite)
     check_kind(out, run.kind)
-    if run.kind == "text":
-        return run.sample(n, first, on_progress=on_progress, **options).save(out)
-    check_room(out, n, run.config.data.shape)
-    if streams(out, run.config.data.shape):
-        return write(run.batches(n, first, on_progress=on_progress, **options), n, out, overwrite)
-    return run.sample(n, first, film=wants_film(out), on_progress=on_progress, **options).save(out, overwrite)
+    if run.kind != "text":
+        check_room(out, n, run.config.data.shape)
+    with shared_run(run, processes) as run:
+        if run.kind == "text":
+            return run.sample(n, first, on_progress=on_progress, **options).save(out)
+        if images:
+            said = say or (lambda text: None)
+            return draw_to_folder(run, n, Path(out), first, overwrite=overwrite, tell=on_progress, say=said, options=options)
+        if streams(out, run.config.data.shape):
+            return write(run.batches(n, first, on_progress=on_progress, **options), n, out, overwrite)
+        return run.sample(n, first, film=wants_film(out), on_progress=on_progress, **options).save(out, overwrite)
 
 
 def sample(
     run: str | Path | Run, n: int = 16, first: int = 0, *, out: str | Path | None = None, overwrite: bool = False,
-    film: bool = False, device: str = "auto", on_progress: Tell | None = None, **options: Unpack[Options],
+    film: bool = False, device: str = "auto", processes: int = 1, on_progress: Tell | None = None, **options: Unpack[Options],
 ) -> Samples:  # fmt: skip
     """Draw n samples from a run: `reverie.sample("runs/spiral", 2000).save("points.npy")`.
 
     first: the number of the first one: sample k of a seed alone is `reverie.sample(run, 1, first=k)`; out, overwrite: short
-    for `.save(out, overwrite)`; film: keep the frames on the way, for .gif and .mp4.
+    for `.save(out, overwrite)`; film: keep the frames on the way, for .gif and .mp4; processes: that share the drawing on this
+    machine.
     """
     from reverie.runs.samples import check_kind, check_output, check_room, wants_film
+    from reverie.runs.shared import shared_run
 
     run = _opened(run, device)
     if out is not None:
@@ -317,7 +377,8 @@ def sample(
         if run.kind != "text":
             check_room(out, n, run.config.data.shape)
         film = film or wants_film(out)
-    made = run.sample(n, first, film=film, on_progress=on_progress, **options)
+    with shared_run(run, processes) as shared:
+        made = shared.sample(n, first, film=film, on_progress=on_progress, **options)
     if out is not None:
         made.save(out, overwrite)
     return made
@@ -383,17 +444,19 @@ def decompress(
 def evaluate(
     run: str | Path | Run, n: int | None = None, *, out: str | Path | None = None, device: str = "auto", quick: bool = False,
     features: str | Callable[[Tensor], Tensor] = "auto", data: DataSource | None = None,
-    data_dir: str | Path | None = None, progress: bool | None = None, say: Say | None = None, on_progress: Tell | None = None,
-    **options: Unpack[Options],
+    data_dir: str | Path | None = None, processes: int = 1, progress: bool | None = None, say: Say | None = None,
+    on_progress: Tell | None = None, **options: Unpack[Options],
 ) -> Evaluation:  # fmt: skip
     """Measure n samples of a run against its data: `reverie.evaluate("runs/spiral")["sliced_wasserstein"]`.
 
     n: 2,048, or 512 if quick.  features: what images are compared by: auto, classifier, general, pixels, or any function from
     images (B, C, H, W) in [0, 1] to (B, D).  data: where the run's data are now, if they were moved, or the data themselves.
+    processes: that share drawing and features on this machine.
     The result prints itself, and `.save("report.html")`, or out, writes a report.  progress: show bars; if not given, on a
     terminal and in notebooks, unless on_progress is told instead.
     """
     from reverie.evaluation.evaluation import evaluate_run
+    from reverie.runs.shared import shared_run
 
     if out is not None:
         from reverie.evaluation.html import check_report
@@ -401,7 +464,7 @@ def evaluate(
         check_report(out)
     run = _opened(run, device)
     screen = _watched(progress if on_progress is None else False)
-    with screen.reading() as bars:
+    with shared_run(run, processes) as run, screen.reading() as bars:
         found = evaluate_run(
             run, n, quick=quick, features=features, data=data, data_dir=data_dir, say=say or screen.say,
             tell=on_progress or bars, options=options,
@@ -477,6 +540,6 @@ __all__ = [
     "compare_families", "distil", "edit", "entries", "evaluate", "export", "find_runs", "gallery", "holder", "illusion",
     "import_model", "inpaint", "inspect", "interpolate", "invert", "is_image", "load", "load_all", "names", "names_of",
     "overview", "prepare", "prepare_distillation", "read_config", "read_findings", "read_metrics", "read_picture", "reread",
-    "restore", "runs", "sample", "sample_to", "settings_again", "train", "train_classifier", "verdict", "with_adapters",
-    "with_backend",
+    "restore", "runs", "sample", "sample_to", "settings_again", "together", "train", "train_classifier", "verdict",
+    "with_adapters", "with_backend",
 ]  # fmt: skip

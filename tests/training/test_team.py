@@ -111,10 +111,10 @@ def test_a_batch_has_no_more_parts_than_data() -> None:
         TrainingConfig(steps=1, batch=8, micro=9)
 
 
-def begun(out: Path, *options: str, by: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def begun(out: Path, *options: str, by: tuple[str, ...] = (), exact: bool = True) -> subprocess.Popen[str]:
     """Start a training of 1,500 steps.  by: the program that starts it, torchrun for one."""
-    call = [sys.executable, *by, "-m", "reverie", "train", "spiral", "--points", "400", "--steps", "1500", "--exact"]
-    full = [*call, "--out", str(out), *options]
+    call = [sys.executable, *by, "-m", "reverie", "train", "spiral", "--points", "400", "--steps", "1500"]
+    full = [*call, *(("--exact",) if exact else ()), "--out", str(out), *options]
     return subprocess.Popen(full, env=ONE_THREAD, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

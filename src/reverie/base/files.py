@@ -103,10 +103,11 @@ def _umask() -> int:
 
 
 @contextmanager
-def atomic(path: Path) -> Iterator[Path]:
+def atomic(path: Path, flushed: bool = True) -> Iterator[Path]:
     """Yield a path aside to write to; on success it is flushed and renamed to the wanted one, on failure removed.
 
-    The folder is made if need be, and goes again with a failure.
+    The folder is made if need be, and goes again with a failure.  flushed: whether it is on the disk before it is renamed, so
+    that it is whole even after the power fails; not for many small files, which are looked at again.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
@@ -118,8 +119,9 @@ def atomic(path: Path) -> Iterator[Path]:
         aside = Path(name)
         os.close(handle)
         yield aside
-        with aside.open("rb+") as file:
-            os.fsync(file.fileno())
+        if flushed:
+            with aside.open("rb+") as file:
+                os.fsync(file.fileno())
         aside.chmod(0o666 & ~_umask())
         aside.replace(path)
     except OSError as error:

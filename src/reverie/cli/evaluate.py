@@ -13,6 +13,7 @@ from reverie.cli.options import (
     DeviceOption,
     JsonOption,
     MovedDataOption,
+    ProcessesOption,
     QuietOption,
     completer,
     named,
@@ -51,10 +52,13 @@ def compare(
     screen = screen_for(json, quiet)
     from reverie import api
 
+    if api.follow(device):
+        return
     if options.pop("family", None) is not None:
         raise UserError("give the families with --families")
     given = {key: value for key, value in options.items() if value is not None and value is not False}
-    result = api.compare_families(data, families, out, runs=runs, n=n, quick=quick, screen=screen, device=device, **given)
+    with api.together(given.pop("processes", 1), device):
+        result = api.compare_families(data, families, out, runs=runs, n=n, quick=quick, screen=screen, device=device, **given)
     figures, text = result.figures(), str(result)
     if out is not None:
         figures["report"] = str(out)
@@ -72,6 +76,7 @@ def evaluate(
     features: Annotated[str, named("features", "What images are compared by; auto suits the data", "--features")] = "auto",
     data: MovedDataOption = None,
     data_dir: DataDirOption = None,
+    processes: ProcessesOption = 1,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -81,17 +86,21 @@ def evaluate(
     screen = screen_for(json, quiet)
     from reverie import api
 
+    if api.follow(device):
+        return
     if out is not None:
         api.check_report(out)
     found = []
-    for run in [api.load(path, device) for path in runs]:  # all are there before work begins
-        if len(runs) > 1:
-            screen.say(f"{run.path}:")
-        with screen.reading() as on_progress:
-            found.append(api.evaluate(
-                run, n, quick=quick, features=features, data=data, data_dir=data_dir, say=screen.say,
-                on_progress=on_progress, **options,
-            ))  # fmt: skip
+    opened = [api.load(path, device) for path in runs]  # all are there before work begins
+    with api.together(processes, device):
+        for run in opened:
+            if len(runs) > 1:
+                screen.say(f"{run.path}:")
+            with screen.reading() as on_progress:
+                found.append(api.evaluate(
+                    run, n, quick=quick, features=features, data=data, data_dir=data_dir, say=screen.say,
+                    on_progress=on_progress, **options,
+                ))  # fmt: skip
     result = found[0] if len(found) == 1 else api.compare(found)
     figures, text = result.figures(), str(result)
     if out is not None:

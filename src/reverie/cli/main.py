@@ -27,6 +27,7 @@ from reverie.cli.options import (
     JsonOption,
     LabelsOption,
     OverwriteOption,
+    ProcessesOption,
     QuietOption,
     RunPath,
     SeedOption,
@@ -97,15 +98,18 @@ def sample(
     backend: Annotated[
         str, typer.Option("--backend", help="torch, or onnx: ONNX Runtime, quicker for many hundred images on a CPU.")
     ] = "torch",
+    processes: ProcessesOption = 1,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
     **options: Any,
 ) -> None:
-    """Draw samples from a run as a picture, a film or an array, or write text."""
+    """Draw samples from a run as a picture, a film or an array, or write text; a folder of images is gone on with."""
     screen = screen_for(json, quiet)
     from reverie import api
 
+    if api.follow(device):
+        return
     options["steps"] = read_steps(steps)
     opened = api.with_adapters(api.load(run, device), adapter or ())
     if steps == "auto":
@@ -118,7 +122,9 @@ def sample(
     n, out = 16 if n is None else n, out or "samples.png"
     try:
         with screen.counting(opened.kind) as advance:
-            files = api.sample_to(opened, n, out, overwrite=overwrite, on_progress=advance, **options)
+            files = api.sample_to(
+                opened, n, out, overwrite=overwrite, processes=processes, on_progress=advance, say=screen.say, **options
+            )
     except KeyboardInterrupt as stopped:
         screen.say(f"interrupted; {str(stopped) or f'{out} is written when all are drawn, so nothing was kept'}")
         raise

@@ -38,6 +38,7 @@ DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace samples that are in the folder.")]
+ProcessesOption = Annotated[int, typer.Option("--processes", help="Processes on this machine that share the work.")]
 SamplerOption = Annotated[str | None, named("samplers", "How to sample, with options like ddim:eta=0.5", "--sampler")]
 SamplingSteps = Annotated[int | None, typer.Option("--steps", help="Times on the grid; most samplers evaluate once at each.")]
 StepsOrAuto = Annotated[
@@ -185,6 +186,9 @@ def _training(
     processes: Annotated[int | None, typer.Option("--processes", help="Processes on this machine that share the work.")] = None,
     exact: Annotated[
         bool, typer.Option("--exact", help="Add gradients in one order, so that any number of processes gives the same bits.")
+    ] = False,
+    shard: Annotated[
+        bool, typer.Option("--shard", help="Share parameters, optimizer state and averages out among the processes (FSDP).")
     ] = False,
     micro: Annotated[int | None, typer.Option("--micro", help="Parts of a batch that processes share out.")] = None,
     optimizer: Annotated[str | None, typer.Option("--optimizer", help="adamw or muon.")] = None,

@@ -26,10 +26,12 @@ from reverie.evaluation.metrics.features import FEATURES, Features
 from reverie.evaluation.model import model_sections
 from reverie.evaluation.score import HEADLINES, said
 from reverie.evaluation.section import Section
+from reverie.evaluation.shared import share_features
 from reverie.runs.prompts import asks
 from reverie.runs.reread import reread
 from reverie.runs.run import Options, Run, check_count
 from reverie.runs.samples import Samples
+from reverie.runs.shared import SharedRun
 
 SELDOM = (
     "guidance_interval",
@@ -201,6 +203,8 @@ def evaluate_run(
         sections = list(without_data(samples.x, samples.labels, str(error), samples.kind))
         sections += model_sections(run, None, quick, seed, tell, steered=steered, why=str(error))
     else:
+        if isinstance(run, SharedRun) and run.team is not None and run.kind == "images":
+            features = share_features(features, *whole, tell, run.team)
         captioned = known.condition is not None
         labels = None if captioned else samples.labels
         material = gather(samples.x, train, held, labels, features, seed, quick, tell, known.source or known.name, whole)

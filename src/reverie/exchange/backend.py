@@ -66,7 +66,7 @@ def with_backend(run: Run, backend: str) -> Run:
         return run
     if run.model.device.type != "cpu":
         raise UserError("ONNX Runtime is used on the CPU; give --device cpu with --backend onnx")
-    made = replace(run, model=_swapped(run.diffusion))
+    made = replace(run, model=_swapped(run.diffusion), changes=(*run.changes, f"backend {backend}"))
     if run.autoguidance != 1 and isinstance(early := run.early(), Diffusion):
         made._early = _swapped(early)
     return made

@@ -101,4 +101,5 @@ def with_adapters(run: Run, adapters: Sequence[str]) -> Run:
             if facts.labels == run.config.data.labels:  # else the labels of the base keep their meaning
                 for name, table in tables.items():
                     table.add_(tensors[name].to(table) - before[name], alpha=weight)
-    return replace(run, model=model.requires_grad_(False).eval())
+    changes = (*run.changes, *(f"adapter {text}" for text in adapters))
+    return replace(run, model=model.requires_grad_(False).eval(), changes=changes)

@@ -25,7 +25,11 @@ NAMES: tuple[Named, ...] = get_args(Named)
 
 
 class Manifest(BaseModel):
-    """What we wrote to a folder.  images: how many files of images; digits: of the numbers in their names; named: others."""
+    """What we wrote to a folder.
+
+    images: how many files of images; digits: of the numbers in their names; named: others; asked: a hash of what was asked for,
+    by which a second call goes on where the first was cut.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -33,6 +37,7 @@ class Manifest(BaseModel):
     images: int = Field(default=0, ge=0)
     digits: int = Field(default=1, ge=1)
     named: tuple[Named, ...] = NAMES
+    asked: str | None = Field(default=None, pattern="[0-9a-f]{64}")
 
     def name(self, k: int) -> str:
         """Return the name of image k."""
@@ -44,12 +49,12 @@ class Manifest(BaseModel):
         return name in self.named or (number is not None and int(number[1]) < self.images and name == self.name(int(number[1])))
 
 
-def for_images(n: int) -> Manifest:
+def for_images(n: int, asked: str | None = None) -> Manifest:
     """Return the manifest of n images, with their labels and their sheet."""
-    return Manifest(images=n, digits=len(str(max(n - 1, 0))))
+    return Manifest(images=n, digits=len(str(max(n - 1, 0))), asked=asked)
 
 
-def _manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> Manifest:
     """Return what a folder's manifest says; without one that can be read nothing in it is ours."""
     try:
         return Manifest.model_validate_json(read_own(folder, MANIFEST, MOST_MANIFEST))
@@ -64,8 +69,8 @@ def check_place(folder: Path, overwrite: bool) -> list[str]:
     """
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     there = [name for name in names if name in NAMES or NUMBERED.fullmatch(name)]
-    ours = _manifest(folder)
-    left = [name for name in names if (meant := meant_for(name)) and (ours.holds(meant) or meant == MANIFEST)]
+    ours = read_manifest(folder)
+    left = left_in(folder, ours) if names else []
     if others := [name for name in there if not ours.holds(name)]:
         raise UserError(
             f"{folder} holds {others[0]}, which was not put there by sampling and so is not replaced; choose another --out"
@@ -77,6 +82,12 @@ def check_place(folder: Path, overwrite: bool) -> list[str]:
     for name in (*there, *left):
         own_file(folder, name)
     return [*there, *left]
+
+
+def left_in(folder: Path, ours: Manifest) -> list[str]:
+    """Return the names of what a killed program had begun to write of ours."""
+    found = ((entry.name, meant_for(entry.name)) for entry in folder.iterdir())
+    return sorted(name for name, meant in found if meant is not None and (ours.holds(meant) or meant == MANIFEST))
 
 
 @contextmanager

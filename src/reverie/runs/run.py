@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from reverie.base.busy import few_threads_when_busy
 from reverie.base.errors import UserError, unknown
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.progress import Tell
+from reverie.base.team import world_size
 from reverie.data.kind import Kind, counted
 from reverie.data.windows import END_OF_TEXT
 from reverie.diffusion.classifier import Classifier
@@ -60,6 +62,12 @@ def choose_device(name: str = "auto") -> torch.device:
         return torch.device(name)
     except RuntimeError:
         raise UserError(f"cannot read the device {name!r}; write it like cpu, cuda or cuda:0") from None
+
+
+def device_for(name: str = "auto") -> torch.device:
+    """Return where this process works: each has a GPU of its own where there are several processes."""
+    where = choose_device(name)
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if where.type == "cuda" and world_size() > 1 else where
 
 
 class Options(TypedDict, total=False):
@@ -119,11 +127,12 @@ def check_first(first: int) -> None:
 
 @dataclass
 class Run:
-    """A trained model and where it lives."""
+    """A trained model and where it lives.  changes: what was done to it since, as it is asked for: "adapter runs/hoda:0.7"."""
 
     config: Config
     model: Model
     path: Path
+    changes: tuple[str, ...] = ()
     _early: Model | None = field(default=None, init=False, repr=False, compare=False)
     _mean_error: MeanError | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -348,9 +357,24 @@ class Run:
         """Draw data first .. first + n - 1 of the seed in batches of a size that suits the machine, and yield each."""
         check_count(n)
         check_first(first)
-        size = self.batch_size()
-        for done in range(0, n, size):
-            yield self._draw(min(size, n - done), first, done, n, on_progress, options)
+        for _, batch in self.numbered(n, first, range(self.batch_count(n)), on_progress, options):
+            yield batch
+
+    def batch_count(self, n: int) -> int:
+        """Return in how many batches n data are sampled."""
+        return math.ceil(n / self.batch_size())
+
+    def numbered(
+        self, n: int, first: int, numbers: Sequence[int], tell: Tell | None, options: Options
+    ) -> Iterator[tuple[int, Samples]]:
+        """Draw the batches of these numbers, of data first .. first + n - 1 of the seed, and yield each with its number."""
+        for number in numbers:
+            yield number, self.numbered_batch(n, first, number, tell, options)
+
+    def numbered_batch(self, n: int, first: int, number: int, tell: Tell | None, options: Options) -> Samples:
+        """Draw one batch: what is in it, and so every image in all its bits, is a function of its number alone."""
+        done = number * self.batch_size()
+        return self._draw(min(self.batch_size(), n - done), first, done, n, tell, options)
 
     def sample(
         self, n: int = 16, first: int = 0, *, film: bool = False, on_progress: Tell | None = None, **options: Unpack[Options]
@@ -386,11 +410,14 @@ class Run:
                 if on_progress:
                     on_progress("sampling", done + n * (frame.i + 1) // frame.of, of)
                 last = frame
-        x0 = self.decode_final(last)
-        label = options.get("label")
-        names = self.names(self.condition(options, n, first), options)
-        told = self.in_turn(label) or (self.config.data.condition is not None and not asks(options))  # each is something else
-        return Samples(x0, names, titles=names if told else None, **self._form)
+        return self.as_samples(self.decode_final(last), first, options)
+
+    def as_samples(self, x: np.ndarray, first: int, options: Options) -> Samples:
+        """Return what was drawn from number `first` of the seed on with what it was asked to be."""
+        names = self.names(self.condition(options, len(x), first), options)
+        each = self.config.data.condition is not None and not asks(options)  # is something else
+        titles = names if each or self.in_turn(options.get("label")) else None
+        return Samples(x, names, titles=titles, **self._form)
 
     @property
     def _form(self) -> dict[str, Any]:

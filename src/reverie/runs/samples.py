@@ -310,13 +310,19 @@ def _as_text(label: str) -> str:
 
 def _write_labels(labels: Sequence[str], path: Path) -> list[Path]:
     """Write labels beside the samples; without any, those of other samples that were here before are removed."""
-    if not labels:
+    return write_label_rows(enumerate(labels), path)
+
+
+def write_label_rows(labels: Iterable[tuple[int, str]], path: Path) -> list[Path]:
+    """Write labels by the numbers of their samples, as `_write_labels`."""
+    rest = iter(labels)
+    if not (first := list(islice(rest, 1))):
         path.unlink(missing_ok=True)
         return []
     with atomic(path) as aside, aside.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(("index", "label"))
-        rows.writerows((k, _as_text(label)) for k, label in enumerate(labels))
+        rows.writerows((k, _as_text(label)) for k, label in chain(first, rest))
     return [path]
 
 

@@ -7,17 +7,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.noise import mix_seed
+from reverie.base.team import LostError, Team, Told, world_size
 from reverie.base.tensors import empty_like_form
 from reverie.data import Dataset
 from reverie.families.model import TrainedModel
 from reverie.runs.config import TrainingConfig
 from reverie.training.learner import Facts, Learner, Snapshot
 from reverie.training.loader import Share, reader
-from reverie.training.team import LostError, Team, Told, world_size
+from reverie.training.optimizer import Muon
 
 MICRO_OF_EXACT = 12  # micro-batches of a batch where sums are exact: shared out evenly among 1, 2, 3, 4 or 6 processes
 
@@ -125,17 +126,22 @@ def _in_order(rows: list[Tensor]) -> Tensor:
 
 def make_step(learner: Learner, gradients: Gradients, told: Told) -> tuple[Tensor, Tensor]:
     """Make a step of the optimizers, and return the loss and the norm of the gradient: (), ()."""
-    model = learner.model
-    assert isinstance(model, TrainedModel)
     for optimizer in learner.optimizers:
         optimizer.param_groups[0]["lr"] = told.rate
         optimizer.zero_grad(set_to_none=True)
-    model.reach(told.fraction)
+    gradients.model.reach(told.fraction)
     lost = gradients(told.i, told.seed)
-    norm = nn.utils.clip_grad_norm_(model.parameters(), gradients.settings.gradient_limit)
+    norm = learner.clip(gradients.settings.gradient_limit)
     for optimizer in learner.optimizers:
         optimizer.step()
-    return lost, norm.detach()
+    return lost, norm
+
+
+def share_muon(learner: Learner, settings: TrainingConfig, team: Team) -> None:
+    """Let a team share out what Muon does; not where bits are to be the same for any number of processes."""
+    for optimizer in learner.optimizers:
+        if isinstance(optimizer, Muon) and not settings.exact:
+            optimizer.team = team
 
 
 def share_state(team: Team, learner: Learner) -> None:

@@ -163,10 +163,23 @@ class Learner:
                 states[int(k)].setdefault(int(j), {})[key] = t.clone()
         for optimizer, state in zip(self.optimizers, states, strict=True):
             optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-        facts = kept.facts
+        self._take_facts(kept.facts)
+
+    def _take_facts(self, facts: Facts) -> None:
         self.i, self.seconds, self.rescues = facts.i, facts.seconds, facts.rescues
         self.first_loss, self.ending = facts.first_loss, facts.ending
         self.window = [(torch.tensor(loss), torch.tensor(norm)) for loss, norm in facts.window]
+
+    def show(self) -> None:
+        """Make the models those that are looked at, which here they always are; see `reverie.training.shard`."""
+
+    def whole(self, kept: Snapshot) -> Snapshot:
+        """Return a snapshot with all of every tensor."""
+        return kept
+
+    def clip(self, limit: float) -> Tensor:
+        """Shorten the gradient to a length, and return what it had: ()."""
+        return nn.utils.clip_grad_norm_(self.model.parameters(), limit).detach()
 
     def is_finite(self) -> bool:
         """Tell whether every weight is a number."""

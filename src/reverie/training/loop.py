@@ -13,15 +13,16 @@ import torch
 from reverie.base.busy import Waiting
 from reverie.base.errors import UserError
 from reverie.base.noise import mix_seed
+from reverie.base.team import Order, Team, Told
 from reverie.data import Dataset
 from reverie.families.model import FittedModel, TrainedModel
 from reverie.runs.config import TrainingConfig
 from reverie.runs.finding import RESCUE, Finding
 from reverie.runs.step import Step, report
-from reverie.training.gradient import Gradients, make_step, share_state
+from reverie.training.gradient import make_step, share_state
 from reverie.training.learner import RESCUES, Learner
 from reverie.training.loader import batches
-from reverie.training.team import Order, Team, Told
+from reverie.training.shard import ShardedLearner, gradients_of
 
 REPORTS, CHECKS = 200, 20  # how often, in a whole run, a step is reported and the held-out loss taken
 CHECK_SHARE, FREE = 0.05, 0.5  # of the training time, at most, goes into the held-out loss; but so many seconds always may
@@ -130,7 +131,7 @@ def fit(
     def fraction_now() -> float:
         return min(1.0, max(learner.i / total, learner.seconds / limit) / whole())
 
-    gradients = Gradients(model, train, settings, team)
+    gradients = gradients_of(learner, train, settings, team)
     gradients.go_to(learner.i)
     clock = clock_of(settings, device)
     begun, reported, reported_at = clock() - learner.seconds, time.monotonic(), learner.i
@@ -155,9 +156,10 @@ def fit(
         now = time.monotonic()
         if not (fraction * REPORTS >= reports and (settings.steps is not None or now - reported >= CLOCK)) and fraction < 1:
             continue
+        learner.show()
         if wrong := _wrong(learner):
             finding = rescue(learner, wrong, train, settings)
-            if team is not None:
+            if team is not None and not isinstance(learner, ShardedLearner):
                 team.tell(Told(Order.RESTORE, learner.i))
                 share_state(team, learner)
             gradients.go_to(learner.i)

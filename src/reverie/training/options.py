@@ -45,7 +45,8 @@ class TrainingOptions(ReadingOptions, total=False):
     network, target, augment, loss, weight, variance, times, label_dropout, sigma_data, codec: options of the family diffusion,
     by name, like "linear:steps=40"; latent_space: draw codes of an autoencoder that is trained first, or is that of the run
     given as codec; beta, free_bits, kl_warmup: of vae and hvae; tokenizer: of language models, like "bpe:size=1000"; processes:
-    that share the work on this machine; the others are fields of `reverie.runs.config.TrainingConfig`.
+    that share the work on this machine; shard: whether they share the state of the training, too; the others are fields of
+    `reverie.runs.config.TrainingConfig`.
     """
 
     family: str | Spec
@@ -76,6 +77,7 @@ class TrainingOptions(ReadingOptions, total=False):
     micro: int
     exact: bool
     processes: int
+    shard: bool
     optimizer: Literal["adamw", "muon"]
     learning_rate: float
     decay: Literal["cosine", "step"]

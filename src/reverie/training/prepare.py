@@ -16,8 +16,10 @@ from pydantic import ValidationError
 from reverie.base.errors import UserError, pick, unknown
 from reverie.base.noise import check_seed
 from reverie.base.precision import quick_at_bf16, usual_precision
+from reverie.base.processes import check_processes
 from reverie.base.progress import silent
 from reverie.base.spec import Spec, one_line, parse, spoken
+from reverie.base.team import world_size
 from reverie.base.visible import storable
 from reverie.data import Dataset, load_data
 from reverie.data.describe import describe
@@ -29,15 +31,15 @@ from reverie.families.model import Family, FamilyPlan, PlanRequest, TrainedModel
 from reverie.runs import folder, kept
 from reverie.runs.config import MOST_MINUTES, MOST_STEPS, Config, DataConfig, TrainingConfig, build_model
 from reverie.runs.reread import kept_reading, source_of
-from reverie.runs.run import Run
+from reverie.runs.run import Run, device_for
 from reverie.training import start
 from reverie.training import tensorboard as events
 from reverie.training.claim import CODEC_FOLDER, check_free, claim, sweep
-from reverie.training.follower import check_processes, device_for
 from reverie.training.gradient import micro_batches
 from reverie.training.latent import SHARE, LatentWish, codec_plan, open_codec, shared, take_codec
 from reverie.training.learner import Learner
 from reverie.training.resume import resume
+from reverie.training.shard import check_shard
 from reverie.training.trainer import Training
 from reverie.training.wishes import Wishes
 
@@ -87,6 +89,7 @@ def prepare(
     keep_data: bool = False,
     latent_space: bool | None = None,
     processes: int = 1,
+    shard: bool = False,
     **options: Any,
 ) -> Training:
     """Check everything, make the run folder and return the training; nothing is written if anything is wrong.
@@ -95,7 +98,7 @@ def prepare(
     labels, ...), those of the family (network, schedule, target, augment, ...), and further fields of TrainingConfig (batch,
     learning_rate, ...).  start_from: a run whose weights are the first ones; keep_data: whether the run keeps a copy of them;
     latent_space: whether images are coded by an autoencoder, which is trained first, or by their size; codec: the run of one.
-    processes: that share the work on this machine.
+    processes: that share the work on this machine; shard: whether they share parameters, optimizer state and averages, too.
     """
     check_options(options)
     reading = {key: options.pop(key) for key in READING if key in options}
@@ -197,6 +200,8 @@ def prepare(
     taken = {"start": start.record(before) if before else None, "codec": start.record(coder) if coder else None}
     config = configured(plan, planned, **taken)
     training = config.training
+    if shard:
+        check_shard(training, max(processes, world_size()))
     config = config.model_copy(update={"asked": {
         **{key: getattr(training, key) for key in given},
         **({"seed": seed} if seed else {}),
@@ -233,7 +238,7 @@ def prepare(
         raise
     return Training(
         Run(config, learner.average.model, path), learner, train_set, held_out, lock, about, reasons, tensorboard,
-        first=before_it, processes=processes,
+        first=before_it, processes=processes, shard=shard,
     )  # fmt: skip
 
 

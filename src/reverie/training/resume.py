@@ -11,8 +11,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from reverie.base.errors import UserError
+from reverie.base.processes import check_processes
 from reverie.base.progress import silent
 from reverie.base.spec import one_line, parse
+from reverie.base.team import world_size
 from reverie.data import Dataset
 from reverie.data.memory import DataSource
 from reverie.families.model import Model, TrainedModel
@@ -20,15 +22,14 @@ from reverie.runs import folder
 from reverie.runs.config import Config, TrainingConfig, build_model
 from reverie.runs.lock import Lock
 from reverie.runs.reread import CHOSEN, placed, reread
-from reverie.runs.run import Run, load
+from reverie.runs.run import Run, device_for, load
 from reverie.training import checkpoints, start
 from reverie.training import tensorboard as events
 from reverie.training.claim import CODEC_FOLDER, check_own, sweep
 from reverie.training.distil import taught_again, teacher_of
-from reverie.training.follower import check_processes, device_for
 from reverie.training.latent import is_coded, is_finished, take_codec, whole_length
 from reverie.training.learner import Learner
-from reverie.training.team import world_size
+from reverie.training.shard import check_shard
 from reverie.training.trainer import Training
 
 
@@ -118,6 +119,7 @@ def resume(
     on_progress: Callable[[str, int, int], None] | None = None,
     dataset: Dataset | None = None,
     processes: int = 1,
+    shard: bool = False,
     **given: Any,
 ) -> Training:
     """Go on with a run where its last whole checkpoint left it; `extend` goes on with a finished one for longer.
@@ -160,6 +162,8 @@ def resume(
         if extend:
             run.config = config = _longer(run, minutes, steps)
         t = config.training
+        if shard:
+            check_shard(t, max(processes, world_size()))
         if max(learner.i / (t.steps or math.inf), learner.seconds / 60 / (t.minutes or math.inf)) >= 1:
             raise UserError(f"{path} is finished; go on for longer with --extend --minutes 10, say")
         dataset = dataset or reread(config.data, folder=path, **reading)
@@ -173,6 +177,8 @@ def resume(
         about = (*complaints, begun if fresh else f"continuing at step {learner.i:,}")
         if first is not None:
             about = first.about
-        training = Training(run, learner, train_set, held_out, lock, about, (), tensorboard, processes, new=False, first=first)
+        training = Training(
+            run, learner, train_set, held_out, lock, about, (), tensorboard, processes, shard, new=False, first=first
+        )
         stack.pop_all()  # the lock is the training's now
         return training

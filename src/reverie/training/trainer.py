@@ -15,7 +15,9 @@ from reverie.base.allocator import keep_freed_memory
 from reverie.base.busy import few_threads_when_busy
 from reverie.base.errors import UserError
 from reverie.base.files import own_file, reason
+from reverie.base.processes import team_of, threads_each
 from reverie.base.signals import Stopped, stop_requests
+from reverie.base.team import LostError, Team, TeamError
 from reverie.data import Dataset
 from reverie.draw.curves import loss_curve
 from reverie.draw.picture import save
@@ -28,13 +30,12 @@ from reverie.runs.weights import write_weights
 from reverie.training import checkpoints
 from reverie.training.autoguide import EARLY, choose_autoguidance, keeps_early
 from reverie.training.claim import CODEC_FOLDER, LOSS_PICTURE, sweep
-from reverie.training.follower import lead, team_of, threads_each
+from reverie.training.follower import lead
 from reverie.training.latent import take_codec
 from reverie.training.learner import Learner
 from reverie.training.loop import fit
 from reverie.training.previews import Previews
 from reverie.training.summary import meaning_of, purpose_of
-from reverie.training.team import Team, TeamError
 from reverie.training.tensorboard import recorder
 from reverie.training.text_previews import TextPreviews
 from reverie.training.watch import Doctor
@@ -60,6 +61,7 @@ class Training:
     reasons: tuple[str, ...] = ()
     tensorboard: bool = False
     processes: int = 1  # that share the work, on this machine
+    shard: bool = False  # whether they share the state of the learner, too
     new: bool = True  # whether it began this run, and does not go on with one
     first: Training | None = None  # that of the autoencoder in whose latent space this one works, if that comes first
     begun: bool = field(default=False, init=False)
@@ -122,11 +124,11 @@ class Training:
                 whole = True
             except OSError as error:
                 raise UserError(f"cannot write to {path}: {reason(error)}; {self.kept()}") from error
-            except TeamError:
-                whole = True
+            except TeamError as error:
+                whole = not (self.shard and isinstance(error, LostError))  # a part of the state is gone with a process
                 raise
             except UserError:
-                learner.restore(learner.good)
+                self.learner.restore(self.learner.good)
                 whole = True
                 raise
             finally:
@@ -163,13 +165,19 @@ class Training:
             return
         if not learner.i and self.new and self.first is None:
             sweep(path, whole_run=True)  # nothing was learned: leave no folder that looks like a run
-        elif learner.i and whole and learner.is_finite():
+        elif learner.i and whole and self._shown().is_finite():
             between = {"last": learner.last} if learner.window else {}
-            checkpoints.write(path, learner.snapshot(), {"good": learner.good, **between})
+            others = {part: learner.whole(kept) for part, kept in {"good": learner.good, **between}.items()}
+            checkpoints.write(path, learner.whole(learner.snapshot()), others)
             self._keep_best()
             write_weights(path, self.run.config, learner.average.model)
             save(loss_curve(self.run.metrics()), own_file(path, LOSS_PICTURE))
             draw_schedule(self.run, path)
+
+    def _shown(self) -> Learner:
+        """Return the learner with its models as they are."""
+        self.learner.show()
+        return self.learner
 
     def _keep_best(self) -> None:
         """Take the weights that were best on held-out data, where they are asked for and the training is over."""
@@ -190,7 +198,7 @@ class Training:
         best = min((row["held_out"] for row in doctor.rows if "held_out" in row), default=float("inf"))
         writing = WRITE_SHARE * learner.seconds
         if team is not None:
-            lead(team, run.config, run.path, learner)
+            learner = self.learner = lead(team, run.config, run.path, learner, self.shard)
         with own_file(run.path, folder.METRICS).open("a", encoding="utf-8") as file:
             for report in fit(learner, self.train, self.held_out, settings, stop, mind_threads, team):
                 if not self.lock.held or not (run.path / folder.CONFIG).exists():
@@ -205,9 +213,9 @@ class Training:
                     write_weights(run.path, run.config, run.model, folder.EARLY_FILE)
                 if step.held_out is not None and step.held_out < best:
                     best = step.held_out
-                    checkpoints.write(run.path, learner.last, name=checkpoints.BEST)
+                    checkpoints.write(run.path, learner.whole(learner.last), name=checkpoints.BEST)
                 if step.loss is not None and writing <= WRITE_SHARE * step.seconds:
-                    checkpoints.write(run.path, learner.good if learner.good.facts.i else learner.last)
+                    checkpoints.write(run.path, learner.whole(learner.good if learner.good.facts.i else learner.last))
                     write_weights(run.path, run.config, run.model)
                 writing += time.monotonic() - began
                 yield step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,18 +49,27 @@ class Features:
     def of(self, images: Tensor, tell: Tell = silent, what: str = "features") -> Tensor:
         """Return the features of images in memory, (N, D) float32."""
         parts = []
-        for part in images.split(BATCH):
-            parts.append(self.compute(part).flatten(1).float().cpu())
+        for block in self.blocks(images):
+            parts.append(block)
             tell(what, sum(map(len, parts)), len(images))
         found = torch.cat(parts)
         if not found.isfinite().all():
             raise UserError(f"the features {self.name} of {what} hold NaN or infinity")
         return found
 
+    def blocks(self, images: Tensor) -> Iterator[Tensor]:
+        """Yield the features of one block of images after another."""
+        return (self.compute(part).flatten(1).float().cpu() for part in images.split(BATCH))
+
 
 def pixels(train: Dataset, held: Dataset, tell: Tell) -> Features:
     """The pixels themselves, averaged over squares until there are no more than 256."""
-    channels, height, width = train.shape
+    return of_pixels(train.shape)
+
+
+def of_pixels(shape: tuple[int, ...]) -> Features:
+    """Return the features `pixels` of images of a shape, (C, H, W)."""
+    channels, height, width = shape
     shrink = min(1.0, math.sqrt(MOST_NUMBERS / (channels * height * width)))
     size = (max(1, math.floor(height * shrink)), max(1, math.floor(width * shrink)))
 
@@ -73,6 +82,11 @@ def pixels(train: Dataset, held: Dataset, tell: Tell) -> Features:
 
 def general(train: Dataset, held: Dataset, tell: Tell) -> Features:
     """EfficientNet-Lite0, trained on ImageNet: for whatever is seen by texture, shape and colour."""
+    return of_general()
+
+
+def of_general() -> Features:
+    """Return the features `general`, which are the same for all images."""
     net = efficientnet.load_general()
 
     def compute(x: Tensor) -> Tensor:

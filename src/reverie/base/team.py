@@ -1,18 +1,20 @@
-"""Several processes that train one model: the first leads, and tells the others what each step is.
+"""Several processes that work together: the first leads, and tells the others what to do.
 
-Only the leader reads options, writes, draws previews and decides; the others hold the same model, work out the gradients of
-their micro-batches and make the same steps.  Nothing that is sent is ever unpickled.
+Only the leader reads options, writes and decides; the others hold the same model and do their share: gradients of their
+micro-batches, samples of their numbers, features of their blocks.  Nothing that is sent is ever unpickled.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -21,6 +23,8 @@ from reverie.base.errors import UserError
 
 LONGEST_WAIT = 600.0  # seconds that a process is waited for; REVERIE_TIMEOUT tells another number
 MOST_TEXT = 2**24  # bytes of what is told as text
+MOST_AXES = 8  # of an array that is sent
+GO_ON = "begin again, and the training goes on from its last checkpoint: --resume RUN"
 
 
 def world_size() -> int:
@@ -47,12 +51,26 @@ class LostError(TeamError):
 
 
 class Order(IntEnum):
-    """What the leader wants: nothing more, another training, the state of the learner put back, or a step."""
+    """What the leader wants: nothing more, or something of training, of sampling, or of measuring."""
 
     LEAVE = 0
-    TRAIN = 1
-    RESTORE = 2
+    TRAIN = 1  # get ready for a training
+    RESTORE = 2  # put the state of the learner back
     STEP = 3
+    OPEN = 4  # get ready to draw samples of a run
+    DRAW = 5  # draw batches by their numbers
+    FEATURES = 6  # get ready to compute features
+    COMPUTE = 7  # those of a block of images
+    SHARD = 8  # share out the state of the learner
+    SHOW = 9  # give the leader the weights, which are looked at
+    KEEP = 10  # keep the state, which is good
+    BACK = 11  # go back to the good one
+    WHOLE = 12  # give the leader a state, for a file
+
+    @property
+    def duty(self) -> str:
+        """Whose order it is: of sampling, of measuring, or of training."""
+        return {4: "draw", 5: "draw", 6: "measure", 7: "measure"}.get(self, "train")
 
 
 @dataclass(frozen=True)
@@ -79,7 +97,9 @@ def longest_wait() -> float:
 
 
 class Team:
-    """The processes that train together, as one of them sees it."""
+    """The processes that work together, as one of them sees it.  advice: what to do where one of them is lost."""
+
+    advice = GO_ON
 
     def __init__(self, rank: int, world: int, device: torch.device) -> None:
         self.rank, self.world = rank, world
@@ -87,18 +107,18 @@ class Team:
         self.device = device if device.type == "cuda" else torch.device("cpu")
         wait = timedelta(seconds=longest_wait())
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        with self._minded("did not come"):
+        with self.minded("did not come"):
             dist.init_process_group(backend, rank=rank, world_size=world, timeout=wait)
 
     @contextmanager
-    def _minded(self, what: str = "was lost, or did not answer") -> Iterator[None]:
+    def minded(self, what: str = "was lost, or did not answer") -> Iterator[None]:
+        """Say what torch raises where another process is lost in one sentence."""
         try:
             yield
         except (RuntimeError, ValueError) as error:  # what torch raises for closed connections and for its time-outs
             first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise LostError(
-                f"another of the {self.world} processes {what} within {longest_wait():g} seconds ({first[:160]}); begin again,"
-                " and the training goes on from its last checkpoint: --resume RUN"
+                f"another of the {self.world} processes {what} within {longest_wait():g} seconds ({first[:160]}); {self.advice}"
             ) from None
 
     def tell(self, told: Told | None = None) -> Told:
@@ -106,7 +126,7 @@ class Team:
         sent = told or Told(Order.LEAVE)
         whole = torch.tensor([sent.order, sent.i, sent.seed], dtype=torch.int64)
         parts = torch.tensor([sent.fraction, sent.rate], dtype=torch.float64)
-        with self._minded():
+        with self.minded():
             dist.broadcast(whole, 0)
             dist.broadcast(parts, 0)
         order, i, seed = whole.tolist()
@@ -116,7 +136,7 @@ class Team:
         """Tell the others a text, as the leader, or hear it."""
         raw = torch.frombuffer(bytearray(said.encode()), dtype=torch.uint8) if said else torch.empty(0, dtype=torch.uint8)
         size = torch.tensor([len(raw)])
-        with self._minded():
+        with self.minded():
             dist.broadcast(size, 0)
             if not 0 <= int(size) <= MOST_TEXT:
                 raise LostError("what the leading process says cannot be read; are all of one version of Reverie?")
@@ -128,7 +148,7 @@ class Team:
     def agree(self, fault: str = "") -> None:
         """Let all go on, or none: a fault of any process is raised in each of them."""
         bad = torch.tensor([int(bool(fault))])
-        with self._minded():
+        with self.minded():
             dist.all_reduce(bad)
         if int(bad):
             self._raise(fault)
@@ -139,7 +159,7 @@ class Team:
         coded = fault.encode()[: len(raw)]
         raw[: len(coded)] = torch.tensor(list(coded), dtype=torch.uint8)
         every = [torch.empty_like(raw) for _ in range(self.world)]
-        with self._minded():
+        with self.minded():
             dist.all_gather(every, raw)
         texts = [bytes(t.tolist()).rstrip(b"\0").decode(errors="replace") for t in every]
         rank = next(k for k, text in enumerate(texts) if text)
@@ -148,7 +168,7 @@ class Team:
     def added(self, mine: Tensor, fault: str = "") -> Tensor:
         """Return the sum over processes: of mine's shape.  mine: (N,)."""
         row = torch.cat([mine, mine.new_tensor([float(bool(fault))])])
-        with self._minded():
+        with self.minded():
             dist.all_reduce(row)
         if row[-1] > 0:
             self._raise(fault)
@@ -158,13 +178,13 @@ class Team:
         """Return what all have, (W, ...), of mine's shape each."""
         self.agree(fault)
         every = [torch.empty_like(mine) for _ in range(self.world)]
-        with self._minded():
+        with self.minded():
             dist.all_gather(every, mine)
         return torch.stack(every)
 
     def share(self, tensors: dict[str, Tensor]) -> None:
         """Give the others the leader's tensors, in place."""
-        with self._minded():
+        with self.minded():
             for name in sorted(tensors):
                 t = tensors[name]
                 sent = t.to(self.device).contiguous()
@@ -172,9 +192,35 @@ class Team:
                 if self.rank:
                     t.copy_(sent)
 
-    def close(self) -> None:
-        """Leave; the leader tells the others to leave, too."""
-        if self.rank == 0:
+    def arrays(self, mine: np.ndarray | None, fault: str = "") -> list[np.ndarray]:
+        """Return the arrays of all, of any shapes, as float32 in the leader and nothing elsewhere.  mine: None for none."""
+        x = torch.from_numpy(np.ascontiguousarray(np.empty(0) if mine is None else mine, np.float32))
+        form = torch.tensor([x.ndim, *x.shape, *[0] * (MOST_AXES - x.ndim)])
+        forms = self.gathered(form, fault).tolist()
+        shapes = [form[1 : 1 + form[0]] for form in forms]
+        longest = max(math.prod(shape) for shape in shapes)
+        padded = torch.zeros(longest)
+        padded[: x.numel()] = x.flatten()
+        every = [torch.empty_like(padded) for _ in shapes] if self.rank == 0 else None
+        with self.minded():
+            dist.gather(padded, every, 0)
+        return [t[: math.prod(shape)].reshape(shape).numpy() for t, shape in zip(every or (), shapes, strict=False)]
+
+    def deal(self, parts: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
+        """Give each process its part, as the leader, and return one's own.  shape: of the part of this process."""
+        with self.minded():
+            if self.rank:
+                mine = torch.empty(*shape)
+                dist.recv(mine, 0)
+                return mine
+            for k, part in enumerate(parts):
+                if k:
+                    dist.send(part.float().cpu().contiguous(), k)
+        return parts[0]
+
+    def close(self, whole: bool = True) -> None:
+        """Leave; the leader tells the others to leave, too, if all of them listen."""
+        if self.rank == 0 and whole:
             with suppress(UserError):
                 self.tell(Told(Order.LEAVE))
         if dist.is_initialized():

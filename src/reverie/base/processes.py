@@ -1,0 +1,142 @@
+"""Starting and ending the processes that work together on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from reverie.base.errors import UserError
+from reverie.base.signals import Stopped
+from reverie.base.team import GO_ON, LostError, Team, world_size
+
+LEAVING = 20.0  # seconds that followers have to end before they are ended
+_leading: list[Team] = []  # the team of this process, for the work within its work
+
+
+def threads_each(processes: int) -> int:
+    """Return the threads of each of several processes on this machine: all cores together."""
+    here = processes if world_size() == 1 else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, min(torch.get_num_threads(), _cores() // here))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_processes(count: int) -> int:
+    """Refuse a number of processes that cannot be, or that this machine has no cores for."""
+    most = max(4, 2 * _cores())
+    if not 1 <= count <= most:
+        raise UserError(f"the number of processes must be from 1 to {most} on this machine, got {count}")
+    if count > 1 and world_size() > 1:
+        raise UserError("torchrun has started several processes already; leave --processes out")
+    return count
+
+
+@contextmanager
+def team_of(processes: int, device: torch.device, advice: str = GO_ON) -> Iterator[Team | None]:
+    """Lead the processes that torchrun started, or start so many on this machine; None where there is just this one.
+
+    A training within a training has the same team.  advice: what to do where a process is lost.  Who is interrupted in the
+    middle of something does not wait for the others: they hold nothing, and end when the connection does.
+    """
+    if _leading:
+        _leading[0].advice = advice
+        yield _leading[0]
+        return
+    if processes == 1 and world_size() == 1:
+        yield None
+        return
+    if world_size() > 1:
+        team = Team(0, world_size(), device)
+        started = list[subprocess.Popen[bytes]]()
+    else:
+        started = _start(processes, device)
+        team = _join(processes, device, started)
+    _leading.append(team)
+    team.advice, whole = advice, False
+    try:
+        with _ended_by_two_interrupts(started):
+            yield team
+        whole = True
+    except (UserError, Stopped):  # said between two pieces of work, or by all at once
+        whole = True
+        raise
+    finally:
+        _leading.clear()
+        team.close(whole)
+        _end(started, LEAVING if whole else 0.0)
+
+
+@contextmanager
+def _ended_by_two_interrupts(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Kill the followers at the second Ctrl-C, so that who waits for them in vain can end.
+
+    Python hears of signals only between its own steps, and a process that waits for another makes none; the system tells of
+    each on a pipe, which a thread reads.
+    """
+    if threading.current_thread() is not threading.main_thread() or not started:
+        yield
+        return
+    (heard, told), counted = socket.socketpair(), list[int]()
+    told.setblocking(False)
+    before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+
+    def listen() -> None:
+        while numbers := heard.recv(64):
+            counted.extend(number for number in numbers if number == signal.SIGINT)
+            if len(counted) > 1:
+                for process in started:
+                    process.kill()
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    try:
+        yield
+    except LostError:
+        if len(counted) > 1:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signal.set_wakeup_fd(before)
+        told.close()
+        listener.join()
+        heard.close()
+
+
+def _start(processes: int, device: torch.device) -> list[subprocess.Popen[bytes]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
+    threads = {"OMP_NUM_THREADS": str(threads_each(processes))}
+    call = [sys.executable, "-m", "reverie", "train", "--device", device.type]  # which follows, as its rank is not 0
+    environments = [{**os.environ, **world, **threads, "RANK": str(k), "LOCAL_RANK": str(k)} for k in range(1, processes)]
+    # A session of its own: Ctrl-C is for the leader, which ends the others when its step is done.
+    return [subprocess.Popen(call, env=env, stdin=subprocess.DEVNULL, start_new_session=True) for env in environments]
+
+
+def _join(processes: int, device: torch.device, started: list[subprocess.Popen[bytes]]) -> Team:
+    try:
+        return Team(0, processes, device)
+    except BaseException:
+        _end(started, 0.0)
+        raise
+
+
+def _end(started: list[subprocess.Popen[bytes]], patience: float) -> None:
+    for process in started:
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

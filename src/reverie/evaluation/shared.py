@@ -1,0 +1,98 @@
+"""Features of images by several processes: blocks are numbered, and each process computes its own of a round.
+
+A block is the same whoever computes it, and features come in the order of the images, so every figure made of them is the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.base.errors import UserError
+from reverie.base.progress import Tell
+from reverie.base.team import Order, Team, Told
+from reverie.data import Dataset
+from reverie.evaluation.metrics.features import BATCH, Features, choose, of_general, of_pixels, own_classifier
+from reverie.nets.lenet import LeNet
+
+
+@dataclass(frozen=True)
+class SharedFeatures(Features):
+    """Features whose blocks a team computes."""
+
+    team: Team | None = field(default=None, repr=False, compare=False)
+
+    def blocks(self, images: Tensor) -> Iterator[Tensor]:
+        """Yield the features of one block of images after another."""
+        assert self.team is not None
+        parts = images.split(BATCH)
+        for k in range(0, len(parts), self.team.world):
+            shared = parts[k : k + self.team.world]
+            self.team.tell(Told(Order.COMPUTE))
+            self.team.text(json.dumps([list(part.shape) for part in shared]))
+            found = _computed(lambda: self.compute(self.team.deal(shared, ())))  # type: ignore[union-attr]  # noqa: B023
+            yield from (torch.from_numpy(x) for x in self.team.arrays(*found)[: len(shared)])
+
+
+def _computed(compute: Callable[[], Tensor]) -> tuple[np.ndarray | None, str]:
+    """Return features, (B, D), or what was wrong."""
+    try:
+        return compute().flatten(1).float().cpu().numpy(), ""
+    except UserError as error:
+        return None, str(error)
+
+
+def share_features(
+    by: str | Callable[[Tensor], Tensor] | Features, train: Dataset, held: Dataset, tell: Tell, team: Team
+) -> Features:
+    """Return features as `choose`, computed by a team; those of a function that was given, by the leader alone."""
+    found = choose(by, train, held, tell)
+    if not isinstance(by, str):
+        return found
+    team.tell(Told(Order.FEATURES))
+    classes = len(train.label_names)
+    team.text(json.dumps({"name": found.name, "shape": list(train.shape), "classes": classes}))
+    if found.name == "classifier":
+        team.share(dict(own_classifier(train, held, tell)[0].state_dict()))
+    team.agree()
+    return SharedFeatures(found.name, found.compute, found.facts, found.learned, team)
+
+
+class Measuring:
+    """What a process that follows does of measuring."""
+
+    def __init__(self, team: Team) -> None:
+        self.team = team
+        self.compute: Callable[[Tensor], Tensor] | None = None
+
+    def __call__(self, told: Told) -> None:
+        """Do what the leader tells."""
+        said: Any = json.loads(self.team.text())
+        if told.order == Order.FEATURES:
+            self._get_ready(said["name"], tuple(map(int, said["shape"])), int(said["classes"]))
+            return
+        found: tuple[np.ndarray | None, str] = (None, "")
+        if self.team.rank < len(said):
+            images = self.team.deal((), said[self.team.rank])
+            with torch.no_grad():
+                found = _computed(lambda: self.compute(images))  # type: ignore[misc]  # got ready before
+        self.team.arrays(*found)
+
+    def _get_ready(self, name: str, shape: tuple[int, ...], classes: int) -> None:
+        fault = ""
+        try:
+            if name == "classifier":
+                net = LeNet(shape, classes).eval()
+                self.team.share(dict(net.state_dict()))
+                self.compute = lambda x: net(x)[0]
+            else:
+                self.compute = (of_general() if name == "general" else of_pixels(shape)).compute
+        except UserError as error:
+            fault = str(error)
+        self.team.agree(fault)

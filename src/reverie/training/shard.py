@@ -1,0 +1,263 @@
+"""A learner whose parameters, optimizer state and averages are shared out among processes (FSDP2).
+
+Each process keeps its rows of every tensor; a layer's parameters are gathered when it is computed, and its gradients are added
+and shared out again (`torch.distributed.fsdp.fully_shard`).  Optimizers and averages work on rows alone.  The leader's plain
+models are empty between reports: for a report, and for files, which are those of one process, rows are gathered into them.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from reverie.base.errors import UserError
+from reverie.base.team import Order, Team, Told
+from reverie.data import Dataset
+from reverie.families.model import Model, TrainedModel
+from reverie.nets import transformer, unet
+from reverie.runs.config import TrainingConfig
+from reverie.training.gradient import Gradients
+from reverie.training.learner import Average, Learner, Snapshot
+from reverie.training.optimizer import Muon, adamw_of
+from reverie.training.rows import Rows, ShardedMuon
+
+UNITS = (unet.Block, transformer.Layer)  # whose parameters are gathered when they are computed; others, for the whole of a loss
+STATES = ("now", "good", "last")  # of a learner, by number
+
+
+def check_shard(settings: TrainingConfig, world: int) -> None:
+    """Refuse what cannot be shared out."""
+    if world < 2:
+        raise UserError("--shard shares a model out among several processes; give --processes 2, or start it with torchrun")
+    if settings.exact:
+        raise UserError("--exact adds whole gradients in one order, which --shard never has in one place; give one of them")
+    if settings.lora is not None:
+        raise UserError("--lora learns few weights, which need not be shared out; leave --shard out")
+    parts = settings.accumulate * max(settings.micro, math.ceil(world / settings.accumulate))  # see `Gradients`
+    if parts % world:
+        raise UserError(f"a step of {parts} micro-batches cannot be shared out evenly among {world} processes; give"
+                        f" --micro {world}, or leave --shard out")  # fmt: skip
+
+
+class ShardedAverage(Average[Model]):
+    """The average of rows; `model` is filled when it is looked at."""
+
+    def __init__(self, average: Average[Model], mine: dict[str, Tensor], theirs: dict[str, nn.Parameter]) -> None:
+        self.model, self.share, self.rows = average.model, average.share, mine
+        self._mine, self._theirs = list(mine.values()), [theirs[name].detach() for name in mine]
+
+
+class ShardedLearner(Learner):
+    """A learner of a team, made of one whose state is whole and equal in all its processes.
+
+    work: the model that learns; model, average.model: empty, or what `show` left in them.
+    """
+
+    def __init__(self, whole: Learner, team: Team) -> None:
+        self.team, self.rows = team, Rows(team)
+        self.model = whole.model
+        self.work = _sharded(copy.deepcopy(whole.model), team)
+        parameters, learned = dict(self.work.named_parameters()), dict(whole.model.named_parameters())
+        self.counts = {name: len(p) for name, p in learned.items() if p.requires_grad and p.ndim}
+        self.local = {name: nn.Parameter(parameters[name].to_local().detach()) for name in self.counts}  # type: ignore[attr-defined]  # of DTensor
+        self.local |= {name: parameters[name] for name, p in learned.items() if p.requires_grad and not p.ndim}
+        averaged = dict(whole.average.model.named_parameters())
+        mine = {name: self._part(averaged[name].detach(), name in self.counts) for name in self.local}
+        self.average: ShardedAverage = ShardedAverage(whole.average, mine, self.local)
+        named = {id(p): name for name, p in learned.items()}
+        self.optimized = [[named[id(p)] for p in o.param_groups[0]["params"]] for o in whole.optimizers]
+        self.optimizers = [
+            self._optimizer(o, names) for o, names in zip(whole.optimizers, self.optimized, strict=True)
+        ]  # fmt: skip
+        self.i, self.seconds, self.rescues = whole.i, whole.seconds, whole.rescues
+        self.first_loss, self.ending, self.window = whole.first_loss, whole.ending, whole.window
+        self.shown = True
+        self.hide()
+        self.good = self.last = self.snapshot()
+        whole.good = whole.last = Snapshot({}, self.facts())  # states before this one are let go
+        whole.average._mine, whole.average._theirs = [], []
+
+    def _part(self, t: Tensor, sharded: bool) -> Tensor:
+        return self.rows.mine(t) if sharded else t.clone()
+
+    def _optimizer(self, whole: torch.optim.Optimizer, names: Sequence[str]) -> torch.optim.Optimizer:
+        """Return an optimizer of this process's rows, with its rows of the state."""
+        group, local = whole.param_groups[0], [self.local[name] for name in names]
+        made: torch.optim.Optimizer
+        if isinstance(whole, Muon):
+            made = ShardedMuon(local, [self.counts[name] for name in names], group["lr"], self.rows)
+        else:
+            made = adamw_of(local, group["lr"], group["weight_decay"])
+        for p, name, mine in zip(group["params"], names, local, strict=True):
+            for key, value in whole.state.get(p, {}).items():
+                made.state[mine][key] = self._part(value, name in self.counts and value.ndim > 0)
+        whole.state.clear()
+        return made
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.work.device
+
+    def _rest(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield what is whole everywhere: buffers, and what does not learn."""
+        for part, module in (("model", self.work), ("average", self.average.model)):
+            yield from ((f"{part}.{name}", t.detach()) for name, t in module.state_dict().items() if name not in self.local)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return this process's rows of every tensor by name, not copied."""
+        found = {f"model.{name}": t.detach() for name, t in self.local.items()}
+        found |= {f"average.{name}": t for name, t in self.average.rows.items()} | dict(self._rest())
+        for prefix, _, optimizer, p in self._optimizer_parameters():
+            found |= {f"{prefix}.{key}": value for key, value in optimizer.state.get(p, {}).items()}
+        return found
+
+    def _count(self, name: str) -> int | None:
+        """Return how many rows a tensor has in all; None if it is whole everywhere."""
+        part, _, inner = name.partition(".")
+        if part == "optimizer":
+            k, j, key = inner.split(".")
+            return None if key == "step" else self.counts.get(self.optimized[int(k)][int(j)])
+        return self.counts.get(inner)
+
+    def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the whole tensors on the CPU in the leader, and nothing elsewhere; all processes must ask for the same."""
+        found: dict[str, Tensor] = {}
+        for name in sorted(tensors):
+            count = self._count(name)
+            whole = tensors[name] if count is None else self.rows.gathered(tensors[name], count)
+            if self.team.rank == 0 and whole is not None:
+                found[name] = whole.cpu()
+        return found
+
+    def whole(self, kept: Snapshot) -> Snapshot:
+        """Return a snapshot as one process would have it; only the leader asks."""
+        which = 1 if kept is self.good else 2 if kept is self.last else 0
+        self.team.tell(Told(Order.WHOLE, which))
+        return Snapshot(self.gather(dict(kept.tensors)), kept.facts)
+
+    def contribute(self, which: int) -> None:
+        """Give the leader this process's rows of one of its states."""
+        self.gather(self.tensors() if which == 0 else dict((self.good, self.last)[which - 1].tensors))
+
+    def show(self) -> None:
+        """Fill the plain models of the leader, which they are looked at by."""
+        if self.shown:
+            return
+        if self.team.rank == 0:
+            self.team.tell(Told(Order.SHOW))
+        now = self.tensors()
+        found = self.gather({name: t for name, t in now.items() if not name.startswith("optimizer.")})
+        for part, module in self._modules():
+            if self.team.rank == 0:
+                mine = dict(module.named_parameters())
+                for name in self.local:
+                    mine[name].data = found[f"{part}.{name}"].to(self.device)
+                module.load_state_dict({name: found[f"{part}.{name}"] for name in module.state_dict()})
+        self.shown = self.team.rank == 0
+
+    def hide(self) -> None:
+        """Empty the plain models."""
+        if self.shown:
+            for _, module in self._modules():
+                for name, p in module.named_parameters():
+                    if name in self.counts:
+                        p.data = p.data.new_empty(0)
+        self.shown = False
+
+    def report(self) -> None:
+        """Note that all went well since the last report, in all processes."""
+        if self.team.rank == 0:
+            self.team.tell(Told(Order.KEEP))
+        super().report()
+
+    def restore(self, kept: Snapshot) -> None:
+        """Put all processes back to their good state."""
+        assert kept is self.good, "processes know of no other state"
+        if self.team.rank == 0:
+            self.team.tell(Told(Order.BACK, kept.facts.i))
+        for prefix, _, optimizer, p in self._optimizer_parameters():
+            if not any(name.startswith(f"{prefix}.") for name in kept.tensors):  # before its first gradient
+                optimizer.state.pop(p, None)
+        now = self.tensors()
+        for name, t in kept.tensors.items():
+            now[name].copy_(t)
+        self.hide()
+        self._take_facts(kept.facts)
+
+    def clip(self, limit: float) -> Tensor:
+        """Shorten the gradient to a length, and return what it had: ()."""
+        gradients = {name: p.grad for name, p in self.local.items() if p.grad is not None}
+        zero = torch.zeros((), device=self.device)
+        mine = sum((g.square().sum() for name, g in gradients.items() if name in self.counts), zero)
+        ours = sum((g.square().sum() for name, g in gradients.items() if name not in self.counts), zero)
+        norm = (self.team.added(mine[None])[0] + ours).sqrt()
+        torch._foreach_mul_(list(gradients.values()), (limit / (norm + 1e-6)).clamp_max(1.0))
+        return norm
+
+
+def _sharded(model: nn.Module, team: Team) -> TrainedModel:
+    """Share the parameters of a model out, layer by layer."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method  # two seconds, for nothing elsewhere
+
+    mesh = init_device_mesh(team.device.type, (team.world,))
+    apart = {p for p in model.parameters() if not p.requires_grad or not p.ndim}
+    for module in [m for m in model.modules() if isinstance(m, UNITS)] + [model]:
+        made = fully_shard(module, mesh=mesh, ignored_params=apart)
+        made.set_force_sum_reduction_for_comms(True)  # gradients are already shares of the batch's
+        made.set_gradient_divide_factor(1.0)
+    register_fsdp_forward_method(model, "loss")
+    assert isinstance(model, TrainedModel)
+    return model
+
+
+class ShardedGradients(Gradients):
+    """Leaves in each process its rows of the gradient, and returns the mean loss."""
+
+    def __init__(self, learner: ShardedLearner, train: Dataset, settings: TrainingConfig) -> None:
+        super().__init__(learner.work, train, settings, learner.team)
+        self.learner = learner
+
+    def __call__(self, i: int, seed: int) -> Tensor:
+        """Return the mean loss of step i: ()."""
+        learner, work = self.learner, cast("Any", self.model)  # an FSDPModule
+        assert self.team is not None
+        learner.hide()
+        work.zero_grad(set_to_none=True)
+        mine, fault = [], ""
+        try:  # before anything is gathered: who cannot read would leave the others waiting
+            mine = [next(self.loader) for _ in range(self.rank, self.parts, self.world)]
+        except (UserError, OSError) as error:
+            fault = str(error) or type(error).__name__
+        self.team.agree(fault)
+        read, self.loader = self.loader, iter(mine)
+        losses = list[Tensor]()
+        with self.team.minded():
+            work.set_requires_gradient_sync(len(mine) == 1)
+            for k, lost in enumerate(self._mine(i, seed), 1):
+                losses.append(lost)
+                work.set_requires_gradient_sync(k + 1 >= len(mine))
+        self.loader = read
+        alone = [p for name, p in learner.local.items() if name not in learner.counts]
+        added = [torch.stack(losses).sum()] + [p.grad if p.grad is not None else torch.zeros_like(p) for p in alone]
+        lost, *rest = self.team.added(torch.stack([t.detach().float() for t in added])).unbind()
+        for p, g in zip(alone, rest, strict=True):
+            p.grad = g.to(p.dtype)
+        for name, p in dict(work.named_parameters()).items():
+            if name in learner.counts:
+                learner.local[name].grad = p.grad.to_local() if p.grad is not None else None  # type: ignore[attr-defined]
+        return lost
+
+
+def gradients_of(learner: Learner, train: Dataset, settings: TrainingConfig, team: Team | None) -> Gradients:
+    """Return what works out the gradients of a learner."""
+    if isinstance(learner, ShardedLearner):
+        return ShardedGradients(learner, train, settings)
+    assert isinstance(learner.model, TrainedModel)
+    return Gradients(learner.model, train, settings, team)

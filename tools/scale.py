@@ -1,0 +1,198 @@
+"""What GPUs would do for work of three sizes, on paper: the tables of docs/scale.md.
+
+python -m tools.scale            print them
+python -m tools.scale --write    put them into docs/scale.md, between its two marks
+
+Counted: parameters, floating-point operations and kernels of our networks.  Measured: the share of the machine's rate that they
+reach on two cores (docs/benchmarks.md).  Assumed, and named as such: everything about GPUs, networks and prices.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from reverie.base.spec import Spec, build
+from reverie.diffusion.plan import network_for
+from reverie.nets import NETWORKS
+
+PAGE = Path(__file__).parent.parent / "docs" / "scale.md"
+BEGIN, END = "<!-- made by python -m tools.scale -->", "<!-- end of what was made -->"
+GPUS = (1, 8, 64)
+IN_A_NODE = 8
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A GPU and what connects it, as makers tell; none of it was at hand.
+
+    peak: bfloat16 operations a second, dense; share: of the efficiency measured on the CPU that is kept on it; launch: seconds
+    that a kernel takes at least; inside, between: bytes a second of each GPU within a node and of a node to others; price: an
+    hour of a GPU, in dollars.
+    """
+
+    name: str = "A100 (SXM, 80 GB)"
+    peak: float = 312e12
+    share: float = 0.5
+    launch: float = 8e-6
+    inside: float = 300e9
+    between: float = 25e9
+    price: float = 2.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """A training.  efficiency: of the sgemm rate, measured on two cores; images: seen in all; batch: of a step, of all GPUs."""
+
+    name: str
+    shape: tuple[int, int, int]
+    network: str | Spec
+    efficiency: float
+    batch: int
+    images: float
+
+
+WORKS = (
+    Work("MNIST, 28 x 28", (1, 28, 28), "unet-small", 0.71, 512, 20e6),
+    Work("CIFAR-10, 32 x 32", (3, 32, 32), "unet-base", 0.88, 512, 200e6),  # 200 and 2,500 million images: arXiv:2206.00364
+    Work("ImageNet-64", (3, 64, 64), {"name": "unet", "widths": (192, 384, 576), "blocks": 3, "stem": 1}, 0.88, 4096, 2.5e9),
+)
+
+
+class Kernels(TorchDispatchMode):
+    """Counts the operations that torch sends to a device, views aside."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count one and do it."""
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a network is and costs: parameters, operations of training on one image, kernels of a step."""
+
+    parameters: int
+    flops: float
+    kernels: int
+
+
+def count(work: Work) -> Counted:
+    """Count forward and backward of one image, on tensors without memory."""
+    with torch.device("meta"):
+        net: Any = build(NETWORKS, network_for(work.shape, 10, work.network), "network")
+        x, level = torch.empty(1, *work.shape), torch.empty(1)
+        label = torch.empty(1, dtype=torch.int64)
+        with FlopCounterMode(display=False) as flops, Kernels() as kernels:
+            (net(x, level, label) - x).square().mean().backward()
+    return Counted(sum(p.numel() for p in net.parameters()), float(flops.get_total_flops()), kernels.count)
+
+
+def all_reduce(parameters: int, gpus: int, hardware: Hardware) -> tuple[float, float]:
+    """Return the bytes that each GPU sends a step, 4 P 2 (n - 1) / n, and the seconds that they take.
+
+    Within a node at its rate; beyond, a node's link carries what one GPU sends, as the ring passes each node once.
+    """
+    sent = 4 * parameters * 2 * (gpus - 1) / gpus
+    rate = hardware.inside if gpus <= IN_A_NODE else min(hardware.inside, hardware.between)
+    return sent, sent / rate
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What so many GPUs would do: images a second, the share of linear scaling, traffic, hours and dollars for all images."""
+
+    gpus: int
+    images: float
+    scaling: float
+    sent: float
+    hours: float
+    dollars: float
+    read: float
+    by: str
+
+
+def estimates(work: Work, counted: Counted, hardware: Hardware) -> list[Estimate]:
+    """Return an estimate for each number of GPUs; the gradient is sent after the backward pass, not during it."""
+    found = list[Estimate]()
+    for gpus in GPUS:
+        computing = work.batch / gpus * counted.flops / (hardware.peak * work.efficiency * hardware.share)
+        launching = counted.kernels * hardware.launch
+        sent, sending = all_reduce(counted.parameters, gpus, hardware)
+        parts = {"computing": computing, "launching kernels": launching, "sending gradients": sending}
+        rate = work.batch / (max(computing, launching) + sending)
+        hours = work.images / rate / 3600
+        one = found[0].images if found else rate
+        found.append(
+            Estimate(
+                gpus, rate, rate / one / gpus, sent, hours, hours * gpus * hardware.price,
+                rate * work.shape[0] * work.shape[1] * work.shape[2], max(parts, key=lambda part: parts[part]),
+            )
+        )  # fmt: skip
+    return found
+
+
+def said(number: float) -> str:
+    """Say a number in three digits at most."""
+    for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.3g}" if number >= 0.1 else f"{number:.1g}"
+
+
+def tables(hardware: Hardware | None = None) -> list[str]:
+    """Return the tables, a line each."""
+    hardware = hardware or Hardware()
+    counts = {work.name: count(work) for work in WORKS}
+    rows = [
+        "| work | network | parameters | operations an image | kernels a step | batch | images seen |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for work in WORKS:
+        c = counts[work.name]
+        name = work.network if isinstance(work.network, str) else f"unet {tuple(work.network['widths'])}"
+        cells = (work.name, name, said(c.parameters), said(c.flops), f"{c.kernels:,}", f"{work.batch:,}", said(work.images))
+        rows.append(f"| {' | '.join(cells)} |")
+    rows += [
+        "",
+        "| work | GPUs | images/s | of linear | sent by each, a step | data read | hours | dollars | most time goes into |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for work in WORKS:
+        for e in estimates(work, counts[work.name], hardware):
+            row = (
+                work.name, str(e.gpus), said(e.images), f"{e.scaling:.0%}", f"{said(e.sent)}B", f"{said(e.read)}B/s",
+                said(e.hours), said(e.dollars), e.by,
+            )  # fmt: skip
+            rows.append(f"| {' | '.join(row)} |")
+    return rows
+
+
+def written(page: str, rows: list[str]) -> str:
+    """Return a page with the tables between its marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return "\n".join([before + BEGIN, "", *rows, "", END + after])
+
+
+def main() -> None:
+    """Print or write."""
+    rows = tables()
+    if "--write" in sys.argv:
+        PAGE.write_text(written(PAGE.read_text(), rows))
+    else:
+        print("\n".join(rows))
+
+
+if __name__ == "__main__":
+    main()
