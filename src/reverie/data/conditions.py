@@ -24,7 +24,7 @@ from reverie.base.section import Section
 from reverie.text.tokenizer import Tokenizer, TokenizerTable, learn_tokenizer
 
 if TYPE_CHECKING:
-    from reverie.data.dataset import LazyImages
+    from reverie.data.lazy import LazyImages
 
 MOST_CAPTION = 10_000  # characters of a caption or a prompt that are looked at
 MOST_TOKENS = 96  # of a caption that are kept
