@@ -31,8 +31,8 @@ REQUESTS = 8  # that are made at a time
 AHEAD = 4 * 2**20  # bytes that are asked for at a time where a shard is read from end to end
 
 SAID = {
-    "404": "there is no such file (404)", "403": "access is denied (403)", "401": "access is denied (401)",
-    "timed out": "the server does not answer", "timeout": "the server does not answer",
+    "kind: Timeout": "the server does not answer", "kind: Interrupted": "the connection was cut off",
+    "kind: Connect": "no connection to the server", "kind: Decode": "the connection was cut off",
 }  # fmt: skip
 
 
@@ -252,14 +252,16 @@ def _stored(name: str, meta: Any) -> Stored:
 
 
 def _said(error: Exception) -> str:
-    """Say an error of obstore without its long tail."""
+    """Say an error of obstore in a few words; what it says of its source is long, and tells more."""
     words = " ".join(str(error).split())
     if isinstance(error, FileNotFoundError):
         return "there is no such file (404)"
+    if (status := re.search(r"status code: (\d{3}(?: [A-Z][A-Za-z]+)*)", words)) is not None:
+        return f"the server answers {status[1]}"
     for sign, plain in SAID.items():
-        if sign in words.lower():
+        if sign in words:
             return plain
-    return re.split(r"\s*Debug source:|, source:", words)[0][:160]
+    return words.split(" Debug source:")[0][:160]
 
 
 def expand(pattern: str) -> list[str]:
