@@ -91,7 +91,9 @@ class Handler(BaseHTTPRequestHandler):
         body = f"<?xml version='1.0'?><ListBucketResult><IsTruncated>false</IsTruncated>{''.join(rows)}</ListBucketResult>"
         self.send(200, body.encode(), {"Content-Type": "application/xml"})
 
-    def send(self, code: int, body: bytes, more: dict[str, str] | None = None, head: bool = False, only: int | None = None) -> None:
+    def send(
+        self, code: int, body: bytes, more: dict[str, str] | None = None, head: bool = False, only: int | None = None
+    ) -> None:
         self.send_response(code)
         for name, value in {"Content-Length": str(len(body)), "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT",
                             "Accept-Ranges": "bytes", **(more or {})}.items():  # fmt: skip

@@ -17,7 +17,6 @@ from reverie.data.shards import images
 from reverie.data.shards.images import ShardImages
 from reverie.data.shards.index import INDEX, read_index
 from reverie.training.loader import Share, batches
-from tests.conftest import TINY
 
 
 def same_weights(one: Path, other: Path) -> bool:
@@ -77,39 +76,41 @@ def test_batches_go_on_in_the_middle_of_a_shard(shards: Path) -> None:
         assert all(torch.equal(a, b) for (a, _), (b, _) in zip(whole[first:], again, strict=True))
 
 
-SHORT = {"steps": 12, "batch": 16, "seed": 1, "network": TINY, "progress": False, "device": "cpu", "augment": "none"}
+SHORT = {"steps": 12, "batch": 16, "seed": 1, "family": "autoencoder", "progress": False, "device": "cpu"}
 
 
-def test_packed_images_train_to_the_weights_of_their_folder(
+def interrupted(shards: Path, run: Path) -> None:
+    """Train until a shard has changed, and go on when it is as it was."""
+    training = api.prepare(shards, run, **{key: value for key, value in SHORT.items() if key != "progress"})
+    shard = sorted(shards.glob("*.tar"))[4]
+    good = shard.read_bytes()
+    with pytest.raises(UserError, match=rf"{shard.name} is not the one that was indexed; put the shard back"):
+        for step in training:
+            if step.i >= 4:
+                shard.write_bytes(bytes(byte ^ 1 for byte in good))
+    training.close()
+    shard.write_bytes(good)
+    api.train(resume=run, progress=False)
+
+
+def test_packed_images_train_to_the_weights_of_their_folder_even_if_a_shard_fails(
     photos: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(images, "GROUP", 2**30)  # one group, so that the order is that of the folder
-    reverie.train(photos, tmp_path / "a", **SHORT)
-    reverie.train(shards, tmp_path / "b", **SHORT)
-    assert same_weights(tmp_path / "a", tmp_path / "b")
+    reverie.train(photos, tmp_path / "folder", **SHORT)
+    interrupted(shards, tmp_path / "shards-run")
+    assert same_weights(tmp_path / "folder", tmp_path / "shards-run")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_the_middle_of_a_shard_bit_for_bit(shards: Path, tmp_path: Path) -> None:
     reverie.train(shards, tmp_path / "whole", **SHORT)
-    training = api.prepare(shards, tmp_path / "parted", **{k: v for k, v in SHORT.items() if k != "progress"})
-    for step in training:
-        if step.i >= 5:
-            break
-    training.close()
-    api.train(resume=tmp_path / "parted", progress=False)
+    interrupted(shards, tmp_path / "parted")
     assert same_weights(tmp_path / "whole", tmp_path / "parted")
 
 
-def test_a_shard_that_changes_while_training_loses_nothing(shards: Path, tmp_path: Path) -> None:
-    reverie.train(shards, tmp_path / "whole", **SHORT)
-    training = api.prepare(shards, tmp_path / "run", **{k: v for k, v in SHORT.items() if k != "progress"})
-    name = sorted(shards.glob("*.tar"))[4]
-    good = name.read_bytes()
-    with pytest.raises(UserError, match=rf"{name.name} is not the one that was indexed; put the shard back"):
-        for step in training:
-            if step.i >= 4:
-                name.write_bytes(bytes(b ^ 1 for b in good))
-    training.close()
-    name.write_bytes(good)
-    api.train(resume=tmp_path / "run", progress=False)
-    assert same_weights(tmp_path / "whole", tmp_path / "run")
+@pytest.mark.slow
+def test_two_processes_train_on_shards_to_the_weights_of_one(shards: Path, tmp_path: Path) -> None:
+    for processes in (1, 2):
+        reverie.train(shards, tmp_path / str(processes), exact=True, processes=processes, **SHORT)
+    assert same_weights(tmp_path / "1", tmp_path / "2")

@@ -122,10 +122,12 @@ class IndexBuilder:
         """Return the index of what was added."""
         count = len(self.each["block"])
         if not count:
-            first = f": {self.broken_count} cannot be used, the first ({self.broken[0][0]}) because: {self.broken[0][1]}"
-            raise UserError(f"0 usable images found in {where}{first if self.broken else ''}")
+            why = "".join(
+                f": {self.broken_count} cannot be used, the first ({name}) because: {why}" for name, why in self.broken[:1]
+            )
+            raise UserError(f"0 usable images found in {where}{why}")
         names = sorted(self.labels, key=lambda name: (natural(name), name))
-        place = np.array([names.index(label) for label in self.labels] if len(names) < 1000 else _ranks(self.labels, names))
+        rank = {name: k for k, name in enumerate(names)}
         facts = IndexFacts(
             count=count, blocks=len(self.blocks["block_start"]), names_size=len(self.texts["names"]),
             captions_size=len(self.texts["captions"]), shards=tuple(self.shards), labels=tuple(names),
@@ -133,18 +135,13 @@ class IndexBuilder:
         )  # fmt: skip
         arrays = {name: np.array(values) for name, values in {**self.each, **self.blocks}.items()}
         if names:
-            told = arrays["label"] >= 0
-            arrays["label"] = np.where(told, place[arrays["label"]], -1).astype(np.int32)
+            place = np.array([rank[label] for label in self.labels], np.int32)
+            arrays["label"] = np.where(arrays["label"] >= 0, place[arrays["label"]], np.int32(-1))
         for name, text in self.texts.items():
             arrays[name] = np.frombuffer(bytes(text), np.uint8).copy()
         columns = [np.array(column, np.float32) for column in self.numbers.values()]
         arrays["numbers"] = np.stack(columns, 1).view(np.int32) if columns else np.empty((count, 0), np.int32)
         return Index(facts, {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()})
-
-
-def _ranks(labels: dict[str, int], names: Sequence[str]) -> list[int]:
-    rank = {name: k for k, name in enumerate(names)}
-    return [rank[label] for label in labels]
 
 
 def kind_of(name: str) -> str | None:

@@ -203,15 +203,14 @@ class RemoteStore(Store):
 
     def open(self, name: str, size: int) -> IO[bytes]:
         """Return a file of which the next few megabytes are always on their way."""
-        return io.BufferedReader(RangeFile(self, name, size), 2**20)
+        return io.BufferedReader(StreamFile(self, name, size), 2**20)
 
 
 class RangeFile(io.RawIOBase):
-    """A file of a store, with a place to read from.  ahead: bytes that are asked for at a time, those after them too."""
+    """A file of a store, with a place to read from, that asks for what is read and no more."""
 
-    def __init__(self, store: Store, name: str, size: int, ahead: int = AHEAD) -> None:
-        self.store, self.name, self.size, self.ahead, self.place = store, name, size, ahead, 0
-        self.pieces: dict[int, Future[bytes]] = {}
+    def __init__(self, store: Store, name: str, size: int) -> None:
+        self.store, self.name, self.size, self.place = store, name, size, 0
 
     def readable(self) -> bool:
         """Yes."""
@@ -231,20 +230,32 @@ class RangeFile(io.RawIOBase):
         return self.place
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill as much of a buffer as one piece has."""
-        if self.place >= self.size or not len(buffer):
-            return 0
-        number, within = divmod(self.place, self.ahead)
-        wanted = [k for k in (number, number + 1) if k * self.ahead < self.size]
-        self.pieces = {k: self.pieces.get(k) or self._ask(k) for k in wanted}
-        part = self.pieces[number].result()[within : within + len(buffer)]
+        """Fill a buffer, as far as the file goes."""
+        part = self._some(len(buffer)) if self.place < self.size and len(buffer) else b""
         buffer[: len(part)] = part
         self.place += len(part)
         return len(part)
 
+    def _some(self, most: int) -> bytes:
+        return self.store.read(self.name, self.place, min(most, self.size - self.place))
+
+
+class StreamFile(RangeFile):
+    """A file that is read from end to end: the piece that is read from and the one after it are asked for by other threads."""
+
+    def __init__(self, store: Store, name: str, size: int) -> None:
+        super().__init__(store, name, size)
+        self.pieces: dict[int, Future[bytes]] = {}
+
+    def _some(self, most: int) -> bytes:
+        number, within = divmod(self.place, AHEAD)
+        wanted = [k for k in (number, number + 1) if k * AHEAD < self.size]
+        self.pieces = {k: self.pieces.get(k) or self._ask(k) for k in wanted}
+        return self.pieces[number].result()[within : within + most]
+
     def _ask(self, number: int) -> Future[bytes]:
-        begin = number * self.ahead
-        return requests().submit(self.store.read, self.name, begin, min(self.ahead, self.size - begin))
+        begin = number * AHEAD
+        return requests().submit(self.store.read, self.name, begin, min(AHEAD, self.size - begin))
 
 
 def _stored(name: str, meta: Any) -> Stored:

@@ -116,7 +116,7 @@ def open_parquet(store: Store, file: Stored) -> Any:
     """Return a parquet file that is read by ranges."""
     parquet = arrow_module("pyarrow.parquet", store.where(file.name))
     arrow = arrow_module("pyarrow", store.where(file.name))
-    return parquet.ParquetFile(arrow.PythonFile(RangeFile(store, file.name, file.size, 2**20), mode="r"))
+    return parquet.ParquetFile(arrow.PythonFile(RangeFile(store, file.name, file.size), mode="r"))
 
 
 def parquet_groups(opened: Any, columns: Columns, where: str) -> list[int]:
