@@ -106,7 +106,7 @@ def changed(shards: Path, how: Callable[[dict[str, torch.Tensor], dict[str, obje
     [
         ("offset", -1, "impossible size"), ("offset", 2**50, "outside its block"), ("size", 0, "impossible size"),
         ("size", 2**30, "impossible size"), ("block", 9999, "in no block"), ("label", 77, "unknown label"),
-        ("block_start", 2**50, "ends after its shard"), ("block_shard", 500, "in no shard"), ("mode", 9, "unknown label or mode"),
+        ("block_start", 2**50, "ends after its shard"), ("block_shard", 500, "in no shard"), ("mode", 9, "or mode"),
         ("name_end", 2**40, "no order"), ("caption_end", 5, "no order"), ("height", 0, "no pixels"),
     ],
 )  # fmt: skip

@@ -97,7 +97,7 @@ def test_shards_that_are_named(server: Server, shards: Path) -> None:
     with pytest.raises(UserError, match=f"there is no .*{count:06d}.tar"):
         load_data(f"{server.address}/shards/{{000000..{count:06d}}}.tar")
     (shards / INDEX).unlink()
-    with pytest.raises(UserError, match="does not list its files; put index.safetensors there"):
+    with pytest.raises(UserError, match=r"does not list its files; put index.safetensors there"):
         load_data(f"{server.address}/shards")
 
 

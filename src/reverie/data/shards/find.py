@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from reverie.base.errors import UserError
 from reverie.base.files import atomic
@@ -21,7 +22,11 @@ from reverie.data.shards.store import MOST_FILES, LocalStore, Store, Stored, is_
 from reverie.data.sources import has_images
 
 INDEX_LIMIT = 2**33  # bytes
-STATE, SPLITS = "state.json", "dataset_dict.json"  # of a data set that Hugging Face's `save_to_disk` wrote
+STATE, SPLITS, INFO = (
+    "state.json",
+    "dataset_dict.json",
+    "dataset_info.json",
+)  # as `save_to_disk` of Hugging Face writes
 TEXT_LIMIT = 2**22
 LOOKED_AT = 16  # members of a tar file
 
@@ -135,7 +140,7 @@ def index_of(store: Store, shards: Sequence[Stored], beside: Path | None, option
     raise AssertionError("one of the places is written to, or an error is raised")
 
 
-def _text(path: Path) -> dict[str, object]:
+def _text(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             said = read_json(file.read(TEXT_LIMIT).decode("utf-8"))
@@ -148,7 +153,7 @@ def _text(path: Path) -> dict[str, object]:
 
 def _split(path: Path) -> tuple[str, tuple[str, ...]]:
     """Return the folder of the training data of a data set that is saved in several parts, and a note."""
-    splits = [str(name) for name in _text(path / SPLITS).get("splits", ()) or () if re.fullmatch(r"[\w.\-]+", str(name))]  # type: ignore[attr-defined]
+    splits = [str(name) for name in _text(path / SPLITS).get("splits", ()) or () if re.fullmatch(r"[\w.\-]+", str(name))]
     there = [name for name in splits if (path / name / STATE).is_file()]
     if not there:
         raise UserError(f"{path / SPLITS} names no part that is there; save the data set again")
@@ -168,3 +173,9 @@ def _saved(root: Path) -> list[str]:
     if state.get("_indices_data_files"):
         raise UserError(f"{root} was saved in an order of its own; call flatten_indices() on it and save it again")
     return names
+
+
+def saved_features(root: Path) -> dict[str, Any]:
+    """Return what a data set of `save_to_disk` says of its columns; nothing where it says nothing."""
+    features = _text(root / INFO).get("features") if (root / INFO).is_file() else None
+    return features if isinstance(features, dict) else {}

@@ -10,15 +10,19 @@ import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError
+from reverie.data.arrays import from_array
 from reverie.data.conditions import conditions_of
 from reverie.data.dataset import Dataset
 from reverie.data.folder import choose_form, conversions, modes_of, sizes_of, skipped_note
 from reverie.data.form import Options, classes, duplicate_note, encode_labels, shown_sizes
 from reverie.data.labels import FOLDERS, find_labels
 from reverie.data.lazy import LazyImages
-from reverie.data.shards.find import find_shards, index_of
+from reverie.data.shards.build import kind_of
+from reverie.data.shards.find import find_shards, index_of, saved_features
 from reverie.data.shards.images import Blocks, ShardImages
 from reverie.data.shards.index import FLAGS, Index
+from reverie.data.shards.store import LocalStore
+from reverie.data.shards.tables import arrow_schema, columns_of, plain, read_lists
 
 IN_MEMORY = 2**28  # bytes of fitted pixels, up to which images are read once and kept
 FEW_TOLD = 0.5  # share of images that must have a caption or label for these to be taken by themselves
@@ -31,6 +35,12 @@ def read_shards(source: str, name: str, options: Options) -> Dataset:
     if options.condition_image is not None:
         raise UserError("images that are told of others are read from a folder, not from shards; leave --condition-image out")
     store, shards, beside, notes = find_shards(source)
+    if isinstance(store, LocalStore) and kind_of(shards[0].name) == "arrow":
+        paths = [str(store.root / shard.name) for shard in shards]
+        with plain(paths[0], "arrow"):
+            as_bytes = columns_of(arrow_schema(paths[0], paths[0]), paths[0]) is not None
+        if not as_bytes:
+            return _of_lists(paths, name, store, options)
     index, where = index_of(store, shards, beside, options)
     kept, values, kind, told_notes = _labels(index, options, store.address)
     headers = index.headers()
@@ -72,6 +82,17 @@ def read_shards(source: str, name: str, options: Options) -> Dataset:
         "shards": len(shards), "bytes": sum(file.size for file in shards), "index": where,
     }  # fmt: skip
     return Dataset(name, x, labels, label_names, tuple(said), report, conditions)
+
+
+def _of_lists(paths: list[str], name: str, store: LocalStore, options: Options) -> Dataset:
+    """Return images that are lists of numbers in arrow files."""
+    with plain(store.address, "arrow"):
+        x, labels = read_lists(paths, store.address, saved_features(store.root))
+    made = from_array(x, None, name, store.address, replace(options, labels="auto"))
+    if labels is None or options.labels == "none":
+        return made
+    numbers, names = encode_labels(labels)
+    return replace(made, labels=numbers, label_names=names, report={**made.report, "classes": classes(numbers, names)})
 
 
 def _plural(count: int, what: str) -> str:

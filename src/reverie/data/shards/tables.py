@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from reverie.base.errors import UserError
 from reverie.base.parse import read_json
+from reverie.data.room import MEMORY_LIMIT
 from reverie.data.shards.store import RangeFile, Store, Stored
 from reverie.data.shards.tar import CAPTIONS, LABELS, MOST_NUMBERS, Sample, Skip, one_line
 from reverie.data.sources import FILE_LIMIT
@@ -180,12 +183,71 @@ def arrow_samples(path: str, columns: Columns, skip: Skip, where: str) -> Iterat
             images = batch.column(columns.image)
             images = images.field(columns.within) if columns.within else images
             told = {name: batch.column(name).to_pylist() for name in columns.all[1:]}
+            begin, ends, data = _places(arrow, images)
+            begin -= base.address
             for row, value in enumerate(images):
                 if _usable(value, f"{where} row {done + row}", skip):
-                    buffer = value.as_buffer()
-                    offset = buffer.address - base.address
-                    if not 0 <= offset <= base.size - buffer.size:
+                    offset, size = begin + int(ends[row]), int(ends[row + 1] - ends[row])
+                    if not 0 <= offset <= base.size - size or data is None:
                         raise UserError(f"{where} is compressed, so that no image can be read by its place; save it without")
                     label, caption, numbers = columns.told(row, told)
                     yield Sample(str(done + row), offset, value.as_py(), label, caption, numbers)
             done += len(batch)
+
+
+def _places(arrow: Any, images: Any) -> tuple[int, np.ndarray, Any]:
+    """Return where in memory the bytes of an arrow array begin, the offsets of each from there, and the bytes themselves."""
+    _, ends, data = images.buffers()
+    kind = np.int64 if arrow.types.is_large_binary(images.type) else np.int32
+    found = (
+        np.frombuffer(ends, kind)[images.offset : images.offset + len(images) + 1] if ends is not None else np.zeros(1, kind)
+    )
+    return (data.address if data is not None else 0), found, data
+
+
+def read_lists(paths: Sequence[str], where: str, features: Mapping[str, Any]) -> tuple[np.ndarray, list[str] | None]:
+    """Return images that are lists of numbers in arrow streams, all in memory, and their labels: (N, H, W) or (N, H, W, C)."""
+    arrow = arrow_module("pyarrow", where)
+    parts, labels, total = list[np.ndarray](), list[str](), 0
+    named = [k for k in features if isinstance(features[k], dict) and isinstance(features[k].get("names"), list)]
+    for path in paths:
+        with arrow.memory_map(path) as mapped:
+            for batch in arrow.ipc.open_stream(mapped):
+                lists = [f.name for f in batch.schema if _depth(arrow, f.type) >= 2]
+                if not lists:
+                    raise UserError(f"{where} has no column of images, neither as bytes nor as lists of numbers")
+                column = batch.column(min(lists, key=lambda name: name.lower() not in IMAGES))
+                parts.append(_stacked(arrow, column, where))
+                total += parts[-1].nbytes
+                if total > MEMORY_LIMIT:
+                    raise UserError(f"{where} holds more than {MEMORY_LIMIT >> 30} GiB of images as lists; save them as images")
+                label = next((n for n in batch.schema.names if n in named or n.lower() in LABELS), None)
+                if label is not None:
+                    names = features[label]["names"] if label in named else []
+                    labels += [str(names[v] if isinstance(v, int) and 0 <= v < len(names) else v)
+                               for v in batch.column(label).to_pylist()]  # fmt: skip
+    if not parts or any(part.shape[1:] != parts[0].shape[1:] for part in parts):
+        raise UserError(f"the images of {where} are lists of different sizes; save them as images")
+    x = np.concatenate(parts)
+    return x, labels if len(labels) == len(x) else None
+
+
+def _depth(arrow: Any, kind: Any) -> int:
+    """Return how deep a type of lists of numbers is; 0 for others."""
+    depth, kind = 0, getattr(kind, "storage_type", kind)
+    while arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind):
+        depth, kind = depth + 1, kind.value_type
+    return depth if arrow.types.is_integer(kind) or arrow.types.is_floating(kind) else 0
+
+
+def _stacked(arrow: Any, column: Any, where: str) -> np.ndarray:
+    """Return nested lists of one shape as an array."""
+    column = getattr(column, "storage", column)
+    shape = [len(column)]
+    while _depth(arrow, column.type):
+        lengths = np.unique(arrow_module("pyarrow.compute", where).list_value_length(column).to_numpy(zero_copy_only=False))
+        if len(lengths) != 1 or not lengths[0] > 0:
+            raise UserError(f"the images of {where} are lists of different sizes; save them as images")
+        shape.append(int(lengths[0]))
+        column = column.flatten()
+    return np.asarray(column.to_numpy(zero_copy_only=False)).reshape(shape)
