@@ -90,7 +90,7 @@ class Dataset:
     def said(self, index: Tensor) -> list[str]:
         """Return what is told of the chosen members, in words: their labels, captions or numbers; empty where nothing is."""
         if self.conditions is not None:
-            return [self.conditions.form.described(row) for row in self.conditions.rows[index]]
+            return [self.conditions.form.described(row) for row in self.conditions.told_of(index)]
         return [] if self.labels is None else [self.label_names[int(k)] for k in self.labels[index]]
 
     def some(self, most: int) -> Tensor:
