@@ -55,7 +55,7 @@ ChannelsOption = Annotated[int | None, typer.Option("--channels", help="1 grey, 
 LabelsOption = Annotated[str, typer.Option("--labels", help=LABELS_HELP)]
 DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where the files of named data sets are.")]
 MovedDataOption = Annotated[
-    Path | None, typer.Option("--data", help="Where the run's data are now, if they were moved or renamed.", metavar="PATH")
+    str | None, typer.Option("--data", help="Where the run's data are now, if they were moved or renamed.", metavar="PATH")
 ]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Refuse data with broken files instead of skipping them.")]
 LabelOption = Annotated[

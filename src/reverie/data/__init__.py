@@ -24,7 +24,7 @@ from reverie.data.pixels import DEFAULT_SIDE, FITS, check_channels, check_fit, p
 from reverie.data.series import as_series, check_window, read_wav
 from reverie.data.shards.find import is_shards, told_in_tar
 from reverie.data.shards.read import read_shards
-from reverie.data.shards.store import is_remote
+from reverie.data.shards.store import is_pattern, is_remote
 from reverie.data.shards.tables import has_image_column
 from reverie.data.sources import has_images, is_image
 from reverie.data.table import read_csv, read_parquet
@@ -122,7 +122,7 @@ def load_data(
     if source in DATASETS:
         named = DATASETS[source](points, seed, options)
         return named if window is None or named.kind in ("series", "text") else as_series(named, window, source)
-    if remote or ("{" in source and "}" in source):
+    if remote or is_pattern(source):
         return read_shards(source, _name_of(source), options)
     try:
         path = Path(source).expanduser()

@@ -13,7 +13,7 @@ from reverie.base.files import expanded
 from reverie.base.visible import storable
 from reverie.data import DATASETS, FROM_FILES, Dataset, load_data
 from reverie.data.memory import MEMORY, DataSource, in_memory
-from reverie.data.shards.store import is_remote
+from reverie.data.shards.store import is_pattern, is_remote
 from reverie.runs.config import DataConfig, Reading
 from reverie.runs.kept import KEPT_DATA, read_kept
 
@@ -82,7 +82,7 @@ def reread(
         raise UserError(
             "the data of the run were given in Python and are not kept in it; give them again with data=x, or --data FILE.npy"
         )
-    elsewhere = now.source in DATASETS or is_remote(now.source) or "{" in now.source
+    elsewhere = now.source in DATASETS or is_remote(now.source) or is_pattern(now.source)
     if data is None and not elsewhere and not Path(now.source).exists():
         raise UserError(f"the data of the run are no longer at {now.source}; if they are elsewhere now, give --data PATH")
     options = {**_as_then(now), "strict": strict, "on_progress": on_progress}

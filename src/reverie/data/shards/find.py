@@ -35,7 +35,10 @@ def is_shards(path: Path) -> bool:
     """Tell a folder of shards: tar, parquet or arrow files of images, or a data set of `save_to_disk`, and no image beside."""
     if (path / STATE).is_file() or (path / SPLITS).is_file():
         return True
-    there = any(kind_of(name.name) for name in path.iterdir() if name.is_file())
+    try:
+        there = any(kind_of(name.name) for name in path.iterdir() if name.is_file())
+    except OSError:  # which the reader of folders tells
+        return False
     return there and not has_images(path)
 
 

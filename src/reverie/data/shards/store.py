@@ -54,6 +54,11 @@ def is_remote(source: str) -> bool:
     return REMOTE.match(source) is not None
 
 
+def is_pattern(source: str) -> bool:
+    """Tell a pattern of files here, such as shards/{000..099}.tar, from a path that is there."""
+    return BRACES.search(source) is not None and not is_remote(source) and not Path(source).exists()
+
+
 @cache
 def requests() -> ThreadPoolExecutor:
     """Return the few threads that fetch bytes."""
