@@ -17,8 +17,9 @@ from reverie.base.visible import visible
 from reverie.data.download import cache_folder
 from reverie.data.form import Options, natural
 from reverie.data.shards.build import build_index, kind_of
+from reverie.data.shards.fetching import fetching
 from reverie.data.shards.index import INDEX, Index, check_fresh, read_index
-from reverie.data.shards.store import MOST_FILES, LocalStore, Store, Stored, is_remote, open_store, requests
+from reverie.data.shards.store import MOST_FILES, LocalStore, Store, Stored, is_remote, open_store
 from reverie.data.sources import has_images
 
 INDEX_LIMIT = 2**33  # bytes
@@ -81,7 +82,7 @@ def _index_place(store: Store, names: Sequence[str] | None) -> Path | None:
 
 def _stated(store: Store, names: Sequence[str]) -> list[Stored]:
     """Return what is known of files by name; all must be there."""
-    found = list(requests().map(store.stat, names))
+    found = [future.result() for future in [fetching().submit(store.stat, name) for name in names]]
     if None in found:
         raise UserError(f"there is no {store.where(names[found.index(None)])}")
     return [file for file in found if file is not None]

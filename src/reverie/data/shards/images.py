@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -16,8 +16,9 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.data.lazy import LazyImages, positions
 from reverie.data.pixels import Broken, Recipe, decode, workers
+from reverie.data.shards.fetching import fetching
 from reverie.data.shards.index import Index, check_of
-from reverie.data.shards.store import Store, Stored, requests
+from reverie.data.shards.store import Store, Stored
 from reverie.data.shards.tables import group_images, open_parquet, plain
 from reverie.data.sources import BYTES
 
@@ -49,8 +50,9 @@ class Blocks:
     def _future(self, block: int) -> Future[Block]:
         size = self.index.arrays["block_size"]
         with self._lock:
-            if block not in self._held:
-                self._held[block] = requests().submit(self._fetch, block)
+            there = self._held.get(block)
+            if there is None or (there.done() and there.exception() is not None):  # what failed once is asked for again
+                self._held[block] = fetching().submit(self._fetch, block)
                 held = sum(int(size[k]) for k in self._held)
                 while held > CACHE and len(self._held) > 1:
                     held -= int(size[self._held.popitem(last=False)[0]])
@@ -85,12 +87,7 @@ class Blocks:
         place = shard.name, int(a["offset"][k]), int(a["size"][k])
         if not self.store.remote:
             return lambda: self.store.read(*place)
-        return requests().submit(self.store.read, *place).result
-
-    def forget(self, block: int) -> None:
-        """Let a block go that could not be read, so that it is asked for again."""
-        with self._lock:
-            self._held.pop(block, None)
+        return fetching().submit(self.store.read, *place).result
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,8 @@ class ShardImages(LazyImages):
     @cached_property
     def _block(self) -> np.ndarray:
         """The block of each member, (N,)."""
-        return self.blocks.index.arrays["block"][self.members]
+        found: np.ndarray = self.blocks.index.arrays["block"][self.members]
+        return found
 
     def take(self, index: Tensor) -> Tensor:
         """Read the chosen images; see `LazyImages`."""
@@ -120,6 +118,8 @@ class ShardImages(LazyImages):
         for window in self._windows(chosen):
             members = [int(k) for k in self.members[chosen[window]]]
             sources = [self.blocks.source(k) for k in members]
+            if self.blocks.whole:  # waited for here, as threads that decode would keep a program from ending
+                sources = [partial(bytes, source()) for source in sources]
             for place, image in zip(window, workers().map(self._decode, members, sources), strict=True):
                 out[place] = image
         return torch.from_numpy(out)
@@ -150,9 +150,6 @@ class ShardImages(LazyImages):
                 return decode(data, self.recipe)
         except Broken as error:
             raise UserError(f"image {k:,} ({index.name(k)}) of {shard} cannot be used: {error}") from None
-        except BaseException:
-            self.blocks.forget(int(index.arrays["block"][k]))
-            raise
 
     def subset(self, index: Tensor) -> ShardImages:
         """Return the chosen images; see `LazyImages`."""

@@ -9,17 +9,17 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
 from reverie.base.errors import UserError
 from reverie.base.files import reason
+from reverie.data.shards.fetching import fetching
 
 REMOTE = re.compile(r"(s3|s3a|gs|az|abfss?|https?)://", re.IGNORECASE)
 BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -27,7 +27,6 @@ MOST_FILES = 100_000
 STALL = 30.0  # seconds without a byte, after which a request is made anew
 WHOLE = 300.0  # seconds that one request may take
 RETRIES, FIRST_PAUSE, LONGEST_PAUSE = 5, 0.2, 10.0  # of requests that fail; each pause is about twice the one before
-REQUESTS = 8  # that are made at a time
 AHEAD = 4 * 2**20  # bytes that are asked for at a time where a shard is read from end to end
 
 SAID = {
@@ -57,12 +56,6 @@ def is_remote(source: str) -> bool:
 def is_pattern(source: str) -> bool:
     """Tell a pattern of files here, such as shards/{000..099}.tar, from a path that is there."""
     return BRACES.search(source) is not None and not is_remote(source) and not Path(source).exists()
-
-
-@cache
-def requests() -> ThreadPoolExecutor:
-    """Return the few threads that fetch bytes."""
-    return ThreadPoolExecutor(REQUESTS, thread_name_prefix="reverie-shards")
 
 
 class Store(ABC):
@@ -260,7 +253,7 @@ class StreamFile(RangeFile):
 
     def _ask(self, number: int) -> Future[bytes]:
         begin = number * AHEAD
-        return requests().submit(self.store.read, self.name, begin, min(AHEAD, self.size - begin))
+        return fetching().submit(self.store.read, self.name, begin, min(AHEAD, self.size - begin))
 
 
 def _stored(name: str, meta: Any) -> Stored:
