@@ -19,7 +19,8 @@ import reverie
 from reverie import api
 from reverie.base.errors import UserError
 from reverie.cli.options import options_of_training
-from reverie.data.dataset import Dataset, LazyImages
+from reverie.data.dataset import Dataset
+from reverie.data.lazy import FileImages
 from reverie.data.memory import MEMORY
 from reverie.data.pixels import Recipe
 from reverie.evaluation.evaluation import find_data
@@ -146,7 +147,7 @@ def test_notebooks_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_images_too_many_for_memory_are_not_kept() -> None:
     with pytest.raises(UserError, match="leave keep_data out"):
-        check_keepable(Dataset("many", LazyImages((), (), Recipe(8, 8, 3))))
+        check_keepable(Dataset("many", FileImages((), (), Recipe(8, 8, 3))))
 
 
 def test_tab_lists_the_verbs_alone() -> None:

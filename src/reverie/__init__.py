@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         inspect,
         interpolate,
         invert,
+        pack,
         restore,
         sample,
         text_cost,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 __version__ = version("reverie")
 __all__ = [
     "ReverieWarning", "UserError", "__version__", "compress", "decompress", "distil", "edit", "evaluate", "export", "illusion",
-    "import_model", "inpaint", "inspect", "interpolate", "invert", "load", "restore", "sample",
+    "import_model", "inpaint", "inspect", "interpolate", "invert", "load", "pack", "restore", "sample",
     "text_cost", "train", "train_classifier",
 ]  # fmt: skip
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from reverie.compression.results import Compressed, Decompressed
     from reverie.data import READERS, Dataset
     from reverie.data.memory import DataSource
+    from reverie.data.shards.pack import pack
     from reverie.data.single import read_picture
     from reverie.data.sources import is_image
     from reverie.evaluation.compare import Comparison, compare
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 # Verbs, and the types they speak of, that stand elsewhere as they are.
 ELSEWHERE = {
     "data": ("READERS", "Dataset"),
+    "data.shards.pack": ("pack",),
     "data.single": ("read_picture",),
     "data.sources": ("is_image",),
     "evaluation.compare": ("compare",),
@@ -539,7 +541,7 @@ __all__ = [
     "Screen", "Step", "Training", "begin", "begin_classifier", "check_report", "check_results", "clock", "compare",
     "compare_families", "distil", "edit", "entries", "evaluate", "export", "find_runs", "gallery", "holder", "illusion",
     "import_model", "inpaint", "inspect", "interpolate", "invert", "is_image", "load", "load_all", "names", "names_of",
-    "overview", "prepare", "prepare_distillation", "read_config", "read_findings", "read_metrics", "read_picture", "reread",
-    "restore", "runs", "sample", "sample_to", "settings_again", "together", "train", "train_classifier", "verdict",
+    "overview", "pack", "prepare", "prepare_distillation", "read_config", "read_findings", "read_metrics", "read_picture",
+    "reread", "restore", "runs", "sample", "sample_to", "settings_again", "together", "train", "train_classifier", "verdict",
     "with_adapters", "with_backend",
 ]  # fmt: skip

@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from reverie.base.errors import UserError
-from reverie.data import Dataset, LazyImages, folder, load_data, room, sources
+from reverie.data import Dataset, folder, load_data, room, sources
 from reverie.data.labels import LABELS
+from reverie.data.lazy import FileImages
 from reverie.draw.picture import contact_sheet, enlargement
 from reverie.runs.config import DataConfig
 from reverie.runs.reread import kept_reading, reread
@@ -529,7 +530,7 @@ def test_lazy_equals_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(room, "MEMORY_LIMIT", 1000)
     monkeypatch.setattr(room, "DISK_SHARE", 0)
     far = load_data(str(tmp_path), size="8x10")
-    assert isinstance(far.x, LazyImages) and far.kind == "images" and far.shape == near.shape == (3, 8, 10) and len(far) == 40
+    assert isinstance(far.x, FileImages) and far.kind == "images" and far.shape == near.shape == (3, 8, 10) and len(far) == 40
     assert far.report["broken"] == near.report["broken"] and far.x.shape == near.x.shape
     index = torch.tensor([5, 0, 39, 5])
     for one, other in zip(far.batch(index), near.batch(index), strict=True):
@@ -552,8 +553,8 @@ def test_a_set_too_large_for_memory_is_read_from_a_temporary_file(tmp_path: Path
     near = load_data(str(tmp_path), size="8x10")
     monkeypatch.setattr(room, "MEMORY_LIMIT", 1000)
     far = load_data(str(tmp_path), size="8x10")
-    assert isinstance(far.x, LazyImages) and far.x.store is not None and "temporary file" in " ".join(far.notes)
-    monkeypatch.setattr(LazyImages, "_read", None)  # nothing is decoded again
+    assert isinstance(far.x, FileImages) and far.x.store is not None and "temporary file" in " ".join(far.notes)
+    monkeypatch.setattr(FileImages, "_read", None)  # nothing is decoded again
     for one, other in zip(far.split(3), near.split(3), strict=True):
         whole = torch.arange(len(one))
         assert torch.equal(one.batch(whole)[0], other.batch(whole)[0]) and one.label_counts() == other.label_counts()
@@ -567,7 +568,7 @@ def test_a_lazy_grey_set_stored_in_colour_is_grey(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(room, "MEMORY_LIMIT", 10)
     monkeypatch.setattr(room, "DISK_SHARE", 0)
     far = load_data(str(zipped(tmp_path / "a.zip", {p.name: p.read_bytes() for p in sorted(tmp_path.glob("*.png"))})))
-    assert isinstance(far.x, LazyImages) and far.shape == near.shape == (1, 8, 8)
+    assert isinstance(far.x, FileImages) and far.shape == near.shape == (1, 8, 8)
     assert torch.equal(far.x.take(torch.arange(5)), pixels(near)) and any("stored in colour" in note for note in far.notes)
 
 

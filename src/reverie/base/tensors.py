@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
@@ -27,6 +28,7 @@ DTYPES = {
     "I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 FACTS, CHECKSUM = "facts", "checksum"  # keys of the header's metadata
+METADATA = "__metadata__"
 
 
 class Form(NamedTuple):
@@ -70,8 +72,21 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: str = "", ke
     try:
         with atomic(own_file(path.parent, path.name)) as aside:
             save_file(ours, aside, {**({FACTS: facts} if facts else {}), CHECKSUM: checksum(ours, facts)})
+            _sort_header(aside)
     except SafetensorError as error:
         raise UserError(f"cannot write {path}: {error}; the disk may be full{kept}") from None
+
+
+def _sort_header(path: Path) -> None:
+    """Put what a header says of the file into one order, so that the same tensors give the same bytes; it is one of chance."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        ordered = {METADATA: dict(sorted(header.pop(METADATA, {}).items())), **header}
+        text = json.dumps(ordered, ensure_ascii=False, separators=(",", ":")).encode().ljust(size)
+        if len(text) == size:
+            file.seek(8)
+            file.write(text)
 
 
 @contextmanager

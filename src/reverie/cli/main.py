@@ -14,7 +14,7 @@ from typer.exceptions import TyperException
 from reverie.base.errors import ReverieWarning, UserError, out_of_memory
 from reverie.base.signals import interrupted_by_sigterm
 from reverie.base.visible import visible
-from reverie.cli import compress, exchange, restore
+from reverie.cli import compress, exchange, pack, restore
 from reverie.cli.evaluate import compare, evaluate
 from reverie.cli.gallery import gallery
 from reverie.cli.listing import list_names, runs
@@ -186,6 +186,7 @@ def inspect(
 restore.register(app)
 compress.register(app)
 exchange.register(app)
+pack.register(app)
 
 
 app.command(name="list")(list_names)

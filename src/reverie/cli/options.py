@@ -48,15 +48,15 @@ GridOption = Annotated[str | None, named("grids", "How the times are spaced, wit
 SizeOption = Annotated[str | None, typer.Option("--size", help="Size of images: 32, or 64x48 for height x width.")]
 FIT_HELP = "How images are brought to that size: crop, pad, stretch, or auto, which pads where a crop would cut too much."
 LABELS_HELP = (
-    "Where labels come from: auto, folder, top-folder, last-folder, name, csv, jsonl or none; captions: the text of each image"
-    " instead; of a table, a column."
+    "Where labels come from: auto, folder, top-folder, last-folder, name, csv, jsonl, cls (told by shards) or none; captions:"
+    " the text of each image instead; of a table, a column."
 )
 FitOption = Annotated[str, typer.Option("--fit", help=FIT_HELP)]
 ChannelsOption = Annotated[int | None, typer.Option("--channels", help="1 grey, 3 colour, 4 with transparency; else inferred.")]
 LabelsOption = Annotated[str, typer.Option("--labels", help=LABELS_HELP)]
 DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where the files of named data sets are.")]
 MovedDataOption = Annotated[
-    Path | None, typer.Option("--data", help="Where the run's data are now, if they were moved or renamed.", metavar="PATH")
+    str | None, typer.Option("--data", help="Where the run's data are now, if they were moved or renamed.", metavar="PATH")
 ]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Refuse data with broken files instead of skipping them.")]
 LabelOption = Annotated[

@@ -12,15 +12,20 @@ from reverie.base.files import expanded
 from reverie.base.visible import visible
 from reverie.data.arrays import from_array, read_array_file
 from reverie.data.columns import listed_columns
-from reverie.data.dataset import Dataset, LazyImages, at_once, evaluated_at_once
+from reverie.data.dataset import Dataset, at_once, evaluated_at_once
 from reverie.data.folder import ARCHIVES, read_images
 from reverie.data.form import Options
 from reverie.data.idx import find_pair, labels_beside, looks_like_idx, read_pair
 from reverie.data.labels import LABELS
+from reverie.data.lazy import LazyImages
 from reverie.data.memory import DataSource, from_memory, in_memory
 from reverie.data.names import DATASETS, FROM_FILES, cdb_dataset, cdb_files, check_count
 from reverie.data.pixels import DEFAULT_SIDE, FITS, check_channels, check_fit, parse_size
 from reverie.data.series import as_series, check_window, read_wav
+from reverie.data.shards.find import is_shards, told_in_tar
+from reverie.data.shards.read import read_shards
+from reverie.data.shards.store import is_pattern, is_remote
+from reverie.data.shards.tables import has_image_column
 from reverie.data.sources import has_images, is_image
 from reverie.data.table import read_csv, read_parquet
 from reverie.data.text import looks_like_text, read_column, read_folder, read_jsonl, read_text, text_column, text_entries
@@ -34,13 +39,23 @@ def _read_table(path: Path, name: str, options: Options) -> Dataset:
     return read_csv(path, name, options) if column is None else read_column(path, name, options, column)
 
 
+def _read_tar(path: Path, name: str, options: Options) -> Dataset:
+    """Return a .tar file: a shard with labels in files of their own, or a folder that was packed."""
+    return read_shards(str(path), name, options) if told_in_tar(path) else read_images(path, name, options)
+
+
+def _read_parquet(path: Path, name: str, options: Options) -> Dataset:
+    """Return a .parquet file: a shard of images, or a table of numbers."""
+    return read_shards(str(path), name, options) if has_image_column(path) else read_parquet(path, name, options)
+
+
 READERS: dict[str, Callable[[Path, str, Options], Dataset]] = {
     ".npy": read_array_file,
     ".npz": read_array_file,
     ".csv": _read_table,
-    ".parquet": read_parquet,
+    ".parquet": _read_parquet,
     ".zip": read_images,
-    ".tar": read_images,
+    ".tar": _read_tar,
     ".wav": read_wav,
     ".txt": read_text,
     ".jsonl": read_jsonl,
@@ -100,12 +115,15 @@ def load_data(
         numbers,
         condition_image,
     )
-    packed = Path(source).suffix.lower() in ARCHIVES
+    remote = is_remote(source)
+    packed = remote or Path(source).suffix.lower() in (*ARCHIVES, ".parquet")
     if (numbers or condition_image) and (source in DATASETS or not (packed or Path(source).is_dir())):
-        raise UserError(f"columns of metadata are those of a folder or a .zip of images, which {source} is not")
+        raise UserError(f"columns of metadata are those of a folder, a .zip or shards of images, which {source} is not")
     if source in DATASETS:
         named = DATASETS[source](points, seed, options)
         return named if window is None or named.kind in ("series", "text") else as_series(named, window, source)
+    if remote or is_pattern(source):
+        return read_shards(source, _name_of(source), options)
     try:
         path = Path(source).expanduser()
         there = source != "" and path.exists()
@@ -117,6 +135,13 @@ def load_data(
     return found if window is None or found.kind in ("series", "text") else as_series(found, window, str(path))
 
 
+def _name_of(source: str) -> str:
+    """Return what data elsewhere are called: the last part of their address that is no pattern."""
+    parts = [part for part in source.split("://")[-1].split("/") if part and "{" not in part]
+    last = parts[-1] if parts else "data"
+    return visible(last.removesuffix(".tar").removesuffix(".parquet")) or "data"
+
+
 def _read_path(path: Path, options: Options) -> Dataset:
     name = visible(path.resolve().name) or "data"
     if path.is_dir():
@@ -125,6 +150,8 @@ def _read_path(path: Path, options: Options) -> Dataset:
             return cdb_dataset(digits, name, str(path), options)
         if pair is not None:
             return _idx_dataset(*pair, name, options, ("only the training files are read",))
+        if is_shards(path):
+            return read_shards(str(path), name, options)
         if not has_images(path) and (texts := text_entries(path)):
             return read_folder(texts, path, name, options)
         return read_images(path, name, options, _hint(path))

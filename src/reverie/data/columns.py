@@ -11,8 +11,8 @@ from pathlib import PurePosixPath
 from torch import Tensor, arange
 
 from reverie.base.errors import UserError
-from reverie.data.dataset import LazyImages
 from reverie.data.labels import read_column
+from reverie.data.lazy import FileImages
 from reverie.data.pixels import GREY, Broken, Recipe, read_header
 from reverie.data.room import MEMORY_LIMIT
 from reverie.data.sources import Entry
@@ -45,7 +45,7 @@ class Columns:
         """Return each column for the given images, NaN where it says nothing."""
         return {column: [told.get(e.name, math.nan) for e in entries] for column, told in self.numbers.items()}
 
-    def images_of(self, entries: Sequence[Entry], recipe: Recipe) -> Tensor | LazyImages | None:
+    def images_of(self, entries: Sequence[Entry], recipe: Recipe) -> Tensor | FileImages | None:
         """Return the images that belong to the given ones, fitted like these: in memory where there is room."""
         if self.column is None:
             return None
@@ -56,7 +56,7 @@ class Columns:
         except (Broken, OSError) as error:
             raise UserError(f"an image of the column {self.column!r} cannot be used: {error}; mend or remove its row") from None
         form = Recipe(recipe.height, recipe.width, 1 if grey else 3, recipe.fit)
-        lazy = LazyImages(theirs, digests, form)
+        lazy = FileImages(theirs, digests, form)
         size = len(theirs) * form.channels * form.height * form.width
         return lazy.take(arange(len(theirs))) if size <= MEMORY_LIMIT else lazy
 

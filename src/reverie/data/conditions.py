@@ -24,11 +24,13 @@ from reverie.base.section import Section
 from reverie.text.tokenizer import Tokenizer, TokenizerTable, learn_tokenizer
 
 if TYPE_CHECKING:
-    from reverie.data.dataset import LazyImages
+    from reverie.data.lazy import LazyImages
 
 MOST_CAPTION = 10_000  # characters of a caption or a prompt that are looked at
 MOST_TOKENS = 96  # of a caption that are kept
 FEWEST_TOKENS = 8  # that there is room for, so that a prompt may be longer than the captions were
+MOST_READ = 50_000  # captions that a tokenizer is learned from
+MOST_HELD = 2**25  # numbers of all rows that are held in memory
 VOCABULARY = "bpe:size=2048"  # of captions: with a few hundred kinds of them every common word is one token
 Side = Annotated[int, Field(ge=1, le=1024)]
 NAME = r"^[^\x00-\x1f,=]{1,200}$"
@@ -153,17 +155,31 @@ class Conditions:
     @cached_property
     def rows(self) -> Tensor:
         """Captions and numbers of all members as rows, without images: (N, length + F) float32."""
-        if self._rows is not None:
-            return self._rows
+        return self._rows if self._rows is not None else self._made(self.captions, self.numbers, len(self))
+
+    def _made(self, captions: Sequence[str], numbers: Tensor | None, count: int) -> Tensor:
+        """Return the rows of captions and numbers; count: how many there are where there are neither."""
         parts = []
         if self.form.length:
-            found = {text: self.form.tokens(text)[0] for text in set(self.captions)}
-            parts.append(torch.from_numpy(np.stack([found[text] for text in self.captions])))
-        if self.numbers is not None:
+            found = {text: self.form.tokens(text)[0] for text in set(captions)}
+            parts.append(torch.from_numpy(np.stack([found[text] for text in captions])))
+        if numbers is not None:
             mean, spread = torch.tensor([(n.mean, n.spread) for n in self.form.numbers]).T
-            parts.append((self.numbers - mean) / spread)
+            parts.append((numbers - mean) / spread)
         assert parts or self.images is not None
-        return torch.cat(parts, 1) if parts else torch.empty(len(self.images or ()), 0)
+        return torch.cat(parts, 1) if parts else torch.empty(count, 0)
+
+    def __len__(self) -> int:
+        every = self.captions or (self.numbers if self.numbers is not None else self.images)
+        return len(every) if every is not None else 0
+
+    def told_of(self, index: Tensor) -> Tensor:
+        """Return the rows of the chosen members, without images; where they are many, captions are read when asked for."""
+        if self._rows is not None or len(self) * (self.form.length + len(self.form.numbers)) <= MOST_HELD:
+            return self.rows[index]
+        chosen = torch.arange(len(self))[index].reshape(-1)
+        captions = [self.captions[k] for k in chosen.tolist()] if self.captions else []
+        return self._made(captions, self.numbers[chosen] if self.numbers is not None else None, len(chosen))
 
     def described(self) -> str:
         """Say what is told of each member."""
@@ -173,19 +189,20 @@ class Conditions:
     def batch(self, index: Tensor) -> Tensor:
         """Return the rows of the chosen members, (B, width) float32."""
         if self.images is None:
-            return self.rows[index]
+            return self.told_of(index)
         images = self.images[index] if isinstance(self.images, Tensor) else self.images.take(index)
-        return torch.cat([self.rows[index], images.flatten(1).float().div_(255)], 1)
+        return torch.cat([self.told_of(index), images.flatten(1).float().div_(255)], 1)
 
     def take(self, index: Tensor) -> Conditions:
         """Return those of the chosen members."""
-        chosen = torch.arange(len(self.rows))[index].tolist()
+        chosen = torch.arange(len(self))[index].tolist()
+        many = self._rows is None and len(self) * (self.form.length + len(self.form.numbers)) > MOST_HELD
         images = self.images
         return replace(
             self, captions=tuple(self.captions[k] for k in chosen) if self.captions else (),
             numbers=self.numbers[index] if self.numbers is not None else None,
             images=images[index] if isinstance(images, Tensor) else images.subset(index) if images is not None else None,
-            _rows=self.rows[index],
+            _rows=None if many else self.rows[index],
         )  # fmt: skip
 
     def with_form(self, form: ConditionForm) -> Conditions:
@@ -209,11 +226,13 @@ def conditions_of(
     images: Tensor | LazyImages | None = None, attributes: tuple[Attribute, ...] = (), unseen: tuple[str, ...] = (),
     unseen_images: Tensor | None = None,
 ) -> Conditions:  # fmt: skip
-    """Return conditions with a form that suits them: a tokenizer is learned from the captions."""
+    """Return conditions with a form that suits them: a tokenizer is learned from the captions, or from some of very many."""
     given = {name: torch.tensor(values, dtype=torch.float32) for name, values in (numbers or {}).items()}
     table, length = None, 0
     if captions:
-        different = sorted({plain(caption) for caption in captions})
+        some = range(0, len(captions), -(-len(captions) // MOST_READ))  # all of them, unless there are very many
+        looked_at = [captions[k] for k in some]
+        different = sorted({plain(caption) for caption in looked_at})
         how = VOCABULARY if find_spec("tokenizers") else "characters"  # which needs no library, for longer rows
         tokenizer = learn_tokenizer(different * 2, how)  # twice, so that a word of one caption can be a token
         longest = max(len(tokenizer.encode(caption)) for caption in different)

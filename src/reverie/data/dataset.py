@@ -5,18 +5,16 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.data.conditions import Conditions
 from reverie.data.kind import Kind
-from reverie.data.pixels import Broken, Recipe, decode, workers
-from reverie.data.sources import BYTES, Entry
+from reverie.data.lazy import LazyImages
 from reverie.data.windows import TextWindows
 
 HELD_OUT = 0.05
@@ -38,60 +36,6 @@ def spread(count: int, most: int) -> Tensor:
 def evaluated_at_once(shape: tuple[int, ...], most: int) -> int:
     """Return for how many data a network is evaluated together: fewer of large ones, as attention takes their size squared."""
     return min(most, max(4, round(256 * (SMALL / max(1, math.prod(shape))) ** 2)))
-
-
-@dataclass(frozen=True)
-class LazyImages:
-    """Images too many for memory.  Like a uint8 tensor of shape (N, C, H, W).
-
-    They are read from a file of fitted pixels where the disk has room for one (store: rows of (C, H, W), of which image k
-    has row places[k]), and otherwise decoded on demand by a few threads.
-    """
-
-    entries: tuple[Entry, ...]
-    digests: tuple[bytes, ...]
-    recipe: Recipe
-    store: np.ndarray | None = field(default=None, compare=False, repr=False)
-    places: np.ndarray | None = field(default=None, compare=False, repr=False)
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(N, C, H, W)."""
-        return (len(self.entries), self.recipe.channels, self.recipe.height, self.recipe.width)
-
-    def take(self, index: Tensor) -> Tensor:
-        """Read the chosen images.  index: (B,) int64 or (N,) bool; returns (B, C, H, W) uint8."""
-        chosen = _positions(index, len(self))
-        if self.store is not None and self.places is not None:
-            return torch.from_numpy(self.store[self.places[chosen]])
-        out = np.empty((len(chosen), *self.shape[1:]), np.uint8)
-        for k, image in enumerate(workers().map(self._read, chosen)):
-            out[k] = image
-        return torch.from_numpy(out)
-
-    def subset(self, index: Tensor) -> LazyImages:
-        """Return the chosen images, still unread.  index: (B,) int64 or (N,) bool."""
-        chosen = _positions(index, len(self))
-        return replace(
-            self, entries=tuple(self.entries[k] for k in chosen), digests=tuple(self.digests[k] for k in chosen),
-            places=self.places[chosen] if self.places is not None else None,
-        )  # fmt: skip
-
-    def content(self) -> bytes:
-        """Return what tells these images from others: names, sizes and content hashes, and the form they are given."""
-        rows = [(entry.name, entry.size, digest.hex()) for entry, digest in zip(self.entries, self.digests, strict=True)]
-        return repr((self.recipe, rows)).encode()
-
-    def _read(self, k: int) -> np.ndarray:
-        entry = self.entries[k]
-        try:
-            with BYTES.of(entry.size):
-                return decode(entry.read(), self.recipe)
-        except (Broken, OSError) as error:
-            raise UserError(f"{entry.name} was readable when the data were scanned and no longer is: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -139,10 +83,14 @@ class Dataset:
             labels = self.conditions.batch(index)
         return (chosen.float().div_(255) if self.kind == "images" else chosen), labels
 
+    def order(self, random: torch.Generator) -> Tensor:
+        """Return an order of chance, in which images of shards can be read well: (N,) int64."""
+        return self.x.order(random) if isinstance(self.x, LazyImages) else torch.randperm(len(self), generator=random)
+
     def said(self, index: Tensor) -> list[str]:
         """Return what is told of the chosen members, in words: their labels, captions or numbers; empty where nothing is."""
         if self.conditions is not None:
-            return [self.conditions.form.described(row) for row in self.conditions.rows[index]]
+            return [self.conditions.form.described(row) for row in self.conditions.told_of(index)]
         return [] if self.labels is None else [self.label_names[int(k)] for k in self.labels[index]]
 
     def some(self, most: int) -> Tensor:
@@ -202,9 +150,3 @@ class Dataset:
 def _bytes(x: Tensor) -> memoryview:
     """Return a tensor's memory, without a copy, as hashlib takes it."""
     return x.contiguous().numpy().data
-
-
-def _positions(index: Tensor, count: int) -> list[int]:
-    """Turn an index of either kind into positions, checked as a tensor's would be."""
-    chosen = torch.arange(count)[index]
-    return [int(k) for k in chosen.reshape(-1)]

@@ -15,10 +15,11 @@ from reverie.base.errors import UserError
 from reverie.base.files import reason
 from reverie.data.columns import read_columns
 from reverie.data.conditions import conditions_of
-from reverie.data.dataset import Dataset, LazyImages
+from reverie.data.dataset import Dataset
 from reverie.data.fitting import choose_fit, choose_size
 from reverie.data.form import Options, classes, duplicate_note, encode_labels, shown_sizes
 from reverie.data.labels import find_labels, listed
+from reverie.data.lazy import FileImages
 from reverie.data.pixels import DEEP, GREY, Broken, Header, Recipe, decode, quiet, read_header, workers
 from reverie.data.room import room_for
 from reverie.data.sources import BYTES, IMAGE_SUFFIXES, METADATA, TEXT, Entry, Listing, list_folder, list_tar, list_zip
@@ -35,13 +36,13 @@ def read_images(path: Path, name: str, options: Options, hint: str = "") -> Data
 
 
 def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
-    listing = list_folder(path) if path.is_dir() else ARCHIVES[path.suffix.lower()](path)
+    listing = list_images(path)
     broken = listing.broken
     if options.strict and broken:
         _refuse(*broken[0])
-    entries, headers = _headers(listing, options)
+    entries, headers = read_headers(listing, options)
     if not entries:
-        raise _nothing(path, broken, hint)
+        raise nothing_found(path, broken, hint)
     columns = read_columns(entries, listing.metadata, options.condition_numbers, options.condition_image, str(path))
     if columns.column is not None:
         kept = [k for k, entry in enumerate(entries) if entry.name not in columns.paired and entry.name in columns.images]
@@ -66,18 +67,18 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         broken.extend((file, found.missing) for file in without)
         kept = [k for k, value in enumerate(values) if value is not None]
         entries, headers, values = [entries[k] for k in kept], [headers[k] for k in kept], [values[k] for k in kept]
-    recipe, form_notes = choose_form(headers, options)
+    recipe, form_notes = choose_form(Counter(headers), options)
     while True:
         labels, label_names = _encode(None if captioned else values)
         options.foretell(name, (len(entries), recipe.channels, recipe.height, recipe.width), labels, label_names)
         pixels = room_for((len(entries), recipe.channels, recipe.height, recipe.width))
         good, digests, low, high, grey = _decode_all(entries, recipe, pixels, broken, options)
         if not good:
-            raise _nothing(path, broken, hint)
+            raise nothing_found(path, broken, hint)
         entries, headers = [entries[k] for k in good], [headers[k] for k in good]
         values = [values[k] for k in good] if values is not None else None
         used = recipe
-        recipe, form_notes = choose_form(headers, options)
+        recipe, form_notes = choose_form(Counter(headers), options)
         if recipe == used:
             break  # otherwise broken files had a say in the form: once more, with the good ones alone
     stored_in_colour = recipe.channels == 3 and grey and options.channels is None
@@ -95,46 +96,50 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         conditions = conditions_of(captions, columns.numbers_of(entries), columns.images_of(entries, recipe))
     lazy = not isinstance(pixels, np.ndarray) or isinstance(pixels, np.memmap)
     stored = None if pixels is None else np.arange(len(good))
-    whole = LazyImages(tuple(entries), digests, recipe, pixels, stored)
+    whole = FileImages(tuple(entries), digests, recipe, pixels, stored)
     x = whole if lazy or pixels is None else torch.from_numpy(np.ascontiguousarray(pixels[: len(good)]))
-    copies = len(digests) - len(set(digests))
+    copies, seen = len(digests) - len(set(digests)), Counter(headers)
     source = "decoded" if stored is None else "read from a temporary file"
     notes = [
         *found.notes,
         *form_notes,
-        *conversions(headers, recipe.channels, options.channels),
+        *conversions(seen, recipe.channels, options.channels),
         *(["every image is grey though stored in colour: 1 channel is used"] if stored_in_colour else []),
         *([f"pixel values reach only from {low} to {high} of 255; are the images meant to be this dark?"] if high < 32 else []),
         *duplicate_note(copies, "image"),
         *([f"{len(good)} images are too many for memory and are {source} when needed"] if lazy else []),
         *_others(listing),
-        *_skipped(broken),
+        *skipped_note(broken),
     ]
     report = {
         "source": str(path), "kind": "images", "count": len(good), "shape": list(x.shape[1:]), "fit": recipe.fit,
         "lazy": lazy, "labels_by": found.kind,
-        "sizes": shown_sizes(Counter((h.height, h.width) for h in headers)),
-        "modes": dict(Counter(h.mode for h in headers).most_common()),
+        "sizes": shown_sizes(sizes_of(seen)), "modes": modes_of(seen),
         "classes": classes(labels, label_names), "range": [low, high], "duplicates": copies,
         "broken": [{"file": file, "reason": why} for file, why in broken],
     }  # fmt: skip
     return Dataset(name, x, labels, label_names, tuple(notes), report, conditions)
 
 
+def list_images(path: Path) -> Listing:
+    """List a folder or an archive."""
+    return list_folder(path) if path.is_dir() else ARCHIVES[path.suffix.lower()](path)
+
+
 def _encode(values: Sequence[str | None] | None) -> tuple[torch.Tensor | None, tuple[str, ...]]:
     return encode_labels([str(value) for value in values]) if values is not None else (None, ())
 
 
-def choose_form(headers: Sequence[Header], options: Options) -> tuple[Recipe, list[str]]:
-    """Return the form for images with these headers, and notes where size and fit are a choice."""
-    sizes = Counter((header.height, header.width) for header in headers)
+def choose_form(headers: Counter[Header], options: Options) -> tuple[Recipe, list[str]]:
+    """Return the form for images with these headers, each as often as it occurs, and notes where size and fit are a choice."""
+    sizes = sizes_of(headers)
     channels = options.channels or (1 if all(header.kind in GREY for header in headers) else 3)
     size, size_note = (options.size, None) if options.size else choose_size(sizes, options.largest(channels))
     fit, fit_note = choose_fit(sizes, size, options.fit)
     return Recipe(*size, channels, fit), [note for note in (size_note, fit_note) if note]
 
 
-def _headers(listing: Listing, options: Options) -> tuple[list[Entry], list[Header]]:
+def read_headers(listing: Listing, options: Options) -> tuple[list[Entry], list[Header]]:
     """Read the first bytes of every file; what is no image moves to the broken ones."""
     entries: list[Entry] = []
     headers: list[Header] = []
@@ -153,7 +158,7 @@ def _headers(listing: Listing, options: Options) -> tuple[list[Entry], list[Head
 
 def _header(entry: Entry) -> Header:
     if not isinstance(entry.place, Path):
-        return read_header(_content(entry))
+        return read_header(read_entry(entry))
     try:
         with entry.place.open("rb") as file:
             return read_header(file)
@@ -161,7 +166,8 @@ def _header(entry: Entry) -> Header:
         raise Broken(f"cannot be read: {reason(error)}") from None
 
 
-def _content(entry: Entry) -> bytes:
+def read_entry(entry: Entry) -> bytes:
+    """Return the bytes of a file, or raise Broken."""
     try:
         return entry.read()
     except OSError as error:
@@ -181,7 +187,7 @@ def _decode_all(
     def one(entry: Entry) -> tuple[bytes, np.ndarray] | str:
         try:
             with BYTES.of(entry.size):
-                data = _content(entry)
+                data = read_entry(entry)
                 return hashlib.blake2b(data, digest_size=16).digest(), decode(data, recipe)
         except Broken as error:
             return str(error)
@@ -211,7 +217,8 @@ def _refuse(file: str, why: str) -> None:
     raise UserError(f"{file}: {why}; mend or remove it, or leave out --strict to skip such files")
 
 
-def _nothing(path: Path, broken: Sequence[tuple[str, str]], hint: str) -> UserError:
+def nothing_found(path: Path, broken: Sequence[tuple[str, str]], hint: str = "") -> UserError:
+    """Return the error for a place without a usable image."""
     looked = f"0 images found in {path}; looked for {' '.join(IMAGE_SUFFIXES)}"
     if broken:
         looked = (
@@ -224,22 +231,41 @@ def _plural(count: int, one: str, many: str) -> str:
     return f"{count:,} {one if count == 1 else many}"
 
 
-def conversions(headers: Sequence[Header], channels: int, wanted: int | None) -> list[str]:
+def sizes_of(headers: Counter[Header]) -> Counter[tuple[int, int]]:
+    """Return how often each height and width occurs."""
+    sizes: Counter[tuple[int, int]] = Counter()
+    for header, count in headers.items():
+        sizes[header.height, header.width] += count
+    return sizes
+
+
+def modes_of(headers: Counter[Header]) -> dict[str, int]:
+    """Return how often each mode occurs, the commonest first."""
+    modes: Counter[str] = Counter()
+    for header, count in headers.items():
+        modes[header.mode] += count
+    return dict(modes.most_common())
+
+
+def conversions(headers: Counter[Header], channels: int, wanted: int | None) -> list[str]:
     """Return one line for each thing that was changed about the images."""
     target = {1: "grey", 3: "RGB", 4: "RGBA"}[channels]
-    kinds = Counter(h.kind for h in headers if h.kind != ("grey" if channels == 1 else "RGB"))
+    kinds: Counter[str] = Counter()
+    for header, count in headers.items():
+        if header.kind != ("grey" if channels == 1 else "RGB"):
+            kinds[header.kind] += count
     lines = []
     if kinds:
         parts = [f"{n} {kind}" for kind, n in kinds.most_common()]
         depth = " of 8 bits" if kinds.keys() & set(DEEP) else ""
         lines.append(f"{listed(parts)} {'image' if sum(kinds.values()) == 1 else 'images'} converted to {target}{depth}")
-    clear = sum(h.transparent for h in headers)
+    clear = sum(n for h, n in headers.items() if h.transparent)
     if clear and channels != 4:
         lines.append(f"{_plural(clear, 'image', 'images')} with transparency laid over white")
-    turned = sum(h.turned for h in headers)
+    turned = sum(n for h, n in headers.items() if h.turned)
     if turned:
         lines.append(f"{_plural(turned, 'image', 'images')} turned upright as the EXIF data say")
-    moving = sum(h.animated for h in headers)
+    moving = sum(n for h, n in headers.items() if h.animated)
     if moving:
         lines.append(f"{_plural(moving, 'animated image', 'animated images')}: only the first frame is used")
     return lines
@@ -251,9 +277,11 @@ def _others(listing: Listing) -> list[str]:
     return [f"{_plural(total, 'file is', 'files are')} no image and left alone ({common})"] if total else []
 
 
-def _skipped(broken: Sequence[tuple[str, str]]) -> list[str]:
+def skipped_note(broken: Sequence[tuple[str, str]], count: int | None = None) -> list[str]:
+    """Return the line about files that were left out, if there are any.  count: of all, of which some are listed."""
+    count = len(broken) if count is None else count
     if not broken:
         return []
     shown = "; ".join(f"{file}: {why}" for file, why in broken[:REASONS_SHOWN])
-    more = f"; and {len(broken) - REASONS_SHOWN} more" if len(broken) > REASONS_SHOWN else ""
-    return [f"{_plural(len(broken), 'file', 'files')} skipped ({shown}{more})"]
+    more = f"; and {count - REASONS_SHOWN} more" if count > REASONS_SHOWN else ""
+    return [f"{_plural(count, 'file', 'files')} skipped ({shown}{more})"]

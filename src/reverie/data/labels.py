@@ -168,6 +168,11 @@ def _texts_beside(names: Sequence[str], metadata: Mapping[str, Entry], notes: li
     return Found(values, [*notes, said], "no text beside it", kind="captions")
 
 
+def _by_cls(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
+    """What shards tell of their images, in .cls or .json files or a column."""
+    raise UserError(f"labels by cls are told by shards, which {where} is not; use auto, folder or none")
+
+
 def _none(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
     return Found(None, [])
 
@@ -181,6 +186,7 @@ LABELS: dict[str, Callable[[Sequence[str], Mapping[str, Entry], str], Found]] = 
     "csv": _by_csv,
     "jsonl": _by_jsonl,
     "captions": _by_caption,
+    "cls": _by_cls,
     "none": _none,
 }
 

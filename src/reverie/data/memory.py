@@ -23,7 +23,7 @@ from reverie.base.visible import visible
 from reverie.data.arrays import array_labels, from_array
 from reverie.data.conditions import conditions_of
 from reverie.data.dataset import Dataset
-from reverie.data.folder import choose_form, conversions
+from reverie.data.folder import choose_form, conversions, modes_of, sizes_of
 from reverie.data.form import Options, classes, images_dataset, shown_sizes
 from reverie.data.pixels import Broken, fitted, header_of, quiet, workers
 from reverie.data.table import find_label, table_dataset
@@ -210,7 +210,7 @@ def _from_images(images: Sequence[Any], options: Options) -> Dataset:
             raise UserError(f"member {k} is of type {type(image).__name__} among PIL images; give images alone")
     try:
         with quiet():
-            headers = [header_of(image) for image in images]
+            headers = Counter(header_of(image) for image in images)
             recipe, notes = choose_form(headers, options)
             x = np.stack(list(workers().map(lambda image: fitted(image, recipe), images)))
     except Broken as error:
@@ -219,9 +219,7 @@ def _from_images(images: Sequence[Any], options: Options) -> Dataset:
     size = (recipe.height, recipe.width)
     fit_to = replace(options, size=size, channels=recipe.channels, fit=recipe.fit)
     made = images_dataset(NAME, x, None, (), fit_to, notes, "the list of images")
-    sizes = shown_sizes(Counter((header.height, header.width) for header in headers))
-    modes = dict(Counter(header.mode for header in headers).most_common())
-    return replace(made, report={**made.report, "sizes": sizes, "modes": modes})
+    return replace(made, report={**made.report, "sizes": shown_sizes(sizes_of(headers)), "modes": modes_of(headers)})
 
 
 @dataclass(frozen=True)

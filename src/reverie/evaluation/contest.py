@@ -36,6 +36,7 @@ from reverie.training.resume import differences, resume
 from reverie.training.trainer import Training
 
 MINUTES = 2.0  # of the processor, for each family, when nothing is said
+LOOKED_AT = 4096  # held-out data of which some are shown
 SHOWN, POINTS_SHOWN, LINES, TEXTS = 60, 2000, 8, 3  # samples on a sheet: images, points, series, texts
 EQUAL: dict[str, Any] = {"clock": "processor", "keep": "best"}  # what makes trainings comparable
 
@@ -138,12 +139,11 @@ def data_sheet(run: Run, held: Dataset, seed: int) -> bytes:
         return passage_picture([text_of(row) for row in held.some(TEXTS).numpy()])
     names = run.config.data.labels
     count = SHOWN if held.kind == "images" else POINTS_SHOWN
-    x, labels = held.batch(torch.arange(len(held)))
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
-    x = x[order]
+    order = torch.randperm(len(held), generator=torch.Generator().manual_seed(seed))[:LOOKED_AT]
+    x, labels = held.batch(order)
     if labels is None or not names or held.kind != "images":
         return _drawn_sheet(x[:count], x, None)
-    labels, used, chosen = labels[order], [0] * len(names), list[torch.Tensor]()
+    used, chosen = [0] * len(names), list[torch.Tensor]()
     for k in range(count):
         own = x[labels == k % len(names)]
         chosen.append(own[used[k % len(names)] % len(own)] if len(own) else torch.zeros_like(x[0]))

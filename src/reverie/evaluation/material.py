@@ -193,7 +193,7 @@ class Material:
 
     def looked_through(self) -> int:
         """Return how many training data are searched for neighbours."""
-        lazy = isinstance(self.train.x, LazyImages) and self.train.x.store is None
+        lazy = isinstance(self.train.x, LazyImages) and not self.train.x.decoded
         return min(len(self.train), self.effort.lazy) if lazy else len(self.train)
 
     def blocks(self, what: str) -> Iterator[Tensor]:

@@ -15,11 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from reverie.base.errors import UserError
 from reverie.base.files import own_file, read_own
+from reverie.base.folders import whole_folder
 from reverie.base.parse import read_json
 from reverie.base.spec import Spec, build, complete, one_line
 from reverie.base.tensors import Form, forms_of, read_tensors
 from reverie.base.visible import storable
-from reverie.exchange.folders import whole_folder, write_run
+from reverie.exchange.folders import write_run
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.nets import NETWORKS
 from reverie.nets.diffusers import NEEDED, DiffusersUNet

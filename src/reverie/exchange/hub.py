@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from reverie.base.errors import UserError
+from reverie.base.folders import whole_folder
 from reverie.base.visible import visible
 from reverie.data.kind import counted, described
 from reverie.evaluation.evaluation import Evaluation, evaluate_run
-from reverie.exchange.folders import whole_folder, write_run
+from reverie.exchange.folders import write_run
 from reverie.runs import folder
 from reverie.runs.config import Config
 from reverie.runs.run import Options, Run, load

@@ -9,7 +9,8 @@ from pydantic import TypeAdapter
 
 from reverie.base.errors import UserError
 from reverie.base.tensors import Form, read_tensors, write_tensors
-from reverie.data.dataset import Dataset, LazyImages
+from reverie.data.dataset import Dataset
+from reverie.data.lazy import LazyImages
 from reverie.data.windows import TextWindows
 from reverie.runs.config import DataConfig
 

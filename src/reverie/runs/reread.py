@@ -13,6 +13,7 @@ from reverie.base.files import expanded
 from reverie.base.visible import storable
 from reverie.data import DATASETS, FROM_FILES, Dataset, load_data
 from reverie.data.memory import MEMORY, DataSource, in_memory
+from reverie.data.shards.store import is_pattern, is_remote
 from reverie.runs.config import DataConfig, Reading
 from reverie.runs.kept import KEPT_DATA, read_kept
 
@@ -43,7 +44,8 @@ def source_of(data: DataSource) -> str:
     """Return what a run remembers of where its data are: a name, the whole path, or that they were in memory."""
     if in_memory(data):
         return MEMORY
-    return str(data) if str(data) in DATASETS else str(expanded(str(data)).resolve())
+    there = str(data) in DATASETS or is_remote(str(data))
+    return str(data) if there else str(expanded(str(data)).resolve())
 
 
 def placed(known: DataConfig, data: DataSource | None, data_dir: str | Path | None) -> DataConfig:
@@ -80,7 +82,8 @@ def reread(
         raise UserError(
             "the data of the run were given in Python and are not kept in it; give them again with data=x, or --data FILE.npy"
         )
-    if data is None and now.source not in DATASETS and not Path(now.source).exists():
+    elsewhere = now.source in DATASETS or is_remote(now.source) or is_pattern(now.source)
+    if data is None and not elsewhere and not Path(now.source).exists():
         raise UserError(f"the data of the run are no longer at {now.source}; if they are elsewhere now, give --data PATH")
     options = {**_as_then(now), "strict": strict, "on_progress": on_progress}
     source: DataSource = data if data is not None and in_memory(data) else now.source

@@ -42,8 +42,10 @@ def batches(data: Dataset, batch: int, seed: int, first: int = 0, share: Share =
     batch = min(batch, len(data))
     epoch, skipped = divmod(first, len(data) // batch)
     while True:
-        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(mix_seed(seed, -1 - epoch)))
+        order = data.order(torch.Generator().manual_seed(mix_seed(seed, -1 - epoch)))
         for start in range(skipped * batch, len(data) - batch + 1, batch):
+            if isinstance(data.x, LazyImages):
+                data.x.expect(order, start)
             for part in order[start : start + batch].tensor_split(share.micro):
                 if number % share.parts % share.world == share.rank:
                     yield data.batch(part)
@@ -87,4 +89,4 @@ def ahead(source: Iterator[Batch], depth: int = 4) -> Iterator[Batch]:
 def reader(data: Dataset, batch: int, seed: int, first: int = 0, share: Share = WHOLE) -> Iterator[Batch]:
     """Yield batches from number `first` on, read ahead where images must be decoded."""
     source = batches(data, batch, seed, first, share)
-    return ahead(source) if isinstance(data.x, LazyImages) and data.x.store is None else source
+    return ahead(source) if isinstance(data.x, LazyImages) and not data.x.decoded else source

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reverie.base.scalar import expand
 from reverie.base.spec import Spec
-from reverie.data import Dataset
+from reverie.data import Dataset, LazyImages
 from reverie.diffusion.learned import Learned
 from reverie.diffusion.pair import Pair
 
@@ -32,6 +32,8 @@ def values_of(data: Dataset) -> list[int]:
 
 def codec_of(data: Dataset) -> Spec:
     """Return the codec of images for the likelihood: their own levels where these are few, else all 256."""
+    if isinstance(data.x, LazyImages) and not data.x.decoded:
+        return {"name": "pixels"}  # a look at some of them would not tell that there are no other values
     values = values_of(data)
     return {"name": "levels", "values": values} if 2 <= len(values) <= FEW else {"name": "pixels"}
 

@@ -1,0 +1,112 @@
+"""Images too many for memory: like a uint8 tensor of shape (N, C, H, W) whose members are read when they are asked for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.base.errors import UserError
+from reverie.data.pixels import Broken, Recipe, decode, workers
+from reverie.data.sources import BYTES, Entry
+
+
+class LazyImages(ABC):
+    """Images by number, that are not in memory.  recipe: the form that each is given."""
+
+    recipe: Recipe
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, C, H, W)."""
+        return (len(self), self.recipe.channels, self.recipe.height, self.recipe.width)
+
+    @property
+    def decoded(self) -> bool:
+        """Whether pixels lie ready, so that nothing is gained by reading ahead."""
+        return False
+
+    @abstractmethod
+    def take(self, index: Tensor) -> Tensor:
+        """Read the chosen images.  index: (B,) int64 or (N,) bool; returns (B, C, H, W) uint8."""
+
+    @abstractmethod
+    def subset(self, index: Tensor) -> LazyImages:
+        """Return the chosen images, still unread.  index: (B,) int64 or (N,) bool."""
+
+    @abstractmethod
+    def content(self) -> bytes:
+        """Return what tells these images from others."""
+
+    def order(self, random: torch.Generator) -> Tensor:
+        """Return an order of chance in which they can be read well: (N,) int64."""
+        return torch.randperm(len(self), generator=random)
+
+    def expect(self, order: Tensor, start: int) -> None:
+        """Be told that images will be asked for in this order, from place `start` on."""
+        return
+
+
+def positions(index: Tensor, count: int) -> np.ndarray:
+    """Turn an index of either kind into positions, checked as a tensor's would be: (B,) int64."""
+    return torch.arange(count)[index].reshape(-1).numpy()
+
+
+@dataclass(frozen=True)
+class FileImages(LazyImages):
+    """Images of a folder or an archive.
+
+    They are read from a file of fitted pixels where the disk has room for one (store: rows of (C, H, W), of which image k
+    has row places[k]), and otherwise decoded on demand by a few threads.
+    """
+
+    entries: tuple[Entry, ...]
+    digests: tuple[bytes, ...]
+    recipe: Recipe
+    store: np.ndarray | None = field(default=None, compare=False, repr=False)
+    places: np.ndarray | None = field(default=None, compare=False, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @property
+    def decoded(self) -> bool:
+        """Whether there is a file of pixels."""
+        return self.store is not None
+
+    def take(self, index: Tensor) -> Tensor:
+        """Read the chosen images; see `LazyImages`."""
+        chosen = positions(index, len(self))
+        if self.store is not None and self.places is not None:
+            return torch.from_numpy(self.store[self.places[chosen]])
+        out = np.empty((len(chosen), *self.shape[1:]), np.uint8)
+        for k, image in enumerate(workers().map(self._read, chosen)):
+            out[k] = image
+        return torch.from_numpy(out)
+
+    def subset(self, index: Tensor) -> FileImages:
+        """Return the chosen images; see `LazyImages`."""
+        chosen = positions(index, len(self))
+        return replace(
+            self, entries=tuple(self.entries[k] for k in chosen), digests=tuple(self.digests[k] for k in chosen),
+            places=self.places[chosen] if self.places is not None else None,
+        )  # fmt: skip
+
+    def content(self) -> bytes:
+        """Return names, sizes and content hashes, and the form they are given."""
+        rows = [(entry.name, entry.size, digest.hex()) for entry, digest in zip(self.entries, self.digests, strict=True)]
+        return repr((self.recipe, rows)).encode()
+
+    def _read(self, k: int) -> np.ndarray:
+        entry = self.entries[k]
+        try:
+            with BYTES.of(entry.size):
+                return decode(entry.read(), self.recipe)
+        except (Broken, OSError) as error:
+            raise UserError(f"{entry.name} was readable when the data were scanned and no longer is: {error}") from None

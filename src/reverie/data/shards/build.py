@@ -1,0 +1,229 @@
+"""Making an index: every shard is read once from end to end, and every image decoded to know that it can be."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from reverie.base.errors import UserError
+from reverie.base.visible import visible
+from reverie.data.form import Options, natural
+from reverie.data.pixels import GREY, Broken, Header, Recipe, decode, quiet, read_header, workers
+from reverie.data.shards.index import BLOCK, EACH, FLAGS, MOST_BROKEN, Index, IndexFacts, ShardFacts, check_of
+from reverie.data.shards.store import LocalStore, Store, Stored
+from reverie.data.shards.tables import (
+    arrow_samples,
+    arrow_schema,
+    columns_of,
+    open_parquet,
+    parquet_groups,
+    parquet_samples,
+    plain,
+)
+from reverie.data.shards.tar import MOST_NUMBERS, Sample, tar_samples
+from reverie.data.sources import BYTES
+
+LOOKED_AT = 64  # pixels of a side at which an image is looked at
+TOGETHER, BYTES_TOGETHER = 64, 2**26  # images that are handed to the threads at a time, and their bytes
+CODES = {torch.int32: "i", torch.int64: "q", torch.uint8: "B"}
+Seen = tuple[int, Header, int, int, bool]
+
+
+def examine(data: bytes) -> Seen | str:
+    """Return a hash, the header, the least and greatest value of an image, and whether it looks grey; or why it is broken."""
+    try:
+        with BYTES.of(len(data)):
+            header = read_header(data)
+            channels = 1 if header.kind in GREY else 3
+            form = Recipe(min(header.height, LOOKED_AT), min(header.width, LOOKED_AT), channels, "stretch")
+            pixels = decode(data, form)
+    except Broken as error:
+        return str(error)
+    grey = channels == 1 or bool((pixels[0] == pixels[1]).all() and (pixels[1] == pixels[2]).all())
+    return check_of(data), header, int(pixels.min()), int(pixels.max()), grey
+
+
+class IndexBuilder:
+    """An index that grows shard by shard."""
+
+    def __init__(self, strict: bool = False) -> None:
+        self.strict = strict
+        self.each = {name: array(CODES[dtype]) for name, dtype in EACH.items()}
+        self.blocks = {"block_shard": array("i"), "block_start": array("q"), "block_size": array("q")}
+        self.texts = {"names": bytearray(), "captions": bytearray()}
+        self.labels: dict[str, int] = {}
+        self.modes: dict[str, int] = {}
+        self.numbers: dict[str, array[float]] = {}
+        self.shards: list[ShardFacts] = []
+        self.broken: list[tuple[str, str]] = []
+        self.broken_count = 0
+        self.fresh = True  # whether the current shard has no block yet
+
+    def skip(self, name: str, why: str) -> None:
+        """Leave an image out."""
+        name = visible(name)[:300]
+        if self.strict:
+            raise UserError(f"{name}: {why}; mend or remove it, or leave out --strict to skip such files")
+        self.broken_count += 1
+        if len(self.broken) < MOST_BROKEN:
+            self.broken.append((name, why[:300]))
+
+    def begin(self, shard: ShardFacts) -> None:
+        """Go on with the next shard."""
+        self.shards.append(shard)
+        self.fresh = True
+
+    def block(self, start: int, size: int) -> int:
+        """Add a block of the current shard, and return its number."""
+        for name, value in (("block_shard", len(self.shards) - 1), ("block_start", start), ("block_size", size)):
+            self.blocks[name].append(value)
+        return len(self.blocks["block_start"]) - 1
+
+    def add(self, sample: Sample, seen: Seen, block: int) -> None:
+        """Add an image of a block."""
+        check, header, low, high, grey = seen
+        flags = sum(bit for name, bit in FLAGS.items() if (grey if name == "looks_grey" else getattr(header, name)))
+        self.texts["names"] += visible(sample.name)[:1000].encode("utf-8", "replace")
+        self.texts["captions"] += sample.caption.encode("utf-8", "replace")
+        values = {
+            "block": block, "offset": sample.offset, "size": len(sample.data), "check": check,
+            "label": -1 if sample.label is None else self.labels.setdefault(visible(sample.label), len(self.labels)),
+            "height": header.height, "width": header.width, "mode": self.modes.setdefault(header.mode, len(self.modes)),
+            "flags": flags, "low": low, "high": high, "name_end": len(self.texts["names"]),
+            "caption_end": len(self.texts["captions"]),
+        }  # fmt: skip
+        count = len(self.each["block"])
+        for name, value in values.items():
+            self.each[name].append(value)
+        for name, number in sample.numbers.items():
+            if name not in self.numbers and len(self.numbers) < MOST_NUMBERS:
+                self.numbers[name] = array("f", np.full(count, math.nan, np.float32).tobytes())
+            if name in self.numbers:
+                self.numbers[name].append(number)
+        for column in self.numbers.values():
+            if len(column) <= count:
+                column.append(math.nan)
+
+    def grow(self, sample: Sample, seen: Seen) -> None:
+        """Add an image that lies in a shard as it is: to the last block, or to a new one where that would be too long."""
+        start, size = self.blocks["block_start"], self.blocks["block_size"]
+        end = sample.offset + len(sample.data)
+        if self.fresh or not start[-1] <= sample.offset or end - start[-1] > BLOCK:
+            self.block(sample.offset, 0)
+            self.fresh = False
+        size[-1] = max(size[-1], end - start[-1])
+        self.add(sample, seen, len(start) - 1)
+
+    def index(self, where: str) -> Index:
+        """Return the index of what was added."""
+        count = len(self.each["block"])
+        if not count:
+            why = "".join(
+                f": {self.broken_count} cannot be used, the first ({name}) because: {why}" for name, why in self.broken[:1]
+            )
+            raise UserError(f"0 usable images found in {where}{why}")
+        names = sorted(self.labels, key=lambda name: (natural(name), name))
+        rank = {name: k for k, name in enumerate(names)}
+        facts = IndexFacts(
+            count=count, blocks=len(self.blocks["block_start"]), names_size=len(self.texts["names"]),
+            captions_size=len(self.texts["captions"]), shards=tuple(self.shards), labels=tuple(names),
+            numbers=tuple(self.numbers), modes=tuple(self.modes), broken=tuple(self.broken), broken_count=self.broken_count,
+        )  # fmt: skip
+        arrays = {name: np.array(values) for name, values in {**self.each, **self.blocks}.items()}
+        if names:
+            place = np.array([rank[label] for label in self.labels], np.int32)
+            arrays["label"] = np.where(arrays["label"] >= 0, place[arrays["label"]], np.int32(-1))
+        for name, text in self.texts.items():
+            arrays[name] = np.frombuffer(bytes(text), np.uint8).copy()
+        columns = [np.array(column, np.float32) for column in self.numbers.values()]
+        arrays["numbers"] = np.stack(columns, 1).view(np.int32) if columns else np.empty((count, 0), np.int32)
+        return Index(facts, {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()})
+
+
+def kind_of(name: str) -> str | None:
+    """Return what kind of shard a file is by its name; None for others."""
+    ending = name.lower().rpartition(".")[2]
+    return ending if ending in ("tar", "parquet", "arrow") and not name.startswith(".") else None
+
+
+def build_index(store: Store, files: Sequence[Stored], options: Options) -> Index:
+    """Read all shards and return their index."""
+    made = IndexBuilder(options.strict)
+    total, done = sum(file.size for file in files), 0
+    with quiet():
+        for file in files:
+            for samples in _shard(store, file, made):
+                reached = done + (samples[-1][0].offset if samples and samples[-1][0].block is None else 0)
+                options.tell(f"indexing {file.name}", min(reached, total), total)
+            done += file.size
+            options.tell(f"indexing {file.name}", done, total)
+    return made.index(store.address)
+
+
+def _shard(store: Store, file: Stored, made: IndexBuilder) -> Iterator[list[tuple[Sample, Seen]]]:
+    """Add one shard to an index, and yield what was read of it from time to time."""
+    where, kind = store.where(file.name), kind_of(file.name)
+    if kind == "tar":
+        made.begin(ShardFacts(name=file.name, size=file.size, tag=file.tag))
+        with store.open(file.name, file.size) as opened:
+            yield from _grown(tar_samples(opened, file.size, where, made.skip), made)
+        return
+    with plain(where, str(kind)):
+        if kind == "parquet":
+            with open_parquet(store, file) as table:
+                columns = columns_of(table.schema_arrow, where)
+                if columns is None:
+                    raise UserError(f"{where} has no column of images as bytes")
+                column = f"{columns.image}.{columns.within}" if columns.within else columns.image
+                made.begin(ShardFacts(name=file.name, size=file.size, tag=file.tag, kind="parquet", column=column))
+                first = len(made.blocks["block_start"])
+                for k, size in enumerate(parquet_groups(table, columns, where)):
+                    made.block(k, size)
+                for part in _examined(parquet_samples(table, columns, made.skip, where), made):
+                    for sample, seen in part:
+                        made.add(sample, seen, first + (sample.block or 0))
+                    yield part
+            return
+        if not isinstance(store, LocalStore):
+            raise UserError(f"{where} is an arrow file, which is read from a disk alone; copy the data set here")
+        columns = columns_of(arrow_schema(str(store.root / file.name), where), where)
+        if columns is None:
+            raise UserError(f"{where} has no column of images as bytes")
+        made.begin(ShardFacts(name=file.name, size=file.size, tag=file.tag, kind="arrow"))
+        samples = arrow_samples(str(store.root / file.name), columns, made.skip, where)
+        yield from _grown(samples, made)
+
+
+def _grown(samples: Iterator[Sample], made: IndexBuilder) -> Iterator[list[tuple[Sample, Seen]]]:
+    for part in _examined(samples, made):
+        for sample, seen in part:
+            made.grow(sample, seen)
+        yield part
+
+
+def _some(samples: Iterator[Sample]) -> Iterator[list[Sample]]:
+    """Yield samples a few at a time, which are not many bytes together."""
+    some: list[Sample] = []
+    for sample in samples:
+        some.append(sample)
+        if len(some) == TOGETHER or sum(len(s.data) for s in some) > BYTES_TOGETHER:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+def _examined(samples: Iterator[Sample], made: IndexBuilder) -> Iterator[list[tuple[Sample, Seen]]]:
+    """Yield the images that can be decoded, some at a time."""
+    for some in _some(samples):
+        part = []
+        for sample, seen in zip(some, workers().map(examine, [s.data for s in some]), strict=True):
+            if isinstance(seen, str):
+                made.skip(sample.name, seen)
+            else:
+                part.append((sample, seen))
+        yield part

@@ -1,0 +1,185 @@
+"""Finding shards and their index: which files are meant, whether the index is there and fits them, and making one."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tarfile
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from reverie.base.errors import UserError
+from reverie.base.files import atomic
+from reverie.base.parse import read_json
+from reverie.base.visible import visible
+from reverie.data.download import cache_folder
+from reverie.data.form import Options, natural
+from reverie.data.shards.build import build_index, kind_of
+from reverie.data.shards.fetching import fetching
+from reverie.data.shards.index import INDEX, Index, check_fresh, read_index
+from reverie.data.shards.store import MOST_FILES, LocalStore, Store, Stored, is_remote, open_store
+from reverie.data.sources import has_images
+
+INDEX_LIMIT = 2**33  # bytes
+STATE, SPLITS, INFO = (
+    "state.json",
+    "dataset_dict.json",
+    "dataset_info.json",
+)  # as `save_to_disk` of Hugging Face writes
+TEXT_LIMIT = 2**22
+LOOKED_AT = 16  # members of a tar file
+
+
+def is_shards(path: Path) -> bool:
+    """Tell a folder of shards: tar, parquet or arrow files of images, or a data set of `save_to_disk`, and no image beside."""
+    if (path / STATE).is_file() or (path / SPLITS).is_file():
+        return True
+    try:
+        there = any(kind_of(name.name) for name in path.iterdir() if name.is_file())
+    except OSError:  # which the reader of folders tells
+        return False
+    return there and not has_images(path)
+
+
+def told_in_tar(path: Path) -> bool:
+    """Tell a tar file whose images have labels or facts in files of their own, by the first few of its members."""
+    try:
+        with tarfile.open(path, "r:") as archive:
+            return any(member.name.lower().endswith((".cls", ".json")) for member in islice(archive, LOOKED_AT))
+    except (tarfile.TarError, OSError, ValueError, OverflowError):
+        return False
+
+
+def find_shards(source: str) -> tuple[Store, list[Stored], Path | None, tuple[str, ...]]:
+    """Return the store of a source, its shards in order, where its index belongs if that is here, and notes."""
+    notes: tuple[str, ...] = ()
+    if not is_remote(source) and (Path(source) / SPLITS).is_file():
+        source, notes = _split(Path(source))
+    store, names = open_store(source)
+    if isinstance(store, LocalStore) and names is None and (store.root / STATE).is_file():
+        names = _saved(store.root)
+    files = _stated(store, names) if names is not None else store.files()
+    if files is None:
+        files = _told_by_index(store)
+    shards = sorted((file for file in files if kind_of(file.name)), key=lambda file: (natural(file.name), file.name))
+    if not shards:
+        raise UserError(f"0 shards found in {store.address}; looked for .tar, .parquet and .arrow files")
+    if len({kind_of(file.name) for file in shards}) > 1:
+        raise UserError(f"{store.address} holds shards of several kinds ({shards[0].name}, {shards[-1].name}); part them")
+    return store, shards, _index_place(store, names), notes
+
+
+def _index_place(store: Store, names: Sequence[str] | None) -> Path | None:
+    """Return where the index of all files of a folder lies: beside them."""
+    if not isinstance(store, LocalStore):
+        return None
+    if names is None or (store.root / STATE).is_file():
+        return store.root / INDEX
+    return None
+
+
+def _stated(store: Store, names: Sequence[str]) -> list[Stored]:
+    """Return what is known of files by name; all must be there."""
+    found = [future.result() for future in [fetching().submit(store.stat, name) for name in names]]
+    if None in found:
+        raise UserError(f"there is no {store.where(names[found.index(None)])}")
+    return [file for file in found if file is not None]
+
+
+def _told_by_index(store: Store) -> list[Stored]:
+    """Return the shards of a server that lists nothing, by the index that lies beside them."""
+    there = store.stat(INDEX)
+    if there is None:
+        raise UserError(
+            f"{store.address} is on a server that does not list its files; put {INDEX} there, which `reverie pack` writes,"
+            " or name the shards, as in https://host/shards/{000000..000099}.tar"
+        )
+    index = read_index(_fetched(store, there), store.where(INDEX))
+    return _stated(store, [shard.name for shard in index.facts.shards])
+
+
+def _fetched(store: Store, there: Stored) -> Path:
+    """Return an index that lies beside shards elsewhere, as a file here."""
+    if there.size > INDEX_LIMIT:
+        raise UserError(f"{store.where(INDEX)} is larger than an index can be")
+    path = _cached(store, [there], "fetched")
+    if not path.is_file():
+        with atomic(path) as aside, aside.open("wb") as file, store.open(INDEX, there.size) as opened:
+            while piece := opened.read(2**20):
+                file.write(piece)
+    return path
+
+
+def _cached(store: Store, files: Sequence[Stored], what: str) -> Path:
+    """Return where an index is kept that cannot lie beside its shards: by their address, names, sizes and tags."""
+    said = repr((what, store.address, [(file.name, file.size, file.tag) for file in files]))
+    return cache_folder() / "indexes" / f"{hashlib.sha256(said.encode()).hexdigest()[:24]}.safetensors"
+
+
+def index_of(store: Store, shards: Sequence[Stored], beside: Path | None, options: Options) -> tuple[Index, str]:
+    """Return the index of shards, made if there is none, and where it lies."""
+    if beside is not None and beside.exists():
+        index = read_index(beside, str(beside))
+        check_fresh(index, shards, str(beside))
+        return index, str(beside)
+    if store.remote and (there := store.stat(INDEX)) is not None and beside is None:
+        index, where = read_index(_fetched(store, there), store.where(INDEX)), store.where(INDEX)
+        if {shard.name for shard in index.facts.shards} == {file.name for file in shards}:
+            check_fresh(index, shards, where)
+            return index, where
+    kept = _cached(store, shards, "index")
+    if kept.exists():
+        return read_index(kept, str(kept)), str(kept)
+    made = build_index(store, shards, options)
+    for place in (beside, kept):
+        if place is not None:
+            try:
+                made.write(place)
+                return made, str(place)
+            except UserError:
+                if place is kept:
+                    raise
+    raise AssertionError("one of the places is written to, or an error is raised")
+
+
+def _text(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            said = read_json(file.read(TEXT_LIMIT).decode("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {str(error)[:100]}; save the data set again") from None
+    if not isinstance(said, dict):
+        raise UserError(f"{path} is no description of a data set; save the data set again")
+    return said
+
+
+def _split(path: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the folder of the training data of a data set that is saved in several parts, and a note."""
+    splits = [str(name) for name in _text(path / SPLITS).get("splits", ()) or () if re.fullmatch(r"[\w.\-]+", str(name))]
+    there = [name for name in splits if (path / name / STATE).is_file()]
+    if not there:
+        raise UserError(f"{path / SPLITS} names no part that is there; save the data set again")
+    chosen = "train" if "train" in there else there[0]
+    others = ", ".join(visible(name) for name in there if name != chosen)
+    note = f"only the part {visible(chosen)} is read; {others}: give {path}/NAME" if others else ""
+    return str(path / chosen), (note,) if note else ()
+
+
+def _saved(root: Path) -> list[str]:
+    """Return the arrow files of a data set of `save_to_disk`, in order."""
+    state = _text(root / STATE)
+    files = state.get("_data_files")
+    names = [str(file.get("filename")) for file in files if isinstance(file, dict)] if isinstance(files, list) else []
+    if not names or len(names) > MOST_FILES or any("/" in name or "\\" in name or kind_of(name) != "arrow" for name in names):
+        raise UserError(f"{root / STATE} names no arrow files of this folder; save the data set again")
+    if state.get("_indices_data_files"):
+        raise UserError(f"{root} was saved in an order of its own; call flatten_indices() on it and save it again")
+    return names
+
+
+def saved_features(root: Path) -> dict[str, Any]:
+    """Return what a data set of `save_to_disk` says of its columns; nothing where it says nothing."""
+    features = _text(root / INFO).get("features") if (root / INFO).is_file() else None
+    return features if isinstance(features, dict) else {}

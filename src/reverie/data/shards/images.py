@@ -1,0 +1,183 @@
+"""Images of shards, read by number: from a file here, or from blocks that are fetched before they are needed."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.base.errors import UserError
+from reverie.data.lazy import LazyImages, positions
+from reverie.data.pixels import Broken, Recipe, decode, workers
+from reverie.data.shards.fetching import fetching
+from reverie.data.shards.index import Index, check_of
+from reverie.data.shards.store import Store, Stored
+from reverie.data.shards.tables import group_images, open_parquet, plain
+from reverie.data.sources import BYTES
+
+GROUP = 64 * 2**20  # bytes of blocks from all over the shards, whose images are shuffled together
+CACHE = 3 * GROUP  # bytes of blocks that are held
+TOGETHER = 64  # images that are on their way to the threads that decode
+
+Block = Callable[[int], bytes]  # an image of it by number
+
+
+class Blocks:
+    """The shards of an index, and those of their blocks that were fetched last; one for all parts of a data set."""
+
+    def __init__(self, store: Store, index: Index) -> None:
+        self.store, self.index = store, index
+        self.tables = np.array([shard.kind == "parquet" for shard in index.facts.shards])
+        self._held: OrderedDict[int, Future[Block]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def whole(self) -> bool:
+        """Whether it pays to fetch whole blocks: where requests are dear, and of tables."""
+        return self.store.remote or bool(self.tables.any())
+
+    def expect(self, block: int) -> None:
+        """Fetch a block, and let go of those that were used longest ago."""
+        self._future(block)
+
+    def _future(self, block: int) -> Future[Block]:
+        size = self.index.arrays["block_size"]
+        with self._lock:
+            there = self._held.get(block)
+            if there is None or (there.done() and there.exception() is not None):  # what failed once is asked for again
+                self._held[block] = fetching().submit(self._fetch, block)
+                held = sum(int(size[k]) for k in self._held)
+                while held > CACHE and len(self._held) > 1:
+                    held -= int(size[self._held.popitem(last=False)[0]])
+            self._held.move_to_end(block)
+            return self._held[block]
+
+    def _fetch(self, block: int) -> Block:
+        a = self.index.arrays
+        shard = self.index.facts.shards[a["block_shard"][block]]
+        start, size = int(a["block_start"][block]), int(a["block_size"][block])
+        if shard.kind == "parquet":
+            image, _, within = shard.column.rpartition(".") if shard.column.endswith(".bytes") else (shard.column, "", "")
+            with (
+                plain(self.store.where(shard.name), "parquet"),
+                open_parquet(self.store, Stored(shard.name, shard.size)) as table,
+            ):
+                rows = group_images(table, start, image, within or None)
+            return lambda k: bytes(rows[int(a["offset"][k])].as_buffer() or b"")
+        data = self.store.read(shard.name, start, size)
+        return lambda k: data[a["offset"][k] - start : a["offset"][k] - start + a["size"][k]]
+
+    def source(self, k: int) -> Callable[[], bytes]:
+        """Return what gives the bytes of image k; what must be fetched for it is on its way."""
+        a = self.index.arrays
+        block = int(a["block"][k])
+        shard = self.index.shard_of(k)
+        with self._lock:
+            there = block in self._held
+        if there or shard.kind == "parquet":
+            future = self._future(block)
+            return lambda: future.result()(k)
+        place = shard.name, int(a["offset"][k]), int(a["size"][k])
+        if not self.store.remote:
+            return lambda: self.store.read(*place)
+        return fetching().submit(self.store.read, *place).result
+
+
+@dataclass(frozen=True)
+class ShardImages(LazyImages):
+    """Images of an index by number, of which `members` (N,) are meant.
+
+    An order of chance goes through groups of blocks: the blocks of all shards are shuffled, and then the images of each GROUP
+    bytes of them, so that a block is fetched once in a pass.  Where all images are one group, it is that of any data set.
+    """
+
+    blocks: Blocks = field(repr=False, compare=False)
+    recipe: Recipe
+    members: np.ndarray = field(repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @cached_property
+    def _block(self) -> np.ndarray:
+        """The block of each member, (N,)."""
+        found: np.ndarray = self.blocks.index.arrays["block"][self.members]
+        return found
+
+    def take(self, index: Tensor) -> Tensor:
+        """Read the chosen images; see `LazyImages`."""
+        chosen = positions(index, len(self))
+        out = np.empty((len(chosen), *self.shape[1:]), np.uint8)
+        for window in self._windows(chosen):
+            members = [int(k) for k in self.members[chosen[window]]]
+            sources = [self.blocks.source(k) for k in members]
+            if self.blocks.whole:  # waited for here, as threads that decode would keep a program from ending
+                sources = [partial(bytes, source()) for source in sources]
+            for place, image in zip(window, workers().map(self._decode, members, sources), strict=True):
+                out[place] = image
+        return torch.from_numpy(out)
+
+    def _windows(self, chosen: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield the places of images that are read together: all that are here, or a few blocks of those that are not."""
+        if not self.blocks.whole:
+            yield np.arange(len(chosen))
+            return
+        block = self._block[chosen]
+        ranked = np.argsort(block, kind="stable")
+        new = np.diff(block[ranked], prepend=-1) != 0
+        size = np.where(new, self.blocks.index.arrays["block_size"][block[ranked]], 0).cumsum() // GROUP
+        parts = size * (len(chosen) + 1) + np.arange(len(chosen)) // TOGETHER
+        yield from np.split(ranked, np.flatnonzero(np.diff(parts)) + 1) if len(ranked) else ()
+
+    def _decode(self, k: int, source: Callable[[], bytes]) -> np.ndarray:
+        index = self.blocks.index
+        shard = self.blocks.store.where(index.shard_of(k).name)
+        try:
+            with BYTES.of(int(index.arrays["size"][k])):
+                data = source()
+                if check_of(data) != index.arrays["check"][k]:
+                    raise UserError(
+                        f"image {k:,} ({index.name(k)}) of {shard} is not the one that was indexed; put the shard back as it"
+                        " was, or remove its index and train anew"
+                    )
+                return decode(data, self.recipe)
+        except Broken as error:
+            raise UserError(f"image {k:,} ({index.name(k)}) of {shard} cannot be used: {error}") from None
+
+    def subset(self, index: Tensor) -> ShardImages:
+        """Return the chosen images; see `LazyImages`."""
+        return replace(self, members=self.members[positions(index, len(self))])
+
+    def content(self) -> bytes:
+        """Return hashes of the images, the blocks that tell their order, and the form they are given."""
+        a = self.blocks.index.arrays
+        return b"".join([repr(self.recipe).encode(), a["check"][self.members].tobytes(), self._block.tobytes()])
+
+    def order(self, random: torch.Generator) -> Tensor:
+        """Return an order of chance, group by group: (N,) int64."""
+        order = torch.randperm(len(self), generator=random)
+        size = torch.from_numpy(self.blocks.index.arrays["block_size"])
+        if int(size.sum()) <= GROUP:
+            return order
+        shuffled = torch.randperm(len(size), generator=random)
+        group = torch.empty_like(shuffled)
+        group[shuffled] = (size[shuffled].cumsum(0) - size[shuffled]) // GROUP
+        return order[group[torch.from_numpy(self._block).long()[order]].argsort(stable=True)]
+
+    def expect(self, order: Tensor, start: int) -> None:
+        """Fetch the blocks of the images that come next, as far as there is room for them beside the current ones."""
+        if not self.blocks.whole:
+            return
+        index = self.blocks.index
+        mean = int(index.arrays["block_size"].sum()) / len(index)
+        reach = int(GROUP / 2 / max(1.0, mean))
+        coming = self._block[order[start : start + max(1, reach)].numpy()]
+        for block in dict.fromkeys(coming.tolist()):
+            self.blocks.expect(block)

@@ -1,0 +1,218 @@
+"""Packing a folder of images into shards: tar files as WebDataset reads them, and their index."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from reverie.base.errors import UserError
+from reverie.base.files import expanded
+from reverie.base.folders import whole_folder
+from reverie.data.columns import listed_columns, read_columns
+from reverie.data.folder import ARCHIVES, list_images, nothing_found, read_entry, read_headers, skipped_note
+from reverie.data.form import Options, Progress, encode_labels
+from reverie.data.labels import Found, find_labels
+from reverie.data.pixels import Broken, quiet, workers
+from reverie.data.shards.build import BYTES_TOGETHER, TOGETHER, IndexBuilder, Seen, examine
+from reverie.data.shards.index import INDEX, ShardFacts
+from reverie.data.shards.tar import Sample
+from reverie.data.sources import BYTES, Entry
+
+SHARD = re.compile(r"\d{6}\.tar")
+UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+LEAST, MOST = 10**4, 10**11  # bytes of a shard
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What was packed: images, shards, their bytes, classes, and files that were left out with their reasons."""
+
+    out: Path
+    count: int
+    shards: int
+    size: int
+    classes: int
+    broken: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+
+    def figures(self) -> dict[str, Any]:
+        """Return what was packed, for a machine."""
+        broken = [{"file": file, "reason": why} for file, why in self.broken]
+        return {"out": str(self.out), "count": self.count, "shards": self.shards, "bytes": self.size,
+                "classes": self.classes, "broken": broken}  # fmt: skip
+
+    def __str__(self) -> str:
+        what = f"{self.classes} classes, " if self.classes else ""
+        said = f"packed {self.count:,} images ({what}{self.size / 1e6:,.1f} MB) into {self.shards:,} shards in {self.out}"
+        return "\n".join([said, *skipped_note(self.broken)])
+
+
+def parse_bytes(text: str) -> int:
+    """Read "256MB" or "1GiB"."""
+    match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,3})?)\s*([kmg]i?b)?\s*", text, re.IGNORECASE)
+    size = int(float(match[1]) * UNITS[(match[2] or "").upper()]) if match else 0
+    if not LEAST <= size <= MOST:
+        raise UserError(f"the size {text!r} is no size of a shard; write 256MB, or anything from 10KB to 100GB")
+    return size
+
+
+def pack(
+    source: str | Path, out: str | Path, *, shard_size: str = "256MB", labels: str = "auto",
+    condition_number: str | None = None, strict: bool = False, overwrite: bool = False, on_progress: Progress | None = None,
+) -> Packed:  # fmt: skip
+    """Write the images of a folder, .zip or .tar into shards of about a size, in the order in which they are trained on.
+
+    The files go in as they are, with labels as .cls, captions as .txt, and names, labels and numbers as .json.  The folder
+    appears when all is written; the same images give the same bytes.
+    """
+    path, place, size = expanded(source), expanded(out), parse_bytes(shard_size)
+    if not path.is_dir() and (path.suffix.lower() not in ARCHIVES or not path.is_file()):
+        raise UserError(f"{path} is no folder, .zip or .tar of images, so it cannot be packed")
+    if path.is_dir() and path.resolve() in (place.resolve(), *place.resolve().parents):
+        raise UserError(f"{place} lies in {path}, whose images would be found twice; choose an --out outside of it")
+    options = Options(labels=labels, strict=strict, on_progress=on_progress, condition_numbers=listed_columns(condition_number))
+    with quiet(), whole_folder(place, _ours, overwrite) as aside:
+        return _write(path, place, aside, size, options)
+
+
+def _ours(name: str) -> bool:
+    return name == INDEX or SHARD.fullmatch(name) is not None
+
+
+def _write(path: Path, place: Path, aside: Path, size: int, options: Options) -> Packed:
+    listing = list_images(path)
+    entries, _ = read_headers(listing, options)
+    if not entries:
+        raise nothing_found(path, listing.broken)
+    found = find_labels([entry.name for entry in entries], listing.metadata, options.labels, str(path))
+    columns = read_columns(entries, listing.metadata, options.condition_numbers, None, str(path))
+    made = IndexBuilder(options.strict)
+    for name, why in listing.broken:
+        made.skip(name, why)
+    kept = _told(entries, found, columns.numbers_of(entries), made)
+    writer = ShardWriter(aside, size, made, _numbers(found))
+    with writer:
+        for done, (entry, sample) in enumerate(kept, 1):
+            if writer.queue(entry, sample) or done == len(kept):
+                writer.flush()
+                options.tell("packing", done, len(kept))
+    index = made.index(str(path))
+    index.write(aside / INDEX)
+    return Packed(place, len(index), len(made.shards), sum(shard.size for shard in made.shards), len(index.facts.labels),
+                  tuple(made.broken), tuple(found.notes))  # fmt: skip
+
+
+def _told(
+    entries: Sequence[Entry], found: Found, numbers: Mapping[str, Sequence[float]], made: IndexBuilder
+) -> list[tuple[Entry, Sample]]:
+    """Return each image with what is told of it; one whose label is missing is left out, as it is for a training."""
+    captioned, kept = found.kind == "captions", []
+    for k, entry in enumerate(entries):
+        value = found.values[k] if found.values is not None else None
+        if found.values is not None and value is None and not captioned:
+            made.skip(entry.name, found.missing)
+            continue
+        known = {name: values[k] for name, values in numbers.items() if values[k] == values[k]}
+        label = None if captioned else value
+        kept.append((entry, Sample(entry.name, 0, b"", label, (value or "") if captioned else "", known)))
+    return kept
+
+
+def _numbers(found: Found) -> dict[str, int]:
+    """Return the number of each class, as .cls files have it."""
+    values = [value for value in found.values or () if value is not None]
+    if not values or found.kind == "captions":
+        return {}
+    codes, _ = encode_labels(values)
+    return dict(zip(values, codes.tolist(), strict=True))
+
+
+class ShardWriter:
+    """Tar files that are written one after another, each ended where it has so many bytes."""
+
+    def __init__(self, folder: Path, size: int, made: IndexBuilder, classes: Mapping[str, int]) -> None:
+        self.folder, self.size, self.made, self.classes = folder, size, made, classes
+        self.waiting: list[tuple[Entry, Sample]] = []
+        self.number = 0
+        self.shards = 0
+        self.archive: tarfile.TarFile | None = None
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
+
+    def queue(self, entry: Entry, sample: Sample) -> bool:
+        """Add an image, which is written with the next `flush`; return whether it is time for that."""
+        self.waiting.append((entry, sample))
+        return len(self.waiting) == TOGETHER or sum(entry.size for entry, _ in self.waiting) > BYTES_TOGETHER
+
+    def flush(self) -> None:
+        """Write those that wait, in order, without the ones that cannot be decoded."""
+        for (_, sample), (data, seen) in zip(self.waiting, workers().map(_looked_at, self.waiting), strict=True):
+            if isinstance(seen, str):
+                self.made.skip(sample.name, seen)
+            else:
+                sample.data = data
+                self._write(sample, seen)
+        self.waiting = []
+
+    def _write(self, sample: Sample, seen: Seen) -> None:
+        if self.archive is None:
+            self.archive = tarfile.open(self._path(), "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115, closed by _end
+            self.made.begin(ShardFacts(name=self._path().name, size=0))
+        key, suffix = f"{self.number:09d}", PurePosixPath(sample.name).suffix.lower()
+        sample.offset = self._add(key + suffix, sample.data)
+        for ending, text in self._beside(sample):
+            self._add(key + ending, text.encode())
+        self.made.grow(sample, seen)
+        sample.data = b""
+        self.number += 1
+        if self.archive.offset >= self.size:
+            self._end()
+
+    def _beside(self, sample: Sample) -> Iterator[tuple[str, str]]:
+        """Yield the files that tell something of an image."""
+        facts: dict[str, object] = {"name": sample.name.encode("utf-8", "replace").decode(), **sample.numbers}
+        if sample.label is not None:
+            yield ".cls", str(self.classes[sample.label])
+            facts["label"] = sample.label
+        if sample.caption:
+            yield ".txt", sample.caption
+        yield ".json", json.dumps(facts, sort_keys=True)
+
+    def _add(self, name: str, data: bytes) -> int:
+        """Write one file, and return where its content begins."""
+        assert self.archive is not None
+        member = tarfile.TarInfo(name)
+        member.size, member.mode = len(data), 0o644
+        self.archive.addfile(member, io.BytesIO(data))
+        return self.archive.offset - -(-len(data) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+
+    def _path(self) -> Path:
+        return self.folder / f"{self.shards:06d}.tar"
+
+    def _end(self) -> None:
+        """Close the current shard."""
+        if self.archive is not None:
+            self.archive.close()
+            shard = self.made.shards[-1].model_copy(update={"size": self._path().stat().st_size})
+            self.made.shards[-1] = shard
+            self.archive, self.shards = None, self.shards + 1
+
+
+def _looked_at(waiting: tuple[Entry, Sample]) -> tuple[bytes, Seen | str]:
+    entry, _ = waiting
+    try:
+        with BYTES.of(entry.size):
+            data = read_entry(entry)
+        return data, examine(data)
+    except Broken as error:
+        return b"", str(error)

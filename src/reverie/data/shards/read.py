@@ -1,0 +1,163 @@
+"""Shards as a data set: labels, captions and numbers from the index, images lazy or, where they are few, in memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.base.errors import UserError
+from reverie.data.arrays import from_array
+from reverie.data.conditions import conditions_of
+from reverie.data.dataset import Dataset
+from reverie.data.folder import choose_form, conversions, modes_of, sizes_of, skipped_note
+from reverie.data.form import Options, classes, duplicate_note, encode_labels, shown_sizes
+from reverie.data.labels import FOLDERS, find_labels
+from reverie.data.lazy import LazyImages
+from reverie.data.shards.build import kind_of
+from reverie.data.shards.find import find_shards, index_of, saved_features
+from reverie.data.shards.images import Blocks, ShardImages
+from reverie.data.shards.index import FLAGS, Index
+from reverie.data.shards.store import LocalStore
+from reverie.data.shards.tables import arrow_schema, columns_of, plain, read_lists
+
+IN_MEMORY = 2**28  # bytes of fitted pixels, up to which images are read once and kept
+FEW_TOLD = 0.5  # share of images that must have a caption or label for these to be taken by themselves
+READ_TOGETHER = 4096
+BY_NAME = (*FOLDERS, "name")
+
+
+def read_shards(source: str, name: str, options: Options) -> Dataset:
+    """Return the images of shards, in the order of their index."""
+    if options.condition_image is not None:
+        raise UserError("images that are told of others are read from a folder, not from shards; leave --condition-image out")
+    store, shards, beside, notes = find_shards(source)
+    if isinstance(store, LocalStore) and kind_of(shards[0].name) == "arrow":
+        paths = [str(store.root / shard.name) for shard in shards]
+        with plain(paths[0], "arrow"):
+            as_bytes = columns_of(arrow_schema(paths[0], paths[0]), paths[0]) is not None
+        if not as_bytes:
+            return _of_lists(paths, name, store, options)
+    index, where = index_of(store, shards, beside, options)
+    kept, values, kind, told_notes = _labels(index, options, store.address)
+    headers = index.headers()
+    recipe, form_notes = choose_form(headers, options)
+    looks_grey = bool((index.arrays["flags"] & FLAGS["looks_grey"]).all())
+    stored_in_colour = recipe.channels == 3 and looks_grey and options.channels is None
+    if stored_in_colour:
+        recipe = replace(recipe, channels=1)
+    labels, label_names = _encoded(index, values, kind, kept)
+    conditions = None
+    captions = [index.caption(int(k)) for k in kept] if kind == "captions" else []
+    if captions or options.condition_numbers:
+        if label_names:
+            told_notes.append("labels are left out, because numbers are told of each instead")
+            labels, label_names = None, ()
+        conditions = conditions_of(captions, _numbers(index, options.condition_numbers, kept, store.address))
+    images = ShardImages(Blocks(store, index), recipe, kept)
+    options.foretell(name, (len(kept), recipe.channels, recipe.height, recipe.width), labels, label_names)
+    lazy = math.prod(images.shape) > IN_MEMORY
+    x = images if lazy else _in_memory(images, options)
+    checks = index.arrays["check"][kept]
+    copies = len(checks) - len(np.unique(checks))
+    low, high = int(index.arrays["low"].min()), int(index.arrays["high"].max())
+    facts = index.facts
+    many = _plural(len(shards), "shard")
+    said = [
+        *notes, *told_notes, *form_notes, *conversions(headers, recipe.channels, options.channels),
+        *(["every image is grey though stored in colour: 1 channel is used"] if stored_in_colour else []),
+        *duplicate_note(copies, "image"),
+        *([f"images are read from {many} as they are needed, and only their index is held"] if lazy else []),
+        f"index of {len(index):,} images in {many}: {where}",
+        *skipped_note(facts.broken, facts.broken_count),
+    ]  # fmt: skip
+    report = {
+        "source": store.address, "kind": "images", "count": len(images), "shape": list(images.shape[1:]), "fit": recipe.fit,
+        "lazy": lazy, "labels_by": kind, "sizes": shown_sizes(sizes_of(headers)), "modes": modes_of(headers),
+        "classes": classes(labels, label_names), "range": [low, high], "duplicates": copies,
+        "broken": [{"file": file, "reason": why} for file, why in facts.broken],
+        "shards": len(shards), "bytes": sum(file.size for file in shards), "index": where,
+    }  # fmt: skip
+    return Dataset(name, x, labels, label_names, tuple(said), report, conditions)
+
+
+def _of_lists(paths: list[str], name: str, store: LocalStore, options: Options) -> Dataset:
+    """Return images that are lists of numbers in arrow files."""
+    with plain(store.address, "arrow"):
+        x, labels = read_lists(paths, store.address, saved_features(store.root))
+    made = from_array(x, None, name, store.address, replace(options, labels="auto"))
+    if labels is None or options.labels == "none":
+        return made
+    numbers, names = encode_labels(labels)
+    return replace(made, labels=numbers, label_names=names, report={**made.report, "classes": classes(numbers, names)})
+
+
+def _plural(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def _in_memory(images: LazyImages, options: Options) -> Tensor:
+    """Read all images, block after block."""
+    out = torch.empty(images.shape, dtype=torch.uint8)
+    order = torch.arange(len(images))
+    for begin in range(0, len(images), READ_TOGETHER):
+        images.expect(order, begin)
+        part = order[begin : begin + READ_TOGETHER]
+        out[part] = images.take(part)
+        options.tell("reading images", begin + len(part), len(images))
+    return out
+
+
+def _labels(index: Index, options: Options, where: str) -> tuple[np.ndarray, list[str] | None, str, list[str]]:
+    """Return which images are meant, their labels where these come from names, what kind they are, and notes."""
+    every, label, how = np.arange(len(index)), index.arrays["label"], options.labels
+    has_label = label >= 0
+    has_caption = np.diff(index.arrays["caption_end"], prepend=0) > 0
+    if how == "none":
+        return every, None, "none", []
+    if how in ("csv", "jsonl"):
+        raise UserError(f"labels by {how} are those of a folder with metadata; {where} holds shards: use auto, cls or none")
+    if how == "captions" and not has_caption.any():
+        raise UserError(f"no image of {where} has a caption, in a .txt or .json file or a column text; use --labels none")
+    if how == "cls" and len(index.facts.labels) < 2:
+        raise UserError(f"the images of {where} have no labels, in .cls or .json files or a column label; use --labels none")
+    if how == "cls" or (how == "auto" and len(index.facts.labels) >= 2 and has_label.mean() >= FEW_TOLD):
+        notes = [f"{len(index.facts.labels)} classes told by the shards"]
+        if without := int((~has_label).sum()):
+            if options.strict:
+                raise UserError(f"{_plural(without, 'image')} of {where} have no label; leave out --strict to skip them")
+            notes.append(f"{_plural(without, 'image')} without a label left out")
+        return np.flatnonzero(has_label), None, "cls", notes
+    if how == "captions" or (how == "auto" and has_caption.mean() >= FEW_TOLD):
+        bare = int((~has_caption).sum())
+        without_note = [f"{_plural(bare, 'image')} without a caption will be learned without"] if bare else []
+        return every, None, "captions", ["captions told by the shards; --labels none leaves them out", *without_note]
+    if how == "auto" and index.facts.shards[0].kind != "tar":
+        return every, None, "none", []
+    found = find_labels([index.name(k) for k in range(len(index))], {}, how, where)
+    if found.values is None:
+        return every, None, "none", found.notes
+    kept = np.array([k for k, value in enumerate(found.values) if value is not None])
+    return kept, [value for value in found.values if value is not None], found.kind, found.notes
+
+
+def _encoded(index: Index, values: list[str] | None, kind: str, kept: np.ndarray) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Return labels as numbers, and their names."""
+    if kind in BY_NAME and values is not None:
+        return encode_labels(values)
+    if kind == "cls":
+        return torch.from_numpy(index.arrays["label"][kept].astype(np.int64)), index.facts.labels
+    return None, ()
+
+
+def _numbers(index: Index, wanted: tuple[str, ...], kept: np.ndarray, where: str) -> dict[str, list[float]]:
+    """Return the numbers that are told of each image, by column."""
+    known = {name.lower(): k for k, name in enumerate(index.facts.numbers)}
+    if missing := [name for name in wanted if name not in known]:
+        have = ", ".join(known) or "none"
+        raise UserError(f"the shards of {where} tell no number {missing[0]!r}, in .json files or columns; they tell: {have}")
+    values = index.arrays["numbers"].view(np.float32)[kept]
+    return {name: values[:, known[name]].tolist() for name in wanted}

@@ -1,0 +1,116 @@
+"""Images of shards by number: the order of the index, batches that know no rank, training and going on."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import reverie
+from reverie import api
+from reverie.base.errors import UserError
+from reverie.data import Dataset, LazyImages, load_data
+from reverie.data.shards import images
+from reverie.data.shards.images import ShardImages
+from reverie.data.shards.index import INDEX, read_index
+from reverie.training.loader import Share, batches
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    a, b = (load_file(path / "model.safetensors") for path in (one, other))
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def lazy(shards: Path | str) -> Dataset:
+    data = load_data(shards)
+    assert isinstance(data.x, ShardImages)
+    return data
+
+
+def test_order_is_that_of_the_index_and_of_the_folder(photos: Path, shards: Path) -> None:
+    data, near, index = lazy(shards), load_data(photos), read_index(shards / INDEX, "")
+    assert isinstance(near.x, torch.Tensor) and isinstance(data.x, LazyImages) and near.labels is not None
+    assert len(list(shards.glob("*.tar"))) > 5 and index.facts.blocks > 10
+    assert [index.name(k) for k in range(len(index))] == [str(p.relative_to(photos)) for p in sorted(photos.rglob("*.png"))]
+    some = torch.tensor([119, 0, 64, 64, 7])
+    assert torch.equal(data.x.take(some), near.x[some]) and torch.equal(data.x.take(torch.arange(120)), near.x)
+    assert data.labels is not None and torch.equal(data.labels, near.labels) and data.label_names == near.label_names
+    assert torch.equal(data.split(3)[1].batch(torch.arange(6))[0], near.split(3)[1].batch(torch.arange(6))[0])
+
+
+def test_a_pass_shows_each_image_once_group_by_group(shards: Path) -> None:
+    x = lazy(shards).x
+    assert isinstance(x, ShardImages)
+    order = x.order(torch.Generator().manual_seed(5))
+    assert sorted(order.tolist()) == list(range(120))
+    block = x._block[order.numpy()]
+    reach = {b: (int((block == b).nonzero()[0][0]), int((block == b).nonzero()[0][-1])) for b in set(block.tolist())}
+    assert max(last - first for first, last in reach.values()) < 45  # a block is done with soon after it was begun
+    assert sum(abs(int(k) - i) for i, k in enumerate(order)) > 120 * 20  # and yet the order is one of chance
+    assert not torch.equal(order, x.order(torch.Generator().manual_seed(6)))
+
+
+def test_one_group_is_shuffled_as_any_data_set(photos: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "GROUP", 2**30)
+    ours, theirs = batches(lazy(shards), 32, 7), batches(load_data(photos), 32, 7)
+    assert all(torch.equal(a, b) for (a, _), (b, _) in islice(zip(ours, theirs, strict=True), 8))
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_batches_know_no_rank(shards: Path, world: int) -> None:
+    data = lazy(shards)
+    alone = list(islice(batches(data, 24, 1, share=Share(6, 6)), 30))
+    shared = [list(islice(batches(lazy(shards), 24, 1, share=Share(6, 6, r, world)), 30 // world)) for r in range(world)]
+    for k, (x, labels) in enumerate(alone):
+        theirs = shared[k % 6 % world][k // 6 * (6 // world) + k % 6 // world]
+        assert torch.equal(x, theirs[0]) and labels is not None and torch.equal(labels, theirs[1])
+
+
+def test_batches_go_on_in_the_middle_of_a_shard(shards: Path) -> None:
+    whole = list(islice(batches(lazy(shards), 7, 2), 40))  # 17 batches a pass, so this goes into the third
+    for first in (1, 11, 18, 33):
+        again = list(islice(batches(lazy(shards), 7, 2, first), 40 - first))
+        assert all(torch.equal(a, b) for (a, _), (b, _) in zip(whole[first:], again, strict=True))
+
+
+SHORT = {"steps": 12, "batch": 16, "seed": 1, "family": "autoencoder", "progress": False, "device": "cpu"}
+
+
+def interrupted(shards: Path, run: Path) -> None:
+    """Train until a shard has changed, and go on when it is as it was."""
+    training = api.prepare(shards, run, **{key: value for key, value in SHORT.items() if key != "progress"})
+    shard = sorted(shards.glob("*.tar"))[4]
+    good = shard.read_bytes()
+    with pytest.raises(UserError, match=rf"{shard.name} is not the one that was indexed; put the shard back"):
+        for step in training:
+            if step.i >= 4:
+                shard.write_bytes(bytes(byte ^ 1 for byte in good))
+    training.close()
+    shard.write_bytes(good)
+    api.train(resume=run, progress=False)
+
+
+def test_packed_images_train_to_the_weights_of_their_folder_even_if_a_shard_fails(
+    photos: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "GROUP", 2**30)  # one group, so that the order is that of the folder
+    reverie.train(photos, tmp_path / "folder", **SHORT)
+    interrupted(shards, tmp_path / "shards-run")
+    assert same_weights(tmp_path / "folder", tmp_path / "shards-run")
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_in_the_middle_of_a_shard_bit_for_bit(shards: Path, tmp_path: Path) -> None:
+    reverie.train(shards, tmp_path / "whole", **SHORT)
+    interrupted(shards, tmp_path / "parted")
+    assert same_weights(tmp_path / "whole", tmp_path / "parted")
+
+
+@pytest.mark.slow
+def test_two_processes_train_on_shards_to_the_weights_of_one(shards: Path, tmp_path: Path) -> None:
+    for processes in (1, 2):
+        reverie.train(shards, tmp_path / str(processes), exact=True, processes=processes, **SHORT)
+    assert same_weights(tmp_path / "1", tmp_path / "2")
