@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from reverie.exchange.backend import with_backend
     from reverie.exchange.verbs import export, import_model
     from reverie.families.language.model import TextCost
+    from reverie.families.seq2seq.model import Answer
     from reverie.gallery import gallery
     from reverie.lessons import LESSONS, Lesson
     from reverie.runs.adapters import with_adapters
@@ -291,7 +292,7 @@ def sample_to(
     run = _opened(run, device)
     check_output(out, overwrite)
     check_kind(out, run.kind)
-    if run.kind == "text":
+    if run.kind in ("text", "pairs"):
         return run.sample(n, first, on_progress=on_progress, **options).save(out)
     check_room(out, n, run.config.data.shape)
     if streams(out, run.config.data.shape):
@@ -314,7 +315,7 @@ def sample(
     if out is not None:
         check_output(out, overwrite)
         check_kind(out, run.kind)
-        if run.kind != "text":
+        if run.kind not in ("text", "pairs"):
             check_room(out, n, run.config.data.shape)
         film = film or wants_film(out)
     made = run.sample(n, first, film=film, on_progress=on_progress, **options)
@@ -326,6 +327,16 @@ def sample(
 def write_text(run: str | Path | Run, first: int = 0, *, device: str = "auto", **options: Unpack[Options]) -> Iterator[str]:
     """Yield a text piece by piece as a run writes it: `"".join(reverie.api.write_text("runs/prose", prompt="The "))`."""
     return _opened(run, device).written(first, **options)
+
+
+def answers(
+    run: str | Path | Run, source: str, beams: int = 4, *, length: int | None = None, device: str = "auto"
+) -> list[Answer]:
+    """Return the likeliest answers to a text, the likeliest first: `reverie.answers("runs/dates", "5 march 1998")[0].text`.
+
+    beams: candidates that the search keeps at a time, 1 is greedy; each answer has its `log_prob` given the source, in nats.
+    """
+    return _opened(run, device).answers(source, beams, length)
 
 
 def text_cost(run: str | Path | Run, text: str, *, device: str = "auto") -> TextCost:

@@ -103,9 +103,9 @@ class RNN(Recurrent):
 class LSTM(Recurrent):
     """c_t = f c_{t-1} + i tanh(g), h_t = o tanh(c_t), with gates f, i, o of x_t and h_{t-1} (Hochreiter, Schmidhuber 1997)."""
 
-    def __init__(self, dim: Dim = 128, layers: Layers = 1, dropout: Dropout = 0.0) -> None:
+    def __init__(self, dim: Dim = 128, layers: Layers = 1, dropout: Dropout = 0.0, inputs: Dim | None = None) -> None:
         super().__init__(dim, dropout)
-        self.cells = nn.LSTM(dim, dim, layers, batch_first=True)
+        self.cells = nn.LSTM(inputs or dim, dim, layers, batch_first=True)
         for name, p in self.cells.named_parameters():
             if name.startswith("bias_ih"):
                 nn.init.constant_(p[dim : 2 * dim], FORGET)
@@ -207,6 +207,14 @@ def rotated(x: Tensor, turns: Turns) -> Tensor:
     return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
 
 
+def dense_part(dim: int) -> nn.Sequential:
+    """Return the dense part of a transformer's layer, of width 4 dim, which gives nothing at first."""
+    last = nn.Linear(4 * dim, dim)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(approximate="tanh"), last)
+
+
 class DecoderLayer(nn.Module):
     """Attention and a dense part of width 4 dim, each added to its input; normalised before that ("pre") or after ("post")."""
 
@@ -214,11 +222,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.attention, self.before, self.dropout = Attention(dim, heads, rotary), norm == "pre", dropout
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(2))
-        self.dense = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(approximate="tanh"), nn.Linear(4 * dim, dim))
-        last = self.dense[2]
-        assert isinstance(last, nn.Linear)
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
+        self.dense = dense_part(dim)
 
     def forward(
         self, x: Tensor, kept: tuple[Tensor, Tensor] | None, before: int, most: int, turns: Turns | None = None
