@@ -2,8 +2,8 @@
 
     python -m benchmarks.seq2seq --only reversal:dot dates --seeds 0 --cpu-seconds 110
 
-110 s of one thread are about one minute of two cores.  Strings of exactly 20 letters, none of them trained on, are what reversal
-is judged by.
+110 s of one thread are about one minute of two cores.  Reversal is judged by strings of exactly 20 letters, none of them
+trained on.
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ def seq2seq(
     finally:
         torch.set_num_threads(threads)
     about = [
-        "Pairs of texts that are made by a rule, characters as tokens, nothing chosen by hand; seconds are the processor's, of one"
-        " thread. Answers are greedy, and right if every character is; ± is the standard error of a share. Reversal is judged by"
-        " 1,000 strings of exactly 20 letters, where the training has 1 to 20; the others by held-out sources. None of these was"
-        " trained on. Longer: strings of 21 to 40 letters, numbers of 7 to 9 digits.",
+        "Pairs of texts that are made by a rule, characters as tokens, nothing chosen by hand; seconds are the processor's, of"
+        " one thread. Answers are greedy, and right if every character is; ± is the standard error of a share. Reversal is"
+        " judged by 1,000 strings of exactly 20 letters, where the training has 1 to 20; the others by held-out sources. None"
+        " of these was trained on. Longer: strings of 21 to 40 letters, numbers of 7 to 9 digits.",
         "",
     ]
     return [*about, *lines]

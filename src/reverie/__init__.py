@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 __version__ = version("reverie")
 __all__ = [
-    "ReverieWarning", "UserError", "__version__", "answers", "compress", "decompress", "distil", "edit", "evaluate", "export", "illusion",
-    "import_model", "inpaint", "inspect", "interpolate", "invert", "load", "restore", "sample",
+    "ReverieWarning", "UserError", "__version__", "answers", "compress", "decompress", "distil", "edit", "evaluate", "export",
+    "illusion", "import_model", "inpaint", "inspect", "interpolate", "invert", "load", "restore", "sample",
     "text_cost", "train", "train_classifier",
 ]  # fmt: skip
 

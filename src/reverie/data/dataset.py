@@ -100,7 +100,8 @@ class Dataset:
     """Data with labels, or other conditions, where there are any.
 
     x: points (N, D) or series (N, T, C), float32 in data units, or images (N, C, H, W) uint8, in memory or lazy, or
-    windows of text (N, W), or pairs of texts (N, 2, W); labels: (N,); conditions: captions, numbers or images that are told of each, in place of labels.
+    windows of text (N, W), or pairs of texts (N, 2, W); labels: (N,); conditions: captions, numbers or images that
+    are told of each, in place of labels.
     notes are lines for a person, report is the same scan for a machine; both are about the whole set, so parts have none.
     """
 

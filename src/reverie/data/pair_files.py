@@ -157,7 +157,7 @@ def parallel_pairs(path: Path, text: str, other: Path, answers: str) -> Found:
 def read_pairs(path: Path, name: str, options: Options) -> Dataset | None:
     """Return the pairs of texts that a file holds, by the columns that are asked for or its own names; None without any."""
     wished, suffix = options.pairs, path.suffix.lower()
-    if wished is None and (options.labels != "auto" or options.text is not None or not holds_pairs(path)):
+    if wished is None and (options.labels not in ("auto", "none") or options.text is not None or not holds_pairs(path)):
         return None
     text = decoded(read_bytes(path), path)
     if suffix == ".jsonl":

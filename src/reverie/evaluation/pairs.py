@@ -57,7 +57,7 @@ def answered(model: PairModel, pairs: Sequence[Pair], options: Options, tell: Te
 
 
 def by_length(pairs: Sequence[Pair], right: Sequence[bool], longest: int) -> list[dict[str, Any]]:
-    """Return the share of right answers for sources of so many characters: up to the longest that was trained on, and beyond."""
+    """Return the share of right answers for sources of so many characters, up to the longest trained on and beyond."""
     wide = max(1, math.ceil(longest / RANGES))
     rows: dict[int, list[bool]] = {}
     for (source, _), ok in zip(pairs, right, strict=True):
@@ -66,7 +66,7 @@ def by_length(pairs: Sequence[Pair], right: Sequence[bool], longest: int) -> lis
     for k in sorted(rows):
         found = share(rows[k])
         low, high = k * wide + 1, (k + 1) * wide
-        table.append({"characters": f"{low}-{high}" if high > low else str(low), "trained on": "yes" if low <= longest else "no",
+        table.append({"characters": f"{low}-{high}" if high > low else str(low), "trained": "yes" if low <= longest else "no",
                       "pairs": found["n"], "exact": round(found["value"], 4), "error": round(found["error"], 4)})  # fmt: skip
     return table
 
@@ -101,8 +101,8 @@ def pair_sections(
     verdict += f"; by characters: {told}."
     wrong = [(pair, answer) for pair, answer, ok in zip([*unseen, *longer], answers, right, strict=True) if not ok]
     words = [
-        f"No source of the {len(held):,} held-out pairs is among the {len(train):,} that were trained on. ± is the standard error"
-        " of a share; an answer is right if every character is.",
+        f"No source of the {len(held):,} held-out pairs is among the {len(train):,} that were trained on. ± is the standard"
+        " error of a share; an answer is right if every character is.",
         *(f"wrong: {visible(s)} \u2192 {visible(a)}, should be {visible(t)}" for (s, t), a in wrong[:SHOWN]),
     ]
     if not longer:

@@ -19,7 +19,8 @@ FAMILIES.update({
     "hvae": HVAEFamily(), "mhvae": MHVAEFamily(), "flow": FlowFamily(), "sinkhorn": SinkhornFamily(),
     "fvsbn": FVSBNFamily(), "nade": NADEFamily(), "rnn": RNNFamily(),
     "lstm": LSTMFamily(), "transformer": TransformerFamily(), "ar1": AR1Family(), "ar": ARFamily(),
-    "bigram": BigramFamily(), "mlp-lm": FixedContextFamily(), "seq2seq": RecurrentPairFamily(), "transformer-seq2seq": TransformerPairFamily(),
+    "bigram": BigramFamily(), "mlp-lm": FixedContextFamily(),
+    "seq2seq": RecurrentPairFamily(), "transformer-seq2seq": TransformerPairFamily(),
 })  # fmt: skip
 
 __all__ = ["FAMILIES"]

@@ -172,8 +172,8 @@ class Run:
         form, label, seed = self.config.data.condition, options.get("label"), options.get("seed", 0)
         if form is None:
             if any(options.get(key) is not None for key in ASKED if key not in self.config.model_family.options):
-                having, do = ("labels", "give --label") if self.config.data.labels else ("images alone", "leave it out")
-                raise UserError(f"the run {self.path} was trained with {having}, so it takes no prompt, number or image; {do}")
+                having, do = ("labels", "give --label") if self.config.data.labels else (f"{self.kind} alone", "leave it out")
+                raise UserError(f"the run {self.path} was trained with {having}, so it is told no words, number or image; {do}")
             return self.labels(label, n, seed, first)
         if label is not None:
             raise UserError(f"the run {self.path} was trained without labels; say what to draw with --prompt, not --label")
@@ -272,8 +272,9 @@ class Run:
         steer and origin: as in `Diffusion.sample`; times: a grid to be used instead of the one that the options ask for.
         """
         check_count(n)
-        given: dict[str, Any] = with_guidance({**options, "steer": steer, "origin": origin, "times": times})
+        given: dict[str, Any] = {**options, "steer": steer, "origin": origin, "times": times}
         self.check_options(given)
+        given = with_guidance(given)
         seeds = image_seeds(options.get("seed", 0), n, first)
         cond, weights = self.condition(given, n, first), self.weights(given)
         if first == 0:  # once for all batches

@@ -112,7 +112,8 @@ class Samples:
     """Samples in user units, their labels, and the frames on the way where they were kept.
 
     x: float32, (N, D) points, or (N, H, W) or (N, H, W, C) images in [0, 1], or (N, T, C) series if it is said; or, if that is
-    said, texts as codes of characters, (N, L), see `reverie.data.windows`, or, paired, sources and targets, (N, 2, L); titles: what a sheet says under each image.
+    said, texts as codes of characters, (N, L), see `reverie.data.windows`, or, paired, sources and targets, (N, 2, L);
+    titles: what a sheet says under each image.
     """
 
     x: np.ndarray

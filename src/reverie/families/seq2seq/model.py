@@ -96,7 +96,7 @@ class PairModel(TrainedModel):
         rows = x.flatten(0, 1).cpu().numpy()
         lengths = (rows != END_OF_TEXT).sum(1)
         found = [torch.from_numpy(self.tokenizer.encode(text_of(r[:n]))).long() for r, n in zip(rows, lengths, strict=True)]
-        return pad_sequence(found, batch_first=True, padding_value=NONE).unflatten(0, (-1, 2)).to(x.device)
+        return pad_sequence(found, batch_first=True, padding_value=NONE).reshape(len(x), 2, -1).to(x.device)
 
     def decode(self, z: Tensor) -> Tensor:
         """Return the codes of characters that tokens spell, END_OF_TEXT after the last of each: (B, 2, W), W as of the data."""
@@ -105,7 +105,7 @@ class PairModel(TrainedModel):
         rows = np.full((len(spelled), width), END_OF_TEXT, np.int64)
         for row, codes in zip(rows, spelled, strict=True):
             row[: len(codes)] = codes
-        return torch.from_numpy(rows).unflatten(0, (-1, 2)).to(z.device)
+        return torch.from_numpy(rows).reshape(len(z), 2, -1).to(z.device)
 
     def spelled(self, ids: np.ndarray | Sequence[int]) -> str:
         """Return what tokens spell; ends, and none, are nothing."""

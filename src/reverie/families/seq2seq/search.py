@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ Next = Callable[[Tensor, State | None], tuple[Tensor, State]]  # tokens so far o
 
 @dataclass(frozen=True)
 class Candidate:
-    """Tokens, without the end, and their log-probability; ended: whether the end was among them, and counted."""
+    """Tokens, without the end, and their log-probability with it; ended: whether they ended before there was no room left."""
 
     tokens: tuple[int, ...]
     log_prob: float
@@ -28,27 +27,24 @@ def beam_search(following: Next, beams: int, limit: int) -> list[Candidate]:
     """Return up to `beams` answers, the likeliest first; nothing is made of their lengths.
 
     Each step goes on with the likeliest `beams` of all continuations; those that end take one of the places with them.  One
-    beam is greedy, and as many as there are sequences find the likeliest of all.  limit: tokens of an answer, at most; only
-    where none ends before it are there answers that are cut.
+    beam is greedy, and as many as there are sequences find the likeliest of all.  limit: tokens of an answer, at most, where
+    those that are left are ended.
     """
     y, state = following(torch.zeros(1, 0, dtype=torch.int64), None)
-    live, sums, ended = [()], torch.zeros(1, dtype=torch.float64), list[Candidate]()
-    written: list[tuple[int, ...]] = list(live)
-    for _ in range(limit + 1):
+    written: list[tuple[int, ...]] = [()]
+    sums, ended = torch.zeros(1, dtype=torch.float64), list[Candidate]()
+    for _ in range(limit):
         total = sums[:, None] + y.double().cpu()
         best, place = total.flatten().topk(min(beams - len(ended), total.numel()))
         rows, tokens = place // total.shape[1], place % total.shape[1]
-        ended += [
-            Candidate(written[int(row)], float(value))
-            for row, token, value in zip(rows, tokens, best, strict=True)
-            if int(token) == END and math.isfinite(float(value))
-        ]
-        on = (tokens != END) & best.isfinite()
+        on = tokens != END
+        ended += [Candidate(written[int(row)], float(value)) for row, value in zip(rows[~on], best[~on], strict=True)]
         rows, tokens, sums = rows[on], tokens[on], best[on]
         written = [(*written[int(row)], int(token)) for row, token in zip(rows, tokens, strict=True)]
-        if not len(written) or len(ended) >= beams or len(written[0]) > limit:
+        if not written:
             break
         y, state = following(tokens[:, None], state.take(rows))
-    found = sorted(ended, key=lambda one: -one.log_prob)
-    cut = [Candidate(one[:limit], float(value), ended=False) for one, value in zip(written, sums, strict=True)]
-    return found or cut
+    else:
+        closed = (sums + y[:, END].double().cpu()).tolist()
+        ended += [Candidate(tokens, value, ended=False) for tokens, value in zip(written, closed, strict=True)]
+    return sorted(ended, key=lambda one: -one.log_prob)

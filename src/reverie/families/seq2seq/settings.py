@@ -15,8 +15,10 @@ from reverie.text.tokenizer import TokenizerTable
 
 
 class PairSettings(FamilySettings):
-    """tokenizer: how sources and targets become tokens, learned from the training pairs; dropout: share of numbers that are
-    hidden in training; tied: whether tokens are read and written by the same vectors; examples: sources that are kept.
+    """A network of so many layers of a width, for tokens that are learned from the training pairs.
+
+    dropout: share of numbers that are hidden in training; tied: whether tokens are read and written by the same vectors;
+    examples: sources that are kept.
     """
 
     tokenizer: TokenizerTable
