@@ -20,6 +20,7 @@ from reverie.families import FAMILIES
 from reverie.families.language.model import NONE
 from reverie.families.model import DrawRequest
 from reverie.families.seq2seq.model import PairModel, pair_codes
+from reverie.runs.reread import reread
 from reverie.runs.run import Run
 from reverie.text.tokenizer import END, learn_tokenizer
 
@@ -233,3 +234,20 @@ def test_attention_is_what_turns_long_strings_round(tmp_path: Path, attention: s
     rows = reverie.evaluate(made)["sections"]["answers"]["by_length"]
     (found,) = [row for row in rows if row["characters"] == "17-20"]
     assert least <= found["exact"] <= most
+
+
+@pytest.mark.parametrize("kind", ["text", "pairs"])
+def test_texts_are_kept_in_the_run_if_that_is_asked_for(tmp_path: Path, kind: str) -> None:
+    data = tmp_path / ("t.csv" if kind == "pairs" else "t.txt")
+    rows = [f"{k},{k + 1}x" for k in range(40)]
+    data.write_text("source,target\n" + "\n".join(rows) if kind == "pairs" else "سلام, world. " * 40)
+    family = "seq2seq:dim=8" if kind == "pairs" else "bigram"
+    made = reverie.train(data, tmp_path / "run", family=family, keep_data=True, **({"steps": 2} if kind == "pairs" else {}))
+    data.unlink()
+    kept = reread(made.config.data, folder=made.path)
+    assert kept.fingerprint() == made.config.data.fingerprint and kept.kind == kind
+    assert "not_computable" not in reverie.evaluate(made, 4)["sections"]["likelihood"]
+    damaged = (made.path / "data.safetensors").read_bytes()
+    (made.path / "data.safetensors").write_bytes(damaged[:-3] + b"abc")
+    with pytest.raises(UserError, match=r"torn|damaged"):
+        reread(made.config.data, folder=made.path)

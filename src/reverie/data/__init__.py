@@ -62,12 +62,12 @@ def load_data(
     """Return a data set by name (names win), by path, or of data in memory as `reverie.data.memory` takes them.
 
     points and seed: the number, if not given what is usual, and the seed of generated data; size: "32" or "64x48" (height x
-    width); fit: crop, pad, stretch, or auto, which pads where cropping would cut too much; channels: 1, 3 or 4, by default
-    told by the images; labels: one of LABELS, or the name of a table's column; data_dir: where files of named sets
-    are looked for first; strict: refuse where a broken file would be skipped; on_progress: called with what is done, how much,
-    of how much; on_form: called with the set without its pixels when their form is known, and before they are read, so that it can refuse;
-    largest_colour: the longest side that is chosen for colour images; window: take rows of numbers as a series, in windows of so many, or
-    so many characters of text at a time; text: the column of a table, or field, that holds text; condition_number,
+    width); fit: crop, pad, stretch, or auto, which pads where cropping would cut too much; channels: 1, 3 or 4, by default told
+    by the images; labels: one of LABELS, or the name of a table's column; data_dir: where files of named sets are looked for
+    first; strict: refuse where a broken file would be skipped; on_progress: called with what is done, how much, of how much;
+    on_form: called with the set without its pixels when their form is known, and before they are read, so that it can refuse;
+    largest_colour: the longest side that is chosen for colour images; window: take rows of numbers as a series, in windows of
+    so many, or so many characters of text at a time; text: the column of a table, or field, that holds text; condition_number,
     condition_image: columns of a folder's metadata, numbers with commas between and the name of another image, that a model is
     told of each image; pairs: the columns or fields that hold sources and targets, with a comma between, or the file whose
     lines are the targets of those of the source.
