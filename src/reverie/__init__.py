@@ -16,6 +16,7 @@ from reverie.base.errors import ReverieWarning, UserError
 
 if TYPE_CHECKING:
     from reverie.api import (
+        answers,
         compress,
         decompress,
         distil,
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 
 __version__ = version("reverie")
 __all__ = [
-    "ReverieWarning", "UserError", "__version__", "compress", "decompress", "distil", "edit", "evaluate", "export", "illusion",
-    "import_model", "inpaint", "inspect", "interpolate", "invert", "load", "pack", "restore", "sample",
+    "ReverieWarning", "UserError", "__version__", "answers", "compress", "decompress", "distil", "edit", "evaluate", "export",
+    "illusion", "import_model", "inpaint", "inspect", "interpolate", "invert", "load", "pack", "restore", "sample",
     "text_cost", "train", "train_classifier",
 ]  # fmt: skip
 

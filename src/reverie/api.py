@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from reverie.exchange.backend import with_backend
     from reverie.exchange.verbs import export, import_model
     from reverie.families.language.model import TextCost
+    from reverie.families.seq2seq.model import Answer
     from reverie.gallery import gallery
     from reverie.lessons import LESSONS, Lesson
     from reverie.runs.adapters import with_adapters
@@ -346,10 +347,10 @@ def sample_to(
     images = is_folder(out) and run.kind == "images"
     check_folder(Path(out)) if images else check_output(out, overwrite)
     check_kind(out, run.kind)
-    if run.kind != "text":
+    if run.kind not in ("text", "pairs"):
         check_room(out, n, run.config.data.shape)
     with shared_run(run, processes) as run:
-        if run.kind == "text":
+        if run.kind in ("text", "pairs"):
             return run.sample(n, first, on_progress=on_progress, **options).save(out)
         if images:
             said = say or (lambda text: None)
@@ -376,7 +377,7 @@ def sample(
     if out is not None:
         check_output(out, overwrite)
         check_kind(out, run.kind)
-        if run.kind != "text":
+        if run.kind not in ("text", "pairs"):
             check_room(out, n, run.config.data.shape)
         film = film or wants_film(out)
     with shared_run(run, processes) as shared:
@@ -389,6 +390,16 @@ def sample(
 def write_text(run: str | Path | Run, first: int = 0, *, device: str = "auto", **options: Unpack[Options]) -> Iterator[str]:
     """Yield a text piece by piece as a run writes it: `"".join(reverie.api.write_text("runs/prose", prompt="The "))`."""
     return _opened(run, device).written(first, **options)
+
+
+def answers(
+    run: str | Path | Run, source: str, beams: int = 4, *, length: int | None = None, device: str = "auto"
+) -> list[Answer]:
+    """Return the likeliest answers to a text, the likeliest first: `reverie.answers("runs/dates", "5 march 1998")[0].text`.
+
+    beams: candidates that the search keeps at a time, 1 is greedy; each answer has its `log_prob` given the source, in nats.
+    """
+    return _opened(run, device).answers(source, beams, length)
 
 
 def text_cost(run: str | Path | Run, text: str, *, device: str = "auto") -> TextCost:

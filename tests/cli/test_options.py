@@ -19,7 +19,7 @@ from reverie.base.tables import Table
 from reverie.cli.main import app
 from reverie.cli.options import options_of_training
 from reverie.families import FAMILIES
-from reverie.families.language.choice import OPTIONS
+from reverie.families.language.choice import PAIR_OPTIONS
 from reverie.gallery.samplers import draw_cell
 from reverie.runs.config import TrainingConfig
 from reverie.runs.folder import read_config
@@ -59,7 +59,7 @@ def test_every_command_that_samples_takes_every_option_of_sampling() -> None:
     found, options = commands(), set(Options.__annotations__)
     assert {name for name, taken in found.items() if "grid" in taken} == set(SAMPLING)
     for name, without in SAMPLING.items():
-        of_text = set() if name in ("sample", "evaluate") else set(OPTIONS) - {"prompt"}
+        of_text = set() if name in ("sample", "evaluate") else set(PAIR_OPTIONS) - {"prompt"}
         assert options & found[name] == options - without - of_text, name
 
 

@@ -10,7 +10,7 @@ import torch
 from reverie.base.errors import UserError
 from reverie.data import load_data
 from reverie.data.dataset import Dataset
-from reverie.data.kind import DIMENSIONS, KINDS, Kind, kind_of, kind_of_samples
+from reverie.data.kind import DIMENSIONS, KINDS, WRITTEN, Kind, kind_of, kind_of_samples
 from reverie.evaluation.measure import MEASURES
 from reverie.families import FAMILIES
 from reverie.families.diffusion.levels import HELD_OUT_DRAWS
@@ -28,8 +28,8 @@ def test_every_kind_has_a_name() -> None:
 
 @pytest.mark.parametrize("table", [MEASURES, DRAWN, DTYPES])
 def test_every_table_knows_every_kind_of_numbers(table: dict[Kind, object]) -> None:
-    """Text is measured, previewed and kept in its own way."""
-    assert set(table) == set(get_args(Kind)) - {"text"} == set(DIMENSIONS.values())
+    """Texts are measured, previewed and kept in their own way."""
+    assert set(table) == set(get_args(Kind)) - set(WRITTEN) == set(DIMENSIONS.values())
 
 
 @pytest.mark.parametrize("table", [DEFAULTS, STEERED, DEFAULT_METHOD, RESULTS, HELD_OUT_DRAWS, guidance.SHOWN, samplers.SHOWN])
@@ -48,6 +48,14 @@ def test_a_data_set_and_its_run_have_one_kind(name: str, kind: Kind) -> None:
     assert data.kind == data.report["kind"] == kind_of(data.shape) == kind
     assert data.split(0)[1].kind == kind
     assert DataConfig(name=name, count=len(data), shape=data.shape).kind == kind
+
+
+def test_pairs_say_their_kind() -> None:
+    data = load_data("dates", 40)
+    assert data.kind == data.report["kind"] == data.split(0)[1].kind == "pairs"
+    assert DataConfig(name="dates", count=len(data), shape=data.shape, kind="pairs").kind == "pairs"
+    with pytest.raises(ValueError, match="are no pairs"):
+        DataConfig(name="dates", count=3, shape=(3, 8, 8), kind="pairs")
 
 
 def test_text_says_its_kind() -> None:

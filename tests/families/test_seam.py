@@ -26,14 +26,14 @@ SLOW = [*(f"{name}-points" for name in ("autoencoder", "vae", "mhvae")), *(f"{na
         "mhvae-images", "rnn-text", "mlp-lm-text"]  # fmt: skip  # whose parts are those of others
 DATA: dict[str, tuple[str, dict[str, Any]]] = {
     "points": ("patterns", {"points": 300}), "series": ("oscillation", {"points": 1600, "window": 16}),
-    "images": ("digits8", {}), "text": ("TEXT", {"window": 16}),
+    "images": ("digits8", {}), "text": ("TEXT", {"window": 16}), "pairs": ("numbers-en", {"points": 200}),
 }  # fmt: skip
-SEQUENCES = ("rnn", "lstm", "transformer")
+SEQUENCES, PAIRED = ("rnn", "lstm", "transformer"), ("seq2seq", "transformer-seq2seq")
 FEW: dict[str, Any] = {"steps": 12, "batch": 32}
 SHORT: dict[str, dict[str, Any]] = {
     "diffusion": {"steps": 40, "batch": 32}, "mixture": {"family": "mixture:components=2"},
     **{name: {"family": f"{name}:hidden=32", **FEW} for name in (*AUTOENCODERS, "nade", "flow", "sinkhorn")}, "fvsbn": FEW,
-    **{name: {"family": f"{name}:dim=16", **FEW} for name in (*SEQUENCES, "mlp-lm")},
+    **{name: {"family": f"{name}:dim=16", **FEW} for name in (*SEQUENCES, "mlp-lm", *PAIRED)},
 }  # fmt: skip
 TINY = {"points": "mlp:hidden=16", "images": "unet:widths=[8,16],embedding_dim=16"}
 
@@ -75,7 +75,8 @@ def test_a_run_is_read_as_it_was_written_and_draws_the_same(run: Run) -> None:
 def test_samples_have_the_shape_and_range_of_the_data(run: Run) -> None:
     x, names = run.sample(7).x, run.config.data.labels
     assert (
-        x.shape[1:] == {"points": (2,), "series": (16, 1), "images": (8, 8), "text": (16,)}[run.kind] and np.isfinite(x).all()
+        x.shape[1:] == {"points": (2,), "series": (16, 1), "images": (8, 8), "text": (16,), "pairs": (2, x.shape[2])}[run.kind]
+        and np.isfinite(x).all()
     )
     assert run.kind != "images" or (x.min() >= 0 and x.max() <= 1)
     if not names:

@@ -44,6 +44,19 @@ def _draw(name: str, out: Path, json: bool, quiet: bool, reading: dict[str, Any]
 
 
 @gallery.command()
+def alignment(
+    run: RunPath,
+    out: PictureOption = Path("gallery/alignment.png"),
+    prompt: Annotated[str | None, typer.Option("--prompt", help="What is answered; an example if not given.")] = None,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw where each token of an answer looks in its source, for a run of pairs of texts."""
+    _draw("alignment", out, json, quiet, run=run, prompt=prompt, device=device)
+
+
+@gallery.command()
 def attention(
     run: RunPath,
     out: PictureOption = Path("gallery/attention.png"),

@@ -27,6 +27,7 @@ from reverie.cli.options import (
     JsonOption,
     LabelsOption,
     OverwriteOption,
+    PairsOption,
     ProcessesOption,
     QuietOption,
     RunPath,
@@ -116,7 +117,10 @@ def sample(
         screen.say(opened.why_sampling(options))
     if backend != "torch":  # which needs nothing more to be loaded
         opened = api.with_backend(opened, backend)
-    if opened.kind == "text" and out is None:
+    if options["beams"] is not None and options["prompt"] is not None and out is None and opened.kind == "pairs":
+        show_answers(screen, opened, options)
+        return
+    if opened.kind in ("text", "pairs") and out is None:
         show_text(screen, opened, 1 if n is None else n, options)
         return
     n, out = 16 if n is None else n, out or "samples.png"
@@ -149,6 +153,15 @@ def show_text(screen: Screen, run: Run, n: int, options: dict[str, Any]) -> None
     screen.result({"texts": texts, "samples": n, "seed": options["seed"]}, "") if screen.as_json else None
 
 
+def show_answers(screen: Screen, run: Run, options: dict[str, Any]) -> None:
+    """Show the likeliest answers that a beam search finds, with the logarithms of their probabilities."""
+    run.check_options(options)
+    found = run.answers(options["prompt"], options["beams"], options["length"])
+    rows = [{"text": one.text, "log_prob": one.log_prob, "ended": one.ended} for one in found]
+    lines = [f"{one.log_prob:9.4f}  {visible(one.text)}{'' if one.ended else ' ...'}" for one in found]
+    screen.result({"source": options["prompt"], "answers": rows}, "\n".join(lines))
+
+
 app.command()(evaluate)
 app.command()(compare)
 
@@ -165,6 +178,7 @@ def inspect(
     strict: StrictOption = False,
     window: WindowOption = None,
     text: TextOption = None,
+    pairs: PairsOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -177,7 +191,7 @@ def inspect(
     with screen.reading() as on_progress:
         reading = {
             "size": size, "fit": fit, "channels": channels, "labels": labels, "data_dir": data_dir, "strict": strict,
-            "window": window, "text": text, "on_progress": on_progress,
+            "window": window, "text": text, "pairs": pairs, "on_progress": on_progress,
         }  # fmt: skip
         found = api.inspect(what, out=out, seed=seed, device=device, reading=reading)
     screen.table({**found, "picture": str(out)} if out is not None else found)

@@ -65,7 +65,8 @@ LabelOption = Annotated[
 PromptOption = Annotated[
     str | None,
     typer.Option(
-        "--prompt", help="What to draw, in words, or weighted: 'a seven::1.5, slanted::-0.5'; what a text goes on from."
+        "--prompt",
+        help="What to draw, in words, or weighted: 'a seven::1.5, slanted::-0.5'; what a text goes on from, or answers.",
     ),
 ]
 AvoidOption = Annotated[str | None, typer.Option("--avoid", help="Words to be led away from; guidance is then 2.")]
@@ -105,8 +106,20 @@ TextOption = Annotated[
     str | None,
     typer.Option("--text", help="Column of a .csv file, or field of a .jsonl file, that holds text.", metavar="COLUMN"),
 ]
+PairsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--pairs",
+        help="Columns of sources and targets, with a comma between, else source,target; of DATA.txt, the file of its targets.",
+        metavar="COLUMNS|FILE",
+    ),
+]
+BeamsOption = Annotated[
+    int | None, typer.Option("--beams", help="Of answers: search with so many candidates, and show the likeliest of them.")
+]
 TemperatureOption = Annotated[
-    float, typer.Option("--temperature", help="Of text: 1 as it was learned, below it surer, 0 always the likeliest.")
+    float | None,
+    typer.Option("--temperature", help="Of text: 1 as it was learned, below it surer, 0, as of answers, always the likeliest."),
 ]
 TopKOption = Annotated[int | None, typer.Option("--top-k", help="Of text: choose among the k likeliest tokens only.")]
 TopPOption = Annotated[
@@ -139,10 +152,11 @@ def _sampling(
 
 
 def _writing(
-    temperature: TemperatureOption = 1.0,
+    temperature: TemperatureOption = None,
     top_k: TopKOption = None,
     top_p: TopPOption = 1.0,
     length: LengthOption = None,
+    beams: BeamsOption = None,
 ) -> None:
     """Hold the options of sampling that are of text alone."""
 
@@ -177,6 +191,7 @@ def _training(
         typer.Option("--condition-image", help="Column of metadata that names an image to draw by.", metavar="COLUMN"),
     ] = None,
     text: TextOption = None,
+    pairs: PairsOption = None,
     tokenizer: Annotated[
         str | None, named("tokenizers", "How text becomes tokens, with options like bpe:size=1000", "--tokenizer")
     ] = None,

@@ -19,7 +19,8 @@ from reverie.data.idx import find_pair, labels_beside, looks_like_idx, read_pair
 from reverie.data.labels import LABELS
 from reverie.data.lazy import LazyImages
 from reverie.data.memory import DataSource, from_memory, in_memory
-from reverie.data.names import DATASETS, FROM_FILES, cdb_dataset, cdb_files, check_count
+from reverie.data.names import DATASETS, FROM_FILES, cdb_dataset, cdb_files, check_count, usual_count
+from reverie.data.pair_files import read_pairs
 from reverie.data.pixels import DEFAULT_SIDE, FITS, check_channels, check_fit, parse_size
 from reverie.data.series import as_series, check_window, read_wav
 from reverie.data.shards.find import is_shards, told_in_tar
@@ -53,6 +54,7 @@ READERS: dict[str, Callable[[Path, str, Options], Dataset]] = {
     ".npy": read_array_file,
     ".npz": read_array_file,
     ".csv": _read_table,
+    ".tsv": _read_table,
     ".parquet": _read_parquet,
     ".zip": read_images,
     ".tar": _read_tar,
@@ -61,31 +63,34 @@ READERS: dict[str, Callable[[Path, str, Options], Dataset]] = {
     ".jsonl": read_jsonl,
     ".cdb": lambda path, name, options: cdb_dataset([path], name, str(path), options),
 }
-TABLES = (".csv", ".parquet")
+TABLES = (".csv", ".tsv", ".parquet")
+WHOLE = ("series", "text", "pairs")  # kinds of data whose windows, if any, are their own
 
 
 def load_data(
-    source: DataSource, points: int = 10_000, seed: int = 0, *, size: str | None = None, fit: str = "auto",
+    source: DataSource, points: int | None = None, seed: int = 0, *, size: str | None = None, fit: str = "auto",
     channels: int | None = None, labels: str = "auto", data_dir: str | Path | None = None, strict: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None, on_form: Callable[[Dataset], None] | None = None,
     largest_colour: int = DEFAULT_SIDE, window: int | None = None, text: str | None = None, condition_number: str | None = None,
-    condition_image: str | None = None,
+    condition_image: str | None = None, pairs: str | None = None,
 ) -> Dataset:  # fmt: skip
     """Return a data set by name (names win), by path, or of data in memory as `reverie.data.memory` takes them.
 
-    points and seed: the number and the seed of generated data; size: "32" or "64x48" (height x width); fit: crop, pad,
-    stretch, or auto, which pads where cropping would cut too much; channels: 1, 3 or 4, by default told by the images; labels:
-    one of LABELS, or the name of a table's column; data_dir: where files of named sets are looked for first; strict: refuse
-    where a broken file would be skipped; on_progress: called with what is done, how much, of how much; on_form: called with
-    the set without its pixels when their form is known, and before they are read, so that it can refuse; largest_colour: the
-    longest side that is chosen for colour images; window: take rows of numbers as a series, in windows of so many, or
-    so many characters of text at a time; text: the column of a table, or field, that holds text; condition_number,
+    points and seed: the number, if not given what is usual, and the seed of generated data; size: "32" or "64x48" (height x
+    width); fit: crop, pad, stretch, or auto, which pads where cropping would cut too much; channels: 1, 3 or 4, by default told
+    by the images; labels: one of LABELS, or the name of a table's column; data_dir: where files of named sets are looked for
+    first; strict: refuse where a broken file would be skipped; on_progress: called with what is done, how much, of how much;
+    on_form: called with the set without its pixels when their form is known, and before they are read, so that it can refuse;
+    largest_colour: the longest side that is chosen for colour images; window: take rows of numbers as a series, in windows of
+    so many, or so many characters of text at a time; text: the column of a table, or field, that holds text; condition_number,
     condition_image: columns of a folder's metadata, numbers with commas between and the name of another image, that a model is
-    told of each image.
+    told of each image; pairs: the columns or fields that hold sources and targets, with a comma between, or the file whose
+    lines are the targets of those of the source.
     """
     check_fit(fit)
     check_channels(channels)
-    check_count(points)
+    if points is not None:
+        check_count(points)
     check_window(window)
     numbers = listed_columns(condition_number)
     pixels = parse_size(size) if size is not None else None
@@ -114,14 +119,17 @@ def load_data(
         text,
         numbers,
         condition_image,
+        pairs,
     )
     remote = is_remote(source)
     packed = remote or Path(source).suffix.lower() in (*ARCHIVES, ".parquet")
     if (numbers or condition_image) and (source in DATASETS or not (packed or Path(source).is_dir())):
         raise UserError(f"columns of metadata are those of a folder, a .zip or shards of images, which {source} is not")
     if source in DATASETS:
-        named = DATASETS[source](points, seed, options)
-        return named if window is None or named.kind in ("series", "text") else as_series(named, window, source)
+        if pairs is not None:
+            raise UserError(f"--pairs names columns of a table or a second file; {source} is a set by name, so leave it out")
+        named = DATASETS[source](usual_count(source) if points is None else points, seed, options)
+        return named if window is None or named.kind in WHOLE else as_series(named, window, source)
     if remote or is_pattern(source):
         return read_shards(source, _name_of(source), options)
     try:
@@ -132,7 +140,7 @@ def load_data(
     if not there:
         raise _not_there(source)
     found = _read_path(path, options)
-    return found if window is None or found.kind in ("series", "text") else as_series(found, window, str(path))
+    return found if window is None or found.kind in WHOLE else as_series(found, window, str(path))
 
 
 def _name_of(source: str) -> str:
@@ -145,6 +153,8 @@ def _name_of(source: str) -> str:
 def _read_path(path: Path, options: Options) -> Dataset:
     name = visible(path.resolve().name) or "data"
     if path.is_dir():
+        if options.pairs is not None:
+            raise UserError(f"--pairs names columns of a table or a second file, and {path} is a folder; give a file in it")
         digits, pair = cdb_files(path), find_pair(path)
         if digits:
             return cdb_dataset(digits, name, str(path), options)
@@ -158,6 +168,8 @@ def _read_path(path: Path, options: Options) -> Dataset:
     if not path.is_file():
         raise UserError(f"{path} is neither a file nor a folder; give a folder of images or a data file")
     stem = visible(path.name.removesuffix(path.suffix)) or name
+    if (pairs := read_pairs(path, stem, options)) is not None:
+        return pairs
     if path.suffix.lower() in READERS:
         return READERS[path.suffix.lower()](path, stem, options)
     if looks_like_idx(path):

@@ -1,4 +1,4 @@
-"""A data set: points, series, images or text, with labels where there are any."""
+"""A data set: points, series, images, text or pairs of texts, with labels where there are any."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from reverie.base.errors import UserError
 from reverie.data.conditions import Conditions
 from reverie.data.kind import Kind
 from reverie.data.lazy import LazyImages
+from reverie.data.pairs import TextPairs
 from reverie.data.windows import TextWindows
 
 HELD_OUT = 0.05
@@ -43,12 +44,13 @@ class Dataset:
     """Data with labels, or other conditions, where there are any.
 
     x: points (N, D) or series (N, T, C), float32 in data units, or images (N, C, H, W) uint8, in memory or lazy, or
-    windows of text (N, W); labels: (N,); conditions: captions, numbers or images that are told of each, in place of labels.
+    windows of text (N, W), or pairs of texts (N, 2, W); labels: (N,); conditions: captions, numbers or images that
+    are told of each, in place of labels.
     notes are lines for a person, report is the same scan for a machine; both are about the whole set, so parts have none.
     """
 
     name: str
-    x: Tensor | LazyImages | TextWindows
+    x: Tensor | LazyImages | TextWindows | TextPairs
     labels: Tensor | None = None
     label_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -63,13 +65,15 @@ class Dataset:
         """What these are: images are kept as bytes, points and series as real numbers."""
         if isinstance(self.x, TextWindows):
             return "text"
+        if isinstance(self.x, TextPairs):
+            return "pairs"
         if isinstance(self.x, LazyImages) or self.x.dtype == torch.uint8:
             return "images"
         return "series" if self.x.ndim == 3 else "points"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one datum: (D,), (T, C), (C, H, W), or (W,) characters."""
+        """Of one datum: (D,), (T, C), (C, H, W), (W,) characters, or (2, W) of a source and its target."""
         return tuple(self.x.shape[1:])
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -115,6 +119,8 @@ class Dataset:
             digest.update(self.x.content())
         elif isinstance(self.x, TextWindows):
             digest.update(self.x.codes.data)
+        elif isinstance(self.x, TextPairs):
+            digest.update(self.x.content())
         else:
             digest.update(_bytes(self.x))
         if self.labels is not None:
@@ -133,9 +139,9 @@ class Dataset:
     def split(self, seed: int) -> tuple[Dataset, Dataset]:
         """Return 95 % for training and 5 % held out, a function of the seed and the size alone; of series the last in time.
 
-        Of text a tenth is held out, see `TextWindows.split`.
+        Of text a tenth is held out, see `TextWindows.split`; of pairs whole sources, see `TextPairs.split`.
         """
-        if isinstance(self.x, TextWindows):
+        if isinstance(self.x, TextWindows | TextPairs):
             train, held_out = self.x.split(seed)
             return Dataset(self.name, train), Dataset(self.name, held_out)
         if len(self) < 2:

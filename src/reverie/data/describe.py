@@ -9,7 +9,7 @@ from PIL import Image
 
 from reverie.base.files import atomic
 from reverie.data.dataset import Dataset, spread
-from reverie.data.windows import TextWindows
+from reverie.data.kind import WRITTEN
 from reverie.draw.bars import ranks
 from reverie.draw.picture import channels_last, contact_sheet, save, scatter, to_bytes
 from reverie.draw.series import lines
@@ -19,7 +19,7 @@ SHEET = 64  # images on a contact sheet
 
 def draw_data(dataset: Dataset, out: Path) -> None:
     """Draw a contact sheet of images, a scatter of points, series below each other, or the common words of text."""
-    if isinstance(dataset.x, TextWindows):
+    if dataset.kind in WRITTEN:
         save(ranks(dataset.report["common_words"], f"the most common words of {dataset.name}"), out)
         return
     count = SHEET if dataset.kind == "images" else 10_000

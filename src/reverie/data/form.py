@@ -35,7 +35,7 @@ class Options:
 
     size: (height, width); largest_colour: the longest side of colour images that is chosen; window: moments of a series, or
     characters of a text; text: the column or field that holds text; condition_numbers, condition_image: columns of metadata
-    that are told of each image.
+    that are told of each image; pairs: columns of sources and targets, or the file of the targets.
     """
 
     size: tuple[int, int] | None = None
@@ -51,6 +51,7 @@ class Options:
     text: str | None = None
     condition_numbers: tuple[str, ...] = ()
     condition_image: str | None = None
+    pairs: str | None = None
 
     def largest(self, channels: int) -> int:
         """Return the longest side that is chosen for images of so many channels."""

@@ -7,14 +7,16 @@ from typing import Literal
 
 from reverie.base.errors import UserError
 
-Kind = Literal["points", "series", "images", "text"]
+Kind = Literal["points", "series", "images", "text", "pairs"]
 
 KINDS: dict[Kind, str] = {
     "points": "a point",
     "series": "a series",
     "images": "an image",
     "text": "a text",
+    "pairs": "a pair",
 }  # what one of them is called
+WRITTEN: dict[Kind, int] = {"text": 1, "pairs": 2}  # kinds of characters, by the dimensions of one datum
 DIMENSIONS: dict[int, Kind] = {1: "points", 2: "series", 3: "images"}  # of one datum: (D,), (T, C) or (C, H, W)
 
 
@@ -29,6 +31,8 @@ def described(shape: Sequence[int], kind: Kind | None = None) -> str:
     """Say what data of a shape are: images of 28x28x3, points of 2 coordinates.  kind: where the shape does not tell it."""
     if kind == "text":
         return f"windows of {shape[0]} characters"
+    if kind == "pairs":
+        return f"pairs of texts of up to {shape[1]} characters"
     if kind_of(shape) == "points":
         return f"points of {shape[0]} coordinate{'s' * (shape[0] != 1)}"
     if kind_of(shape) == "series":

@@ -21,11 +21,13 @@ from reverie.data.dataset import Dataset
 from reverie.data.download import Remote, Unreachable, cache_folder, fetch
 from reverie.data.form import Options, encode_labels, images_dataset, points_dataset, shown_sizes
 from reverie.data.idx import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, find_pair, read_pair
+from reverie.data.pair_files import pairs_dataset
+from reverie.data.pair_sets import PAIR_SETS, PAIRS, PairMaker
 from reverie.data.series import oscillation
 from reverie.data.text import prose
 from reverie.data.toy import PATTERNS, TOYS, Maker, patterns
 
-POINTS_MOST = 10**9
+POINTS, POINTS_MOST = 10_000, 10**9  # of generated data, when nothing is said and at most
 TEN = tuple(str(k) for k in range(10))
 FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle-boot")
 BINARISED = "binarized_mnist.npz"
@@ -85,6 +87,19 @@ def _toy(name: str, maker: Maker) -> Loader:
     def make(points: int, seed: int, options: Options) -> Dataset:
         made = maker(points, np.random.default_rng(seed))
         return points_dataset(name, made, None, (), options, (), name)
+
+    make.__doc__ = maker.__doc__
+    return make
+
+
+def usual_count(name: str) -> int:
+    """Return how many data a generated set has when nothing is said."""
+    return PAIRS.get(name, POINTS)
+
+
+def _pairs(name: str, maker: PairMaker) -> Loader:
+    def make(points: int, seed: int, options: Options) -> Dataset:
+        return pairs_dataset(name, maker(points, np.random.default_rng(seed)), options, name)
 
     make.__doc__ = maker.__doc__
     return make
@@ -232,6 +247,7 @@ DATASETS: dict[str, Loader] = {
     "patterns": _patterns,
     "oscillation": oscillation,
     "prose": prose,
+    **{name: _pairs(name, maker) for name, maker in PAIR_SETS.items()},
     "digits": _digits,
     "digits8": _digits8,
     "mnist": _idx(MNIST),

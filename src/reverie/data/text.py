@@ -45,7 +45,8 @@ def decoded(data: bytes, source: object) -> str:
     return text
 
 
-def _bytes(path: Path, left: int = MOST_BYTES) -> bytes:
+def read_bytes(path: Path, left: int = MOST_BYTES) -> bytes:
+    """Return the bytes of a file, at most so many."""
     try:
         with path.open("rb") as file:
             data = file.read(left + 1)
@@ -58,7 +59,7 @@ def _bytes(path: Path, left: int = MOST_BYTES) -> bytes:
 
 def read_text(path: Path, name: str, options: Options) -> Dataset:
     """Return a file of text; the texts of a file of fortunes stand between lines of one percent sign."""
-    text = decoded(_bytes(path), path)
+    text = decoded(read_bytes(path), path)
     fortunes = FORTUNE.split(text) if not path.suffix else [text]
     return text_dataset(name, fortunes, options, str(path))
 
@@ -85,7 +86,7 @@ def read_folder(paths: Sequence[Path], folder: Path, name: str, options: Options
     texts, broken, left = list[str](), list[tuple[str, str]](), MOST_BYTES
     for done, path in enumerate(paths):
         try:
-            data = _bytes(path, left)
+            data = read_bytes(path, left)
             texts.append(decoded(data, path.name))
         except UserError as error:
             if options.strict or left < MOST_BYTES // 2:
@@ -100,7 +101,7 @@ def read_folder(paths: Sequence[Path], folder: Path, name: str, options: Options
 def read_jsonl(path: Path, name: str, options: Options) -> Dataset:
     """Return the texts of a .jsonl file: a JSON value in each line, with a field of text or a text itself."""
     texts, broken = list[str](), list[tuple[str, str]]()
-    for number, line in enumerate(decoded(_bytes(path), path).splitlines(), 1):
+    for number, line in enumerate(decoded(read_bytes(path), path).splitlines(), 1):
         if not line.strip():
             continue
         try:
@@ -140,7 +141,7 @@ def text_column(path: Path, wished: str | None) -> str | None:
 
 def read_column(path: Path, name: str, options: Options, column: str) -> Dataset:
     """Return a column of a .csv file, each cell a text."""
-    lines = decoded(_bytes(path), path).splitlines(keepends=True)
+    lines = decoded(read_bytes(path), path).splitlines(keepends=True)
     try:
         csv.field_size_limit(LONGEST_FIELD)
         rows = csv.DictReader(lines, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +17,7 @@ from reverie.base.errors import UserError, out_of_memory
 from reverie.base.spec import parse
 from reverie.data import Dataset
 from reverie.data.memory import DataSource
+from reverie.data.pairs import TextPairs
 from reverie.data.windows import text_of
 from reverie.draw.passages import passage_picture
 from reverie.draw.picture import dots, figure, plane, png_bytes, window
@@ -137,6 +139,8 @@ def data_sheet(run: Run, held: Dataset, seed: int) -> bytes:
     """Return held-out data as a picture, with the labels that samples are drawn with."""
     if held.kind == "text":
         return passage_picture([text_of(row) for row in held.some(TEXTS).numpy()])
+    if isinstance(held.x, TextPairs):
+        return passage_picture([" \u2192 ".join(pair) for pair in itertools.islice(held.x.pairs(), TEXTS)])
     names = run.config.data.labels
     count = SHOWN if held.kind == "images" else POINTS_SHOWN
     order = torch.randperm(len(held), generator=torch.Generator().manual_seed(seed))[:LOOKED_AT]
@@ -155,6 +159,8 @@ def samples_sheet(run: Run, held: Dataset, seed: int) -> bytes:
     """Return the first samples of a seed as a picture, each label in turn."""
     if held.kind == "text":
         return passage_picture(run.sample(TEXTS, seed=seed).texts)
+    if held.kind == "pairs":
+        return passage_picture([" \u2192 ".join(pair) for pair in run.sample(TEXTS, seed=seed).pairs])
     images = held.kind == "images"
     named = bool(run.config.data.labels) and images
     drawn = run.sample(SHOWN if images else POINTS_SHOWN, seed=seed, label="all" if named else None)

@@ -17,7 +17,7 @@ from reverie.base.progress import Tell, silent
 from reverie.data import DATASETS, Dataset, load_data
 from reverie.data.kind import KINDS
 from reverie.data.memory import MEMORY, DataSource
-from reverie.evaluation import text
+from reverie.evaluation import pairs, text
 from reverie.evaluation.faithfulness import captions_section
 from reverie.evaluation.judge import judge, missing
 from reverie.evaluation.material import FULL, QUICK
@@ -178,6 +178,7 @@ def evaluate_run(
     if isinstance(features, str) and features != "auto":
         pick(FEATURES, features, "kind of features")
     n = (text.QUICK if quick else text.SAMPLES) if n is None and run.kind == "text" else n
+    n = (pairs.QUICK if quick else pairs.SAMPLES) if n is None and run.kind == "pairs" else n
     n = (QUICK if quick else FULL).samples if n is None else n
     check_count(n)
     samples_by_steps = "sampler" in run.config.model_family.can
@@ -193,6 +194,8 @@ def evaluate_run(
     known, seed, label = run.config.data, options.get("seed", 0), options.get("label")
     if run.kind == "text":
         return _concluded(run, n, options, quick, *text.text_sections(run, whole, why, n, quick, tell, options))
+    if run.kind == "pairs":
+        return _concluded(run, n, options, quick, *pairs.pair_sections(run, whole, why, n, tell, options))
     samples, each, worked = draw(run, n, say, tell, options)
     steered = label not in (None, "all") or options.get("guidance", 1.0) != 1 or asks(options)
     try:

@@ -10,6 +10,7 @@ from typing import Any
 from reverie.base.noise import check_seed
 from reverie.data import DATASETS, Dataset, load_data
 from reverie.data.describe import draw_data
+from reverie.data.kind import WRITTEN
 from reverie.data.memory import DataSource, in_memory
 from reverie.draw.curves import loss_curve
 from reverie.draw.picture import check_picture, save
@@ -22,7 +23,7 @@ def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:
     """Describe a data set; with `out`, draw it as well."""
     if out is not None:
         draw_data(dataset, Path(out))
-    if dataset.kind == "text":
+    if dataset.kind in WRITTEN:
         return {"data": dataset.name, **dataset.report, "fingerprint": dataset.fingerprint(), "notes": list(dataset.notes)}
     x = dataset.some(2000)
     axes = {"images": (0, 2, 3), "series": (0, 1), "points": (0,)}[dataset.kind]

@@ -97,6 +97,8 @@ HEADLINES: dict[str, Headline] = {
         Headline("labels", "label_accuracy", "label accuracy", "high", ".1%"),
         Headline("memory", "copies", "copies of training data", "low", ".1%"),
         Headline("memory", "nearest", "distance to training data", "floor"),
+        Headline("answers", "exact_match", "unseen pairs answered exactly", "high", ".4f"),
+        Headline("answers", "exact_match_longer", "answered exactly, longer than trained", "high", ".4f"),
         Headline("passages", "longest", "longest passage of the training text", "floor", ".1f"),
         Headline("passages", "novel_8", "8-grams that are new", "floor", ".1%"),
         Headline("passages", "novel_16", "16-grams that are new", "floor", ".1%"),

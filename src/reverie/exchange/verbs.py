@@ -8,6 +8,7 @@ from typing import Unpack
 
 from reverie.base.errors import UserError, pick
 from reverie.base.files import check_folder
+from reverie.data.kind import WRITTEN
 from reverie.exchange.diffusers import export_diffusers, import_diffusers, is_diffusers
 from reverie.exchange.html import export_html
 from reverie.exchange.hub import Card, export_hub, import_hub
@@ -49,9 +50,9 @@ def export(
         raise UserError(f"an export takes no --{wrong[0].replace('_', '-')}; it is chosen where the export is used")
     check_folder(path.parent if kind in FILES else path)
     opened = run if isinstance(run, Run) else load(run, device)
-    if opened.kind == "text":
+    if opened.kind in WRITTEN:
         raise UserError(
-            f"{opened.path} is a run of text, which no format takes yet; give the folder itself away, it needs no more"
+            f"{opened.path} is a run of {opened.kind}, which no format takes yet; give the folder itself away, it needs no more"
         )
     given: Options = {key: value for key, value in options.items() if key in TAKEN and value is not None}  # type: ignore[assignment]  # a part of it
     if kind in FILES:

@@ -9,6 +9,7 @@ from reverie.families.flow.family import FlowFamily
 from reverie.families.language.family import BigramFamily, FixedContextFamily
 from reverie.families.linear_series import AR1Family, ARFamily
 from reverie.families.model import FAMILIES
+from reverie.families.seq2seq.family import RecurrentPairFamily, TransformerPairFamily
 from reverie.families.sinkhorn.family import SinkhornFamily
 from reverie.families.vae.family import AutoencoderFamily, DenoisingFamily, HVAEFamily, MHVAEFamily, VAEFamily
 
@@ -19,6 +20,7 @@ FAMILIES.update({
     "fvsbn": FVSBNFamily(), "nade": NADEFamily(), "rnn": RNNFamily(),
     "lstm": LSTMFamily(), "transformer": TransformerFamily(), "ar1": AR1Family(), "ar": ARFamily(),
     "bigram": BigramFamily(), "mlp-lm": FixedContextFamily(),
+    "seq2seq": RecurrentPairFamily(), "transformer-seq2seq": TransformerPairFamily(),
 })  # fmt: skip
 
 __all__ = ["FAMILIES"]

@@ -134,6 +134,18 @@ GRAPHICAL: dict[str, GraphicalModel] = {
         "Draw the tokens of a text one after another, each by a network that sees the last few, here two.",
         observed=NUMBERS,
     ),
+    "seq2seq": GraphicalModel(
+        ONE_BY_ONE,
+        "Read the source, which is given. Draw the tokens of its target x one after another, each by all before it and by what"
+        " attention sees of the source.",
+        observed=NUMBERS,
+    ),
+    "transformer-seq2seq": GraphicalModel(
+        ONE_BY_ONE,
+        "Read the source, which is given. Draw the tokens of its target x one after another, each by attention to all before"
+        " it and to the source.",
+        observed=NUMBERS,
+    ),
     "diffusion": GraphicalModel(
         "p(x_{0:T}) = p(x_T) prod_{t=1}^T p(x_{t-1} | x_t)",
         "Draw noise, then take some of it away in each of T steps. The forward process adds it, without a network.",

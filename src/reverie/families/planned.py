@@ -14,6 +14,7 @@ from reverie.base.errors import UserError
 from reverie.base.spec import Spec, build, one_line
 from reverie.data import Dataset
 from reverie.data.codec import CODECS, standard_spec
+from reverie.data.kind import WRITTEN
 from reverie.diffusion.plan import IMAGE_MINUTES, POINT_STEPS
 from reverie.families.diffusion.variational import FEW, codec_of
 from reverie.families.model import Family, FamilyPlan, FamilySettings, PlanRequest
@@ -21,13 +22,13 @@ from reverie.families.model import Family, FamilyPlan, FamilySettings, PlanReque
 STEPS_A_MINUTE = 2000  # that one core makes with the network of a small image
 FEW_NUMBERS = 10**6  # of all training data together, below which they are few
 Settings = TypeVar("Settings", bound=FamilySettings)
-TEXT_MINUTES = 3.0  # that a language model is trained for when nothing is said
+TEXT_MINUTES, PAIR_MINUTES = 3.0, 2.0  # that models of text and of pairs are trained for when nothing is said
 
 
 def codec_for(request: PlanRequest) -> Spec:
     """Return the units of the data: the levels that images have, points and moments of series standardised."""
     train = request.train
-    if train.kind == "text":
+    if train.kind in WRITTEN:
         return {}  # tokens have no units
     if train.kind == "images":
         return codec_of(train)
@@ -86,7 +87,7 @@ class PlannedFamily(Family[Settings]):
         settings = self.read({"name": self.name, **self.chosen(request, codec_for(request)), **wished})
         length: dict[str, Any] = {"minutes": request.minutes, "steps": request.steps}
         if request.minutes is None and request.steps is None:
-            minutes = {"images": IMAGE_MINUTES, "text": TEXT_MINUTES}.get(request.data.kind)
+            minutes = {"images": IMAGE_MINUTES, "text": TEXT_MINUTES, "pairs": PAIR_MINUTES}.get(request.data.kind)
             length = {"steps": POINT_STEPS} if minutes is None else {"minutes": minutes}
         training = {**self.training(request, settings), **length, **request.training}
         return FamilyPlan(settings, training, (self.reason(settings),))

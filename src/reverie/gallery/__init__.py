@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from reverie.runs.run import Options, Run
 
 GALLERIES = (
-    "attention", "autodiff", "autoencoder", "coloring", "cost", "depth", "embeddings", "flow", "forward", "gradients", "graphs",
-    "guidance", "kernels", "normal", "samplers", "schedules", "score", "series", "sigma", "spiral", "tokens", "transport",
+    "alignment", "attention", "autodiff", "autoencoder", "coloring", "cost", "depth", "embeddings", "flow", "forward",
+    "gradients", "graphs", "guidance", "kernels", "normal", "samplers", "schedules", "score", "series", "sigma",
+    "spiral", "tokens", "transport",
 )  # fmt: skip
 SHOWS = {"run": "a run", "data": "a data set"}
 

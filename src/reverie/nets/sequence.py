@@ -103,9 +103,9 @@ class RNN(Recurrent):
 class LSTM(Recurrent):
     """c_t = f c_{t-1} + i tanh(g), h_t = o tanh(c_t), with gates f, i, o of x_t and h_{t-1} (Hochreiter, Schmidhuber 1997)."""
 
-    def __init__(self, dim: Dim = 128, layers: Layers = 1, dropout: Dropout = 0.0) -> None:
+    def __init__(self, dim: Dim = 128, layers: Layers = 1, dropout: Dropout = 0.0, inputs: Dim | None = None) -> None:
         super().__init__(dim, dropout)
-        self.cells = nn.LSTM(dim, dim, layers, batch_first=True)
+        self.cells = nn.LSTM(inputs or dim, dim, layers, batch_first=True)
         for name, p in self.cells.named_parameters():
             if name.startswith("bias_ih"):
                 nn.init.constant_(p[dim : 2 * dim], FORGET)
@@ -152,10 +152,10 @@ class Attention(nn.Module):
         they are known already.
         """
         b, length, dim = x.shape
-        q, k, v = self.qkv(x).reshape(b, length, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
+        qkv = self.qkv(x).reshape(b, length, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv
         if self.rotary:
-            turns = turns or rotations(before, length, dim // self.heads, x)
-            q, k = rotated(q, turns), rotated(k, turns)
+            q, k = rotated(qkv[:2], turns or rotations(before, length, dim // self.heads, x))
         if kept is None:
             y = functional.scaled_dot_product_attention(q, k, v, is_causal=length > 1)
         else:
@@ -207,6 +207,14 @@ def rotated(x: Tensor, turns: Turns) -> Tensor:
     return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
 
 
+def dense_part(dim: int) -> nn.Sequential:
+    """Return the dense part of a transformer's layer, of width 4 dim, which gives nothing at first."""
+    last = nn.Linear(4 * dim, dim)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(approximate="tanh"), last)
+
+
 class DecoderLayer(nn.Module):
     """Attention and a dense part of width 4 dim, each added to its input; normalised before that ("pre") or after ("post")."""
 
@@ -214,11 +222,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.attention, self.before, self.dropout = Attention(dim, heads, rotary), norm == "pre", dropout
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(2))
-        self.dense = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(approximate="tanh"), nn.Linear(4 * dim, dim))
-        last = self.dense[2]
-        assert isinstance(last, nn.Linear)
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
+        self.dense = dense_part(dim)
 
     def forward(
         self, x: Tensor, kept: tuple[Tensor, Tensor] | None, before: int, most: int, turns: Turns | None = None
@@ -258,6 +262,7 @@ class Decoder(SequenceNet):
         self.places = vectors(length, dim) if positions == "learned" else None
         self.layers = nn.ModuleList(DecoderLayer(dim, heads, positions == "rotary", norm, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(dim) if norm == "pre" else nn.Identity()
+        self._turns: Turns | None = None  # of the places that were asked for so far, from the first on
 
     def attentions(self, x: Tensor) -> list[Tensor]:
         """Return how much each vector of a sequence attends to those up to itself, layer by layer: (B, heads, T, T) each."""
@@ -281,12 +286,19 @@ class Decoder(SequenceNet):
             x = x + embed(torch.arange(before, after, device=x.device, dtype=x.dtype)) / math.sqrt(self.dim / 2)
         return x
 
+    def _turned(self, before: int, after: int, x: Tensor) -> Turns:
+        """Return `rotations` of some places, which are worked out once."""
+        known = self._turns
+        if known is None or len(known[0]) < after or (known[0].device, known[0].dtype) != (x.device, x.dtype):
+            self._turns = known = rotations(0, max(after, self.length), self.dim // self.heads, x)
+        return known[0][before:after], known[1][before:after]
+
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """See `SequenceNet.forward`."""
         before = 0 if state is None else state.length
         after = before + x.shape[1]
         x, kept = self._hide(self._placed(x, before)), list[Tensor]()
-        turns = rotations(before, x.shape[1], self.dim // self.heads, x) if self.positions == "rotary" else None
+        turns = self._turned(before, after, x) if self.positions == "rotary" else None
         for k, layer in enumerate(self.layers):
             x, pair = layer(x, None if state is None else state.tensors[2 * k : 2 * k + 2], before, self.length, turns)
             kept += pair

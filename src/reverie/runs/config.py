@@ -11,7 +11,7 @@ from reverie.base.errors import UserError
 from reverie.base.section import OptionName, Section
 from reverie.base.tensors import Form
 from reverie.data.conditions import ConditionForm
-from reverie.data.kind import DIMENSIONS, Kind, kind_of
+from reverie.data.kind import DIMENSIONS, WRITTEN, Kind, kind_of
 from reverie.data.series import MOST_WINDOW
 from reverie.families import FAMILIES
 from reverie.families.model import Family, FamilySettings, Model
@@ -39,6 +39,7 @@ class Reading(TypedDict, total=False):
     text: str
     condition_number: str
     condition_image: str
+    pairs: str
 
 
 class DataConfig(Section):
@@ -69,7 +70,8 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _kind_fits(self) -> DataConfig:
-        if self.kind != ("text" if self.kind == "text" and len(self.shape) == 1 else kind_of(self.shape)):
+        written = len(self.shape) == WRITTEN.get(self.kind)
+        if not written and self.kind != kind_of(self.shape):
             raise ValueError(f"data of shape {self.shape} are no {self.kind}")
         return self
 

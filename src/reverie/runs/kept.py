@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
+import numpy as np
 import torch
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
+from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.tensors import Form, read_tensors, write_tensors
 from reverie.data.dataset import Dataset
+from reverie.data.kind import WRITTEN
 from reverie.data.lazy import LazyImages
-from reverie.data.windows import TextWindows
+from reverie.data.pairs import TextPairs
+from reverie.data.windows import END_OF_TEXT, TextWindows, windows_of
 from reverie.runs.config import DataConfig
 
 KEPT_DATA = "data.safetensors"
 DTYPES = {"points": torch.float32, "series": torch.float32, "images": torch.uint8}
+Characters = Annotated[int, Field(ge=1, le=2**31)]  # of all texts together, which is told in the file of texts
 
 
 def check_keepable(dataset: Dataset) -> None:
-    """Refuse to keep data that are not in memory themselves, and text."""
-    if isinstance(dataset.x, TextWindows):
-        raise UserError("the text of a run is not copied into it; leave keep_data out, and keep the file")
+    """Refuse to keep data that are not in memory themselves."""
     if isinstance(dataset.x, LazyImages):
         raise UserError("these images are too many for memory and so for a copy in the run; leave keep_data out")
     if dataset.conditions is not None:
@@ -29,15 +34,24 @@ def check_keepable(dataset: Dataset) -> None:
 
 
 def keep_data(folder: Path, dataset: Dataset) -> None:
-    """Write the data of a run, as they were read, into its folder."""
+    """Write the data of a run, as they were read, into its folder; of texts the codes of their characters."""
     check_keepable(dataset)
-    assert isinstance(dataset.x, torch.Tensor)
-    write_tensors(folder / KEPT_DATA, {"x": dataset.x} | ({} if dataset.labels is None else {"labels": dataset.labels}))
+    x, path = dataset.x, folder / KEPT_DATA
+    if isinstance(x, TextWindows | TextPairs):
+        tensors = {"codes": torch.from_numpy(np.ascontiguousarray(x.codes, np.int32))}
+        if isinstance(x, TextPairs):
+            tensors["lengths"] = torch.from_numpy(x.lengths)
+        write_tensors(path, tensors, str(len(x.codes)))
+        return
+    assert isinstance(x, Tensor)
+    write_tensors(path, {"x": x} | ({} if dataset.labels is None else {"labels": dataset.labels}))
 
 
 def read_kept(folder: Path, known: DataConfig) -> Dataset:
     """Return the data that a run kept."""
     path, advice = folder / KEPT_DATA, "; remove it and give the data with data="
+    if known.kind in WRITTEN:
+        return Dataset(known.name, _texts(path, known, advice))
     wanted = {"x": Form(DTYPES[known.kind], (known.count, *known.shape))}
     if known.labels:
         wanted["labels"] = Form(torch.int64, (known.count,))
@@ -46,3 +60,22 @@ def read_kept(folder: Path, known: DataConfig) -> Dataset:
     if labels is not None and (int(labels.min()) < 0 or int(labels.max()) >= len(known.labels)):
         raise UserError(f"{path} holds labels that this run does not have{advice}")
     return Dataset(known.name, parts["x"], labels, known.labels)
+
+
+def _texts(path: Path, known: DataConfig, advice: str) -> TextWindows | TextPairs:
+    """Return the text, or the pairs of texts, that a run kept."""
+
+    def wanted(characters: int) -> Mapping[str, Form]:
+        lengths = {"lengths": Form(torch.int64, (known.count, 2))} if known.kind == "pairs" else {}
+        return {"codes": Form(torch.int32, (characters,)), **lengths}
+
+    parts, _ = read_tensors(path, wanted, TypeAdapter(Characters), fits="the data of this run", advice=advice)
+    codes, lengths = parts["codes"].numpy(), parts.get("lengths")
+    if codes.min() < 0 or codes.max() > END_OF_TEXT or (lengths is None and len(codes) < known.shape[0]):
+        raise UserError(f"{path} holds no text of this run{advice}")
+    if lengths is None:
+        return windows_of(codes, known.shape[0])
+    if int(lengths.min()) < 0 or int(lengths.max()) > known.shape[1] or int(lengths.sum()) != len(codes):
+        raise UserError(f"{path} holds no pairs of this run{advice}")
+    ends = lengths.reshape(-1).cumsum(0).reshape(-1, 2)
+    return TextPairs(codes, (ends - lengths).numpy(), lengths.numpy(), known.shape[1])

@@ -26,6 +26,8 @@ def kept_reading(options: Mapping[str, Any], dataset: Dataset) -> Reading:
     given = {key: options[key] for key in KEPT if options.get(key) is not None and options[key] != "auto"}
     if "data_dir" in given:
         given["data_dir"] = storable(str(expanded(given["data_dir"]).resolve()))
+    if "pairs" in given and "," not in given["pairs"]:  # a file, and no columns
+        given["pairs"] = storable(str(expanded(given["pairs"]).resolve()))
     chosen = {key: dataset.report[place] for key, place in CHOSEN.items() if place in dataset.report}
     return cast(Reading, {**chosen, **given})  # the schema checks it when it becomes part of a configuration
 

@@ -18,7 +18,7 @@ from reverie.base.errors import UserError, unknown
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.progress import Tell
 from reverie.base.team import world_size
-from reverie.data.kind import Kind, counted
+from reverie.data.kind import WRITTEN, Kind, counted
 from reverie.data.windows import END_OF_TEXT
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.denoiser import Denoiser, Steer
@@ -29,9 +29,10 @@ from reverie.families import FAMILIES
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.sampling import OPTIONS, build_guidance, build_sampling, chosen_sampling, why_sampling
 from reverie.families.diffusion.settings import DiffusionSettings, settings_of
-from reverie.families.language.choice import OPTIONS as TEXT_OPTIONS
+from reverie.families.language.choice import PAIR_OPTIONS as TEXT_OPTIONS
 from reverie.families.language.model import LanguageModel
 from reverie.families.model import DrawRequest, Model
+from reverie.families.seq2seq.model import Answer, PairModel
 from reverie.runs import folder
 from reverie.runs.classifier import read_classifier
 from reverie.runs.config import Config
@@ -80,8 +81,9 @@ class Options(TypedDict, total=False):
     `reverie.diffusion.guidance`, 0 is none; autoguidance: its scale, 1 is none, None what the training chose;
     precision: "fp32", or "bf16" for faster and slightly other images, None the one that is quick here; seed: image k of a
     seed is always the same image.
-    Of text: prompt: what it goes on from; temperature: 1 as it was learned, less surer, 0 always the likeliest; top_k, top_p:
-    only the k likeliest tokens, or the fewest whose share is p; length: characters, at most.
+    Of text: prompt: what it goes on from, or what is answered; temperature: 1 as it was learned, less surer, 0 always the
+    likeliest, if not given 1 and of answers 0; top_k, top_p: only the k likeliest tokens, or the fewest whose share is p;
+    length: characters, at most; beams: answers that a search keeps at a time.
     """
 
     label: str | None
@@ -99,18 +101,20 @@ class Options(TypedDict, total=False):
     sampler: str | None
     steps: int | None
     grid: str | None
-    temperature: float
+    temperature: float | None
     top_k: int | None
     top_p: float
     length: int | None
+    beams: int | None
 
 
 def together(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Return arrays as one; texts of different lengths have ends after their last character."""
-    widest = max(part.shape[1] for part in parts)
-    if all(part.shape[1] == widest for part in parts):
+    widest = max(part.shape[-1] for part in parts)
+    if all(part.shape[-1] == widest for part in parts):
         return np.concatenate(parts)
-    return np.concatenate([np.pad(p, ((0, 0), (0, widest - p.shape[1])), constant_values=END_OF_TEXT) for p in parts])
+    none = ((0, 0),) * (parts[0].ndim - 1)
+    return np.concatenate([np.pad(p, (*none, (0, widest - p.shape[-1])), constant_values=END_OF_TEXT) for p in parts])
 
 
 def check_count(n: int) -> None:
@@ -178,8 +182,8 @@ class Run:
         form, label, seed = self.config.data.condition, options.get("label"), options.get("seed", 0)
         if form is None:
             if any(options.get(key) is not None for key in ASKED if key not in self.config.model_family.options):
-                having, do = ("labels", "give --label") if self.config.data.labels else ("images alone", "leave it out")
-                raise UserError(f"the run {self.path} was trained with {having}, so it takes no prompt, number or image; {do}")
+                having, do = ("labels", "give --label") if self.config.data.labels else (f"{self.kind} alone", "leave it out")
+                raise UserError(f"the run {self.path} was trained with {having}, so it is told no words, number or image; {do}")
             return self.labels(label, n, seed, first)
         if label is not None:
             raise UserError(f"the run {self.path} was trained without labels; say what to draw with --prompt, not --label")
@@ -254,7 +258,7 @@ class Run:
         if "captions" in self.config.model_family.can:  # which `condition` reads
             every.pop("prompt")
         for key, value in options.items():
-            if key in every and key in TEXT_OPTIONS and key in mine and self.kind != "text" and value != TEXT_OPTIONS[key]:
+            if key in every and key in TEXT_OPTIONS and key in mine and self.kind not in WRITTEN and value != TEXT_OPTIONS[key]:
                 raise UserError(f"--{key.replace('_', '-')} is for text, and {self.path} is a run of {self.kind}; leave it out")
             if key in every and key not in mine and value != every[key]:
                 able = ", ".join(name for name, family in FAMILIES.items() if key in family.options)
@@ -278,8 +282,9 @@ class Run:
         steer and origin: as in `Diffusion.sample`; times: a grid to be used instead of the one that the options ask for.
         """
         check_count(n)
-        given: dict[str, Any] = with_guidance({**options, "steer": steer, "origin": origin, "times": times})
+        given: dict[str, Any] = {**options, "steer": steer, "origin": origin, "times": times}
         self.check_options(given)
+        given = with_guidance(given)
         seeds = image_seeds(options.get("seed", 0), n, first)
         cond, weights = self.condition(given, n, first), self.weights(given)
         if first == 0:  # once for all batches
@@ -422,11 +427,14 @@ class Run:
     @property
     def _form(self) -> dict[str, Any]:
         """What samples do not show by their shape."""
-        return {"series": self.kind == "series", "text": self.kind == "text"}
+        return {"series": self.kind == "series", "text": self.kind == "text", "paired": self.kind == "pairs"}
 
     def written(self, first: int = 0, **options: Unpack[Options]) -> Iterator[str]:
         """Write text number `first` of the seed and yield it piece by piece as it is written, the prompt first."""
         model = self.model
+        if isinstance(model, PairModel):
+            yield from self._answered(model, first, options)
+            return
         if not isinstance(model, LanguageModel):
             raise UserError(f"{self.path} is a run of {self.kind}; text is written by runs of text")
         check_first(first)
@@ -443,6 +451,25 @@ class Run:
                 piece, held = piece[: length - done], []
                 done += len(piece)
                 yield piece
+
+    def _answered(self, model: PairModel, first: int, options: Options) -> Iterator[str]:
+        """Yield an answer piece by piece; where nothing was asked, the source first."""
+        check_first(first)
+        told, done = options.get("prompt") is not None, 0
+        for frame in self.frames(1, first, **options):
+            source, answer = (model.spelled(row) for row in frame.x0[0].cpu().numpy())
+            if not told:
+                yield f"{source} \u2192 "
+                told = True
+            if not answer.endswith("\ufffd") or frame.i + 1 == frame.of:
+                yield answer[done:]
+                done = len(answer)
+
+    def answers(self, source: str, beams: int = 1, length: int | None = None) -> list[Answer]:
+        """Return the likeliest answers to a text that so many beams find, each with its log-probability."""
+        if not isinstance(self.model, PairModel):
+            raise UserError(f"{self.path} is a run of {self.kind}; texts are answered by runs of pairs of texts")
+        return self.model.answers(source, beams, length)
 
     def in_turn(self, label: str | None) -> bool:
         """Tell whether a label asks for each one in turn."""

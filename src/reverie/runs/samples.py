@@ -20,7 +20,7 @@ from PIL import Image
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, check_folder
 from reverie.data.kind import Kind, counted, kind_of, kind_of_samples
-from reverie.data.windows import texts_of
+from reverie.data.windows import text_of, texts_of
 from reverie.draw.picture import (
     Film,
     contact_sheet,
@@ -37,7 +37,8 @@ from reverie.draw.picture import (
 from reverie.draw.series import lines, series_frames
 from reverie.runs.outputs import Manifest, check_labels, check_place, for_images, labels_of, sample_folder, write_manifest
 
-SUFFIXES = (".npy", ".png", ".gif", ".mp4", ".txt")
+SUFFIXES = (".npy", ".png", ".gif", ".mp4", ".txt", ".csv")
+TEXTS: dict[Kind, str] = {"text": ".txt", "pairs": ".csv"}  # what is written of kinds that are no numbers
 BETWEEN = "\n" + "-" * 60 + "\n"  # texts of one file
 FORMULA = ("=", "+", "-", "@")  # what spreadsheets take for the beginning of one
 
@@ -61,10 +62,11 @@ def check_output(out: str | Path, overwrite: bool = False) -> None:
 
 def check_kind(out: str | Path, kind: Kind) -> None:
     """Refuse to write text as anything but text, and anything else as text."""
-    if kind == "text" and (is_folder(out) or Path(out).suffix.lower() != ".txt"):
-        raise UserError(f"cannot write text to {out}; choose a name that ends in .txt, or leave --out out to see it")
-    if kind != "text" and not is_folder(out) and Path(out).suffix.lower() == ".txt":
-        raise UserError(f"cannot write {kind} to {out}; choose a name that ends in {', '.join(SUFFIXES[:-1])}, or a folder")
+    suffix = "" if is_folder(out) else Path(out).suffix.lower()
+    if kind in TEXTS and suffix != TEXTS[kind]:
+        raise UserError(f"cannot write {kind} to {out}; choose a name that ends in {TEXTS[kind]}, or leave --out out to see it")
+    if kind not in TEXTS and suffix in TEXTS.values():
+        raise UserError(f"cannot write {kind} to {out}; choose a name that ends in {', '.join(SUFFIXES[:-2])}, or a folder")
 
 
 def check_room(out: str | Path, n: int, shape: tuple[int, ...]) -> None:
@@ -110,7 +112,8 @@ class Samples:
     """Samples in user units, their labels, and the frames on the way where they were kept.
 
     x: float32, (N, D) points, or (N, H, W) or (N, H, W, C) images in [0, 1], or (N, T, C) series if it is said; or, if that is
-    said, texts as codes of characters, (N, L), see `reverie.data.windows`; titles: what a sheet says under each image.
+    said, texts as codes of characters, (N, L), see `reverie.data.windows`, or, paired, sources and targets, (N, 2, L);
+    titles: what a sheet says under each image.
     """
 
     x: np.ndarray
@@ -119,6 +122,7 @@ class Samples:
     titles: Sequence[str] | None = None
     series: bool = False
     text: bool = False
+    paired: bool = False
 
     def __len__(self) -> int:
         return len(self.x)
@@ -129,15 +133,16 @@ class Samples:
     @property
     def kind(self) -> Kind:
         """What one of them is."""
-        if self.text:
-            return "text"
+        if self.text or self.paired:
+            return "text" if self.text else "pairs"
         return "series" if self.series else kind_of_samples(self.x.shape)
 
     def __repr__(self) -> str:
         names = sorted(set(self.labels or ()))
         labels = f", {len(names)} labels" if len(names) > 1 else f", label {names[0]}" if names else ""
-        if self.text:
-            return f"Samples({len(self):,} text{'s' * (len(self) != 1)})"
+        if self.text or self.paired:
+            noun = "text" if self.text else "pair"
+            return f"Samples({len(self):,} {noun}{'s' * (len(self) != 1)})"
         return f"Samples({counted(len(self), self.x.shape[1:]) if self.series else counted_samples(self.x)}{labels})"
 
     @overload
@@ -150,15 +155,24 @@ class Samples:
         """Return sample k as an array, or the samples of a slice."""
         if isinstance(key, slice):
             labels, titles = (given[key] if given is not None else None for given in (self.labels, self.titles))
-            return Samples(self.x[key], labels, titles=titles, series=self.series, text=self.text)
+            return Samples(self.x[key], labels, titles=titles, series=self.series, text=self.text, paired=self.paired)
         return np.asarray(self.x[key])
 
     @property
     def texts(self) -> list[str]:
-        """The samples as strings; where one text ended and another began there is a line's end."""
+        """The samples as strings, of pairs the targets; where one text ended and another began there is a line's end."""
+        if self.paired:
+            return [target for _, target in self.pairs]
         if not self.text:
             raise UserError(f"these samples are {self.kind} and no texts; their numbers are in .x")
         return ["\n".join(texts_of(row)) for row in self.x]
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The samples as pairs of strings: a source, and what answers it."""
+        if not self.paired:
+            raise UserError(f"these samples are {self.kind} and no pairs; their numbers are in .x")
+        return [(text_of(source), text_of(target)) for source, target in self.x]
 
     @property
     def images(self) -> list[Image.Image]:
@@ -174,8 +188,8 @@ class Samples:
         return self._repr_png_()
 
     def _repr_png_(self) -> bytes:
-        if self.text:
-            raise UserError("texts are no picture; they are in .texts, and .save writes them as X.txt")
+        if self.text or self.paired:
+            raise UserError(f"texts are no picture; they are in .texts, and .save writes them as X{TEXTS[self.kind]}")
         if self.kind == "series":
             return png_bytes(lines(self.x))
         if self.kind != "images":
@@ -195,6 +209,11 @@ class Samples:
             case ".txt":
                 with atomic(path) as aside:
                     aside.write_bytes((BETWEEN.join(self.texts) + "\n").encode("utf-8", "backslashreplace"))
+            case ".csv":
+                with atomic(path) as aside, aside.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
+                    rows = csv.writer(file)
+                    rows.writerow(("source", "target"))
+                    rows.writerows(self.pairs)
             case ".npy":
                 return write([self], len(self), path, overwrite)
             case ".png":

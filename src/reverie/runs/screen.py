@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
 from reverie.base.busy import BUSY
+from reverie.base.units import EXACT
 from reverie.base.visible import visible
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def progress_note(step: Step, check: Step | None) -> str:
     lost = f"loss {step.loss or 0:.4g}"
     if check is not None:
         seen = f"train {check.seen:.3g}" if check.seen is not None else lost
-        name = "held-out cost" if check.unit == "bits/character" else "held-out bound"
+        name = "held-out cost" if check.unit in EXACT else "held-out bound"
         lost = f"{name} {check.held_out:.3g} {check.unit}" if check.unit else f"{seen}, held out {check.held_out:.3g}"
     left = f"{clock(step.seconds_left)} left" if step.fraction < 1 else "finishing"  # curves, and how samples are guided
     return f"step {step.i:,}, {lost}, {pace(step.per_second)}, {left}"

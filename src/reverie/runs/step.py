@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from reverie.base.units import Unit
 from reverie.families.diffusion.levels import T_RANGES
 from reverie.runs.finding import Finding, FindingRow
 
 MOST_I = 10**12  # of a run, however often it was extended
 Number = Annotated[float, Field(ge=-1e39, le=1e39)]  # what a float32 can be, and a float64 still be calculated with
-Unit = Literal["bits/dim", "bits/character", "nats"]
 Levels = Annotated[list[Number], Field(min_length=T_RANGES, max_length=T_RANGES)]
 
 

@@ -16,7 +16,7 @@ from reverie.base.noise import Noise, image_seeds
 from reverie.base.progress import Tell
 from reverie.base.spec import build
 from reverie.data.codec import Codec
-from reverie.data.kind import Kind
+from reverie.data.kind import WRITTEN, Kind
 from reverie.data.single import Shape, read_mask, read_picture
 from reverie.diffusion.known import INPAINTERS, POSTERIORS, Method, Replacement
 from reverie.diffusion.measurements import MEASUREMENTS, Keep, Measurement
@@ -66,8 +66,10 @@ def inpaint(
     run = run if isinstance(run, Run) else load(run, device)
     run.require("inpaint")
     shape = run.config.data.shape
-    if run.kind == "text":
-        raise UserError(f"{run.path} is a run of text, which has no picture; `reverie sample RUN --prompt` goes on with one")
+    if run.kind in WRITTEN:
+        raise UserError(
+            f"{run.path} is a run of {run.kind}, which has no picture; `reverie sample RUN --prompt` goes on with one"
+        )
     if run.kind == "series":
         raise UserError(f"{run.path} is a run of series, which have no picture; `reverie gallery series` continues them")
     if run.kind == "points":

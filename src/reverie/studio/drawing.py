@@ -33,8 +33,8 @@ def _check(run: api.Run, wish: DrawWish) -> None:
 def check_kind(run: api.Run) -> None:
     """Refuse data that the page cannot show yet."""
     if run.kind not in ("images", "points"):
-        how = "write it with" if run.kind == "text" else "draw them with"
-        out = "" if run.kind == "text" else " --out samples.png"
+        written = run.kind in ("text", "pairs")
+        how, out = ("write it with", "") if written else ("draw them with", " --out samples.png")
         raise UserError(f"the page cannot show {run.kind} yet; {how}: reverie sample {run.path}{out}")
 
 

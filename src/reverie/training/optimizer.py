@@ -27,10 +27,12 @@ def orthogonalise(g: Tensor) -> Tensor:
     g = g / (g.flatten(-2).norm(dim=-1)[..., None, None] + 1e-12)
     gram = g @ g.mT
     identity = torch.eye(g.shape[-2], dtype=g.dtype, device=g.device)
-    product = identity.expand_as(gram)
-    for _ in range(ITERATIONS):
+    product = gram
+    for i in range(ITERATIONS):
         factor = a * identity + (b * identity + c * gram) @ gram
-        product, gram = factor @ product, factor @ gram @ factor
+        product = factor if i == 0 else factor @ product
+        if i < ITERATIONS - 1:  # nobody asks for the last one
+            gram = factor @ gram @ factor
     return product @ g
 
 

@@ -18,7 +18,8 @@ class ReadingOptions(TypedDict, total=False):
     table; data_dir: where the files of named data sets are; strict: refuse broken files instead of skipping them;
     on_progress: told (what, done, of); window: take rows of numbers as a series in time, in windows of so many, or
     so many characters of text at a time; text: the column of a table, or field, that holds text; condition_number,
-    condition_image: columns of metadata that the model is told of each image.
+    condition_image: columns of metadata that the model is told of each image; pairs: the columns of sources and targets, with
+    a comma between, or the file of the targets.
     """
 
     points: int
@@ -33,6 +34,7 @@ class ReadingOptions(TypedDict, total=False):
     text: str | None
     condition_number: str | None
     condition_image: str | None
+    pairs: str | None
 
 
 class TrainingOptions(ReadingOptions, total=False):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from reverie.base.units import EXACT
 from reverie.data.kind import Kind
 from reverie.data.looks import Look
 from reverie.diffusion.schedule import Schedule
@@ -109,7 +110,7 @@ def gain(before: float, after: float, unit: str | None) -> float:
 
 def figure_name(unit: str | None) -> str:
     """Say what the held-out figure is."""
-    if unit == "bits/character":
+    if unit in EXACT:
         return "held-out cost"
     return "held-out bound" if unit else "held-out loss"
 

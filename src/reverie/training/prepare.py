@@ -45,7 +45,7 @@ from reverie.training.wishes import Wishes
 
 READING = (
     "points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress", "window", "text",
-    "condition_number", "condition_image",
+    "condition_number", "condition_image", "pairs",
 )  # fmt: skip
 FAMILY_OPTIONS = {key for family in FAMILIES.values() for key in family.wishes}
 NO_OPTIONS = ("data", "out", "path", "options", "given", "dataset")  # parameters that are not options of a training

@@ -73,7 +73,7 @@ def purpose_of(config: Config) -> str:
     """Say what a run is trained for."""
     if isinstance(config.family, DiffusionSettings) and config.family.purpose == "likelihood":
         return "for the likelihood"
-    return "for pictures" if config.data.kind == "images" else "for samples"
+    return {"images": "for pictures", "pairs": "for answers"}.get(config.data.kind, "for samples")
 
 
 def meaning_of(config: Config) -> str:
@@ -94,6 +94,7 @@ def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
     first, last, training = rows[0], rows[-1], config.training
     kind = "x".join(map(str, config.data.shape[1:])) + " images" if config.data.kind == "images" else config.data.kind
     kind, overlap = ("windows of text", OVERLAP) if config.data.kind == "text" else (kind, 1)
+    kind = "pairs of texts" if config.data.kind == "pairs" else kind
     seen = overlap * last["i"] * training.batch * training.accumulate / max(1.0, (1 - HELD_OUT) * config.data.count)
     times = f"each seen {seen:,.0f} times" if seen >= 1.5 else f"{min(1.0, seen):.0%} of them seen once"
     unit = last.get("unit")

@@ -18,7 +18,10 @@ from reverie.base.files import own_file, reason
 from reverie.base.processes import team_of, threads_each
 from reverie.base.signals import Stopped, stop_requests
 from reverie.base.team import LostError, Team, TeamError
+from reverie.base.visible import visible
 from reverie.data import Dataset
+from reverie.data.kind import WRITTEN
+from reverie.data.pairs import TextPairs
 from reverie.draw.curves import loss_curve
 from reverie.draw.picture import save
 from reverie.runs import folder
@@ -86,6 +89,9 @@ class Training:
         """Return the command that samples from the run."""
         if self.train.kind == "text":
             return f"reverie sample {shlex.quote(str(self.run.path))} -n 1 --length 500"
+        if isinstance(self.train.x, TextPairs):
+            prompt = shlex.quote(visible(self.held_out.x.text(0, 0))) if isinstance(self.held_out.x, TextPairs) else "..."
+            return f"reverie sample {shlex.quote(str(self.run.path))} --prompt {prompt}"
         count = 64 if self.train.kind == "images" else 2000
         return f"reverie sample {shlex.quote(str(self.run.path))} -n {count} --out {shlex.quote(self.run.path.name + '.png')}"
 
@@ -191,8 +197,7 @@ class Training:
     def _work(self, stop: Callable[[], bool], mind_threads: Callable[[], None], team: Team | None) -> Iterator[Step]:
         run, learner, settings = self.run, self.learner, self.run.config.training
         raw = replace(run, model=learner.model)
-        text = self.train.kind == "text"
-        previews = TextPreviews(run) if text else Previews(run, raw, self.train, self.held_out)
+        previews = TextPreviews(run) if self.train.kind in WRITTEN else Previews(run, raw, self.train, self.held_out)
         doctor = Doctor(self, previews)
         keep_early = keeps_early(run.model)
         best = min((row["held_out"] for row in doctor.rows if "held_out" in row), default=float("inf"))

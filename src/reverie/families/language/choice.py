@@ -12,7 +12,8 @@ from torch import Tensor
 from reverie.base.errors import UserError
 
 # The options of sampling text, and what each is when it is not given.
-OPTIONS: Mapping[str, Any] = {"prompt": None, "temperature": 1.0, "top_k": None, "top_p": 1.0, "length": None}
+OPTIONS: Mapping[str, Any] = {"prompt": None, "temperature": None, "top_k": None, "top_p": 1.0, "length": None}
+PAIR_OPTIONS: Mapping[str, Any] = {**OPTIONS, "beams": None}  # those of answering
 HOTTEST = 100.0
 
 
@@ -28,9 +29,10 @@ class Choice:
     top_p: float = 1.0
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Choice:
-        """Return the choice that options ask for; refuse what has no meaning."""
-        made = cls(options.get("temperature", 1.0), options.get("top_k"), options.get("top_p", 1.0))
+    def of(cls, options: Mapping[str, Any], usual: float = 1.0) -> Choice:
+        """Return the choice that options ask for; refuse what has no meaning.  usual: the temperature when nothing is said."""
+        asked = options.get("temperature")
+        made = cls(usual if asked is None else asked, options.get("top_k"), options.get("top_p", 1.0))
         if not 0 <= made.temperature <= HOTTEST:
             raise UserError(f"the temperature lies from 0, always the likeliest, up to {HOTTEST:g}, got {made.temperature}")
         if made.top_k is not None and made.top_k < 1:

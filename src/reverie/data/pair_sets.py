@@ -1,0 +1,168 @@
+"""Pairs of texts that are made: strings turned round, dates and numbers in words; every source once."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.random import Generator
+
+from reverie.data.pairs import Pair
+
+PairMaker = Callable[[int, Generator], list[Pair]]
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+LONGEST_STRING = 20
+FIRST_DAY, LAST_DAY = datetime.date(1900, 1, 1), datetime.date(2099, 12, 31)
+DIGITS = 6  # of the largest number
+MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+          "december")  # fmt: skip
+DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+ENGLISH = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+           "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")  # fmt: skip
+ENGLISH_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+ENGLISH_THOUSANDS = ("", "thousand", "million")
+ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth",
+            "twelve": "twelfth", "twenty": "twentieth", "thirty": "thirtieth"}  # fmt: skip
+PERSIAN = ("صفر", "یک", "دو", "سه", "چهار", "پنج", "شش", "هفت", "هشت", "نه", "ده", "یازده", "دوازده", "سیزده", "چهارده",
+           "پانزده", "شانزده", "هفده", "هجده", "نوزده")  # fmt: skip
+PERSIAN_TENS = ("بیست", "سی", "چهل", "پنجاه", "شصت", "هفتاد", "هشتاد", "نود")
+PERSIAN_HUNDREDS = ("صد", "دویست", "سیصد", "چهارصد", "پانصد", "ششصد", "هفتصد", "هشتصد", "نهصد")
+PERSIAN_THOUSANDS = ("", "هزار", "میلیون")
+AND = " و "  # between the parts of a Persian number
+PERSIAN_DIGITS = str.maketrans("0123456789", "۰۱۲۳۴۵۶۷۸۹")
+
+
+def _groups(number: int) -> list[tuple[int, int]]:
+    """Return the groups of three digits that are not 000, the highest first, each with its power of a thousand."""
+    found = [((number // 1000**power) % 1000, power) for power in (2, 1, 0)]
+    return [(group, power) for group, power in found if group]
+
+
+def _below_hundred(number: int) -> str:
+    if number < 20:
+        return ENGLISH[number]
+    tens, ones = divmod(number, 10)
+    return ENGLISH_TENS[tens - 2] + (f"-{ENGLISH[ones]}" if ones else "")
+
+
+def english(number: int) -> str:
+    """Return a number below 10⁹ in English: one hundred twenty-three thousand four."""
+    words: list[str] = []
+    for group, power in _groups(number):
+        hundreds, rest = divmod(group, 100)
+        words += [f"{ENGLISH[hundreds]} hundred"] if hundreds else []
+        words += [_below_hundred(rest)] if rest else []
+        words += [ENGLISH_THOUSANDS[power]] if power else []
+    return " ".join(words) or ENGLISH[0]
+
+
+def persian(number: int) -> str:
+    """Return a number below 10⁹ in Persian: صد و بیست و سه هزار و چهار; a thousand alone is هزار, without one before it."""
+    parts: list[str] = []
+    for group, power in _groups(number):
+        hundreds, rest = divmod(group, 100)
+        words = [PERSIAN_HUNDREDS[hundreds - 1]] if hundreds else []
+        if rest >= 20:
+            words += [PERSIAN_TENS[rest // 10 - 2]] + ([PERSIAN[rest % 10]] if rest % 10 else [])
+        elif rest:
+            words.append(PERSIAN[rest])
+        spoken = AND.join(words)
+        alone = power == 1 and group == 1
+        parts.append(PERSIAN_THOUSANDS[1] if alone else f"{spoken} {PERSIAN_THOUSANDS[power]}".strip())
+    return AND.join(parts) or PERSIAN[0]
+
+
+def ordinal(number: int) -> str:
+    """Return a number below 100 as an ordinal: twenty-first."""
+    head, dash, last = _below_hundred(number).rpartition("-")
+    return head + dash + ORDINALS.get(last, f"{last}th")
+
+
+def _short_ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number not in (11, 12, 13) else "th"
+    return f"{number}{ending}"
+
+
+def spoken_year(year: int) -> str:
+    """Return a year as it is said: nineteen ninety-eight, nineteen oh five, two thousand seven, twenty twelve."""
+    century, rest = divmod(year, 100)
+    if year % 1000 < 10 and century % 10 == 0:
+        return f"{ENGLISH[year // 1000]} thousand" + (f" {ENGLISH[rest]}" if rest else "")
+    if not rest:
+        return f"{_below_hundred(century)} hundred"
+    return f"{_below_hundred(century)} " + (f"oh {ENGLISH[rest]}" if rest < 10 else _below_hundred(rest))
+
+
+def _said(day: datetime.date) -> tuple[str, ...]:
+    """Return the ways in which a date is written and said."""
+    month, name, year = MONTHS[day.month - 1], DAYS[day.weekday()], spoken_year(day.year)
+    return (
+        f"{day.day} {month} {day.year}", f"{month} {day.day}, {day.year}", f"{_short_ordinal(day.day)} of {month} {day.year}",
+        f"the {ordinal(day.day)} of {month} {day.year}", f"{name}, {month} {_short_ordinal(day.day)}, {day.year}",
+        f"{month} the {ordinal(day.day)}, {year}", f"{name} the {ordinal(day.day)} of {month} {year}",
+    )  # fmt: skip
+
+
+def reversal(n: int, random: Generator, lengths: tuple[int, int] = (1, LONGEST_STRING)) -> list[Pair]:
+    """Random letters, 1 to 20 of them, and the same turned round."""
+    found: dict[str, str] = {}
+    while len(found) < n:
+        size = int(random.integers(lengths[0], lengths[1] + 1))
+        text = "".join(LETTERS[k] for k in random.integers(0, len(LETTERS), size))
+        found[text] = text[::-1]
+    return list(found.items())
+
+
+def dates(n: int, random: Generator) -> list[Pair]:
+    """Days from 1900 to 2099, written or said in one of seven ways, and as year-month-day; every day once."""
+    count = (LAST_DAY - FIRST_DAY).days + 1
+    chosen = random.permutation(count)[:n]
+    days = [FIRST_DAY + datetime.timedelta(int(k)) for k in chosen]
+    ways = random.integers(0, 7, len(days))
+    return [(_said(day)[way], day.isoformat()) for day, way in zip(days, ways, strict=True)]
+
+
+def _numbers(n: int, random: Generator, sizes: tuple[int, int] = (1, DIGITS)) -> Iterator[int]:
+    """Yield different numbers, of each number of digits about equally many as long as there are any."""
+    left = {digits: 9 * 10 ** (digits - 1) + (digits == 1) for digits in range(sizes[0], sizes[1] + 1)}
+    seen: set[int] = set()
+    while len(seen) < n and any(left.values()):
+        digits = int(random.choice([size for size, count in left.items() if count]))
+        number = int(random.integers(0 if digits == 1 else 10 ** (digits - 1), 10**digits))
+        if number not in seen:
+            seen.add(number)
+            left[digits] -= 1
+            yield number
+
+
+def english_numbers(n: int, random: Generator, sizes: tuple[int, int] = (1, DIGITS)) -> list[Pair]:
+    """Numbers up to 999,999 in English words, and in digits."""
+    return [(english(number), str(number)) for number in _numbers(n, random, sizes)]
+
+
+def persian_numbers(n: int, random: Generator, sizes: tuple[int, int] = (1, DIGITS)) -> list[Pair]:
+    """Numbers up to 999,999 in Persian words, and in Persian digits."""
+    return [(persian(number), str(number).translate(PERSIAN_DIGITS)) for number in _numbers(n, random, sizes)]
+
+
+PAIR_SETS: dict[str, PairMaker] = {
+    "reversal": reversal,
+    "dates": dates,
+    "numbers-en": english_numbers,
+    "numbers-fa": persian_numbers,
+}
+PAIRS = {"reversal": 50_000, "dates": 20_000, "numbers-en": 20_000, "numbers-fa": 20_000}  # how many when nothing is said
+# Sources that are longer than those that are trained on, where there are any.
+LONGER: dict[str, PairMaker] = {
+    "reversal": lambda n, random: reversal(n, random, (LONGEST_STRING + 1, 2 * LONGEST_STRING)),
+    "numbers-en": lambda n, random: english_numbers(n, random, (DIGITS + 1, 9)),
+    "numbers-fa": lambda n, random: persian_numbers(n, random, (DIGITS + 1, 9)),
+}
+
+
+def longer_pairs(name: str, n: int, seed: int, than: int) -> list[Pair]:
+    """Return up to n pairs whose sources have more characters than any that was trained on; none where none are known."""
+    if name not in LONGER:
+        return []
+    return [pair for pair in LONGER[name](n, np.random.default_rng([seed, than])) if len(pair[0]) > than]

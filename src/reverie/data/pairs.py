@@ -1,0 +1,87 @@
+"""Pairs of texts as data: a source, and the target that answers it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.base.errors import UserError
+from reverie.data.windows import END_OF_TEXT, codes_of, text_of
+
+Pair = tuple[str, str]
+HELD_OUT = 0.05  # of the different sources
+
+
+@dataclass(frozen=True)
+class TextPairs:
+    """Pairs of texts.  Like an int64 tensor (N, 2, W) of the codes of characters, END_OF_TEXT after the last of each.
+
+    codes: of all texts one after another, (C,) int32; starts, lengths: where source and target of each pair begin, and how
+    many characters each has, (N, 2) int64; width: W.
+    """
+
+    codes: np.ndarray = field(compare=False, repr=False)
+    starts: np.ndarray = field(compare=False, repr=False)
+    lengths: np.ndarray = field(compare=False, repr=False)
+    width: int
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(N, 2, W)."""
+        return len(self.starts), 2, self.width
+
+    def take(self, index: Tensor) -> Tensor:
+        """Return the chosen pairs.  index: (B,) int64 or (N,) bool; returns (B, 2, W) int64."""
+        chosen = index.numpy()
+        place = np.arange(self.width)
+        there = place < self.lengths[chosen][..., None]
+        found = self.codes[np.where(there, self.starts[chosen][..., None] + place, 0)]
+        return torch.from_numpy(np.where(there, found, END_OF_TEXT).astype(np.int64))
+
+    def subset(self, index: Tensor) -> TextPairs:
+        """Return the chosen pairs of the same texts.  index: (B,) int64 or (N,) bool."""
+        chosen = index.numpy()
+        return TextPairs(self.codes, self.starts[chosen], self.lengths[chosen], self.width)
+
+    def text(self, k: int, side: int) -> str:
+        """Return the source, side 0, or the target, side 1, of pair k."""
+        start = int(self.starts[k, side])
+        return text_of(self.codes[start : start + int(self.lengths[k, side])])
+
+    def pairs(self) -> Iterator[Pair]:
+        """Yield every pair."""
+        for k in range(len(self)):
+            yield self.text(k, 0), self.text(k, 1)
+
+    def content(self) -> bytes:
+        """Return what tells these pairs from others."""
+        lengths, starts = self.lengths.reshape(-1), self.starts.reshape(-1)
+        ends = lengths.cumsum()
+        place = np.repeat(starts - ends + lengths, lengths) + np.arange(int(ends[-1]) if len(ends) else 0)
+        return hashlib.sha256(lengths.tobytes() + self.codes[place].tobytes()).digest()
+
+    def split(self, seed: int) -> tuple[TextPairs, TextPairs]:
+        """Return what is trained on and what is held out, a twentieth: no source is in both, however often it occurs."""
+        numbers: dict[str, int] = {}
+        group = np.array([numbers.setdefault(self.text(k, 0), len(numbers)) for k in range(len(self))])
+        if len(numbers) < 2:
+            raise UserError("all sources are the same; at least 2 different ones are needed, one of them to be held out")
+        order = torch.randperm(len(numbers), generator=torch.Generator().manual_seed(seed)).numpy()
+        out = np.isin(group, order[: max(1, round(HELD_OUT * len(numbers)))])
+        return self.subset(torch.from_numpy(~out)), self.subset(torch.from_numpy(out))
+
+
+def pairs_of(pairs: Sequence[Pair]) -> TextPairs:
+    """Return pairs of strings as data."""
+    sides = [codes_of(text) for pair in pairs for text in pair]
+    lengths = np.array([len(side) for side in sides], np.int64)
+    starts = np.concatenate([[0], lengths.cumsum()[:-1]])
+    return TextPairs(np.concatenate(sides), starts.reshape(-1, 2), lengths.reshape(-1, 2), int(lengths.max()))

@@ -1,0 +1,117 @@
+"""Evaluating a model of answers: how many unseen pairs it answers exactly, by length, and what their targets cost."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from reverie.base.errors import UserError
+from reverie.base.progress import Tell
+from reverie.base.visible import visible
+from reverie.data import Dataset
+from reverie.data.pair_sets import longer_pairs
+from reverie.data.pairs import Pair, TextPairs, pairs_of
+from reverie.evaluation.likelihood import NAME, TITLE
+from reverie.evaluation.score import said, score
+from reverie.evaluation.section import Section
+from reverie.families.model import DrawRequest
+from reverie.families.seq2seq.model import UNIT, PairModel
+from reverie.runs.run import Options, Run
+
+SAMPLES, QUICK = 2048, 256  # unseen pairs that are answered, at most
+AT_ONCE = 256  # that are answered together
+RANGES = 5  # of the lengths that were trained on
+SHOWN = 5  # wrong answers that are told
+LEAST_ERROR = 0.5  # answers by which a share of none or all is counted off, in its error
+
+
+def pair_model(run: Run) -> PairModel:
+    """Return the model of a run of pairs."""
+    if not isinstance(run.model, PairModel):
+        raise UserError(f"{run.path} is a run of {run.kind}, not of pairs of texts")
+    return run.model
+
+
+def share(right: Sequence[bool]) -> dict[str, Any]:
+    """Return how many of answers are right, with the standard error of a share, which is never taken to be 0."""
+    n, k = len(right), sum(right)
+    p = (k + LEAST_ERROR) / (n + 2 * LEAST_ERROR)
+    return score(k / n, math.sqrt(p * (1 - p) / n), n=n)
+
+
+def answered(model: PairModel, pairs: Sequence[Pair], options: Options, tell: Tell) -> list[str]:
+    """Return the answer to each source."""
+    found, x = list[str](), pairs_of(pairs)
+    known = {key: value for key, value in options.items() if key in ("beams", "length", "temperature", "top_k", "top_p")}
+    for first in range(0, len(pairs), AT_ONCE):
+        part = torch.arange(first, min(first + AT_ONCE, len(pairs)))
+        rows = x.take(part)[:, 0].to(model.device)
+        *_, last = model.frames(DrawRequest(part + 1, options={**known, "sources": rows}))
+        found += [model.spelled(row) for row in last.x0[:, 1].cpu().numpy()]
+        tell("answering", len(found), len(pairs))
+    return found
+
+
+def by_length(pairs: Sequence[Pair], right: Sequence[bool], longest: int) -> list[dict[str, Any]]:
+    """Return the share of right answers for sources of so many characters, up to the longest trained on and beyond."""
+    wide = max(1, math.ceil(longest / RANGES))
+    rows: dict[int, list[bool]] = {}
+    for (source, _), ok in zip(pairs, right, strict=True):
+        rows.setdefault((len(source) - 1) // wide, []).append(ok)
+    table = []
+    for k in sorted(rows):
+        found = share(rows[k])
+        low, high = k * wide + 1, (k + 1) * wide
+        table.append({"characters": f"{low}-{high}" if high > low else str(low), "trained": "yes" if low <= longest else "no",
+                      "pairs": found["n"], "exact": round(found["value"], 4), "error": round(found["error"], 4)})  # fmt: skip
+    return table
+
+
+def pair_sections(
+    run: Run, whole: tuple[Dataset, Dataset] | None, why: str, n: int, tell: Tell, options: Options
+) -> tuple[list[Section], float, float]:
+    """Return everything that is measured of a run of pairs, and the seconds of wall and processor that an answer took."""
+    model, title = pair_model(run), "Answers to unseen sources"
+    if whole is None:
+        lost = {"not_computable": why}
+        return [Section("answers", title, figures=lost), Section(NAME, TITLE, figures=lost)], math.nan, math.nan
+    train, held = whole
+    assert isinstance(train.x, TextPairs) and isinstance(held.x, TextPairs)
+    seed, longest = options.get("seed", 0), int(train.x.lengths[:, 0].max())
+    order = torch.randperm(len(held), generator=torch.Generator().manual_seed(seed))[:n]
+    unseen = list(held.x.subset(order).pairs())
+    source = run.config.data.source or run.config.data.name
+    longer = longer_pairs(source, n, seed, longest)
+    begun, worked = time.perf_counter(), time.process_time()
+    answers = answered(model, [*unseen, *longer], options, tell)
+    each, work = (part / len(answers) for part in (time.perf_counter() - begun, time.process_time() - worked))
+    right = [answer == target for answer, (_, target) in zip(answers, [*unseen, *longer], strict=True)]
+    figures: dict[str, Any] = {"exact_match": share(right[: len(unseen)])}
+    verdict = f"{said(figures['exact_match'], '.4f')} of {len(unseen):,} sources that were not trained on are answered exactly"
+    if longer:
+        figures["exact_match_longer"] = share(right[len(unseen) :])
+        verdict += (f", and {said(figures['exact_match_longer'], '.4f')} of {len(longer):,} that are longer than the {longest}"
+                    " characters trained on")  # fmt: skip
+    figures["by_length"] = by_length([*unseen, *longer], right, longest)
+    told = ", ".join(f"{row['characters']} {row['exact']:.3f}" for row in figures["by_length"])
+    verdict += f"; by characters: {told}."
+    wrong = [(pair, answer) for pair, answer, ok in zip([*unseen, *longer], answers, right, strict=True) if not ok]
+    words = [
+        f"No source of the {len(held):,} held-out pairs is among the {len(train):,} that were trained on. ± is the standard"
+        " error of a share; an answer is right if every character is.",
+        *(f"wrong: {visible(s)} \u2192 {visible(a)}, should be {visible(t)}" for (s, t), a in wrong[:SHOWN]),
+    ]
+    if not longer:
+        words.insert(1, "No longer sources than these are known, so what the model makes of such was not measured.")
+    cost = model.cost(held.x.subset(order).take(torch.arange(len(unseen))))
+    figure = score(cost.nats_per_token, cost.error, unit=UNIT, n=cost.pairs, tokens=cost.tokens)
+    told = f"The targets of unseen pairs cost {said(figure, '.4f')} nats for each token, exactly."
+    return [
+        Section("answers", title, (verdict,), tuple(words), figures),
+        Section(NAME, TITLE, (told,), (f"{cost.tokens:,} tokens of {cost.pairs:,} targets, their ends among them.",),
+                {"exact": figure}),
+    ], each, work  # fmt: skip

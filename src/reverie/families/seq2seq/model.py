@@ -1,0 +1,290 @@
+"""A model of answers: p(target | source) token by token, exactly, and answers by drawing, greedily or by beam search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
+
+from reverie.base.errors import UserError
+from reverie.base.noise import Noise, mix_seed
+from reverie.data import Dataset
+from reverie.data.dataset import spread
+from reverie.data.pairs import TextPairs
+from reverie.data.windows import END_OF_TEXT, codes_of, text_of
+from reverie.diffusion.likelihood.flow import LogProb
+from reverie.diffusion.likelihood.normal import mean_and_error
+from reverie.diffusion.pair import Pair
+from reverie.diffusion.samplers import Frame
+from reverie.families.language.choice import Choice
+from reverie.families.language.model import NONE
+from reverie.families.model import DrawRequest, TrainedModel
+from reverie.families.seq2seq.search import Candidate, beam_search
+from reverie.nets.dropout import repeatable_dropout
+from reverie.nets.embedding import vectors
+from reverie.nets.seq2seq import EncoderDecoder, Memory
+from reverie.nets.sequence import State
+from reverie.text.tokenizer import END, Tokenizer
+
+UNIT = "nats/token"
+FIGURE_PAIRS = 512  # pairs, at most, of which held-out figures are the mean
+PAIRS_AT_ONCE = 256  # that are looked at together
+BEGIN_PAIRS = 4096  # training pairs, at most, by whose tokens the first weights go
+MOST_PROMPT = 4096  # characters of a source that is asked for
+MOST_BEAMS = 256
+SPARE = 8  # tokens beyond twice the longer of source and training data that an answer may have
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A text that answers a source, and log p(text | source) in nats; ended: whether the model ended it itself."""
+
+    text: str
+    log_prob: float
+    ended: bool = True
+
+
+@dataclass(frozen=True)
+class PairCost:
+    """What targets cost, given their sources, in nats for each token and its standard error over pairs."""
+
+    nats_per_token: float
+    error: float
+    nats: float
+    tokens: int
+    pairs: int
+
+
+class PairModel(TrainedModel):
+    """log p(y | x) = sum_t log p(y_t | y_1 .. y_{t-1}, x), with the end of the target as its last token.
+
+    p(y_t = v | ..) = softmax_v(D net(x, start, C y_1, .., C y_{t-1}) + b), with a vector C v for each token, in sources as in
+    targets.  Data in user units are codes of characters (B, 2, W), see `reverie.data.pairs`; in model units tokens (B, 2, n),
+    NONE after the last.  examples: how many sources of the training data it keeps, to answer where none is asked.
+    """
+
+    def __init__(self, net: EncoderDecoder, tied: bool, tokenizer: Tokenizer, shape: tuple[int, ...], examples: int) -> None:
+        super().__init__()
+        self.net, self.tokenizer, self.shape = net, tokenizer, shape
+        self.start = vectors(1, net.dim)
+        self.embed = nn.Embedding(tokenizer.size, net.dim)
+        self.head = None if tied else nn.Linear(net.dim, tokenizer.size, bias=False)
+        self.bias = nn.Parameter(torch.zeros(tokenizer.size))
+        self.examples = nn.Buffer(torch.full((examples, shape[1]), END_OF_TEXT, dtype=torch.int32))
+        if not self.embed.weight.is_meta:
+            nn.init.normal_(self.embed.weight, std=net.dim**-0.5)
+        if self.head is not None:
+            nn.init.zeros_(self.head.weight)
+
+    @torch.no_grad()
+    def begin(self, data: Dataset) -> None:
+        """Let every token begin as often as it is in targets, and keep some sources."""
+        z = self.encode(data.batch(spread(len(data), BEGIN_PAIRS))[0])[:, 1]
+        counts = torch.bincount(z[z != NONE], minlength=self.tokenizer.size) + 1.0
+        counts[END] += len(z)
+        self.bias.copy_((counts / counts.sum()).log())
+        self.examples.copy_(data.batch(spread(len(data), len(self.examples)))[0][:, 0])
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return the tokens of sources and targets, NONE after the last of each: (B, 2, n) int64."""
+        rows = x.flatten(0, 1).cpu().numpy()
+        lengths = (rows != END_OF_TEXT).sum(1)
+        found = [torch.from_numpy(self.tokenizer.encode(text_of(r[:n]))).long() for r, n in zip(rows, lengths, strict=True)]
+        return pad_sequence(found, batch_first=True, padding_value=NONE).reshape(len(x), 2, -1).to(x.device)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Return the codes of characters that tokens spell, END_OF_TEXT after the last of each: (B, 2, W), W as of the data."""
+        spelled = [codes_of(self.spelled(row)) for row in z.flatten(0, 1).cpu().numpy()]
+        width = max(self.shape[1], *map(len, spelled))
+        rows = np.full((len(spelled), width), END_OF_TEXT, np.int64)
+        for row, codes in zip(rows, spelled, strict=True):
+            row[: len(codes)] = codes
+        return torch.from_numpy(rows).reshape(len(z), 2, -1).to(z.device)
+
+    def spelled(self, ids: np.ndarray | Sequence[int]) -> str:
+        """Return what tokens spell; ends, and none, are nothing."""
+        return self.tokenizer.decode(int(k) for k in ids if k > END)
+
+    def read(self, sources: Tensor) -> Memory:
+        """Read sources, each with its end.  sources: (B, S) tokens, NONE after the last of each."""
+        closed = functional.pad(sources, (0, 1), value=NONE)
+        lengths = (sources != NONE).sum(1)
+        closed[torch.arange(len(closed), device=closed.device), lengths] = END
+        return self.net.read(self.embed(closed.clamp_min(0)), closed != NONE)
+
+    def inputs(self, targets: Tensor) -> Tensor:
+        """Return the vectors of tokens after that of the start: (B, n + 1, dim).  targets: (B, n), NONE after the last."""
+        return torch.cat([self.start.expand(len(targets), 1, -1), self.embed(targets.clamp_min(0))], 1)
+
+    def logits(self, memory: Memory, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
+        """Return what is said of the token after each, (B, n, V); without a state also of the first, (B, n + 1, V)."""
+        h, after = self.net(memory, self.embed(ids) if state is not None else self.inputs(ids), state)
+        weight = self.embed.weight if self.head is None else self.head.weight
+        return functional.linear(h, weight, self.bias), after
+
+    def log_targets(self, z: Tensor) -> Tensor:
+        """Return log p of each token of targets, the end after them among them, given source and those before: (B, n + 1).
+
+        0 where there is no token.  z: (B, 2, n), see `encode`.
+        """
+        targets = z[:, 1, : max(1, int((z[:, 1] != NONE).sum(1).max()))]
+        count = (targets != NONE).sum(1, keepdim=True)
+        truth = functional.pad(targets, (0, 1), value=NONE).scatter(1, count, END)
+        sources = z[:, 0, : max(1, int((z[:, 0] != NONE).sum(1).max()))]
+        y, _ = self.logits(self.read(sources), targets, None)
+        found = -functional.cross_entropy(y.flatten(0, 1).float(), truth.flatten(), ignore_index=NONE, reduction="none")
+        return found.reshape(truth.shape)
+
+    def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
+        """Return what each target costs, in nats for each token: (B,)."""
+        z = self.encode(x)
+        with repeatable_dropout(self.net, mix_seed(seed, 3)):
+            return -self.log_targets(z).sum(1) / ((z[:, 1] != NONE).sum(1) + 1)
+
+    @torch.no_grad()
+    def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
+        """Return log p(target | source) of each pair, exactly, in nats.  x: (B, 2, W) codes of characters."""
+        parts = [self.log_targets(self.encode(part.to(self.device))).double().sum(1).cpu() for part in x.split(PAIRS_AT_ONCE)]
+        nats = torch.cat(parts)
+        return LogProb(nats, torch.zeros_like(nats), 1, "token by token", x[0].numel())
+
+    @torch.no_grad()
+    def cost(self, x: Tensor) -> PairCost:
+        """Return what targets cost, their ends among them.  x: (B, 2, W) codes of characters."""
+        nats, tokens = list[Tensor](), list[Tensor]()
+        for part in x.split(PAIRS_AT_ONCE):
+            z = self.encode(part.to(self.device))
+            nats.append(-self.log_targets(z).double().sum(1).cpu())
+            tokens.append(((z[:, 1] != NONE).sum(1) + 1).cpu())
+        cost, count = torch.cat(nats), torch.cat(tokens).double()
+        each = float(cost.sum() / count.sum())
+        error = mean_and_error((cost - each * count) / count.mean())[1]  # of a ratio, by its linearisation
+        return PairCost(each, error or 0.0, float(cost.sum()), int(count.sum()), len(x))
+
+    @torch.no_grad()
+    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+        """Return what targets that were not trained on cost, in nats for each token."""
+        return {"held_out": self.cost(data.batch(spread(len(data), FIGURE_PAIRS))[0]).nats_per_token, "unit": UNIT}
+
+    def facts(self) -> dict[str, Any]:
+        """Return plain facts of the model."""
+        return {**super().facts(), "tokenizer": self.tokenizer.name, "vocabulary": self.tokenizer.size}
+
+    def about(self) -> str:
+        """Say how large the model is, and what its tokens are."""
+        return f"{super().about()}; {self.tokenizer.size:,} tokens ({self.tokenizer.name})"
+
+    def sources(self, codes: Tensor) -> Tensor:
+        """Return the tokens of sources, NONE after the last of each: (B, S).  codes: (B, W), of characters."""
+        return self.encode(torch.stack([codes, torch.full_like(codes, END_OF_TEXT)], 1))[:, 0]
+
+    def asked(self, prompt: str | None, seeds: Tensor) -> Tensor:
+        """Return the tokens of what is to be answered: a prompt, or else an example by each seed, (B, S)."""
+        if prompt is None:
+            share = Noise(seeds, draws=2**30).uniform(1)[0][:, 0]
+            chosen = self.examples[(share * len(self.examples)).long().to(self.device)].long()
+            return self.sources(chosen)
+        if len(prompt) > MOST_PROMPT:
+            raise UserError(f"a source has at most {MOST_PROMPT:,} characters, got {len(prompt):,}")
+        ids = torch.from_numpy(self.tokenizer.encode(prompt.strip())).long().to(self.device)
+        return ids.expand(len(seeds), -1)
+
+    def _limit(self, sources: Tensor, length: int | None) -> int:
+        if length is not None and not 1 <= length <= MOST_PROMPT:
+            raise UserError(f"the length of an answer is from 1 up to {MOST_PROMPT:,} characters, got {length:,}")
+        return 2 * max(self.shape[1], sources.shape[1]) + SPARE if length is None else length
+
+    @torch.no_grad()
+    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+        """Answer token by token, always by the likeliest if nothing is said; a frame has sources and answers so far.
+
+        What is answered: the codes of characters in the option `sources`, (B, W), else the prompt, else examples.
+        """
+        options = wanted.options
+        choice = Choice.of(options, 0.0)
+        sources = options.get("sources")
+        sources = self.asked(options.get("prompt"), wanted.seeds) if sources is None else self.sources(sources)
+        limit = self._limit(sources, options.get("length"))
+        if options.get("beams") is not None:
+            yield from self._searched(sources, options, limit)
+            return
+        noise, memory = Noise(wanted.seeds), self.read(sources)
+        written = sources[:, :0]
+        over = torch.zeros(len(sources), dtype=torch.bool, device=self.device)
+        letters = torch.tensor([len(piece.decode("utf-8", "ignore")) for piece in self.tokenizer.pieces], device=self.device)
+        left = torch.full((len(sources),), options.get("length") or 2 * MOST_PROMPT, device=self.device)
+        y, state = self.logits(memory, written, None)
+        for k in range(limit):
+            token = choice(y[:, -1], noise.uniform(1, self.device)[0]).masked_fill(over, NONE)
+            left -= letters[token.clamp_min(0)]
+            over = over | (token == END) | (left <= 0)
+            token = token.masked_fill(token == END, NONE)
+            written = torch.cat([written, token[:, None]], 1)
+            done = limit if bool(over.all()) else k + 1
+            yield self._frame(sources, written, done, limit)
+            if done == limit:
+                return
+            y, state = self.logits(memory, token.clamp_min(0)[:, None], state)
+
+    def _searched(self, sources: Tensor, options: dict[str, Any] | Any, limit: int) -> Iterator[Frame]:
+        """Answer each source by the likeliest that a beam search finds."""
+        if options.get("temperature") is not None or options.get("top_k") is not None or options.get("top_p", 1.0) != 1:
+            raise UserError("a beam search draws nothing; leave --temperature, --top-k and --top-p out, or --beams")
+        rows = list[Tensor]()
+        for k, source in enumerate(sources):
+            best = self.search(source[source != NONE], options["beams"], limit)[0]
+            rows.append(torch.tensor(best.tokens, dtype=torch.int64, device=self.device))
+            found = pad_sequence([*rows, *(rows[0][:0] for _ in sources[k + 1 :])], batch_first=True, padding_value=NONE)
+            yield self._frame(sources, found, k + 1, len(sources))
+
+    @torch.no_grad()
+    def search(self, source: Tensor, beams: int, limit: int) -> list[Candidate]:
+        """Return the likeliest answers to a source that so many beams find.  source: (S,) tokens."""
+        if not 1 <= beams <= MOST_BEAMS:
+            raise UserError(f"--beams keeps from 1 up to {MOST_BEAMS} candidates, got {beams}")
+        memory = self.read(source[None])
+
+        def following(ids: Tensor, state: State | None) -> tuple[Tensor, State]:
+            one = memory.take(torch.zeros(len(ids), dtype=torch.int64, device=self.device))
+            y, after = self.logits(one, ids.to(self.device), state)
+            return y[:, -1].float().log_softmax(-1), after
+
+        return beam_search(following, beams, limit)
+
+    def answers(self, source: str, beams: int = 1, length: int | None = None) -> list[Answer]:
+        """Return the likeliest answers to a text that so many beams find, the likeliest first."""
+        ids = self.asked(source, torch.zeros(1, dtype=torch.int64))[0]
+        found = self.search(ids, beams, self._limit(ids[None], length))
+        return [Answer(self.spelled(one.tokens), one.log_prob, one.ended) for one in found]
+
+    @torch.no_grad()
+    def alignment(self, source: str, target: str | None = None) -> tuple[list[str], list[str], list[Tensor]]:
+        """Return tokens of a source and of a target, or of the greedy answer, and how much these look at those.
+
+        A tensor (heads, T, S) for each layer, the ends of both among the tokens.
+        """
+        ids = self.asked(source, torch.zeros(1, dtype=torch.int64))
+        if target is None:
+            told = list(self.search(ids[0], 1, self._limit(ids, None))[0].tokens)
+        else:
+            told = [int(k) for k in self.tokenizer.encode(target)]
+        wanted = torch.tensor([told], dtype=torch.int64, device=self.device)
+        found = self.net.alignments(self.read(ids), self.inputs(wanted))
+        names = [[self.tokenizer.spelled(int(k)) for k in (*row, END)] for row in (ids[0], told)]
+        return names[0], names[1], [layer[0].cpu() for layer in found]
+
+    def _frame(self, sources: Tensor, written: Tensor, done: int, of: int) -> Frame:
+        width = max(sources.shape[1], written.shape[1])
+        z = torch.stack([functional.pad(t, (0, width - t.shape[1]), value=NONE) for t in (sources, written)], 1)
+        return Frame(done - 1, of, 1 - done / of, z, Pair(z, torch.zeros_like(z[:1]).expand_as(z)))
+
+
+def pair_codes(pairs: TextPairs) -> Tensor:
+    """Return all pairs: (N, 2, W) int64."""
+    return pairs.take(torch.arange(len(pairs)))

@@ -1,0 +1,50 @@
+"""Alignment of a model of answers: where each token of an answer looks in its source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reverie.base.errors import UserError
+from reverie.draw.picture import INK, check_picture, figure, plain, save
+from reverie.evaluation.pairs import pair_model
+from reverie.runs.run import Run, load
+
+MOST = 120  # tokens of a side that are shown
+CELL = 0.17  # inches
+LEAST = 2.4  # inches of a side
+
+
+def _marks(names: list[str]) -> list[str]:
+    return [plain(name.replace("the end", "\u25a0").replace(" ", "\u00b7").replace("\n", "\u21b5")) for name in names]
+
+
+def draw(run: str | Path | Run, out: Path, prompt: str | None = None, device: str = "auto") -> list[Path]:
+    """Draw a heat map for each layer and head, the answer down and the source across, into one picture."""
+    check_picture(out)
+    opened = run if isinstance(run, Run) else load(run, device)
+    model = pair_model(opened)
+    if prompt is None:
+        prompt = opened.sample(1).pairs[0][0]
+    sources, targets, layers = model.alignment(prompt)
+    if not layers:
+        raise UserError(f"{opened.path} was trained without attention, so nothing of it is aligned; train with attention=dot")
+    if max(len(sources), len(targets)) > MOST:
+        raise UserError(f"a picture shows up to {MOST} tokens of source and answer, got {len(sources)} and {len(targets)}")
+    heads = layers[0].shape[0]
+    wide, high = (max(LEAST, CELL * len(side) + 0.7) for side in (sources, targets))
+    made = figure(wide * heads, 0.6 + high * len(layers))
+    panels = made.subplots(len(layers), heads, squeeze=False)
+    for k, layer in enumerate(layers):
+        for head in range(heads):
+            axes = panels[k][head]
+            axes.imshow(layer[head], cmap="Blues", vmin=0, vmax=1, aspect="auto")
+            axes.set_xticks(
+                range(len(sources)), _marks(sources), fontsize=7, rotation=90 if max(map(len, sources[:-1])) > 1 else 0
+            )
+            axes.set_yticks(range(len(targets)), _marks(targets), fontsize=7)
+            axes.tick_params(length=0, pad=1)
+            if len(layers) * heads > 1:
+                axes.set_title(f"layer {k + 1}, head {head + 1}", fontsize=8, color=INK)
+    made.suptitle("Where each token of the answer (row) looks in the source (column)", fontsize=9, color=INK)
+    save(made, out)
+    return [out]
