@@ -110,7 +110,7 @@ class Index:
 
     def shard_of(self, k: int) -> ShardFacts:
         """Return the shard of an image."""
-        return self.facts.shards[self.arrays["block_shard"][self.arrays["block"][k]]]
+        return self.facts.shards[int(self.arrays["block_shard"][int(self.arrays["block"][k])])]
 
     def headers(self) -> Counter[Header]:
         """Return how often each size, mode and peculiarity occurs."""
