@@ -251,7 +251,7 @@ class ShardedGradients(Gradients):
             p.grad = g.to(p.dtype)
         for name, p in dict(work.named_parameters()).items():
             if name in learner.counts:
-                learner.local[name].grad = p.grad.to_local() if p.grad is not None else None  # type: ignore[attr-defined]
+                learner.local[name].grad = p.grad.to_local() if p.grad is not None else None
         return lost
 
 

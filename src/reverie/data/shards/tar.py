@@ -79,7 +79,7 @@ def _members(file: IO[bytes], size: int, where: str, skip: Skip) -> Iterator[tup
         with tarfile.open(fileobj=file, mode="r:", tarinfo=_Member) as archive:
             before = -1
             while (member := archive.next()) is not None:
-                archive.members.clear()  # which it keeps, all of them
+                vars(archive)["members"].clear()  # which it keeps, all of them
                 if archive.offset <= before:
                     raise tarfile.ReadError("it leads back to where it was")
                 before = archive.offset
