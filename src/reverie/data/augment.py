@@ -234,7 +234,10 @@ class Augment:
     def __call__(self, x: Tensor, seed: int) -> tuple[Tensor, Tensor | None]:
         """Return changed images and what the network is told, (B, told), or None where it is told nothing."""
         vector = self.draw(len(x), seed)
-        return self.apply(x, vector), vector[:, self.told].to(x.device) if self.told else None
+        # in full digits also within a step that is computed in bfloat16: places of pixels need them
+        with torch.autocast("cpu", enabled=False), torch.autocast(x.device.type, enabled=False):
+            changed = self.apply(x, vector)
+        return changed, vector[:, self.told].to(x.device) if self.told else None
 
 
 def _numbers(place: slice) -> range:
