@@ -86,7 +86,7 @@ def child(what: str, network: str, rounds: int, threads: int) -> None:
         step = medians(2, stepper(training, team))[0]
         found = {"repeated": repeated, "shared": shared, "step": step}
     elif what == "overhead":
-        alone, led = stepper(training_of(network), None), stepper(training, team)
+        alone, led = stepper(training, None), stepper(training, team)
         plain, with_team = medians(rounds, alone, led)
         found = {"plain": plain, "team": with_team}
     else:

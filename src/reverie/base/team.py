@@ -177,10 +177,14 @@ class Team:
     def gathered(self, mine: Tensor, fault: str = "") -> Tensor:
         """Return what all have, (W, ...), of mine's shape each."""
         self.agree(fault)
+        return torch.stack(self.given(mine))
+
+    def given(self, mine: Tensor) -> list[Tensor]:
+        """Return what each has, where nothing can have gone wrong with any."""
         every = [torch.empty_like(mine) for _ in range(self.world)]
         with self.minded():
             dist.all_gather(every, mine)
-        return torch.stack(every)
+        return every
 
     def share(self, tensors: dict[str, Tensor]) -> None:
         """Give the others the leader's tensors, in place."""

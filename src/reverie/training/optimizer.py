@@ -70,12 +70,12 @@ def shared_out(ahead: Matrices, team: Team) -> Matrices:
             mine[at : at + update.numel()] = update.flatten()
             at += update.numel()
         start += len(found)
-    every, at_of, told = team.gathered(mine), [0] * team.world, iter(whose)
+    every, at_of, told = team.given(mine), [0] * team.world, iter(whose)
     updates: Matrices = {form: [] for form in ahead}
     for form, found in ahead.items():
         for _ in found:
             r, size = next(told), form[0] * form[1]
-            updates[form].append(every[r, at_of[r] : at_of[r] + size].view(form))
+            updates[form].append(every[r][at_of[r] : at_of[r] + size].view(form))
             at_of[r] += size
     return updates
 
