@@ -57,7 +57,7 @@ def owners(forms: list[tuple[int, int]], world: int) -> list[int]:
 def shared_out(ahead: Matrices, team: Team) -> Matrices:
     """Return the orthogonal updates, each made by one process and told to the others.
 
-    On two processes of one thread it takes, in milliseconds of each one's processor and with the exchange, 5.2 instead of 6.6 for
+    On two processes of one thread it takes, in milliseconds of the processor and with the exchange, 5.2 instead of 6.6 for
     unet-tiny and 22 instead of 33 for unet-small: 2.3 and 4.4 % of a step of batch 64 (`benchmarks/team.py`).
     """
     forms = [form for form, found in ahead.items() for _ in found]
