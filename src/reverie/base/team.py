@@ -20,6 +20,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from reverie.base.errors import UserError
@@ -99,7 +100,7 @@ def longest_wait() -> float:
     return seconds
 
 
-def _meet(rank: int, world: int, wait: timedelta) -> dist.Store:
+def _meet(rank: int, world: int, wait: timedelta) -> Store:
     """Return a place to meet that is new, where all have come.
 
     The place that torchrun keeps outlives the processes that it starts again, and so do the addresses that lost ones left
@@ -111,7 +112,7 @@ def _meet(rank: int, world: int, wait: timedelta) -> dist.Store:
         store.set(f"reverie/word/{rank}", word)
         name = store.get(f"reverie/answer/{word}").decode()
         store.set(f"reverie/{name}/came/{rank}", "yes")
-        return dist.PrefixStore(f"reverie/{name}", store)
+        return PrefixStore(f"reverie/{name}", store)
     name, missing, end = secrets.token_hex(8), set(range(1, world)), time.monotonic() + wait.total_seconds()
     while missing:
         if time.monotonic() > end:
@@ -122,7 +123,7 @@ def _meet(rank: int, world: int, wait: timedelta) -> dist.Store:
             elif store.check([f"reverie/word/{k}"]):
                 store.set(f"reverie/answer/{store.get(f'reverie/word/{k}').decode()}", name)
         time.sleep(0.01)
-    return dist.PrefixStore(f"reverie/{name}", store)
+    return PrefixStore(f"reverie/{name}", store)
 
 
 class Team:
