@@ -35,7 +35,7 @@ from reverie.training.learner import Learner
 from reverie.training.trainer import Training
 
 MINUTES = 5.0
-RATE = 0.4  # of the learning rate that the teacher was trained with
+RATE = 0.15  # of the learning rate that the teacher was trained with
 FEWEST = 64  # in a batch: of fewer the distance between two tells little
 DRAWN = 4096  # samples of a guided teacher that its student learns from
 RIGHT = 0.95  # share of held-out data whose label a classifier must tell to be taught by: else it sees too little in them

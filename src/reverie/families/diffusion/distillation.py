@@ -31,10 +31,10 @@ from reverie.diffusion.guidance import MOST_GUIDANCE
 from reverie.diffusion.pair import Pair
 from reverie.nets.lenet import LeNet
 
-PURE = 0.4  # of the batches begin at pure noise, which is the whole way; the others at times that later evaluations begin at
-EARLIEST, LATEST = 0.2, 0.95
+PURE = 0.5  # of the batches begin at pure noise, which is the whole way; the others at times that later evaluations begin at
+EARLIEST, LATEST = 0.4, 0.95
 SEEN_AT = 0.05  # the time that the teacher is told for data without noise: nearly none
-ANY = 0.02  # weight of two data of different labels, beside 1 of the same: some, so that no label wanders off by itself
+ANY = 0.1  # weight of two data of different labels, beside 1 of the same: of these a batch has few
 WIDEST, WIDEST_DATA = 8, 16  # places along a map of features, and along the data, which are averaged down to this
 CHECKED = 512  # held-out data that the distance is told of
 
