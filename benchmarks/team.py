@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from reverie.base.allocator import keep_freed_memory
 from reverie.base.team import Order, Team, Told
 from reverie.training.gradient import Gradients, make_step, share_muon
 from reverie.training.optimizer import Matrices, Muon, made_orthogonal, shared_out
@@ -72,6 +73,7 @@ def stepper(training: Training, team: Team | None) -> Callable[[], None]:
 def child(what: str, network: str, rounds: int, threads: int) -> None:
     """Work as one process of several, and print what was measured."""
     torch.set_num_threads(threads)
+    keep_freed_memory()  # as a training does
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     training = training_of(network)
     team = Team(rank, world, torch.device("cpu"))
@@ -86,7 +88,7 @@ def child(what: str, network: str, rounds: int, threads: int) -> None:
         step = medians(2, stepper(training, team))[0]
         found = {"repeated": repeated, "shared": shared, "step": step}
     elif what == "overhead":
-        alone, led = stepper(training_of(network), None), stepper(training, team)
+        alone, led = stepper(training, None), stepper(training, team)
         plain, with_team = medians(rounds, alone, led)
         found = {"plain": plain, "team": with_team}
     else:

@@ -23,7 +23,7 @@ from reverie.training import checkpoints, loop
 from reverie.training.gradient import make_step
 from reverie.training.prepare import prepare
 from reverie.training.resume import resume
-from tests.training.test_team import begun, followers, wait_for_checkpoint
+from tests.training.test_team import LONG, begun, followers, wait_for_checkpoint
 
 WIDE = "mlp:hidden=160"
 
@@ -142,7 +142,7 @@ def test_a_lost_process_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     said, _ = leader.communicate(timeout=120)
     assert leader.returncode == 2 and "another of the 2 processes was lost" in said and "Traceback" not in said
     run = trained_on(tmp_path / "run")
-    assert run.metrics()[-1]["i"] == 1500
+    assert run.metrics()[-1]["i"] == LONG
 
 
 def trained_on(path: Path) -> Run:
@@ -156,7 +156,7 @@ def test_ctrl_c_keeps_the_whole_state(tmp_path: Path) -> None:
     leader.send_signal(signal.SIGINT)
     said, _ = leader.communicate(timeout=60)
     assert leader.returncode == 130 and "stopped at step" in said, said
-    assert trained_on(tmp_path / "run").metrics()[-1]["i"] == 1500
+    assert trained_on(tmp_path / "run").metrics()[-1]["i"] == LONG
 
 
 @pytest.mark.parametrize(

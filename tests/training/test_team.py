@@ -22,7 +22,7 @@ from reverie.training.loader import Share, batches
 from reverie.training.prepare import prepare
 from reverie.training.resume import resume
 
-STEPS = 12
+STEPS, LONG = 12, 700
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
@@ -112,8 +112,8 @@ def test_a_batch_has_no_more_parts_than_data() -> None:
 
 
 def begun(out: Path, *options: str, by: tuple[str, ...] = (), exact: bool = True) -> subprocess.Popen[str]:
-    """Start a training of 1,500 steps.  by: the program that starts it, torchrun for one."""
-    call = [sys.executable, *by, "-m", "reverie", "train", "spiral", "--points", "400", "--steps", "1500"]
+    """Start a training of some seconds.  by: the program that starts it, torchrun for one."""
+    call = [sys.executable, *by, "-m", "reverie", "train", "spiral", "--points", "400", "--steps", str(LONG)]
     full = [*call, *(("--exact",) if exact else ()), "--out", str(out), *options]
     return subprocess.Popen(full, env=ONE_THREAD, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -153,7 +153,7 @@ def test_torchrun_starts_again_after_a_loss_and_the_bits_are_the_same(victim: st
     os.kill(workers[0] if victim == "leader" else workers[1], signal.SIGKILL)
     said, _ = agent.communicate(timeout=300)
     assert agent.returncode == 0, said
-    alone = trained(tmp_path / "alone", 1, exact=True, steps=1500)
+    alone = trained(tmp_path / "alone", 1, exact=True, steps=LONG)
     found = reverie.load(tmp_path / "run").model.state_dict()
     assert all(torch.equal(alone[name], found[name]) for name in alone)
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,6 +18,7 @@ from reverie.base.errors import UserError
 from reverie.base.signals import Stopped
 from reverie.base.team import GO_ON, LostError, Team, world_size
 
+LEADER = "REVERIE_LEADER"  # of the environment: the process that started this one to follow it
 LEAVING = 20.0  # seconds that followers have to end before they are ended
 _leading: list[Team] = []  # the team of this process, for the work within its work
 
@@ -116,13 +118,27 @@ def _start(processes: int, device: torch.device) -> list[subprocess.Popen[bytes]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    world = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    world = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), LEADER: str(os.getpid())}
     os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
     threads = {"OMP_NUM_THREADS": str(threads_each(processes))}
     call = [sys.executable, "-m", "reverie", "train", "--device", device.type]  # which follows, as its rank is not 0
     environments = [{**os.environ, **world, **threads, "RANK": str(k), "LOCAL_RANK": str(k)} for k in range(1, processes)]
     # A session of its own: Ctrl-C is for the leader, which ends the others when its step is done.
     return [subprocess.Popen(call, env=env, stdin=subprocess.DEVNULL, start_new_session=True) for env in environments]
+
+
+def end_with_leader() -> None:
+    """Let this process end soon after the one that started it, even where it waits to meet it."""
+    leader = os.environ.get(LEADER)
+    if leader is None:
+        return
+
+    def watch() -> None:
+        while str(os.getppid()) == leader:
+            time.sleep(2)
+        os._exit(3)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _join(processes: int, device: torch.device, started: list[subprocess.Popen[bytes]]) -> Team:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +20,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from reverie.base.errors import UserError
 
@@ -96,6 +100,32 @@ def longest_wait() -> float:
     return seconds
 
 
+def _meet(rank: int, world: int, wait: timedelta) -> Store:
+    """Return a place to meet that is new, where all have come.
+
+    The place that torchrun keeps outlives the processes that it starts again, and so do the addresses that lost ones left
+    there.  So each follower leaves a word of its own, and the leader answers every such word with the name of the new place.
+    """
+    store, _, _ = next(iter(rendezvous("env://", rank, world, timeout=wait)))
+    if rank:
+        word = secrets.token_hex(8)
+        store.set(f"reverie/word/{rank}", word)
+        name = store.get(f"reverie/answer/{word}").decode()
+        store.set(f"reverie/{name}/came/{rank}", "yes")
+        return PrefixStore(f"reverie/{name}", store)
+    name, missing, end = secrets.token_hex(8), set(range(1, world)), time.monotonic() + wait.total_seconds()
+    while missing:
+        if time.monotonic() > end:
+            raise RuntimeError(f"process {min(missing)} is missing")
+        for k in sorted(missing):
+            if store.check([f"reverie/{name}/came/{k}"]):
+                missing.remove(k)
+            elif store.check([f"reverie/word/{k}"]):
+                store.set(f"reverie/answer/{store.get(f'reverie/word/{k}').decode()}", name)
+        time.sleep(0.01)
+    return PrefixStore(f"reverie/{name}", store)
+
+
 class Team:
     """The processes that work together, as one of them sees it.  advice: what to do where one of them is lost."""
 
@@ -108,7 +138,7 @@ class Team:
         wait = timedelta(seconds=longest_wait())
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         with self.minded("did not come"):
-            dist.init_process_group(backend, rank=rank, world_size=world, timeout=wait)
+            dist.init_process_group(backend, store=_meet(rank, world, wait), rank=rank, world_size=world, timeout=wait)
 
     @contextmanager
     def minded(self, what: str = "was lost, or did not answer") -> Iterator[None]:
@@ -177,10 +207,14 @@ class Team:
     def gathered(self, mine: Tensor, fault: str = "") -> Tensor:
         """Return what all have, (W, ...), of mine's shape each."""
         self.agree(fault)
+        return torch.stack(self.given(mine))
+
+    def given(self, mine: Tensor) -> list[Tensor]:
+        """Return what each has, where nothing can have gone wrong with any."""
         every = [torch.empty_like(mine) for _ in range(self.world)]
         with self.minded():
             dist.all_gather(every, mine)
-        return torch.stack(every)
+        return every
 
     def share(self, tensors: dict[str, Tensor]) -> None:
         """Give the others the leader's tensors, in place."""

@@ -136,7 +136,7 @@ class Drawing:
         fault = ""
         if self.team.rank < len(numbers):
             number = int(numbers[self.team.rank])
-            options: Any = wish.options
+            options: Any = {key: tuple(v) if isinstance(v, list) else v for key, v in wish.options.items()}  # as JSON has them
             mine, fault = drawn(lambda: run.numbered_batch(wish.n, wish.first, number, None, options).x)
         self.team.arrays(mine, fault)
 

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from reverie.base.errors import UserError
 from reverie.base.parse import read_toml
+from reverie.base.processes import end_with_leader
 from reverie.base.team import LostError, Order, Team, Told, rank, world_size
 from reverie.families.model import TrainedModel
 from reverie.runs.config import Config, build_model
@@ -114,6 +115,7 @@ def serve(device: torch.device, duties: Mapping[str, Callable[[Team], Duty]]) ->
     """
     for number in (signal.SIGINT, signal.SIGTERM):  # the leader decides when the step is done
         signal.signal(number, signal.SIG_IGN)
+    end_with_leader()
     try:
         team, made = Team(rank(), world_size(), device), dict[str, Duty]()
         try:

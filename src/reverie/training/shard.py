@@ -27,7 +27,6 @@ from reverie.training.optimizer import Muon, adamw_of
 from reverie.training.rows import Rows, ShardedMuon
 
 UNITS = (unet.Block, transformer.Layer)  # whose parameters are gathered when they are computed; others, for the whole of a loss
-STATES = ("now", "good", "last")  # of a learner, by number
 
 
 def check_shard(settings: TrainingConfig, world: int) -> None:
@@ -142,7 +141,7 @@ class ShardedLearner(Learner):
         return Snapshot(self.gather(dict(kept.tensors)), kept.facts)
 
     def contribute(self, which: int) -> None:
-        """Give the leader this process's rows of one of its states."""
+        """Give the leader this process's rows of one of its states: as it is now (0), the good one (1), the last one (2)."""
         self.gather(self.tensors() if which == 0 else dict((self.good, self.last)[which - 1].tensors))
 
     def show(self) -> None:
