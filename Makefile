@@ -1,9 +1,9 @@
-# make demo, make test, make test-all, make bench.  The first call makes .venv and installs; later ones install nothing.
+# make demo, make test, make test-all, make bench, make bench-all.  The first call makes .venv and installs; later ones install nothing.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all bench lint
+.PHONY: demo test test-all bench bench-all lint
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -33,3 +33,6 @@ test-all: lint
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.run
+
+bench-all: $(READY)
+	$(BIN)/python -m benchmarks.run --all

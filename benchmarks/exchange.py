@@ -17,10 +17,10 @@ import reverie
 from benchmarks.measure import side_by_side
 from reverie.base.progress import silent
 from reverie.evaluation.evaluation import find_data
-from reverie.evaluation.metrics.classifier import answers
 from reverie.evaluation.metrics.features import own_classifier
 from reverie.exchange.onnx import Guided
 from reverie.exchange.parts import parts_of
+from reverie.nets.lenet import answers
 from reverie.runs.run import Run
 
 IMAGES, GUIDANCE, STEPS = 100, 2.0, 20

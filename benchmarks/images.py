@@ -24,9 +24,9 @@ from reverie.base.spec import build
 from reverie.data import load_data
 from reverie.data.idx import read_pair
 from reverie.diffusion.plan import PRESETS
-from reverie.evaluation.metrics.classifier import LeNet, accuracy, answers, train_classifier
 from reverie.evaluation.metrics.frechet import frechet_distance
 from reverie.nets import NETWORKS
+from reverie.nets.lenet import LeNet, accuracy, answers, train_classifier
 from reverie.runs.run import Run
 from reverie.training.optimizer import muon
 
@@ -50,28 +50,35 @@ def sgemm() -> float:
     return 2 * 2048**3 / seconds(lambda: a @ a, 9)
 
 
-def trainer(net: Callable[[Tensor, Tensor], Tensor], optimizers: list[Any], x: Tensor) -> Callable[[], None]:
-    """Return a function that does one training step: forward, backward, and what the optimizers do."""
+def trainer(net: Callable[[Tensor, Tensor], Tensor], optimizers: list[Any], x: Tensor, low: bool = False) -> Callable[[], None]:
+    """Return a function that does one training step: forward (low: in bfloat16), backward, and what the optimizers do."""
     level = torch.randn(len(x))
 
     def step() -> None:
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
-        (net(x, level) - x).square().mean().backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            y = net(x, level)
+        (y.float() - x).square().mean().backward()
         for optimizer in optimizers:
             optimizer.step()
 
     return step
 
 
-def network(name: str) -> tuple[nn.Module, int]:
-    """Return one of our networks for 28 x 28 grey images with labels, and its operations for one image."""
+def operations(call: Callable[[], object]) -> int:
+    """Return the multiplications and additions of a call."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    net = build(NETWORKS, {**PRESETS[name], "labels": 10}, "network")
     with FlopCounterMode(display=False) as counter:
-        net(torch.zeros(1, 1, 28, 28), torch.zeros(1), None)
-    return net, int(counter.get_total_flops())
+        call()
+    return int(counter.get_total_flops())
+
+
+def network(name: str) -> tuple[nn.Module, int]:
+    """Return one of our networks for 28 x 28 grey images with labels, and its operations for one image."""
+    net = build(NETWORKS, {**PRESETS[name], "labels": 10}, "network")
+    return net, operations(lambda: net(torch.zeros(1, 1, 28, 28), torch.zeros(1), None))
 
 
 def throughput() -> list[str]:
@@ -86,20 +93,59 @@ def throughput() -> list[str]:
     )  # fmt: skip
     adamw = torch.optim.AdamW(peer.parameters(), fused=True)
     step = trainer(lambda x, level: peer(x, level).sample, [adamw], torch.randn(BATCH, 1, 32, 32))
-    theirs = BATCH / seconds(step, 4)
-    rate = sgemm()
+    theirs, rate = BATCH / seconds(step, 4), sgemm()
+    work = operations(lambda: peer(torch.zeros(1, 1, 32, 32), torch.zeros(1)))
+    share = 3 * work * theirs / rate
     lines = [
-        "| network | images/s in training | against the peer | of the sgemm rate |",
-        "|---|---|---|---|",
-        f"| diffusers UNet2DModel (32, 64, 128), 32 x 32 | {theirs:.0f} | 1 | |",
+        "| network | images/s in training | against the peer | of the sgemm rate | the same by the peer's share |",
+        "|---|---|---|---|---|",
+        f"| diffusers UNet2DModel (32, 64, 128), 32 x 32 | {theirs:.0f} | 1 | {share:.0%} | 1 |",
     ]
     for name in ("unet-tiny", "unet-small", "unet-base"):
-        net, operations = network(name)
-        step = trainer(partial(net, cond=None), muon(net, 1e-4, 0.0), torch.randn(BATCH, 1, 28, 28))
-        ours = BATCH / seconds(step)
-        lines.append(f"| {name}, 28 x 28 | {ours:.0f} | {ours / theirs:.1f} x | {3 * operations * ours / rate:.0%} |")
+        net, count = network(name)
+        for low in (False, True):
+            step = trainer(partial(net, cond=None), muon(net, 1e-4, 0.0), torch.randn(BATCH, 1, 28, 28), low)
+            ours = BATCH / seconds(step)
+            mine = 3 * count * ours / rate
+            called = f"{name}, 28 x 28{', bfloat16' * low}"
+            lines.append(f"| {called} | {ours:.0f} | {ours / theirs:.1f} x | {mine:.0%} | {mine / share:.1f} x |")
     print("\n".join(lines), flush=True)
-    return [f"Batch {BATCH}; ours with Muon, the peer with fused AdamW; sgemm {rate / 1e9:.0f} GFLOP/s.", "", *lines]
+    about = (
+        f"Batch {BATCH}; ours with Muon, the peer with fused AdamW; sgemm {rate / 1e9:.0f} GFLOP/s. The last column:"
+        " the ratio of speeds at equal numbers of operations."
+    )
+    return [about, "", *lines]
+
+
+PARTS = {
+    "convolutions": "conv", "attention": "scaled_dot_product", "SiLU": "silu", "normalisation": "group_norm",
+    "dense layers": "mm",
+}  # fmt: skip
+
+
+def parts() -> list[str]:
+    """Tell where the time of forward and backward goes, by torch's own profiler."""
+    from torch.profiler import ProfilerActivity, profile
+
+    lines = ["| part of forward and backward | " + " | ".join(names := ("unet-tiny", "unet-small")) + " |", "|---|---|---|"]
+    shares: dict[str, list[float]] = {part: [] for part in (*PARTS, "all else")}
+    for name in names:
+        step = trainer(partial(network(name)[0], cond=None), [], torch.randn(BATCH, 1, 28, 28))
+        step()
+        with profile(activities=[ProfilerActivity.CPU]) as found:
+            for _ in range(5):
+                step()
+        rows = {row.key: float(row.self_cpu_time_total) for row in found.key_averages()}
+        whole, named = sum(rows.values()), 0.0
+        for part, key in PARTS.items():
+            taken = sum(time for what, time in rows.items() if key in what.casefold())
+            shares[part].append(taken / whole)
+            named += taken / whole
+        shares["all else"].append(1 - named)
+    lines += [f"| {part} | " + " | ".join(f"{share:.0%}" for share in each) + " |" for part, each in shares.items()]
+    print("\n".join(lines), flush=True)
+    about = "Where it goes; what a fused normalisation with SiLU could save at most is what these two take, less one pass:"
+    return ["", about, "", *lines]
 
 
 def costs() -> list[str]:

@@ -55,12 +55,15 @@ def machine() -> str:
     )
 
 
-def report(rows: list[Row], sections: dict[str, list[str]], path: Path) -> None:
-    """Write the rows and further sections as a page."""
-    lines = [
+def write_rows(rows: list[Row], path: Path) -> None:
+    """Write the table at the head of a page, before its first section, which stay as they are."""
+    there = path.read_text() if path.exists() else ""
+    head = [
         "# Benchmarks",
         "",
-        "Written by `make bench`: both sides of each row run in turn in one process; medians of seven rounds.",
+        "Written by `make bench`, and by `make bench-all` where it takes long; one section by",
+        "`python -m benchmarks.run --only TITLE`. Both sides of each row run in turn in one process; medians of seven rounds",
+        "(three for Sinkhorn, one in the log domain).",
         "",
         f"Machine: {machine()}.",
         "",
@@ -68,7 +71,18 @@ def report(rows: list[Row], sections: dict[str, list[str]], path: Path) -> None:
         "|---|---|---|---|---|",
         *(f"| {r.what} | {r.ours * 1e3:.2f} ms | {r.peer * 1e3:.2f} ms | {r.ratio:.2f} x | {r.note} |" for r in rows),
         "",
+        "",
     ]
-    for title, text in sections.items():
-        lines += [f"## {title}", "", *text, ""]
-    path.write_text("\n".join(lines))
+    path.write_text("\n".join(head) + there[there.find("## ") :] if "## " in there else "\n".join(head))
+
+
+def write_section(title: str, text: list[str], path: Path) -> None:
+    """Write a section of a page in place of the one of its title, or at the end."""
+    head, *sections = path.read_text().split("\n## ") if path.exists() else [""]
+    titles = [section.partition("\n")[0] for section in sections]
+    new = "\n".join([title, "", *text, ""])
+    if title in titles:
+        sections[titles.index(title)] = new
+    else:
+        sections.append(new)
+    path.write_text("\n## ".join([head, *(f"{section.rstrip()}\n" for section in sections)]))

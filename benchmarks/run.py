@@ -1,8 +1,11 @@
-"""`make bench`: measure, print, and write docs/benchmarks.md."""
+"""`make bench` and `make bench-all`: measure, print, and write docs/benchmarks.md."""
 
 from __future__ import annotations
 
+import argparse
+import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,9 @@ from benchmarks.captions import captions
 from benchmarks.derivatives import derivatives
 from benchmarks.exchange import exchange
 from benchmarks.flows import flows
-from benchmarks.images import costs, quality, throughput
+from benchmarks.images import costs, parts, quality, throughput
 from benchmarks.inverse import restoration
-from benchmarks.measure import Row, machine, report, side_by_side
+from benchmarks.measure import Row, machine, side_by_side, write_rows, write_section
 from benchmarks.measurement import measure_rows, measurement
 from benchmarks.sampling import against_diffusers, evaluations, precision, streaming
 from benchmarks.startup import startup
@@ -156,36 +159,54 @@ def optimum() -> Row:
     return side_by_side("optimal denoiser of a finite set", lambda: oracle(x, 0.5), direct, note)
 
 
+def rows() -> list[Row]:
+    """What is measured side by side with a peer in milliseconds."""
+    own = [sampling("DDIM"), sampling("DDPM"), seeded_noise(), training_step(), closest_point(), optimum()]
+    return [*own, *sinkhorn_rows(), mmd_row(), *measure_rows(), startup()]
+
+
+# Sections of the page in its order; of `make bench` those of a few minutes, of `make bench-all` all.
+SHORT: dict[str, Callable[[], list[str]]] = {
+    "Training speed of image networks": lambda: throughput() + parts() + costs(),
+    "Training on a busy machine": busy,
+    "Quality on MNIST": quality,
+    "Sampling in bfloat16": precision,
+    "Streaming to disk": streaming,
+    "Models that leave": exchange,
+    "Derivatives": derivatives,
+    "Measuring": measurement,
+    "The studio": studio,
+}
+LONG: dict[str, Callable[[], list[str]]] = {
+    "Autoencoders": autoencoders,
+    "Flows and the Sinkhorn generator": flows,
+    "Autoregressive models": autoregressive,
+    "Language models": lambda: language(seeds=(0, 1, 2)),
+    "Pictures from words": lambda: captions(networks=["unet-tiny", "unet-tiny:attends=yes"]),
+    "Quality against network evaluations": evaluations,
+    "Sampling speed at equal quality": against_diffusers,
+    "Variances and schedules for few steps": variational,
+    "Inpainting and inverse problems": restoration,
+    "Steering": steering,
+    "Transport and kernels at large": large,
+}
+
+
 def main() -> None:
-    """Run everything."""
+    """Measure what is asked for; each section is written as soon as it is measured, and the others stay as they are."""
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--all", action="store_true", help="also what takes long")
+    asked.add_argument("--only", default="", help="sections that have this in their title")
+    given = asked.parse_args()
     torch.set_num_threads(2)
     print(machine())
-    rows = [sampling("DDIM"), sampling("DDPM"), seeded_noise(), training_step(), closest_point(), optimum()]
-    rows += [*sinkhorn_rows(), mmd_row(), *measure_rows(), startup()]
-    sections = {
-        "Training speed of image networks": throughput() + costs(),
-        "Training on a busy machine": busy(),
-        "Colour images": ["Which network, which size and how long: [colour.md](colour.md), which takes hours to measure anew."],
-        "Quality on MNIST": quality(),
-        "Autoencoders": autoencoders(),
-        "Flows and the Sinkhorn generator": flows(),
-        "Autoregressive models": autoregressive(),
-        "Language models": language(seeds=(0, 1, 2)),
-        "Pictures from words": captions(networks=["unet-tiny", "unet-tiny:attends=yes"]),
-        "Quality against network evaluations": evaluations(),
-        "Sampling speed at equal quality": against_diffusers(),
-        "Sampling in bfloat16": precision(),
-        "Variances and schedules for few steps": variational(),
-        "Inpainting and inverse problems": restoration(),
-        "Streaming to disk": streaming(),
-        "Steering": steering(),
-        "Models that leave": exchange(),
-        "Transport and kernels at large": large(),
-        "Derivatives": derivatives(),
-        "Measuring": measurement(),
-        "The studio": studio(),
-    }
-    report(rows, sections, PAGE)
+    if not given.only:
+        write_rows(rows(), PAGE)
+    for title, measured in (SHORT | LONG if given.all or given.only else SHORT).items():
+        if given.only.casefold() in title.casefold():
+            begun = time.perf_counter()
+            write_section(title, measured(), PAGE)
+            print(f"{title}: {time.perf_counter() - begun:.0f} s", flush=True)
     print(f"wrote {PAGE}")
 
 

@@ -1,6 +1,6 @@
 """Small sets: training with and without augmentation, and from the weights of another run against from nothing.
 
-    python -m benchmarks.small --photos DIR --emoji DIR --data-dir DIR --steps 3000
+    python -m benchmarks.small --photos DIR --emoji DIR --data-dir DIR --steps 3000 [--ways none auto --rates 5e-3]
 
 Lengths are in steps, so a busy machine gives the same figures.  Every set is divided once: the figures are of images that no
 training has seen.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,11 @@ from reverie.evaluation.material import as_images
 from reverie.evaluation.metrics.features import choose
 from reverie.evaluation.metrics.kid import kid
 from reverie.evaluation.metrics.memory import neighbours
+from reverie.families.diffusion.family import OF_THE_DATA
 from reverie.families.diffusion.levels import noised_losses
 from reverie.runs.run import Run
 
+WAYS = ("none", "auto", "shift", "rotate", "zoom", "colour", "flip", "flip:told=no")
 LOSS_SEEDS = 4  # times 512 noised images: what the held-out loss is the mean of
 HEAD = ["| what | images | held-out loss | KID | KID of training images | copies |", "|---|---|---|---|---|---|"]
 
@@ -65,16 +68,19 @@ def as_known(data: Dataset, run: Run) -> Dataset:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where runs are kept, how long the longest are, and how many samples are measured."""
+    """Where runs are kept, how long the longest are, how many samples are measured, and what is compared."""
 
     place: Path
     steps: int
     count: int
+    ways: Sequence[str] = ()
+    rates: Sequence[float] = ()
 
     def trained(self, split: Split, name: str, steps: int | None = None, **options: Any) -> Run:
-        """Train and print a row of figures about images that the run has not seen."""
+        """Train, where it was not done before, and print a row of figures about images that the run has not seen."""
         steps = steps or self.steps
-        run = reverie.train(str(split.folder), self.place / "runs" / name, steps=steps, **options)
+        path = self.place / "runs" / name
+        run = reverie.load(path) if path.exists() else reverie.train(str(split.folder), path, steps=steps, **options)
         test = as_known(split.test, run)
         lost = torch.cat([noised_losses(run.diffusion, test, seed)[1] for seed in range(LOSS_SEEDS)])
         samples, train = as_images(run.sample(self.count).x), some(split.train)
@@ -93,16 +99,15 @@ class Bench:
 
     def augmentation(self, split: Split) -> None:
         """Compare the usual augmentation with none, and with each of its parts alone."""
-        for way in ("none", "auto", "shift", "rotate", "zoom", "colour", "flip", "flip:told=no"):
+        for way in self.ways:
             self.trained(split, f"{split.folder.name} {way}", augment=way)
 
     def starting(self, first: Run, split: Split) -> None:
         """Compare a start from a run's weights, at several learning rates, with one from nothing, for two lengths."""
-        usual = {"channels", "height", "width", "labels", "told"}
-        network = {key: value for key, value in first.diffusion_settings.network.items() if key not in usual}
+        network = {key: value for key, value in first.diffusion_settings.network.items() if key not in OF_THE_DATA}
         for steps in (self.steps // 10, self.steps // 3):
             self.trained(split, f"{split.folder.name} from nothing {steps}", steps, network=network)
-            for rate in (1e-2, 5e-3, 3e-3):
+            for rate in self.rates:
                 name = f"{split.folder.name} from {first.path.name} at rate {rate:g} {steps}"
                 self.trained(split, name, steps, start_from=first.path, learning_rate=rate)
 
@@ -116,6 +121,8 @@ class Bench:
         data = load_data(path, size=size)
         assert data.labels is not None
         self.augmentation(divided(data, len(data) * 3 // 4, self.place / "emoji"))
+        if not self.rates:
+            return
         mine = data.labels == data.label_names.index(label)
         others, one = data.take(~mine), Dataset(label, data.take(mine).x)
         first = self.trained(divided(others, len(others) * 9 // 10, self.place / "others"), "others")
@@ -145,11 +152,14 @@ def main() -> None:
     asked.add_argument("--steps", type=int, default=3000, help="of the longest trainings")
     asked.add_argument("--count", type=int, default=512, help="samples that are measured")
     asked.add_argument("--out", help="folder to keep images and runs in; a temporary one if not given")
+    asked.add_argument("--ways", nargs="*", default=WAYS, help="of augmenting")
+    asked.add_argument(
+        "--rates", type=float, nargs="*", default=(1e-2, 5e-3, 3e-3), help="of a start from another run; none for no start"
+    )
     given = asked.parse_args()
-    torch.set_num_threads(2)
     print(machine(), *HEAD, sep="\n", flush=True)
     with tempfile.TemporaryDirectory() as aside:
-        bench = Bench(Path(given.out or aside), given.steps, given.count)
+        bench = Bench(Path(given.out or aside), given.steps, given.count, given.ways, given.rates)
         if given.photos:
             bench.photos(given.photos, given.size)
         if given.emoji:

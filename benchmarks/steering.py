@@ -10,7 +10,7 @@ import torch
 from benchmarks.images import mnist
 from reverie.diffusion.condition import NULL
 from reverie.diffusion.guidance import ClassifierFree
-from reverie.evaluation.metrics.classifier import LeNet
+from reverie.nets.lenet import LeNet
 from reverie.runs.run import Run
 from reverie.steering.illusion import Illusions, illusion
 

@@ -39,6 +39,14 @@ def test_the_grid_of_all_steps_is_the_discrete_chain() -> None:
     torch.testing.assert_close(Trailing()(Linear(40), 40), chain)
 
 
+def test_a_trailing_grid_may_end_anywhere() -> None:
+    """Evenly from the noise to where the last step begins; one step is the whole way."""
+    assert Trailing(last=0.4)(Linear(40), 4).tolist() == pytest.approx([1, 0.8, 0.6, 0.4])
+    assert Trailing(last=0.4)(Linear(40), 1).tolist() == [1]
+    with pytest.raises(UserError, match="0 <= last < start"):
+        Trailing(start=0.5, last=0.5)
+
+
 def test_spacings(schedule: Schedule) -> None:
     def gaps(values: torch.Tensor) -> torch.Tensor:
         return values.diff() / values.diff()[0]

@@ -183,6 +183,7 @@ def test_the_flow_of_the_line_solves_its_equation() -> None:
     torch.testing.assert_close(slope, oracle.velocity(x, 0.5), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_on_a_trained_model_the_solvers_agree(spiral_run: Run) -> None:
     """Those of second order and more to 1e-3 (root mean square) at 200 steps; those of first order as fast as they claim."""
     higher = ["heun", "dpm++2m", "dpm++3m", "unipc", "adams-bashforth", "rk45:tolerance=1e-5"]

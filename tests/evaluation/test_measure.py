@@ -189,6 +189,7 @@ def test_any_function_gives_features(digits: tuple[Dataset, Dataset, np.ndarray,
     assert found.figures["features"]["name"] == "quarters" and abs(gap({"quality": found}, "quality", "kid")) < 3.5
 
 
+@pytest.mark.slow
 def test_points_and_their_exact_truth(spiral_run: Run) -> None:
     found = api.evaluate(spiral_run, 400, quick=True)
     figures = found.figures()

@@ -25,6 +25,7 @@ from reverie.evaluation.metrics.memory import left_out, neighbours
 from reverie.evaluation.metrics.twosample import two_sample
 from reverie.evaluation.score import HEADLINES, excess
 from reverie.nets import efficientnet
+from reverie.nets.lenet import make
 
 
 def gauss(n: int, d: int, seed: int, mean: float = 0.0, scale: float = 1.0) -> Tensor:
@@ -194,7 +195,7 @@ def test_mistakes_are_told(name: str) -> None:
 
 
 def test_the_classifier_is_kept_and_a_damaged_file_is_not_used(tmp_path: Path) -> None:
-    net = classifier.make((1, 12, 12), 3, seed=4)
+    net = make((1, 12, 12), 3, seed=4)
     path = tmp_path / "deep" / "net.safetensors"
     kept = classifier.Facts(accuracy=0.5, held_out=7)
     classifier.remember(net, kept, path)
@@ -219,7 +220,7 @@ def test_the_classifier_is_kept_and_a_damaged_file_is_not_used(tmp_path: Path) -
 )  # fmt: skip
 def test_a_classifier_with_wrong_facts_is_not_used(tmp_path: Path, facts: str) -> None:
     path = tmp_path / "net.safetensors"
-    write_tensors(path, classifier.make((1, 12, 12), 3).state_dict(), facts)
+    write_tensors(path, make((1, 12, 12), 3).state_dict(), facts)
     assert classifier.recall(path, (1, 12, 12), 3) is None
 
 
@@ -237,7 +238,7 @@ def test_damaged_weights_of_the_general_network_are_told(
 
 @pytest.mark.parametrize("shape", [(1, 4, 4), (1, 8, 8), (3, 13, 40), (1, 28, 28), (3, 41, 41), (3, 64, 64)])
 def test_the_classifier_takes_any_size(shape: tuple[int, int, int]) -> None:
-    features, scores = classifier.make(shape, 5)(torch.rand(2, *shape))
+    features, scores = make(shape, 5)(torch.rand(2, *shape))
     assert features.shape == (2, 84) and scores.shape == (2, 5)
 
 

@@ -30,6 +30,7 @@ def loop() -> dict[str, Any]:
     return defined
 
 
+@pytest.mark.slow
 def test_the_loop_of_the_documents_draws_the_same_images(made: Callable[..., Run], tmp_path: Path) -> None:
     run = made("digits", "unet:widths=[8,12],groups=4,embedding_dim=16", (1, 8, 8), labels=3, early=True)
     file = reverie.export(run, tmp_path / "digits.onnx", sampler="dpm++sde", steps=7)

@@ -33,8 +33,8 @@ def test_steering_keeps_its_own(key: str) -> None:
 
 
 def test_a_student_is_drawn_in_four_however_it_is_asked() -> None:
-    assert chosen_sampling(GREY, {}, distilled=True) == ("ddpm", 4, "trailing")
-    assert chosen_sampling((2,), {"steps": 1, "steer": object()}, distilled=True) == ("ddpm", 1, "trailing")
+    assert chosen_sampling(GREY, {}, distilled=True) == ("ddpm", 4, "trailing:last=0.5")
+    assert chosen_sampling((2,), {"steps": 1, "steer": object()}, distilled=True) == ("ddpm", 1, "trailing:last=0.5")
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 
 
+@pytest.mark.slow
 def test_writing_takes_constant_memory(tmp_path: Path) -> None:
     """20,000 images are 188 MB: writing them must not need more than writing 200."""
     few, many = (

@@ -204,6 +204,7 @@ def test_a_frozen_layer(tmp_path: Path) -> None:
     assert set(found) == {"dead_parameter"} and f"first {name}" in found["dead_parameter"].what
 
 
+@pytest.mark.slow
 def test_an_average_that_lags(tmp_path: Path) -> None:
     found = findings(points(tmp_path, ema_share=1.0, steps=900, learning_rate=0.02))
     assert set(found) == {"lagging_average"}
@@ -215,6 +216,7 @@ def test_a_schedule_that_keeps_signal(tmp_path: Path) -> None:
     assert "signal_left" in findings(training)
 
 
+@pytest.mark.slow
 def test_twenty_training_images(tmp_path: Path) -> None:
     """A few images, learned for long, are overfitted and copied."""
     few = load_data("digits8").take(torch.arange(0, 1700, 80)[:21])

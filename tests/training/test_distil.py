@@ -50,7 +50,7 @@ def test_a_student_is_a_run_that_draws_in_four_evaluations(teacher: Run, tmp_pat
     """It has its own defaults, no early state, the teacher's labels, and draws in as many steps as asked for."""
     run = reverie.distil(teacher.path, tmp_path / "fast", steps=25, progress=False)
     again = reverie.load(run.path)
-    assert again.distilled and again.chosen_sampling({}) == ("ddpm", 4, "trailing") and again.autoguidance == 1
+    assert again.distilled and again.chosen_sampling({}) == ("ddpm", 4, "trailing:last=0.5") and again.autoguidance == 1
     assert again.sample(8, label="3").x.shape == (8, 8, 8)
     assert again.sample(2, steps=1).x.shape == (2, 8, 8)
     assert not (run.path / "early.safetensors").exists()

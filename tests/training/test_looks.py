@@ -103,6 +103,7 @@ def trained(data: str, out: Path, network: str, monkeypatch: pytest.MonkeyPatch)
     return training
 
 
+@pytest.mark.slow
 def test_a_network_too_narrow_for_its_input_is_never_called_healthy(
     colours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_sheet_of_noise_from_a_short_run_is_too_short_to_judge(tmp_path: Path)
     assert verdict.lines[2] == "next: train longer; this was too short to judge" and "mend" not in verdict.commands
 
 
+@pytest.mark.slow
 def test_a_network_that_predicts_the_clean_data_is_judged_as_well(tmp_path: Path) -> None:
     run = reverie.train("digits8", tmp_path / "run", steps=150, batch=16, network="unet:widths=[8]", target="x0")
     assert "noisy_previews" not in {finding.check for finding in api.verdict(run).findings}

@@ -295,6 +295,7 @@ def test_a_removed_folder_ends_the_training_in_one_sentence(tmp_path: Path) -> N
     assert not run.exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_training_in_one_sentence_and_loses_nothing(tmp_path: Path) -> None:
     """A limit on the size of files, which the system enforces on every write, stands for the full disk."""
     run = begun(tmp_path)
@@ -362,6 +363,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_at_step_0(tmp_
     assert [row["i"] for row in folder.read_metrics(killed)] == [row["i"] for row in whole.metrics()]
 
 
+@pytest.mark.slow
 def test_a_killed_run_starts_with_the_weights_it_was_begun_with(tmp_path: Path) -> None:
     first = reverie.train("moons", tmp_path / "first", points=300, steps=30)
     options = {"points": 300, "steps": 5, "start_from": first.path}

@@ -91,7 +91,8 @@ AdapterOption = Annotated[
     typer.Option("--adapter", help="Add what a run learned with --lora, with a weight: RUN:0.7; several times for several."),
 ]
 PrecisionOption = Annotated[
-    str, typer.Option("--precision", help="fp32, or bf16: faster on many processors, with slightly other images.")
+    str | None,
+    typer.Option("--precision", help="fp32, or bf16, which is taken by itself where the processor is quick at it."),
 ]
 
 
@@ -130,7 +131,7 @@ def _sampling(
     sampler: SamplerOption = None,
     steps: SamplingSteps = None,
     grid: GridOption = None,
-    precision: PrecisionOption = "fp32",
+    precision: PrecisionOption = None,
     seed: SeedOption = 0,
 ) -> None:
     """Hold the options of sampling, those of `reverie.runs.run.Options`, and what each is if not given."""
@@ -200,7 +201,7 @@ def _training(
     label_dropout: Annotated[
         float | None, typer.Option("--label-dropout", help="How often a label is hidden, for guidance to work: 0 to 1.")
     ] = None,
-    precision: Annotated[str | None, typer.Option("--precision", help="fp32, or bf16 where the device is quick at it.")] = None,
+    precision: Annotated[str | None, typer.Option("--precision", help="fp32, or bf16; by itself what is quick here.")] = None,
     schedule: Annotated[
         str | None, named("schedules", "Noise schedule, with options like linear:steps=40", "--schedule")
     ] = None,

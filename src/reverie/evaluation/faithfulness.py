@@ -17,11 +17,11 @@ from reverie.base.progress import Tell, silent
 from reverie.data import Dataset, LazyImages
 from reverie.data.conditions import Attribute, plain
 from reverie.evaluation.judge import faults
-from reverie.evaluation.metrics.classifier import LeNet, answers
 from reverie.evaluation.metrics.features import own_classifier
 from reverie.evaluation.score import score
 from reverie.evaluation.section import Section
 from reverie.families.model import DrawRequest
+from reverie.nets.lenet import LeNet, answers
 from reverie.runs.run import Options, Run
 
 NAME, TITLE = "captions", "Do samples show what their captions say?"

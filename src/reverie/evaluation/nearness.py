@@ -198,7 +198,7 @@ def points_section(m: Material) -> Section:
         return score(value, error, floor, 2**0.5 * alike, gap_error=2**0.5 * alike)
 
     m.tell("distances of points", 0, 4)
-    sliced = beside(lambda points: float(sliced_wasserstein(points, y, p=1)), squared=False)
+    sliced = beside(lambda points: float(sliced_wasserstein(points, y, p=1)), times=m.effort.resamples, squared=False)
     figures = {"sliced_wasserstein": scored(*sliced)}
     m.tell("distances of points", 1, 4)
     few = max(2, times // len(rows))

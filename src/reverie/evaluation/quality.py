@@ -13,7 +13,6 @@ from reverie.data.looks import detail
 from reverie.evaluation.judge import faults
 from reverie.evaluation.material import Material
 from reverie.evaluation.metrics.chance import Figure, alike_at, chance, swapped, variance, with_other_samples
-from reverie.evaluation.metrics.classifier import accuracy, answers
 from reverie.evaluation.metrics.distances import DISTANCES
 from reverie.evaluation.metrics.features import JUDGED, own_classifier
 from reverie.evaluation.metrics.frechet import frechet_distance, frechet_spread, frechet_to
@@ -23,6 +22,7 @@ from reverie.evaluation.metrics.spread import mean_distance
 from reverie.evaluation.metrics.twosample import two_sample
 from reverie.evaluation.score import score
 from reverie.evaluation.section import Section
+from reverie.nets.lenet import accuracy, answers
 
 ENOUGH = 2048  # samples from which on a Fréchet distance leads
 NEIGHBOURS = 5

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.nets.embedding import vectors
+from reverie.nets.sdpa import attended
 
 MOST_WORDS, MOST_LENGTH, MOST_NUMBERS = 100_000, 256, 64
 Words = Annotated[int, Field(ge=0, le=MOST_WORDS)]
@@ -34,7 +35,7 @@ class TextLayer(nn.Module):
         """Return (B, L, D).  there: (B, L), false after the end of a text."""
         b, length, dim = x.shape
         q, k, v = self.qkv(self.first(x)).reshape(b, length, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
-        gathered = functional.scaled_dot_product_attention(q, k, v, attn_mask=there[:, None, None])
+        gathered = attended(q, k, v, there[:, None, None])
         x = x + self.out(gathered.transpose(1, 2).reshape(b, length, dim))
         out: Tensor = x + self.dense(self.second(x))
         return out
@@ -85,7 +86,7 @@ class CrossAttention(nn.Module):
         b, count, channels = x.shape
         q = self.query(self.norm(x)).unflatten(2, (self.heads, -1)).transpose(1, 2)
         k, v = self.known(words).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        gathered = functional.scaled_dot_product_attention(q, k, v, attn_mask=there[:, None, None])
+        gathered = attended(q, k, v, there[:, None, None])
         out: Tensor = x + self.out(gathered.transpose(1, 2).reshape(b, count, channels))
         return out
 

@@ -12,6 +12,7 @@ from torch.nn import functional
 from reverie.base.errors import UserError
 from reverie.nets.condition import ConditionEncoder, CrossAttention, Length, Numbers, Seen, Words
 from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, Level, SinusoidalEmbedding, level_embedding, map_of_told
+from reverie.nets.sdpa import attended
 
 MOST_PATCHES = 2**16  # attention compares each with every other
 
@@ -47,7 +48,7 @@ class Layer(nn.Module):
         b, length, dim = x.shape
         h = torch.addcmul(shift1, functional.layer_norm(x, (dim,)), 1 + scale1)
         q, k, v = self.qkv(h).reshape(b, length, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
-        gathered = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, length, dim)
+        gathered = attended(q, k, v).transpose(1, 2).reshape(b, length, dim)
         x = torch.addcmul(x, gate1, self.out(gathered))
         h = torch.addcmul(shift2, functional.layer_norm(x, (dim,)), 1 + scale2)
         return torch.addcmul(x, gate2, self.dense(h))

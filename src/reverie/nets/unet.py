@@ -13,6 +13,7 @@ from torch.nn import functional
 from reverie.base.errors import UserError
 from reverie.nets.condition import ConditionEncoder, CrossAttention, Length, Numbers, Seen, Words
 from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, Level, level_embedding, map_of_told
+from reverie.nets.sdpa import attended
 
 Width = Annotated[int, Field(ge=4, le=1024)]
 Exponent = Annotated[int, Field(ge=0, le=12)]
@@ -82,7 +83,7 @@ class Attention(nn.Module):
         b, c, h, w = x.shape
         qkv = self.qkv(self.norm(x)).reshape(b, 3, self.heads, c // self.heads, h * w).transpose(-1, -2)
         q, k, v = qkv.contiguous().unbind(1)  # else torch takes a way that holds the whole table of pairs
-        gathered = functional.scaled_dot_product_attention(q, k, v)
+        gathered = attended(q, k, v)
         out: Tensor = x + self.out(gathered.transpose(-1, -2).reshape(b, c, h, w))
         return out
 

@@ -70,7 +70,8 @@ class Options(TypedDict, total=False):
     picture, all of what a model was trained to be told; guidance: 1 is none;
     guidance_interval: the times it is limited to, "LOW,HIGH"; guidance_rescale, classifier_guidance: see
     `reverie.diffusion.guidance`, 0 is none; autoguidance: its scale, 1 is none, None what the training chose;
-    precision: "fp32", or "bf16" for faster and slightly other images; seed: image k of a seed is always the same image.
+    precision: "fp32", or "bf16" for faster and slightly other images, None the one that is quick here; seed: image k of a
+    seed is always the same image.
     Of text: prompt: what it goes on from; temperature: 1 as it was learned, less surer, 0 always the likeliest; top_k, top_p:
     only the k likeliest tokens, or the fewest whose share is p; length: characters, at most.
     """
@@ -85,7 +86,7 @@ class Options(TypedDict, total=False):
     guidance_rescale: float
     classifier_guidance: float
     autoguidance: float | None
-    precision: str
+    precision: str | None
     seed: int
     sampler: str | None
     steps: int | None

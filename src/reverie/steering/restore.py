@@ -238,7 +238,7 @@ def _draw(
     check_count(n)
     chosen = run.unconditional_by_default(options)
     chosen["grid"] = way.grid(options.get("grid"))
-    if options.get("precision", "fp32") != "fp32" and not isinstance(way, Replacement):
+    if (options.get("precision") or "fp32") != "fp32" and not isinstance(way, Replacement):
         raise UserError("dps and moment follow gradients, which bf16 does not carry; take fp32, or the method replace")
     device = run.diffusion.device
     left: list[Tensor] = []

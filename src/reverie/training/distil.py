@@ -12,16 +12,18 @@ from pydantic import ValidationError
 
 from reverie.base.errors import UserError
 from reverie.base.noise import check_seed
+from reverie.base.precision import usual_precision
 from reverie.base.progress import Tell, silent
 from reverie.base.spec import one_line
 from reverie.data import Dataset
 from reverie.data.memory import DataSource
 from reverie.diffusion.guidance import check_scale
 from reverie.diffusion.learned import Learned
-from reverie.families.diffusion.distillation import Distilled, Lesson, TeacherFeatures
+from reverie.families.diffusion.distillation import ClassifierFeatures, Distilled, Features, Lesson, TeacherFeatures
 from reverie.families.diffusion.latent import Latent
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.model import Model
+from reverie.nets.lenet import LeNet, accuracy, train_classifier
 from reverie.runs import folder
 from reverie.runs.config import Config, TrainingConfig, build_model
 from reverie.runs.reread import placed, reread
@@ -33,9 +35,12 @@ from reverie.training.learner import Learner
 from reverie.training.trainer import Training
 
 MINUTES = 5.0
-RATE = 0.4  # of the learning rate that the teacher was trained with
+RATE = 0.15  # of the learning rate that the teacher was trained with
 FEWEST = 64  # in a batch: of fewer the distance between two tells little
 DRAWN = 4096  # samples of a guided teacher that its student learns from
+RIGHT = 0.95  # share of held-out data whose label a classifier must tell to be taught by: else it sees too little in them
+JUDGED = 5000  # held-out data that it is asked about, at most
+SMALLEST_SIDE = 4  # of images that a classifier takes
 
 
 def check_teacher(run: Run, guidance: float) -> None:
@@ -75,30 +80,62 @@ def drawn(run: Run, guidance: float, count: int, seed: int, tell: Tell = silent)
     return Dataset(known.name, x, run.labels(None, count, seed), known.labels)
 
 
-def learned_from(teacher: Run, config: Config, dataset: Dataset, tell: Tell = silent) -> tuple[Dataset, Dataset]:
+def learned_from(
+    teacher: Run, distilled: Distilled, seed: int, dataset: Dataset, tell: Tell = silent
+) -> tuple[Dataset, Dataset]:
     """Return what a student is trained on and what is held out: the teacher's data, or samples of it under guidance."""
-    settings, seed = config.family, config.data.seed
-    distilled = getattr(settings, "distilled", None)
-    assert isinstance(distilled, Distilled)
     if distilled.guidance != 1:
-        dataset = drawn(teacher, distilled.guidance, distilled.samples, config.training.seed, tell)
-    return dataset.split(seed)
+        dataset = drawn(teacher, distilled.guidance, distilled.samples, seed, tell)
+    return dataset.split(teacher.config.data.seed)
 
 
-def teach(model: Model, teacher: Run) -> None:
-    """Give a model its teacher, which is on the same device and stays as it is."""
+def classifier_of(train: Dataset, held_out: Dataset, seed: int, tell: Tell = silent) -> LeNet | None:
+    """Return a classifier of the data's labels, the same for the same seed; None where it is not right about held-out data."""
+    if train.kind != "images" or train.labels is None or len(train.label_names) < 2 or min(train.shape[1:]) < SMALLEST_SIDE:
+        return None
+    about = "learning to tell labels apart"
+    net = train_classifier(
+        train.batch, len(train), train.shape, len(train.label_names), seed=seed, on_progress=lambda i, of: tell(about, i, of)
+    )
+    x, labels = held_out.batch(torch.arange(min(len(held_out), JUDGED)))
+    return net if labels is not None and accuracy(net, x, labels) >= RIGHT else None
+
+
+def teach(model: Model, teacher: Run, classifier: LeNet | None) -> None:
+    """Give a model what it is taught by, which is on the same device and stays as it is."""
     assert isinstance(model, Diffusion)
-    model.lesson = Lesson(TeacherFeatures(teacher.diffusion.denoiser), model.label_dropout)
+    features: Features = TeacherFeatures(teacher.diffusion.denoiser)
+    if classifier is not None:
+        features = ClassifierFeatures(classifier.to(model.device))
+    model.lesson = Lesson(features, model.label_dropout)
 
 
 def teacher_of(config: Config, device: torch.device) -> Run | None:
     """Return the run that a student is taught by, if it still is as it was; None where a run is no student."""
-    if getattr(config.family, "distilled", None) is None or config.start is None:
+    if _distilled(config) is None or config.start is None:
         return None
     run = load(config.start.run, str(device))
     if start.record(run).weights != config.start.weights:
         raise UserError(f"{run.path} has other weights than when this student was begun; distil it anew")
     return run
+
+
+def _distilled(config: Config) -> Distilled | None:
+    found: Distilled | None = getattr(config.family, "distilled", None)
+    return found
+
+
+def taught_again(
+    learner: Learner, teacher: Run, config: Config, dataset: Dataset, tell: Tell = silent
+) -> tuple[Dataset, Dataset]:
+    """Give a student that goes on what it was taught by; return what it is trained on and what is held out."""
+    distilled, seed = _distilled(config), config.training.seed
+    assert distilled is not None
+    train_set, held_out = learned_from(teacher, distilled, seed, dataset, tell)
+    classifier = classifier_of(train_set, held_out, seed, tell) if distilled.features == "classifier" else None
+    for model in (learner.model, learner.average.model):
+        teach(model, teacher, classifier)
+    return train_set, held_out
 
 
 def prepare_distillation(
@@ -135,6 +172,7 @@ def prepare_distillation(
     before = known.training
     planned: dict[str, Any] = {
         "batch": max(FEWEST, before.batch), "optimizer": before.optimizer, "learning_rate": RATE * before.learning_rate,
+        "precision": usual_precision(known.data.shape, where),
         "steps": steps, "minutes": MINUTES if steps is None and minutes is None else minutes, "seed": seed,
     }  # fmt: skip
     try:
@@ -142,18 +180,22 @@ def prepare_distillation(
     except ValidationError as error:
         raise UserError(f"cannot distil like this: {one_line(error)}") from None
     distilled = Distilled(guidance=guidance, samples=0 if guidance == 1 else DRAWN)
+    tell = on_progress or silent
+    dataset = reread(known.data, folder=teacher.path, data=data, data_dir=data_dir, on_progress=on_progress)
+    train_set, held_out = learned_from(teacher, distilled, seed, dataset, tell)
+    classifier = classifier_of(train_set, held_out, seed, tell)
+    if classifier is not None:
+        distilled = distilled.model_copy(update={"features": "classifier"})
     config = known.model_copy(update={
         "versions": {"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()},
         "data": placed(known.data, data, data_dir),
         "family": known.family.model_copy(update={"distilled": distilled, "autoguidance": 1.0}),
         "training": training, "start": start.record(teacher), "asked": {},
     })  # fmt: skip
-    dataset = reread(known.data, folder=teacher.path, data=data, data_dir=data_dir, on_progress=on_progress)
-    train_set, held_out = learned_from(teacher, config, dataset, on_progress or silent)
     model = build_model(config)
     model.load_state_dict(teacher.model.state_dict())
     model = model.to(where)
-    teach(model, teacher)
+    teach(model, teacher, classifier)
     lock = claim(out, f"{teacher.path.name}-fast", overwrite)
     try:
         folder.write_config(lock.folder, config)
@@ -162,8 +204,10 @@ def prepare_distillation(
         sweep(lock.folder, whole_run=True)
         lock.release()
         raise
+    by = "a classifier of its labels" if classifier is not None else "it"
     guided = f" under guidance {guidance:g}, {len(train_set) + len(held_out):,} samples of it" if guidance != 1 else ""
-    why = f"a student of {teacher.path}{guided}: it starts from its weights and learns to draw in 1, 2 or 4 evaluations"
+    why = f"a student of {teacher.path}{guided}: it starts from its weights and learns to draw in 1, 2 or 4 evaluations,"
+    why += f" by how {by} sees the data"
     return Training(
         Run(config, learner.average.model, lock.folder), learner, train_set, held_out, lock, (), (why,), tensorboard
     )

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from reverie.base.errors import UserError, pick, unknown
 from reverie.base.noise import check_seed
+from reverie.base.precision import quick_at_bf16, usual_precision
 from reverie.base.progress import silent
 from reverie.base.spec import Spec, one_line, parse, spoken
 from reverie.base.visible import storable
@@ -172,7 +173,11 @@ def prepare(
             planned |= {key: value for key, value in start.FOR_LORA.items() if key not in options}
     if "micro" not in options:
         planned["micro"] = micro_batches(bool(options.get("exact")), processes, planned, len(train_set))
-    precision = "bf16" if where.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+    pictures = kind.name == "diffusion" and codec is None and getattr(plan.settings, "purpose", None) == "pictures"
+    shape = dataset.shape if pictures else ()  # what bfloat16 was measured for on processors
+    precision = usual_precision(shape, where) if where.type == "cpu" else "bf16" if quick_at_bf16(where) else "fp32"
+    if precision == "bf16" and where.type == "cpu" and "precision" not in options:
+        reasons = (*reasons, "computed in bfloat16, which this processor is quick at; --precision fp32 for full digits")
     described_data = DataConfig(
         name=dataset.name, source=storable(source_of(data)),
         count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,

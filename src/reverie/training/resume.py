@@ -24,7 +24,7 @@ from reverie.runs.run import Run, load
 from reverie.training import checkpoints, start
 from reverie.training import tensorboard as events
 from reverie.training.claim import CODEC_FOLDER, check_own, sweep
-from reverie.training.distil import learned_from, teach, teacher_of
+from reverie.training.distil import taught_again, teacher_of
 from reverie.training.follower import check_processes, device_for
 from reverie.training.latent import is_coded, is_finished, take_codec, whole_length
 from reverie.training.learner import Learner
@@ -150,10 +150,8 @@ def resume(
             start.carry_again(model, config)
             first = _codec_again(path, config, model, dataset, device, reading)
         model, teacher = model.to(where), teacher_of(config, where)
-        if teacher is not None:
-            if processes > 1 or world_size() > 1:
-                raise UserError(f"{path} is taught by another run, which one process does; leave --processes and torchrun out")
-            teach(model, teacher)
+        if teacher is not None and (processes > 1 or world_size() > 1):
+            raise UserError(f"{path} is taught by another run, which one process does; leave --processes and torchrun out")
         learner = Learner(model, config.training)
         complaints = [] if fresh else checkpoints.restore(path, learner)
         run = Run(config, learner.average.model, path)
@@ -170,7 +168,7 @@ def resume(
         folder.write_config(path, config)
         train_set, held_out = dataset.split(config.data.seed)
         if teacher is not None:
-            train_set, held_out = learned_from(teacher, config, dataset, on_progress or silent)
+            train_set, held_out = taught_again(learner, teacher, config, dataset, on_progress or silent)
         begun = f"{path} was stopped before its first checkpoint, so it starts at step 0"
         about = (*complaints, begun if fresh else f"continuing at step {learner.i:,}")
         if first is not None:

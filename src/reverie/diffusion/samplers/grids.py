@@ -74,18 +74,25 @@ class Quadratic(Falling):
 class Trailing(Grid):
     """Evenly spaced, with a last step as long as the others from the last time to 0: t = start (1 - k / steps), k < steps.
 
-    arXiv:2305.08891, table 2.
+    arXiv:2305.08891, table 2.  last: where the last step begins instead, 0 for as long as the others; a model that gives
+    data at once needs no short steps.
     """
 
     start: float = 1.0
+    last: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.start <= 1:
             raise UserError(f"a grid needs 0 < start <= 1, got {self.start}")
+        if not 0 <= self.last < self.start:
+            raise UserError(f"a grid needs 0 <= last < start, got {self.last} and {self.start}")
 
     def __call__(self, schedule: Schedule, steps: int) -> Tensor:
         """Return the times."""
-        return self.start * (1 - torch.arange(steps, dtype=torch.float64) / steps)
+        share = torch.arange(steps, dtype=torch.float64)
+        if self.last:
+            return _between(self.start, self.last, share / max(1, steps - 1))
+        return self.start * (1 - share / steps)
 
 
 def _between(first: float, last: float, share: Tensor) -> Tensor:

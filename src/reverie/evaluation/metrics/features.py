@@ -22,6 +22,7 @@ from reverie.data import Dataset
 from reverie.data.download import cache_folder
 from reverie.evaluation.metrics import classifier
 from reverie.nets import efficientnet
+from reverie.nets.lenet import LeNet, accuracy, train_classifier
 
 MOST_NUMBERS = 256  # of an image, as raw pixels
 BATCH = 500
@@ -80,9 +81,7 @@ def general(train: Dataset, held: Dataset, tell: Tell) -> Features:
     return Features("general", compute, {"net": "EfficientNet-Lite0, ImageNet weights, 320 features before the head"})
 
 
-def own_classifier(
-    train: Dataset, held: Dataset, tell: Tell, folder: Path | None = None
-) -> tuple[classifier.LeNet, dict[str, Any]]:
+def own_classifier(train: Dataset, held: Dataset, tell: Tell, folder: Path | None = None) -> tuple[LeNet, dict[str, Any]]:
     """Return a classifier of the training labels and what is known of it, from the cache if it was trained before."""
     if train.labels is None or len(train.label_names) < 2:
         raise UserError("the data have no labels, so no classifier can be trained on them; take the features pixels")
@@ -96,13 +95,13 @@ def own_classifier(
         path = (folder or cache_folder() / "classifiers") / f"{train.fingerprint()}.safetensors"
     found = classifier.recall(path, train.shape, classes) if path is not None else None
     if found is None:
-        net = classifier.train_classifier(
+        net = train_classifier(
             train.batch, len(train), train.shape, classes,
             on_progress=lambda done, of: tell("training the classifier", done, of),
         )  # fmt: skip
         x, labels = held.batch(torch.arange(min(len(held), JUDGED)))
         assert labels is not None
-        found = net, classifier.Facts(accuracy=classifier.accuracy(net, x, labels), held_out=len(x))
+        found = net, classifier.Facts(accuracy=accuracy(net, x, labels), held_out=len(x))
         if path is not None:
             classifier.remember(*found, path)
     net, facts = found

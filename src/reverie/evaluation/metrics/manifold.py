@@ -12,7 +12,8 @@ from reverie.base.distances import euclidean, row_blocks
 from reverie.base.errors import UserError
 from reverie.base.points import check_points, tensor
 
-GROUPS = 8  # of samples, left out in turn for the standard errors
+# Of samples, left out in turn for the standard errors; of as few as 8 groups the errors are rough, and alarms too many.
+FEWEST_GROUPS, GROUPS = 8, 24
 NAMES = ("precision", "recall", "density", "coverage")
 
 
@@ -56,12 +57,13 @@ def manifold(samples: Any, real: Any, k: int = 5) -> Manifold:
     across, own = _table(real, samples), _table(samples, samples)
     radii = torch.cat([euclidean(real[rows], real).kthvalue(k + 1, 1).values for rows in row_blocks(len(real), len(real))])
     values = _figures(across, radii, own, k)
-    groups = torch.arange(len(samples)) % GROUPS
+    count = min(GROUPS, len(samples) // 2)
+    groups = torch.arange(len(samples)) % max(1, count)
     errors = torch.full((4,), torch.nan)
-    if len(samples) >= 2 * GROUPS and len(samples) - len(samples) // GROUPS > k + 1:
-        parts = [_figures(across[:, groups != g], radii, own[groups != g][:, groups != g], k) for g in range(GROUPS)]
+    if count >= FEWEST_GROUPS and len(samples) - len(samples) // count > k + 1:
+        parts = [_figures(across[:, groups != g], radii, own[groups != g][:, groups != g], k) for g in range(count)]
         left = torch.stack(parts)
-        errors = ((GROUPS - 1) / GROUPS * (left - left.mean(0)).square().sum(0)).sqrt()
+        errors = ((count - 1) / count * (left - left.mean(0)).square().sum(0)).sqrt()
         errors = errors.clamp_min(1 / len(samples))  # what one sample weighs: figures at their limit are not certain
     by_name = [dict(zip(NAMES, map(float, row), strict=True)) for row in (values, errors)]
     return Manifold(by_name[0], by_name[1], k)

@@ -5,7 +5,8 @@ whatever t is.  What tells two batches apart is the energy distance (Székely an
 
     2 E|a - b| - E|a - a'| - E|b - b'|,
 
-in the features that the frozen teacher sees them by: the outputs of all its normalisations, and the data themselves.
+in features of them.  Where a small classifier tells the labels of images well these are its layers, else what the frozen
+teacher sees them by, the outputs of all its normalisations; and the data themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -28,11 +29,12 @@ from reverie.diffusion.condition import NULL
 from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.guidance import MOST_GUIDANCE
 from reverie.diffusion.pair import Pair
+from reverie.nets.lenet import LeNet
 
-PURE = 0.4  # of the batches begin at pure noise, which is the whole way; the others at times that later evaluations begin at
-EARLIEST, LATEST = 0.2, 0.95
+PURE = 0.5  # of the batches begin at pure noise, which is the whole way; the others at times that later evaluations begin at
+EARLIEST, LATEST = 0.4, 0.95
 SEEN_AT = 0.05  # the time that the teacher is told for data without noise: nearly none
-ANY = 0.02  # weight of two data of different labels, beside 1 of the same: some, so that no label wanders off by itself
+ANY = 0.1  # weight of two data of different labels, beside 1 of the same: of these a batch has few
 WIDEST, WIDEST_DATA = 8, 16  # places along a map of features, and along the data, which are averaged down to this
 CHECKED = 512  # held-out data that the distance is told of
 
@@ -40,11 +42,36 @@ CHECKED = 512  # held-out data that the distance is told of
 class Distilled(Section):
     """The table [family.distilled] of config.toml: what a student learned from.
 
-    guidance: of the teacher whose samples were the data, 1 where these were the teacher's own data; samples: how many.
+    guidance: of the teacher whose samples were the data, 1 where these were the teacher's own data; samples: how many;
+    features: by whose features it was taught.
     """
 
     guidance: Annotated[float, Field(ge=-MOST_GUIDANCE, le=MOST_GUIDANCE)] = 1.0
     samples: Annotated[int, Field(ge=0, le=10**7)] = 0
+    features: Literal["teacher", "classifier"] = "teacher"
+
+
+Features = Callable[[Tensor], list[Tensor]]  # (B, ...) in model units to rows (B, D)
+
+
+class ClassifierFeatures:
+    """What a classifier sees in images: (B, C, H, W) in model units to rows (B, D), those of the images themselves first."""
+
+    def __init__(self, net: LeNet) -> None:
+        self.net = net.eval().requires_grad_(False)
+
+    def __call__(self, z: Tensor) -> list[Tensor]:
+        """Return the features of each layer, after it was pooled or cut off at zero."""
+        found, h = [_rows(z, WIDEST_DATA)], (z + 1) / 2  # not cut off at 0 and 1, where nothing could be learned
+        for layer in self.net.maps:
+            h = layer(h)
+            if isinstance(layer, nn.MaxPool2d):
+                found.append(h.flatten(1))
+        for layer in self.net.features:
+            h = layer(h)
+            if isinstance(layer, nn.ReLU):
+                found.append(h)
+        return found
 
 
 class TeacherFeatures:
@@ -92,9 +119,9 @@ def energy_rows(a: Tensor, b: Tensor, weights: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a student is taught by: the loss of a batch, as the features of the teacher tell it from data."""
+    """What a student is taught by: the loss of a batch, as features tell it from data."""
 
-    features: TeacherFeatures
+    features: Features
     label_dropout: float
 
     def __deepcopy__(self, _: dict[int, Any]) -> Lesson:

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from reverie.base.errors import UserError, pick
 from reverie.base.noise import Noise, mix_seed
+from reverie.base.precision import Precision, usual_precision
 from reverie.data import Dataset
 from reverie.data.augment import Augment
 from reverie.data.codec import Codec
@@ -33,7 +34,7 @@ from reverie.diffusion.samplers.onestep import DDPM
 from reverie.diffusion.spread import MeanError, Unsure, mean_error
 from reverie.families.diffusion.distillation import Lesson
 from reverie.families.diffusion.levels import held_out_figures, optimum_levels
-from reverie.families.diffusion.sampling import build_guidance, build_sampling
+from reverie.families.diffusion.sampling import STEERING, build_guidance, build_sampling
 from reverie.families.diffusion.variational import end_costs
 from reverie.families.model import DrawRequest, TrainedModel
 from reverie.nets.dropout import repeatable_dropout
@@ -155,7 +156,9 @@ class Diffusion(TrainedModel):
 
     def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
         """Draw as the options ask; see `reverie.families.diffusion.sampling`."""
-        options = wanted.options
+        options = dict(wanted.options)
+        if options.get("precision") is None and not any(options.get(key) is not None for key in STEERING):
+            options["precision"] = self._usual_precision()
         sampler, grid = build_sampling(self.shape, self.denoiser.schedule, options, self.distilled)
         times: Tensor | None = options.get("times")
         guide = build_guidance(
@@ -167,6 +170,11 @@ class Diffusion(TrainedModel):
             wanted.seeds, cond, sampler, grid if times is None else times, lambda denoiser: guide(unsure(denoiser)),
             options.get("steer"), options.get("origin"),
         )  # fmt: skip
+
+    def _usual_precision(self) -> Precision:
+        """Return what it draws in where nothing is said: bfloat16 was measured for pictures made of pixels on processors."""
+        measured = self.device.type == "cpu" and not self.lossy and not self.likelihood
+        return usual_precision(self.shape, self.device) if measured else "fp32"
 
     def _unsure(self, sampler: Sampler, wanted: DrawRequest) -> Steer:
         """Return what makes the denoiser tell the variance that a sampler asks for; refuse one that is not known."""

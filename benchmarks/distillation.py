@@ -1,0 +1,261 @@
+"""Ways to teach a student that draws MNIST in few evaluations, compared on equal time from the same teacher.
+
+    REVERIE_DATA=DIR python -m benchmarks.distillation RUN --cpu-seconds 80 [--only energy]
+
+RUN is a diffusion run of MNIST with labels.  Every method starts from its weights, with Muon and a rate that falls by a cosine;
+its own rate is the better of a few that were tried.  Distances are Fréchet distances of samples, seed 0, on the features of two
+classifiers that no method has seen: a LeNet and a network of another build.  Time is the processor's, of one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from benchmarks.measure import machine
+from benchmarks.steps import judge_of
+from reverie.api import Run, load, reread
+from reverie.base.noise import Noise, image_seeds
+from reverie.diffusion.denoiser import NetDenoiser
+from reverie.diffusion.pair import Pair
+from reverie.evaluation.metrics.frechet import frechet_to
+from reverie.families.diffusion.distillation import ClassifierFeatures, Lesson, TeacherFeatures
+from reverie.nets.lenet import train_classifier
+from reverie.training.learner import Average
+from reverie.training.optimizer import muon
+
+BATCH = 64
+GRIDS = {1: (1.0,), 2: (1.0, 0.5), 4: (1.0, 0.75, 0.5, 0.25)}  # the times at which each evaluation begins
+Step = Callable[[NetDenoiser, Tensor, Tensor, float, torch.Generator], Tensor]
+
+
+def noised(x: Tensor, random: torch.Generator) -> Tensor:
+    """Return fresh noise of the shape of x."""
+    return torch.randn(x.shape, generator=random)
+
+
+def some_times(n: int, random: torch.Generator, pure: float = 0.4) -> Tensor:
+    """Return times at which evaluations begin: so many at pure noise, the others anywhere after it."""
+    u, t = torch.rand(2, n, generator=random, dtype=torch.float64)
+    return torch.where(u < pure, torch.ones_like(t), 0.2 + 0.75 * t)
+
+
+def consistency_tuning(teacher: NetDenoiser) -> Step:
+    """Match the estimate at t with that nearer to the data, on the same line; the gap shrinks (ECT, arXiv:2406.14548)."""
+
+    def step(student: NetDenoiser, x: Tensor, c: Tensor, done: float, random: torch.Generator) -> Tensor:
+        ratio = (torch.randn(len(x), generator=random, dtype=torch.float64) * 1.4 - 0.4).exp()  # sigma / alpha
+        ratio = torch.where(torch.rand(len(x), generator=random) < 0.15, torch.full_like(ratio, 200.0), ratio)
+        nearer = (ratio * (1 - 2.0 ** -(1 + math.floor(5 * done)) * (1 + 8 * torch.sigmoid(-ratio)))).clamp(min=0)
+        t, s = (r / (1 + r) for r in (ratio, nearer))
+        line, schedule = Pair(x, noised(x, random)), student.schedule
+        with torch.no_grad():
+            target = student(line.mix(*schedule(s.clamp(min=1e-3))), s.clamp(min=1e-3), c).x0
+            target = torch.where((nearer > 0.002)[:, None, None, None], target, x)
+        apart = (student(line.mix(*schedule(t)), t, c).x0 - target).square().flatten(1).sum(1)
+        weight = (1 / (ratio - nearer).clamp(min=0.02)).clamp(max=20).float()
+        return (((apart + 0.06**2).sqrt() - 0.06) * weight).mean() / 10
+
+    return step
+
+
+def average_velocity(teacher: NetDenoiser) -> Step:
+    """Learn the mean velocity from t down to 0, u = v - t (v d/dx + d/dt) u (MeanFlow, arXiv:2505.13447, with its r = 0)."""
+
+    def step(student: NetDenoiser, x: Tensor, c: Tensor, done: float, random: torch.Generator) -> Tensor:
+        t, line = some_times(len(x), random), Pair(x, noised(x, random))
+        xt, velocity = line.mix(*student.schedule(t)), line.eps - line.x0
+
+        def average(x: Tensor, t: Tensor) -> Tensor:
+            found = student(x, t, c)
+            return found.eps - found.x0
+
+        with sdpa_kernel(SDPBackend.MATH):  # the others know no forward mode
+            found: tuple[Tensor, Tensor] = torch.func.jvp(average, (xt, t), (velocity, torch.ones_like(t)))[:2]
+        u, along = found
+        apart = (u - (velocity - t.float()[:, None, None, None] * along).detach()).square().flatten(1).mean(1)
+        lost: Tensor = apart / (apart.detach() + 1e-3)
+        return lost.mean()
+
+    return step
+
+
+def trajectory(teacher: NetDenoiser) -> Step:
+    """Match the estimate at t with that after a Heun step of the teacher (consistency distillation, arXiv:2303.01469)."""
+
+    def step(student: NetDenoiser, x: Tensor, c: Tensor, done: float, random: torch.Generator) -> Tensor:
+        t, schedule = some_times(len(x), random), student.schedule
+        s = (t - 2.0 ** -(3 + math.floor(2 * done))).clamp(min=0.03)
+        xt = Pair(x, noised(x, random)).mix(*schedule(t))
+        with torch.no_grad():
+            first = teacher(xt, t, c)
+            second = teacher(first.mix(*schedule(s)), s, c)
+            velocity = (first.eps - first.x0 + second.eps - second.x0) / 2
+            target = student(xt + (s - t).float()[:, None, None, None] * velocity, s, c).x0
+        return (student(xt, t, c).x0 - target).square().mean()
+
+    return step
+
+
+def distribution_matching(teacher: NetDenoiser) -> tuple[Step, NetDenoiser]:
+    """Move samples along the difference of two scores, the teacher's and that of samples (DMD, arXiv:2311.18828)."""
+    critic = copy.deepcopy(teacher).train().requires_grad_(True)
+
+    def step(student: NetDenoiser, x: Tensor, c: Tensor, done: float, random: torch.Generator) -> Tensor:
+        t = some_times(len(x), random)
+        made = student(Pair(x, noised(x, random)).mix(*student.schedule(t)), t, c).x0
+        tau, eps = torch.rand(len(x), generator=random, dtype=torch.float64) * 0.93 + 0.05, noised(x, random)
+        seen = Pair(made.detach(), eps).mix(*student.schedule(tau))
+        with torch.no_grad():
+            real = teacher(seen, tau, c).x0
+        fake = critic(seen, tau, c)
+        size = (made.detach() - real).abs().flatten(1).mean(1).clamp(min=0.02)
+        along = (fake.x0.detach() - real) / size[:, None, None, None]
+        learned = (fake.eps - fake.x0 - (eps - made.detach())).square().mean()
+        return 0.03 * (made * along).flatten(1).mean(1).mean() + learned
+
+    return step, critic
+
+
+def energy(lesson: Lesson) -> Step:
+    """The energy distance of a batch from data, in features; see `reverie.families.diffusion.distillation`."""
+
+    def step(student: NetDenoiser, x: Tensor, c: Tensor, done: float, random: torch.Generator) -> Tensor:
+        return lesson.loss(student, x, c, int(torch.randint(2**62, (), generator=random))).mean()
+
+    return step
+
+
+class Wide(nn.Module):
+    """The second judge: strided convolutions with GELU, 96 features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        maps = [nn.Conv2d(1, 24, 3, 2, 1), nn.GELU(), nn.Conv2d(24, 48, 3, 2, 1), nn.GELU(), nn.Conv2d(48, 64, 3, 1, 1)]
+        self.body = nn.Sequential(*maps, nn.GELU(), nn.Flatten(), nn.Linear(64 * 49, 96), nn.GELU())
+        self.out = nn.Linear(96, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores, (B, 10)."""
+        scores: Tensor = self.out(self.body(x))
+        return scores
+
+
+def second_judge(x: Tensor, labels: Tensor) -> Callable[[Tensor], float]:
+    """Train the second judge on MNIST; return the Fréchet distance on its features from the data."""
+    random = torch.Generator().manual_seed(5)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        net = Wide()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3, weight_decay=1e-2, fused=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=1800)
+    for _ in range(1800):
+        index = torch.randint(len(x), (128,), generator=random)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x[index]), labels[index]).backward()
+        optimizer.step()
+        schedule.step()
+
+    @torch.no_grad()
+    def features(images: Tensor) -> Tensor:
+        return torch.cat([net.body(part) for part in images.split(1000)])
+
+    to = frechet_to(features(x))
+    return lambda images: to(features(images))
+
+
+@torch.no_grad()
+def drawn(student: NetDenoiser, times: tuple[float, ...], count: int) -> Tensor:
+    """Return samples, all labels in turn, the noise of every evaluation but the first fresh: (count, 1, 28, 28) in [0, 1]."""
+    parts = []
+    for first in range(0, count, 250):
+        noise = Noise(image_seeds(0, min(250, count - first), first))
+        c = torch.arange(first, min(first + 250, count)) % 10
+        x = noise.like(torch.empty(len(c), 1, 28, 28))
+        for k, t in enumerate(times):
+            x0 = student(x, t, c).x0
+            if k + 1 < len(times):
+                x = Pair(x0, noise.like(x)).mix(*student.schedule(times[k + 1]))
+        parts.append(x0)
+    return torch.cat(parts).add(1).div(2).clamp(0, 1)
+
+
+def taught(run: Run, way: str, x: Tensor, labels: Tensor, seconds: float) -> tuple[NetDenoiser, int]:
+    """Teach a student by one of the ways for so long; return the average of its weights and the number of steps."""
+    teacher = copy.deepcopy(run.diffusion.denoiser).eval().requires_grad_(False)
+    student, extra, begun = copy.deepcopy(teacher).train().requires_grad_(True), [], time.process_time()
+    rate, low = WAYS[way]["rate"], WAYS[way].get("low", False)
+    if way == "energy, classifier":
+        net = train_classifier(lambda index: (x[index], labels[index]), len(x), (1, 28, 28), 10, seed=11)
+        step = energy(Lesson(ClassifierFeatures(net), run.diffusion.label_dropout))
+    elif way == "energy, teacher":
+        step = energy(Lesson(TeacherFeatures(teacher), run.diffusion.label_dropout))
+    elif way == "distribution matching":
+        step, critic = distribution_matching(teacher)
+        extra = [critic]
+    else:
+        step = WAYS[way]["step"](teacher)
+    both, average = nn.ModuleList([student, *extra]), Average(student, 0.05)
+    optimizers, random, i = muon(both, rate, 0.0), torch.Generator().manual_seed(0), 0
+    while (done := (time.process_time() - begun) / seconds) < 1:
+        index = torch.randint(len(x), (BATCH,), generator=random)
+        for optimizer in optimizers:
+            optimizer.param_groups[0]["lr"] = rate * min(1, i / 20 + 0.05) * (1 + math.cos(math.pi * done)) / 2
+            optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            lost = step(student, x[index] * 2 - 1, labels[index], done, random)
+        lost.backward()
+        nn.utils.clip_grad_norm_(both.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+        average.update(i)
+        i += 1
+    return average.model, i
+
+
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "energy, classifier": {"rate": 1.5e-3, "low": True},
+    "energy, teacher": {"rate": 1.5e-3, "low": True},
+    "consistency tuning": {"rate": 4e-3, "low": True, "step": consistency_tuning},
+    "average velocity": {"rate": 1.5e-3, "step": average_velocity},
+    "trajectory": {"rate": 4e-3, "low": True, "step": trajectory},
+    "distribution matching": {"rate": 1.5e-3, "low": True},
+}
+
+
+def main() -> None:
+    """Teach by every way and print how far samples in 1, 2 and 4 evaluations are from the data."""
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    asked.add_argument("run")
+    asked.add_argument("--cpu-seconds", type=float, default=80.0)
+    asked.add_argument("--count", type=int, default=2000)
+    asked.add_argument("--only", default="")
+    given = asked.parse_args()
+    torch.set_num_threads(1)
+    run = load(given.run, "cpu")
+    data = reread(run.config.data, folder=run.path)
+    x, labels = data.batch(torch.arange(len(data)))
+    assert labels is not None
+    first, second = judge_of(given.run).distance, second_judge(x, labels)
+    heads = [f"{n}{judge}" for judge in ("", ", other judge") for n in GRIDS]
+    print(machine(), f"| way | steps | {' | '.join(heads)} |", f"|---{'|---' * 7}|", sep="\n", flush=True)
+    of_data = [f"{judge(x[: given.count]):.1f}" for judge in (first, second) for _ in GRIDS]
+    print(f"| {given.count:,} images of the data | | {' | '.join(of_data)} |", flush=True)
+    for way in WAYS:
+        if given.only in way:
+            student, steps = taught(run, way, x, labels, given.cpu_seconds)
+            images = [drawn(student, times, given.count) for times in GRIDS.values()]
+            figures = [f"{judge(one):.1f}" for judge in (first, second) for one in images]
+            print(f"| {way} | {steps} | {' | '.join(figures)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
