@@ -57,18 +57,18 @@ def make_images(folder: Path, kind: str) -> None:
         Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(path, quality=92)
 
 
-def repeat(shards: Path, out: Path) -> None:
+def repeat(shards: Path, out: Path, times: int = TIMES) -> None:
     """Write an index in which each image stands many times, in blocks of their own, beside links to the same shards."""
     out.mkdir()
     for shard in shards.glob("*.tar"):
         os.link(shard, out / shard.name)
     index = read_index(shards / INDEX, "")
     facts, blocks = index.facts, index.facts.blocks
-    tensors = {name: tensor.repeat(TIMES, *([1] * (tensor.ndim - 1))) for name, tensor in index.tensors.items()}
-    tensors["block"] += torch.arange(TIMES, dtype=torch.int32).repeat_interleave(len(index)) * blocks
+    tensors = {name: tensor.repeat(times, *([1] * (tensor.ndim - 1))) for name, tensor in index.tensors.items()}
+    tensors["block"] += torch.arange(times, dtype=torch.int32).repeat_interleave(len(index)) * blocks
     for end, size in (("name_end", facts.names_size), ("caption_end", facts.captions_size)):
-        tensors[end] += torch.arange(TIMES).repeat_interleave(len(index)) * size
-    many = {name: TIMES * getattr(facts, name) for name in ("count", "blocks", "names_size", "captions_size")}
+        tensors[end] += torch.arange(times).repeat_interleave(len(index)) * size
+    many = {name: times * getattr(facts, name) for name in ("count", "blocks", "names_size", "captions_size")}
     Index(facts.model_copy(update=many), tensors).write(out / INDEX)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
 import struct
@@ -170,3 +171,30 @@ def test_what_is_no_shard_at_all(tmp_path: Path) -> None:
         pass
     with pytest.raises(UserError, match="0 usable images found"):
         load_data(tmp_path / "s")
+
+
+@pytest.mark.parametrize("name", [INDEX, "000001.tar"])
+def test_flipped_bytes_are_found_or_harmless(name: str, shards: Path) -> None:
+    random, good = np.random.default_rng(3), (shards / name).read_bytes()
+    every, truth = torch.arange(120), load_data(shards).batch(torch.arange(120))[0]
+    found = 0
+    for _ in range(12):
+        spoiled = bytearray(good)
+        for place in random.integers(0, len(good), 3 if name == INDEX else 40):
+            spoiled[place] ^= int(random.integers(1, 256))
+        (shards / name).write_bytes(spoiled)
+        try:
+            assert torch.equal(load_data(shards).batch(every)[0], truth)  # such as a byte between two images
+        except UserError as error:
+            found += 1
+            assert name in str(error) and "\n" not in str(error)
+    assert found > 3
+
+
+def test_a_tar_file_that_is_changed_is_indexed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for shade in (5, 6):
+        tar(tmp_path / "s" / "0.tar", (member("m.png", len(png(shade))), png(shade)), (member("m.cls", 1), b"1"))
+        os.utime(tmp_path / "s" / "0.tar", (shade, shade))
+        data = load_data(tmp_path / "s" / "0.tar")
+        assert isinstance(data.x, torch.Tensor) and data.x[:, 0, 0, 0].tolist() == [1, shade, 2]

@@ -74,7 +74,8 @@ def test_parquet_is_read_by_row_group(far: bool, many_blocks: None, tmp_path: Pa
         assert all(torch.equal(a, b) for (a, _), (b, _) in zip(list(islice(batches(data, 16, 3), 7))[4:], tail, strict=True))
 
 
-def test_one_parquet_file_with_bytes_captions_and_numbers(tmp_path: Path) -> None:
+def test_one_parquet_file_with_bytes_captions_and_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     rows = {
         "jpg": [png(image) for image in pixels(6)],
         "caption": [f"a thing  number {k}" for k in range(6)],

@@ -110,7 +110,12 @@ def test_a_run_goes_on_in_the_middle_of_a_shard_bit_for_bit(shards: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_two_processes_train_on_shards_to_the_weights_of_one(shards: Path, tmp_path: Path) -> None:
+def test_two_processes_train_on_a_million_in_shards_to_the_weights_of_one(photos: Path, tmp_path: Path) -> None:
+    from benchmarks.shards import repeat
+
+    reverie.pack(photos, tmp_path / "few", shard_size="30KB")
+    repeat(tmp_path / "few", tmp_path / "many", 12_000)
+    assert len(lazy(tmp_path / "many")) == 1_440_000
     for processes in (1, 2):
-        reverie.train(shards, tmp_path / str(processes), exact=True, processes=processes, **SHORT)
+        reverie.train(tmp_path / "many", tmp_path / str(processes), exact=True, processes=processes, **SHORT)
     assert same_weights(tmp_path / "1", tmp_path / "2")

@@ -113,8 +113,10 @@ def _fetched(store: Store, there: Stored) -> Path:
 
 
 def _cached(store: Store, files: Sequence[Stored], what: str) -> Path:
-    """Return where an index is kept that cannot lie beside its shards: by their address, names, sizes and tags."""
-    said = repr((what, store.address, [(file.name, file.size, file.tag) for file in files]))
+    """Return where an index is kept that cannot lie beside its shards: by their address, names, sizes, and tags or times."""
+    times = [(store.root / file.name).stat().st_mtime_ns for file in files] if isinstance(store, LocalStore) else []
+    said = repr((what, str(Path(store.address).resolve()) if times else store.address,
+                 [(file.name, file.size, file.tag) for file in files], times))  # fmt: skip
     return cache_folder() / "indexes" / f"{hashlib.sha256(said.encode()).hexdigest()[:24]}.safetensors"
 
 

@@ -14,9 +14,10 @@ from typing import Any
 from reverie.base.errors import UserError
 from reverie.base.files import expanded
 from reverie.base.folders import whole_folder
+from reverie.base.progress import Tell
 from reverie.data.columns import listed_columns, read_columns
 from reverie.data.folder import ARCHIVES, list_images, nothing_found, read_entry, read_headers, skipped_note
-from reverie.data.form import Options, Progress, encode_labels
+from reverie.data.form import Options, encode_labels
 from reverie.data.labels import Found, find_labels
 from reverie.data.pixels import Broken, quiet, workers
 from reverie.data.shards.build import BYTES_TOGETHER, TOGETHER, IndexBuilder, Seen, examine
@@ -64,10 +65,11 @@ def parse_bytes(text: str) -> int:
 
 def pack(
     source: str | Path, out: str | Path, *, shard_size: str = "256MB", labels: str = "auto",
-    condition_number: str | None = None, strict: bool = False, overwrite: bool = False, on_progress: Progress | None = None,
+    condition_number: str | None = None, strict: bool = False, overwrite: bool = False, on_progress: Tell | None = None,
 ) -> Packed:  # fmt: skip
-    """Write the images of a folder, .zip or .tar into shards of about a size, in the order in which they are trained on.
+    """Write images into shards, in the order in which they are trained on: `reverie.pack("photos/", "shards/")`.
 
+    source: a folder, .zip or .tar; shard_size: about how large each tar file is; condition_number: columns of metadata to keep.
     The files go in as they are, with labels as .cls, captions as .txt, and names, labels and numbers as .json.  The folder
     appears when all is written; the same images give the same bytes.
     """
