@@ -22,6 +22,7 @@ from benchmarks.inverse import restoration
 from benchmarks.measure import Row, machine, report, side_by_side
 from benchmarks.measurement import measure_rows, measurement
 from benchmarks.sampling import against_diffusers, evaluations, precision, streaming
+from benchmarks.seq2seq import seq2seq
 from benchmarks.startup import startup
 from benchmarks.steering import steering
 from benchmarks.studio import studio
@@ -171,6 +172,7 @@ def main() -> None:
         "Flows and the Sinkhorn generator": flows(),
         "Autoregressive models": autoregressive(),
         "Language models": language(seeds=(0, 1, 2)),
+        "Sequence to sequence": seq2seq(seeds=(0, 1, 2)),
         "Pictures from words": captions(networks=["unet-tiny", "unet-tiny:attends=yes"]),
         "Quality against network evaluations": evaluations(),
         "Sampling speed at equal quality": against_diffusers(),

@@ -153,6 +153,8 @@ def test_it_answers_what_it_never_saw(run: Run, command, tmp_path: Path) -> None
     assert code == 0 and len(answers) == 3 and answers[0]["text"] == "cba" and answers[0]["log_prob"] > answers[1]["log_prob"]
     code, out, _ = command("sample", run.path, "-n", 2)
     assert code == 0 and out.count("\u2192") == 2
+    code, out, _ = command("sample", run.path, "-n", 2, "--json")
+    assert code == 0 and [row["source"] for row in json.loads(out)["pairs"]] == [s for s, _ in run.sample(2).pairs]
     made = reverie.sample(run, 12, out=tmp_path / "x.csv")
     assert reverie.inspect(tmp_path / "x.csv")["kind"] == "pairs"
     assert (tmp_path / "x.csv").read_text().splitlines()[1] == ",".join(made.pairs[0])
