@@ -230,7 +230,7 @@ def test_going_on_is_bit_for_bit(tmp_path: Path, family: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("attention", "least", "most"), [("dot", 0.8, 1.0), ("none", 0.0, 0.05)])
+@pytest.mark.parametrize(("attention", "least", "most"), [("dot", 0.8, 1.0), ("none", 0.0, 0.3)])
 def test_attention_is_what_turns_long_strings_round(tmp_path: Path, attention: str, least: float, most: float) -> None:
     made = reverie.train("reversal", tmp_path / "run", family=f"seq2seq:attention={attention}", points=20_000, steps=450)
     rows = reverie.evaluate(made)["sections"]["answers"]["by_length"]
