@@ -25,6 +25,7 @@ from benchmarks.inverse import restoration
 from benchmarks.measure import Row, machine, side_by_side, write_rows, write_section
 from benchmarks.measurement import measure_rows, measurement
 from benchmarks.sampling import against_diffusers, evaluations, precision, streaming
+from benchmarks.seq2seq import seq2seq
 from benchmarks.startup import startup
 from benchmarks.steering import steering
 from benchmarks.studio import studio
@@ -184,6 +185,7 @@ LONG: dict[str, Callable[[], list[str]]] = {
     "Flows and the Sinkhorn generator": flows,
     "Autoregressive models": autoregressive,
     "Language models": lambda: language(seeds=(0, 1, 2)),
+    "Sequence to sequence": lambda: seq2seq(seeds=(0, 1, 2)),
     "Pictures from words": lambda: captions(networks=["unet-tiny", "unet-tiny:attends=yes"]),
     "Quality against network evaluations": evaluations,
     "Sampling speed at equal quality": against_diffusers,

@@ -153,6 +153,8 @@ def test_it_answers_what_it_never_saw(run: Run, command, tmp_path: Path) -> None
     assert code == 0 and len(answers) == 3 and answers[0]["text"] == "cba" and answers[0]["log_prob"] > answers[1]["log_prob"]
     code, out, _ = command("sample", run.path, "-n", 2)
     assert code == 0 and out.count("\u2192") == 2
+    code, out, _ = command("sample", run.path, "-n", 2, "--json")
+    assert code == 0 and [row["source"] for row in json.loads(out)["pairs"]] == [s for s, _ in run.sample(2).pairs]
     made = reverie.sample(run, 12, out=tmp_path / "x.csv")
     assert reverie.inspect(tmp_path / "x.csv")["kind"] == "pairs"
     assert (tmp_path / "x.csv").read_text().splitlines()[1] == ",".join(made.pairs[0])
@@ -228,7 +230,7 @@ def test_going_on_is_bit_for_bit(tmp_path: Path, family: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("attention", "least", "most"), [("dot", 0.8, 1.0), ("none", 0.0, 0.05)])
+@pytest.mark.parametrize(("attention", "least", "most"), [("dot", 0.8, 1.0), ("none", 0.0, 0.3)])
 def test_attention_is_what_turns_long_strings_round(tmp_path: Path, attention: str, least: float, most: float) -> None:
     made = reverie.train("reversal", tmp_path / "run", family=f"seq2seq:attention={attention}", points=20_000, steps=450)
     rows = reverie.evaluate(made)["sections"]["answers"]["by_length"]

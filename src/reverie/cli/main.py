@@ -140,6 +140,10 @@ def show_text(screen: Screen, run: Run, n: int, options: dict[str, Any]) -> None
     """Write texts to standard output as they come; with --json, when all are written."""
     from reverie import api
 
+    if run.kind == "pairs" and screen.as_json:
+        rows = [{"source": source, "target": target} for source, target in run.sample(n, **options).pairs]
+        screen.result({"pairs": rows, "samples": n, "seed": options["seed"]}, "")
+        return
     texts = []
     for k in range(n):
         pieces = []

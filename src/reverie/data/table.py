@@ -63,7 +63,10 @@ def read_csv(path: Path, name: str, options: Options) -> Dataset:
     label, values, notes = find_label(columns, longest, read, options.labels, path)
     numeric = [k for k in range(width) if k != label and k not in words]
     if not numeric:
-        raise UserError(f"{path} has no column of numbers; expected rows of numbers")
+        raise UserError(
+            f"{path} has no column of numbers; expected rows of numbers, or texts: --pairs SOURCE,TARGET or --text COLUMN name"
+            " their columns"
+        )
     x = _columns(path, delimiter, bool(header), numeric)
     return table_dataset(name, x, values, options, notes, path)
 

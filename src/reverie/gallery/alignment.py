@@ -45,6 +45,6 @@ def draw(run: str | Path | Run, out: Path, prompt: str | None = None, device: st
             axes.tick_params(length=0, pad=1)
             if len(layers) * heads > 1:
                 axes.set_title(f"layer {k + 1}, head {head + 1}", fontsize=8, color=INK)
-    made.suptitle("Where each token of the answer (row) looks in the source (column)", fontsize=9, color=INK)
+    made.suptitle("where the answer (down)\nlooks in the source (across)", fontsize=9, color=INK)
     save(made, out)
     return [out]
