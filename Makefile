@@ -1,9 +1,10 @@
-# make demo, make test, make test-all, make bench, make bench-all.  The first call makes .venv and installs; later ones install nothing.
+# make demo, make test, make test-all, make bench, make bench-all, make docs, make docs-serve.  The first call makes .venv and
+# installs; later ones install nothing.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all bench bench-all lint
+.PHONY: demo test test-all bench bench-all lint docs docs-serve
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -23,6 +24,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tools.map --check
+	$(BIN)/python -m tools.reference --check
 	$(BIN)/mypy
 
 test: lint
@@ -36,3 +38,10 @@ bench: $(READY)
 
 bench-all: $(READY)
 	$(BIN)/python -m benchmarks.run --all
+
+docs: $(READY)
+	$(BIN)/python -m zensical build --strict
+	@echo "look at: site/index.html"
+
+docs-serve: $(READY)
+	$(BIN)/python -m zensical serve

@@ -1,0 +1,148 @@
+"""The book does what it says: its blocks run, its figures come from recorded commands, its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from PIL import Image
+
+from reverie.cli.main import app
+from reverie.runs.run import Run
+from tests.book.blocks import BOOK, CHAPTERS, CONSOLE, run_chapter
+from tools import figures, reference
+
+ROOT = BOOK.parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+SPOKEN = re.compile(r"^\$? ?(?:OMP_NUM_THREADS=1 )?reverie ((?:.*\\\n)*.*)$", re.MULTILINE)
+NO_RUN_NEEDED = {"index.md", "problems.md"}
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spiral_run: Run, digits_run: Run) -> Path:
+    """A folder with what the chapters speak of: runs, an image, and a folder of photos in two classes."""
+    for name, run in (("spiral", spiral_run), ("digits", digits_run)):
+        shutil.copytree(run.path, tmp_path / "runs" / name)
+    random = np.random.default_rng(0)
+    for k in range(24):
+        folder = tmp_path / "photos" / ("left" if k % 2 else "right")
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = random.integers(0, 90, (24, 24, 3), np.uint8)
+        pixels[:, 12:] += np.uint8(120 * (k % 2))
+        Image.fromarray(pixels).save(folder / f"{k}.png")
+    digit = np.zeros((8, 8), np.uint8)
+    digit[1, 1:7], digit[2:7, 4] = 255, 255
+    Image.fromarray(digit).save(tmp_path / "seven.png")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+def test_chapter_runs(chapter: Path, workshop: Path) -> None:
+    run_chapter(chapter, slowly=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chapter", [c for c in CHAPTERS if "<!-- slow -->" in c.read_text()], ids=lambda path: path.stem)
+def test_slow_commands_of_a_chapter_run(chapter: Path, workshop: Path) -> None:
+    assert run_chapter(chapter, slowly=True)
+
+
+def test_a_command_that_fails_is_seen(workshop: Path) -> None:
+    page = workshop / "page.md"
+    page.write_text("```console\n$ reverie sample runs/nothing\n```\n")
+    with pytest.raises(Exception, match="ended with code 2"):
+        run_chapter(page, slowly=False)
+
+
+def test_a_python_block_that_fails_is_seen(workshop: Path) -> None:
+    page = workshop / "page.md"
+    page.write_text("```python\nassert 1 == 2\n```\n")
+    with pytest.raises(AssertionError):
+        run_chapter(page, slowly=False)
+
+
+def _options(words: list[str]) -> tuple[str, set[str]]:
+    """Return the name of the command that words call, and its options."""
+    command = typer.main.get_command(app)
+    name = ["reverie"]
+    while words and hasattr(command, "commands") and words[0] in command.commands:
+        command = command.commands[words[0]]
+        name.append(words.pop(0))
+    return " ".join(name), {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_options_that_pages_speak_of_exist(page: Path) -> None:
+    """Of pages whose commands are not run, at least the names are held to the program."""
+    for found in SPOKEN.finditer(re.sub(r"[|\[\]`]", " ", page.read_text())):
+        said = found[1].replace("\\\n", " ").split("  ")[0].split(" #")[0]
+        try:
+            words = shlex.split(said)
+        except ValueError:
+            continue
+        name, known = _options(words)
+        for word in words:
+            if word.startswith("--") and len(word) > 2:
+                assert word.split("=")[0] in known, f"{page.name}: {name} has no option {word}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for link in LINK.findall(text):
+        target, _, anchor = link.partition("#")
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        there = (page.parent / target).resolve() if target else page
+        assert there.exists(), f"{page.name} links to {link}, which does not exist"
+        if anchor and there.suffix == ".md":
+            headings = re.findall(r"^#+ (.+)$", there.read_text(), re.MULTILINE)
+            slugs = {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", h.replace("`", "")).strip().lower()) for h in headings}
+            assert anchor in slugs, f"{page.name} links to {link}, and there is no such heading"
+
+
+def test_figures_are_small_and_recorded() -> None:
+    recorded = figures.recorded()
+    used = {Path(link).name for page in CHAPTERS for link in LINK.findall(page.read_text()) if "figures/" in link}
+    assert used == {f"{name}.png" for name in recorded}, "figures.toml and the pictures in the chapters do not agree"
+    for name in recorded:
+        assert (BOOK / "figures" / f"{name}.png").stat().st_size < 100_000, f"{name}.png is larger than 100 kB"
+
+
+def test_captions_tell_the_command() -> None:
+    text = "\n".join(page.read_text() for page in CHAPTERS)
+    for name, figure in figures.recorded().items():
+        caption = text.split(f"figures/{name}.png)", 1)[1].split("\n\n", 2)[1]
+        assert f"`{figure['command']}`" in caption.replace("\n", " "), f"the caption of {name}.png lacks its command"
+
+
+@pytest.mark.parametrize("chapter", [c for c in CHAPTERS if c.name not in NO_RUN_NEEDED], ids=lambda path: path.stem)
+def test_chapters_are_whole(chapter: Path) -> None:
+    text = chapter.read_text()
+    assert "```python\n" in text or CONSOLE.search(text), "nothing in it runs"
+    assert "<details" in text, "it has no exercise with an answer"
+    assert not re.search(r"to come|TODO|coming soon", text, re.IGNORECASE)
+
+
+def test_the_reference_is_that_of_the_program() -> None:
+    assert reference.PAGE.read_text() == reference.made(), "run: python -m tools.reference"
+
+
+def test_the_site_is_built(tmp_path: Path) -> None:
+    for name in ("docs", "tools", "zensical.toml"):
+        source = ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    command = [sys.executable, "-m", "zensical", "build", "--strict"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "site" / "book" / "forward.html").read_text()
+    assert "<math" in page and "$" not in re.sub(r"<(pre|code|script)\b.*?</\1>", "", page, flags=re.DOTALL)

@@ -1,0 +1,65 @@
+"""Make the figures of the book: docs/book/figures/figures.toml says by which command each of them is made.
+
+python -m tools.figures FOLDER [NAME...]    run the commands in a folder that has the runs they speak of
+
+A picture is scaled to at most 1,000 pixels of width and to fewer colours, so that it stays below 100 kB.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import tomllib
+from io import BytesIO
+from pathlib import Path
+from typing import TypedDict
+
+from PIL import Image
+
+FIGURES = Path(__file__).parent.parent / "docs" / "book" / "figures"
+WIDEST, LARGEST = 1000, 100_000
+
+
+class Figure(TypedDict):
+    """command: what makes it; picture: the file in which it is found then; before: what must have been run."""
+
+    command: str
+    picture: str
+    before: list[str]
+
+
+def recorded() -> dict[str, Figure]:
+    """Return the figures by name."""
+    found: dict[str, Figure] = tomllib.loads((FIGURES / "figures.toml").read_text())
+    return found
+
+
+def small(picture: Path) -> bytes:
+    """Return a picture as PNG below the largest size."""
+    image = Image.open(picture).convert("RGB")
+    for width in (WIDEST, 850, 700, 560, 460):
+        scaled = image.resize((width, image.height * width // image.width), Image.Resampling.LANCZOS) if image.width > width else image
+        for colours in (256, 64, 32, 12):
+            file = BytesIO()
+            scaled.quantize(colours, method=Image.Quantize.MEDIANCUT).save(file, "PNG", optimize=True)
+            if file.tell() < LARGEST:
+                return file.getvalue()
+    raise SystemExit(f"{picture} stays above {LARGEST:,} bytes")
+
+
+def main() -> None:
+    """Make the figures that are named, or all."""
+    folder, names = Path(sys.argv[1]), sys.argv[2:]
+    for name, figure in recorded().items():
+        if names and name not in names:
+            continue
+        for command in (*figure.get("before", []), figure["command"]):
+            if not (command.startswith("reverie train") and (folder / command.split("--out ")[1].split()[0]).exists()):
+                subprocess.run([sys.executable, "-m", *shlex.split(command)], cwd=folder, check=True)
+        (FIGURES / f"{name}.png").write_bytes(small(folder / figure["picture"]))
+        print(f"made {name}.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""An extension of Python-Markdown that turns $inline$ and $$displayed$$ LaTeX into MathML when the book is built.
+
+Browsers draw MathML themselves, so the pages need neither scripts nor fonts from elsewhere.  Zensical loads it by its name.
+"""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as etree
+from functools import cache
+from typing import Any
+
+from latex2mathml.converter import convert
+from markdown import Markdown
+from markdown.blockprocessors import BlockProcessor
+from markdown.extensions import Extension
+from markdown.inlinepatterns import InlineProcessor
+
+DISPLAYED = re.compile(r"\A\s*\$\$(?P<formula>.+?)\$\$\s*\Z", re.DOTALL)
+INLINE = r"(?<![\\$\w])\$(?P<formula>[^\s$](?:[^$]*?[^\s$\\])?)\$(?![\w$])"
+SPACED = re.compile(r"<mi>(?:log|exp|sin|cos|tanh|det|min|max)</mi>(?=<m(?!o))")  # a name and its argument stand apart
+
+
+@cache
+def mathml(formula: str, display: str) -> str:
+    """Return a formula as MathML; display: inline or block."""
+    made = str(convert(formula.strip(), display=display)).replace("<mi>&#x0007E;</mi>", "<mo>&#x0223C;</mo>")
+    return SPACED.sub(r'\g<0><mspace width="0.17em"/>', made)
+
+
+class Displayed(BlockProcessor):
+    """A paragraph that is one formula between $$ and $$."""
+
+    def test(self, parent: etree.Element, block: str) -> bool:
+        """Tell whether a block is such a paragraph."""
+        return DISPLAYED.match(block) is not None
+
+    def run(self, parent: etree.Element, blocks: list[str]) -> None:
+        """Put the formula, set apart, in place of the block."""
+        found = DISPLAYED.match(blocks.pop(0))
+        assert found
+        made = etree.SubElement(parent, "div", {"class": "formula"})
+        made.text = self.parser.md.htmlStash.store(mathml(found["formula"], "block"))
+
+
+class Inline(InlineProcessor):
+    """A formula between $ and $ in a line of text."""
+
+    def handleMatch(self, m: re.Match[str], data: str) -> tuple[str, int, int]:  # type: ignore[override]  # noqa: N802
+        """Return the formula and where it stood."""
+        return self.md.htmlStash.store(mathml(m["formula"], "inline")), m.start(0), m.end(0)
+
+
+class Formulas(Extension):
+    """Formulas as MathML."""
+
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802
+        """Put both processors before all others, so that nothing else reads what is in a formula."""
+        md.parser.blockprocessors.register(Displayed(md.parser), "displayed_formula", 200)
+        md.inlinePatterns.register(Inline(INLINE, md), "inline_formula", 189)
+
+
+def makeExtension(**options: Any) -> Formulas:  # noqa: N802
+    """Return the extension, as Python-Markdown asks for it by this name."""
+    return Formulas(**options)
