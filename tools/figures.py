@@ -39,7 +39,8 @@ def small(picture: Path) -> bytes:
     """Return a picture as PNG below the largest size."""
     image = Image.open(picture).convert("RGB")
     for width in (WIDEST, 850, 700, 560, 460):
-        scaled = image.resize((width, image.height * width // image.width), Image.Resampling.LANCZOS) if image.width > width else image
+        size = min(width, image.width), image.height * min(width, image.width) // image.width
+        scaled = image.resize(size, Image.Resampling.LANCZOS) if size != image.size else image
         for colours in (256, 64, 32, 12):
             file = BytesIO()
             scaled.quantize(colours, method=Image.Quantize.MEDIANCUT).save(file, "PNG", optimize=True)
@@ -51,12 +52,15 @@ def small(picture: Path) -> bytes:
 def main() -> None:
     """Make the figures that are named, or all."""
     folder, names = Path(sys.argv[1]), sys.argv[2:]
+    done: set[str] = set()  # a command that makes several figures is run once
     for name, figure in recorded().items():
         if names and name not in names:
             continue
         for command in (*figure.get("before", []), figure["command"]):
-            if not (command.startswith("reverie train") and (folder / command.split("--out ")[1].split()[0]).exists()):
+            trained = command.startswith("reverie train") and (folder / command.split("--out ")[1].split()[0]).exists()
+            if not trained and command not in done:
                 subprocess.run([sys.executable, "-m", *shlex.split(command)], cwd=folder, check=True)
+            done.add(command)
         (FIGURES / f"{name}.png").write_bytes(small(folder / figure["picture"]))
         print(f"made {name}.png")
 
