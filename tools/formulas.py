@@ -46,7 +46,7 @@ class Displayed(BlockProcessor):
 class Inline(InlineProcessor):
     """A formula between $ and $ in a line of text."""
 
-    def handleMatch(self, m: re.Match[str], data: str) -> tuple[str, int, int]:  # type: ignore[override]  # noqa: N802
+    def handleMatch(self, m: re.Match[str], data: str) -> tuple[str, int, int]:  # type: ignore[override]
         """Return the formula and where it stood."""
         return self.md.htmlStash.store(mathml(m["formula"], "inline")), m.start(0), m.end(0)
 
@@ -54,12 +54,12 @@ class Inline(InlineProcessor):
 class Formulas(Extension):
     """Formulas as MathML."""
 
-    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802
+    def extendMarkdown(self, md: Markdown) -> None:
         """Put both processors before all others, so that nothing else reads what is in a formula."""
         md.parser.blockprocessors.register(Displayed(md.parser), "displayed_formula", 200)
         md.inlinePatterns.register(Inline(INLINE, md), "inline_formula", 189)
 
 
-def makeExtension(**options: Any) -> Formulas:  # noqa: N802
+def makeExtension(**options: Any) -> Formulas:
     """Return the extension, as Python-Markdown asks for it by this name."""
     return Formulas(**options)

@@ -77,7 +77,11 @@ def _signature(thing: Any) -> str:
         found = inspect.signature(thing)
     except (ValueError, TypeError):
         return ""
-    return "(" + ", ".join(str(p).split(":")[0].split(" = ")[0].split("=")[0] for n, p in found.parameters.items() if n != "self") + ")"
+    return (
+        "("
+        + ", ".join(str(p).split(":")[0].split(" = ")[0].split("=")[0] for n, p in found.parameters.items() if n != "self")
+        + ")"
+    )
 
 
 def interface() -> Iterator[str]:

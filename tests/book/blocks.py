@@ -1,6 +1,6 @@
 """What of a chapter is run: its Python, and its lines that begin with `$ reverie`, in the order in which they stand.
 
-A comment above a block says how it is run: `<!-- slow -->` only by `make test-all`, `<!-- short: A => B -->` with B in place of A.
+A comment above a block says how it is run: `<!-- slow -->` only by `make test-all`, `<!-- short: A => B -->` with B for A.
 """
 
 from __future__ import annotations
