@@ -28,7 +28,7 @@ def mathml(formula: str, display: str) -> str:
     return SPACED.sub(r'\g<0><mspace width="0.17em"/>', made)
 
 
-class Displayed(BlockProcessor):
+class Displayed(BlockProcessor):  # type: ignore[misc]  # Python-Markdown has no types
     """A paragraph that is one formula between $$ and $$."""
 
     def test(self, parent: etree.Element, block: str) -> bool:
@@ -43,15 +43,15 @@ class Displayed(BlockProcessor):
         made.text = self.parser.md.htmlStash.store(mathml(found["formula"], "block"))
 
 
-class Inline(InlineProcessor):
+class Inline(InlineProcessor):  # type: ignore[misc]  # Python-Markdown has no types
     """A formula between $ and $ in a line of text."""
 
-    def handleMatch(self, m: re.Match[str], data: str) -> tuple[str, int, int]:  # type: ignore[override]
+    def handleMatch(self, m: re.Match[str], data: str) -> tuple[str, int, int]:
         """Return the formula and where it stood."""
         return self.md.htmlStash.store(mathml(m["formula"], "inline")), m.start(0), m.end(0)
 
 
-class Formulas(Extension):
+class Formulas(Extension):  # type: ignore[misc]  # Python-Markdown has no types
     """Formulas as MathML."""
 
     def extendMarkdown(self, md: Markdown) -> None:
