@@ -25,6 +25,7 @@ lint: $(READY)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tools.map --check
 	$(BIN)/python -m tools.reference --check
+	$(BIN)/python -m tools.notebooks --check
 	$(BIN)/mypy
 
 test: lint

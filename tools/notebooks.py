@@ -1,0 +1,57 @@
+"""Write notebooks of five chapters: the same text, with each Python block as a cell.
+
+python -m tools.notebooks            write them to docs/book/notebooks/
+python -m tools.notebooks --check    only tell whether they are those of the chapters; part of `make lint`
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+BOOK = Path(__file__).parent.parent / "docs" / "book"
+CHAPTERS = ("forward", "reverse", "samplers", "score", "embeddings")  # which need no run of your own, but for single lines
+BLOCK = re.compile(r"^```python\n(.*?)^```$\n?", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\((?!https?:|#)")
+
+
+def _lines(text: str) -> list[str]:
+    return text.strip("\n").splitlines(keepends=True)
+
+
+def notebook(chapter: str) -> str:
+    """Return a chapter as the text of a notebook (nbformat 4.5)."""
+    text = (BOOK / f"{chapter}.md").read_text().replace("<details markdown>", "<details>")
+    cells: list[dict[str, Any]] = []
+    for k, part in enumerate(BLOCK.split(text)):
+        if not part.strip():
+            continue
+        if k % 2:
+            kind: dict[str, Any] = {"cell_type": "code", "execution_count": None, "outputs": []}
+        else:
+            kind = {"cell_type": "markdown"}
+            part = re.sub(r"<!--.*?-->\n", "", LINK.sub("](../", part))
+        cells.append({"id": f"{chapter}-{k}", "metadata": {}, "source": _lines(part), **kind})
+    facts = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    return (
+        json.dumps({"cells": cells, "metadata": facts, "nbformat": 4, "nbformat_minor": 5}, indent=1, ensure_ascii=False) + "\n"
+    )
+
+
+def main() -> None:
+    """Write the notebooks, or check them."""
+    folder = BOOK / "notebooks"
+    folder.mkdir(exist_ok=True)
+    for chapter in CHAPTERS:
+        file, made = folder / f"{chapter}.ipynb", notebook(chapter)
+        if "--check" not in sys.argv:
+            file.write_text(made)
+        elif not file.exists() or file.read_text() != made:
+            raise SystemExit(f"{file.name} is not that of the chapter; run: python -m tools.notebooks")
+
+
+if __name__ == "__main__":
+    main()
