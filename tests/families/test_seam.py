@@ -75,7 +75,7 @@ def test_a_run_is_read_as_it_was_written_and_draws_the_same(run: Run) -> None:
 def test_samples_have_the_shape_and_range_of_the_data(run: Run) -> None:
     x, names = run.sample(7).x, run.config.data.labels
     assert (
-        x.shape[1:] == {"points": (2,), "series": (16, 1), "images": (8, 8), "text": (16,), "pairs": (2, x.shape[2])}[run.kind]
+        x.shape[1:] == {"points": (2,), "series": (16, 1), "images": (8, 8), "text": (16,), "pairs": (2, x.shape[-1])}[run.kind]
         and np.isfinite(x).all()
     )
     assert run.kind != "images" or (x.min() >= 0 and x.max() <= 1)

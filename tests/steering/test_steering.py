@@ -258,7 +258,7 @@ def test_every_way_to_draw_honours_every_option_of_sampling(name: str, judged: R
 )  # fmt: skip
 def test_every_command_that_draws_offers_every_option_of_sampling(name: str, without: tuple[str, ...]) -> None:
     offered = [parameter.name for parameter in get_command(app).commands[name].params]
-    of_text = set() if name in ("sample", "evaluate") else set(OPTIONS) - {"prompt"}
+    of_text = set() if name in ("sample", "evaluate") else (set(OPTIONS) | {"beams"}) - {"prompt"}
     assert set(Options.__annotations__) - set(without) - of_text <= set(offered) and len(offered) == len(set(offered))
     assert not set(without) & set(offered)
 
