@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 BUSY = 0.15  # the share of waiting from which a machine is called busy
-LOOK = 1.0  # seconds over which waiting is judged
+LOOK, LOOKS = 1.0, 2  # seconds over which waiting is judged, and how often in a row it must be found
 PATIENCE, LONGEST = 30.0, 480.0  # seconds with one thread until all are tried again: at first, and when it was in vain often
 _TASKS = Path("/proc/self/task")
 
@@ -55,17 +55,19 @@ def few_threads_when_busy(clock: Callable[[], float] = time.monotonic) -> Iterat
 
     most, waiting, wait = torch.get_num_threads(), Waiting(), PATIENCE
     looked = began = clock()
+    seen = 0  # looks in a row that found it busy: one alone may be a program that starts
 
     def mind() -> None:
-        nonlocal looked, began, wait
+        nonlocal looked, began, wait, seen
         now = clock()
         if most == 1 or now - looked < LOOK:
             return
         looked, share = now, waiting.share()
         if torch.get_num_threads() == most:
-            if share is not None and share > BUSY:
+            seen = seen + 1 if share is not None and share > BUSY else 0
+            if seen == LOOKS:
                 torch.set_num_threads(1)
-                began = now
+                began, seen = now, 0
             elif now - began > LONGEST:
                 wait = PATIENCE
         elif now - began > wait:
