@@ -11,7 +11,7 @@ import torch
 
 import reverie
 from reverie.base.errors import UserError
-from reverie.families.diffusion.distillation import energy_rows
+from reverie.families.diffusion.distillation import drift, energy_rows
 from reverie.runs.run import Run
 from reverie.training.distil import check_teacher, prepare_distillation
 from reverie.training.resume import resume
@@ -21,22 +21,34 @@ def test_the_energy_distance_of_two_normals_is_the_closed_form() -> None:
     """2 E|a - b| - E|a - a'| - E|b - b'| for N(m, 1) and N(0, 1): folded normal means, in units of b's deviation."""
     n, m = 3000, 1.5
     a, b = torch.randn(2, n, 1, generator=torch.Generator().manual_seed(0))
-    pairs = torch.ones(n, n)
-    found = float(energy_rows(a + m, b, pairs).mean())
+    one = torch.zeros(n)
+    found = float(energy_rows(a + m, b, one, one).mean())
     folded = 2 / math.sqrt(math.pi) * math.exp(-(m**2) / 4) + m * math.erf(m / 2)
     assert found == pytest.approx(2 * folded - 4 / math.sqrt(math.pi), abs=0.1)
-    assert float(energy_rows(a, b, pairs).mean()) == pytest.approx(0, abs=0.01)
+    assert float(energy_rows(a, b, one, one).mean()) == pytest.approx(0, abs=0.01)
 
 
 def test_labels_keep_pairs_apart() -> None:
-    """Two labels that are exchanged are as far as they are, although the whole is the same."""
+    """Two labels that are exchanged are as far as they are, although the whole is the same; each drifts to its own."""
     label = torch.arange(200) % 2
     b = torch.randn(200, 1, generator=torch.Generator().manual_seed(0)) * 0.1 + 2.0 * label[:, None]
     a = b.roll(1, 0)  # the other label's
-    all_pairs = torch.ones(200, 200)
-    same = (label[:, None] == label).float()
-    assert float(energy_rows(a, b, all_pairs).mean()) < 0.1
-    assert float(energy_rows(a, b, same).mean()) > 1
+    assert float(energy_rows(a, b, torch.zeros(200), torch.zeros(200)).mean()) < 0.1
+    assert float(energy_rows(a, b, label, label).mean()) > 1
+    move = drift(a, b, label, label)
+    assert bool((move[label == 0] < 0).all()) and bool((move[label == 1] > 0).all())
+
+
+def test_samples_that_drift_become_the_data() -> None:
+    """Particles that follow the drift take the two modes of the data, in their shares."""
+    random = torch.Generator().manual_seed(0)
+    modes = torch.where(torch.rand(1000, 1, generator=random) < 0.3, -1.0, 1.0)
+    data = modes + 0.05 * torch.randn(1000, 1, generator=random)
+    a, none = 0.1 * torch.randn(300, 1, generator=random), torch.zeros(1000)
+    for k in range(400):
+        a = a + 0.05 * 0.99**k * drift(a, data, none[:300], none)
+    assert float((a < 0).double().mean()) == pytest.approx(0.3, abs=0.1)
+    assert float((a.abs() - 1).abs().mean()) < 0.1
 
 
 @pytest.fixture(scope="module")

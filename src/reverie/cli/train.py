@@ -117,6 +117,9 @@ def distil(
     ] = 1.0,
     batch: Annotated[int | None, typer.Option("--batch", help="Data in a batch.")] = None,
     learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="Learning rate at its highest.")] = None,
+    clock: Annotated[
+        str | None, typer.Option("--clock", help="What --minutes are counted by: wall, or processor, all its threads together.")
+    ] = None,
     seed: SeedOption = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")] = False,
     data: MovedDataOption = None,
@@ -129,7 +132,7 @@ def distil(
     screen = screen_for(json, quiet)
     from reverie import api
 
-    given: dict[str, Any] = {"batch": batch, "learning_rate": learning_rate}
+    given: dict[str, Any] = {"batch": batch, "learning_rate": learning_rate, "clock": clock}
     with screen.reading() as on_progress:
         learning = api.prepare_distillation(
             run, out, minutes=minutes, steps=steps, guidance=guidance, seed=seed, device=device, overwrite=overwrite,

@@ -19,7 +19,7 @@ from reverie.data import Dataset
 from reverie.data.memory import DataSource
 from reverie.diffusion.guidance import check_scale
 from reverie.diffusion.learned import Learned
-from reverie.families.diffusion.distillation import ClassifierFeatures, Distilled, Features, Lesson, TeacherFeatures
+from reverie.families.diffusion.distillation import ClassifierFeatures, Distilled, Features, Lesson, Pool, TeacherFeatures
 from reverie.families.diffusion.latent import Latent
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.model import Model
@@ -35,9 +35,10 @@ from reverie.training.learner import Learner
 from reverie.training.trainer import Training
 
 MINUTES = 5.0
-RATE = 0.15  # of the learning rate that the teacher was trained with
+RATE = 0.2  # of the learning rate that the teacher was trained with
 FEWEST = 64  # in a batch: of fewer the distance between two tells little
 DRAWN = 4096  # samples of a guided teacher that its student learns from
+CLASSIFIERS, EPOCHS = 3, 3  # that students are taught by, and how often each sees the data
 RIGHT = 0.95  # share of held-out data whose label a classifier must tell to be taught by: else it sees too little in them
 JUDGED = 5000  # held-out data that it is asked about, at most
 SMALLEST_SIDE = 4  # of images that a classifier takes
@@ -89,25 +90,42 @@ def learned_from(
     return dataset.split(teacher.config.data.seed)
 
 
-def classifier_of(train: Dataset, held_out: Dataset, seed: int, tell: Tell = silent) -> LeNet | None:
-    """Return a classifier of the data's labels, the same for the same seed; None where it is not right about held-out data."""
+def classifiers_of(train: Dataset, held_out: Dataset, seed: int, tell: Tell = silent) -> list[LeNet]:
+    """Return classifiers of the data's labels, the same for the same seed; none where they are not right about held-out data.
+
+    Several see more than one does, and what one alone mistakes for data counts less.
+    """
     if train.kind != "images" or train.labels is None or len(train.label_names) < 2 or min(train.shape[1:]) < SMALLEST_SIDE:
-        return None
-    about = "learning to tell labels apart"
-    net = train_classifier(
-        train.batch, len(train), train.shape, len(train.label_names), seed=seed, on_progress=lambda i, of: tell(about, i, of)
-    )
+        return []
     x, labels = held_out.batch(torch.arange(min(len(held_out), JUDGED)))
-    return net if labels is not None and accuracy(net, x, labels) >= RIGHT else None
+    about, nets = "learning to tell labels apart", []
+    for k in range(CLASSIFIERS):
+
+        def told(i: int, of: int, before: int = k) -> None:
+            tell(about, before * of + i, CLASSIFIERS * of)
+
+        net = train_classifier(
+            train.batch,
+            len(train),
+            train.shape,
+            len(train.label_names),
+            seed=(seed + k) % 2**31,
+            epochs=EPOCHS,
+            on_progress=told,
+        )
+        if labels is None or accuracy(net, x, labels) < RIGHT:
+            return []
+        nets.append(net)
+    return nets
 
 
-def teach(model: Model, teacher: Run, classifier: LeNet | None) -> None:
-    """Give a model what it is taught by, which is on the same device and stays as it is."""
+def teach(model: Model, teacher: Run, classifiers: list[LeNet], train: Dataset) -> Lesson:
+    """Return what a model is taught by, which is on the same device and stays as it is."""
     assert isinstance(model, Diffusion)
     features: Features = TeacherFeatures(teacher.diffusion.denoiser)
-    if classifier is not None:
-        features = ClassifierFeatures(classifier.to(model.device))
-    model.lesson = Lesson(features, model.label_dropout)
+    if classifiers:
+        features = ClassifierFeatures([net.to(model.device) for net in classifiers])
+    return Lesson(features, model.label_dropout, Pool(features, train, model.codec.encode, model.device))
 
 
 def teacher_of(config: Config, device: torch.device) -> Run | None:
@@ -132,9 +150,11 @@ def taught_again(
     distilled, seed = _distilled(config), config.training.seed
     assert distilled is not None
     train_set, held_out = learned_from(teacher, distilled, seed, dataset, tell)
-    classifier = classifier_of(train_set, held_out, seed, tell) if distilled.features == "classifier" else None
+    classifiers = classifiers_of(train_set, held_out, seed, tell) if distilled.features == "classifier" else []
+    lesson = teach(learner.model, teacher, classifiers, train_set)
     for model in (learner.model, learner.average.model):
-        teach(model, teacher, classifier)
+        assert isinstance(model, Diffusion)
+        model.lesson = lesson
     return train_set, held_out
 
 
@@ -183,8 +203,8 @@ def prepare_distillation(
     tell = on_progress or silent
     dataset = reread(known.data, folder=teacher.path, data=data, data_dir=data_dir, on_progress=on_progress)
     train_set, held_out = learned_from(teacher, distilled, seed, dataset, tell)
-    classifier = classifier_of(train_set, held_out, seed, tell)
-    if classifier is not None:
+    classifiers = classifiers_of(train_set, held_out, seed, tell)
+    if classifiers:
         distilled = distilled.model_copy(update={"features": "classifier"})
     config = known.model_copy(update={
         "versions": {"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()},
@@ -195,7 +215,8 @@ def prepare_distillation(
     model = build_model(config)
     model.load_state_dict(teacher.model.state_dict())
     model = model.to(where)
-    teach(model, teacher, classifier)
+    assert isinstance(model, Diffusion)
+    model.lesson = teach(model, teacher, classifiers, train_set)
     lock = claim(out, f"{teacher.path.name}-fast", overwrite)
     try:
         folder.write_config(lock.folder, config)
@@ -204,10 +225,10 @@ def prepare_distillation(
         sweep(lock.folder, whole_run=True)
         lock.release()
         raise
-    by = "a classifier of its labels" if classifier is not None else "it"
+    by = "classifiers of its labels see" if classifiers else "it sees"
     guided = f" under guidance {guidance:g}, {len(train_set) + len(held_out):,} samples of it" if guidance != 1 else ""
     why = f"a student of {teacher.path}{guided}: it starts from its weights and learns to draw in 1, 2 or 4 evaluations,"
-    why += f" by how {by} sees the data"
+    why += f" by how {by} the data"
     return Training(
         Run(config, learner.average.model, lock.folder), learner, train_set, held_out, lock, (), (why,), tensorboard
     )

@@ -1,18 +1,16 @@
-"""Distillation: a student that draws in a few evaluations, taught by how far its batches are from others in features.
+"""Distillation: a student that draws in a few evaluations, taught by where its samples should drift in features.
 
 The student is the teacher's own network, asked for a sample where it gave a mean: f(x_t, t) is to be distributed as the data,
-whatever t is.  What tells two batches apart is the energy distance (Székely and Rizzo 2013),
-
-    2 E|a - b| - E|a - a'| - E|b - b'|,
-
-in features of them.  Where a small classifier tells the labels of images well these are its layers, else what the frozen
-teacher sees them by, the outputs of all its normalisations; and the data themselves.
+whatever t is.  Every sample is drawn towards data that are near it and pushed away from other samples that are near it
+(arXiv:2602.04770), in features of them: see `drift`.  Where small classifiers tell the labels of images well these are their
+layers, else what the frozen teacher sees them by, the outputs of all its normalisations; and the data themselves.  How far two
+batches are from each other is told by the energy distance (Székely and Rizzo 2013), 2 E|a - b| - E|a - a'| - E|b - b'|.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -25,7 +23,6 @@ from reverie.base.distances import root, squared
 from reverie.base.noise import mix_seed
 from reverie.base.section import Section
 from reverie.data import Dataset
-from reverie.diffusion.condition import NULL
 from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.guidance import MOST_GUIDANCE
 from reverie.diffusion.pair import Pair
@@ -33,8 +30,13 @@ from reverie.nets.lenet import LeNet
 
 PURE = 0.5  # of the batches begin at pure noise, which is the whole way; the others at times that later evaluations begin at
 EARLIEST, LATEST = 0.4, 0.95
+FEW = 3  # labels in a batch that begins at pure noise: of each there are enough samples to push each other away
+NEAR = (0.02, 0.05, 0.2)  # how near is near, in units of the mean distance of samples from data
+OTHER, ITSELF = 3.0, 1e3  # how much farther away what has another label is taken to be, and a sample from itself
+PEERS, COMPARED = 256, 4  # data that a batch is drawn to, and every how many of them the energy distance is told of
+POOL = 2**28  # bytes of features of data, at most, from which these are taken
 SEEN_AT = 0.05  # the time that the teacher is told for data without noise: nearly none
-ANY = 0.1  # weight of two data of different labels, beside 1 of the same: of these a batch has few
+ANY = 0.1  # weight of two data of different labels in the energy distance, beside 1 of the same: of these a batch has few
 WIDEST, WIDEST_DATA = 8, 16  # places along a map of features, and along the data, which are averaged down to this
 CHECKED = 512  # held-out data that the distance is told of
 
@@ -55,22 +57,24 @@ Features = Callable[[Tensor], list[Tensor]]  # (B, ...) in model units to rows (
 
 
 class ClassifierFeatures:
-    """What a classifier sees in images: (B, C, H, W) in model units to rows (B, D), those of the images themselves first."""
+    """What classifiers see in images: (B, C, H, W) in model units to rows (B, D), those of the images themselves first."""
 
-    def __init__(self, net: LeNet) -> None:
-        self.net = net.eval().requires_grad_(False)
+    def __init__(self, nets: Sequence[LeNet]) -> None:
+        self.nets = [net.eval().requires_grad_(False) for net in nets]
 
     def __call__(self, z: Tensor) -> list[Tensor]:
-        """Return the features of each layer, after it was pooled or cut off at zero."""
-        found, h = [_rows(z, WIDEST_DATA)], (z + 1) / 2  # not cut off at 0 and 1, where nothing could be learned
-        for layer in self.net.maps:
-            h = layer(h)
-            if isinstance(layer, nn.MaxPool2d):
-                found.append(h.flatten(1))
-        for layer in self.net.features:
-            h = layer(h)
-            if isinstance(layer, nn.ReLU):
-                found.append(h)
+        """Return images, differences of neighbouring pixels, and each classifier's layers, pooled or cut off at zero."""
+        found = [_rows(z, WIDEST_DATA), *(z.diff(dim=dim).flatten(1) for dim in (-2, -1))]
+        for net in self.nets:
+            h = (z + 1) / 2  # not cut off at 0 and 1, where nothing could be learned
+            for layer in net.maps:
+                h = layer(h)
+                if isinstance(layer, nn.MaxPool2d):
+                    found.append(h.flatten(1))
+            for layer in net.features:
+                h = layer(h)
+                if isinstance(layer, nn.ReLU):
+                    found.append(h)
         return found
 
 
@@ -101,66 +105,142 @@ def _rows(h: Tensor, widest: int) -> Tensor:
     return h.flatten(1)
 
 
-def energy_rows(a: Tensor, b: Tensor, weights: Tensor) -> Tensor:
-    """Return the share of each row in the energy distance of a from b, whose mean is the distance: (B,).  a, b: (B, D).
+def apart(a: Tensor, b: Tensor) -> Tensor:
+    """Return the distances of all rows of a from all of b, (A, B)."""
+    return root(squared(a, b).clamp_min(0))
 
-    weights: (B, B) of the pairs.  A row is not compared with itself, but with the row of its number in the other set: what was
-    made of a datum is to be near it as well.  Distances are for each root of the dimensions and in units of b's deviation, so
-    that features of all sizes count alike.
+
+def energy_rows(a: Tensor, b: Tensor, label_a: Tensor, label_b: Tensor) -> Tensor:
+    """Return the share of each row in the energy distance of a from b, whose mean is the distance: (A,).  a: (A, D); b: (B, D).
+
+    Pairs of other labels weigh less.  No row is compared with itself.  Distances are for each root of the dimensions and in
+    units of b's deviation, so that features of all sizes count alike.
     """
     unit = math.sqrt(a.shape[1]) * b.std(0).mean().clamp_min(1e-6)
-    others = weights - weights.diag().diag()
-    across, within = (len(a) * w / w.sum().clamp_min(1e-12) for w in (weights, others))
 
-    apart, mine, theirs = (root(squared(x, y).clamp_min(0)) for x, y in ((a, b), (a, a), (b, b)))
-    between = across * apart
-    return (between.sum(1) + between.sum(0) - (within * (mine + theirs)).sum(1)) / unit
+    def shares(x: Tensor, y: Tensor, label_x: Tensor, label_y: Tensor) -> Tensor:
+        weights = ANY + (1 - ANY) * (label_x[:, None] == label_y).to(x.dtype)
+        if x is y:
+            weights = weights - weights.diag().diag()
+        return (weights * apart(x, y)).sum(1) * len(x) / weights.sum().clamp_min(1e-12)
+
+    return (2 * shares(a, b, label_a, label_b) - shares(a, a, label_a, label_a) - shares(b, b, label_b, label_b).mean()) / unit
+
+
+def drift(a: Tensor, b: Tensor, label_a: Tensor, label_b: Tensor) -> Tensor:
+    """Return where samples a should go, given data b: (A, D).  a: (A, D), b: (B, D), in units of the data's mean distance.
+
+    V(x) = sum over b and a' of A(x, b) A(x, a') (b - a'), for each of the distances that count as near; A are similarities
+    exp(-|x - y| / near), made to sum to one over all y and over all x, of which the geometric mean is taken
+    (arXiv:2602.04770, its algorithm 2).  Where samples and data are of one distribution it vanishes in the mean.  Each
+    distance counts alike.
+    """
+    data, samples = (apart(a, y) + OTHER * (label_a[:, None] != label) for y, label in ((b, label_b), (a, label_a)))
+    far = torch.cat([data, samples + ITSELF * torch.eye(len(a), device=a.device)], 1)
+    total = torch.zeros_like(a)
+    for near in NEAR:
+        similar = ((-far / near).softmax(1) * (-far / near).softmax(0)).sqrt()
+        to, away = similar[:, : len(b)], similar[:, len(b) :]
+        move = away.sum(1, keepdim=True) * (to @ b) - to.sum(1, keepdim=True) * (away @ a)
+        total += move / move.square().sum(1).mean().sqrt().clamp_min(1e-8)
+    return total / len(NEAR)
+
+
+class Pool:
+    """Features of data, and their labels, from which peers of a batch are taken: the same for the same data and features.
+
+    units: the mean distance of two data in each kind of features, which these are divided by.
+    """
+
+    def __init__(self, features: Features, data: Dataset, encode: Callable[[Tensor], Tensor], device: torch.device) -> None:
+        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
+        parts: list[list[Tensor]] = []
+        labels: list[Tensor] = []
+        rows = len(order)
+        for index in order.split(PEERS):
+            if sum(map(len, labels)) >= rows:
+                break
+            x, told = data.batch(index)
+            with torch.no_grad():
+                parts.append([rows.float() for rows in features(encode(x.to(device)))])
+            labels.append(torch.zeros(len(index), dtype=torch.int64) if told is None else told.cpu())
+            rows = min(rows, POOL // (4 * sum(part.shape[1] for part in parts[0])))
+        self.units = [float(apart(rows, rows).mean().clamp_min(1e-6)) for rows in parts[0]]
+        self.features = [torch.cat(layer) / unit for layer, unit in zip(zip(*parts, strict=True), self.units, strict=True)]
+        self.labels = torch.cat(labels).to(device)
+        self.of = {int(k): (self.labels == k).nonzero()[:, 0].cpu() for k in self.labels.unique()}
+
+    def some(self, cond: Tensor | None, random: torch.Generator) -> tuple[list[Tensor], Tensor]:
+        """Return features of data of these labels, as many of each, or of any, and their labels."""
+        of = [self.of[k] for k in cond.unique().tolist() if k in self.of] if cond is not None else []
+        of = of or [torch.arange(len(self.labels))]
+        each = math.ceil(PEERS / len(of))
+        index = torch.cat([rows[torch.randint(len(rows), (each,), generator=random)] for rows in of])
+        return [layer[index] for layer in self.features], self.labels[index]
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a student is taught by: the loss of a batch, as features tell it from data."""
+    """What a student is taught by: where features of its samples should go."""
 
     features: Features
     label_dropout: float
+    pool: Pool
 
     def __deepcopy__(self, _: dict[int, Any]) -> Lesson:
         return self  # nothing in it changes, so that copies of the student share it
 
     def loss(self, student: NetDenoiser, z: Tensor, cond: Tensor | None, seed: int) -> Tensor:
-        """Return the loss of each datum, (B,): a function of data, labels and seed alone.  z: (B, ...) in model units."""
-        random = torch.Generator().manual_seed(seed)
-        pure, u = torch.rand(2, generator=random, dtype=torch.float64).tolist()
-        t = 1.0 if pure < PURE else EARLIEST + (LATEST - EARLIEST) * u
-        if cond is not None and self.label_dropout:
-            hidden = torch.rand(len(z), generator=random) < self.label_dropout
-            cond = cond.masked_fill(hidden.to(cond.device), NULL)
-        return self.distance_at(student, z, cond, t, mix_seed(seed, 1))
+        """Return the loss of each datum, (B,): a function of data, labels and seed alone.  z: (B, ...) in model units.
 
-    def distance_at(self, student: NetDenoiser, z: Tensor, cond: Tensor | None, t: float, seed: int) -> Tensor:
-        """Return the share of each datum in the distance of what is made of these, noised to one time t, from them: (B,)."""
-        other = torch.Generator(z.device).manual_seed(seed)
-        eps = torch.randn(z.shape, generator=other, device=z.device, dtype=z.dtype)
-        made = student(Pair(z, eps).mix(*student.schedule(t)), t, cond).x0
-        with torch.no_grad():
-            theirs = self.features(z)
-        same = torch.ones(len(z), len(z), device=z.device)
-        if cond is not None:
-            same = (cond[:, None] == cond).float() * (1 - ANY) + ANY
-        mine = self.features(made)
+        Its value is the share of each in the energy distance from data, and its gradient by features that which follows
+        their drift, -V.  Labels are hidden in whole batches, which then are compared with data of any label.
+        """
+        random = torch.Generator().manual_seed(seed)
+        pure, u, hide = torch.rand(3, generator=random, dtype=torch.float64).tolist()
+        t = 1.0 if pure < PURE else EARLIEST + (LATEST - EARLIEST) * u
+        if cond is not None and hide < self.label_dropout:
+            cond = None
+        elif cond is not None and t == 1.0:
+            few = cond[torch.randint(len(cond), (FEW,), generator=random)]
+            cond = few[torch.arange(len(cond), device=cond.device) % FEW]
+        made = made_at(student, z, cond, t, mix_seed(seed, 1))
+        theirs, labels = self.pool.some(cond, random)
+        told = torch.zeros(len(z), dtype=labels.dtype, device=z.device) if cond is None else cond
+        labels = torch.zeros_like(labels) if cond is None else labels
+        loss, mine = torch.zeros(len(z), device=z.device), self.features(made)
         with torch.autocast(z.device.type, enabled=False):  # in bfloat16, squares would not leave anything of their difference
-            return torch.stack([energy_rows(a.float(), b.float(), same) for a, b in zip(mine, theirs, strict=True)]).mean(0)
+            for a, b, unit in zip(mine, theirs, self.pool.units, strict=True):
+                a = a.float() / unit
+                with torch.no_grad():
+                    move = drift(a, b, told, labels)
+                    value = energy_rows(a, b[::COMPARED], told, labels[::COMPARED])
+                follow = -(a * move).sum(1)
+                loss = loss + value + follow - follow.detach()
+        return loss / len(theirs)
 
     @torch.no_grad()
     def held_out(
         self, student: NetDenoiser, data: Dataset, encode: Callable[[Tensor], Tensor], seed: int, batch: int = 128
     ) -> float:
-        """Return the mean distance of one evaluation, from pure noise, from data that were not trained on."""
+        """Return the mean energy distance of one evaluation, from pure noise, from data that were not trained on."""
         device, found = next(student.parameters()).device, []
         for part in torch.arange(min(CHECKED, len(data))).split(batch):
             if len(part) < 2:
                 continue
             x, labels = data.batch(part)
             z, cond = encode(x.to(device)), labels.to(device) if labels is not None else None
-            found.append(float(self.distance_at(student, z, cond, 1.0, mix_seed(seed, int(part[0]))).mean()))
+            made = made_at(student, z, cond, 1.0, mix_seed(seed, int(part[0])))
+            told = torch.zeros(len(z), device=device) if cond is None else cond
+            pairs = zip(self.features(made), self.features(z), strict=True)
+            means = [float(energy_rows(mine.float(), theirs.float(), told, told).mean()) for mine, theirs in pairs]
+            found.append(math.fsum(means) / len(means))
         return math.fsum(found) / max(1, len(found))
+
+
+def made_at(student: NetDenoiser, z: Tensor, cond: Tensor | None, t: float, seed: int) -> Tensor:
+    """Return what a student makes of data noised to time t, and of noise alone at t = 1: (B, ...)."""
+    random = torch.Generator(z.device).manual_seed(seed)
+    eps = torch.randn(z.shape, generator=random, device=z.device, dtype=z.dtype)
+    data = torch.zeros_like(z) if t == 1.0 else z
+    return student(Pair(data, eps).mix(*student.schedule(t)), t, cond).x0
