@@ -11,14 +11,14 @@ from reverie.families.diffusion.sampling import STEERING, chosen_sampling, why_s
 GREY, COLOUR = (1, 28, 28), (3, 64, 64)
 
 
-def test_grey_images_are_drawn_in_ten_evaluations() -> None:
-    assert chosen_sampling(GREY, {}) == ("dpm++sde", 10, "uniform")
+def test_grey_images_are_drawn_in_twelve_evaluations() -> None:
+    assert chosen_sampling(GREY, {}) == ("dpm++sde", 12, "uniform")
     assert chosen_sampling(GREY, {"steps": 25, "grid": "trailing"}) == ("dpm++sde", 25, "trailing")
 
 
 def test_another_sampler_has_the_steps_that_it_needs() -> None:
     assert chosen_sampling(GREY, {"sampler": "ddpm"}) == ("ddpm", 40, "uniform")
-    assert chosen_sampling(GREY, {"sampler": "dpm++sde"}) == ("dpm++sde", 10, "uniform")
+    assert chosen_sampling(GREY, {"sampler": "dpm++sde"}) == ("dpm++sde", 12, "uniform")
 
 
 def test_colour_images_keep_forty_steps_of_ddpm() -> None:
@@ -39,7 +39,7 @@ def test_a_student_is_drawn_in_four_however_it_is_asked() -> None:
 
 @pytest.mark.parametrize(
     ("options", "distilled", "said"),
-    [({}, False, "dpm++sde in 10 steps"), ({"sampler": "ddpm"}, False, "ddpm in 40 steps"), ({}, True, "a student")],
+    [({}, False, "dpm++sde in 12 steps"), ({"sampler": "ddpm"}, False, "ddpm in 40 steps"), ({}, True, "a student")],
 )
 def test_what_is_chosen_is_said(options: dict[str, str], distilled: bool, said: str) -> None:
     assert said in why_sampling(GREY, options, distilled)

@@ -33,7 +33,7 @@ SCRIPTS = ("noise.js", "page.js", "paint.js")
 DRAWN_BY = (UNet, Transformer, ConditionalMLP, RBF)  # the networks that network.js knows
 MOST_BYTES = 200 * 2**20  # of weights; a browser would choke on more
 # Samplers and numbers of steps that the page offers beside the one that was asked for, and the grid for painting (RePaint).
-OFFERED = (("ddim", (5, 10, 20, 40)), ("ddpm", (20, 40, 80)), ("dpm++sde", (10, 20)), ("dpm++2m", (8, 16)))
+OFFERED = (("ddim", (5, 10, 20, 40)), ("ddpm", (20, 40, 80)), ("dpm++sde", (12, 20)), ("dpm++2m", (8, 16)))
 PAINTING = {"sampler": "ddpm", "steps": 30, "grid": "zigzag:jump=6,repeats=3"}
 PLACES = 9  # digits of the numbers of a table, more than a float32 has
 # A page may do what stands in it and nothing else: no network, no other file, no form, no frame.
