@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -101,14 +102,19 @@ def samples_section(samples: Tensor, data: Tensor | None, train: Tensor | None =
 
 
 def _median_error(x: np.ndarray) -> float | None:
-    """Return the standard error of a median: half of what lies between the quantiles half a standard error of ranks around it.
+    """Return the standard error of a median (Maritz and Jarrett 1978), which is what endless resampling would give.
 
-    The share of data below the true median varies by 1 / (2 sqrt(n)), whatever their law.
+    Of n data the i-th is the median of resampled ones with the probability I(i / n) - I((i - 1) / n), where I is the
+    distribution function of Beta((n + 1) / 2, (n + 1) / 2).
     """
-    if len(x) < 2:
+    from scipy.special import betainc
+
+    n = len(x)
+    if n < 2:
         return None
-    low, high = np.quantile(x, [max(0.0, 0.5 - 0.5 / len(x) ** 0.5), min(1.0, 0.5 + 0.5 / len(x) ** 0.5)])
-    return float(high - low) / 2
+    probability = np.diff(betainc((n + 1) / 2, (n + 1) / 2, np.arange(n + 1) / n))
+    ordered = np.sort(x).astype(np.float64)
+    return math.sqrt(probability @ (ordered - probability @ ordered) ** 2)
 
 
 def memory_section(m: Material) -> Section:
