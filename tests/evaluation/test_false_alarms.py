@@ -14,7 +14,7 @@ from reverie.data import Dataset
 from reverie.evaluation.compare import clear
 from reverie.evaluation.material import QUICK, Material
 from reverie.evaluation.metrics.features import Features
-from reverie.evaluation.nearness import memory_section, points_section
+from reverie.evaluation.nearness import _median_error, memory_section, points_section
 from reverie.evaluation.quality import _detail, _frechet, _kid, distances_section, variety_section
 from reverie.evaluation.score import CLEAR, excess
 
@@ -75,6 +75,15 @@ def test_the_errors_of_distances_are_those_of_the_comparison(parted: bool) -> No
     found = simulated(distances, 25, "images", (80, 120, 80), 0.0, parted)
     for key, z in found.items():  # a spread of n normal numbers is 1 ± 1 / sqrt(2 n)
         assert abs(np.sqrt(np.mean(z**2)) - 1) < 3 / np.sqrt(2 * len(z)), (key, z)
+
+
+@pytest.mark.parametrize("count", [60, 301])
+def test_medians_of_one_law_differ_once_in_twenty(count: int) -> None:
+    random, repeats = np.random.default_rng(0), 6000
+    draws = random.gamma(4, size=(repeats, 2, count))
+    errors = np.array([[_median_error(x) for x in pair] for pair in draws])
+    z = np.subtract(*np.median(draws, -1).T) / np.hypot(*errors.T)
+    assert abs(alarms("nearest of runs", z) - 0.05) < 3 * np.sqrt(0.05 * 0.95 / repeats)
 
 
 def report(found: dict[str, np.ndarray]) -> str:

@@ -29,6 +29,7 @@ from reverie.evaluation.model import _quality
 from reverie.evaluation.nearness import samples_section
 from reverie.evaluation.quality import quality_section
 from reverie.evaluation.section import Section
+from reverie.families.diffusion.sampling import DEFAULTS
 from reverie.runs.run import Run
 from reverie.runs.samples import Samples
 from reverie.transport import sliced_wasserstein
@@ -193,7 +194,7 @@ def test_any_function_gives_features(digits: tuple[Dataset, Dataset, np.ndarray,
 def test_points_and_their_exact_truth(spiral_run: Run) -> None:
     found = api.evaluate(spiral_run, 400, quick=True)
     figures = found.figures()
-    assert figures["samples"] == 400 and figures["seed"] == 0 and figures["sampler"] == "ddim"
+    assert figures["samples"] == 400 and figures["seed"] == 0 and figures["sampler"] == DEFAULTS["points"][0]
     for key in ("mean_distance", "coverage_ks", "sliced_wasserstein", "sinkhorn", "mmd"):
         assert figures[key] > -0.01 and f"{key}_error" in figures and f"{key}_floor" in figures
     assert figures["mean_distance_floor"] < 1e-3 and 0 < figures["mmd_p_value"] <= 1

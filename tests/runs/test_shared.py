@@ -160,8 +160,9 @@ def test_after_a_kill_the_same_command_goes_on(digits_run: Run, victim: str, tmp
     assert 4100 < len(contents(tmp_path / "cut")) < 12_000
     done = subprocess.run(call(*words, tmp_path / "cut", "--processes", 2), capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "images are in" in done.stderr and "are kept" in done.stderr
-    assert contents(tmp_path / "cut").keys() == contents(tmp_path / "whole").keys()  # and nothing that was half written
-    assert all(v == contents(tmp_path / "whole")[k] for k, v in contents(tmp_path / "cut").items() if k != MANIFEST)
+    cut, whole = contents(tmp_path / "cut"), contents(tmp_path / "whole")
+    assert cut.keys() == whole.keys()  # and nothing that was half written
+    assert all(v == whole[k] for k, v in cut.items() if k != MANIFEST)
     time.sleep(1)
     assert not any(Path(f"/proc/{k}").exists() for k in others)
 

@@ -283,6 +283,13 @@ def test_a_plateau_is_seen() -> None:
     assert not has_stopped_improving(flat[:5])
 
 
+def test_a_distance_around_zero_has_stopped_improving() -> None:
+    """An energy distance that is right on average is below 0 for half of all samples that are like the data."""
+    scores = [{"preview_score": score} for score in (0.03, -0.002, 0.001, -0.004, -0.003, -0.004, -0.0035, -0.0041, -0.0039)]
+    assert has_stopped_improving(scores, "preview_score")
+    assert not has_stopped_improving([{"preview_score": 0.03 / k} for k in range(1, 9)] + scores[1:2], "preview_score")
+
+
 def test_a_training_until_good_ends_with_a_falling_rate() -> None:
     settings = TrainingConfig(steps=100, learning_rate=1.0, until="good")
     assert [learning_rate(settings, f) for f in (0.1, 0.5, 0.79)] == [1, 1, 1]

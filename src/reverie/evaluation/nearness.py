@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -31,7 +32,7 @@ from reverie.draw.picture import (
 from reverie.draw.series import lines
 from reverie.evaluation.judge import faults
 from reverie.evaluation.material import Material, few_held
-from reverie.evaluation.metrics.chance import Figure, alike_at, chance
+from reverie.evaluation.metrics.chance import Figures, alike_at, chance
 from reverie.evaluation.metrics.memory import COPY, SAME, left_out, neighbours
 from reverie.evaluation.metrics.points import EXACT
 from reverie.evaluation.score import score
@@ -101,14 +102,19 @@ def samples_section(samples: Tensor, data: Tensor | None, train: Tensor | None =
 
 
 def _median_error(x: np.ndarray) -> float | None:
-    """Return the standard error of a median: half of what lies between the quantiles half a standard error of ranks around it.
+    """Return the standard error of a median (Maritz and Jarrett 1978), which is what endless resampling would give.
 
-    The share of data below the true median varies by 1 / (2 sqrt(n)), whatever their law.
+    Of n data the i-th is the median of resampled ones with the probability I(i / n) - I((i - 1) / n), where I is the
+    distribution function of Beta((n + 1) / 2, (n + 1) / 2).
     """
-    if len(x) < 2:
+    from scipy.special import betainc
+
+    n = len(x)
+    if n < 2:
         return None
-    low, high = np.quantile(x, [max(0.0, 0.5 - 0.5 / len(x) ** 0.5), min(1.0, 0.5 + 0.5 / len(x) ** 0.5)])
-    return float(high - low) / 2
+    probability = np.diff(betainc((n + 1) / 2, (n + 1) / 2, np.arange(n + 1) / n))
+    ordered = np.sort(x).astype(np.float64)
+    return math.sqrt(probability @ (ordered - probability @ ordered) ** 2)
 
 
 def memory_section(m: Material) -> Section:
@@ -189,10 +195,10 @@ def points_section(m: Material) -> Section:
     size = min(BLOCK_POINTS, max(2, n // BLOCKS))
     rows = [slice(k * size, (k + 1) * size) for k in range(BLOCKS) if (k + 1) * size <= n]
 
-    def beside(figure: Figure, rows: slice = slice(n), times: int = times, squared: bool = True) -> list[float]:
+    def beside(figure: Figures, rows: slice = slice(n), times: int = times, **how: bool) -> list[float]:
         """Return figure and error of samples, then of real data, the figure being of some of them to as many others."""
-        errors = chance(figure, x[rows], other[rows], len(y[rows]), times, random, squared=squared)
-        return [figure(x[rows]), errors[0], figure(other[rows]), errors[1]]
+        errors = chance(figure, x[rows], other[rows], len(y[rows]), times, random, **how)
+        return [float(figure(x[rows])), errors[0], float(figure(other[rows])), errors[1]]
 
     def scored(value: float, error: float, floor: float, alike: float) -> dict[str, Any]:
         return score(value, error, floor, 2**0.5 * alike, gap_error=2**0.5 * alike)
@@ -203,10 +209,10 @@ def points_section(m: Material) -> Section:
     m.tell("distances of points", 1, 4)
     few = max(2, times // len(rows))
 
-    def sinkhorn_to(block: Tensor) -> Callable[[Tensor], float]:
-        return lambda points: float(sinkhorn_divergence(points, block, tolerance=1e-4))
+    def sinkhorn_to(block: Tensor) -> Figures:
+        return lambda points: sinkhorn_divergence(points, block.expand(*points.shape[:-2], -1, -1), tolerance=1e-4)
 
-    by_block = [beside(sinkhorn_to(y[r]), r, few) for r in rows]
+    by_block = [beside(sinkhorn_to(y[r]), r, few, at_once=True) for r in rows]
     means, squares = np.mean(by_block, 0), np.mean(np.square(by_block), 0) / len(rows)
     figures["sinkhorn"] = scored(means[0], squares[1] ** 0.5, means[2], squares[3] ** 0.5)
     m.tell("distances of points", 2, 4)

@@ -104,8 +104,13 @@ Check = Callable[[Patient], Finding | None]
 
 
 def gain(before: float, after: float, unit: str | None) -> float:
-    """Return by how much a figure fell: as a share of what it was, or in its unit, because a cost may be negative."""
-    return before - after if unit else 1 - after / max(before, 1e-300)
+    """Return by how much a figure fell: as a share of what it was, or in its unit, because a cost may be negative.
+
+    A distance of samples and data that is right on average is as often below 0 as above once they are alike: of that, nothing.
+    """
+    if unit:
+        return before - after
+    return 1 - after / before if before > 0 else 0.0
 
 
 def figure_name(unit: str | None) -> str:

@@ -9,18 +9,23 @@ import torch
 from torch import Tensor
 
 Figure = Callable[[Tensor], float]
+Figures = Callable[[Tensor], Tensor | float]  # that of many sets at once too: (B, n, ...) to (B,)
 
 
-def swapped(figure: Figure, x: Tensor, y: Tensor, times: int, random: torch.Generator) -> Tensor:
+def swapped(figure: Figures, x: Tensor, y: Tensor, times: int, random: torch.Generator, *, at_once: bool = False) -> Tensor:
     """Return the figure of both sets after their members were dealt out anew between them: (times, 2) float64.
 
-    If x and y are of one law, so are these and the figures themselves, whatever the figure is.
+    If x and y are of one law, so are these and the figures themselves, whatever the figure is.  at_once: it takes many sets.
     """
-    both, found = torch.cat([x, y]), []
-    for _ in range(times):
-        order = torch.randperm(len(both), generator=random)
-        found.append([figure(both[order[: len(x)]]), figure(both[order[len(x) :]])])
-    return torch.tensor(found, dtype=torch.float64)
+    both = torch.cat([x, y])
+    orders = [torch.randperm(len(both), generator=random) for _ in range(times)]
+
+    def of(part: slice) -> Tensor:
+        sets = (both[order[part]] for order in orders)
+        found = figure(torch.stack([*sets])) if at_once else [float(figure(one)) for one in sets]
+        return torch.as_tensor(found, dtype=torch.float64)
+
+    return torch.stack([of(slice(len(x))), of(slice(len(x), None))], 1)
 
 
 def variance(pairs: Tensor) -> float:
@@ -48,17 +53,19 @@ def alike_at(n: int, m: int) -> float:
 
 
 def chance(
-    figure: Figure, x: Tensor, fresh: Tensor, against: int, times: int, random: torch.Generator, *, squared: bool = True
-) -> tuple[float, float]:
+    figure: Figures, x: Tensor, fresh: Tensor, against: int, times: int, random: torch.Generator, *, squared: bool = True,
+    at_once: bool = False,
+) -> tuple[float, float]:  # fmt: skip
     """Return the deviation of figure(x) from one set of samples to the next, and what it is for real data.
 
     x, fresh: as many samples and real data, the figure being their distance to so many others (`against`).  It is a squared
-    distance; a distance or a mean, whose variance falls with n near the truth and far from it, is not `squared`.
+    distance; a distance or a mean, whose variance falls with n near the truth and far from it, is not `squared`.  at_once: see
+    `swapped`.
     """
-    half, usual = len(x) // 2, variance(swapped(figure, x, fresh, times, random))
+    half, usual = len(x) // 2, variance(swapped(figure, x, fresh, times, random, at_once=at_once))
     if half < 2:
         return usual**0.5, usual**0.5
-    halves = variance(swapped(figure, x[:half], x[half : 2 * half], times, random))
+    halves = variance(swapped(figure, x[:half], x[half : 2 * half], times, random, at_once=at_once))
     if not squared:
         return (halves * half / len(x)) ** 0.5, usual**0.5
     alike_halves = usual * alike_at(half, against) / alike_at(len(x), against)

@@ -30,16 +30,33 @@ def _table(x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([euclidean(x[rows], y) for rows in row_blocks(len(x), len(y))])
 
 
-def _figures(across: Tensor, radii: Tensor, own: Tensor, k: int) -> Tensor:
-    """Return the four figures: (4,).  across: (M real, N) distances; radii: (M,) of the real; own: (N, N) distances."""
-    ours = own.kthvalue(k + 1, 1).values  # a sample is its own first neighbour
+def _reach(apart: Tensor, k: int) -> Tensor:
+    """Return how far the k-th neighbour of each is, (N,), of (N, M) distances in which each is its own first neighbour."""
+    return apart.topk(k + 1, 1, largest=False).values[:, -1]
+
+
+def _figures(across: Tensor, radii: Tensor, own: Tensor, k: int, count: int) -> Tensor:
+    """Return the four figures of all samples, and of those without each of so many groups in turn: (1 + count, 4).
+
+    across: (M real, N) distances; radii: (M,) of the real; own: (N, N) distances.
+    """
+    groups = torch.arange(len(own), device=own.device) % max(1, count)
+    most = k + 1 + (-(-len(own) // count) if count else 0)
+    near, index = own.topk(min(most, len(own)), 1, largest=False)  # without a group, the k-th neighbour is still among these
     inside = across < radii[:, None]
-    return torch.stack([
-        inside.any(0).double().mean(),
-        (across < ours).any(1).double().mean(),
-        inside.sum(0).double().mean() / k,
-        (across.min(1).values < radii).double().mean(),
-    ])  # fmt: skip
+    among, balls = inside.any(0), inside.sum(0)
+    closest = torch.stack([across[:, groups == g].amin(1) for g in range(max(1, count))])
+    rows = []
+    for g in range(-1, count):  # -1: none is left out
+        kept = groups != g
+        k_th = (kept[index].cumsum(1) > k).byte().argmax(1, keepdim=True)  # the first with k kept ones before it: one is itself
+        ours = near.gather(1, k_th)[:, 0].where(kept, -torch.inf)
+        covered = closest[torch.arange(len(closest)) != g].amin(0) < radii
+        rows.append([
+            among[kept].double().mean(), (across < ours).any(1).double().mean(), balls[kept].double().mean() / k,
+            covered.double().mean(),
+        ])  # fmt: skip
+    return torch.tensor(rows, dtype=torch.float64)
 
 
 def manifold(samples: Any, real: Any, k: int = 5) -> Manifold:
@@ -55,14 +72,14 @@ def manifold(samples: Any, real: Any, k: int = 5) -> Manifold:
         if len(points) <= k:
             raise UserError(f"neighbourhoods of {k} neighbours need at least {k + 1} {name}, got {len(points)}")
     across, own = _table(real, samples), _table(samples, samples)
-    radii = torch.cat([euclidean(real[rows], real).kthvalue(k + 1, 1).values for rows in row_blocks(len(real), len(real))])
-    values = _figures(across, radii, own, k)
+    radii = torch.cat([_reach(euclidean(real[rows], real), k) for rows in row_blocks(len(real), len(real))])
     count = min(GROUPS, len(samples) // 2)
-    groups = torch.arange(len(samples)) % max(1, count)
+    if count < FEWEST_GROUPS or len(samples) - len(samples) // count <= k + 1:
+        count = 0
+    values, *without = _figures(across, radii, own, k, count)
     errors = torch.full((4,), torch.nan)
-    if count >= FEWEST_GROUPS and len(samples) - len(samples) // count > k + 1:
-        parts = [_figures(across[:, groups != g], radii, own[groups != g][:, groups != g], k) for g in range(count)]
-        left = torch.stack(parts)
+    if count:
+        left = torch.stack(without)
         errors = ((count - 1) / count * (left - left.mean(0)).square().sum(0)).sqrt()
         errors = errors.clamp_min(1 / len(samples))  # what one sample weighs: figures at their limit are not certain
     by_name = [dict(zip(NAMES, map(float, row), strict=True)) for row in (values, errors)]
