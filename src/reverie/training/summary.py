@@ -17,7 +17,7 @@ from reverie.runs.config import Config
 from reverie.runs.finding import Finding
 from reverie.runs.run import Run
 from reverie.training.checks import FALLING, NOISY
-from reverie.training.patient import ENOUGH, fell, figure_name
+from reverie.training.patient import ENOUGH, fell, figure_name, gain
 from reverie.training.remedy import handy, mend, sizes
 
 SHARP, VARIED = (0.7, 1.4), 0.7  # fine detail and spread of previews, as multiples of the data's, that pass for theirs
@@ -121,7 +121,7 @@ def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], show
     name, by = figure_name(unit), f"{max(share, 0):.3f} {unit}" if unit else f"{max(share, 0):.1%}"
     if share > FALLING:
         return f"next: the {name} fell by {by if unit else f'{share:.0%}'} since step {since:,}, so more time will help"
-    flat = f"next: since step {since:,} the {name} fell by {by} only"
+    flat = f"next: since step {since:,} the {name} {f'fell by {by} only' if share > 0 else 'has not fallen'}"
     linear = rows[-1].get("linear_levels") or ()
     if any(mine > ABOVE * its for mine, its in zip(rows[-1].get("seen_levels", ()), linear, strict=False)):
         shown = "even on training data the loss is worse than that of a linear filter"
@@ -132,9 +132,18 @@ def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], show
             else "previews have the detail and spread of"
         )
         return f"{flat}, and the {kind} held-out data: more time will give little"
-    larger = sizes(config.family.network).larger if isinstance(config.family, DiffusionSettings) else None
+    diffuses = isinstance(config.family, DiffusionSettings) and not _by_heart(rows, since)
+    larger = sizes(config.family.network).larger if diffuses else None
     advice = f"a larger network may give more: --network {larger}" if larger else "more data may give more"
     return f"{flat}{', but ' if shown else ''}{shown}: {advice}"
+
+
+def _by_heart(rows: Sequence[Row], since: int) -> bool:
+    """Tell whether only the loss on training data went on falling: then a larger network has nothing more to learn."""
+    old, last = next(row for row in rows if row["i"] == since), rows[-1]
+    if "seen" not in old or "seen" not in last:
+        return False
+    return bool(last["seen"] < last["held_out"] and gain(old["seen"], last["seen"], last.get("unit")) > FALLING)
 
 
 def _fitted(run: Run, rows: Sequence[Row], findings: Sequence[Finding]) -> tuple[str, str, str]:
