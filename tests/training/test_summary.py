@@ -79,6 +79,13 @@ def test_a_flat_loss_is_called_enough_only_where_the_level_is_good(images: Run, 
     assert ("more time will give little" in line) == (last == {"look": LIKE})
 
 
+def test_no_datum_is_seen_twice_in_a_step(images: Run) -> None:
+    """Of three images two are trained on, each once a step, however large a batch was asked for."""
+    run = told(images, *FLAT)
+    few = replace(run, config=run.config.model_copy(update={"data": run.config.data.model_copy(update={"count": 3})}))
+    assert run.config.training.batch > 2 and "on 3 8x8 images for pictures, each seen 1,000 times:" in verdict(few).lines[1]
+
+
 def test_noise_is_never_healthy(images: Run) -> None:
     found = verdict(told(images, *FLAT[:2], {**FLAT[2], "look": {**LIKE, "noise": 0.5}}))
     assert found.lines[0] == "too short to judge: after 1,000 steps the previews are still noise"

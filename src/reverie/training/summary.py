@@ -95,7 +95,8 @@ def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
     kind = "x".join(map(str, config.data.shape[1:])) + " images" if config.data.kind == "images" else config.data.kind
     kind, overlap = ("windows of text", OVERLAP) if config.data.kind == "text" else (kind, 1)
     kind = "pairs of texts" if config.data.kind == "pairs" else kind
-    seen = overlap * last["i"] * training.batch * training.accumulate / max(1.0, (1 - HELD_OUT) * config.data.count)
+    trained = max(1.0, config.data.count - max(1, round(HELD_OUT * config.data.count)))
+    seen = overlap * last["i"] * min(training.batch, trained) * training.accumulate / trained  # no batch has one of them twice
     times = f"each seen {seen:,.0f} times" if seen >= 1.5 else f"{min(1.0, seen):.0%} of them seen once"
     unit = last.get("unit")
     line = f"{_time(last['seconds'])} on {config.data.count:,} {kind} {purpose_of(config)}, {times}: "
