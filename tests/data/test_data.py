@@ -10,6 +10,7 @@ from scipy.stats import kstest
 from reverie.base.errors import UserError
 from reverie.data import load_data
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
+from reverie.data.dataset import Dataset
 from reverie.data.form import duplicate_note
 from reverie.data.toy import PATTERNS, TOYS
 from reverie.evaluation.metrics.points import score_spiral
@@ -123,6 +124,20 @@ def test_the_split_is_a_function_of_the_seed() -> None:
     assert torch.equal(held.x, data.split(5)[1].x) and not torch.equal(held.x, data.split(6)[1].x)
     rows = {tuple(r) for r in torch.cat([train.x, held.x]).tolist()}
     assert rows == {tuple(r) for r in data.x.tolist()}
+
+
+@pytest.mark.parametrize(("single", "times", "least"), [(80, 5, 190), (0, 2, 180), (1, 199, 190)])
+def test_no_copy_of_a_held_out_image_is_trained_on(single: int, times: int, least: int) -> None:
+    """Of 200 images some are there once and the others `times` times: held-out figures must be of images that are new."""
+    random = np.random.default_rng(0)
+    different = random.integers(0, 256, (200, 3, 8, 8), dtype=np.uint8)
+    copied = np.repeat(different[single:], times, 0)[: 200 - single]
+    data = Dataset("copies", torch.from_numpy(np.concatenate([different[:single], copied])))
+    train, held = data.split(0)
+    assert least <= len(train) <= 190 and len(held) == 10
+    if times < 199:  # else there are but two, and one of them must be on both sides
+        assert not {row.numpy().tobytes() for row in train.x} & {row.numpy().tobytes() for row in held.x}
+    assert torch.equal(held.x, data.split(0)[1].x)
 
 
 @pytest.mark.parametrize(("name", "size", "match"), [("sprial", 100, "did you mean 'spiral'"), ("moons", 1, "at least 2")])

@@ -277,6 +277,8 @@ def test_images_of_very_different_shapes_are_padded(tmp_path: Path) -> None:
     assert square.report["fit"] == "crop" and not any("--fit" in note for note in square.notes)
     np.save(tmp_path / "a.npy", noise(4 * 90, 20, 1).reshape(4, 90, 20))
     assert load_data(str(tmp_path / "a.npy")).report["fit"] == "pad"
+    letters = load_data(str(write(tmp_path / "letters", {f"im{k}.png": png(k, 120, 20 + k) for k in range(4)})))
+    assert letters.shape == (3, 64, 64), "padded by its short side, a letter of 120 x 20 would be 3 pixels wide"
 
 
 def test_the_form_is_told_before_images_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -486,6 +488,30 @@ def test_classes_of_one_or_two_images_are_told(tmp_path: Path) -> None:
     assert (
         any("Train and test are read together" in note for note in split.notes) and split.report["labels_by"] == "last-folder"
     )
+
+
+def test_columns_of_metadata_are_labels_by_name_and_others_are_told(tmp_path: Path) -> None:
+    rows = "file_name,Kind,text,age\n" + "".join(f"im{k}.png,{'xy'[k % 2]},a picture {k},{k}\n" for k in range(4))
+    write(tmp_path, FLAT | {"metadata.csv": rows.encode()})
+    data = load_data(str(tmp_path))
+    assert any("columns age and kind of the metadata are not used; --labels kind" in note for note in data.notes)
+    told = load_data(str(tmp_path), condition_number="age")
+    assert any("the column kind of the metadata is not used; --labels kind" in note for note in told.notes)
+    data = load_data(str(tmp_path), labels="Kind")
+    assert (
+        data.label_names == ("x", "y") and data.report["labels_by"] == "kind" and not any("not used" in n for n in data.notes)
+    )
+    assert "2 classes told by the column kind of metadata.csv" in data.notes
+    with pytest.raises(UserError, match=r"a knid column; it has age, file_name, kind, text"):
+        load_data(str(tmp_path), labels="knid")
+    write(tmp_path, {"metadata.csv": rows.replace(",text", ",words").encode()})
+    assert any("it has age, file_name, kind, words; --labels takes the name" in note for note in load_data(str(tmp_path)).notes)
+
+
+def test_photos_of_formats_that_are_not_read_are_named(tmp_path: Path) -> None:
+    write(tmp_path, {f"IMG_{k}.HEIC": b"x" for k in range(5)} | {"a.xmp": b""})
+    with pytest.raises(UserError, match=r"0 images found.*it has 5 \.heic, which are to be converted"):
+        load_data(str(tmp_path))
 
 
 def test_metadata_with_gaps(tmp_path: Path) -> None:

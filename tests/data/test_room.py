@@ -23,8 +23,8 @@ from PIL import Image
 
 from reverie.base.errors import UserError
 from reverie.data import Dataset, load_data, pixels
+from reverie.data.copies import count_duplicates
 from reverie.data.dataset import spread
-from reverie.data.form import count_duplicates
 from reverie.data.room import Share
 from tests.data.test_readers import cdb_bytes
 

@@ -53,13 +53,13 @@ def test_an_extended_run_is_compared_by_its_steps(images: Run) -> None:
     run = told(images, *before, {"i": 1500, "held_out": 0.39}, {"i": 2000, "held_out": 0.372, "look": LIKE})
     assert "fell by 7% since step 1,000, so more time will help" in verdict(run).lines[2]
     short = told(images, *before, {"i": 1250, "held_out": 0.4, "look": LIKE})
-    assert "since step 1,000 the held-out loss fell by 0.0% only" in verdict(short).lines[2]
+    assert "since step 1,000 the held-out loss has not fallen" in verdict(short).lines[2]
     assert fell([{"i": 1, "held_out": 1.7, "fraction": 0.01}, {"i": 60, "held_out": 0.4, "fraction": 1}]) is None
     first = told(images, {"i": 1, "held_out": 1.7}, {"i": 60, "held_out": 0.4})
     assert "too few checks" in verdict(first).lines[2] and "fell" not in verdict(first).lines[2]
 
 
-FLAT = ({"i": 1, "held_out": 1.7}, {"i": 500, "held_out": 0.401}, {"i": 1000, "held_out": 0.4})
+FLAT = ({"i": 1, "held_out": 1.7}, {"i": 500, "held_out": 0.401, "seen": 0.39}, {"i": 1000, "held_out": 0.4})
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,20 @@ FLAT = ({"i": 1, "held_out": 1.7}, {"i": 500, "held_out": 0.401}, {"i": 1000, "h
         ({"look": {**LIKE, "spread": 0.5}}, "alike, with 50% of the data's spread: a larger network may give more: --network"),
         ({"look": LIKE, "linear_levels": [0.2] * 4}, "worse than that of a linear filter: a larger network may give more"),
         ({}, "only: a larger network may give more"),
+        ({"look": {**LIKE, "detail": 0.6}, "seen": 0.2}, "of the data's fine detail: more data may give more"),
     ],
 )
 def test_a_flat_loss_is_called_enough_only_where_the_level_is_good(images: Run, last: dict[str, Any], said: str) -> None:
     line = verdict(told(images, *FLAT[:2], {**FLAT[2], **last})).lines[2]
     assert said in line and "since step 500 the held-out loss fell by 0.2% only" in line
     assert ("more time will give little" in line) == (last == {"look": LIKE})
+
+
+def test_no_datum_is_seen_twice_in_a_step(images: Run) -> None:
+    """Of three images two are trained on, each once a step, however large a batch was asked for."""
+    run = told(images, *FLAT)
+    few = replace(run, config=run.config.model_copy(update={"data": run.config.data.model_copy(update={"count": 3})}))
+    assert run.config.training.batch > 2 and "on 3 8x8 images for pictures, each seen 1,000 times:" in verdict(few).lines[1]
 
 
 def test_noise_is_never_healthy(images: Run) -> None:

@@ -21,7 +21,8 @@ from reverie.diffusion.plan import network_for
 from reverie.families import FAMILIES
 from reverie.nets import NETWORKS
 from reverie.training import prepare, wishes
-from reverie.training.footprint import Footprint, Ledger, _container, available, footprint
+from reverie.training.footprint import Footprint, Ledger, _container, available, codec_step, footprint
+from reverie.training.latent import LatentWish
 from reverie.training.wishes import Wishes, memory
 from tests.conftest import TINY
 
@@ -102,6 +103,24 @@ def test_the_default_batch_is_taken_in_parts_where_memory_is_short(pictures: Pat
     assert any("2 batches of 10" in line and "GB are free" in line for line in training.introduction())
     with pytest.raises(UserError, match="--batch 10 --accumulate 2 would fit"):
         api.begin(str(pictures), pictures.parent / "other", batch=20, **given)
+
+
+def test_the_autoencoder_that_is_trained_first_is_foreseen_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 1000 x 1000 a step of its usual 16 images takes more than ten gigabytes, measured 10.7."""
+    large = form(3, 1000, 1000, 20)
+    latent = LatentWish(None, {})
+    wish = Wishes(FAMILIES["diffusion"], 10.0, None, {}, {"batch": 1}, CPU, latent.codec, trains_codec=True)
+    codec = latent.codec(large)
+    assert codec is not None and 9e9 < codec_step(codec, 16) < 12e9
+    monkeypatch.setattr(wishes, "available", lambda device: 7 * 10**9)
+    wish.foresee(large)
+    assert wish.codec_smaller == {"batch": 8, "accumulate": 2}
+    assert any("each step of the autoencoder takes 2 batches of 8 one after another: 16 at once" in note for note in wish.notes)
+    monkeypatch.setattr(wishes, "available", lambda device: 5 * 10**8)
+    with pytest.raises(UserError, match=r"on 1000x1000 images .* about 1\d GB of memory, and 0.5 GB are free; --size \d+x\d+"):
+        wish.foresee(large)
+    wish.foresee(form(3, 64, 64, 20))
+    assert wish.codec_smaller == {} and wish.notes == ()
 
 
 @pytest.mark.parametrize("side", [1, 2, 3, 5, 7, 9, 13, 15, 17, 22, 31, 33, 45, 46, 50, 57, 63, 64])

@@ -49,7 +49,7 @@ SizeOption = Annotated[str | None, typer.Option("--size", help="Size of images: 
 FIT_HELP = "How images are brought to that size: crop, pad, stretch, or auto, which pads where a crop would cut too much."
 LABELS_HELP = (
     "Where labels come from: auto, folder, top-folder, last-folder, name, csv, jsonl, cls (told by shards) or none; captions:"
-    " the text of each image instead; of a table, a column."
+    " the text of each image instead; or a column of a table or of metadata.csv."
 )
 FitOption = Annotated[str, typer.Option("--fit", help=FIT_HELP)]
 ChannelsOption = Annotated[int | None, typer.Option("--channels", help="1 grey, 3 colour, 4 with transparency; else inferred.")]

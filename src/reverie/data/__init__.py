@@ -27,7 +27,7 @@ from reverie.data.shards.find import is_shards, told_in_tar
 from reverie.data.shards.read import read_shards
 from reverie.data.shards.store import is_pattern, is_remote
 from reverie.data.shards.tables import has_image_column
-from reverie.data.sources import has_images, is_image
+from reverie.data.sources import METADATA, has_images, is_image
 from reverie.data.table import read_csv, read_parquet
 from reverie.data.text import looks_like_text, read_column, read_folder, read_jsonl, read_text, text_column, text_entries
 
@@ -78,7 +78,7 @@ def load_data(
 
     points and seed: the number, if not given what is usual, and the seed of generated data; size: "32" or "64x48" (height x
     width); fit: crop, pad, stretch, or auto, which pads where cropping would cut too much; channels: 1, 3 or 4, by default told
-    by the images; labels: one of LABELS, or the name of a table's column; data_dir: where files of named sets are looked for
+    by the images; labels: one of LABELS, or the name of a column; data_dir: where files of named sets are looked for
     first; strict: refuse where a broken file would be skipped; on_progress: called with what is done, how much, of how much;
     on_form: called with the set without its pixels when their form is known, and before they are read, so that it can refuse;
     largest_colour: the longest side that is chosen for colour images; window: take rows of numbers as a series, in windows of
@@ -100,7 +100,7 @@ def load_data(
         given = from_memory(source, Options(pixels, fit, channels, labels, strict, None, on_progress, on_form, largest_colour))
         return given if window is None else as_series(given, window, "the data")
     source = str(source)
-    if Path(source).suffix.lower() not in TABLES or source in DATASETS:  # the columns of a table are kinds of labels as well
+    if source in DATASETS or not _has_columns(source):
         pick(LABELS, labels, "kind of labels")
     if data_dir is not None and source not in FROM_FILES:
         raise UserError(f"--data-dir says where the files of {', '.join(FROM_FILES)} are; leave it out for {source}")
@@ -141,6 +141,14 @@ def load_data(
         raise _not_there(source)
     found = _read_path(path, options)
     return found if window is None or found.kind in WHOLE else as_series(found, window, str(path))
+
+
+def _has_columns(source: str) -> bool:
+    """Tell whether data may have columns, whose names are kinds of labels as well: a table, or metadata beside images."""
+    with suppress(OSError, ValueError, RuntimeError):  # what can be no path is told of later
+        folder = Path(source).expanduser()
+        return folder.suffix.lower() in (*TABLES, ".zip") or any((folder / name).exists() for name in METADATA)
+    return False
 
 
 def _name_of(source: str) -> str:

@@ -11,8 +11,8 @@ from pathlib import PurePosixPath
 from torch import Tensor, arange
 
 from reverie.base.errors import UserError
-from reverie.data.labels import read_column
 from reverie.data.lazy import FileImages
+from reverie.data.metadata import read_column
 from reverie.data.pixels import GREY, Broken, Recipe, read_header
 from reverie.data.room import MEMORY_LIMIT
 from reverie.data.sources import Entry

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.data.conditions import Conditions
+from reverie.data.copies import apart, hashes
 from reverie.data.kind import Kind
 from reverie.data.lazy import LazyImages
 from reverie.data.pairs import TextPairs
@@ -137,8 +139,9 @@ class Dataset:
         return Dataset(self.name, x, labels, self.label_names, conditions=told)
 
     def split(self, seed: int) -> tuple[Dataset, Dataset]:
-        """Return 95 % for training and 5 % held out, a function of the seed and the size alone; of series the last in time.
+        """Return 95 % for training and 5 % held out, by the seed and the size; of series the last in time.
 
+        No image is trained on of which an exact copy is held out, see `apart`; else what is held out would be known.
         Of text a tenth is held out, see `TextWindows.split`; of pairs whole sources, see `TextPairs.split`.
         """
         if isinstance(self.x, TextWindows | TextPairs):
@@ -150,7 +153,15 @@ class Dataset:
         if self.kind == "series":
             order = torch.arange(len(self)).flip(0)  # neighbours in time are alike, so those between would tell of the others
         held = max(1, round(HELD_OUT * len(self)))
-        return self.take(order[held:]), self.take(order[:held])
+        marks = self._marks() if self.kind == "images" else None
+        train_order, held_order = apart(order, held, marks) if marks is not None else (order[held:], order[:held])
+        return self.take(train_order), self.take(held_order)
+
+    def _marks(self) -> np.ndarray | None:
+        """Return what is equal for images that are copies of each other, (N,); None of those that would have to be fetched."""
+        if isinstance(self.x, Tensor):
+            return hashes(self.x.numpy())
+        return self.x.marks() if isinstance(self.x, LazyImages) else None
 
 
 def _bytes(x: Tensor) -> memoryview:

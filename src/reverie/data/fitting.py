@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 
@@ -22,16 +23,34 @@ def whole_side(side: int) -> int:
     return max(unit, side - side % unit)
 
 
-def choose_size(sizes: Counter[Size], largest: int = DEFAULT_SIDE) -> tuple[Size, str | None]:
-    """Return the size for images of these sizes, no side above the largest, and a note where it is not simply their own."""
+def choose(sizes: Counter[Size], size: Size | None, fit: str, largest: int = DEFAULT_SIDE) -> tuple[Size, str, list[str]]:
+    """Return size and fit for images of these sizes, and what is to be said of them.  size: None, or as wished; fit: or auto.
+
+    Where images are padded it is their longer side that must find room: 28x120 at 28x28 would be 7x28 and a margin.
+    """
+    chosen, size_note = (size, None) if size else choose_size(sizes, largest)
+    way, fit_note = choose_fit(sizes, chosen, fit)
+    if size is None and way == "pad" and chosen[0] == chosen[1]:
+        chosen, size_note = choose_size(sizes, largest, max)
+        way, fit_note = choose_fit(sizes, chosen, fit)
+    return chosen, way, [note for note in (size_note, fit_note) if note]
+
+
+def choose_size(
+    sizes: Counter[Size], largest: int = DEFAULT_SIDE, side: Callable[[Size], int] = min
+) -> tuple[Size, str | None]:
+    """Return the size for images of these sizes, no side above the largest, and a note where it is not simply their own.
+
+    side: which side of the images a square is to have.
+    """
     own = next(iter(sizes))
     if len(sizes) == 1 and max(own) <= largest:
         size = whole_side(own[0]), whole_side(own[1])
         if size == own:
             return own, None
     else:
-        short = np.repeat([min(size) for size in sizes], list(sizes.values()))
-        size = (whole_side(min(largest, int(np.median(short)))),) * 2
+        typical = np.repeat([side(size) for size in sizes], list(sizes.values()))
+        size = (whole_side(min(largest, int(np.median(typical)))),) * 2
     least, most = min(sizes, key=lambda s: s[0] * s[1]), max(sizes, key=lambda s: s[0] * s[1])
     seen = f"images of {said(least)}" if len(sizes) == 1 else (
         f"images of {len(sizes)} sizes from {said(least)} to {said(most)}"

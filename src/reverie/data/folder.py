@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from reverie.base.files import reason
 from reverie.data.columns import read_columns
 from reverie.data.conditions import conditions_of
 from reverie.data.dataset import Dataset
-from reverie.data.fitting import choose_fit, choose_size
+from reverie.data.fitting import choose
 from reverie.data.form import Options, classes, duplicate_note, encode_labels, shown_sizes
 from reverie.data.labels import find_labels, listed
 from reverie.data.lazy import FileImages
@@ -26,6 +26,7 @@ from reverie.data.sources import BYTES, IMAGE_SUFFIXES, METADATA, TEXT, Entry, L
 
 BLOCK = 512  # files handed to the threads at a time, so that a huge folder does not become a huge queue
 REASONS_SHOWN = 3
+UNREAD = frozenset({".heic", ".heif", ".avif", ".jxl", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raw", ".psd", ".svg"})
 ARCHIVES = {".zip": list_zip, ".tar": list_tar}
 
 
@@ -42,7 +43,7 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         _refuse(*broken[0])
     entries, headers = read_headers(listing, options)
     if not entries:
-        raise nothing_found(path, broken, hint)
+        raise nothing_found(path, broken, hint, listing.others)
     columns = read_columns(entries, listing.metadata, options.condition_numbers, options.condition_image, str(path))
     if columns.column is not None:
         kept = [k for k, entry in enumerate(entries) if entry.name not in columns.paired and entry.name in columns.images]
@@ -102,6 +103,7 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
     source = "decoded" if stored is None else "read from a temporary file"
     notes = [
         *found.notes,
+        *_unused(found.unused - {*options.condition_numbers, (options.condition_image or "").lower()}),
         *form_notes,
         *conversions(seen, recipe.channels, options.channels),
         *(["every image is grey though stored in colour: 1 channel is used"] if stored_in_colour else []),
@@ -134,9 +136,8 @@ def choose_form(headers: Counter[Header], options: Options) -> tuple[Recipe, lis
     """Return the form for images with these headers, each as often as it occurs, and notes where size and fit are a choice."""
     sizes = sizes_of(headers)
     channels = options.channels or (1 if all(header.kind in GREY for header in headers) else 3)
-    size, size_note = (options.size, None) if options.size else choose_size(sizes, options.largest(channels))
-    fit, fit_note = choose_fit(sizes, size, options.fit)
-    return Recipe(*size, channels, fit), [note for note in (size_note, fit_note) if note]
+    size, fit, notes = choose(sizes, options.size, options.fit, options.largest(channels))
+    return Recipe(*size, channels, fit), notes
 
 
 def read_headers(listing: Listing, options: Options) -> tuple[list[Entry], list[Header]]:
@@ -217,9 +218,14 @@ def _refuse(file: str, why: str) -> None:
     raise UserError(f"{file}: {why}; mend or remove it, or leave out --strict to skip such files")
 
 
-def nothing_found(path: Path, broken: Sequence[tuple[str, str]], hint: str = "") -> UserError:
-    """Return the error for a place without a usable image."""
+def nothing_found(
+    path: Path, broken: Sequence[tuple[str, str]], hint: str = "", others: Mapping[str, int] | None = None
+) -> UserError:
+    """Return the error for a place without a usable image.  others: suffixes of other files there, with their counts."""
     looked = f"0 images found in {path}; looked for {' '.join(IMAGE_SUFFIXES)}"
+    if others:
+        suffix, count = max(others.items(), key=lambda pair: pair[1])
+        looked += f"; it has {count:,} {suffix}{', which are to be converted to one of these' if suffix in UNREAD else ''}"
     if broken:
         looked = (
             f"0 usable images found in {path}: {len(broken)} cannot be used, the first ({broken[0][0]}) because: {broken[0][1]}"
@@ -269,6 +275,16 @@ def conversions(headers: Counter[Header], channels: int, wanted: int | None) -> 
     if moving:
         lines.append(f"{_plural(moving, 'animated image', 'animated images')}: only the first frame is used")
     return lines
+
+
+def _unused(columns: frozenset[str]) -> list[str]:
+    """Say which columns of metadata are not used, and how they would be."""
+    if not columns:
+        return []
+    few = sorted(columns)[:REASONS_SHOWN]
+    names = listed(few) if len(columns) <= REASONS_SHOWN else f"{', '.join(few)} and {len(columns) - REASONS_SHOWN} more"
+    said = f"{'columns' if len(columns) > 1 else 'the column'} {names} of the metadata {'are' if len(columns) > 1 else 'is'}"
+    return [f"{said} not used; --labels {few[-1]} takes that one for classes, --condition-number as numbers"]
 
 
 def _others(listing: Listing) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,17 +14,17 @@ from PIL import Image
 from torch import Tensor
 
 from reverie.base.errors import UserError
-from reverie.base.noise import split_mix
 from reverie.base.visible import visible
+from reverie.data.copies import count_duplicates
 from reverie.data.dataset import Dataset
-from reverie.data.fitting import choose_fit, choose_size
+from reverie.data.fitting import choose
 from reverie.data.pixels import DEFAULT_SIDE, Recipe, plain, shape, workers
 from reverie.data.room import room_for
 
 Progress = Callable[[str, int, int], None]  # (what is being done, done, of how many)
 
 CHUNK = 512  # images that a thread fits at a time
-PIECE = 2**20  # bytes or numbers that are looked at together
+PIECE = 2**20  # numbers that are looked at together
 NAMES_SHOWN = 12  # sizes listed one by one in a report
 
 
@@ -83,32 +82,6 @@ def encode_labels(values: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
     names = tuple(sorted(set(values), key=lambda name: (natural(name), name)))
     number = {name: k for k, name in enumerate(names)}
     return torch.tensor([number[value] for value in values], dtype=torch.int64), names
-
-
-def count_duplicates(x: np.ndarray) -> int:
-    """Return how many members have been seen before, by their bytes.  x: (N, ...) of any type.
-
-    Members of up to 8 bytes are told by these, longer ones by a hash of 64 bits: two of a million that differ are taken for
-    copies with a chance of 3e-8.
-    """
-    size = x[0].nbytes
-    seen = np.zeros(len(x), np.uint64)
-    step = max(1, PIECE // max(1, size))
-    for k in range(0, len(x), step):
-        rows = np.ascontiguousarray(x[k : k + step]).reshape(-1).view(np.uint8).reshape(-1, size)
-        if size <= 8:
-            seen[k : k + step] = np.pad(rows, ((0, 0), (0, 8 - size))).view(np.uint64)[:, 0]
-        elif size <= 64:
-            words = np.pad(rows, ((0, 0), (0, -size % 8))).view(np.int64)
-            mixed = torch.zeros(len(words), dtype=torch.int64)
-            for column in torch.from_numpy(words).unbind(1):
-                mixed = split_mix(mixed ^ column, torch.ones((), dtype=torch.int64))
-            seen[k : k + step] = mixed.numpy().view(np.uint64)
-        else:
-            digests = b"".join(hashlib.blake2b(row.data, digest_size=8).digest() for row in rows)
-            seen[k : k + step] = np.frombuffer(digests, np.uint64)
-    seen.sort()
-    return len(x) - 1 - int(np.count_nonzero(seen[1:] != seen[:-1]))
 
 
 def shown_sizes(sizes: Mapping[tuple[int, int], int]) -> dict[str, int]:
@@ -181,9 +154,8 @@ def images_dataset(
     said = list(notes)
     sizes = Counter({(height, width): count})
     target = options.channels or (3 if channels == 4 else channels)
-    size, size_note = (options.size, None) if options.size else choose_size(sizes, options.largest(target))
-    fit, fit_note = choose_fit(sizes, size, options.fit)
-    said.extend(note for note in (size_note, fit_note) if note)
+    size, fit, form_notes = choose(sizes, options.size, options.fit, options.largest(target))
+    said.extend(form_notes)
     if target != channels:
         words = {1: "grey", 3: "RGB", 4: "RGBA"}
         over = ", transparency laid over white" if channels == 4 else ""

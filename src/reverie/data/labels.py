@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
 
-from reverie.base.errors import UserError, pick
-from reverie.base.parse import read_json
+from reverie.base.errors import UserError, unknown
 from reverie.base.visible import visible
+from reverie.data.metadata import CAPTIONS, COLUMNS, FILE, read_metadata
 from reverie.data.sources import METADATA, Entry
 
-METADATA_LIMIT = 256 * 2**20
-LINE_LIMIT = 2**20  # letters
 CAPTION_LIMIT = 2**16  # bytes of a text beside an image
-COLUMNS_MOST = 1000  # names of columns that are remembered
-COLUMNS, CAPTIONS = ("label", "class", "text", "caption"), ("text", "caption")
 CAMERA = frozenset({"img", "image", "dsc", "dscn", "dscf", "pxl", "photo", "picture", "pic", "screenshot", "scan", "frame"})
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
 TINY_CLASS = 2  # images that are too few to learn a class from
@@ -30,8 +23,8 @@ TINY_CLASS = 2  # images that are too few to learn a class from
 class Found:
     """A label for each name, None where there is none, the lines to say about it, and why a name has none.
 
-    kind: the one of LABELS that finds the same labels again, whatever auto will think of them later, "captions" if they are
-    texts of their own.
+    kind: the one of LABELS, or the column, that finds the same labels again, whatever auto will think of them later,
+    "captions" if they are texts of their own; unused: the columns of metadata that say something else.
     """
 
     values: list[str | None] | None
@@ -39,11 +32,20 @@ class Found:
     missing: str = ""
     free_text: bool = False
     kind: str = "none"
+    unused: frozenset[str] = frozenset()
 
 
 def find_labels(names: Sequence[str], metadata: Mapping[str, Entry], how: str, where: str) -> Found:
-    """Return the labels of files.  names: relative paths; metadata: tables, and texts beside images; how: one of LABELS."""
-    return pick(LABELS, how, "kind of labels")(names, metadata, where)
+    """Return the labels of files.
+
+    names: relative paths; metadata: tables, and texts beside images; how: one of LABELS, or a column of the metadata.
+    """
+    if how in LABELS:
+        return LABELS[how](names, metadata, where)
+    files = [name for name in metadata if name in METADATA]
+    if not files:
+        raise unknown(how, LABELS, "kind of labels")
+    return _metadata(names, metadata, where, files[0], (how.lower(),))
 
 
 def _auto(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
@@ -58,11 +60,11 @@ def _auto(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Fo
         values = [v for v in found.values or () if v is not None]
         different = len(set(values))
         if different >= 2 and len(values) >= len(names) / 2 and not (found.free_text and different > len(values) / 2):
-            return Found(found.values, notes + found.notes, found.missing, kind=found.kind)
+            return Found(found.values, notes + found.notes, found.missing, kind=found.kind, unused=found.unused)
         if found.free_text and different >= 2 and len(values) >= len(names) / 2:
             told = _metadata(names, metadata, where, file, CAPTIONS)
             said = f"captions told by {file}; --labels none leaves them out"
-            return Found(told.values, [*notes, said, *told.notes], told.missing, kind="captions")
+            return Found(told.values, [*notes, said, *told.notes], told.missing, kind="captions", unused=told.unused)
         said = f"it has {different} different values for {len(values)} of {len(names)} images"
         notes.append(f"{file} is not used for labels: {said}")
     if sum(_beside(name) in metadata for name in names) > len(names) / 2:
@@ -141,7 +143,7 @@ def _by_caption(names: Sequence[str], metadata: Mapping[str, Entry], where: str)
             f"{where} has no captions; put a metadata.jsonl with file_name and text there, or a .txt file beside each image"
         )
     found = _metadata(names, metadata, where, files[0], CAPTIONS)
-    return Found(found.values, found.notes, found.missing, kind="captions")
+    return Found(found.values, found.notes, found.missing, kind="captions", unused=found.unused)
 
 
 def _beside(name: str) -> str:
@@ -253,99 +255,16 @@ def _metadata(
 ) -> Found:
     if file not in metadata:
         raise UserError(f"there is no {file} in {where}; put it there, with a file_name and a label column")
-    table, column, absent = _read(metadata[file], file, frozenset(names), wanted)
-    values = [table.get(name) for name in names]
+    read = read_metadata(metadata[file], file, frozenset(names), wanted)
+    values, absent = [read.values.get(name) for name in names], read.absent
     if all(value is None for value in values):
         raise UserError(f"no row of {file} names an image of {where}; file_name must be a path relative to that place")
     told = [v for v in values if v is not None]
-    notes = [_said(told, file), *_tiny_note(told)] if wanted is COLUMNS else []
+    chosen = wanted not in (COLUMNS, CAPTIONS)
+    by = f"the column {read.column} of {file}" if chosen else file
+    notes = [_said(told, by), *_tiny_note(told)] if wanted is not CAPTIONS else []
     if absent.count:
         notes.append(f"{absent.count} rows of {file} name images that are not there or not usable (first: {absent.first})")
-    return Found(values, notes, f"no row in {file}", column in CAPTIONS, file.removeprefix("metadata."))
-
-
-def read_column(names: Sequence[str], metadata: Mapping[str, Entry], column: str, where: str) -> list[str | None]:
-    """Return what a column of metadata says of each file, None where it says nothing."""
-    files = [name for name in metadata if name in METADATA]
-    if not files:
-        raise UserError(f"{where} has no metadata.csv or metadata.jsonl, so it has no column {column!r}")
-    table, _, _ = _read(metadata[files[0]], files[0], frozenset(names), (column.lower(),))
-    return [table.get(name) for name in names]
-
-
-@dataclass
-class _Absent:
-    """Rows that name no image there is: how many, and the first."""
-
-    count: int = 0
-    first: str = ""
-
-
-def _read(entry: Entry, file: str, known: frozenset[str], wanted: Sequence[str]) -> tuple[dict[str, str], str, _Absent]:
-    """Return file name -> label, with forward slashes, the column that the labels are from, and the names that are not known.
-
-    The file is read line by line, and of each line only a label of a known name is kept.
-    """
-    if entry.size > METADATA_LIMIT:
-        raise UserError(f"{file} is over {METADATA_LIMIT >> 20} MiB; make it smaller")
-    columns: set[str] = set()
-    found: dict[str, dict[str, str]] = {column: {} for column in wanted}
-    absent = {column: _Absent() for column in wanted}
-    try:
-        with entry.open() as opened, io.TextIOWrapper(opened, "utf-8-sig", newline="") as text:
-            lines = _lines(text, file)
-            for row in _csv_rows(lines) if file.endswith(".csv") else _jsonl_rows(lines, file):
-                if len(columns) < COLUMNS_MOST:
-                    columns.update(row)
-                for key in wanted:
-                    if key in row:
-                        _keep(row, key, known, found[key], absent[key])
-    except UserError:
-        raise
-    except Exception as error:  # a damaged zip entry, wrong encoding, a field without end
-        raise UserError(f"{file} cannot be read: {' '.join(str(error).split())[:100]}; save it as UTF-8 text") from None
-    column = next((key for key in wanted if key in columns), None)
-    if "file_name" not in columns or column is None:
-        have = ", ".join(sorted(columns)[:8])[:200] or "nothing"
-        needed = "label, class or text" if wanted is COLUMNS else " or ".join(wanted)
-        raise UserError(f"{file} needs a file_name column and a {needed} column; it has {have}")
-    return found[column], column, absent[column]
-
-
-def _keep(row: Mapping[str, Any], column: str, known: frozenset[str], found: dict[str, str], absent: _Absent) -> None:
-    """Keep the label that a row gives a known name."""
-    name, value = row.get("file_name"), row.get(column)
-    if not name or value is None or not str(value).strip():
-        return
-    path = str(name).replace("\\", "/").removeprefix("./")
-    if path in known:
-        found[path] = visible(" ".join(str(value).split())) if column in CAPTIONS else str(value).strip()
-    else:
-        absent.count, absent.first = absent.count + 1, absent.first or path
-
-
-def _lines(text: io.TextIOWrapper, file: str) -> Iterator[str]:
-    while line := text.readline(LINE_LIMIT):
-        if len(line) == LINE_LIMIT:
-            raise UserError(f"{file} has a line of more than {LINE_LIMIT >> 20} MiB; write one line for each image")
-        yield line
-
-
-def _csv_rows(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    rows = csv.reader(lines, skipinitialspace=True)
-    columns = [name.strip().lower() for name in next(rows, [])]
-    for row in rows:
-        yield dict(zip(columns, row, strict=False))  # a short row lacks columns, and what is over has none
-
-
-def _jsonl_rows(lines: Iterator[str], file: str) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = read_json(line)
-        except ValueError:
-            raise UserError(f"line {number} of {file} is not valid JSON; each line must be one object") from None
-        if not isinstance(row, dict):
-            raise UserError(f"line {number} of {file} is not a JSON object; each line must be one object")
-        yield {str(k).lower(): v for k, v in row.items()}
+    unused = frozenset() if chosen else read.columns - {FILE, read.column}
+    kind = read.column if chosen else file.removeprefix("metadata.")
+    return Found(values, notes, f"no row in {file}", not chosen and read.column in CAPTIONS, kind, unused)

@@ -44,6 +44,10 @@ class LazyImages(ABC):
     def content(self) -> bytes:
         """Return what tells these images from others."""
 
+    def marks(self) -> np.ndarray | None:
+        """Return what is equal for images that are copies of each other, (N,); None where that is not known."""
+        return None
+
     def order(self, random: torch.Generator) -> Tensor:
         """Return an order of chance in which they can be read well: (N,) int64."""
         return torch.randperm(len(self), generator=random)
@@ -97,6 +101,10 @@ class FileImages(LazyImages):
             self, entries=tuple(self.entries[k] for k in chosen), digests=tuple(self.digests[k] for k in chosen),
             places=self.places[chosen] if self.places is not None else None,
         )  # fmt: skip
+
+    def marks(self) -> np.ndarray:
+        """Return the hashes of the files; see `LazyImages`."""
+        return np.array([int.from_bytes(digest[:8], "little") for digest in self.digests], np.uint64)
 
     def content(self) -> bytes:
         """Return names, sizes and content hashes, and the form they are given."""

@@ -10,8 +10,9 @@ import torch
 
 from reverie.base.errors import UserError
 from reverie.base.files import reason
+from reverie.data.copies import count_duplicates
 from reverie.data.dataset import Dataset
-from reverie.data.form import Options, count_duplicates, duplicate_note
+from reverie.data.form import Options, duplicate_note
 
 WINDOW, MOST_WINDOW = 64, 16384  # moments of a datum when nothing is said, and at most
 MOST_BYTES, MOST_CHANNELS = 2**31, 64  # of a .wav file

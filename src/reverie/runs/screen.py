@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 EVERY = 10.0  # seconds between lines where there is no terminal to draw a bar on
 FRESH = 1.25  # times the steps of the last check, up to which its held-out loss is shown beside the training loss
 JUDGED = 5.0  # seconds of training after which it is known whether the machine is busy
+SHOWN = 20  # classes, broken files and the like in a line of a table
 NOTE = 74  # columns that the longest progress note takes, so that it fits 80 with a bar or a percentage before it
 
 
@@ -67,10 +68,10 @@ def plain(value: Any) -> str:
         case float():
             return f"{value:.4g}"
         case dict():
-            return ", ".join(f"{visible(str(k))} {plain(v)}" for k, v in value.items()) or "none"
+            return _few([f"{visible(str(k))} {plain(v)}" for k, v in value.items()], ", ")
         case list() | tuple():
             joint = "; " if any(isinstance(v, dict) for v in value) else ", "
-            return joint.join(plain(v) for v in value) or "none"
+            return _few([plain(v) for v in value], joint)
         case None:
             return "not known"
         case bool():
@@ -79,6 +80,12 @@ def plain(value: Any) -> str:
             return f"{value:,}"
         case _:
             return visible(str(value))
+
+
+def _few(words: list[str], joint: str) -> str:
+    """Join words, of very many the first ones: --json has them all."""
+    rest = [f"and {len(words) - SHOWN:,} more"] if len(words) > SHOWN + 1 else []
+    return joint.join(words[: SHOWN if rest else None] + rest) or "none"
 
 
 class Screen:

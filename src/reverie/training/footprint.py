@@ -18,8 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from reverie.base.spec import Spec, build
+from reverie.families.diffusion.latent import autoencoder_of, settings_of_autoencoder
 from reverie.families.model import TrainedModel
+from reverie.families.vae.autoencoder import Autoencoder
 from reverie.nets import NETWORKS
+from reverie.nets.efficientnet import EfficientNetLite0
 
 BYTES = 4  # of a number
 WEIGHT_COPIES = 16  # weights, their average and gradients, the optimizer's state, two snapshots of all that, and room to work
@@ -90,6 +93,23 @@ class Footprint:
             work(torch.empty(count, *self.shape), torch.empty(count))
         data = DATUM_COPIES * BYTES * count * math.prod(self.shape)
         return ALLOCATED + int(OVERHEAD * (ledger.most + data))
+
+
+def codec_step(codec: Spec, batch: int) -> int:
+    """Return the bytes of a step in which the autoencoder of a codec is trained, see `latent_spec`."""
+    return _codec_step(json.dumps(codec), batch)
+
+
+@lru_cache(maxsize=64)
+def _codec_step(codec: str, batch: int) -> int:
+    spec, fake = json.loads(codec), FakeTensorMode()
+    shape = tuple(spec["shape"])
+    with fake, Ledger() as ledger:
+        model = autoencoder_of(settings_of_autoencoder(spec["autoencoder"]), shape)
+        if isinstance(model, Autoencoder) and model.perceptual:
+            model.looks_by(EfficientNetLite0())  # its weights need not be read to know their shapes
+        model.loss(torch.empty(batch, *shape), None, 0).mean().backward()
+    return ALLOCATED + int(OVERHEAD * ledger.most)
 
 
 def step_bytes(model: TrainedModel, x: Tensor, labels: Tensor | None) -> int:

@@ -132,7 +132,7 @@ def prepare(
         wished = start.wished_of(before, wished)
     latent = LatentWish(latent_space, wished, coder, by_size=kind.name == "diffusion" and before is None)
     theirs = coder.config.data.shape if coder is not None else (1,)
-    wishes = Wishes(kind, minutes, steps, wished, options, where, latent.codec, theirs[0])
+    wishes = Wishes(kind, minutes, steps, wished, options, where, latent.codec, theirs[0], trains_codec=coder is before is None)
     wishes.check(data, reading.get("size"))
     if out is not None:
         check_free(Path(out), overwrite)
@@ -223,7 +223,7 @@ def prepare(
     about = tuple(describe(dataset))
     model.warn()
     learner = Learner(model, training)
-    lock = claim(out, dataset.name, overwrite)
+    lock, before_it = claim(out, dataset.name, overwrite), None
     path = lock.folder
     if out is None and path.name != dataset.name:
         about += (f"this run goes to {path}, because {path.with_name(dataset.name)} is there already",)
@@ -231,7 +231,9 @@ def prepare(
         folder.write_config(path, config)  # first, as it shows whose the other files are
         if keep_data:
             kept.keep_data(path, dataset)
-        before_it = _codec_training(path, configured(first, first.training), train_set, held_out, where) if first else None
+        if first is not None:
+            own = configured(first, {**first.training, **wishes.codec_smaller})
+            before_it = _codec_training(path, own, train_set, held_out, where)
     except BaseException:
         sweep(path, whole_run=True)
         lock.release()

@@ -17,7 +17,7 @@ from reverie.runs.config import Config
 from reverie.runs.finding import Finding
 from reverie.runs.run import Run
 from reverie.training.checks import FALLING, NOISY
-from reverie.training.patient import ENOUGH, fell, figure_name
+from reverie.training.patient import ENOUGH, fell, figure_name, gain
 from reverie.training.remedy import handy, mend, sizes
 
 SHARP, VARIED = (0.7, 1.4), 0.7  # fine detail and spread of previews, as multiples of the data's, that pass for theirs
@@ -95,7 +95,8 @@ def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
     kind = "x".join(map(str, config.data.shape[1:])) + " images" if config.data.kind == "images" else config.data.kind
     kind, overlap = ("windows of text", OVERLAP) if config.data.kind == "text" else (kind, 1)
     kind = "pairs of texts" if config.data.kind == "pairs" else kind
-    seen = overlap * last["i"] * training.batch * training.accumulate / max(1.0, (1 - HELD_OUT) * config.data.count)
+    trained = max(1.0, config.data.count - max(1, round(HELD_OUT * config.data.count)))
+    seen = overlap * last["i"] * min(training.batch, trained) * training.accumulate / trained  # no batch has one of them twice
     times = f"each seen {seen:,.0f} times" if seen >= 1.5 else f"{min(1.0, seen):.0%} of them seen once"
     unit = last.get("unit")
     line = f"{_time(last['seconds'])} on {config.data.count:,} {kind} {purpose_of(config)}, {times}: "
@@ -121,7 +122,7 @@ def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], show
     name, by = figure_name(unit), f"{max(share, 0):.3f} {unit}" if unit else f"{max(share, 0):.1%}"
     if share > FALLING:
         return f"next: the {name} fell by {by if unit else f'{share:.0%}'} since step {since:,}, so more time will help"
-    flat = f"next: since step {since:,} the {name} fell by {by} only"
+    flat = f"next: since step {since:,} the {name} {f'fell by {by} only' if share > 0 else 'has not fallen'}"
     linear = rows[-1].get("linear_levels") or ()
     if any(mine > ABOVE * its for mine, its in zip(rows[-1].get("seen_levels", ()), linear, strict=False)):
         shown = "even on training data the loss is worse than that of a linear filter"
@@ -132,9 +133,18 @@ def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], show
             else "previews have the detail and spread of"
         )
         return f"{flat}, and the {kind} held-out data: more time will give little"
-    larger = sizes(config.family.network).larger if isinstance(config.family, DiffusionSettings) else None
+    diffuses = isinstance(config.family, DiffusionSettings) and not _by_heart(rows, since)
+    larger = sizes(config.family.network).larger if diffuses else None
     advice = f"a larger network may give more: --network {larger}" if larger else "more data may give more"
     return f"{flat}{', but ' if shown else ''}{shown}: {advice}"
+
+
+def _by_heart(rows: Sequence[Row], since: int) -> bool:
+    """Tell whether only the loss on training data went on falling: then a larger network has nothing more to learn."""
+    old, last = next(row for row in rows if row["i"] == since), rows[-1]
+    if "seen" not in old or "seen" not in last:
+        return False
+    return bool(last["seen"] < last["held_out"] and gain(old["seen"], last["seen"], last.get("unit")) > FALLING)
 
 
 def _fitted(run: Run, rows: Sequence[Row], findings: Sequence[Finding]) -> tuple[str, str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,11 +23,13 @@ from reverie.families.diffusion.family import shape_of
 from reverie.families.diffusion.levels import LOOKED_AT, OPTIMUM_MOST
 from reverie.families.model import Family
 from reverie.runs.config import TrainingConfig
-from reverie.training.footprint import BYTES, Footprint, available, footprint
+from reverie.training.footprint import BYTES, Footprint, available, codec_step, footprint
+from reverie.training.latent import BATCH as CODEC_BATCH
 
 MEMORY_SHARE = 0.9  # of the memory that can be had
 SMALLER = (7 / 8, 3 / 4, 5 / 8, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8, 1 / 16)  # shares of the size that are tried
 GIGABYTE = 10**9
+SMALL_IMAGE = 3 * 128**2  # numbers of an image up to which an autoencoder takes half a gigabyte at most, and is not looked at
 
 
 @dataclass
@@ -36,7 +39,7 @@ class Wishes:
     codec: tells the codec for data of a form where they are coded by an autoencoder, None where they are not; channels: of
     images that have not been looked at, of which one is always allowed but where an autoencoder has its own number.
     Once `foresee` has seen the form of the data, smaller holds the settings that make their batches fit into memory, and
-    notes the line about it.
+    codec_smaller those of the autoencoder if trains_codec, one that is trained first; notes are the lines about it.
     """
 
     family: Family[Any]
@@ -47,7 +50,9 @@ class Wishes:
     device: torch.device
     codec: Callable[[Dataset], Spec | None] = lambda form: None
     channels: int = 1
+    trains_codec: bool = False
     smaller: dict[str, int] = field(default_factory=dict)
+    codec_smaller: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def check(self, data: DataSource, size: str | None) -> None:
@@ -76,10 +81,11 @@ class Wishes:
         free = available(self.device)
         if free is None or footprint is None:
             return
+        self.smaller, self.codec_smaller, self.notes = {}, {}, ()
+        self._foresee_codec(form, free)
         batch = min(self.settings.get("batch") or self.family.batch(form), len(form))
         room = MEMORY_SHARE * free
         needed = memory(footprint, form, batch)
-        self.smaller, self.notes = {}, ()
         if needed <= room:
             return
         largest = _fitting(footprint, form, batch, room)
@@ -87,8 +93,27 @@ class Wishes:
             raise self._too_large(form, batch, needed, free, largest)
         parts = -(-batch // largest)
         self.smaller = {"batch": largest, "accumulate": parts}
+        self._say("each step", batch, parts, largest, needed, free)
+
+    def _say(self, what: str, batch: int, parts: int, largest: int, needed: int, free: int) -> None:
         why = f"{batch} at once would need about {_gigabytes(needed)} of memory, and {_gigabytes(free)} are free"
-        self.notes = (f"each step takes {parts} batches of {largest} one after another: {why}",)
+        self.notes += (f"{what} takes {parts} batches of {largest} one after another: {why}",)
+
+    def _foresee_codec(self, form: Dataset, free: int) -> None:
+        """Do the same for the autoencoder that is trained first, if there is one and images are large."""
+        codec = self.codec(form) if self.trains_codec else None
+        if codec is None or math.prod(form.shape) <= SMALL_IMAGE:
+            return
+        whole = batch = min(CODEC_BATCH, len(form))
+        needed, room = codec_step(codec, batch), MEMORY_SHARE * free
+        while batch > 1 and codec_step(codec, batch) > room:
+            batch = -(-batch // 2)
+        if codec_step(codec, batch) > room:
+            raise self._too_large(form, whole, needed, free, None)
+        if batch < whole:
+            parts = -(-whole // batch)
+            self.codec_smaller = {"batch": batch, "accumulate": parts}
+            self._say("each step of the autoencoder", whole, parts, batch, needed, free)
 
     def _too_large(self, form: Dataset, batch: int, needed: int, free: int, largest: int | None) -> UserError:
         """Return the refusal, with what would fit: smaller batches, or smaller images."""
@@ -98,9 +123,7 @@ class Wishes:
             size = whole_side(round(share * height) // 8 * 8), whole_side(round(share * width) // 8 * 8)
             smaller = _form(channels, *size, count=len(form), labels=form.label_names)
             with suppress(UserError):  # the network cannot take that size
-                footprint = self.footprint_of(smaller)
-                tried = batch if "batch" in self.settings else 1
-                if footprint is not None and memory(footprint, smaller, tried) <= MEMORY_SHARE * free:
+                if self._fits(smaller, batch if "batch" in self.settings else 1, MEMORY_SHARE * free):
                     ways.append(f"--size {said(size)}")
                     break
         what = f"training on {height}x{width} images in batches of {batch}"
@@ -108,6 +131,13 @@ class Wishes:
             f"{what} would need about {_gigabytes(needed)} of memory, and {_gigabytes(free)} are free;"
             f" {ways[0] if ways else 'a smaller --network'} would fit"
         )
+
+    def _fits(self, form: Dataset, batch: int, room: float) -> bool:
+        """Tell whether a training on data of a form, in batches of so many, and of its autoencoder has room."""
+        footprint, codec = self.footprint_of(form), self.codec(form) if self.trains_codec else None
+        if footprint is None or memory(footprint, form, batch) > room:
+            return False
+        return codec is None or codec_step(codec, 1) <= room
 
 
 def _fitting(footprint: Footprint, form: Dataset, batch: int, room: float) -> int | None:

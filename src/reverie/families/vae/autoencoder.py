@@ -105,13 +105,17 @@ class Autoencoder(TrainedModel):
         code = q.at(torch.randn(q.mean.shape, generator=random, device=z.device, dtype=z.dtype))
         return self._difference(self._decoded(code), z) + self.kl / math.prod(self.shape) * q.kl().flatten(1).sum(1)
 
+    def looks_by(self, network: EfficientNetLite0) -> None:
+        """Take this general network to see how different images look."""
+        self._seeing[:] = [network]
+
     def _difference(self, y: Tensor, truth: Tensor) -> Tensor:
         """Return the squared error for each number, and how different images look: (B,).  y, truth: in model units."""
         error = (y - truth).square().flatten(1).mean(1)
         if not self.perceptual:
             return error
         if not self._seeing:
-            self._seeing.append(load_general().to(truth.device))
+            self.looks_by(load_general().to(truth.device))
         return error + self.perceptual * perceptual_distance(self._seeing[0], self.codec.decode(y), self.codec.decode(truth))
 
     @torch.no_grad()
