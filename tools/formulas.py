@@ -18,14 +18,30 @@ from markdown.inlinepatterns import InlineProcessor
 
 DISPLAYED = re.compile(r"\A\s*\$\$(?P<formula>.+?)\$\$\s*\Z", re.DOTALL)
 INLINE = r"(?<![\\$\w])\$(?P<formula>[^\s$](?:[^$]*?[^\s$\\])?)\$(?![\w$])"
-SPACED = re.compile(r"<mi>(?:log|exp|sin|cos|tanh|det|min|max)</mi>(?=<m(?!o))")  # a name and its argument stand apart
+PLAIN = {
+    "<mi>&#x0007E;</mi>": "<mo>&#x0223C;</mo>",
+    "<mo>&#x02205;</mo>": "<mi>&#x02205;</mi>",
+}  # ~ is a relation, the empty set is none
+SPACE = '<mspace width="0.17em"/>'
+NAME = "<m[io]>(?:log|exp|sin|cos|tanh|det|min|max)</m[io]>"
+SPACED = re.compile(rf"(?:(?<!<msub>){NAME}|<msub>{NAME}<m[in]>[^<]*</m[in]></msub>)(<m(?!o|space))?")
+BAR = re.compile(r'<mo(?: stretchy="false")?>(?:\||&#x0007C;)</mo>')  # of an absolute value: no relation, so without room
 
 
 @cache
 def mathml(formula: str, display: str) -> str:
     """Return a formula as MathML; display: inline or block."""
-    made = str(convert(formula.strip(), display=display)).replace("<mi>&#x0007E;</mi>", "<mo>&#x0223C;</mo>")
-    return SPACED.sub(r'\g<0><mspace width="0.17em"/>', made)
+    made = str(convert(formula.strip(), display=display))
+    for old, new in PLAIN.items():
+        made = made.replace(old, new)
+    return BAR.sub('<mo stretchy="false" lspace="0" rspace="0">|</mo>', SPACED.sub(_name, made))
+
+
+def _name(found: re.Match[str]) -> str:
+    """Return a name such as log with a little room before it and before its argument."""
+    before = found.string[: found.start()].endswith(("</mi>", "</mn>", "</mrow>", "</msub>", "</msup>"))
+    name = found[0].removesuffix(found[1] or "")
+    return before * SPACE + name + (SPACE + found[1] if found[1] else "")
 
 
 class Displayed(BlockProcessor):  # type: ignore[misc]  # Python-Markdown has no types

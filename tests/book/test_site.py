@@ -71,3 +71,12 @@ def test_every_page_opens_from_disk(site: Path, scheme: str) -> None:
     assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)
     assert len(paper) == 1
     assert (sum(map(int, re.findall(r"\d+", paper.pop())[:3])) > 384) == (scheme == "light")
+
+
+def test_formulas_keep_their_form() -> None:
+    from tools.formulas import mathml
+
+    assert "<msub><mi>log</mi><mn>2</mn></msub><mspace" in mathml(r"-\log_2 p", "inline")  # the index stays with its name
+    assert "<mi>log</mi><mspace" in mathml(r"\log p", "inline")
+    assert mathml(r"|x|^2", "inline").count('lspace="0"') == 2  # bars are no relations
+    assert 'lspace="0"' not in mathml(r"p(x \mid c)", "inline")
