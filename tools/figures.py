@@ -2,7 +2,7 @@
 
 python -m tools.figures FOLDER [NAME...]    run the commands in a folder that has the runs they speak of
 
-A picture is scaled to at most 1,000 pixels of width and to fewer colours, so that it stays below 100 kB; a film to fewer
+A picture is scaled to at most 1,000 pixels of width and to fewer colours, so that it stays below 210 kB; a film to fewer
 greys, below 400 kB.
 """
 
@@ -19,7 +19,7 @@ from typing import TypedDict
 from PIL import Image, ImageSequence
 
 FIGURES = Path(__file__).parent.parent / "docs" / "book" / "figures"
-WIDEST, LARGEST, LARGEST_FILM = 1000, 100_000, 400_000
+WIDEST, LARGEST, LARGEST_FILM = 1000, 210_000, 400_000
 
 
 class Figure(TypedDict):
@@ -42,7 +42,7 @@ def small(picture: Path) -> bytes:
     for width in (WIDEST, 850, 700, 560, 460):
         size = min(width, image.width), image.height * min(width, image.width) // image.width
         scaled = image.resize(size, Image.Resampling.LANCZOS) if size != image.size else image
-        for colours in (256, 64, 32, 12):
+        for colours in (256, 64, 32, 16):
             file = BytesIO()
             scaled.quantize(colours, method=Image.Quantize.MEDIANCUT).save(file, "PNG", optimize=True)
             if file.tell() < LARGEST:

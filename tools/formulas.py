@@ -24,7 +24,8 @@ PLAIN = {
 }  # ~ is a relation, the empty set is none
 SPACE = '<mspace width="0.17em"/>'
 NAME = "<m[io]>(?:log|exp|sin|cos|tanh|det|min|max)</m[io]>"
-SPACED = re.compile(rf"(?:(?<!<msub>){NAME}|<msub>{NAME}<m[in]>[^<]*</m[in]></msub>)(<m(?!o|space))?")
+INDEXED = rf"<(msu[bp])>{NAME}<m[in]>[^<]*</m[in]></\1>"  # log_2, sin^2
+SPACED = re.compile(rf"(?:{INDEXED}|(?<!<msu[bp]>){NAME})(?P<next><m(?!o|space))?")
 BAR = re.compile(r'<mo(?: stretchy="false")?>(?:\||&#x0007C;)</mo>')  # of an absolute value: no relation, so without room
 
 
@@ -40,8 +41,8 @@ def mathml(formula: str, display: str) -> str:
 def _name(found: re.Match[str]) -> str:
     """Return a name such as log with a little room before it and before its argument."""
     before = found.string[: found.start()].endswith(("</mi>", "</mn>", "</mrow>", "</msub>", "</msup>"))
-    name = found[0].removesuffix(found[1] or "")
-    return before * SPACE + name + (SPACE + found[1] if found[1] else "")
+    after = found["next"] or ""
+    return before * SPACE + found[0].removesuffix(after) + (SPACE + after if after else "")
 
 
 class Displayed(BlockProcessor):  # type: ignore[misc]  # Python-Markdown has no types

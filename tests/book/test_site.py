@@ -77,6 +77,7 @@ def test_formulas_keep_their_form() -> None:
     from tools.formulas import mathml
 
     assert "<msub><mi>log</mi><mn>2</mn></msub><mspace" in mathml(r"-\log_2 p", "inline")  # the index stays with its name
+    assert "<msup><mi>sin</mi><mn>2</mn></msup>" in mathml(r"4 \sin^2 (x)", "inline")
     assert "<mi>log</mi><mspace" in mathml(r"\log p", "inline")
     assert mathml(r"|x|^2", "inline").count('lspace="0"') == 2  # bars are no relations
     assert 'lspace="0"' not in mathml(r"p(x \mid c)", "inline")

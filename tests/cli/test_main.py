@@ -82,7 +82,7 @@ def test_the_film_shows_both_panels_and_holds_its_end(command, spiral_run: Run, 
     durations = [frame.info["duration"] for frame in ImageSequence.Iterator(film)]
     assert len(durations) == 13 and durations[-1] >= 1500 and durations[0] == 250 and film.width > 1.6 * film.height
     frames = iio.imread(tmp_path / "film.mp4", plugin="FFMPEG")
-    assert len(frames) == 13 + 30 and frames.shape[2] > 1.6 * frames.shape[1]
+    assert len(frames) == 13 + 8 and frames.shape[2] > 1.6 * frames.shape[1]
 
     def spread(panel: np.ndarray) -> float:
         """How far apart the dots of a panel lie, below its title and inside its frame."""
