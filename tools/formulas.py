@@ -21,7 +21,8 @@ INLINE = r"(?<![\\$\w])\$(?P<formula>[^\s$](?:[^$]*?[^\s$\\])?)\$(?![\w$])"
 PLAIN = {
     "<mi>&#x0007E;</mi>": "<mo>&#x0223C;</mo>",
     "<mo>&#x02205;</mo>": "<mi>&#x02205;</mi>",
-}  # ~ is a relation, the empty set is none
+    '<mn mathvariant="bold">1</mn>': "<mn>&#x1D7CF;</mn>",
+}  # ~ is a relation, the empty set is none; browsers know bold figures by their own signs alone
 SPACE = '<mspace width="0.17em"/>'
 NAME = "<m[io]>(?:log|exp|sin|cos|tanh|det|min|max)</m[io]>"
 INDEXED = rf"<(msu[bp])>{NAME}<m[in]>[^<]*</m[in]></\1>"  # log_2, sin^2
@@ -40,7 +41,7 @@ def mathml(formula: str, display: str) -> str:
 
 def _name(found: re.Match[str]) -> str:
     """Return a name such as log with a little room before it and before its argument."""
-    before = found.string[: found.start()].endswith(("</mi>", "</mn>", "</mrow>", "</msub>", "</msup>"))
+    before = found.string[: found.start()].endswith(("</mi>", "</mn>", "</mrow>", "</msub>", "</msup>", "</mfrac>", "</mstyle>"))
     after = found["next"] or ""
     return before * SPACE + found[0].removesuffix(after) + (SPACE + after if after else "")
 
