@@ -41,7 +41,9 @@ def mathml(formula: str, display: str) -> str:
 
 def _name(found: re.Match[str]) -> str:
     """Return a name such as log with a little room before it and before its argument."""
-    before = found.string[: found.start()].endswith(("</mi>", "</mn>", "</mrow>", "</msub>", "</msup>", "</mfrac>", "</mstyle>"))
+    before = found.string[: found.start()].endswith(
+        ("</mi>", "</mn>", "</mrow>", "</msub>", "</msup>", "</mfrac>", "</mstyle>")
+    )
     after = found["next"] or ""
     return before * SPACE + found[0].removesuffix(after) + (SPACE + after if after else "")
 

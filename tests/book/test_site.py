@@ -34,6 +34,11 @@ def test_formulas_are_drawn_by_the_browser_alone(site: Path) -> None:
     assert "<math" in (site / "book" / "forward.html").read_text()
 
 
+def test_bars_in_cells_are_shown_plainly(site: Path) -> None:
+    page = (site / "commands.html").read_text()
+    assert "[--minutes M | --steps N]" in page and "\\|" not in page
+
+
 def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         assert not re.findall(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="(?:https?:)?//[^"]*"', page.read_text()), (
