@@ -41,7 +41,7 @@ bench-all: $(READY)
 	$(BIN)/python -m benchmarks.run --all
 
 docs: $(READY)
-	$(BIN)/python -m zensical build --strict
+	$(BIN)/python -m zensical build --clean --strict
 	@echo "look at: site/index.html"
 
 docs-serve: $(READY)

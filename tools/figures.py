@@ -2,7 +2,8 @@
 
 python -m tools.figures FOLDER [NAME...]    run the commands in a folder that has the runs they speak of
 
-A picture is scaled to at most 1,000 pixels of width and to fewer colours, so that it stays below 100 kB.
+A picture is scaled to at most 1,000 pixels of width and to fewer colours, so that it stays below 210 kB; a film to fewer
+greys, below 400 kB.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import TypedDict
 
-from PIL import Image
+from PIL import Image, ImageSequence
 
 FIGURES = Path(__file__).parent.parent / "docs" / "book" / "figures"
-WIDEST, LARGEST = 1000, 100_000
+WIDEST, LARGEST, LARGEST_FILM = 1000, 210_000, 400_000
 
 
 class Figure(TypedDict):
@@ -41,12 +42,33 @@ def small(picture: Path) -> bytes:
     for width in (WIDEST, 850, 700, 560, 460):
         size = min(width, image.width), image.height * min(width, image.width) // image.width
         scaled = image.resize(size, Image.Resampling.LANCZOS) if size != image.size else image
-        for colours in (256, 64, 32, 12):
+        for colours in (256, 64, 32, 16):
             file = BytesIO()
             scaled.quantize(colours, method=Image.Quantize.MEDIANCUT).save(file, "PNG", optimize=True)
             if file.tell() < LARGEST:
                 return file.getvalue()
     raise SystemExit(f"{picture} stays above {LARGEST:,} bytes")
+
+
+def small_film(film: Path) -> bytes:
+    """Return a film in greys as GIF below the largest size, with its own times."""
+    image = Image.open(film)
+    frames = [frame.copy().convert("L") for frame in ImageSequence.Iterator(image)]
+    times = [int(frame.info["duration"]) for frame in ImageSequence.Iterator(image)]
+    for greys in (32, 16, 8):
+        ramp = Image.new("P", (1, 1))
+        ramp.putpalette([v for k in range(greys) for v in [255 * k // (greys - 1)] * 3])
+        plain = [frame.convert("RGB").quantize(palette=ramp, dither=Image.Dither.NONE) for frame in frames]
+        file = BytesIO()
+        plain[0].save(file, "GIF", save_all=True, append_images=plain[1:], duration=times, loop=0, optimize=True)
+        if file.tell() < LARGEST_FILM:
+            return file.getvalue()
+    raise SystemExit(f"{film} stays above {LARGEST_FILM:,} bytes")
+
+
+def file_of(name: str, figure: Figure) -> Path:
+    """Return where a figure lies: a picture as .png, a film as .gif."""
+    return FIGURES / f"{name}{Path(figure['picture']).suffix}"
 
 
 def main() -> None:
@@ -61,8 +83,9 @@ def main() -> None:
             if not trained and command not in done:
                 subprocess.run([sys.executable, "-m", *shlex.split(command)], cwd=folder, check=True)
             done.add(command)
-        (FIGURES / f"{name}.png").write_bytes(small(folder / figure["picture"]))
-        print(f"made {name}.png")
+        made = file_of(name, figure)
+        made.write_bytes((small_film if made.suffix == ".gif" else small)(folder / figure["picture"]))
+        print(f"made {made.name}")
 
 
 if __name__ == "__main__":

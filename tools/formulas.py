@@ -18,14 +18,34 @@ from markdown.inlinepatterns import InlineProcessor
 
 DISPLAYED = re.compile(r"\A\s*\$\$(?P<formula>.+?)\$\$\s*\Z", re.DOTALL)
 INLINE = r"(?<![\\$\w])\$(?P<formula>[^\s$](?:[^$]*?[^\s$\\])?)\$(?![\w$])"
-SPACED = re.compile(r"<mi>(?:log|exp|sin|cos|tanh|det|min|max)</mi>(?=<m(?!o))")  # a name and its argument stand apart
+PLAIN = {
+    "<mi>&#x0007E;</mi>": "<mo>&#x0223C;</mo>",
+    "<mo>&#x02205;</mo>": "<mi>&#x02205;</mi>",
+    '<mn mathvariant="bold">1</mn>': "<mn>&#x1D7CF;</mn>",
+}  # ~ is a relation, the empty set is none; browsers know bold figures by their own signs alone
+SPACE = '<mspace width="0.17em"/>'
+NAME = "<m[io]>(?:log|exp|sin|cos|tanh|det|min|max)</m[io]>"
+INDEXED = rf"<(msu[bp])>{NAME}<m[in]>[^<]*</m[in]></\1>"  # log_2, sin^2
+SPACED = re.compile(rf"(?:{INDEXED}|(?<!<msu[bp]>){NAME})(?P<next><m(?!o|space))?")
+BAR = re.compile(r'<mo(?: stretchy="false")?>(?:\||&#x0007C;)</mo>')  # of an absolute value: no relation, so without room
 
 
 @cache
 def mathml(formula: str, display: str) -> str:
     """Return a formula as MathML; display: inline or block."""
-    made = str(convert(formula.strip(), display=display)).replace("<mi>&#x0007E;</mi>", "<mo>&#x0223C;</mo>")
-    return SPACED.sub(r'\g<0><mspace width="0.17em"/>', made)
+    made = str(convert(formula.strip(), display=display))
+    for old, new in PLAIN.items():
+        made = made.replace(old, new)
+    return BAR.sub('<mo stretchy="false" lspace="0" rspace="0">|</mo>', SPACED.sub(_name, made))
+
+
+def _name(found: re.Match[str]) -> str:
+    """Return a name such as log with a little room before it and before its argument."""
+    before = found.string[: found.start()].endswith(
+        ("</mi>", "</mn>", "</mrow>", "</msub>", "</msup>", "</mfrac>", "</mstyle>")
+    )
+    after = found["next"] or ""
+    return before * SPACE + found[0].removesuffix(after) + (SPACE + after if after else "")
 
 
 class Displayed(BlockProcessor):  # type: ignore[misc]  # Python-Markdown has no types

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import typer
 from PIL import Image
 from tools import figures
 
+from reverie import api
 from reverie.cli.main import app
 from reverie.runs.run import Run
 from tests.book.blocks import BOOK, CHAPTERS, CONSOLE, run_chapter
@@ -21,7 +24,11 @@ ROOT = BOOK.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 SPOKEN = re.compile(r"^\$? ?(?:OMP_NUM_THREADS=1 )?reverie ((?:.*\\\n)*.*)$", re.MULTILINE)
+FENCED = re.compile(r"^```(?!python)\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+TYPED = re.compile(r"^(?:\$ )?(?:\w+=\S+ )*(?:torchrun .*-m )?reverie ((?:.*\\\n)*.*)$", re.MULTILINE)
+NAMED = {"sampler": "samplers", "grid": "grids", "schedule": "schedules", "family": "families", "network": "networks"}
 TABLES = {"problems.md", "figures.md"}  # pages that are no chapters
+OTHERS = [page for page in PAGES if page.parent != BOOK and "```python\n" in page.read_text()]
 
 
 @pytest.fixture
@@ -68,14 +75,54 @@ def test_a_python_block_that_fails_is_seen(workshop: Path) -> None:
         run_chapter(page, slowly=False)
 
 
-def _options(words: list[str]) -> tuple[str, set[str]]:
-    """Return the name of the command that words call, and its options."""
-    command = typer.main.get_command(app)
+@pytest.mark.parametrize("page", [p for p in OTHERS if p.name not in ("README.md", "exchange.md")], ids=lambda path: path.stem)
+def test_python_of_other_pages_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of exchange.md is run by tests/exchange/test_onnx.py, on a file that it needs."""
+    monkeypatch.chdir(tmp_path)
+    assert run_chapter(page, slowly=False)
+
+
+@pytest.mark.slow
+def test_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_chapter(ROOT / "README.md", slowly=False)
+    assert (tmp_path / "spiral.png").exists()
+
+
+@cache
+def _program() -> Any:
+    return typer.main.get_command(app)
+
+
+def _command(words: list[str]) -> tuple[str, Any]:
+    """Return the name of the command that words call, and the command; words: are left its own."""
+    command = _program()
     name = ["reverie"]
     while words and hasattr(command, "commands") and words[0] in command.commands:
         command = command.commands[words[0]]
         name.append(words.pop(0))
-    return " ".join(name), {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
+    return " ".join(name), command
+
+
+def _options(words: list[str]) -> tuple[str, set[str]]:
+    """Return the name of the command that words call, and its options."""
+    name, command = _command(words)
+    return name, {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "reference.md"], ids=lambda path: path.stem)
+def test_commands_that_pages_show_are_read_by_the_program(page: Path) -> None:
+    """Every `reverie ...` line of a block: its arguments, options and their types, and names of what can be chosen."""
+    for block in FENCED.finditer(page.read_text()):
+        for found in TYPED.finditer(block[1]):
+            words = shlex.split(re.split(r"\s+#", found[1].replace("\\\n", " "))[0])
+            name, command = _command(words)
+            if "--help" in words or "..." in words:
+                continue
+            asked = command.make_context(name, words).params  # raises what the program would say
+            for option, kind in NAMED.items():
+                if asked.get(option):
+                    assert str(asked[option]).split(":")[0] in api.names_of(kind), f"{page.name}: no {option} {asked[option]}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
@@ -111,22 +158,28 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_figures_are_small_and_recorded() -> None:
     recorded = figures.recorded()
     used = {Path(link).name for page in CHAPTERS for link in LINK.findall(page.read_text()) if "figures/" in link}
-    assert used == {f"{name}.png" for name in recorded}, "figures.toml and the pictures in the chapters do not agree"
-    for name in recorded:
-        assert (BOOK / "figures" / f"{name}.png").stat().st_size < 100_000, f"{name}.png is larger than 100 kB"
+    files = {figures.file_of(name, figure) for name, figure in recorded.items()}
+    assert used == {file.name for file in files}, "figures.toml and the pictures in the chapters do not agree"
+    for file in files:
+        most = figures.LARGEST_FILM if file.suffix == ".gif" else figures.LARGEST
+        assert file.stat().st_size < most, f"{file.name} is larger than {most:,} bytes"
 
 
 def test_captions_tell_the_command() -> None:
     text = "\n".join(page.read_text() for page in CHAPTERS)
     for name, figure in figures.recorded().items():
-        shown = re.search(rf"^!\[[^\]]+\]\(figures/{name}\.png\)\n\n(.*?)\n\n", text, re.MULTILINE | re.DOTALL)
-        assert shown, f"{name}.png is shown nowhere, or without a caption below it"
-        assert f"`{figure['command']}`" in shown[1].replace("\n", " "), f"the caption of {name}.png lacks its command"
+        file = re.escape(figures.file_of(name, figure).name)
+        shown = re.search(rf"^!\[[^\]]+\]\(figures/{file}\)\n\n(.*?)\n\n", text, re.MULTILINE | re.DOTALL)
+        assert shown, f"{name} is shown nowhere, or without a caption below it"
+        assert f"`{figure['command']}`" in shown[1].replace("\n", " "), f"the caption of {name} lacks its command"
 
 
 @pytest.mark.parametrize("chapter", [c for c in CHAPTERS if c.name not in TABLES], ids=lambda path: path.stem)
 def test_chapters_are_whole(chapter: Path) -> None:
     text = chapter.read_text()
     assert "```python\n" in text or CONSOLE.search(text), "nothing in it runs"
+    assert text.split("\n")[2].startswith("What it is for: "), "it does not begin with what it is for"
     assert "<details" in text, "it has no exercise with an answer"
+    for heading in ("Exercise", "What the documents get wrong", "Sources"):
+        assert f"\n## {heading}\n" in text, f"it has no part {heading!r}"
     assert not re.search(r"to come|TODO|coming soon", text, re.IGNORECASE)

@@ -34,6 +34,11 @@ def test_formulas_are_drawn_by_the_browser_alone(site: Path) -> None:
     assert "<math" in (site / "book" / "forward.html").read_text()
 
 
+def test_bars_in_cells_are_shown_plainly(site: Path) -> None:
+    page = (site / "commands.html").read_text()
+    assert "[--minutes M | --steps N]" in page and "\\|" not in page
+
+
 def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         assert not re.findall(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="(?:https?:)?//[^"]*"', page.read_text()), (
@@ -71,3 +76,13 @@ def test_every_page_opens_from_disk(site: Path, scheme: str) -> None:
     assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)
     assert len(paper) == 1
     assert (sum(map(int, re.findall(r"\d+", paper.pop())[:3])) > 384) == (scheme == "light")
+
+
+def test_formulas_keep_their_form() -> None:
+    from tools.formulas import mathml
+
+    assert "<msub><mi>log</mi><mn>2</mn></msub><mspace" in mathml(r"-\log_2 p", "inline")  # the index stays with its name
+    assert "<msup><mi>sin</mi><mn>2</mn></msup>" in mathml(r"4 \sin^2 (x)", "inline")
+    assert "<mi>log</mi><mspace" in mathml(r"\log p", "inline")
+    assert mathml(r"|x|^2", "inline").count('lspace="0"') == 2  # bars are no relations
+    assert 'lspace="0"' not in mathml(r"p(x \mid c)", "inline")

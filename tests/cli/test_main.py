@@ -80,9 +80,9 @@ def test_the_film_shows_both_panels_and_holds_its_end(command, spiral_run: Run, 
         assert command("sample", spiral_run.path, "-n", 100, "--steps", 12, "--out", tmp_path / name)[0] == 0
     film = Image.open(tmp_path / "film.gif")
     durations = [frame.info["duration"] for frame in ImageSequence.Iterator(film)]
-    assert len(durations) == 13 and durations[-1] >= 1500 and film.width > 1.6 * film.height
+    assert len(durations) == 13 and durations[-1] >= 1500 and durations[0] == 250 and film.width > 1.6 * film.height
     frames = iio.imread(tmp_path / "film.mp4", plugin="FFMPEG")
-    assert len(frames) == 13 + 30 and frames.shape[2] > 1.6 * frames.shape[1]
+    assert len(frames) == 13 + 8 and frames.shape[2] > 1.6 * frames.shape[1]
 
     def spread(panel: np.ndarray) -> float:
         """How far apart the dots of a panel lie, below its title and inside its frame."""

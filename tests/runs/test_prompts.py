@@ -172,3 +172,15 @@ def test_prompts_on_the_command_line(captioned_run: Run, command: Callable[..., 
     code, out, _ = command("inspect", captioned_run.path)
     assert code == 0
     assert "captions of at most 8" in out
+
+
+def test_guidance_is_shown_for_prompts(captioned_run: Run, tmp_path: Path) -> None:
+    from reverie.gallery import guidance
+
+    out = tmp_path / "sheet.png"
+    assert guidance.draw(captioned_run, out, scales="1,4", prompts="a thin seven | a thick three", **QUICK) == [out]
+    assert out.exists()
+    with pytest.raises(UserError, match="give --prompts"):
+        guidance.draw(captioned_run, out, **QUICK)
+    with pytest.raises(UserError, match="prompts with | between"):
+        guidance.draw(captioned_run, out, prompts="a thin seven||", **QUICK)

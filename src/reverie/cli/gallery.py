@@ -246,13 +246,16 @@ def guidance(
     run: RunPath,
     out: PictureOption = Path("gallery/guidance.png"),
     scales: Annotated[str, typer.Option("--scales", help="Guidance scales, with commas between.")] = "0,1,2,4,8",
+    prompts: Annotated[
+        str | None, typer.Option("--prompts", help="Of a run of captions: a row for each prompt, with | between.")
+    ] = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
     **options: Any,
 ) -> None:
-    """Draw the same seeds under growing guidance: labels down, scales across."""
-    _draw("guidance", out, json, quiet, run=run, scales=scales, device=device, **options)
+    """Draw the same seeds under growing guidance: labels or prompts down, scales across."""
+    _draw("guidance", out, json, quiet, run=run, scales=scales, prompts=prompts, device=device, **options)
 
 
 @gallery.command()

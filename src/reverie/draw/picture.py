@@ -190,11 +190,15 @@ def point_frames(film: Film, labels: Sequence[str] | None, most: int = FILM_FRAM
     yield pixels(made)
 
 
-def write_film(path: Path, frames: Iterable[np.ndarray], per_second: int = 15, hold: float = 2.0) -> None:
-    """Write frames, (H, W, 3) uint8, as .gif or .mp4; the last one is held for some seconds."""
+def write_film(path: Path, frames: Iterable[np.ndarray], per_second: int | None = None, hold: float = 2.0) -> None:
+    """Write frames, (H, W, 3) uint8, as .gif or .mp4; the last one is held for some seconds.
+
+    per_second: if not given, 15, or as few, down to 4, as a film of few frames needs to last three seconds.
+    """
     import imageio.v3 as iio
 
     shown = list(frames)
+    per_second = per_second or max(4, min(15, len(shown) // 3))
     height, width = shown[0].shape[:2]
     shown = [frame[: height - height % 2, : width - width % 2] for frame in shown]  # video wants even sides
     with atomic(path) as aside:

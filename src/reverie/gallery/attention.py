@@ -42,6 +42,7 @@ def draw(run: str | Path | Run, out: Path, prompt: str = SENTENCE, device: str =
     layers, heads = found.shape[:2]
     side = 2.6 if len(names) <= NAMED else 2.2
     made = figure(side * heads, 0.5 + side * layers)
+    size = min(8.0, max(4.5, 96 / len(names)))  # of letters: as large as their rows leave room for
     marks = [plain(name.replace(" ", "\u00b7").replace("\n", "\u21b5")) for name in names]
     for (layer, head), axes in zip(
         ((a, b) for a in range(layers) for b in range(heads)), made.subplots(layers, heads, squeeze=False).flat, strict=True
@@ -49,8 +50,8 @@ def draw(run: str | Path | Run, out: Path, prompt: str = SENTENCE, device: str =
         axes.imshow(found[layer, head], cmap="Blues", vmin=0, vmax=max(0.3, float(found[layer, head, 1:].max())))
         axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=8, color=INK)
         shown = marks if len(names) <= NAMED else []
-        axes.set_xticks(range(len(shown)), shown, fontsize=4.5, rotation=90 if max(map(len, names[1:])) > 1 else 0)
-        axes.set_yticks(range(len(shown)), shown, fontsize=4.5)
+        axes.set_xticks(range(len(shown)), shown, fontsize=size, rotation=90 if max(map(len, names[1:])) > 1 else 0)
+        axes.set_yticks(range(len(shown)), shown, fontsize=size)
         axes.tick_params(length=0, pad=1)
     made.suptitle("How much each token (row) attends to those before it (column)", fontsize=10, color=INK)
     save(made, out)

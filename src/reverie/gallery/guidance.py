@@ -1,10 +1,11 @@
-"""The same seeds under growing guidance: labels down, scales across."""
+"""The same seeds under growing guidance: labels or prompts down, scales across."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Unpack
+from textwrap import fill
+from typing import Literal, Unpack
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from reverie.runs.run import Options, Run, load
 SCALES = "0,1,2,4,8"
 SHOWN: dict[Kind, int] = {"points": 300, "images": 4}  # data in a cell
 MOST_LABELS, MOST_SCALES = 12, 12
+LINE = 24  # letters of a prompt in a line beside its row
 
 
 def draw(
@@ -24,15 +26,19 @@ def draw(
     out: Path,
     *,
     scales: str | Sequence[float] = SCALES,
+    prompts: str | None = None,
     device: str = "auto",
     **options: Unpack[Options],
 ) -> list[Path]:
-    """Draw the sheet and return its file; options: seed, sampler, steps, grid and such."""
+    """Draw the sheet and return its file; prompts: a row for each, with | between; options: seed, sampler, steps and such."""
     if options.get("label") is not None or "guidance" in options:
         raise UserError("every label and several scales are shown; give the scales, and leave label and guidance out")
     check_picture(out)
     run = run if isinstance(run, Run) else load(run, device)
-    names = run.config.data.labels[:MOST_LABELS]
+    key: Literal["label", "prompt"] = "label" if prompts is None else "prompt"
+    names: Sequence[str] = run.config.data.labels[:MOST_LABELS] if prompts is None else _prompts(prompts)
+    if not names and run.config.data.condition is not None:
+        raise UserError(f"the run {run.path} was trained by captions; give --prompts 'a thin seven|a thick seven'")
     if not names:
         raise UserError(f"the run {run.path} was trained without labels, so guidance has nothing to steer by")
     values = read_numbers(scales, "the scales")
@@ -40,7 +46,7 @@ def draw(
         raise UserError(f"at most {MOST_SCALES} scales within +-{MOST_GUIDANCE} can be shown, got {scales}")
     images = run.kind == "images"
     n = SHOWN[run.kind]
-    cells = [[run.sample(n, **_option(options, name, scale)).x for scale in values] for name in names]
+    cells = [[run.sample(n, **_option(options, key, name, scale)).x for scale in values] for name in names]
     limits = None if images else window(np.concatenate([x[:, :2] for x in cells[0]] + [row[0][:, :2] for row in cells]))
     wide, tall = (0.62 * n, 0.7) if images else (1.7, 1.7)
     made = figure(wide * len(values) + 1.2, tall * len(names) + 0.7)
@@ -60,7 +66,7 @@ def draw(
                 words = {0.0: "0: unconditional", 1.0: "1: none"}.get(scale, f"{scale:g}")
                 axes.set_title(words, fontsize=10, color=INK)
             if column == 0:
-                axes.set_ylabel(plain(name), rotation=0, ha="right", va="center", fontsize=10, color=INK, labelpad=8)
+                axes.set_ylabel(plain(fill(name, LINE)), rotation=0, ha="right", va="center", fontsize=10, color=INK, labelpad=8)
     made.suptitle(
         f"{plain(run.config.data.name)}: guidance scale across, seed {options.get('seed', 0)} in every cell",
         fontsize=10,
@@ -70,8 +76,15 @@ def draw(
     return [out]
 
 
-def _option(options: Options, name: str, scale: float) -> Options:
-    chosen: Options = {**options, "label": name, "guidance": scale}
+def _prompts(text: str) -> list[str]:
+    names = [part.strip() for part in text.split("|")]
+    if not all(names) or len(names) > MOST_LABELS:
+        raise UserError(f"give from 1 to {MOST_LABELS} prompts with | between, got {text[:200]!r}")
+    return names
+
+
+def _option(options: Options, key: Literal["label", "prompt"], name: str, scale: float) -> Options:
+    chosen: Options = {**options, key: name, "guidance": scale}  # type: ignore[misc]  # a key of two
     if scale == 1:  # no guidance, so none that could be limited or rescaled
         chosen["guidance_interval"], chosen["guidance_rescale"] = None, 0.0
     return chosen
