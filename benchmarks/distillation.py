@@ -40,7 +40,7 @@ from reverie.families.diffusion.distillation import (
     made_at,
 )
 from reverie.nets.lenet import train_classifier
-from reverie.training.distil import CLASSIFIERS, EPOCHS
+from reverie.training.distil import CLASSIFIERS
 from reverie.training.learner import Average
 from reverie.training.optimizer import muon
 
@@ -221,7 +221,7 @@ def taught(run: Run, way: str, x: Tensor, labels: Tensor, seconds: float) -> tup
     if way.startswith(("energy", "drifting")):
         features: Features = TeacherFeatures(teacher)
         if way.endswith("classifiers"):
-            net_of = partial(train_classifier, lambda index: (x[index], labels[index]), len(x), (1, 28, 28), 10, epochs=EPOCHS)
+            net_of = partial(train_classifier, lambda index: (x[index], labels[index]), len(x), (1, 28, 28), 10)
             features = ClassifierFeatures([net_of(seed=11 + k) for k in range(CLASSIFIERS)])
         step, begun = energy(features), time.process_time()
         if way.startswith("drifting"):

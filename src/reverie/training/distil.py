@@ -38,7 +38,7 @@ MINUTES = 5.0
 RATE = 0.2  # of the learning rate that the teacher was trained with
 FEWEST = 64  # in a batch: of fewer the distance between two tells little
 DRAWN = 4096  # samples of a guided teacher that its student learns from
-CLASSIFIERS, EPOCHS = 3, 3  # that students are taught by, and how often each sees the data
+CLASSIFIERS = 3  # that students are taught by
 RIGHT = 0.95  # share of held-out data whose label a classifier must tell to be taught by: else it sees too little in them
 JUDGED = 5000  # held-out data that it is asked about, at most
 SMALLEST_SIDE = 4  # of images that a classifier takes
@@ -104,15 +104,8 @@ def classifiers_of(train: Dataset, held_out: Dataset, seed: int, tell: Tell = si
         def told(i: int, of: int, before: int = k) -> None:
             tell(about, before * of + i, CLASSIFIERS * of)
 
-        net = train_classifier(
-            train.batch,
-            len(train),
-            train.shape,
-            len(train.label_names),
-            seed=(seed + k) % 2**31,
-            epochs=EPOCHS,
-            on_progress=told,
-        )
+        classes, own = len(train.label_names), (seed + k) % 2**31
+        net = train_classifier(train.batch, len(train), train.shape, classes, seed=own, on_progress=told)
         if labels is None or accuracy(net, x, labels) < RIGHT:
             return []
         nets.append(net)

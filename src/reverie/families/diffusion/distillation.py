@@ -30,13 +30,12 @@ from reverie.nets.lenet import LeNet
 
 PURE = 0.5  # of the batches begin at pure noise, which is the whole way; the others at times that later evaluations begin at
 EARLIEST, LATEST = 0.4, 0.95
-FEW = 3  # labels in a batch that begins at pure noise: of each there are enough samples to push each other away
+FEW = 3  # labels in a batch, at most: of each there are enough samples to push each other away
 NEAR = (0.02, 0.05, 0.2)  # how near is near, in units of the mean distance of samples from data
 OTHER, ITSELF = 3.0, 1e3  # how much farther away what has another label is taken to be, and a sample from itself
 PEERS, COMPARED = 256, 4  # data that a batch is drawn to, and every how many of them the energy distance is told of
-POOL = 2**28  # bytes of features of data, at most, from which these are taken
+POOL = 2**29  # bytes of data and their features, at most, from which these are taken
 SEEN_AT = 0.05  # the time that the teacher is told for data without noise: nearly none
-ANY = 0.1  # weight of two data of different labels in the energy distance, beside 1 of the same: of these a batch has few
 WIDEST, WIDEST_DATA = 8, 16  # places along a map of features, and along the data, which are averaged down to this
 CHECKED = 512  # held-out data that the distance is told of
 
@@ -113,16 +112,18 @@ def apart(a: Tensor, b: Tensor) -> Tensor:
 def energy_rows(a: Tensor, b: Tensor, label_a: Tensor, label_b: Tensor) -> Tensor:
     """Return the share of each row in the energy distance of a from b, whose mean is the distance: (A,).  a: (A, D); b: (B, D).
 
-    Pairs of other labels weigh less.  No row is compared with itself.  Distances are for each root of the dimensions and in
-    units of b's deviation, so that features of all sizes count alike.
+    It is the mean of two distances, of each label's rows and of all rows, however few pairs of one label there are.  No row is
+    compared with itself.  Distances are for each root of the dimensions and in units of b's deviation, so that features of all
+    sizes count alike.
     """
     unit = math.sqrt(a.shape[1]) * b.std(0).mean().clamp_min(1e-6)
 
     def shares(x: Tensor, y: Tensor, label_x: Tensor, label_y: Tensor) -> Tensor:
-        weights = ANY + (1 - ANY) * (label_x[:, None] == label_y).to(x.dtype)
+        counted = torch.ones(len(x), len(y), dtype=torch.bool, device=x.device)
         if x is y:
-            weights = weights - weights.diag().diag()
-        return (weights * apart(x, y)).sum(1) * len(x) / weights.sum().clamp_min(1e-12)
+            counted = ~counted.diag().diag()
+        far, pairs = apart(x, y), (counted & (label_x[:, None] == label_y), counted)
+        return torch.stack([(far * some).sum(1) * len(x) / some.sum().clamp_min(1) for some in pairs]).mean(0)
 
     return (2 * shares(a, b, label_a, label_b) - shares(a, a, label_a, label_a) - shares(b, b, label_b, label_b).mean()) / unit
 
@@ -147,7 +148,7 @@ def drift(a: Tensor, b: Tensor, label_a: Tensor, label_b: Tensor) -> Tensor:
 
 
 class Pool:
-    """Features of data, and their labels, from which peers of a batch are taken: the same for the same data and features.
+    """Data in model units, their features and labels, from which batches and peers are taken: the same for the same data.
 
     units: the mean distance of two data in each kind of features, which these are divided by.
     """
@@ -156,27 +157,27 @@ class Pool:
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
         parts: list[list[Tensor]] = []
         labels: list[Tensor] = []
-        rows = len(order)
+        most = len(order)
         for index in order.split(PEERS):
-            if sum(map(len, labels)) >= rows:
+            if sum(map(len, labels)) >= most:
                 break
             x, told = data.batch(index)
             with torch.no_grad():
-                parts.append([rows.float() for rows in features(encode(x.to(device)))])
+                z = encode(x.to(device))
+                parts.append([z, *(rows.float() for rows in features(z))])
             labels.append(torch.zeros(len(index), dtype=torch.int64) if told is None else told.cpu())
-            rows = min(rows, POOL // (4 * sum(part.shape[1] for part in parts[0])))
-        self.units = [float(apart(rows, rows).mean().clamp_min(1e-6)) for rows in parts[0]]
-        self.features = [torch.cat(layer) / unit for layer, unit in zip(zip(*parts, strict=True), self.units, strict=True)]
+            most = min(most, POOL // (4 * sum(part[0].numel() for part in parts[0])))
+        self.units = [float(apart(rows, rows).mean().clamp_min(1e-6)) for rows in parts[0][1:]]
+        self.z, *whole = (torch.cat(layer) for layer in zip(*parts, strict=True))
+        self.features = [rows / unit for rows, unit in zip(whole, self.units, strict=True)]
         self.labels = torch.cat(labels).to(device)
         self.of = {int(k): (self.labels == k).nonzero()[:, 0].cpu() for k in self.labels.unique()}
 
-    def some(self, cond: Tensor | None, random: torch.Generator) -> tuple[list[Tensor], Tensor]:
-        """Return features of data of these labels, as many of each, or of any, and their labels."""
-        of = [self.of[k] for k in cond.unique().tolist() if k in self.of] if cond is not None else []
-        of = of or [torch.arange(len(self.labels))]
-        each = math.ceil(PEERS / len(of))
-        index = torch.cat([rows[torch.randint(len(rows), (each,), generator=random)] for rows in of])
-        return [layer[index] for layer in self.features], self.labels[index]
+    def some(self, labels: list[int] | None, count: int, random: torch.Generator) -> Tensor:
+        """Return numbers of data of these labels, as many of each, or of any: (count,)."""
+        of = [self.of[k] for k in labels or () if k in self.of] or [torch.arange(len(self.labels))]
+        each = math.ceil(count / len(of))
+        return torch.cat([rows[torch.randint(len(rows), (each,), generator=random)] for rows in of])[:count]
 
 
 @dataclass(frozen=True)
@@ -191,23 +192,24 @@ class Lesson:
         return self  # nothing in it changes, so that copies of the student share it
 
     def loss(self, student: NetDenoiser, z: Tensor, cond: Tensor | None, seed: int) -> Tensor:
-        """Return the loss of each datum, (B,): a function of data, labels and seed alone.  z: (B, ...) in model units.
+        """Return the loss of each of as many samples, (B,): a function of labels and seed alone.  z: (B, ...) in model units.
 
         Its value is the share of each in the energy distance from data, and its gradient by features that which follows
-        their drift, -V.  Labels are hidden in whole batches, which then are compared with data of any label.
+        their drift, -V.  Samples are made of data of few labels of the pool, noised, so that there are enough of each to push
+        each other away; labels are hidden in whole batches, which then are compared with data of any label.
         """
         random = torch.Generator().manual_seed(seed)
         pure, u, hide = torch.rand(3, generator=random, dtype=torch.float64).tolist()
         t = 1.0 if pure < PURE else EARLIEST + (LATEST - EARLIEST) * u
-        if cond is not None and hide < self.label_dropout:
-            cond = None
-        elif cond is not None and t == 1.0:
-            few = cond[torch.randint(len(cond), (FEW,), generator=random)]
-            cond = few[torch.arange(len(cond), device=cond.device) % FEW]
-        made = made_at(student, z, cond, t, mix_seed(seed, 1))
-        theirs, labels = self.pool.some(cond, random)
-        told = torch.zeros(len(z), dtype=labels.dtype, device=z.device) if cond is None else cond
-        labels = torch.zeros_like(labels) if cond is None else labels
+        few = None
+        if cond is not None and hide >= self.label_dropout:
+            few = cond[torch.randint(len(cond), (FEW,), generator=random)].unique().tolist()
+        index, peers = (self.pool.some(few, count, random) for count in (len(z), PEERS))
+        told, labels = self.pool.labels[index], self.pool.labels[peers]
+        made = made_at(student, self.pool.z[index], None if few is None else told, t, mix_seed(seed, 1))
+        if few is None:
+            told, labels = torch.zeros_like(told), torch.zeros_like(labels)
+        theirs = [rows[peers] for rows in self.pool.features]
         loss, mine = torch.zeros(len(z), device=z.device), self.features(made)
         with torch.autocast(z.device.type, enabled=False):  # in bfloat16, squares would not leave anything of their difference
             for a, b, unit in zip(mine, theirs, self.pool.units, strict=True):
