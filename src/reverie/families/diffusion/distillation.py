@@ -31,6 +31,7 @@ from reverie.nets.lenet import LeNet
 PURE = 0.5  # of the batches begin at pure noise, which is the whole way; the others at times that later evaluations begin at
 EARLIEST, LATEST = 0.4, 0.95
 FEW = 3  # labels in a batch, at most: of each there are enough samples to push each other away
+OWN = 0.3  # how strongly a sample is drawn to the datum that it was made of, beside its drift
 NEAR = (0.02, 0.05, 0.2)  # how near is near, in units of the mean distance of samples from data
 OTHER, ITSELF = 3.0, 1e3  # how much farther away what has another label is taken to be, and a sample from itself
 PEERS, COMPARED = 256, 4  # data that a batch is drawn to, and every how many of them the energy distance is told of
@@ -194,9 +195,10 @@ class Lesson:
     def loss(self, student: NetDenoiser, z: Tensor, cond: Tensor | None, seed: int) -> Tensor:
         """Return the loss of each of as many samples, (B,): a function of labels and seed alone.  z: (B, ...) in model units.
 
-        Its value is the share of each in the energy distance from data, and its gradient by features that which follows
-        their drift, -V.  Samples are made of data of few labels of the pool, noised, so that there are enough of each to push
-        each other away; labels are hidden in whole batches, which then are compared with data of any label.
+        Its value is the share of each in the energy distance from data.  Its gradient by features is that which follows their
+        drift, -V, and draws what is made of a noised datum to that one as well.  Samples are made of data of few labels of the
+        pool, so that there are enough of each to push each other away; labels are hidden in whole batches, which then are
+        compared with data of any label.
         """
         random = torch.Generator().manual_seed(seed)
         pure, u, hide = torch.rand(3, generator=random, dtype=torch.float64).tolist()
@@ -209,15 +211,17 @@ class Lesson:
         made = made_at(student, self.pool.z[index], None if few is None else told, t, mix_seed(seed, 1))
         if few is None:
             told, labels = torch.zeros_like(told), torch.zeros_like(labels)
-        theirs = [rows[peers] for rows in self.pool.features]
+        theirs, own = ([rows[numbers] for rows in self.pool.features] for numbers in (peers, index))
         loss, mine = torch.zeros(len(z), device=z.device), self.features(made)
         with torch.autocast(z.device.type, enabled=False):  # in bfloat16, squares would not leave anything of their difference
-            for a, b, unit in zip(mine, theirs, self.pool.units, strict=True):
+            for a, b, begun, unit in zip(mine, theirs, own, self.pool.units, strict=True):
                 a = a.float() / unit
                 with torch.no_grad():
                     move = drift(a, b, told, labels)
                     value = energy_rows(a, b[::COMPARED], told, labels[::COMPARED])
                 follow = -(a * move).sum(1)
+                if t < 1:
+                    follow = follow + OWN * (a - begun).square().sum(1).add(1e-6).sqrt()
                 loss = loss + value + follow - follow.detach()
         return loss / len(theirs)
 
