@@ -357,6 +357,10 @@ def test_a_damaged_run_is_refused_in_one_sentence(spiral_run: Run, tmp_path: Pat
 def test_no_run_at_all(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no run"):
         reverie.load(tmp_path / "nowhere")
+    (tmp_path / "emoji").mkdir()
+    write_config(tmp_path / "emoji", Config.model_validate(valid()))
+    with pytest.raises(UserError, match=r"did you mean .*emoji\? else train one with"):
+        reverie.load(tmp_path / "emojis")
 
 
 def test_metrics_survive_a_line_cut_off(tmp_path: Path) -> None:

@@ -102,7 +102,9 @@ def test_what_was_told_is_carried_by_name(first: Run, tmp_path: Path) -> None:
 
 def test_images_are_read_at_the_size_of_the_run_and_other_sizes_can_be_asked_for(first: Run, tmp_path: Path) -> None:
     large = draw(tmp_path / "large", ("cat",), side=16)
-    assert begun(first, large, tmp_path / "a").run.config.data.shape == (1, 8, 8)
+    small = begun(first, large, tmp_path / "a")
+    assert small.run.config.data.shape == (1, 8, 8)
+    assert any(line == f"images are brought to 8x8, as those of {first.path}" for line in small.introduction())
     training = begun(first, large, tmp_path / "b", size="16")
     assert training.run.config.data.shape == (1, 16, 16)
     ours, theirs = (estimates(model, None, 16) for model in (training.learner.model, first.model))

@@ -25,7 +25,7 @@ CYCLE = ("#2f6fde", "#d9633a", "#2a9d72", "#a04bc0", "#c9a227", "#3aa6b9", "#b03
 
 DPI = 100
 SHEET_SIDE, SHEET_WIDTH, SHEET_GAP = 64, 512, 2  # pixels: images are enlarged to that side, and few of them to that width
-MOST_ENLARGED = 8
+MOST_ENLARGED = 32  # times: of sprites of 8 x 8 pixels four fill a sheet
 TITLE_LINES = 2  # under an image, at most
 HEADING, HEADED = 12, 112  # pixels: the size of letters above a picture, and how wide it is at least to have room for them
 SHEET_PIXELS, MOST_ON_SHEET = 10**8, 10_000  # of one sheet

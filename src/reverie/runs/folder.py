@@ -7,6 +7,7 @@ import os
 import shlex
 import warnings
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,7 +38,12 @@ def write_config(folder: Path, config: Config) -> None:
 def check_run(folder: Path) -> None:
     """Refuse a folder that is not there or holds no run."""
     if not folder.is_dir():
-        raise UserError(f"there is no run at {folder}; train one with: reverie train spiral --out {shlex.quote(str(folder))}")
+        beside = [str(path.parent) for path in folder.parent.glob("*/" + CONFIG)] if folder.parent.is_dir() else []
+        close = get_close_matches(str(folder), beside, n=1, cutoff=0.6)
+        meant = f"did you mean {close[0]}? else " if close else ""
+        raise UserError(
+            f"there is no run at {folder}; {meant}train one with: reverie train spiral --out {shlex.quote(str(folder))}"
+        )
     if not os.path.lexists(folder / CONFIG):
         raise UserError(f"{folder} is not a run: it has no {CONFIG}")
 

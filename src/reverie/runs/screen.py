@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EVERY = 10.0  # seconds between lines where there is no terminal to draw a bar on
 FRESH = 1.25  # times the steps of the last check, up to which its held-out loss is shown beside the training loss
 JUDGED = 5.0  # seconds of training after which it is known whether the machine is busy
-SHOWN = 20  # classes, broken files and the like in a line of a table
+SHOWN = 32  # classes, broken files and the like in a line of a table
 NOTE = 74  # columns that the longest progress note takes, so that it fits 80 with a bar or a percentage before it
 
 

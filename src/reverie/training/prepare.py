@@ -139,9 +139,10 @@ def prepare(
     foresee = wishes.foresee if before is coder is None or reading.get("size") else None  # else the size is not known yet
     largest = largest_colour_side(minutes, steps, where.type) if epochs is None else DEFAULT_SIDE
     dataset = load_data(data, seed=seed, on_form=foresee, largest_colour=largest, **reading)
-    like = before or coder
+    like, like_theirs = before or coder, tuple[str, ...]()
     if like is not None and reading.get("size") is None and (size := start.size_of(like, dataset)):
         reading["size"] = size
+        like_theirs = (f"images are brought to {size if 'x' in size else f'{size}x{size}'}, as those of {like.path}",)
         dataset = load_data(data, seed=seed, on_form=wishes.foresee, **reading)
     if before is not None:
         start.check_shape(before, dataset)
@@ -167,7 +168,7 @@ def prepare(
         if coder is None:
             first, budget = codec_plan(dataset.shape, minutes, steps), shared(minutes, steps, 1 - SHARE)
     plan = kind.plan(PlanRequest(dataset, train_set, *budget, seed, where.type, wished, options, tell))
-    reasons = (*((latent.reason(dataset, codec),) if codec is not None else ()), *plan.reasons, *wishes.notes)
+    reasons = (*((latent.reason(dataset, codec),) if codec is not None else ()), *plan.reasons, *wishes.notes, *like_theirs)
     planned = dict(plan.training)
     if before is not None:
         reasons = (start.reason(before), *reasons)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
@@ -51,13 +52,15 @@ def _shown(config: Config, look: Mapping[str, float]) -> str:
     return f"the previews are alike, with {spread:.0%} of the data's spread" if spread < VARIED else ""
 
 
-def _health(findings: Sequence[Finding], steps: int, noise: bool) -> str:
+def _health(findings: Sequence[Finding], steps: int, noise: bool = False, little: bool = False) -> str:
     if findings:
         return f"{len(findings)} found wrong: " + " | ".join(str(finding) for finding in findings)
     if noise:
         return f"{SHORT}: after {_steps(steps)} the previews are still noise"
     if steps < ENOUGH:
         return f"{SHORT}: {_steps(steps)}"
+    if little:
+        return f"learned little: after {_steps(steps)} even the loss on training data is above that of a linear filter"
     return "healthy: the doctor found nothing wrong"
 
 
@@ -120,7 +123,7 @@ def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], show
         return "next: train longer; there were too few checks to tell whether the held-out figure still falls"
     (since, share), unit = fall, rows[-1].get("unit")
     name, by = figure_name(unit), f"{max(share, 0):.3f} {unit}" if unit else f"{max(share, 0):.1%}"
-    if share > FALLING:
+    if share > FALLING * min(1.0, math.log2(rows[-1]["i"] / since)):  # after a short extension, of as much as it is long
         return f"next: the {name} fell by {by if unit else f'{share:.0%}'} since step {since:,}, so more time will help"
     flat = f"next: since step {since:,} the {name} {f'fell by {by} only' if share > 0 else 'has not fallen'}"
     linear = rows[-1].get("linear_levels") or ()
@@ -149,7 +152,7 @@ def _by_heart(rows: Sequence[Row], since: int) -> bool:
 
 def _fitted(run: Run, rows: Sequence[Row], findings: Sequence[Finding]) -> tuple[str, str, str]:
     """Judge a model that is fitted at once: there is no time to judge, only what it costs to say new data with it."""
-    health = _health(findings, ENOUGH, noise=False)
+    health = _health(findings, ENOUGH)
     if not rows:
         return health, "no check on held-out data was made", "next: train it again"
     last, path = rows[-1], shlex.quote(str(run.path))
@@ -171,7 +174,14 @@ def _last_shown(config: Config, rows: Sequence[Row]) -> str | None:
 def health_of(config: Config, rows: Sequence[Row], findings: Sequence[Finding]) -> str:
     """Say in one line whether a run is well, by its reports and findings."""
     checked = [row for row in rows if "held_out" in row]
-    return _health(findings, checked[-1]["i"] if checked else 0, _last_shown(config, checked) == NOISE)
+    steps, little = (checked[-1]["i"], _worse_than_a_filter(checked[-1])) if checked else (0, False)
+    return _health(findings, steps, _last_shown(config, checked) == NOISE, little)
+
+
+def _worse_than_a_filter(row: Row) -> bool:
+    """Tell whether a network, over all noise levels, does worse on training data than the best linear filter."""
+    seen, linear = row.get("seen_levels"), row.get("linear_levels")
+    return bool(seen and linear and not row.get("unit")) and statistics.fmean(seen or ()) > statistics.fmean(linear or ())
 
 
 def verdict(run: Run) -> Verdict:
