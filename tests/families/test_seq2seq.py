@@ -253,3 +253,12 @@ def test_texts_are_kept_in_the_run_if_that_is_asked_for(tmp_path: Path, kind: st
     (made.path / "data.safetensors").write_bytes(damaged[:-3] + b"abc")
     with pytest.raises(UserError, match=r"torn|damaged"):
         reread(made.config.data, folder=made.path)
+
+
+def test_a_long_answer_is_shown_in_part(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from reverie.gallery import alignment
+
+    monkeypatch.setattr(alignment, "MOST", 3)
+    assert alignment.draw(run, tmp_path / "part.png", prompt="ab") == [tmp_path / "part.png"]
+    with pytest.raises(UserError, match="tokens of a source"):
+        alignment.draw(run, tmp_path / "part.png", prompt="abcdef")

@@ -28,8 +28,10 @@ def draw(run: str | Path | Run, out: Path, prompt: str | None = None, device: st
     sources, targets, layers = model.alignment(prompt)
     if not layers:
         raise UserError(f"{opened.path} was trained without attention, so nothing of it is aligned; train with attention=dot")
-    if max(len(sources), len(targets)) > MOST:
-        raise UserError(f"a picture shows up to {MOST} tokens of source and answer, got {len(sources)} and {len(targets)}")
+    if len(sources) > MOST:
+        raise UserError(f"a picture shows up to {MOST} tokens of a source, got {len(sources)}")
+    whole = len(targets) <= MOST  # an untrained model hardly ever ends
+    targets, layers = targets[:MOST], [layer[:, :MOST] for layer in layers]
     heads = layers[0].shape[0]
     wide, high = (max(LEAST, CELL * len(side) + 0.7) for side in (sources, targets))
     made = figure(wide * heads, 0.6 + high * len(layers))
@@ -45,6 +47,7 @@ def draw(run: str | Path | Run, out: Path, prompt: str | None = None, device: st
             axes.tick_params(length=0, pad=1)
             if len(layers) * heads > 1:
                 axes.set_title(f"layer {k + 1}, head {head + 1}", fontsize=8, color=INK)
-    made.suptitle("where the answer (down)\nlooks in the source (across)", fontsize=9, color=INK)
+    shown = "the answer" if whole else f"the first {MOST} tokens of the answer"
+    made.suptitle(f"where {shown} (down)\nlooks in the source (across)", fontsize=9, color=INK)
     save(made, out)
     return [out]

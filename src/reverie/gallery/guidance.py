@@ -66,8 +66,8 @@ def draw(
                 words = {0.0: "0: unconditional", 1.0: "1: none"}.get(scale, f"{scale:g}")
                 axes.set_title(words, fontsize=10, color=INK)
             if column == 0:
-                words = plain(fill(name, LINE))
-                axes.set_ylabel(words, rotation=0, ha="right", va="center", fontsize=10, color=INK, labelpad=8)
+                beside = plain(fill(name, LINE))
+                axes.set_ylabel(beside, rotation=0, ha="right", va="center", fontsize=10, color=INK, labelpad=8)
     made.suptitle(
         f"{plain(run.config.data.name)}: guidance scale across, seed {options.get('seed', 0)} in every cell",
         fontsize=10,
