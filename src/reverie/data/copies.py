@@ -51,8 +51,8 @@ def apart(order: Tensor, held: int, marks: np.ndarray) -> tuple[Tensor, Tensor]:
     are then left out.  order: (N,) int64; marks: (N,), equal for copies.  If all are copies of those held out, it is as if
     none were.
     """
-    _, groups, counts = np.unique(marks, return_inverse=True, return_counts=True)
-    group = torch.from_numpy(groups.reshape(-1))
+    _, places, counts = np.unique(marks, return_inverse=True, return_counts=True)
+    group = torch.from_numpy(places.reshape(-1))
     copied = torch.from_numpy(counts > 1)[group]
     if not copied.any():
         return order[held:], order[:held]

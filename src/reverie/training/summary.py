@@ -136,8 +136,8 @@ def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], show
             else "previews have the detail and spread of"
         )
         return f"{flat}, and the {kind} held-out data: more time will give little"
-    family = config.family
-    larger = sizes(family.network).larger if isinstance(family, DiffusionSettings) and not _by_heart(rows, since) else None
+    larger = sizes(config.family.network).larger if isinstance(config.family, DiffusionSettings) else None
+    larger = None if _by_heart(rows, since) else larger
     advice = f"a larger network may give more: --network {larger}" if larger else "more data may give more"
     return f"{flat}{', but ' if shown else ''}{shown}: {advice}"
 
