@@ -19,6 +19,7 @@ from reverie.diffusion.plan import (
     expectation,
     largest_colour_side,
     network_for,
+    network_size,
     slow_size,
     small_for_the_budget,
     stem_for,
@@ -259,3 +260,16 @@ def test_dropout_is_a_function_of_the_seed_and_only_of_training() -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
     net.eval()
     assert torch.equal(drawn(1), drawn(2))
+
+
+@pytest.mark.parametrize(
+    ("channels", "side", "minutes", "size"),
+    [
+        (3, 32, 4, "tiny"), (3, 32, 5, "mini"), (3, 32, 14, "mini"), (3, 32, 15, "small"), (3, 64, 19, "tiny"),
+        (3, 64, 20, "mini"), (3, 64, 30, "small"), (8, 16, 10, "mini"), (8, 16, 15, "small"), (1, 28, 29, "tiny"),
+        (1, 28, 30, "small"), (3, 32, 240, "base"),
+    ],
+)  # fmt: skip
+def test_a_larger_network_is_chosen_where_the_time_is_worth_it(channels: int, side: int, minutes: float, size: str) -> None:
+    """As was measured for colour images of 32 x 32 (docs/colour.md), and as many times later as an image has more pixels."""
+    assert network_size(channels, side**2 / 32**2, minutes) == size

@@ -40,10 +40,12 @@ TO_EXPECT = (
     (0.0, "patches of the right colours"), (0.5, "colours and rough shapes"), (3.0, "shapes that can be recognised"),
     (20.0, "clean pictures, where there are data enough"),
 )  # fmt: skip
-# Budgets from which a larger network is chosen for colour images: measured for mini (docs/benchmarks.md: after 4 minutes of
-# one core it overtakes tiny on emoji), judged by the cost for the others.  Grey digits are simpler.
-MINI_WORTH_MINUTES = 5  # for 32 x 32; larger images take as much longer as they have more pixels
-SMALL_WORTH_MINUTES = 30
+# Budgets from which a larger network is chosen, measured for colour images of 32 x 32 (docs/colour.md: within a training of ten
+# minutes small overtakes mini after four); larger ones take as much longer as they have more pixels.  Judged by the cost for
+# grey digits, which are simpler, and for base.
+MINI_WORTH_MINUTES = 5
+SMALL_WORTH_MINUTES = 15
+SMALL_WORTH_ANYWAY = 30
 BASE_WORTH_MINUTES = 240
 COLOUR_BATCH = 32  # half the batch of digits: at equal time its held-out loss is lower (docs/benchmarks.md)
 
@@ -135,6 +137,11 @@ def small_for_the_budget(dataset: Dataset, largest: int) -> str | None:
     return f"{size} because the time is short; for more detail: --size {DEFAULT_SIDE} --minutes {COLOUR_64_MINUTES} or longer"
 
 
+def counted(minutes: float) -> str:
+    """Say how many minutes: 1 minute, 2.5 minutes."""
+    return f"{minutes:.3g} minute{'' if minutes == 1 else 's'}"
+
+
 def looks(shape: tuple[int, ...], minutes: float) -> str:
     """Return in words what images of this shape look like after so many minutes on two cores."""
     of_32 = minutes * SHORT_SIDE**2 / (shape[1] * shape[2])
@@ -144,7 +151,7 @@ def looks(shape: tuple[int, ...], minutes: float) -> str:
 def expectation(shape: tuple[int, ...], minutes: float) -> str:
     """Say what a training of so many minutes on a CPU gives, and what a longer one would."""
     now, size = looks(shape, minutes), f"{shape[1]}x{shape[2]}"
-    line = f"to expect of {size} in {minutes:g} minutes on two cores: {now}"
+    line = f"to expect of {size} in {counted(minutes)} on two cores: {now}"
     longer = next((m for m in (15, 60, 240) if m > minutes and looks(shape, m) != now), None)
     return line if longer is None else f"{line}; in {longer}: {looks(shape, longer)}"
 
@@ -161,6 +168,16 @@ def slow_size(network: Spec) -> str | None:
     return f"--size {tall}x{wide} would train several times faster, because its pixels can be folded {2 * stem} x {2 * stem}"
 
 
+def network_size(channels: int, area: float, minutes: float) -> str:
+    """Return which U-Net is worth its cost in so many minutes.  area: of an image, in those of 32 x 32."""
+    colour = channels > 1
+    if minutes >= BASE_WORTH_MINUTES:
+        return "base"
+    if minutes >= SMALL_WORTH_ANYWAY or (colour and minutes >= SMALL_WORTH_MINUTES * max(1.0, area)):
+        return "small"
+    return "mini" if colour and minutes >= MINI_WORTH_MINUTES * area else "tiny"
+
+
 def plan(dataset: Dataset, minutes: float | None, steps: int | None) -> Plan:
     """Choose for a data set and a budget."""
     length: dict[str, Any] = {"minutes": minutes, "steps": steps}
@@ -173,11 +190,9 @@ def plan(dataset: Dataset, minutes: float | None, steps: int | None) -> Plan:
         length["minutes"] = IMAGE_MINUTES
     budget = length["minutes"] or 0.0
     channels, height, width = dataset.shape
-    size = "base" if budget >= BASE_WORTH_MINUTES else "small" if budget >= SMALL_WORTH_MINUTES else "tiny"
-    if size == "tiny" and channels > 1 and budget * SHORT_SIDE**2 >= MINI_WORTH_MINUTES * height * width:
-        size = "mini"
+    size = network_size(channels, height * width / SHORT_SIDE**2, budget)
     batch = COLOUR_BATCH if channels > 1 else 64
     settings = {"batch": batch, "optimizer": "muon", "learning_rate": 1e-2, "times": "logit-normal", **length}
-    given = f"{budget:.3g} minutes" if budget else f"{steps} steps"
+    given = counted(budget) if budget else f"{steps} steps"
     reason = f"images {height}x{width}x{channels}, {len(dataset):,} of them, {given}: unet-{size}"
     return Plan({"name": f"unet-{size}"}, {"name": "rectified"}, "flow", settings, (reason,))
