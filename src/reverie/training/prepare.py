@@ -27,6 +27,7 @@ from reverie.data.memory import DataSource
 from reverie.data.pixels import DEFAULT_SIDE
 from reverie.diffusion.plan import largest_colour_side, small_for_the_budget
 from reverie.families import FAMILIES
+from reverie.families.diffusion.latent import model_shape
 from reverie.families.model import Family, FamilyPlan, PlanRequest, TrainedModel
 from reverie.runs import folder, kept
 from reverie.runs.config import MOST_MINUTES, MOST_STEPS, Config, DataConfig, TrainingConfig, build_model
@@ -177,8 +178,8 @@ def prepare(
             planned |= {key: value for key, value in start.FOR_LORA.items() if key not in options}
     if "micro" not in options:
         planned["micro"] = micro_batches(bool(options.get("exact")), processes, planned, len(train_set))
-    pictures = kind.name == "diffusion" and codec is None and getattr(plan.settings, "purpose", None) == "pictures"
-    shape = dataset.shape if pictures else ()  # what bfloat16 was measured for on processors
+    pictures = kind.name == "diffusion" and getattr(plan.settings, "purpose", None) == "pictures"
+    shape = model_shape(plan.settings.codec, dataset.shape) if pictures else ()  # what bfloat16 was measured for on processors
     precision = usual_precision(shape, where) if where.type == "cpu" else "bf16" if quick_at_bf16(where) else "fp32"
     if precision == "bf16" and where.type == "cpu" and "precision" not in options:
         reasons = (*reasons, "computed in bfloat16, which this processor is quick at; --precision fp32 for full digits")
@@ -233,7 +234,8 @@ def prepare(
         if keep_data:
             kept.keep_data(path, dataset)
         if first is not None:
-            own = configured(first, {**first.training, **wishes.codec_smaller})
+            slow = {"precision": "fp32"} if where.type == "cpu" else {}  # bfloat16 is no quicker for these autoencoders
+            own = configured(first, {**first.training, **slow, **wishes.codec_smaller})
             before_it = _codec_training(path, own, train_set, held_out, where)
     except BaseException:
         sweep(path, whole_run=True)

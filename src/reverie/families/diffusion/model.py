@@ -172,9 +172,9 @@ class Diffusion(TrainedModel):
         )  # fmt: skip
 
     def _usual_precision(self) -> Precision:
-        """Return what it draws in where nothing is said: bfloat16 was measured for pictures made of pixels on processors."""
-        measured = self.device.type == "cpu" and not self.lossy and not self.likelihood
-        return usual_precision(self.shape, self.device) if measured else "fp32"
+        """Return what it draws in where nothing is said: bfloat16 was measured for pictures and their codes on processors."""
+        measured = self.device.type == "cpu" and not self.likelihood
+        return usual_precision(self.model_shape, self.device) if measured else "fp32"
 
     def _unsure(self, sampler: Sampler, wanted: DrawRequest) -> Steer:
         """Return what makes the denoiser tell the variance that a sampler asks for; refuse one that is not known."""
