@@ -234,8 +234,8 @@ def prepare(
         if keep_data:
             kept.keep_data(path, dataset)
         if first is not None:
-            slow = {"precision": "fp32"} if where.type == "cpu" else {}  # bfloat16 is no quicker for these autoencoders
-            own = configured(first, {**first.training, **slow, **wishes.codec_smaller})
+            like = {"clock": training.clock} | ({"precision": "fp32"} if where.type == "cpu" else {})  # bf16 is no quicker here
+            own = configured(first, {**first.training, **like, **wishes.codec_smaller})
             before_it = _codec_training(path, own, train_set, held_out, where)
     except BaseException:
         sweep(path, whole_run=True)
