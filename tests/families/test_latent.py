@@ -176,6 +176,28 @@ def test_going_on_in_either_part_changes_no_bit(run: Run, data: Any, tmp_path: P
     assert mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
+def test_both_parts_go_by_the_clock_that_is_asked_for(data: Any, tmp_path: Path) -> None:
+    length = {**TINY, "steps": None, "minutes": 0.01, "clock": "processor"}
+    with closing(prepare(data, tmp_path / "run", latent_space=True, **length)) as training:
+        assert training.first is not None
+        own, first = training.run.config.training, training.first.run.config.training
+    assert own.clock == first.clock == "processor"
+    assert own.minutes == pytest.approx(0.01 * 2 / 3) and first.minutes == pytest.approx(0.01 / 3)
+
+
+@pytest.mark.parametrize(("side", "precision"), [(16, "fp32"), (32, "bf16")])  # maps of codes of 8 x 8, and of 16 x 16
+def test_large_maps_of_codes_are_computed_in_bfloat16(
+    side: int, precision: str, data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reverie.base.precision.quick_at_bf16", lambda device: True)
+    images = data[0].repeat(side // 16, 1).repeat(side // 16, 2)
+    with closing(prepare((images, data[1]), tmp_path / "run", latent_space=True, **TINY)) as training:
+        assert training.first is not None
+        own, first = training.run.config.training, training.first.run.config.training
+        assert training.run.diffusion._usual_precision() == own.precision == precision
+        assert first.precision == "fp32"
+
+
 def test_nothing_is_left_where_nothing_was_learned(data: Any, tmp_path: Path) -> None:
     reports = iter(prepare(data, tmp_path / "run", latent_space=True, **TINY))
     reports.close()  # type: ignore[attr-defined]
