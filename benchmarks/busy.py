@@ -7,8 +7,9 @@ import statistics
 import subprocess
 import sys
 
-STEPS, LONGEST = 200, 30.0  # steps timed in a process, and the seconds after which fewer must do
+STEPS, LONGEST = 100, 20.0  # steps timed in a process, and the seconds after which fewer must do
 ROUNDS = 3
+BLOCKS, OF = 15, 20  # of the quiet comparison, in one process: blocks of each way in turn, and steps in a block
 
 # A fresh process each, because how threads wait is settled when torch is loaded.
 CHILD = """
@@ -32,14 +33,18 @@ def step():
     for optimizer in optimizers:
         optimizer.step()
 
-with few_threads_when_busy() as mind:
+def seconds(steps, adapts):
     begun, done = time.perf_counter(), 0
-    while done < {steps} and time.perf_counter() - begun < {longest}:
+    while done < steps and time.perf_counter() - begun < {longest}:
         step()
         done += 1
-        if {adapts}:
+        if adapts:
             mind()
-print((time.perf_counter() - begun) / done)
+    return (time.perf_counter() - begun) / done
+
+with few_threads_when_busy() as mind:
+    seconds(5, False)
+    print(*({what}))
 """
 SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    pass"  # it ends when this process does
 ADAPTS, SPINS, SLEEPS = (
@@ -49,13 +54,20 @@ ADAPTS, SPINS, SLEEPS = (
 )
 
 
-def seconds_a_step(way: str) -> float:
-    """Time the steps in a process of its own."""
-    code = CHILD.format(threads=os.cpu_count() or 1, steps=STEPS, longest=LONGEST, adapts=way == ADAPTS)
+def child(way: str, what: str) -> list[float]:
+    """Return what a process of its own measured."""
+    code = CHILD.format(threads=os.cpu_count() or 1, longest=LONGEST, what=what)
     plain = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_", "KMP_", "MKL_"))}
     policy = {"OMP_WAIT_POLICY": "PASSIVE"} if way == SLEEPS else {}
     done = subprocess.run([sys.executable, "-c", code], env={**plain, **policy}, capture_output=True, text=True, check=True)
-    return float(done.stdout)
+    return [float(number) for number in done.stdout.split()]
+
+
+def quiet_cost() -> tuple[float, float]:
+    """Return what adapting costs a quiet machine, as a share, and the error of that: blocks of both ways in turn."""
+    found = child(ADAPTS, f"seconds({OF}, k % 2 == 1) for k in range({2 * BLOCKS})")
+    ratios = [with_it / without for without, with_it in zip(found[::2], found[1::2], strict=True)]
+    return statistics.median(ratios) - 1, 1.25 * statistics.stdev(ratios) / BLOCKS**0.5  # the error of a median of normals
 
 
 def busy() -> list[str]:
@@ -67,7 +79,7 @@ def busy() -> list[str]:
             other = subprocess.Popen([sys.executable, "-c", SPIN]) if taken else None
             try:
                 for way in ways:
-                    times[way, taken].append(seconds_a_step(way))
+                    times[way, taken] += child(way, f"[seconds({STEPS}, {way == ADAPTS})]")
             finally:
                 if other is not None:
                     other.kill()
@@ -77,11 +89,11 @@ def busy() -> list[str]:
     for way in ways:
         quiet, beside = 1e3 * middle[way, False], 1e3 * middle[way, True]
         lines.append(f"| {way} | {quiet:.1f} | {beside:.1f} | {beside / quiet:.2f} |")
-    cost = middle[ADAPTS, False] / middle[SPINS, False] - 1
+    cost, error = quiet_cost()
     text = [
         f"unet-tiny, batch 64, {os.cpu_count()} threads, medians of {ROUNDS} processes in turn, {STEPS} steps or {LONGEST:g} s"
-        f" each: on a quiet machine adapting costs {cost:+.1%}; with one core taken it is"
-        f" {middle[SPINS, True] / middle[ADAPTS, True]:.1f} times as fast as spinning."
+        f" each: with one core taken it is {middle[SPINS, True] / middle[ADAPTS, True]:.1f} times as fast to adapt as to spin.",
+        f"On a quiet machine adapting costs {cost:+.1%} ± {error:.1%} ({BLOCKS} pairs of blocks of {OF} steps in one process).",
     ]
     print("\n".join([*lines, *text]), flush=True)
     return [*text, "", *lines]

@@ -181,6 +181,7 @@ def settings(run: Run) -> Iterator[tuple[str, Steer | None, Mapping[str, Any]]]:
     for sampler, steps, grid in (
         ("ddpm", 40, "uniform"), ("dpm++sde", 10, "uniform"), ("dpm++sde", 12, "uniform"), ("dpm++2m", 10, "uniform"),
         ("unipc", 6, "uniform"), ("ddpm", 12, "trailing"), ("dpm++sde", 8, "uniform"), ("dpm++sde", 20, "uniform"),
+        ("ddpm", 20, "uniform"),
     ):  # fmt: skip
         yield f"{sampler}, {steps}, {grid}", None, {"sampler": sampler, "steps": steps, "grid": grid, "autoguidance": 1.0}
 
@@ -264,6 +265,7 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=1000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--only", default="", help="cases that have this in their name")
+    parser.add_argument("--led", action="store_true", help="with the autoguidance that each run has chosen, instead of none")
     asked = parser.parse_args()
     if asked.what == "points":
         points(Path(asked.run), asked.steps, asked.n, asked.seeds)
@@ -277,7 +279,7 @@ def main() -> None:
         for name, steer, options in CASES[asked.what](run):
             if asked.only not in name:
                 continue
-            rows = []
+            rows, options = [], {key: value for key, value in options.items() if key != "autoguidance" or not asked.led}
             for seed in asked.seeds:
                 x, cost = drawn(run, asked.n, seed, steer, **options)
                 rows.append((*judge(x), cost))
