@@ -9,25 +9,25 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import torch
 
 from benchmarks.steps import drawn, judge_of
 from reverie.api import load, train
-from reverie.families.model import Model
-from reverie.training.learner import Average
+from reverie.training.learner import Average, M
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.25)  # of the steps so far
 DRAWN_BY = (("dpm++sde", 12), ("ddpm", 40), ("ddim", 20))
 
 
-class Averages(Average[Model]):
+class Averages(Average[M]):
     """The usual average, and beside it one of each other length."""
 
-    last: Averages
+    last: Averages[Any]
 
-    def __init__(self, model: Model, share: float) -> None:
+    def __init__(self, model: M, share: float) -> None:
         super().__init__(model, share)
         self.others = {other: Average(model, other) for other in SHARES}
         Averages.last = self

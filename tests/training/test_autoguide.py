@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,8 @@ from reverie.base.errors import UserError
 from reverie.data.looks import detail
 from reverie.runs import folder
 from reverie.runs.run import Run, load
-from reverie.training.autoguide import FEWEST, MOST, SHARP, choose_autoguidance, strays
+from reverie.training import autoguide
+from reverie.training.autoguide import FEWEST, LED, MOST, SHARP, UNFINISHED, choose_autoguidance, strays
 from reverie.training.summary import verdict
 from tests.conftest import TINY
 
@@ -84,6 +86,22 @@ def test_samples_that_glare_are_not_guided() -> None:
     assert not strays(data.flip(0), data) and not strays(0.9 * data + 0.05, data)
     for glaring in (data.round(), data - 0.2, (3 * (data - 0.5) + 0.5).clamp(0, 1)):
         assert strays(glaring, data)
+
+
+@pytest.mark.parametrize(("fallen", "wanted"), [(2 * UNFINISHED, LED), (UNFINISHED / 2, 1.0)])
+def test_samples_of_the_right_detail_are_led_while_the_loss_falls(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fallen: float, wanted: float
+) -> None:
+    shutil.copytree(run.path, tmp_path / "run")
+    last = {**folder.read_metrics(run.path)[-1], "held_out": 1 - fallen}
+    rows = [{**last, "i": last["i"] // 2, "fraction": 0.5, "held_out": 1.0}, last]
+    (tmp_path / "run" / folder.METRICS).write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    data = reverie.data.load_data("digits8")
+    monkeypatch.setattr(autoguide, "strays", lambda samples, data: False)
+    monkeypatch.setattr(autoguide, "SHARP", 0.0)  # as if samples had the detail of the data
+    assert choose_autoguidance(load(tmp_path / "run"), data, FEWEST) == wanted
+    monkeypatch.setattr(autoguide, "ROUGH", 0.0)  # as if they had too much of it
+    assert choose_autoguidance(load(tmp_path / "run"), data, FEWEST) == 1
 
 
 def test_the_verdict_tells_the_scale(run: Run) -> None:
