@@ -339,9 +339,10 @@ def sample_to(
     `reverie.api.sample_to("runs/spiral", 10**6, "points.npy")` holds one batch of each process in memory at a time.
     """
     from reverie.base.files import check_folder
+    from reverie.runs.destinations import check_kind, check_output, check_room, is_folder, streams, wants_film
     from reverie.runs.restart import draw_to_folder
-    from reverie.runs.samples import check_kind, check_output, check_room, is_folder, streams, wants_film, write
     from reverie.runs.shared import shared_run
+    from reverie.runs.writing import write
 
     run = _opened(run, device)
     images = is_folder(out) and run.kind == "images"
@@ -370,7 +371,7 @@ def sample(
     for `.save(out, overwrite)`; film: keep the frames on the way, for .gif and .mp4; processes: that share the drawing on this
     machine.
     """
-    from reverie.runs.samples import check_kind, check_output, check_room, wants_film
+    from reverie.runs.destinations import check_kind, check_output, check_room, wants_film
     from reverie.runs.shared import shared_run
 
     run = _opened(run, device)

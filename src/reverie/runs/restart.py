@@ -20,8 +20,9 @@ from reverie.base.progress import Tell
 from reverie.draw.picture import to_bytes
 from reverie.runs.outputs import MANIFEST, Manifest, check_place, for_images, left_in, read_manifest, write_manifest
 from reverie.runs.run import Options, Run, check_count, check_first
-from reverie.runs.samples import Interrupted, Samples, write_label_rows
+from reverie.runs.samples import Samples
 from reverie.runs.shared import identity
+from reverie.runs.writing import Interrupted, write_label_rows
 
 
 @dataclass(frozen=True)

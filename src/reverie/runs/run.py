@@ -36,9 +36,10 @@ from reverie.families.seq2seq.model import Answer, PairModel
 from reverie.runs import folder
 from reverie.runs.classifier import read_classifier
 from reverie.runs.config import Config
+from reverie.runs.destinations import check_film
 from reverie.runs.labels import read_label
 from reverie.runs.prompts import ASKED, asks, rows_of, weights_of, with_guidance
-from reverie.runs.samples import Samples, check_film
+from reverie.runs.samples import Samples
 from reverie.runs.spread import mean_error_of
 from reverie.runs.weights import read_weights
 
