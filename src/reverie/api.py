@@ -97,7 +97,7 @@ KINDS: dict[str, tuple[Entry | Table, ...]] = {
     "losses": (Table("diffusion.loss", "LOSSES"),),
     "weights": (Table("diffusion.loss", "WEIGHTS"),),
     "times": (Table("diffusion.loss", "TIMES"),),
-    "tokenizers": (Table("text.tokenizer", "TOKENIZERS"),),
+    "tokenizers": (Table("text.learn", "TOKENIZERS"),),
     "networks": (Table("nets", "NETWORKS"), Table("diffusion.plan", "PRESETS")),
     "samplers": (Table("diffusion.samplers", "SAMPLERS"),),
     "grids": (Table("diffusion.samplers", "GRIDS"),),
