@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from reverie.runs.config import Config
     from reverie.runs.folder import read_config, read_findings, read_metrics
     from reverie.runs.lock import holder
+    from reverie.runs.options import Options
     from reverie.runs.reread import reread
-    from reverie.runs.run import Options, Run, load
+    from reverie.runs.run import Run, load
     from reverie.runs.samples import Samples
     from reverie.runs.screen import Screen, clock
     from reverie.runs.step import Step
@@ -73,7 +74,8 @@ ELSEWHERE = {
     "runs.folder": ("read_config", "read_findings", "read_metrics"),
     "runs.lock": ("holder",),
     "runs.reread": ("reread",),
-    "runs.run": ("Options", "Run", "load"),
+    "runs.options": ("Options",),
+    "runs.run": ("Run", "load"),
     "runs.samples": ("Samples",),
     "runs.step": ("Step",),
     "steering.restore": ("inpaint", "restore"),
@@ -224,7 +226,7 @@ def follow(device: str = "auto") -> bool:
 
     if not rank():
         return False
-    from reverie.runs.run import device_for
+    from reverie.runs.device import device_for
     from reverie.training.follower import Duty, serve
 
     where = device_for(device)
@@ -269,7 +271,7 @@ def _changed(path: Path, device: str, changes: Sequence[str]) -> Run:
 def together(processes: int = 1, device: str = "auto") -> Iterator[None]:
     """Keep several processes of this machine, or those of torchrun, for all that is done inside: they come and go once."""
     from reverie.base.processes import check_processes, team_of
-    from reverie.runs.run import device_for
+    from reverie.runs.device import device_for
 
     check_processes(processes)
     with team_of(processes, device_for(device)):
