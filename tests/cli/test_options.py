@@ -23,7 +23,8 @@ from reverie.families.language.choice import PAIR_OPTIONS
 from reverie.gallery.samplers import draw_cell
 from reverie.runs.config import TrainingConfig
 from reverie.runs.folder import read_config
-from reverie.runs.run import Options, Run
+from reverie.runs.options import Options
+from reverie.runs.run import Run
 
 # The commands that sample, and the options of sampling that mean nothing for each.
 SAMPLING: dict[str, set[str]] = {

@@ -24,7 +24,9 @@ from reverie.families.language.model import LanguageModel
 from reverie.families.model import DrawRequest
 from reverie.nets.sequence import Attention, FixedContext
 from reverie.runs.run import Run
-from reverie.text.tokenizer import END, learn_tokenizer
+from reverie.text.learn import learn_tokenizer
+from reverie.text.table import TokenizerTable
+from reverie.text.tokenizer import END
 
 NAMES = ("bigram", "mlp-lm", "rnn", "lstm", "transformer")
 SMALL: dict[str, dict[str, Any]] = {
@@ -35,7 +37,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 def model_of(name: str, tokenizer: str = "characters", alphabet: str = "ab", **more: Any) -> LanguageModel:
     """Return a small model with weights that are not those of the beginning."""
-    table = learn_tokenizer([alphabet], tokenizer).table().model_dump()
+    table = TokenizerTable.of(learn_tokenizer([alphabet], tokenizer)).model_dump()
     family = FAMILIES[name]
     made = family.build(family.settings.model_validate({"tokenizer": table, **SMALL.get(name, {}), **more}), (8,), 0, 0)
     assert isinstance(made, LanguageModel)

@@ -22,7 +22,9 @@ from reverie.families.model import DrawRequest
 from reverie.families.seq2seq.model import PairModel, pair_codes
 from reverie.runs.reread import reread
 from reverie.runs.run import Run
-from reverie.text.tokenizer import END, learn_tokenizer
+from reverie.text.learn import learn_tokenizer
+from reverie.text.table import TokenizerTable
+from reverie.text.tokenizer import END
 
 NAMES = ("seq2seq:none", "seq2seq:dot", "seq2seq:bilinear", "seq2seq:mlp", "transformer-seq2seq")
 FEW = 3  # tokens of which sequences are enumerated: the end, and two more
@@ -31,7 +33,7 @@ FEW = 3  # tokens of which sequences are enumerated: the end, and two more
 def model_of(name: str, **more: Any) -> PairModel:
     """Return a small model with weights that are not those of the beginning."""
     family, _, attention = name.partition(":")
-    table = learn_tokenizer(["ab"], "characters").table().model_dump()
+    table = TokenizerTable.of(learn_tokenizer(["ab"], "characters")).model_dump()
     own = {"attention": attention} if attention else {"heads": 2}
     settings = FAMILIES[family].settings.model_validate({"tokenizer": table, "dim": 8, **own, **more})
     made = FAMILIES[family].build(settings, (2, 6), 0, 0)

@@ -20,7 +20,8 @@ from reverie.gallery.samplers import BUDGETS, draw_cell
 from reverie.runs import run as run_module
 from reverie.runs.outputs import MANIFEST
 from reverie.runs.run import Run
-from reverie.runs.samples import Interrupted, Samples, write
+from reverie.runs.samples import Samples
+from reverie.runs.writing import Interrupted, write
 from tests.files import full_disk
 
 
@@ -70,7 +71,8 @@ def test_the_samples_are_the_same_in_batches_of_any_size(patterns_run: Run, monk
 MEMORY = """
 import resource, sys
 import numpy as np
-from reverie.runs.samples import Interrupted, Samples, write
+from reverie.runs.samples import Samples
+from reverie.runs.writing import Interrupted, write
 count = int(sys.argv[1])
 write((Samples(np.zeros((100, 28, 28, 3), np.float32)) for _ in range(count // 100)), count, sys.argv[2])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)

@@ -26,8 +26,8 @@ from reverie.evaluation.shared import share_features
 from reverie.runs import run as run_module
 from reverie.runs.outputs import MANIFEST
 from reverie.runs.run import Run
-from reverie.runs.samples import Interrupted
 from reverie.runs.shared import SharedRun, shared_run
+from reverie.runs.writing import Interrupted
 from tests.files import full_disk
 
 OPTIONS = {"steps": 2, "seed": 5, "sampler": "ddpm"}

@@ -23,7 +23,8 @@ from reverie.diffusion.pair import Pair
 from reverie.diffusion.schedule import Cosine, Rectified
 from reverie.families.language.choice import OPTIONS
 from reverie.runs.classifier import CLASSIFIER_FILE, ClassifierFacts, read_classifier, write_classifier
-from reverie.runs.run import Options, Run, load
+from reverie.runs.options import Options
+from reverie.runs.run import Run, load
 
 
 @pytest.fixture(scope="module")

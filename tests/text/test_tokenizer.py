@@ -8,14 +8,10 @@ from hypothesis import strategies as st
 from reverie.base.errors import UserError
 from reverie.base.parse import read_toml
 from reverie.text.bpe import merges, split
-from reverie.text.tokenizer import (
-    END,
-    TOKENIZERS,
-    WORDS,
-    CharacterTokenizer,
-    TokenizerTable,
-    learn_tokenizer,
-)
+from reverie.text.learn import TOKENIZERS, learn_tokenizer
+from reverie.text.merges import WORDS
+from reverie.text.table import TokenizerTable
+from reverie.text.tokenizer import END, CharacterTokenizer
 
 PROSE = " ".join(topics.values())[:60_000]
 SMALL = ["The quick brown fox jumps over the lazy dog.\n" * 3, "سلام دنیا، سلام", "naïve café"]
@@ -50,7 +46,7 @@ def test_stored_and_read_again(name: str) -> None:
     import tomli_w
 
     tokenizer = MADE[name]
-    kept = read_toml(tomli_w.dumps(tokenizer.table().model_dump()))
+    kept = read_toml(tomli_w.dumps(TokenizerTable.of(tokenizer).model_dump()))
     again = TokenizerTable.model_validate(kept).build()
     text = PROSE[:5000] + "".join(SMALL) + "\U0001f600"
     assert again.pieces == tokenizer.pieces

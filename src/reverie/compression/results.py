@@ -16,8 +16,9 @@ from reverie.compression.form import Header
 from reverie.compression.images import check_targets, seen, write_folder
 from reverie.data.kind import counted
 from reverie.draw.picture import channels_last
+from reverie.runs.destinations import check_output, check_room, is_folder
 from reverie.runs.outputs import for_images
-from reverie.runs.samples import Samples, check_output, check_room, is_folder
+from reverie.runs.samples import Samples
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,9 @@ from torch import Tensor
 
 from reverie.base.errors import UserError, unknown
 from reverie.base.section import Section
-from reverie.text.tokenizer import Tokenizer, TokenizerTable, learn_tokenizer
+from reverie.text.learn import learn_tokenizer
+from reverie.text.table import TokenizerTable
+from reverie.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from reverie.data.lazy import LazyImages
@@ -236,7 +238,7 @@ def conditions_of(
         how = VOCABULARY if find_spec("tokenizers") else "characters"  # which needs no library, for longer rows
         tokenizer = learn_tokenizer(different * 2, how)  # twice, so that a word of one caption can be a token
         longest = max(len(tokenizer.encode(caption)) for caption in different)
-        table, length = tokenizer.table(), min(MOST_TOKENS, max(FEWEST_TOKENS, longest))
+        table, length = TokenizerTable.of(tokenizer), min(MOST_TOKENS, max(FEWEST_TOKENS, longest))
     told = []
     for name, values in given.items():
         known = values[~values.isnan()]

@@ -14,7 +14,8 @@ from reverie.diffusion.samplers import GRIDS, SAMPLERS, affordable
 from reverie.draw.picture import CYCLE, INK, SOFT, figure, png_bytes
 from reverie.evaluation.score import clear, said, score
 from reverie.evaluation.section import Section
-from reverie.runs.run import Options, Run
+from reverie.runs.options import Options
+from reverie.runs.run import Run
 from reverie.runs.samples import Samples
 
 NAME, TITLE = "network_evaluations", "Quality against network evaluations"

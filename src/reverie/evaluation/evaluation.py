@@ -27,9 +27,10 @@ from reverie.evaluation.model import model_sections
 from reverie.evaluation.score import HEADLINES, said
 from reverie.evaluation.section import Section
 from reverie.evaluation.shared import share_features
+from reverie.runs.options import Options, check_count
 from reverie.runs.prompts import asks
 from reverie.runs.reread import reread
-from reverie.runs.run import Options, Run, check_count
+from reverie.runs.run import Run
 from reverie.runs.samples import Samples
 from reverie.runs.shared import SharedRun
 

@@ -22,7 +22,8 @@ from reverie.evaluation.score import score
 from reverie.evaluation.section import Section
 from reverie.families.model import DrawRequest
 from reverie.nets.lenet import LeNet, answers
-from reverie.runs.run import Options, Run
+from reverie.runs.options import Options
+from reverie.runs.run import Run
 
 NAME, TITLE = "captions", "Do samples show what their captions say?"
 TAUGHT = 0.8  # of the images whose combinations were left out, judges learn from so many; the rest tells how good they are

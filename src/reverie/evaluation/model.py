@@ -21,7 +21,8 @@ from reverie.evaluation.likelihood import TITLE as LIKELIHOOD_TITLE
 from reverie.evaluation.material import FULL, QUICK, Material, as_images
 from reverie.evaluation.quality import distance_by_kernel, kid_floor
 from reverie.evaluation.section import Section
-from reverie.runs.run import Options, Run
+from reverie.runs.options import Options
+from reverie.runs.run import Run
 from reverie.runs.samples import Samples
 from reverie.transport import sliced_wasserstein
 

@@ -20,7 +20,8 @@ from reverie.evaluation.score import said, score
 from reverie.evaluation.section import Section
 from reverie.families.model import DrawRequest
 from reverie.families.seq2seq.model import UNIT, PairModel
-from reverie.runs.run import Options, Run
+from reverie.runs.options import Options
+from reverie.runs.run import Run
 
 SAMPLES, QUICK = 2048, 256  # unseen pairs that are answered, at most
 AT_ONCE = 256  # that are answered together

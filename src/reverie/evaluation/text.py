@@ -18,7 +18,8 @@ from reverie.evaluation.likelihood import NAME, TITLE
 from reverie.evaluation.score import said, score
 from reverie.evaluation.section import Section
 from reverie.families.language.model import UNIT, LanguageModel
-from reverie.runs.run import Options, Run
+from reverie.runs.options import Options
+from reverie.runs.run import Run
 from reverie.text.passages import LONGEST, Passages
 
 SAMPLES, QUICK = 64, 16  # texts that are drawn and measured

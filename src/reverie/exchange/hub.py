@@ -16,7 +16,8 @@ from reverie.evaluation.evaluation import Evaluation, evaluate_run
 from reverie.exchange.folders import write_run
 from reverie.runs import folder
 from reverie.runs.config import Config
-from reverie.runs.run import Options, Run, load
+from reverie.runs.options import Options
+from reverie.runs.run import Run, load
 from reverie.runs.weights import read_weights, write_weights
 
 CARD, GRID = "README.md", "samples.png"

@@ -22,7 +22,8 @@ from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.schedule import Schedule
 from reverie.exchange.parts import Parts, parts_of
-from reverie.runs.run import Options, Run
+from reverie.runs.options import Options
+from reverie.runs.run import Run
 
 FORMAT = 1  # of the metadata
 FIXED = 3  # inputs that every file has: x, alpha, sigma

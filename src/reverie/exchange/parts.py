@@ -11,7 +11,8 @@ from reverie.diffusion.denoiser import NetDenoiser
 from reverie.exchange.steps import Evaluation, evaluations_of
 from reverie.families.diffusion.latent import Latent
 from reverie.families.diffusion.model import Diffusion
-from reverie.runs.run import Options, Run
+from reverie.runs.options import Options
+from reverie.runs.run import Run
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from reverie.exchange.diffusers import export_diffusers, import_diffusers, is_di
 from reverie.exchange.html import export_html
 from reverie.exchange.hub import Card, export_hub, import_hub
 from reverie.exchange.onnx import export_onnx
+from reverie.runs.destinations import is_folder
 from reverie.runs.folder import CONFIG
-from reverie.runs.run import Options, Run, load
-from reverie.runs.samples import is_folder
+from reverie.runs.options import Options
+from reverie.runs.run import Run, load
 
 FILES: dict[str, Callable[[Run, Path, Options], Path]] = {"html": export_html, "onnx": export_onnx}
 FORMATS = (*FILES, "hub", "diffusers")

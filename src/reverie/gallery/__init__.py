@@ -13,7 +13,8 @@ from reverie.base.errors import UserError, unknown
 if TYPE_CHECKING:
     from reverie.base.spec import Spec
     from reverie.data.memory import DataSource
-    from reverie.runs.run import Options, Run
+    from reverie.runs.options import Options
+    from reverie.runs.run import Run
 
 GALLERIES = (
     "alignment", "attention", "autodiff", "autoencoder", "coloring", "cost", "depth", "embeddings", "flow", "forward",

@@ -13,7 +13,8 @@ from reverie.base.errors import UserError
 from reverie.data.kind import Kind
 from reverie.diffusion.guidance import MOST_GUIDANCE, read_numbers
 from reverie.draw.picture import INK, SOFT, check_picture, colours, contact_sheet, dots, figure, plain, save, to_bytes, window
-from reverie.runs.run import Options, Run, load
+from reverie.runs.options import Options
+from reverie.runs.run import Run, load
 
 SCALES = "0,1,2,4,8"
 SHOWN: dict[Kind, int] = {"points": 300, "images": 4}  # data in a cell

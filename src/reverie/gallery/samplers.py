@@ -16,7 +16,8 @@ from reverie.base.spec import build
 from reverie.data.kind import Kind
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, affordable
 from reverie.draw.picture import INK, SOFT, check_picture, contact_sheet, dots, figure, plain, save, to_bytes, window
-from reverie.runs.run import Options, Run, load
+from reverie.runs.options import Options
+from reverie.runs.run import Run, load
 
 BUDGETS = (5, 10, 20, 50)  # network evaluations
 TOLERANCES = (1e-1, 3e-2, 1e-2, 1e-3)  # of rk45, which cannot be told how many to make

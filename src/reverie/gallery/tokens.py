@@ -14,7 +14,8 @@ from reverie.data.windows import TextWindows
 from reverie.draw.curves import tidy
 from reverie.draw.picture import CYCLE, INK, SOFT, figure, plain, save
 from reverie.text.bpe import Pair, merges, split
-from reverie.text.tokenizer import PairTokenizer, learn_tokenizer
+from reverie.text.learn import learn_tokenizer
+from reverie.text.merges import PairTokenizer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

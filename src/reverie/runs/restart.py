@@ -18,10 +18,12 @@ from reverie.base.errors import UserError
 from reverie.base.files import atomic, make_folder, own_file, remove_empty
 from reverie.base.progress import Tell
 from reverie.draw.picture import to_bytes
+from reverie.runs.options import Options, check_count, check_first
 from reverie.runs.outputs import MANIFEST, Manifest, check_place, for_images, left_in, read_manifest, write_manifest
-from reverie.runs.run import Options, Run, check_count, check_first
-from reverie.runs.samples import Interrupted, Samples, write_label_rows
+from reverie.runs.run import Run
+from reverie.runs.samples import Samples
 from reverie.runs.shared import identity
+from reverie.runs.writing import Interrupted, write_label_rows
 
 
 @dataclass(frozen=True)

@@ -3,109 +3,44 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from reverie.base.busy import few_threads_when_busy
-from reverie.base.errors import UserError, unknown
-from reverie.base.noise import Noise, image_seeds
+from reverie.base.errors import UserError
+from reverie.base.noise import image_seeds
 from reverie.base.progress import Tell
-from reverie.base.team import world_size
-from reverie.data.kind import WRITTEN, Kind, counted
+from reverie.data.kind import counted
 from reverie.data.windows import END_OF_TEXT
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.denoiser import Denoiser, Steer
 from reverie.diffusion.samplers import Frame, Sampler
 from reverie.diffusion.spread import MeanError
 from reverie.draw.picture import FILM_FRAMES, channels_last
-from reverie.families import FAMILIES
 from reverie.families.diffusion.model import Diffusion
-from reverie.families.diffusion.sampling import OPTIONS, build_guidance, build_sampling, chosen_sampling, why_sampling
-from reverie.families.diffusion.settings import DiffusionSettings, settings_of
-from reverie.families.language.choice import PAIR_OPTIONS as TEXT_OPTIONS
+from reverie.families.diffusion.sampling import build_guidance, build_sampling, chosen_sampling, why_sampling
+from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.families.language.model import LanguageModel
 from reverie.families.model import DrawRequest, Model
 from reverie.families.seq2seq.model import Answer, PairModel
 from reverie.runs import folder
 from reverie.runs.classifier import read_classifier
-from reverie.runs.config import Config
-from reverie.runs.labels import read_label
-from reverie.runs.prompts import ASKED, asks, rows_of, weights_of, with_guidance
-from reverie.runs.samples import Samples, check_film
+from reverie.runs.destinations import check_film
+from reverie.runs.device import choose_device
+from reverie.runs.options import Options, check_count, check_first
+from reverie.runs.prompts import asks, with_guidance
+from reverie.runs.samples import Samples
 from reverie.runs.spread import mean_error_of
+from reverie.runs.trained import TrainedRun
 from reverie.runs.weights import read_weights
 
-MOST_SAMPLES, MOST_FIRST = 10_000_000, 10**12
 BATCH_VALUES = 2**17  # numbers of data, or of codes, sampled at once; beyond 64 images of 28 x 28 the speed is the same
 MOST_HELD = 8  # tokens that are held back, at most, until they spell whole characters
-LABEL_DRAW = 2**30  # the number of the draw, of each image's own stream, that decides its label
-
-
-def choose_device(name: str = "auto") -> torch.device:
-    """Return the device asked for; "auto" is CUDA, else MPS, else the CPU."""
-    usable = ["cpu"]
-    if torch.backends.mps.is_available():
-        usable.insert(0, "mps")
-    if torch.cuda.is_available():
-        usable.insert(0, "cuda")
-    if name == "auto":
-        return torch.device(usable[0])
-    if name.partition(":")[0] not in usable:
-        raise UserError(f"the device {name!r} is not usable on this machine; choose from: auto, {', '.join(usable)}")
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise UserError(f"cannot read the device {name!r}; write it like cpu, cuda or cuda:0") from None
-
-
-def device_for(name: str = "auto") -> torch.device:
-    """Return where this process works: each has a GPU of its own where there are several processes."""
-    where = choose_device(name)
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if where.type == "cuda" and world_size() > 1 else where
-
-
-class Options(TypedDict, total=False):
-    """How to sample.
-
-    label: a name, "all" for each in turn, or weighted names such as "6:1.5,8:-1"; prompt: a text, or weighted ones such as
-    "a seven::1.5, slanted::-0.5"; avoid: a text to be led away from; told: numbers by name, "angle=0.5"; condition_image: a
-    picture, all of what a model was trained to be told; guidance: 1 is none;
-    guidance_interval: the times it is limited to, "LOW,HIGH"; guidance_rescale, classifier_guidance: see
-    `reverie.diffusion.guidance`, 0 is none; autoguidance: its scale, 1 is none, None what the training chose;
-    precision: "fp32", or "bf16" for faster and slightly other images, None the one that is quick here; seed: image k of a
-    seed is always the same image.
-    Of text: prompt: what it goes on from, or what is answered; temperature: 1 as it was learned, less surer, 0 always the
-    likeliest, if not given 1 and of answers 0; top_k, top_p: only the k likeliest tokens, or the fewest whose share is p;
-    length: characters, at most; beams: answers that a search keeps at a time.
-    """
-
-    label: str | None
-    prompt: str | None
-    avoid: str | None
-    told: str | Mapping[str, float] | None
-    condition_image: str | Path | np.ndarray | None
-    guidance: float
-    guidance_interval: str | tuple[float, float] | None
-    guidance_rescale: float
-    classifier_guidance: float
-    autoguidance: float | None
-    precision: str | None
-    seed: int
-    sampler: str | None
-    steps: int | None
-    grid: str | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float
-    length: int | None
-    beams: int | None
 
 
 def together(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -117,26 +52,10 @@ def together(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.pad(p, (*none, (0, widest - p.shape[-1])), constant_values=END_OF_TEXT) for p in parts])
 
 
-def check_count(n: int) -> None:
-    """Refuse a number of samples that cannot be drawn."""
-    if not isinstance(n, int) or not 1 <= n <= MOST_SAMPLES:
-        raise UserError(f"the number of samples must be a whole number, at least 1 and at most {MOST_SAMPLES:,}, got {n}")
-
-
-def check_first(first: int) -> None:
-    """Refuse a number of the first sample that a seed does not have."""
-    if not isinstance(first, int) or not 0 <= first < MOST_FIRST:
-        raise UserError(f"the number of the first sample must be a whole number from 0 up to {MOST_FIRST:,}, got {first}")
-
-
 @dataclass
-class Run:
-    """A trained model and where it lives.  changes: what was done to it since, as it is asked for: "adapter runs/hoda:0.7"."""
+class Run(TrainedRun):
+    """A trained model with its folder, which draws samples; its fields are those of `TrainedRun`."""
 
-    config: Config
-    model: Model
-    path: Path
-    changes: tuple[str, ...] = ()
     _early: Model | None = field(default=None, init=False, repr=False, compare=False)
     _mean_error: MeanError | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -144,93 +63,6 @@ class Run:
         data = self.config.data
         return (
             f"Run({str(self.path)!r}, {self.config.family.name} of {data.name}: {counted(data.count, data.shape, data.kind)})"
-        )
-
-    @property
-    def fit(self) -> str:
-        """How the data were brought to their size, and so how a picture is that is given to the run."""
-        return str(self.config.data.reading.get("fit", "crop"))
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return the rows of metrics.jsonl."""
-        return folder.read_metrics(self.path)
-
-    def labels(self, label: str | None, n: int, seed: int, first: int = 0) -> Tensor | None:
-        """Return the labels of n images from number `first` on: one name, "all" in turn, or as often as in the data.
-
-        Returns (n,), or (n, K) where K labels are composed.
-        """
-        names = self.config.data.labels
-        if not names:
-            if label is not None:
-                raise UserError(f"the run {self.path} was trained without labels, so it cannot draw {label!r}")
-            return None
-        if self.in_turn(label):
-            return torch.arange(first, first + n) % len(names)
-        if label is not None:
-            labels = torch.tensor(read_label(label, names).labels).expand(n, -1)
-            return labels[:, 0] if labels.shape[1] == 1 else labels
-        shares = torch.tensor(self.config.data.label_counts, dtype=torch.float64).cumsum(0)
-        u = Noise(image_seeds(seed, n, first), draws=LABEL_DRAW).uniform(1)[0][:, 0]
-        return torch.bucketize(u * shares[-1], shares, right=True)
-
-    def condition(self, options: Mapping[str, Any], n: int, first: int = 0) -> Tensor | None:
-        """Return the conditions of n images from number `first` on: labels, or rows as options ask, or as in the data.
-
-        Labels: see `labels`; rows: (n, R), or (n, K, R) where K are composed.
-        """
-        form, label, seed = self.config.data.condition, options.get("label"), options.get("seed", 0)
-        if form is None:
-            if any(options.get(key) is not None for key in ASKED if key not in self.config.model_family.options):
-                having, do = ("labels", "give --label") if self.config.data.labels else (f"{self.kind} alone", "leave it out")
-                raise UserError(f"the run {self.path} was trained with {having}, so it is told no words, number or image; {do}")
-            return self.labels(label, n, seed, first)
-        if label is not None:
-            raise UserError(f"the run {self.path} was trained without labels; say what to draw with --prompt, not --label")
-        if asks(options):
-            rows = rows_of(form, options, self.fit).expand(n, -1, -1)
-            return rows[:, 0] if rows.shape[1] == 1 else rows
-        return self.diffusion.example(Noise(image_seeds(seed, n, first), draws=LABEL_DRAW).uniform(1)[0][:, 0]).cpu()
-
-    def weights(self, options: Mapping[str, Any]) -> tuple[float, ...]:
-        """Return the weights of the conditions that options ask for."""
-        if self.config.data.condition is not None:
-            return weights_of(options)
-        label, names = options.get("label"), self.config.data.labels
-        return (1.0,) if label is None or self.in_turn(label) or not names else read_label(label, names).weights
-
-    @property
-    def conditional(self) -> bool:
-        """Whether it was trained with labels or other conditions."""
-        return bool(self.config.data.labels) or self.config.data.condition is not None
-
-    @property
-    def kind(self) -> Kind:
-        """What one datum is."""
-        return self.config.data.kind
-
-    @property
-    def diffusion(self) -> Diffusion:
-        """The model, if it is of diffusion; else a refusal that says which families can do more."""
-        if not isinstance(self.model, Diffusion):
-            raise self.unable("do that")
-        return self.model
-
-    @property
-    def diffusion_settings(self) -> DiffusionSettings:
-        """The settings of a diffusion model."""
-        return settings_of(self.config.family)
-
-    def require(self, ability: str) -> None:
-        """Refuse what the family of the run cannot do."""
-        if ability not in self.config.model_family.can:
-            raise self.unable(ability)
-
-    def unable(self, ability: str) -> UserError:
-        """Return the refusal of something that the family of the run cannot do, with the families that can."""
-        able = ", ".join(name for name, family in FAMILIES.items() if ability in family.can) or "diffusion"
-        return UserError(
-            f"{self.path} is a run of the family {self.config.family.name}, which cannot {ability}; families that can: {able}"
         )
 
     def chosen_sampling(self, options: Options, steered: bool = False) -> tuple[str, int, str]:
@@ -247,25 +79,6 @@ class Run:
         """Build the sampler and the times that the options ask for, and refuse what does not go together."""
         self.check_options(options)
         return build_sampling(self.config.data.shape, self.diffusion.denoiser.schedule, options, self.distilled)
-
-    def check_options(self, options: Mapping[str, Any]) -> None:
-        """Refuse options of sampling that no family has, or that are given to a family that has no such option."""
-        every = {**OPTIONS, **TEXT_OPTIONS}
-        known = {**every, **dict.fromkeys(("label", "seed", *ASKED))}
-        if wrong := sorted(set(options) - set(known)):
-            raise unknown(wrong[0], Options.__annotations__, "option of sampling")
-        mine = self.config.model_family.options
-        if "captions" in self.config.model_family.can:  # which `condition` reads
-            every.pop("prompt")
-        for key, value in options.items():
-            if key in every and key in TEXT_OPTIONS and key in mine and self.kind not in WRITTEN and value != TEXT_OPTIONS[key]:
-                raise UserError(f"--{key.replace('_', '-')} is for text, and {self.path} is a run of {self.kind}; leave it out")
-            if key in every and key not in mine and value != every[key]:
-                able = ", ".join(name for name, family in FAMILIES.items() if key in family.options)
-                raise UserError(
-                    f"{self.path} is a run of the family {self.config.family.name}, which has no --{key.replace('_', '-')};"
-                    f" families that have: {able}"
-                )
 
     def frames(
         self,
@@ -333,19 +146,6 @@ class Run:
         """Return the wrapper that guides the model's denoiser as the options ask, and refuse what has no meaning."""
         given = with_guidance(options)
         return build_guidance(self.kind, self.conditional, given, self.weights(given), self.classifier, self._early_denoiser)
-
-    def unconditional_by_default(self, options: Options) -> Options:
-        """Return a copy of options that goes by no condition where no label is given, instead of by one drawn by chance."""
-        chosen = Options(**options)
-        if self.conditional and options.get("label") is None and not asks(options):
-            limits = [options.get(key) for key in ("classifier_guidance", "guidance_interval", "guidance_rescale")]
-            if options.get("guidance", 1.0) != 1 or any(limits):
-                needed = "a label to steer by; give one with --label"
-                if not self.config.data.labels:
-                    needed = "something to steer by; say what with --prompt"
-                raise UserError(f"guidance needs {needed}")
-            chosen["guidance"] = 0.0
-        return chosen
 
     def classifier(self) -> Classifier:
         """Return the classifier of noised data that `train-classifier` left in the run."""
@@ -470,22 +270,6 @@ class Run:
         if not isinstance(self.model, PairModel):
             raise UserError(f"{self.path} is a run of {self.kind}; texts are answered by runs of pairs of texts")
         return self.model.answers(source, beams, length)
-
-    def in_turn(self, label: str | None) -> bool:
-        """Tell whether a label asks for each one in turn."""
-        return label == "all" and "all" not in self.config.data.labels
-
-    def names(self, cond: Tensor | None, options: Options) -> list[str] | None:
-        """Return what each datum of a batch was asked to be; a composition as it was written.  cond: as of `condition`."""
-        if cond is None:
-            return None
-        if (form := self.config.data.condition) is not None:
-            asked = ", ".join(str(options[key]) for key in ("prompt", "told") if options.get(key) is not None)
-            names = [asked] * len(cond) if asks(options) else [form.described(row) for row in cond]
-            return names if any(names) else None
-        if cond.ndim > 1:
-            return [str(options.get("label"))] * len(cond)
-        return [self.config.data.labels[int(c)] for c in cond]
 
     def decode_final(self, last: Frame) -> np.ndarray:
         """Return what the last frame of a trajectory drew, in user units, and refuse what is not finite."""

@@ -22,7 +22,8 @@ from reverie.base.processes import check_processes, team_of, threads_each
 from reverie.base.progress import Tell
 from reverie.base.team import Order, Team, Told
 from reverie.runs.adapters import weights_hash
-from reverie.runs.run import Options, Run
+from reverie.runs.options import Options
+from reverie.runs.run import Run
 from reverie.runs.samples import Samples
 
 ADVICE = "call it again; of a folder of images what is finished is kept, and gone on with"

@@ -25,8 +25,9 @@ from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, Frame, Sampler, start, trajectory
 from reverie.diffusion.schedule import Schedule
 from reverie.draw.picture import channels_last
+from reverie.runs.options import Options
 from reverie.runs.prompts import asks
-from reverie.runs.run import Options, Run
+from reverie.runs.run import Run
 from reverie.steering.edited import Edits, Inversion
 
 INVERTIBLE = ("ddim", "heun")

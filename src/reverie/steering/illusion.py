@@ -22,8 +22,9 @@ from reverie.diffusion.views import Illusion, Placed, read_views
 from reverie.draw.lettering import strip, wrap
 from reverie.draw.picture import HEADING, coloured, headed, to_bytes, write_film
 from reverie.runs.labels import read_labels
+from reverie.runs.options import Options, check_count
 from reverie.runs.prompts import asks
-from reverie.runs.run import Options, Run, check_count
+from reverie.runs.run import Run
 from reverie.runs.samples import counted_samples
 from reverie.steering.edited import check_suffix
 from reverie.steering.motion import between

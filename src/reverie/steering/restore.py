@@ -23,8 +23,9 @@ from reverie.diffusion.measurements import MEASUREMENTS, Keep, Measurement
 from reverie.draw.picture import channels_last
 from reverie.families.model import Completes, DrawRequest
 from reverie.runs.labels import read_label
+from reverie.runs.options import Options, check_count
 from reverie.runs.prompts import asks
-from reverie.runs.run import Options, Run, check_count, load
+from reverie.runs.run import Run, load
 from reverie.steering.editing import image_shape
 from reverie.steering.results import Restored, check_results
 

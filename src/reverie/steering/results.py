@@ -29,8 +29,9 @@ from reverie.draw.picture import (
     to_bytes,
     window,
 )
+from reverie.runs.destinations import check_output, is_folder
 from reverie.runs.outputs import Manifest, sample_folder
-from reverie.runs.samples import Samples, check_output, counted_samples, is_folder
+from reverie.runs.samples import Samples, counted_samples
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

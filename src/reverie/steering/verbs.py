@@ -10,7 +10,8 @@ import numpy as np
 
 from reverie.base.progress import Tell
 from reverie.data.memory import DataSource
-from reverie.runs.run import Options, Run, load
+from reverie.runs.options import Options
+from reverie.runs.run import Run, load
 from reverie.steering import editing
 from reverie.steering.edited import SHEET_SUFFIXES, WAY_SUFFIXES, Edits, Inversion, Way, check_suffix
 from reverie.steering.illusion import SUFFIXES, Illusions

@@ -26,8 +26,9 @@ from reverie.families.model import Model
 from reverie.nets.lenet import LeNet, accuracy, train_classifier
 from reverie.runs import folder
 from reverie.runs.config import Config, TrainingConfig, build_model
+from reverie.runs.device import choose_device
 from reverie.runs.reread import placed, reread
-from reverie.runs.run import Run, choose_device, load
+from reverie.runs.run import Run, load
 from reverie.training import start
 from reverie.training import tensorboard as events
 from reverie.training.claim import check_free, claim, sweep

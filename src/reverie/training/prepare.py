@@ -31,8 +31,9 @@ from reverie.families.diffusion.latent import model_shape
 from reverie.families.model import Family, FamilyPlan, PlanRequest, TrainedModel
 from reverie.runs import folder, kept
 from reverie.runs.config import MOST_MINUTES, MOST_STEPS, Config, DataConfig, TrainingConfig, build_model
+from reverie.runs.device import device_for
 from reverie.runs.reread import kept_reading, source_of
-from reverie.runs.run import Run, device_for
+from reverie.runs.run import Run
 from reverie.training import start
 from reverie.training import tensorboard as events
 from reverie.training.claim import CODEC_FOLDER, check_free, claim, sweep

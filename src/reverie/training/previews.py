@@ -33,7 +33,8 @@ from reverie.draw.picture import (
 )
 from reverie.draw.series import lines
 from reverie.families.model import DrawRequest
-from reverie.runs.run import Options, Run
+from reverie.runs.options import Options
+from reverie.runs.run import Run
 
 FOLDER, FILM, LABELS = "previews", "film.gif", "labels.png"
 DRAWN: dict[Kind, int] = {"points": 1000, "series": 64, "images": 32}  # data of a preview

@@ -20,9 +20,10 @@ from reverie.data.memory import DataSource
 from reverie.families.model import Model, TrainedModel
 from reverie.runs import folder
 from reverie.runs.config import Config, TrainingConfig, build_model
+from reverie.runs.device import device_for
 from reverie.runs.lock import Lock
 from reverie.runs.reread import CHOSEN, placed, reread
-from reverie.runs.run import Run, device_for, load
+from reverie.runs.run import Run, load
 from reverie.training import checkpoints, start
 from reverie.training import tensorboard as events
 from reverie.training.claim import CODEC_FOLDER, check_own, sweep

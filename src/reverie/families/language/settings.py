@@ -11,7 +11,9 @@ from reverie.base.spec import Spec, complete, spoken
 from reverie.data import Dataset
 from reverie.data.windows import TextWindows
 from reverie.families.model import FamilySettings, PlanRequest
-from reverie.text.tokenizer import TOKENIZERS, Tokenizer, TokenizerTable, learn_tokenizer
+from reverie.text.learn import TOKENIZERS, learn_tokenizer
+from reverie.text.table import TokenizerTable
+from reverie.text.tokenizer import Tokenizer
 
 Context = Annotated[int, Field(ge=1, le=2**20)]
 MOST_TABLE = 2**13  # tokens whose pairs are counted
@@ -55,7 +57,7 @@ def learned(request: PlanRequest, wished: Any) -> tuple[Tokenizer, dict[str, Any
     request.tell("learning tokens", 0, 1)
     tokenizer = learn_tokenizer(texts, wished or "characters")
     request.tell("learning tokens", 1, 1)
-    return tokenizer, {"tokenizer": tokenizer.table().model_dump(), "begins": len(texts) > 1}
+    return tokenizer, {"tokenizer": TokenizerTable.of(tokenizer).model_dump(), "begins": len(texts) > 1}
 
 
 def same_tokenizer(table: TokenizerTable, wished: str | Spec | None) -> bool:

@@ -19,7 +19,8 @@ from reverie.families.seq2seq.settings import (
     TransformerPairSettings,
     build_pair_model,
 )
-from reverie.text.tokenizer import learn_tokenizer
+from reverie.text.learn import learn_tokenizer
+from reverie.text.table import TokenizerTable
 
 EXAMPLES = 64  # sources of the training data that a model keeps
 FEW = 5_000  # training pairs, below which some numbers are hidden
@@ -49,7 +50,7 @@ class PairFamily(PlannedFamily[Settings]):
         )
         request.tell("learning tokens", 1, 1)
         dropout = 0.1 if len(x) < FEW else 0.0
-        return {"tokenizer": tokenizer.table().model_dump(), "examples": min(EXAMPLES, len(x)), "dropout": dropout}
+        return {"tokenizer": TokenizerTable.of(tokenizer).model_dump(), "examples": min(EXAMPLES, len(x)), "dropout": dropout}
 
     def reason(self, settings: Settings) -> str:
         """Say in one line what was chosen."""

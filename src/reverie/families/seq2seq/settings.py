@@ -11,7 +11,7 @@ from reverie.families.model import FamilySettings
 from reverie.families.seq2seq.model import SPARE, PairModel
 from reverie.nets.attention import Agreement
 from reverie.nets.seq2seq import EncoderDecoder, RecurrentPair, TransformerPair
-from reverie.text.tokenizer import TokenizerTable
+from reverie.text.table import TokenizerTable
 
 
 class PairSettings(FamilySettings):

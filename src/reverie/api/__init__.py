@@ -1,0 +1,110 @@
+"""The verbs of Reverie, those of steering among them.  The command line and Python call these and nothing else.
+
+Each loads what it needs when it is called: sampling does not wait for what only training or measuring need.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from reverie.api.archives import compress, decompress
+from reverie.api.drawing import answers, sample, sample_to, text_cost, write_text
+from reverie.api.kinds import KINDS, entries, names, names_of
+from reverie.api.measuring import compare_families, evaluate
+from reverie.api.processes import follow, to_go_on_with, together
+from reverie.api.training import begin, distil, train, train_classifier
+from reverie.base.tables import Entry
+
+if TYPE_CHECKING:
+    from reverie.data import READERS, Dataset
+    from reverie.data.shards.pack import pack
+    from reverie.data.single import read_picture
+    from reverie.data.sources import is_image
+    from reverie.evaluation.compare import compare
+    from reverie.evaluation.html import check_report
+    from reverie.evaluation.inspection import inspect
+    from reverie.exchange.backend import with_backend
+    from reverie.exchange.verbs import export, import_model
+    from reverie.gallery import gallery
+    from reverie.lessons import LESSONS, Lesson
+    from reverie.runs.adapters import with_adapters
+    from reverie.runs.config import Config
+    from reverie.runs.folder import read_config, read_findings, read_metrics
+    from reverie.runs.lock import holder
+    from reverie.runs.options import Options
+    from reverie.runs.reread import reread
+    from reverie.runs.run import Run, load
+    from reverie.runs.samples import Samples
+    from reverie.runs.screen import Screen, clock
+    from reverie.runs.step import Step
+    from reverie.steering.restore import inpaint, restore
+    from reverie.steering.results import Restored, check_results
+    from reverie.steering.verbs import begin_classifier, edit, illusion, interpolate, invert
+    from reverie.training.distil import prepare_distillation
+    from reverie.training.overview import Overview, find_runs, overview, runs
+    from reverie.training.prepare import prepare
+    from reverie.training.remedy import settings_again
+    from reverie.training.summary import verdict
+    from reverie.training.trainer import Training
+
+# Verbs, and the types they speak of, that stand elsewhere as they are.
+ELSEWHERE = {
+    "data": ("READERS", "Dataset"),
+    "data.shards.pack": ("pack",),
+    "data.single": ("read_picture",),
+    "data.sources": ("is_image",),
+    "evaluation.compare": ("compare",),
+    "evaluation.html": ("check_report",),
+    "evaluation.inspection": ("inspect",),
+    "exchange.backend": ("with_backend",),
+    "exchange.verbs": ("export", "import_model"),
+    "gallery": ("gallery",),
+    "runs.adapters": ("with_adapters",),
+    "lessons": ("LESSONS", "Lesson"),
+    "runs.config": ("Config",),
+    "runs.folder": ("read_config", "read_findings", "read_metrics"),
+    "runs.lock": ("holder",),
+    "runs.options": ("Options",),
+    "runs.reread": ("reread",),
+    "runs.run": ("Run", "load"),
+    "runs.samples": ("Samples",),
+    "runs.step": ("Step",),
+    "steering.restore": ("inpaint", "restore"),
+    "steering.results": ("Restored", "check_results"),
+    "steering.verbs": ("begin_classifier", "edit", "illusion", "interpolate", "invert"),
+    "training.distil": ("prepare_distillation",),
+    "training.overview": ("Overview", "find_runs", "overview", "runs"),
+    "training.prepare": ("prepare",),
+    "training.remedy": ("settings_again",),
+    "runs.screen": ("Screen", "clock"),
+    "training.summary": ("verdict",),
+    "training.trainer": ("Training",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, offered in ELSEWHERE.items():
+        if name in offered:
+            return getattr(import_module(f"reverie.{module}"), name)
+    raise AttributeError(f"module 'reverie.api' has no attribute {name!r}")
+
+
+def load_all() -> None:
+    """Import all that the verbs stand in, as programs of several threads must before they begin.
+
+    Two threads that import modules which need each other may see one of them half made.
+    """
+    for module in ELSEWHERE:
+        import_module(f"reverie.{module}")
+
+
+__all__ = [
+    "KINDS", "LESSONS", "READERS", "Config", "Dataset", "Entry", "Lesson", "Options", "Overview", "Restored", "Run", "Samples",
+    "Screen", "Step", "Training", "answers", "begin", "begin_classifier", "check_report", "check_results", "clock", "compare",
+    "compare_families", "compress", "decompress", "distil", "edit", "entries", "evaluate", "export", "find_runs", "follow",
+    "gallery", "holder", "illusion", "import_model", "inpaint", "inspect", "interpolate", "invert", "is_image", "load",
+    "load_all", "names", "names_of", "overview", "pack", "prepare", "prepare_distillation", "read_config", "read_findings",
+    "read_metrics", "read_picture", "reread", "restore", "runs", "sample", "sample_to", "settings_again", "text_cost",
+    "to_go_on_with", "together", "train", "train_classifier", "verdict", "with_adapters", "with_backend", "write_text",
+]  # fmt: skip

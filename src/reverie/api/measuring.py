@@ -1,0 +1,82 @@
+"""The verbs of measuring: a run against its data, and families against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from reverie.api.watching import opened, watched
+from reverie.base.progress import Tell
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from reverie.data.memory import DataSource
+    from reverie.evaluation.compare import Comparison
+    from reverie.evaluation.evaluation import Evaluation, Say
+    from reverie.runs.options import Options
+    from reverie.runs.run import Run
+    from reverie.runs.screen import Screen
+    from reverie.training.options import TrainingOptions
+
+
+def evaluate(
+    run: str | Path | Run, n: int | None = None, *, out: str | Path | None = None, device: str = "auto", quick: bool = False,
+    features: str | Callable[[Tensor], Tensor] = "auto", data: DataSource | None = None,
+    data_dir: str | Path | None = None, processes: int = 1, progress: bool | None = None, say: Say | None = None,
+    on_progress: Tell | None = None, **options: Unpack[Options],
+) -> Evaluation:  # fmt: skip
+    """Measure n samples of a run against its data: `reverie.evaluate("runs/spiral")["sliced_wasserstein"]`.
+
+    n: 2,048, or 512 if quick.  features: what images are compared by: auto, classifier, general, pixels, or any function from
+    images (B, C, H, W) in [0, 1] to (B, D).  data: where the run's data are now, if they were moved, or the data themselves.
+    processes: that share drawing and features on this machine.
+    The result prints itself, and `.save("report.html")`, or out, writes a report.  progress: show bars; if not given, on a
+    terminal and in notebooks, unless on_progress is told instead.
+    """
+    from reverie.evaluation.evaluation import evaluate_run
+    from reverie.runs.shared import shared_run
+
+    if out is not None:
+        from reverie.evaluation.html import check_report
+
+        check_report(out)
+    run = opened(run, device)
+    screen = watched(progress if on_progress is None else False)
+    with shared_run(run, processes) as run, screen.reading() as bars:
+        found = evaluate_run(
+            run, n, quick=quick, features=features, data=data, data_dir=data_dir, say=say or screen.say,
+            tell=on_progress or bars, options=options,
+        )  # fmt: skip
+    if out is not None:
+        found.save(out)
+    return found
+
+
+def compare_families(
+    data: DataSource, families: str | Iterable[str], out: str | Path | None = None, *, runs: str | Path | None = None,
+    n: int | None = None, quick: bool = False, features: str | Callable[[Tensor], Tensor] = "auto",
+    progress: bool | None = None, screen: Screen | None = None, **options: Unpack[TrainingOptions],
+) -> Comparison:  # fmt: skip
+    """Train each family on the same data for the same time of the processor and set them side by side.
+
+    `reverie.api.compare_families("digits", "gaussian,mixture,diffusion", "report.html", minutes=5)`.  families: names with
+    their options, or folders of runs that are there; out: the report; runs: the folder that the runs go to, runs/compare-DATA
+    if not given, where those that are finished are not trained again; n, quick, features: as in `evaluate`; options: as in
+    `train`, with 2 minutes for each family, by the processor's clock, and the weights that are best on held-out data.
+    """
+    from reverie.evaluation.contest import contest
+
+    if out is not None:
+        from reverie.evaluation.html import check_report
+
+        check_report(out)
+    seed, device = options.pop("seed", 0), options.pop("device", "auto")
+    found = contest(
+        data, families, runs, n=n, quick=quick, seed=seed, device=device, features=features,
+        screen=screen or watched(progress), options=options,
+    )  # fmt: skip
+    if out is not None:
+        found.save(out)
+    return found

@@ -1,0 +1,107 @@
+"""What a diffusion model says of given data: their log-probability by the flow, and bounds of it by the chain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from reverie.base.errors import UserError, pick
+from reverie.base.noise import Noise
+from reverie.data.codec import Codec
+from reverie.diffusion.denoiser import Denoiser, NetDenoiser
+from reverie.diffusion.lattice import LatticeDenoiser
+from reverie.diffusion.likelihood.bound import Bound, bound, check_data, continuous_bound
+from reverie.diffusion.likelihood.dequantisation import DEQUANTISERS
+from reverie.diffusion.likelihood.ends import best_end
+from reverie.diffusion.likelihood.flow import LogProb, log_prob
+from reverie.diffusion.likelihood.importance import Tightened, importance_weighted
+from reverie.diffusion.spread import MeanError, Unsure, mean_error
+from reverie.families.model import TrainedModel
+
+
+class DiffusionLikelihood(TrainedModel):
+    """A denoiser and the codec around it, as far as likelihoods go."""
+
+    denoiser: NetDenoiser
+    codec: Codec
+
+    @property
+    def dequantiser(self) -> str:
+        """Which noise the flow gives to levels: that of the diffusion itself where the denoiser knows them."""
+        return "normal" if isinstance(self.denoiser, LatticeDenoiser) else "uniform"
+
+    def log_prob(
+        self, x: Tensor, cond: Tensor | None, seeds: Tensor, tolerance: float = 1e-4, probes: int = 1,
+        dequantiser: str | None = None,
+    ) -> LogProb:  # fmt: skip
+        """Return the log-probability of data in user units by the probability flow, in nats.
+
+        Of points it is a density for each unit of volume.  Of 8-bit images, x in [0, 1], it is that of the levels, estimated
+        from below by dequantising each image once.  seeds: (B,), one for each datum; dequantiser: a name of `DEQUANTISERS`.
+        """
+        cell = self.codec.log_cell(self.shape)  # which refuses codes of a network, before anything is encoded
+        z, noise, levels, denoiser = self.codec.encode(x), Noise(seeds), self.codec.levels, self.denoiser
+        if levels is None:
+            found = log_prob(denoiser, z, noise, cond, probes=probes, tolerance=tolerance)
+            return replace(found, nats=found.nats + cell)
+        check_data(z, levels)
+        made = pick(DEQUANTISERS, dequantiser or self.dequantiser, "dequantiser")(denoiser.schedule, z, noise, levels)
+        found = log_prob(denoiser, made.x, noise, cond, probes=probes, tolerance=tolerance, end=made.end)
+        return replace(found, nats=found.nats - made.log_q)
+
+    def best_end(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> float:
+        """Return the time at which the bound of these data is best left to decoding; x: (B, ...), seeds: (B,)."""
+        return best_end(self.denoiser, self.codec.encode(x), Noise(seeds), cond, self.codec.levels)
+
+    def mean_error(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> MeanError:
+        """Return how far estimates of these data are off, which the variance "optimal" goes by; x: (B, ...), seeds: (B,)."""
+        return mean_error(self.denoiser, self.codec.encode(x), Noise(seeds), cond)
+
+    def bound(
+        self, x: Tensor, cond: Tensor | None, seeds: Tensor, grid: Tensor | None = None, variance: str = "posterior",
+        draws: int = 16, end: float | None = None, error: MeanError | None = None,
+    ) -> Bound:  # fmt: skip
+        """Return the variational bound for data in user units, in nats: of DDPM's chain on a grid, or in continuous time.
+
+        x: (B, ...); seeds: (B,), one for each datum; draws: noise levels for each datum where there is no grid; end: the time
+        at which the rest is left to decoding, the last one of the grid or the schedule's if not told, see `best_end`; variance:
+        of the chain's steps, as in `DDPM`; error: what "optimal" goes by, see `mean_error`.
+        """
+        denoiser = self.denoiser if grid is None else self._with_variance(variance, error)
+        cell = self.codec.log_cell(self.shape)
+        z, noise, levels = self.codec.encode(x), Noise(seeds), self.codec.levels
+        if grid is None:
+            found = continuous_bound(denoiser, z, noise, cond, draws, levels, end=end)
+        else:
+            found = bound(denoiser, z, _down_to(grid, end), noise, cond, variance, levels)
+        if levels is not None:
+            return found
+        return replace(found, reconstruction=found.reconstruction - cell)
+
+    def importance_weighted(
+        self, x: Tensor, cond: Tensor | None, seeds: Tensor, grid: Tensor, variance: str = "posterior", paths: int = 16,
+        end: float | None = None, error: MeanError | None = None,
+    ) -> Tightened:  # fmt: skip
+        """Return the bound of DDPM's chain by several paths for each datum in user units, in nats; the rest as in `bound`."""
+        levels, cell = self.codec.levels, self.codec.log_cell(self.shape)
+        z, denoiser = self.codec.encode(x), self._with_variance(variance, error)
+        found = importance_weighted(denoiser, z, _down_to(grid, end), Noise(seeds), cond, variance, levels, paths)
+        cell = 0.0 if levels is not None else cell
+        return replace(found, nats=found.nats - cell, single=found.single - cell)
+
+    def _with_variance(self, variance: str, error: MeanError | None) -> Denoiser:
+        """Return the denoiser that tells what a variance of the chain's steps goes by."""
+        if variance != "optimal":
+            return self.denoiser
+        if error is None:
+            raise UserError(
+                "the optimal variance goes by how far estimates are off on training data; give error=run.mean_error()"
+            )
+        return Unsure(self.denoiser, error)
+
+
+def _down_to(grid: Tensor, end: float | None) -> Tensor:
+    """Return the times of a grid above `end`, and this as the last one."""
+    return grid if end is None else torch.cat([grid[grid > end], grid.new_tensor([end])])

@@ -1,0 +1,173 @@
+"""A trained model and where it lives: what it is, what it can do, and what its samples can be asked to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reverie.base.errors import UserError, unknown
+from reverie.base.noise import Noise, image_seeds
+from reverie.data.kind import WRITTEN, Kind
+from reverie.families import FAMILIES
+from reverie.families.diffusion.model import Diffusion
+from reverie.families.diffusion.sampling import OPTIONS
+from reverie.families.diffusion.settings import DiffusionSettings, settings_of
+from reverie.families.language.choice import PAIR_OPTIONS as TEXT_OPTIONS
+from reverie.families.model import Model
+from reverie.runs import folder
+from reverie.runs.config import Config
+from reverie.runs.labels import read_label
+from reverie.runs.options import Options
+from reverie.runs.prompts import ASKED, asks, rows_of, weights_of
+
+LABEL_DRAW = 2**30  # the number of the draw, of each image's own stream, that decides its label
+
+
+@dataclass
+class TrainedRun:
+    """A trained model and where it lives.  changes: what was done to it since, as it is asked for: "adapter runs/hoda:0.7"."""
+
+    config: Config
+    model: Model
+    path: Path
+    changes: tuple[str, ...] = ()
+
+    @property
+    def fit(self) -> str:
+        """How the data were brought to their size, and so how a picture is that is given to the run."""
+        return str(self.config.data.reading.get("fit", "crop"))
+
+    @property
+    def kind(self) -> Kind:
+        """What one datum is."""
+        return self.config.data.kind
+
+    @property
+    def conditional(self) -> bool:
+        """Whether it was trained with labels or other conditions."""
+        return bool(self.config.data.labels) or self.config.data.condition is not None
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the rows of metrics.jsonl."""
+        return folder.read_metrics(self.path)
+
+    @property
+    def diffusion(self) -> Diffusion:
+        """The model, if it is of diffusion; else a refusal that says which families can do more."""
+        if not isinstance(self.model, Diffusion):
+            raise self.unable("do that")
+        return self.model
+
+    @property
+    def diffusion_settings(self) -> DiffusionSettings:
+        """The settings of a diffusion model."""
+        return settings_of(self.config.family)
+
+    def require(self, ability: str) -> None:
+        """Refuse what the family of the run cannot do."""
+        if ability not in self.config.model_family.can:
+            raise self.unable(ability)
+
+    def unable(self, ability: str) -> UserError:
+        """Return the refusal of something that the family of the run cannot do, with the families that can."""
+        able = ", ".join(name for name, family in FAMILIES.items() if ability in family.can) or "diffusion"
+        return UserError(
+            f"{self.path} is a run of the family {self.config.family.name}, which cannot {ability}; families that can: {able}"
+        )
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Refuse options of sampling that no family has, or that are given to a family that has no such option."""
+        every = {**OPTIONS, **TEXT_OPTIONS}
+        known = {**every, **dict.fromkeys(("label", "seed", *ASKED))}
+        if wrong := sorted(set(options) - set(known)):
+            raise unknown(wrong[0], Options.__annotations__, "option of sampling")
+        mine = self.config.model_family.options
+        if "captions" in self.config.model_family.can:  # which `condition` reads
+            every.pop("prompt")
+        for key, value in options.items():
+            if key in every and key in TEXT_OPTIONS and key in mine and self.kind not in WRITTEN and value != TEXT_OPTIONS[key]:
+                raise UserError(f"--{key.replace('_', '-')} is for text, and {self.path} is a run of {self.kind}; leave it out")
+            if key in every and key not in mine and value != every[key]:
+                able = ", ".join(name for name, family in FAMILIES.items() if key in family.options)
+                raise UserError(
+                    f"{self.path} is a run of the family {self.config.family.name}, which has no --{key.replace('_', '-')};"
+                    f" families that have: {able}"
+                )
+
+    def labels(self, label: str | None, n: int, seed: int, first: int = 0) -> Tensor | None:
+        """Return the labels of n images from number `first` on: one name, "all" in turn, or as often as in the data.
+
+        Returns (n,), or (n, K) where K labels are composed.
+        """
+        names = self.config.data.labels
+        if not names:
+            if label is not None:
+                raise UserError(f"the run {self.path} was trained without labels, so it cannot draw {label!r}")
+            return None
+        if self.in_turn(label):
+            return torch.arange(first, first + n) % len(names)
+        if label is not None:
+            labels = torch.tensor(read_label(label, names).labels).expand(n, -1)
+            return labels[:, 0] if labels.shape[1] == 1 else labels
+        shares = torch.tensor(self.config.data.label_counts, dtype=torch.float64).cumsum(0)
+        u = Noise(image_seeds(seed, n, first), draws=LABEL_DRAW).uniform(1)[0][:, 0]
+        return torch.bucketize(u * shares[-1], shares, right=True)
+
+    def condition(self, options: Mapping[str, Any], n: int, first: int = 0) -> Tensor | None:
+        """Return the conditions of n images from number `first` on: labels, or rows as options ask, or as in the data.
+
+        Labels: see `labels`; rows: (n, R), or (n, K, R) where K are composed.
+        """
+        form, label, seed = self.config.data.condition, options.get("label"), options.get("seed", 0)
+        if form is None:
+            if any(options.get(key) is not None for key in ASKED if key not in self.config.model_family.options):
+                having, do = ("labels", "give --label") if self.config.data.labels else (f"{self.kind} alone", "leave it out")
+                raise UserError(f"the run {self.path} was trained with {having}, so it is told no words, number or image; {do}")
+            return self.labels(label, n, seed, first)
+        if label is not None:
+            raise UserError(f"the run {self.path} was trained without labels; say what to draw with --prompt, not --label")
+        if asks(options):
+            rows = rows_of(form, options, self.fit).expand(n, -1, -1)
+            return rows[:, 0] if rows.shape[1] == 1 else rows
+        return self.diffusion.example(Noise(image_seeds(seed, n, first), draws=LABEL_DRAW).uniform(1)[0][:, 0]).cpu()
+
+    def weights(self, options: Mapping[str, Any]) -> tuple[float, ...]:
+        """Return the weights of the conditions that options ask for."""
+        if self.config.data.condition is not None:
+            return weights_of(options)
+        label, names = options.get("label"), self.config.data.labels
+        return (1.0,) if label is None or self.in_turn(label) or not names else read_label(label, names).weights
+
+    def in_turn(self, label: str | None) -> bool:
+        """Tell whether a label asks for each one in turn."""
+        return label == "all" and "all" not in self.config.data.labels
+
+    def names(self, cond: Tensor | None, options: Options) -> list[str] | None:
+        """Return what each datum of a batch was asked to be; a composition as it was written.  cond: as of `condition`."""
+        if cond is None:
+            return None
+        if (form := self.config.data.condition) is not None:
+            asked = ", ".join(str(options[key]) for key in ("prompt", "told") if options.get(key) is not None)
+            names = [asked] * len(cond) if asks(options) else [form.described(row) for row in cond]
+            return names if any(names) else None
+        if cond.ndim > 1:
+            return [str(options.get("label"))] * len(cond)
+        return [self.config.data.labels[int(c)] for c in cond]
+
+    def unconditional_by_default(self, options: Options) -> Options:
+        """Return a copy of options that goes by no condition where no label is given, instead of by one drawn by chance."""
+        chosen = Options(**options)
+        if self.conditional and options.get("label") is None and not asks(options):
+            limits = [options.get(key) for key in ("classifier_guidance", "guidance_interval", "guidance_rescale")]
+            if options.get("guidance", 1.0) != 1 or any(limits):
+                needed = "a label to steer by; give one with --label"
+                if not self.config.data.labels:
+                    needed = "something to steer by; say what with --prompt"
+                raise UserError(f"guidance needs {needed}")
+            chosen["guidance"] = 0.0
+        return chosen
