@@ -235,8 +235,10 @@ def prepare(
         if keep_data:
             kept.keep_data(path, dataset)
         if first is not None:
-            like = {"clock": training.clock} | ({"precision": "fp32"} if where.type == "cpu" else {})  # bf16 is no quicker here
-            own = configured(first, {**first.training, **like, **wishes.codec_smaller})
+            also: dict[str, Any] = {"clock": training.clock}
+            if where.type == "cpu":
+                also["precision"] = "fp32"  # bfloat16 is no quicker for these autoencoders
+            own = configured(first, {**first.training, **also, **wishes.codec_smaller})
             before_it = _codec_training(path, own, train_set, held_out, where)
     except BaseException:
         sweep(path, whole_run=True)
