@@ -18,7 +18,7 @@ from reverie.data.looks import detail
 from reverie.runs import folder
 from reverie.runs.run import Run, load
 from reverie.training import autoguide
-from reverie.training.autoguide import FEWEST, LED, MOST, SHARP, UNFINISHED, choose_autoguidance, strays
+from reverie.training.autoguide import FEWEST, LED, SHARP, TRIED, UNFINISHED, choose_autoguidance, strays
 from reverie.training.summary import verdict
 from tests.conftest import TINY
 
@@ -35,7 +35,7 @@ def test_the_early_state_is_another_one(run: Run) -> None:
 
 
 def test_the_scale_is_written_down_and_used(run: Run) -> None:
-    assert 1 < run.autoguidance <= MOST and load(run.path).autoguidance == run.autoguidance
+    assert 1 < run.autoguidance <= TRIED[-1] and load(run.path).autoguidance == run.autoguidance
     usual, plain, same = (
         run.sample(8, seed=1, **given).x for given in ({}, {"autoguidance": 1.0}, {"autoguidance": run.autoguidance})
     )

@@ -19,7 +19,7 @@ EARLY = 1 / 8  # of a training, after which its state is kept to be led away fro
 DRAWN, DATA = 32, 2048  # samples, if the length is in steps, and data that they are compared with
 A_MINUTE, FEWEST_DRAWN, MOST_DRAWN = 6.4, 16, 64  # samples for each minute of a training, at least and at most
 SHARP = 0.95  # times the data's detail from which samples need no guidance
-TRIED, MOST = 2.0, 2.5  # the scale that is tried, and the largest that is chosen
+TRIED = (2.0, 2.5, 3.0)  # scales that are tried in turn until samples have the detail of the data; the last is the largest
 # Where a training ended while its held-out loss still fell, by so much in its second half, samples of the right detail are led
 # a little too: MNIST after one minute (docs/few-steps.md).
 UNFINISHED, LED = 0.03, 1.2
@@ -56,7 +56,7 @@ def unfinished(run: Run) -> bool:
 
 
 def choose_autoguidance(run: Run, train: Dataset, steps: int) -> float:
-    """Return the scale at which samples have as much detail as data, taken to grow evenly with the scale; 1 is none.
+    """Return the scale at which samples have as much detail as data, taken to grow evenly between those tried; 1 is none.
 
     Samples that have it are led a little where the training was short.  The detail of an image is how much its neighbouring
     pixels differ.  Where guided samples stray, there is no guidance; nor for runs that are trained for the likelihood, whose
@@ -85,8 +85,13 @@ def choose_autoguidance(run: Run, train: Dataset, steps: int) -> float:
     if plain >= SHARP:
         led = plain <= ROUGH and unfinished(run) and not strays(draw(LED)[0], x)
         return LED if led else 1.0
-    guided, sharpened = draw(TRIED)
-    gained = sharpened - plain
-    if gained <= 0 or strays(guided, x):
-        return 1.0
-    return round(min(MOST, 1 + (TRIED - 1) * (1 - plain) / gained), 2)
+    found = [(1.0, plain)]
+    for scale in TRIED:
+        guided, sharpened = draw(scale)
+        if sharpened <= found[-1][1] or strays(guided, x):
+            break
+        found.append((scale, sharpened))
+        if sharpened >= 1:
+            (low, less), (high, more) = found[-2:]
+            return round(low + (high - low) * (1 - less) / (more - less), 2)
+    return found[-1][0]
