@@ -6,7 +6,7 @@ import pytest
 
 from reverie.base.errors import UserError
 from reverie.cli.options import read_steps
-from reverie.families.diffusion.sampling import STEERING, chosen_sampling, why_sampling
+from reverie.families.diffusion.sampling import STEERING, Manner, chosen_sampling, why_sampling
 
 GREY, COLOUR = (1, 28, 28), (3, 64, 64)
 
@@ -32,17 +32,24 @@ def test_steering_keeps_its_own(key: str) -> None:
     assert chosen_sampling(GREY, {key: object(), "steps": 7}) == ("ddpm", 7, "uniform")
 
 
+def test_codes_are_drawn_without_fresh_noise_unless_something_steers() -> None:
+    assert chosen_sampling(COLOUR, {}, "codes") == ("dpm++2m", 20, "uniform")
+    assert "codes" in why_sampling(COLOUR, {}, "codes") and "as asked" in why_sampling(COLOUR, {"steps": 12}, "codes")
+    assert chosen_sampling(COLOUR, {"steer": object()}, "codes") == ("ddpm", 40, "uniform")
+    assert chosen_sampling(COLOUR, {"sampler": "ddpm"}, "codes") == ("ddpm", 40, "uniform")
+
+
 def test_a_student_is_drawn_in_four_however_it_is_asked() -> None:
-    assert chosen_sampling(GREY, {}, distilled=True) == ("ddpm", 4, "trailing:last=0.5")
-    assert chosen_sampling((2,), {"steps": 1, "steer": object()}, distilled=True) == ("ddpm", 1, "trailing:last=0.5")
+    assert chosen_sampling(GREY, {}, "student") == ("ddpm", 4, "trailing:last=0.5")
+    assert chosen_sampling((2,), {"steps": 1, "steer": object()}, "student") == ("ddpm", 1, "trailing:last=0.5")
 
 
 @pytest.mark.parametrize(
-    ("options", "distilled", "said"),
-    [({}, False, "dpm++sde in 12 steps"), ({"sampler": "ddpm"}, False, "ddpm in 40 steps"), ({}, True, "a student")],
+    ("options", "manner", "said"),
+    [({}, "data", "dpm++sde in 12 steps"), ({"sampler": "ddpm"}, "data", "ddpm in 40 steps"), ({}, "student", "a student")],
 )
-def test_what_is_chosen_is_said(options: dict[str, str], distilled: bool, said: str) -> None:
-    assert said in why_sampling(GREY, options, distilled)
+def test_what_is_chosen_is_said(options: dict[str, str], manner: Manner, said: str) -> None:
+    assert said in why_sampling(GREY, options, manner)
 
 
 def test_steps_are_a_number_or_auto() -> None:

@@ -23,7 +23,7 @@ from reverie.diffusion.samplers import Frame, Sampler
 from reverie.diffusion.spread import MeanError
 from reverie.draw.picture import FILM_FRAMES, channels_last
 from reverie.families.diffusion.model import Diffusion
-from reverie.families.diffusion.sampling import build_guidance, build_sampling, chosen_sampling, why_sampling
+from reverie.families.diffusion.sampling import Manner, build_guidance, build_sampling, chosen_sampling, why_sampling
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.families.language.model import LanguageModel
 from reverie.families.model import DrawRequest, Model
@@ -67,18 +67,18 @@ class Run(TrainedRun):
 
     def chosen_sampling(self, options: Options, steered: bool = False) -> tuple[str, int, str]:
         """Return the names of sampler and grid and the number of steps: those asked for, or else the defaults."""
-        return chosen_sampling(self.config.data.shape, {**options, "steer": steered or None}, self.distilled)
+        return chosen_sampling(self.config.data.shape, {**options, "steer": steered or None}, self.manner)
 
     def why_sampling(self, options: Mapping[str, Any]) -> str:
         """Say what samples are drawn with under the options, and why."""
         if "sampler" not in self.config.model_family.options:
             return f"the family {self.config.family.name} draws at once, without steps"
-        return why_sampling(self.config.data.shape, options, self.distilled)
+        return why_sampling(self.config.data.shape, options, self.manner)
 
     def sampling(self, options: Options) -> tuple[Sampler, Tensor]:
         """Build the sampler and the times that the options ask for, and refuse what does not go together."""
         self.check_options(options)
-        return build_sampling(self.config.data.shape, self.diffusion.denoiser.schedule, options, self.distilled)
+        return build_sampling(self.config.data.shape, self.diffusion.denoiser.schedule, options, self.manner)
 
     def frames(
         self,
@@ -106,6 +106,11 @@ class Run(TrainedRun):
             given["autoguidance"] = self.autoguidance
         own = {key: value for key, value in given.items() if key in self.config.model_family.options}
         return self.model.frames(DrawRequest(seeds, cond, weights, own, self.classifier, self.early, self.mean_error))
+
+    @property
+    def manner(self) -> Manner:
+        """What a network of diffusion makes, by which the usual sampler is chosen."""
+        return self.model.manner if isinstance(self.model, Diffusion) else "data"
 
     @property
     def distilled(self) -> bool:

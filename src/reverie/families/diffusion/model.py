@@ -29,7 +29,7 @@ from reverie.diffusion.spread import Unsure
 from reverie.families.diffusion.distillation import Lesson
 from reverie.families.diffusion.levels import held_out_figures, optimum_levels
 from reverie.families.diffusion.likelihood import DiffusionLikelihood
-from reverie.families.diffusion.sampling import STEERING, build_guidance, build_sampling
+from reverie.families.diffusion.sampling import STEERING, Manner, build_guidance, build_sampling
 from reverie.families.diffusion.variational import end_costs
 from reverie.families.model import DrawRequest
 from reverie.nets.dropout import repeatable_dropout
@@ -94,6 +94,11 @@ class Diffusion(DiffusionLikelihood):
         return torch.where(rows == UNTOLD, torch.nan, rows)
 
     @property
+    def manner(self) -> Manner:
+        """What the network makes, by which the usual sampler is chosen."""
+        return "student" if self.distilled else "codes" if self.lossy else "data"
+
+    @property
     def lossy(self) -> bool:
         """Whether the codec gives data back only about as they were."""
         return self.codec.lossy
@@ -154,7 +159,7 @@ class Diffusion(DiffusionLikelihood):
         options = dict(wanted.options)
         if options.get("precision") is None and not any(options.get(key) is not None for key in STEERING):
             options["precision"] = self._usual_precision()
-        sampler, grid = build_sampling(self.shape, self.denoiser.schedule, options, self.distilled)
+        sampler, grid = build_sampling(self.shape, self.denoiser.schedule, options, self.manner)
         times: Tensor | None = options.get("times")
         guide = build_guidance(
             self.kind, self.conditional, options, wanted.weights, wanted.classifier, lambda: self._weak(wanted)

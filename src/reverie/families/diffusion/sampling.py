@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -24,7 +24,9 @@ DEFAULTS: dict[Kind, tuple[str, int, str]] = {"points": ("dpm++2m", 20, "uniform
 # The same where something steers the way, which takes more steps to be followed, and where another sampler is asked for.
 STEERED: dict[Kind, tuple[str, int, str]] = {"points": ("ddim", 50, "uniform"), "images": ("ddpm", 40, "uniform")}
 COLOUR = STEERED["images"]  # of photos of 64 x 64 ten steps of dpm++sde leave less detail than 40 of ddpm
+CODES = ("dpm++2m", 20, "uniform")  # of an autoencoder: samplers that draw fresh noise leave their fine detail out
 STUDENT = ("ddpm", 4, "trailing:last=0.5")  # of a distilled model, each of whose evaluations gives data
+Manner = Literal["data", "codes", "student"]  # what a network makes: data or codes step by step, or data at once
 STEERING = ("steer", "origin", "times")  # options that only steering has
 # The options, and what each is when it is not given.  steer, origin and times are not for users but for steering: a wrapper
 # of the guided denoiser, data to start from, and a grid in place of the one that the options ask for.
@@ -35,45 +37,48 @@ OPTIONS: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def usual_sampling(shape: tuple[int, ...]) -> tuple[str, int, str]:
+def usual_sampling(shape: tuple[int, ...], manner: Manner = "data") -> tuple[str, int, str]:
     """Return what data of a shape are drawn with when nothing is said and nothing steers."""
+    if manner != "data":
+        return STUDENT if manner == "student" else CODES
     return COLOUR if kind_of(shape) == "images" and shape[0] > 1 else DEFAULTS[kind_of(shape)]
 
 
-def chosen_sampling(shape: tuple[int, ...], options: Mapping[str, Any], distilled: bool = False) -> tuple[str, int, str]:
+def chosen_sampling(shape: tuple[int, ...], options: Mapping[str, Any], manner: Manner = "data") -> tuple[str, int, str]:
     """Return the names of sampler and grid and the number of steps: those asked for, or else the defaults.
 
     shape: of one datum, in user units.
     """
     asked = {key: options[key] for key in ("sampler", "steps", "grid") if options.get(key) is not None}
-    sampler, steps, grid = usual_sampling(shape)
-    if distilled:
-        sampler, steps, grid = STUDENT
-    elif asked.get("sampler", sampler) != sampler or any(options.get(key) is not None for key in STEERING):
+    sampler, steps, grid = usual_sampling(shape, manner)
+    other = asked.get("sampler", sampler) != sampler or any(options.get(key) is not None for key in STEERING)
+    if other and manner != "student":
         sampler, steps, grid = STEERED[kind_of(shape)]
     return asked.get("sampler", sampler), asked.get("steps", steps), asked.get("grid", grid)
 
 
-def why_sampling(shape: tuple[int, ...], options: Mapping[str, Any], distilled: bool = False) -> str:
+def why_sampling(shape: tuple[int, ...], options: Mapping[str, Any], manner: Manner = "data") -> str:
     """Say what is drawn with, and why."""
-    chosen = chosen_sampling(shape, options, distilled)
+    chosen = chosen_sampling(shape, options, manner)
     sampler, steps, grid = chosen
     said = f"drawn by {sampler} in {steps} step{'s' * (steps != 1)} on the {grid} grid: "
-    if distilled and chosen == STUDENT:
+    if manner == "student" and chosen == STUDENT:
         return f"{said}a student is taught to; 2 and 1 are quicker and worse"
-    if chosen != usual_sampling(shape):
+    if chosen != usual_sampling(shape, manner):
         return f"{said}as many as this sampler usually needs" if options.get("steps") is None else f"{said}as asked"
     if kind_of(shape) != "images":
         return f"{said}as good as 50 of ddim on three sets of points (docs/few-steps.md)"
+    if manner == "codes":
+        return f"{said}as good as 40 of ddpm for codes of photos and emoji (docs/few-steps.md)"
     why = "as good as 40 of ddpm on MNIST" if shape[0] == 1 else "fewer lose detail of colour images"
     return f"{said}{why} (docs/few-steps.md)"
 
 
 def build_sampling(
-    shape: tuple[int, ...], schedule: Schedule, options: Mapping[str, Any], distilled: bool = False
+    shape: tuple[int, ...], schedule: Schedule, options: Mapping[str, Any], manner: Manner = "data"
 ) -> tuple[Sampler, Tensor]:
     """Build the sampler and the times that the options ask for, and refuse what does not go together."""
-    named, steps, spaced = chosen_sampling(shape, options, distilled)
+    named, steps, spaced = chosen_sampling(shape, options, manner)
     if not 1 <= steps <= MOST_STEPS:
         raise UserError(f"the number of sampling steps must lie between 1 and {MOST_STEPS:,}, got {steps}")
     sampler, grid = build(SAMPLERS, named, "sampler"), build(GRIDS, spaced, "grid")(schedule, steps)
