@@ -137,7 +137,7 @@ def test_a_training_that_explodes_is_rescued(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_lost_process_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     leader = begun(tmp_path / "run", "--processes", "2", "--shard", exact=False)
-    wait_for_checkpoint(tmp_path / "run")
+    wait_for_checkpoint(leader, tmp_path / "run")
     os.kill(followers(leader.pid)[0], signal.SIGKILL)
     said, _ = leader.communicate(timeout=120)
     assert leader.returncode == 2 and "another of the 2 processes was lost" in said and "Traceback" not in said
@@ -152,7 +152,7 @@ def trained_on(path: Path) -> Run:
 @pytest.mark.slow
 def test_ctrl_c_keeps_the_whole_state(tmp_path: Path) -> None:
     leader = begun(tmp_path / "run", "--processes", "2", "--shard", exact=False)
-    wait_for_checkpoint(tmp_path / "run")
+    wait_for_checkpoint(leader, tmp_path / "run")
     leader.send_signal(signal.SIGINT)
     said, _ = leader.communicate(timeout=60)
     assert leader.returncode == 130 and "stopped at step" in said, said
