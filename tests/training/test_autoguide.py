@@ -83,9 +83,11 @@ def test_a_hostile_early_state_is_refused(run: Run, tmp_path: Path) -> None:
 
 def test_samples_that_glare_are_not_guided() -> None:
     data = torch.rand(64, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    assert not strays(data.flip(0), data) and not strays(0.9 * data + 0.05, data)
+    assert not strays(data.flip(0), data, data) and not strays(0.9 * data + 0.05, data, data)
     for glaring in (data.round(), data - 0.2, (3 * (data - 0.5) + 0.5).clamp(0, 1)):
-        assert strays(glaring, data)
+        assert strays(glaring, data, data)
+    bright = 0.8 * data + 0.2  # by chance, as few of them are
+    assert not strays(bright, bright, data) and strays(bright - 0.15, bright, data)
 
 
 @pytest.mark.parametrize(("fallen", "wanted"), [(2 * UNFINISHED, LED), (UNFINISHED / 2, 1.0)])
@@ -97,7 +99,7 @@ def test_samples_of_the_right_detail_are_led_while_the_loss_falls(
     rows = [{**last, "i": last["i"] // 2, "fraction": 0.5, "held_out": 1.0}, last]
     (tmp_path / "run" / folder.METRICS).write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
     data = reverie.data.load_data("digits8")
-    monkeypatch.setattr(autoguide, "strays", lambda samples, data: False)
+    monkeypatch.setattr(autoguide, "strays", lambda samples, plain, data: False)
     monkeypatch.setattr(autoguide, "SHARP", 0.0)  # as if samples had the detail of the data
     assert choose_autoguidance(load(tmp_path / "run"), data, FEWEST) == wanted
     monkeypatch.setattr(autoguide, "ROUGH", 0.0)  # as if they had too much of it

@@ -35,16 +35,17 @@ def keeps_early(model: Model) -> bool:
     return not (model.distilled or isinstance(model.denoiser.schedule, Learned))
 
 
-def strays(samples: Tensor, data: Tensor) -> bool:
-    """Tell whether samples have other colours than data: more black and white, other means or spreads.
+def strays(samples: Tensor, plain: Tensor, data: Tensor) -> bool:
+    """Tell whether guided samples have other colours than data: more black and white, other means or spreads.
 
-    Led away from a state that knew next to nothing, samples become flat and glaring, however little detail they have.
+    Led away from a state that knew next to nothing, samples become flat and glaring, however little detail they have.  Means
+    are compared with those of samples from the same noise that are not guided, plain, as the means of so few vary by chance.
     """
 
     def extreme(x: Tensor) -> float:
         return float(((x <= EDGE) | (x >= 1 - EDGE)).float().mean())
 
-    brightness = (samples.mean((0, 2, 3)) - data.mean((0, 2, 3))).abs().max()
+    brightness = (samples.mean((0, 2, 3)) - plain.mean((0, 2, 3))).abs().max()
     return bool(extreme(samples) > extreme(data) + OTHER or brightness > OTHER or samples.std() > (1 + OTHER) * data.std())
 
 
@@ -81,14 +82,14 @@ def choose_autoguidance(run: Run, train: Dataset, steps: int) -> float:
         images = run.model.decode(last.x0).cpu()
         return images, float(detail(images).mean()) / max(wanted, 1e-12)
 
-    plain = draw(1.0)[1]
-    if plain >= SHARP:
-        led = plain <= ROUGH and unfinished(run) and not strays(draw(LED)[0], x)
+    plain, sharp = draw(1.0)
+    if sharp >= SHARP:
+        led = sharp <= ROUGH and unfinished(run) and not strays(draw(LED)[0], plain, x)
         return LED if led else 1.0
-    found = [(1.0, plain)]
+    found = [(1.0, sharp)]
     for scale in TRIED:
         guided, sharpened = draw(scale)
-        if sharpened <= found[-1][1] or strays(guided, x):
+        if sharpened <= found[-1][1] or strays(guided, plain, x):
             break
         found.append((scale, sharpened))
         if sharpened >= 1:
