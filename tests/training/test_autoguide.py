@@ -106,5 +106,10 @@ def test_samples_of_the_right_detail_are_led_while_the_loss_falls(
     assert choose_autoguidance(load(tmp_path / "run"), data, FEWEST) == 1
 
 
+def test_models_that_are_told_nothing_are_led_farther(tmp_path: Path) -> None:
+    blind = reverie.train("digits8", tmp_path / "blind", steps=2, network=TINY, batch=32, augment="none", labels="none")
+    assert autoguide.lead_of(blind) == autoguide.UNTOLD > LED
+
+
 def test_the_verdict_tells_the_scale(run: Run) -> None:
     assert f"samples are drawn with autoguidance {run.autoguidance:g}" in verdict(run).lines[1]

@@ -20,9 +20,10 @@ DRAWN, DATA = 32, 2048  # samples, if the length is in steps, and data that they
 A_MINUTE, FEWEST_DRAWN, MOST_DRAWN = 6.4, 16, 64  # samples for each minute of a training, at least and at most
 SHARP = 0.95  # times the data's detail from which samples need no guidance
 TRIED = (2.0, 2.5, 3.0)  # scales that are tried in turn until samples have the detail of the data; the last is the largest
-# Where a training ended while its held-out loss still fell, by so much in its second half, samples of the right detail are led
-# a little too: MNIST after one minute (docs/few-steps.md).
-UNFINISHED, LED = 0.03, 1.2
+# Samples of the right detail are led too, by what was measured on MNIST (docs/few-steps.md): a little where a training ended
+# while its held-out loss still fell, by so much in its second half; and farther where no label or caption tells what is drawn,
+# so that a model mixes kinds.
+UNFINISHED, LED, UNTOLD = 0.03, 1.2, 2.0
 ROUGH = 1.05  # times the data's detail from which samples are too sharp already
 EDGE, OTHER = 0.01, 0.1  # values that are black or white, and how far colours may differ, as a share of their range
 FEWEST = 200  # steps below which the early state has learned nothing that could be compared
@@ -49,19 +50,21 @@ def strays(samples: Tensor, plain: Tensor, data: Tensor) -> bool:
     return bool(extreme(samples) > extreme(data) + OTHER or brightness > OTHER or samples.std() > (1 + OTHER) * data.std())
 
 
-def unfinished(run: Run) -> bool:
-    """Tell whether the held-out loss of a run still fell when its training ended."""
+def lead_of(run: Run) -> float:
+    """Return how far samples are led that have the detail of the data; 1 is not at all."""
+    if not run.config.data.labels and run.config.data.condition is None:
+        return UNTOLD
     rows = [row for row in folder.read_metrics(run.path) if row.get("held_out") is not None]
     fall = fell(rows) if rows else None
-    return fall is not None and rows[-1].get("unit") is None and fall[1] > UNFINISHED
+    return LED if fall is not None and rows[-1].get("unit") is None and fall[1] > UNFINISHED else 1.0
 
 
 def choose_autoguidance(run: Run, train: Dataset, steps: int) -> float:
     """Return the scale at which samples have as much detail as data, taken to grow evenly between those tried; 1 is none.
 
-    Samples that have it are led a little where the training was short.  The detail of an image is how much its neighbouring
-    pixels differ.  Where guided samples stray, there is no guidance; nor for runs that are trained for the likelihood, whose
-    samples are to be those of the density that was measured.
+    Samples that have it are led as `lead_of` says.  The detail of an image is how much its neighbouring pixels differ.  Where
+    guided samples stray, there is no guidance; nor for runs that are trained for the likelihood, whose samples are to be those
+    of the density that was measured.
     """
     early, settings = (run.path / folder.EARLY_FILE).is_file(), run.config.family
     if run.kind != "images" or not isinstance(settings, DiffusionSettings) or not early or steps < FEWEST:
@@ -84,8 +87,8 @@ def choose_autoguidance(run: Run, train: Dataset, steps: int) -> float:
 
     plain, sharp = draw(1.0)
     if sharp >= SHARP:
-        led = sharp <= ROUGH and unfinished(run) and not strays(draw(LED)[0], plain, x)
-        return LED if led else 1.0
+        lead = lead_of(run) if sharp <= ROUGH else 1.0
+        return lead if lead != 1 and not strays(draw(lead)[0], plain, x) else 1.0
     found = [(1.0, sharp)]
     for scale in TRIED:
         guided, sharpened = draw(scale)
