@@ -158,6 +158,13 @@ class TestTheMinutesHold:
         barely, note = pace.in_time(model, data, TrainingConfig(minutes=0.1, batch=16), ())
         assert barely.batch == 1 and note is not None and "about 12 are made in 0.1 minutes" in note
 
+    def test_both_stages_of_latent_diffusion_go_by_the_same_clock(self, tmp_path: Path) -> None:
+        training = api.prepare(
+            images(20, 16).x, tmp_path / "run", minutes=0.1, latent_space=True, clock="processor", network="unet:widths=8"
+        )
+        assert training.first is not None and training.first.run.config.training.clock == "processor"
+        training.close()
+
     def test_a_step_is_timed_and_forgotten(self, tmp_path: Path) -> None:
         data = images(20, 8)
         model = api.prepare(data.x, tmp_path / "run", steps=1, network="unet:widths=8").learner.model
