@@ -510,8 +510,21 @@ def test_columns_of_metadata_are_labels_by_name_and_others_are_told(tmp_path: Pa
 
 def test_photos_of_formats_that_are_not_read_are_named(tmp_path: Path) -> None:
     write(tmp_path, {f"IMG_{k}.HEIC": b"x" for k in range(5)} | {"a.xmp": b""})
-    with pytest.raises(UserError, match=r"0 images found.*it has 5 \.heic, which are to be converted"):
+    with pytest.raises(
+        UserError, match=r"0 images found.*it has 5 \.heic, which cannot be read: convert them to \.jpg or \.png"
+    ):
         load_data(str(tmp_path))
+
+
+def test_they_are_not_taken_for_a_folder_of_texts(tmp_path: Path) -> None:
+    write(tmp_path, {f"IMG_{k}.HEIC": b"x" for k in range(3)} | {"read me.txt": b"holidays"})
+    with pytest.raises(UserError, match=r"it has 3 \.heic, which cannot be read"):
+        load_data(str(tmp_path))
+    write(tmp_path, {f"IMG_{k}.txt": b"a caption" for k in range(2)})  # one beside each, as captions are
+    with pytest.raises(UserError, match=r"it has 3 \.heic, which cannot be read"):
+        load_data(str(tmp_path))
+    write(tmp_path, {f"story {k}.txt": b"Once upon a time there was a folder of texts. " * 30 for k in range(9)})
+    assert load_data(str(tmp_path)).kind == "text"
 
 
 def test_metadata_with_gaps(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from PIL import ImageFont, features
 
+from reverie.base.errors import ReverieWarning
 from reverie.draw import lettering
 from reverie.draw.lettering import drawable, shorten, strip, told, usual_font, wrap
 from reverie.draw.picture import figure, headline, pixels, titled
@@ -28,6 +29,28 @@ def test_letters_that_no_font_has_are_told(monkeypatch: pytest.MonkeyPatch) -> N
         assert told("猫$") == "\\u732b$"
     finally:
         drawable.cache_clear()
+
+
+def test_captions_that_cannot_be_drawn_at_all_are_numbers_with_a_legend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lettering, "_fonts", lambda: (usual_font(),))
+    drawable.cache_clear()
+    titles = ["猫が好き", "猫が嫌い", "cat", "🐉", "猫が好き", "", "a caption that is far too long for its image"]
+    try:
+        with pytest.warns(ReverieWarning, match="#1 猫が好き, #2 猫が嫌い; install a font"):
+            lines = lettering.captions(titles, 60, 10, 2)
+        assert [lines[k] for k in (0, 1, 2, 4, 5)] == [["#1"], ["#2"], ["cat"], ["#1"], []] and lines[6][-1].endswith("…")
+        assert lettering.captions(["猫が好き"], 400, 10, 2) == [[told("猫が好き")]]  # where there is room they are told
+    finally:
+        drawable.cache_clear()
+
+
+def test_a_font_that_matplotlib_has_not_listed_yet_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("matplotlib.font_manager.findSystemFonts", lambda: ["/fonts/new.ttf", "/fonts/LastResort.otf"])
+    lettering._fonts.cache_clear()
+    try:
+        assert lettering._fonts()[0] == usual_font() and lettering._fonts()[-1] == "/fonts/new.ttf"
+    finally:
+        lettering._fonts.cache_clear()
 
 
 def test_another_font_of_the_machine_helps() -> None:

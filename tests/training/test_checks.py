@@ -404,6 +404,12 @@ def test_a_check_finds_its_illness_and_leaves_the_healthy_alone(name: str) -> No
     assert found is not None and found.check == name and found.what and found.advice
 
 
+def test_noise_among_data_that_are_far_apart_is_no_copy() -> None:
+    near = ILL["copies"](well())
+    assert CHECKS["copies"](seen_as(near, grain=1.0)) is None
+    assert CHECKS["copies"](replace(near, rows=[{**report(0, 1.0), "i": 27, "fraction": 1.0}])) is None
+
+
 def test_overfitting_is_found_where_the_loss_is_not_told_by_noise_level() -> None:
     rows = [
         {**report(k, 0.5 + 0.1 * abs(k - 3)), "held_out_levels": (), "seen_levels": (), "seen": 1 / (k + 1)} for k in range(9)

@@ -1,19 +1,26 @@
-"""Being asked to stop: Ctrl-C and SIGTERM end a training after the step it is at, and anything else at once."""
+"""Being asked to stop: Ctrl-C and SIGTERM end a training after its step, if that ends soon, and anything else at once."""
 
 from __future__ import annotations
 
+import _thread
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+PATIENCE = 2.0  # seconds in which work that was asked to stop may come to a good end before it is broken off
+
 
 class Request:
-    """Whether, and by which signal, an end was asked for.  code: the exit code of a program that ends for it."""
+    """Whether, and by which signal, an end was asked for.  code: the exit code of a program that ends for it.
+
+    at_work: whether something is being done that may be broken off, by `Stopped`, when it takes longer than PATIENCE to end.
+    """
 
     def __init__(self) -> None:
         self.by: int | None = None
+        self.at_work = False
 
     def __call__(self) -> bool:
         """Tell whether an end was asked for."""
@@ -32,17 +39,34 @@ LAST = Request()  # of the whole program, which must tell it after libraries hav
 def stop_requests() -> Iterator[Request]:
     """Note the first Ctrl-C or SIGTERM instead of dying of it; a second Ctrl-C interrupts at once.
 
-    Signals reach only the main thread of a program; elsewhere nothing is changed.
+    Work that has not ended some time after the first is broken off where `Request.at_work` allows it: previews and figures of
+    large images take long, and nobody will look at them.  Signals reach only the main thread of a program; elsewhere nothing
+    is changed.
     """
-    request = Request()
+    request, overdue = Request(), threading.Event()
+
+    def expire() -> None:
+        overdue.set()
+        _thread.interrupt_main(signal.SIGINT)  # so that the handler is called in the main thread
 
     def note(number: int, frame: FrameType | None) -> None:
-        if request.by is not None and number == signal.SIGINT:
+        if overdue.is_set():
+            overdue.clear()
+            if request.at_work:
+                raise Stopped()
+        elif request.by is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
-        request.by = LAST.by = number
+        elif request.by is None:
+            request.by = LAST.by = number
+            timer.start()
 
+    timer = threading.Timer(PATIENCE, expire)
+    timer.daemon = True
     with _handled(note, signal.SIGINT, signal.SIGTERM):
-        yield request
+        try:
+            yield request
+        finally:
+            timer.cancel()
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BeforeValidator, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
@@ -25,10 +25,13 @@ def parse(spec: str | Mapping[str, Any]) -> Spec:
     for option in filter(None, (o.strip() for o in re.split(r",(?![^\[]*\])", options))):
         key, equals, value = option.partition("=")
         if not equals:
-            raise UserError(f"cannot read {option!r} in {spec!r}; write options as name:key=value,key=value")
+            raise UserError(
+                f"cannot read {option!r} in {spec!r}; write options as name:key=value,key=value and several values of one as"
+                " key=[value,value]"
+            )
         value = value.strip()
         is_list = value.startswith("[") and value.endswith("]")
-        parsed[key.strip()] = [v.strip() for v in value[1:-1].split(",")] if is_list else value
+        parsed[key.strip()] = [v.strip() for v in value[1:-1].split(",") if value != "[]"] if is_list else value
     return parsed
 
 
@@ -42,6 +45,13 @@ def spoken(spec: Mapping[str, Any] | str) -> str:
 
     options = ",".join(f"{key}={value(v)}" for key, v in spec.items() if key != "name")
     return f"{spec['name']}:{options}" if options else str(spec["name"])
+
+
+def as_listed(annotation: Any, value: Any) -> Any:
+    """Return a lone word or number as a list of one where a type takes any number of them: `widths=8` is `widths=[8]`."""
+    kind = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    takes_any_number = get_origin(kind) is list or (get_origin(kind) is tuple and Ellipsis in get_args(kind))
+    return [value] if takes_any_number and isinstance(value, str | int | float) else value
 
 
 def one_line(error: ValidationError) -> str:
@@ -75,7 +85,7 @@ def complete(table: Mapping[str, Callable[..., T]], spec: str | Mapping[str, Any
             full[key] = parameter.default
             continue
         try:
-            full[key] = _adapter(parameter.annotation).validate_python(options[key])
+            full[key] = _adapter(parameter.annotation).validate_python(as_listed(parameter.annotation, options[key]))
         except ValidationError as error:
             raise UserError(f"the {what} {name!r} cannot take {key}: {one_line(error)}") from None
     return full

@@ -80,15 +80,16 @@ def follow(screen: Screen, learning: Training) -> None:
     from reverie.base.signals import Stopped
 
     run = learning.run
-    for note in learning.introduction():
-        screen.say(note)
     try:
+        for note in learning.introduction():
+            screen.say(note)
         last = screen.follow_training(learning)
     except Stopped:
         kept = f"at step {learning.steps_done:,}, and kept\ngo on:   {learning.resume_command()}"
         screen.say(f"stopped {kept if learning.steps_done else 'before anything was learned, so nothing was kept'}")
         raise
     except KeyboardInterrupt:
+        learning.discard()
         screen.say(f"interrupted; {learning.kept()}")
         raise
     verdict = api.verdict(run)

@@ -27,7 +27,7 @@ from reverie.data.shards.find import is_shards, told_in_tar
 from reverie.data.shards.read import read_shards
 from reverie.data.shards.store import is_pattern, is_remote
 from reverie.data.shards.tables import has_image_column
-from reverie.data.sources import METADATA, has_images, is_image
+from reverie.data.sources import METADATA, count_unread, has_images, is_image
 from reverie.data.table import read_csv, read_parquet
 from reverie.data.text import looks_like_text, read_column, read_folder, read_jsonl, read_text, text_column, text_entries
 
@@ -170,7 +170,7 @@ def _read_path(path: Path, options: Options) -> Dataset:
             return _idx_dataset(*pair, name, options, ("only the training files are read",))
         if is_shards(path):
             return read_shards(str(path), name, options)
-        if not has_images(path) and (texts := text_entries(path)):
+        if not has_images(path) and len(texts := text_entries(path)) > count_unread(path):
             return read_folder(texts, path, name, options)
         return read_images(path, name, options, _hint(path))
     if not path.is_file():

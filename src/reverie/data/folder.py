@@ -22,11 +22,10 @@ from reverie.data.labels import find_labels, listed
 from reverie.data.lazy import FileImages
 from reverie.data.pixels import DEEP, GREY, Broken, Header, Recipe, decode, quiet, read_header, workers
 from reverie.data.room import room_for
-from reverie.data.sources import BYTES, IMAGE_SUFFIXES, METADATA, TEXT, Entry, Listing, list_folder, list_tar, list_zip
+from reverie.data.sources import BYTES, IMAGE_SUFFIXES, METADATA, TEXT, UNREAD, Entry, Listing, list_folder, list_tar, list_zip
 
 BLOCK = 512  # files handed to the threads at a time, so that a huge folder does not become a huge queue
 REASONS_SHOWN = 3
-UNREAD = frozenset({".heic", ".heif", ".avif", ".jxl", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raw", ".psd", ".svg"})
 ARCHIVES = {".zip": list_zip, ".tar": list_tar}
 
 
@@ -224,8 +223,9 @@ def nothing_found(
     """Return the error for a place without a usable image.  others: suffixes of other files there, with their counts."""
     looked = f"0 images found in {path}; looked for {' '.join(IMAGE_SUFFIXES)}"
     if others:
-        suffix, count = max(others.items(), key=lambda pair: pair[1])
-        looked += f"; it has {count:,} {suffix}{', which are to be converted to one of these' if suffix in UNREAD else ''}"
+        suffix, count = max(others.items(), key=lambda pair: (pair[0] in UNREAD, pair[1]))
+        cannot = ", which cannot be read: convert them to .jpg or .png first" if suffix in UNREAD else ""
+        looked += f"; it has {count:,} {suffix}{cannot}"
     if broken:
         looked = (
             f"0 usable images found in {path}: {len(broken)} cannot be used, the first ({broken[0][0]}) because: {broken[0][1]}"

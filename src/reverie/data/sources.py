@@ -18,6 +18,8 @@ from reverie.data.room import Share
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 METADATA = ("metadata.csv", "metadata.jsonl")
+# Images all the same, which a program is needed for that we do not have.
+UNREAD = frozenset({".heic", ".heif", ".avif", ".jxl", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raw", ".psd", ".svg"})
 TEXT = ".txt"  # beside an image, its caption
 FILE_LIMIT = 256 * 2**20  # bytes of one file
 BYTES = Share(FILE_LIMIT)  # of files that are held at a time, by all threads together
@@ -144,6 +146,11 @@ def walk(root: Path, found: Listing) -> Iterator[Entry]:
 def has_images(root: Path) -> bool:
     """Tell whether an image lies in a folder or below it."""
     return any(is_image(entry.name) for entry in walk(root, Listing()))
+
+
+def count_unread(root: Path) -> int:
+    """Return how many images of kinds that are not read lie in a folder and below it."""
+    return sum(Path(entry.name).suffix.lower() in UNREAD for entry in walk(root, Listing()))
 
 
 def list_zip(path: Path) -> Listing:

@@ -31,6 +31,7 @@ PRESETS: dict[str, Spec] = {
 ROOM = 0.75  # of the first map's channels, at most, for what is folded into them
 FINEST_MAP = 16  # the stem folds pixels until the first map is at most about this wide
 COARSEST_MAP = 16  # a preset has as many resolutions as bring its last map to at most this width, where attention is cheap
+MOST_ATTENDED = 4096  # places of the last map that attend to each other: the cost of more outgrows all the rest's
 WIDEST = 256  # channels that a resolution added to a preset may have
 COLOUR_64_MINUTES = 15  # on a CPU, from which colour images are 64 pixels wide by default; with less they are 32
 SHORT_SIDE = 32
@@ -108,6 +109,9 @@ def network_for(shape: tuple[int, ...], labels: int, network: str | Spec) -> Spe
         full["stem"] = stem_for(channels, height, width, full["widths"])
         if preset and "widths" not in wished:
             full["widths"] = deepened(height, width, full["widths"], full["stem"])
+        last = full["stem"] << len(full["widths"]) - 1
+        if preset and "attention" not in {**preset, **wished} and height * width > MOST_ATTENDED * last**2:
+            full["attention"] = False
     return full
 
 

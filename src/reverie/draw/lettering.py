@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 import warnings
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from reverie.base.errors import ReverieWarning
 INK = "#1b2733"
 BOXES_ONLY = "Last Resort"  # a font that has a box for every letter there is
 NON_JOINER = "\N{ZERO WIDTH NON-JOINER}"  # says in Persian how letters are joined
+LEGEND = 20  # captions that are named, at most, where they are drawn as numbers
 LEADING = 4  # pixels of a line beyond the size of its letters
 
 
@@ -40,14 +42,16 @@ def _letters(font: str) -> frozenset[int]:
 @cache
 def _fonts() -> tuple[str, ...]:
     """Return the usual font and the others of this machine, upright ones of ordinary weight."""
-    from matplotlib.font_manager import fontManager
+    from matplotlib.font_manager import findSystemFonts, fontManager
 
     found = {
         entry.fname
         for entry in fontManager.ttflist
         if entry.style == "normal" and entry.weight in (400, "normal", "regular") and not entry.name.startswith(BOXES_ONLY)
     }
-    return usual_font(), *sorted(found - {usual_font()})
+    listed = {entry.fname for entry in fontManager.ttflist}
+    newer = {font for font in findSystemFonts() if font not in listed and "lastresort" not in font.lower()}  # its list is kept
+    return usual_font(), *sorted(found - {usual_font()}), *sorted(newer)
 
 
 @cache
@@ -83,13 +87,17 @@ def _told(letter: str) -> str:
     return letter.encode("unicode_escape").decode()
 
 
+def _one_line(text: str) -> str:
+    return "".join(filter(_kept, " ".join(unicodedata.normalize("NFC", text).split())))
+
+
 @lru_cache(maxsize=4096)
 def drawable(text: str) -> tuple[str, str]:
     """Return a text as one line that can be drawn, and the font file to draw it with.
 
     That is the first font that has all the letters; where none has, those that the usual one lacks are told.
     """
-    line = "".join(filter(_kept, " ".join(unicodedata.normalize("NFC", text).split())))
+    line = _one_line(text)
     if not features.check("raqm") and any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in line):
         warnings.warn(
             "this Pillow is without raqm, so captions from right to left are drawn from left to right with letters not joined",
@@ -144,6 +152,32 @@ def wrap(text: str, width: int, size: int, most: int) -> list[str]:
         lines.append(" ".join(words[:fitting]))
         words = words[fitting:]
     return lines
+
+
+def captions(titles: Sequence[str], width: int, size: int, most: int) -> list[list[str]]:
+    """Break the captions of a sheet into lines, see `wrap`.
+
+    Where no font has the letters of one, and what they are told by does not fit either, it becomes a number, which a warning
+    explains: the beginnings of two such captions could be the same.
+    """
+    lines = {title: wrap(title, width, size, most) for title in dict.fromkeys(titles)}
+    lost = [title for title, drawn in lines.items() if drawable(title)[0] != _one_line(title) and "".join(drawn).endswith("…")]
+    lines |= {title: [f"#{k}"] for k, title in enumerate(lost, 1)}
+    if lost:
+        _explain(tuple(lost))
+    return [lines[title] for title in titles]
+
+
+@cache
+def _explain(lost: tuple[str, ...]) -> None:
+    """Say, once, what the numbers of a sheet stand for."""
+    named = ", ".join(f"#{k} {title}" for k, title in enumerate(lost[:LEGEND], 1)) + (", ..." if lost[LEGEND:] else "")
+    warnings.warn(
+        f"no font of this machine has the letters of some captions, so they are drawn as numbers: {named}; install a font that"
+        " has them, such as one of Noto, for the names themselves",
+        ReverieWarning,
+        stacklevel=2,
+    )
 
 
 def strip(lines: list[str], width: int, size: int) -> np.ndarray:

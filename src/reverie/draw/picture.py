@@ -274,7 +274,7 @@ def contact_sheet(images: np.ndarray, titles: Sequence[str] | None = None, colum
     factor = enlargement(height, width, across)
     pixels = coloured(images, factor)
     size = min(max(width * factor // 12, 10), 13)
-    captions = [lettering.wrap(title, width * factor, size, TITLE_LINES) for title in titles or ()]
+    captions = lettering.captions(titles or (), width * factor, size, TITLE_LINES)
     most_lines = max(map(len, captions), default=0)
     line = most_lines * (size + lettering.LEADING)
     tall, wide = height * factor + line + SHEET_GAP, width * factor + SHEET_GAP

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from reverie.base.errors import UserError
 from reverie.base.progress import Tell, silent
 from reverie.base.section import Section
-from reverie.base.spec import Spec
+from reverie.base.spec import Spec, as_listed
 from reverie.base.tensors import Form, device_of, forms_of
 from reverie.data import Dataset
 from reverie.data.codec import Units
@@ -37,6 +38,15 @@ class FamilySettings(Section):
     """The table [family] of config.toml: the family's name and its own options."""
 
     name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _listed(cls, given: Any) -> Any:
+        """Take a lone number for a list of one where a field holds several."""
+        if not isinstance(given, Mapping):
+            return given
+        types = {name: one.annotation for name, one in cls.model_fields.items()}
+        return {key: as_listed(types.get(key), value) for key, value in given.items()}
 
 
 @dataclass(frozen=True)

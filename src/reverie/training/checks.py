@@ -238,11 +238,16 @@ def overfitting(p: Patient) -> Finding | None:
 
 
 def copies(p: Patient) -> Finding | None:
-    """Samples that lie closer to training data than held-out data do."""
-    if not p.shows():
+    """Samples that lie closer to training data than held-out data do.
+
+    Noise around a mean does so as well, among data that are far apart: it is no copy of anything.
+    """
+    if not p.shows() or p.now["i"] < ENOUGH:
         return None
     assert p.preview is not None and p.truth is not None
     ours, theirs = p.preview.nearest, p.truth.nearest
+    if p.kind == "images" and p.preview.noise(p.truth) > NOISY:
+        return None
     if ours >= COPY * theirs or theirs == 0:
         return None
     what = f"samples are {ours / theirs:.2f} times as far from the closest training datum as held-out data are"

@@ -20,14 +20,17 @@ from reverie.training.learner import Facts, Learner, Snapshot
 from reverie.training.loader import Share, reader
 from reverie.training.optimizer import Muon
 
+MICRO_NUMBERS = 2**22  # numbers of data in a micro-batch, at most if it has several: who asks for a stop waits for one
 MICRO_OF_EXACT = 12  # micro-batches of a batch where sums are exact: shared out evenly among 1, 2, 3, 4 or 6 processes
 
 
-def micro_batches(exact: bool, processes: int, training: Mapping[str, Any], data: int) -> int:
+def micro_batches(exact: bool, processes: int, training: Mapping[str, Any], data: Dataset) -> int:
     """Return into how many micro-batches a batch is cut where nothing is said.  training: fields of the table [training]."""
+    most = min(int(training["batch"]), len(data))
     if exact:
-        return min(MICRO_OF_EXACT, int(training["batch"]), data)
-    return math.ceil(max(processes, world_size()) / int(training.get("accumulate", 1)))
+        return min(MICRO_OF_EXACT, most)
+    shared = math.ceil(max(processes, world_size()) / int(training.get("accumulate", 1)))
+    return max(shared, min(most, math.ceil(most * math.prod(data.shape) / MICRO_NUMBERS)))
 
 
 class Gradients:
@@ -132,6 +135,7 @@ def make_step(learner: Learner, gradients: Gradients, told: Told) -> tuple[Tenso
     gradients.model.reach(told.fraction)
     lost = gradients(told.i, told.seed)
     norm = learner.clip(gradients.settings.gradient_limit)
+    learner.moving = True
     for optimizer in learner.optimizers:
         optimizer.step()
     return lost, norm

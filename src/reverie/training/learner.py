@@ -70,7 +70,10 @@ class Snapshot:
 
 
 class Learner:
-    """A model, the average of its weights, its optimizers, and how far it has come (see Facts)."""
+    """A model, the average of its weights, its optimizers, and how far it has come (see Facts).
+
+    moving: whether weights are being changed, so that some are those before and others those after.
+    """
 
     def __init__(self, model: Model, settings: TrainingConfig) -> None:
         if settings.lora is not None:
@@ -82,6 +85,7 @@ class Learner:
         self.i, self.seconds, self.rescues = 0, 0.0, 0
         self.first_loss: float | None = None
         self.ending: float | None = None
+        self.moving = False
         self.window: list[tuple[Tensor, Tensor]] = []
         # A state is known to be good when the steps after it went well, so a rescue goes back to the report before the last.
         self.good = self.last = self.snapshot()
@@ -153,6 +157,7 @@ class Learner:
 
     def restore(self, kept: Snapshot) -> None:
         """Put tensors and facts back, bit for bit."""
+        self.moving = True
         for part, module in self._modules():
             prefix = f"{part}."
             module.load_state_dict({n.removeprefix(prefix): t for n, t in kept.tensors.items() if n.startswith(prefix)})
@@ -164,6 +169,7 @@ class Learner:
         for optimizer, state in zip(self.optimizers, states, strict=True):
             optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
         self._take_facts(kept.facts)
+        self.moving = False
 
     def _take_facts(self, facts: Facts) -> None:
         self.i, self.seconds, self.rescues = facts.i, facts.seconds, facts.rescues

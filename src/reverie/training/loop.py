@@ -26,7 +26,8 @@ from reverie.training.shard import ShardedLearner, gradients_of
 
 REPORTS, CHECKS = 200, 20  # how often, in a whole run, a step is reported and the held-out loss taken
 CHECK_SHARE, FREE = 0.05, 0.5  # of the training time, at most, goes into the held-out loss; but so many seconds always may
-OLDEST = 0.4  # of a run, at most, goes by between two checks, whatever they cost
+OLDEST, OLD_SHARE = 0.4, 0.1  # of a run, at most, goes by between two checks, if one takes no larger share of it than this
+FIRST_PRICE, FIRST_FREE = 4.0, 2.0  # steps that the first check is taken to cost, and seconds that it may whatever the length
 CLOCK = 0.5  # the fewest seconds between reports when the length is given in minutes
 STEP_DECAYS = 10  # "step" halves the learning rate as often in a run
 END_SHARE = 0.25  # of the time so far, a training until good takes to end
@@ -57,6 +58,33 @@ def clock_of(settings: TrainingConfig, device: torch.device) -> Callable[[], flo
 def end_of(ending: float) -> float:
     """Return the fraction at which a training until good ends that began to end at this one."""
     return min(1.0, ending * (1 + END_SHARE))
+
+
+class CheckTimes:
+    """When a training is checked: CHECKS times, but no oftener than a share of its time allows.
+
+    limit: seconds of the whole training, infinite where its length is in steps.
+    """
+
+    def __init__(self, limit: float, fraction: float, seconds: float) -> None:
+        self.limit, self.next = limit, math.ceil(fraction * CHECKS)
+        self.spent = CHECK_SHARE * seconds  # by all checks
+        self.price: float | None = None  # in seconds, of the last one
+
+    def due(self, fraction: float, seconds: float, step: float) -> bool:
+        """Tell whether it is time for a check.  step: seconds that one takes, by which the first check is judged."""
+        affordable = self.spent <= max(FREE, CHECK_SHARE * seconds)
+        if self.price is None:
+            affordable = affordable and FIRST_PRICE * step <= max(FIRST_FREE, CHECK_SHARE * self.limit)
+        price = FIRST_PRICE * step if self.price is None else self.price
+        old = fraction - self.next / CHECKS > OLDEST and price <= max(FIRST_FREE, OLD_SHARE * self.limit)
+        return fraction == 1 or old or (fraction * CHECKS >= self.next and affordable)
+
+    def made(self, fraction: float, took: float, first: bool) -> None:
+        """Note a check.  What the first of all took, when the network was new to the machine, is not held against others."""
+        self.price = took
+        self.spent += took * (not first)
+        self.next = math.floor(fraction * CHECKS) + 1
 
 
 def check_up(learner: Learner, train: Dataset, held_out: Dataset, seed: int) -> dict[str, Any]:
@@ -135,9 +163,10 @@ def fit(
     gradients.go_to(learner.i)
     clock = clock_of(settings, device)
     begun, reported, reported_at = clock() - learner.seconds, time.monotonic(), learner.i
-    fraction, checking = fraction_now(), CHECK_SHARE * learner.seconds
+    fraction = fraction_now()
+    checks = CheckTimes(limit, fraction, learner.seconds)
     waiting = Waiting()
-    reports, checks = (math.floor(fraction * REPORTS) + 1, math.ceil(fraction * CHECKS)) if learner.i else (0, 0)
+    reports = math.floor(fraction * REPORTS) + 1 if learner.i else 0
     while fraction < 1 and not stop():
         seed = settings.seed if not learner.rescues else mix_seed(settings.seed, -(2**41) - learner.rescues)
         rate = 0.5**learner.rescues * learning_rate(settings, fraction * whole(), learner.ending)
@@ -148,6 +177,7 @@ def fit(
         learner.average.update(learner.i)
         learner.i += 1
         learner.window.append((lost, norm))
+        learner.moving = False
         if learner.first_loss is None and math.isfinite(lost):
             learner.first_loss = float(lost)
         mind_threads()
@@ -170,16 +200,13 @@ def fit(
         reports = math.floor(fraction * REPORTS) + 1
         mean = float(torch.stack([lost for lost, _ in learner.window]).mean())
         learner.report()
-        affordable = checking <= max(FREE, CHECK_SHARE * learner.seconds)
-        old = fraction - checks / CHECKS > OLDEST
-        check = fraction == 1 or old or (fraction * CHECKS >= checks and affordable)
+        speed = (learner.i - reported_at) / max(now - reported, 1e-9)
+        check = checks.due(fraction, learner.seconds, 1 / max(speed, 1e-9))
         figures = check_up(learner, train, held_out, settings.seed) if check else {}
         if fraction == 1:
             figures |= learner.average.model.final_figures(train, settings.seed)
-        if check:  # what the first of all costs, on the network as it is drawn, is not held against the next ones
-            checking += (time.monotonic() - now) * (learner.i > 1)
-            checks = math.floor(fraction * CHECKS) + 1
-        speed = (learner.i - reported_at) / max(now - reported, 1e-9)
+        if check:
+            checks.made(fraction, time.monotonic() - now, first=learner.i == 1)
         yield report(learner.i, fraction, learner.seconds, speed, mean, rate, figures, waited=waiting.share())
         reported, reported_at = time.monotonic(), learner.i
 

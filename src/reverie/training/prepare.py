@@ -40,6 +40,7 @@ from reverie.training.claim import CODEC_FOLDER, check_free, claim, sweep
 from reverie.training.gradient import micro_batches
 from reverie.training.latent import SHARE, LatentWish, codec_plan, open_codec, shared, take_codec
 from reverie.training.learner import Learner
+from reverie.training.pace import in_time
 from reverie.training.resume import resume
 from reverie.training.shard import check_shard
 from reverie.training.trainer import Training
@@ -178,7 +179,7 @@ def prepare(
         if options.get("lora") is not None:
             planned |= {key: value for key, value in start.FOR_LORA.items() if key not in options}
     if "micro" not in options:
-        planned["micro"] = micro_batches(bool(options.get("exact")), processes, planned, len(train_set))
+        planned["micro"] = micro_batches(bool(options.get("exact")), processes, planned, train_set)
     pictures = kind.name == "diffusion" and getattr(plan.settings, "purpose", None) == "pictures"
     shape = model_shape(plan.settings.codec, dataset.shape) if pictures else ()  # what bfloat16 was measured for on processors
     precision = usual_precision(shape, where) if where.type == "cpu" else "bf16" if quick_at_bf16(where) else "fp32"
@@ -223,6 +224,10 @@ def prepare(
     if not reading.get("size") and (small := small_for_the_budget(dataset, largest)):
         reasons += (small,)
     model = model.to(where)
+    if max(processes, world_size()) == 1:
+        training, slow = in_time(model, train_set, training, given)
+        config = config.model_copy(update={"training": training})
+        reasons += (slow,) if slow else ()
     about = tuple(describe(dataset))
     model.warn()
     learner = Learner(model, training)
@@ -240,6 +245,7 @@ def prepare(
                 also["precision"] = "fp32"  # bfloat16 is no quicker for these autoencoders
             own = configured(first, {**first.training, **also, **wishes.codec_smaller})
             before_it = _codec_training(path, own, train_set, held_out, where)
+            reasons += before_it.reasons
     except BaseException:
         sweep(path, whole_run=True)
         lock.release()
@@ -255,10 +261,14 @@ def _codec_training(path: Path, config: Config, train: Dataset, held_out: Datase
     model = build_model(config)
     assert isinstance(model, TrainedModel)
     model.begin(train)
-    learner = Learner(model.to(where), config.training)
+    micro = micro_batches(False, 1, config.training.model_dump(), train)
+    training, slow = in_time(model.to(where), train, config.training.model_copy(update={"micro": micro}), ())
+    config = config.model_copy(update={"training": training})
+    learner = Learner(model, training)
     lock = claim(path / CODEC_FOLDER, CODEC_FOLDER, overwrite=True)
     folder.write_config(lock.folder, config)
-    return Training(Run(config, learner.average.model, lock.folder), learner, train, held_out, lock)
+    reasons = (f"autoencoder: {slow}",) if slow else ()
+    return Training(Run(config, learner.average.model, lock.folder), learner, train, held_out, lock, reasons=reasons)
 
 
 def _as_asked(value: Any) -> Any:

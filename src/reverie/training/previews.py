@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +40,9 @@ from reverie.runs.run import Run
 FOLDER, FILM, LABELS = "previews", "film.gif", "labels.png"
 DRAWN: dict[Kind, int] = {"points": 1000, "series": 64, "images": 32}  # data of a preview
 SHOWN, STEPS = 12, 12  # images on the sheet, and sampling steps
+HUGE, HUGE_DRAWN = 2**20, 2  # numbers in an image above which so few are drawn
 BLOCK, MOST_LAZY = 4096, 4096  # data looked through at a time; and in all where they must be read from files
+MOST_READ = 2**29  # numbers in all of those from files
 SAME = 1 / 510  # of the data's range: what is closer is the same datum again, and no neighbour
 REFERENCE = 256  # data that previews are compared with: held-out ones, and training data where those are fewer
 LABEL_ROWS, LABEL_COLUMNS = 20, 8
@@ -98,13 +101,16 @@ class Previews:
         return torch.where(around.isinf(), distance, distance / around), index, distance
 
     def _blocks(self) -> Iterator[Tensor]:
-        count = min(len(self.train), MOST_LAZY) if isinstance(self.train.x, LazyImages) else len(self.train)
+        count = len(self.train)
+        if isinstance(self.train.x, LazyImages):
+            count = min(count, MOST_LAZY, max(1, MOST_READ // math.prod(self.train.shape)))
         for part in torch.arange(count).split(at_once(self.train.shape, BLOCK)):
             yield self._encode(self.train, part)
 
     def take(self, i: int) -> tuple[Look, float]:
         """Draw the sheet of step i; return what it looks like and its energy distance to data."""
-        z = draw(self.run, evaluated_at_once(self.train.shape, DRAWN[self.train.kind]))
+        few = HUGE_DRAWN if math.prod(self.train.shape) > HUGE else DRAWN[self.train.kind]
+        z = draw(self.run, evaluated_at_once(self.train.shape, few))
         raw = draw(self.raw, min(SHOWN, len(z)) if self.train.kind == "images" else len(z))
         ratio, index, distance = self._nearness(z)
         path = own_file(self.run.path, f"{FOLDER}/step-{i:07d}.png")

@@ -75,6 +75,12 @@ class Training:
             self.first.close()
         self.lock.release()
 
+    def discard(self) -> None:
+        """Give it up and, if it is a new run that was not begun, leave no folder that looks like one."""
+        if self.new and not self.begun and self.lock.held:
+            sweep(self.run.path, whole_run=True)
+        self.close()
+
     def introduction(self) -> Iterator[str]:
         """Say what will be trained on what, and why, a line each."""
         yield from self.about
@@ -122,12 +128,19 @@ class Training:
             mind_threads = stack.enter_context(few_threads_when_busy())
             whole = False  # between steps, when the state can be kept
             try:
+                stop.at_work = team is None  # which would be left in the middle of what it does together
                 for step in self._work(stop, mind_threads, team):
+                    stop.at_work = False
                     record(step)
                     whole = True
                     yield replace(step, stage="diffusion") if self.first is not None else step
-                    whole = False
+                    whole, stop.at_work = False, team is None
+                whole, stop.at_work = True, False
+            except Stopped:
+                if learner.moving:
+                    learner.restore(learner.last)
                 whole = True
+                raise
             except OSError as error:
                 raise UserError(f"cannot write to {path}: {reason(error)}; {self.kept()}") from error
             except TeamError as error:
@@ -138,6 +151,7 @@ class Training:
                 whole = True
                 raise
             finally:
+                stop.at_work = False
                 self._leave(whole)
             if stop():
                 raise Stopped()

@@ -251,7 +251,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
         if key == "network":
             asked, kept = parse(value), complete(NETWORKS, settings.network, "network")  # with options it was kept without
             planned = network_for(model_shape(settings.codec, shape), labels, asked)
-            free = {"stem", "widths", "told", "inputs", "outputs", "dropout", *ROW} - asked.keys()
+            free = {"stem", "widths", "attention", "told", "inputs", "outputs", "dropout", *ROW} - asked.keys()
             return all(planned.get(k) == v for k, v in kept.items() if k not in free)
         if key == "augment":
             return value == "auto" or (() if value == "none" else read(value)) == settings.augment

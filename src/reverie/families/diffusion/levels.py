@@ -29,6 +29,8 @@ LOOKED_AT = 256  # of these, at a time
 LEVELS_AT_ONCE = 2**25  # numbers, one for each level of each number, that a denoiser of levels works on at a time
 LARGE, LARGE_DRAWS = 1024, 256  # numbers in an image above which a check, which must be had often, makes fewer draws
 ENCODED = 1024  # data at a time
+# Numbers in an image above which it makes fewer still, at least so many: each of its draws takes long.
+HUGE, HUGE_DRAWS = 3 * 128**2, 8
 OPTIMUM_MOST = 10**8  # numbers in a training set, above which its optimum is not worked out
 
 
@@ -40,11 +42,24 @@ def _draws(model: Diffusion, data: Dataset, seed: int, draws: int) -> Iterator[t
     most, levels = LOOKED_AT, model.codec.levels
     if levels and isinstance(model.denoiser, LatticeDenoiser):
         most = min(most, max(1, LEVELS_AT_ONCE // (math.prod(data.shape) * levels)))
+    known: dict[int, Tensor] = {}
     for part in torch.arange(draws).split(evaluated_at_once(data.shape, most)):
         x, labels = data.batch(part % len(data))
-        z = model.codec.encode(x.to(device))
+        x = x.to(device)
+        z = _coded_once(model.codec, x, (part % len(data)).tolist(), known) if model.codec.lossy else model.codec.encode(x)
         truth = Pair(z, torch.randn(z.shape, generator=random).to(device))
         yield t[part], truth, labels.to(device) if labels is not None else None
+
+
+def _coded_once(codec: Codec, x: Tensor, numbers: list[int], known: dict[int, Tensor]) -> Tensor:
+    """Return the codes of data by an autoencoder, which takes longer than the network, so each datum is coded once.
+
+    x: (b, ...) in user units; numbers: of these data; known: codes by number, to which new ones are added.
+    """
+    fresh = {number: k for k, number in enumerate(numbers) if number not in known}
+    if fresh:
+        known.update(zip(fresh, codec.encode(x[list(fresh.values())]), strict=True))
+    return torch.stack([known[number] for number in numbers])
 
 
 def _levels(model: Diffusion, t: Tensor, loss: Tensor) -> tuple[float, ...]:
@@ -79,7 +94,10 @@ def noised_losses(
 
 def check_draws(data: Dataset) -> int:
     """Return how many draws a check makes: a function of the data alone, so that checks of all runs on them compare."""
-    return LARGE_DRAWS if data.kind == "images" and math.prod(data.shape) > LARGE else HELD_OUT_DRAWS[data.kind]
+    numbers = math.prod(data.shape)
+    if data.kind != "images" or numbers <= LARGE:
+        return HELD_OUT_DRAWS[data.kind]
+    return max(HUGE_DRAWS, min(LARGE_DRAWS, LARGE_DRAWS * HUGE // numbers))
 
 
 @torch.no_grad()
