@@ -32,8 +32,8 @@ def test_steering_keeps_its_own(key: str) -> None:
     assert chosen_sampling(GREY, {key: object(), "steps": 7}) == ("ddpm", 7, "uniform")
 
 
-def test_codes_are_drawn_without_fresh_noise_unless_something_steers() -> None:
-    assert chosen_sampling(COLOUR, {}, "codes") == ("dpm++2m", 20, "uniform")
+def test_codes_are_drawn_in_twenty_evaluations_unless_something_steers() -> None:
+    assert chosen_sampling(COLOUR, {}, "codes") == ("dpm++sde", 20, "uniform")
     assert "codes" in why_sampling(COLOUR, {}, "codes") and "as asked" in why_sampling(COLOUR, {"steps": 12}, "codes")
     assert chosen_sampling(COLOUR, {"steer": object()}, "codes") == ("ddpm", 40, "uniform")
     assert chosen_sampling(COLOUR, {"sampler": "ddpm"}, "codes") == ("ddpm", 40, "uniform")
