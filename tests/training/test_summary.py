@@ -109,6 +109,10 @@ def test_the_second_line_is_plain_words(images: Run) -> None:
         "5.03 minutes on 1,797 8x8 images for pictures, each seen 37 times: held-out loss 0.4000, at first 1.7000;"
         " the previews are blurred, with 60% of the data's fine detail"
     )
+    family = images.config.family.model_copy(update={"autoguidance": 2.5})
+    led = replace(images, config=images.config.model_copy(update={"family": family}))
+    line = verdict(told(led, *FLAT[:2], {**FLAT[2], "look": {**LIKE, "detail": 0.2}})).lines[1]
+    assert line.endswith("autoguidance 2.5; the previews, which are not led, have 20% of the data's fine detail")
     linear = told(images, *FLAT[:2], {**FLAT[2], "look": LIKE, "linear_levels": [0.4, 0.5, 0.6, 0.7]})
     assert verdict(linear).lines[1].endswith("held-out loss 0.4000, at first 1.7000, that of a linear filter 0.5500")
 

@@ -48,6 +48,8 @@ def _shown(config: Config, look: Mapping[str, float]) -> str:
     if look.get("noise", 0.0) > NOISY:
         return NOISE
     if not SHARP[0] <= detail <= SHARP[1]:
+        if detail < 1 and isinstance(config.family, DiffusionSettings) and config.family.autoguidance != 1:
+            return f"the previews, which are not led, have {detail:.0%} of the data's fine detail"
         return f"the previews are {'blurred' if detail < 1 else 'rough'}, with {detail:.0%} of the data's fine detail"
     return f"the previews are alike, with {spread:.0%} of the data's spread" if spread < VARIED else ""
 
