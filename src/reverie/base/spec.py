@@ -48,10 +48,13 @@ def spoken(spec: Mapping[str, Any] | str) -> str:
 
 
 def as_listed(annotation: Any, value: Any) -> Any:
-    """Return a lone word or number as a list of one where a type takes any number of them: `widths=8` is `widths=[8]`."""
+    """Return a lone word as a list of one where a type takes any number of them: `widths=8` is `widths=[8]`.
+
+    Numbers stay as they are: what a file holds, and not a command line, is to be written in full.
+    """
     kind = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
     takes_any_number = get_origin(kind) is list or (get_origin(kind) is tuple and Ellipsis in get_args(kind))
-    return [value] if takes_any_number and isinstance(value, str | int | float) else value
+    return [value] if takes_any_number and isinstance(value, str) else value
 
 
 def one_line(error: ValidationError) -> str:

@@ -42,7 +42,7 @@ class FamilySettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _listed(cls, given: Any) -> Any:
-        """Take a lone number for a list of one where a field holds several."""
+        """Take a lone word for a list of one where a field holds several."""
         if not isinstance(given, Mapping):
             return given
         types = {name: one.annotation for name, one in cls.model_fields.items()}
