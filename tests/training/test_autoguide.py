@@ -100,6 +100,8 @@ def test_samples_of_the_right_detail_are_led_while_the_loss_falls(
     (tmp_path / "run" / folder.METRICS).write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
     data = reverie.data.load_data("digits8")
     monkeypatch.setattr(autoguide, "strays", lambda samples, plain, data: False)
+    monkeypatch.setattr(autoguide, "_scale_by_detail", lambda *given: 1.1)  # as if they lacked but little detail
+    assert choose_autoguidance(load(tmp_path / "run"), data, FEWEST) == max(wanted, 1.1)
     monkeypatch.setattr(autoguide, "SHARP", 0.0)  # as if samples had the detail of the data
     assert choose_autoguidance(load(tmp_path / "run"), data, FEWEST) == wanted
     monkeypatch.setattr(autoguide, "ROUGH", 0.0)  # as if they had too much of it
@@ -108,7 +110,7 @@ def test_samples_of_the_right_detail_are_led_while_the_loss_falls(
 
 def test_models_that_are_told_nothing_are_led_farther(tmp_path: Path) -> None:
     blind = reverie.train("digits8", tmp_path / "blind", steps=2, network=TINY, batch=32, augment="none", labels="none")
-    assert autoguide.lead_of(blind) == autoguide.UNTOLD > LED
+    assert autoguide.least_of(blind) == autoguide.UNTOLD > LED
 
 
 def test_the_verdict_tells_the_scale(run: Run) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -20,11 +22,11 @@ DRAWN, DATA = 32, 2048  # samples, if the length is in steps, and data that they
 A_MINUTE, FEWEST_DRAWN, MOST_DRAWN = 6.4, 16, 64  # samples for each minute of a training, at least and at most
 SHARP = 0.95  # times the data's detail from which samples need no guidance
 TRIED = (2.0, 2.5, 3.0)  # scales that are tried in turn until samples have the detail of the data; the last is the largest
-# Samples of the right detail are led too, by what was measured on MNIST (docs/few-steps.md): a little where a training ended
-# while its held-out loss still fell, by so much in its second half; and farther where no label or caption tells what is drawn,
-# so that a model mixes kinds.
+# What samples are led by at least, whatever their detail, by what was measured on MNIST (docs/few-steps.md): a little where a
+# training ended while its held-out loss still fell, by so much in its second half; and farther where no label or caption tells
+# what is drawn, so that a model mixes kinds.
 UNFINISHED, LED, UNTOLD = 0.03, 1.2, 2.0
-ROUGH = 1.05  # times the data's detail from which samples are too sharp already
+ROUGH = 1.2  # times the data's detail from which samples are too sharp already
 EDGE, OTHER = 0.01, 0.1  # values that are black or white, and how far colours may differ, as a share of their range
 FEWEST = 200  # steps below which the early state has learned nothing that could be compared
 
@@ -50,8 +52,8 @@ def strays(samples: Tensor, plain: Tensor, data: Tensor) -> bool:
     return bool(extreme(samples) > extreme(data) + OTHER or brightness > OTHER or samples.std() > (1 + OTHER) * data.std())
 
 
-def lead_of(run: Run) -> float:
-    """Return how far samples are led that have the detail of the data; 1 is not at all."""
+def least_of(run: Run) -> float:
+    """Return the scale that samples are led by at least; 1 is not at all."""
     if not run.config.data.labels and run.config.data.condition is None:
         return UNTOLD
     rows = [row for row in folder.read_metrics(run.path) if row.get("held_out") is not None]
@@ -62,9 +64,9 @@ def lead_of(run: Run) -> float:
 def choose_autoguidance(run: Run, train: Dataset, steps: int) -> float:
     """Return the scale at which samples have as much detail as data, taken to grow evenly between those tried; 1 is none.
 
-    Samples that have it are led as `lead_of` says.  The detail of an image is how much its neighbouring pixels differ.  Where
-    guided samples stray, there is no guidance; nor for runs that are trained for the likelihood, whose samples are to be those
-    of the density that was measured.
+    It is at least that of `least_of`.  The detail of an image is how much its neighbouring pixels differ.  Where guided samples
+    stray, there is no guidance; nor for runs that are trained for the likelihood, whose samples are to be those of the density
+    that was measured.
     """
     early, settings = (run.path / folder.EARLY_FILE).is_file(), run.config.family
     if run.kind != "images" or not isinstance(settings, DiffusionSettings) or not early or steps < FEWEST:
@@ -86,13 +88,17 @@ def choose_autoguidance(run: Run, train: Dataset, steps: int) -> float:
         return images, float(detail(images).mean()) / max(wanted, 1e-12)
 
     plain, sharp = draw(1.0)
-    if sharp >= SHARP:
-        lead = lead_of(run) if sharp <= ROUGH else 1.0
-        return lead if lead != 1 and not strays(draw(lead)[0], plain, x) else 1.0
+    scale = _scale_by_detail(draw, plain, sharp, x) if sharp < SHARP else 1.0
+    least = least_of(run) if sharp <= ROUGH else 1.0
+    return scale if least <= scale or strays(draw(least)[0], plain, x) else least
+
+
+def _scale_by_detail(draw: Callable[[float], tuple[Tensor, float]], plain: Tensor, sharp: float, data: Tensor) -> float:
+    """Return the scale at which samples have the detail of data; the largest at which they do not stray, where none does."""
     found = [(1.0, sharp)]
     for scale in TRIED:
         guided, sharpened = draw(scale)
-        if sharpened <= found[-1][1] or strays(guided, plain, x):
+        if sharpened <= found[-1][1] or strays(guided, plain, data):
             break
         found.append((scale, sharpened))
         if sharpened >= 1:

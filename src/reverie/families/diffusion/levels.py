@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,19 +46,20 @@ def _draws(model: Diffusion, data: Dataset, seed: int, draws: int) -> Iterator[t
     for part in torch.arange(draws).split(evaluated_at_once(data.shape, most)):
         x, labels = data.batch(part % len(data))
         x = x.to(device)
-        z = _coded_once(model.codec, x, (part % len(data)).tolist(), known) if model.codec.lossy else model.codec.encode(x)
+        encode = model.codec.encode
+        z = _coded_once(encode, x, (part % len(data)).tolist(), known) if model.codec.lossy else encode(x)
         truth = Pair(z, torch.randn(z.shape, generator=random).to(device))
         yield t[part], truth, labels.to(device) if labels is not None else None
 
 
-def _coded_once(codec: Codec, x: Tensor, numbers: list[int], known: dict[int, Tensor]) -> Tensor:
+def _coded_once(encode: Callable[[Tensor], Tensor], x: Tensor, numbers: list[int], known: dict[int, Tensor]) -> Tensor:
     """Return the codes of data by an autoencoder, which takes longer than the network, so each datum is coded once.
 
     x: (b, ...) in user units; numbers: of these data; known: codes by number, to which new ones are added.
     """
     fresh = {number: k for k, number in enumerate(numbers) if number not in known}
     if fresh:
-        known.update(zip(fresh, codec.encode(x[list(fresh.values())]), strict=True))
+        known.update(zip(fresh, encode(x[list(fresh.values())]), strict=True))
     return torch.stack([known[number] for number in numbers])
 
 
