@@ -220,6 +220,10 @@ def _training(
     label_dropout: Annotated[
         float | None, typer.Option("--label-dropout", help="How often a label is hidden, for guidance to work: 0 to 1.")
     ] = None,
+    clusters: Annotated[
+        int | None,
+        typer.Option("--clusters", help="Clusters of images that the network is told of; 0 is none."),
+    ] = None,
     precision: Annotated[str | None, typer.Option("--precision", help="fp32, or bf16; by itself what is quick here.")] = None,
     schedule: Annotated[
         str | None, named("schedules", "Noise schedule, with options like linear:steps=40", "--schedule")

@@ -71,7 +71,7 @@ class Transformer(nn.Module):
         layers: Annotated[int, Field(ge=1, le=64)] = 4,
         heads: Annotated[int, Field(ge=1, le=64)] = 4,
         labels: Annotated[int, Field(ge=0, le=100_000)] = 0,
-        told: Annotated[int, Field(ge=0, le=64)] = 0,
+        told: Annotated[int, Field(ge=0, le=2048)] = 0,
         embedding: Level = "sinusoidal",
         inputs: Annotated[int, Field(ge=1, le=4)] = 1,
         outputs: Annotated[int, Field(ge=1, le=256)] = 1,

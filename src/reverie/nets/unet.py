@@ -112,7 +112,7 @@ class UNet(nn.Module):
         embedding_dim: Width = 96,
         conditioning: Literal["scale-shift", "add"] = "scale-shift",
         labels: Annotated[int, Field(ge=0, le=100_000)] = 0,
-        told: Annotated[int, Field(ge=0, le=64)] = 0,
+        told: Annotated[int, Field(ge=0, le=2048)] = 0,
         embedding: Level = "sinusoidal",
         inputs: Annotated[int, Field(ge=1, le=4)] = 1,
         outputs: Annotated[int, Field(ge=1, le=256)] = 1,

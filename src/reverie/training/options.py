@@ -44,11 +44,11 @@ class TrainingOptions(ReadingOptions, total=False):
     are counted by; keep: the last weights or the best on held-out data; extend: go on with a finished run
     for longer; start_from: a run whose weights are the first ones; keep_data: keep a copy of the data in the run; overwrite:
     replace a run that is in the folder; family: a name with its own options, like "mixture:components=8"; purpose, schedule,
-    network, target, augment, loss, weight, variance, times, label_dropout, sigma_data, codec: options of the family diffusion,
-    by name, like "linear:steps=40"; latent_space: draw codes of an autoencoder that is trained first, or is that of the run
-    given as codec; beta, free_bits, kl_warmup: of vae and hvae; tokenizer: of language models, like "bpe:size=1000"; processes:
-    that share the work on this machine; shard: whether they share the state of the training, too; the others are fields of
-    `reverie.runs.config.TrainingConfig`.
+    network, target, augment, loss, weight, variance, times, label_dropout, clusters, sigma_data, codec: options of the family
+    diffusion, by name, like "linear:steps=40"; latent_space: draw codes of an autoencoder that is trained first, or is that
+    of the run given as codec; beta, free_bits, kl_warmup: of vae and hvae; tokenizer: of language models, like
+    "bpe:size=1000"; processes: that share the work on this machine; shard: whether they share the state of the training, too;
+    the others are fields of `reverie.runs.config.TrainingConfig`.
     """
 
     family: str | Spec
@@ -90,6 +90,7 @@ class TrainingOptions(ReadingOptions, total=False):
     precision: Literal["fp32", "bf16"]
     lora: str | int | None
     label_dropout: float
+    clusters: int
     sigma_data: float
     codec: str | Path | Spec
     latent_space: bool | None

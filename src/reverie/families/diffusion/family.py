@@ -22,6 +22,7 @@ from reverie.diffusion.loss import LOSSES, TIMES, WEIGHTS
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.plan import PRESETS, check_width, expectation, network_for, plan, slow_size
 from reverie.diffusion.schedules import SCHEDULES
+from reverie.families.diffusion.clusters import Clusters, clusters_for
 from reverie.families.diffusion.latent import ALL_CODECS, model_shape
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.sampling import OPTIONS
@@ -52,7 +53,7 @@ from reverie.nets import NETWORKS
 SPEED = {True: 6e10, False: 5e12}  # floating-point operations a second, about, of a CPU with two cores and of a GPU
 SPREAD_SAMPLE = 2000  # images enough to know their standard deviation
 NET = "denoiser.net."  # before the names of the network's tensors among the model's
-DENOISER, CODEC = "denoiser.", "codec."  # before the names of its tensors, and of its codec's, among the model's
+DENOISER, CODEC, CLUSTERS = "denoiser.", "codec.", "clusters."  # before the names of its parts' tensors among the model's
 GIVEN = ("purpose", "weight", "variance", "times", "label_dropout", "sigma_data", "codec")
 # What a network of diffusers can be used with there: its table of noise levels, data as they are, no word of augmentations.
 FOR_DIFFUSERS = {"target": "v", "schedule": {"name": "linear"}, "sigma_data": 1.0, "augment": "none"}
@@ -172,7 +173,8 @@ class DiffusionFamily(Family[DiffusionSettings]):
             usual = "none"  # the image that is told would have to be changed alike
         augment, why = choose_augment(wished.get("augment", usual), request.train, passes, request.seed, request.tell)
         reasons += (why,) if why else ()
-        full |= {"told": n} if (n := len(told_entries(augment, data.shape))) else {}
+        clusters = self._clusters(wished, full["name"], request)
+        full |= {"told": n} if (n := len(told_entries(augment, data.shape)) + clusters) else {}
         if (slow := slow_size(full)) and "stem" not in network:
             reasons += (slow,)
         if by_bound and full["name"] == "unet" and "dropout" not in network and passes > MANY_PASSES:
@@ -184,7 +186,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
             full |= {"inputs": 2, "outputs": min(FEATURES, levels)}
         elif (outputs := outputs_of(wished.get("variance", "fixed"))) != 1:
             full |= {"outputs": outputs}
-        given = {key: wished[key] for key in GIVEN if key in wished}
+        given = {key: wished[key] for key in GIVEN if key in wished} | {"clusters": clusters}
         if request.train.conditions is not None:
             full |= told_by_rows(request.train.conditions.form, full["name"], shape)
             given["examples"] = examples_of(request.train.conditions.form.width, len(request.train))
@@ -199,6 +201,16 @@ class DiffusionFamily(Family[DiffusionSettings]):
         except ValidationError as error:
             raise UserError(f"cannot train like this: {one_line(error)}") from None
         return FamilyPlan(settings, training, reasons)
+
+    def _clusters(self, wished: Mapping[str, Any], network: str, request: PlanRequest) -> int:
+        """Return how many clusters of images the network is told of: as many as are asked for, or suit the data."""
+        if "clusters" in wished:
+            if wished["clusters"] and network not in TAKE_ROWS:
+                able = " or ".join(TAKE_ROWS)
+                raise UserError(f"the network {network} is told no clusters; give --network {able}, or leave --clusters out")
+            return int(wished["clusters"])
+        able = network in TAKE_ROWS and request.data.kind == "images" and request.train.conditions is None
+        return clusters_for(len(request.train)) if able and wished.get("purpose") != "likelihood" else 0
 
     def _passes(self, network: Spec, training: Mapping[str, Any], request: PlanRequest) -> float:
         """Return how often a training will see each datum: by its steps, or about as often as fits into its minutes."""
@@ -239,6 +251,9 @@ class DiffusionFamily(Family[DiffusionSettings]):
             codec = build(ALL_CODECS, settings.codec, "codec")
         parts = ((DENOISER, planned), (CODEC, codec))
         forms = {f"{part}{name}": form for part, module in parts for name, form in forms_of(module.state_dict()).items()}
+        if settings.clusters:
+            clusters = forms_of(Clusters(settings.clusters, shape, labels).state_dict())
+            forms |= {f"{CLUSTERS}{name}": form for name, form in clusters.items()}
         if settings.examples:
             forms["examples"] = Form(torch.float32, (settings.examples, row_width(settings.network)))
         return forms

@@ -13,7 +13,7 @@ from reverie.base.noise import mix_seed
 from reverie.data import Dataset, evaluated_at_once
 from reverie.data.codec import Codec
 from reverie.data.kind import Kind
-from reverie.diffusion.denoiser import Denoiser
+from reverie.diffusion.denoiser import Denoiser, Told
 from reverie.diffusion.lattice import LatticeDenoiser
 from reverie.diffusion.likelihood.bound import prior_cost, reconstruction_cost
 from reverie.diffusion.loss import SQUARED, Measure, Squared, loss, weight_of
@@ -34,8 +34,13 @@ HUGE, HUGE_DRAWS = 3 * 128**2, 8
 OPTIMUM_MOST = 10**8  # numbers in a training set, above which its optimum is not worked out
 
 
-def _draws(model: Diffusion, data: Dataset, seed: int, draws: int) -> Iterator[tuple[Tensor, Pair, Tensor | None]]:
-    """Yield times (b,), data with noise, and labels: the same at every call, with as many times from each range of t."""
+def _draws(
+    model: Diffusion, data: Dataset, seed: int, draws: int
+) -> Iterator[tuple[Tensor, Pair, Tensor | None, Tensor | None]]:
+    """Yield times (b,), data with noise, labels, and what else a network is told of the data.
+
+    They are the same at every call, with as many times from each range of t.
+    """
     schedule, device = model.denoiser.schedule, model.device
     random = torch.Generator().manual_seed(mix_seed(seed, -(2**40)))
     t = schedule.t_min + (1 - schedule.t_min) * (torch.randperm(draws, generator=random) + 0.5).double() / draws
@@ -49,7 +54,7 @@ def _draws(model: Diffusion, data: Dataset, seed: int, draws: int) -> Iterator[t
         encode = model.codec.encode
         z = _coded_once(encode, x, (part % len(data)).tolist(), known) if model.codec.lossy else encode(x)
         truth = Pair(z, torch.randn(z.shape, generator=random).to(device))
-        yield t[part], truth, labels.to(device) if labels is not None else None
+        yield t[part], truth, labels.to(device) if labels is not None else None, model.told_of(x)
 
 
 def _coded_once(encode: Callable[[Tensor], Tensor], x: Tensor, numbers: list[int], known: dict[int, Tensor]) -> Tensor:
@@ -87,9 +92,10 @@ def noised_losses(
     """
     d, measure = model.denoiser, measure or model.measure
     times, losses = [], []
-    for t, truth, cond in _draws(model, data, seed, draws or HELD_OUT_DRAWS[data.kind]):
+    for t, truth, cond, told in _draws(model, data, seed, draws or HELD_OUT_DRAWS[data.kind]):
         times.append(t)
-        losses.append(loss(denoiser or d, truth, t, cond, d.target, model.weight, d.sigma_data, measure).double().cpu())
+        judged = denoiser or (d if told is None else Told(d, told))
+        losses.append(loss(judged, truth, t, cond, d.target, model.weight, d.sigma_data, measure).double().cpu())
     return torch.cat(times), torch.cat(losses)
 
 
@@ -136,7 +142,7 @@ def _ends(model: Diffusion, data: Dataset, seed: int) -> float:
     d, levels = model.denoiser, model.codec.levels
     costs = [
         prior_cost(d.schedule, truth.x0, 1.0) + reconstruction_cost(d, truth, d.schedule.t_min, cond, levels)
-        for _, truth, cond in _draws(model, data, seed, max(1, check_draws(data) // 4))
+        for _, truth, cond, _ in _draws(model, data, seed, max(1, check_draws(data) // 4))
     ]
     volume = model.codec.log_cell(model.shape) if levels is None else 0.0
     return float(torch.cat(costs).double().mean()) - volume

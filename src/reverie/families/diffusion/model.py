@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame, Sampler, start, trajectory
 from reverie.diffusion.samplers.onestep import DDPM
 from reverie.diffusion.spread import Unsure
+from reverie.families.diffusion.clusters import Clustered, Clusters
 from reverie.families.diffusion.distillation import Lesson
 from reverie.families.diffusion.levels import held_out_figures, optimum_levels
 from reverie.families.diffusion.likelihood import DiffusionLikelihood
@@ -50,7 +51,7 @@ class Diffusion(DiffusionLikelihood):
     training.  labels: how many there are.  measure: what an error costs.  likelihood: whether it is trained for that, and its
     figures are the bound and not the loss.  examples: how many rows of conditions of the training data it keeps, each of so
     many numbers, to draw by where none is asked for.  distilled: whether it draws in a few evaluations; lesson: what it is
-    taught by.
+    taught by.  clusters: what it is told of images beside their labels.
     """
 
     def __init__(
@@ -67,10 +68,11 @@ class Diffusion(DiffusionLikelihood):
         likelihood: bool = False,
         examples: tuple[int, int] | None = None,
         distilled: bool = False,
+        clusters: Clusters | None = None,
     ) -> None:
         super().__init__()
         self.examples = nn.Buffer(torch.full(examples, UNTOLD)) if examples is not None else None
-        self.distilled = distilled
+        self.distilled, self.clusters = distilled, clusters
         self.lesson: Lesson | None = None  # given by a training, and no part of what is kept
         self.denoiser, self.codec, self.shape, self.model_shape = denoiser, codec, shape, codec.model_shape(shape)
         self.weight, self.times, self.label_dropout, self.augment = weight, times, label_dropout, augment
@@ -161,15 +163,41 @@ class Diffusion(DiffusionLikelihood):
             options["precision"] = self._usual_precision()
         sampler, grid = build_sampling(self.shape, self.denoiser.schedule, options, self.manner)
         times: Tensor | None = options.get("times")
+        tell = self._teller(wanted)
         guide = build_guidance(
-            self.kind, self.conditional, options, wanted.weights, wanted.classifier, lambda: self._weak(wanted)
+            self.kind, self.conditional, options, wanted.weights, wanted.classifier, lambda: tell(self._weak(wanted))
         )
         unsure = self._unsure(sampler, wanted)
         cond = wanted.cond.to(self.device) if wanted.cond is not None else None
         return self.sample(
-            wanted.seeds, cond, sampler, grid if times is None else times, lambda denoiser: guide(unsure(denoiser)),
+            wanted.seeds, cond, sampler, grid if times is None else times, lambda _: guide(unsure(tell(self.denoiser))),
             options.get("steer"), options.get("origin"),
         )  # fmt: skip
+
+    def _teller(self, wanted: DrawRequest) -> Callable[[NetDenoiser], Denoiser]:
+        """Return what tells a network the clusters of what it draws; nothing where something else decides what that is."""
+        composed = wanted.cond is not None and wanted.cond.ndim > 1
+        if self.clusters is None or self.distilled or composed or any(wanted.options.get(key) is not None for key in STEERING):
+            return lambda denoiser: denoiser
+        told = self.clusters.told(self.clusters.drawn(wanted.seeds, wanted.cond), self.told_changes)
+        return lambda denoiser: Clustered(denoiser, told)
+
+    @property
+    def told_changes(self) -> int:
+        """How many numbers the network is told of changes of the data."""
+        return 0 if self.augment is None else len(self.augment.told)
+
+    def told_of(self, x: Tensor, changes: Tensor | None = None, untold: Tensor | None = None) -> Tensor | None:
+        """Return what the network is told of data: what was done to them, and their clusters; None where it is nothing.
+
+        x: (B, ...) in user units, as they were; changes: (B, K) or None; untold: (B,), those whose clusters are hidden.
+        """
+        if self.clusters is None:
+            return changes
+        told = self.clusters.told(self.clusters.of(x), self.told_changes)
+        if untold is not None:
+            told = told * ~untold.to(told.device)[:, None]
+        return told if changes is None else torch.cat([changes.to(told), told[:, changes.shape[1] :]], 1)
 
     def _usual_precision(self) -> Precision:
         """Return what it draws in where nothing is said: bfloat16 was measured for pictures and their codes on processors."""
@@ -191,7 +219,7 @@ class Diffusion(DiffusionLikelihood):
         error = wanted.mean_error()
         return lambda denoiser: Unsure(denoiser, error)
 
-    def _weak(self, wanted: DrawRequest) -> Denoiser:
+    def _weak(self, wanted: DrawRequest) -> NetDenoiser:
         if isinstance(self.denoiser.schedule, Learned):
             raise UserError(
                 "autoguidance compares a run with its early state at the same noise, and this run has learned another schedule"
@@ -209,16 +237,20 @@ class Diffusion(DiffusionLikelihood):
         """
         if self.lesson is not None:
             return self.lesson.loss(self.denoiser, self.codec.encode(x), cond, seed)
-        x, told = (x, None) if self.augment is None else self.augment(x, mix_seed(seed, 2))
-        z = self.codec.encode(x)
+        changed, changes = (x, None) if self.augment is None else self.augment(x, mix_seed(seed, 2))
+        z = self.codec.encode(changed)
         random = torch.Generator().manual_seed(seed)
         t = draw_times(self.times, self.denoiser.schedule, len(x), random, build_weight(self.weight).steps)
+        untold = torch.zeros(len(x), dtype=torch.bool)
         if cond is not None and self.label_dropout:
-            cond = hidden(cond, torch.rand(len(x), generator=random) < self.label_dropout)
+            untold = torch.rand(len(x), generator=random) < self.label_dropout
+            cond = hidden(cond, untold)
+        if self.clusters is not None:  # hidden with the label, and from others as well
+            untold |= torch.rand(len(x), generator=torch.Generator().manual_seed(mix_seed(seed, 4))) < self.label_dropout
         other = torch.Generator(z.device).manual_seed(mix_seed(seed, 1))  # a stream of its own, independent of the times
         eps = torch.randn(z.shape, generator=other, device=z.device, dtype=z.dtype)
         with repeatable_dropout(self.denoiser.net, mix_seed(seed, 3)):
-            return self.loss_at(Pair(z, eps), t, cond, told)
+            return self.loss_at(Pair(z, eps), t, cond, self.told_of(x, changes, untold))
 
     def loss_at(self, truth: Pair, t: Tensor, cond: Tensor | None, told: Tensor | None = None) -> Tensor:
         """Return the loss at given times for given noise, and for what the network is told was done to the data: (B,).
@@ -247,10 +279,12 @@ class Diffusion(DiffusionLikelihood):
         return self.denoiser.tells_variance and not isinstance(self.denoiser, LatticeDenoiser)
 
     def begin(self, data: Dataset) -> None:
-        """Let a denoiser of levels begin with the histograms of the data; keep examples of their conditions."""
+        """Find clusters of the data, keep examples of their conditions, and give their histograms to a denoiser of levels."""
         if self.examples is not None and data.conditions is not None:
             rows = data.conditions.batch(spread(len(data), len(self.examples)))
             self.examples.copy_(rows.nan_to_num(UNTOLD))
+        if self.clusters is not None:
+            self.clusters.fit(data)
         if isinstance(self.denoiser, LatticeDenoiser):
             most = len(data) if isinstance(data.x, Tensor) else HISTOGRAMS_OF
             self.denoiser.begin(self.codec.encode(data.batch(spread(len(data), most))[0]).to(self.device))

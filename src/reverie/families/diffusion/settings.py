@@ -17,6 +17,7 @@ from reverie.diffusion.learned import Learned
 from reverie.diffusion.loss import LOSSES, TIMES, build_weight
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.schedules import SCHEDULES
+from reverie.families.diffusion.clusters import MOST_CLUSTERS, Clusters
 from reverie.families.diffusion.distillation import Distilled
 from reverie.families.diffusion.latent import ALL_CODECS, model_shape
 from reverie.families.diffusion.model import Diffusion
@@ -47,6 +48,7 @@ class DiffusionSettings(FamilySettings):
     times: str = "stratified"
     label_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
     examples: Annotated[int, Field(ge=0, le=MOST_EXAMPLES)] = 0  # of conditions that are rows, kept to draw by
+    clusters: Annotated[int, Field(ge=0, le=MOST_CLUSTERS)] = 0  # of images, that the network is told beside the label
     autoguidance: Annotated[float, Field(ge=1, le=10)] = 1.0  # of samples when nothing is said; chosen when training ends
     distilled: Distilled | None = None  # of a student that draws in a few evaluations; see `reverie distil`
     augment: tuple[Annotated[Spec, spec_of(AUGMENTATIONS, "augmentation")], ...] = Field(default=(), max_length=16)
@@ -85,8 +87,12 @@ def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int
         raise UserError("a network that is told rows of conditions keeps examples of them, and others keep none")
     if row_width(network) and labels:
         raise UserError("a network is told labels, or rows of other conditions, but not both")
-    if (told := len(told_entries(settings.augment, data))) != network.get("told", 0):
-        raise UserError(f"the augmentations tell {told} numbers but the network is told {network.get('told', 0)}")
+    if settings.clusters and kind_of(data) != "images":
+        raise UserError(f"clusters are of images, and these are {kind_of(data)}; leave --clusters out")
+    if settings.clusters and row_width(network):
+        raise UserError("a network is told clusters beside labels, but not beside captions or numbers; leave --clusters out")
+    if (told := len(told_entries(settings.augment, data)) + settings.clusters) != network.get("told", 0):
+        raise UserError(f"augmentations and clusters tell {told} numbers but the network is told {network.get('told', 0)}")
     if settings.target != "levels" and (told := outputs_of(settings.variance)) != network.get("outputs", 1):
         raise UserError(f"a network whose variances are {settings.variance} has {told} outputs for each number of the data")
     if settings.target == "levels" and settings.variance == "learned":
@@ -161,5 +167,6 @@ def build_diffusion(settings: DiffusionSettings, shape: tuple[int, ...], labels:
     drawn = settings.weight, settings.times, settings.label_dropout
     measure, likelihood = build(LOSSES, settings.loss, "loss"), settings.purpose == "likelihood"
     examples = (settings.examples, row_width(settings.network)) if settings.examples else None
-    told = examples, settings.distilled is not None
+    clusters = Clusters(settings.clusters, shape, labels) if settings.clusters else None
+    told = examples, settings.distilled is not None, clusters
     return Diffusion(denoiser, codec, shape, *drawn, augment, labels, measure, likelihood, *told)
