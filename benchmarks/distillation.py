@@ -151,7 +151,7 @@ def energy(features: Features) -> Step:
 
     def step(student: NetDenoiser, x: Tensor, c: Tensor, done: float, random: torch.Generator) -> Tensor:
         t = float(some_times(1, random, 0.5))
-        mine, theirs = features(made_at(student, x, c, t, int(torch.randint(2**62, (), generator=random)))), features(x)
+        mine, theirs = features(made_at(student, x, c, None, t, int(torch.randint(2**62, (), generator=random)))), features(x)
         with torch.autocast("cpu", enabled=False):
             rows = [energy_rows(a.float(), b.float(), c, c) for a, b in zip(mine, theirs, strict=True)]
         return torch.stack(rows).mean()

@@ -119,7 +119,7 @@ def teach(model: Model, teacher: Run, classifiers: list[LeNet], train: Dataset) 
     features: Features = TeacherFeatures(teacher.diffusion.denoiser)
     if classifiers:
         features = ClassifierFeatures([net.to(model.device) for net in classifiers])
-    return Lesson(features, model.label_dropout, Pool(features, train, model.codec.encode, model.device))
+    return Lesson(features, model.label_dropout, Pool(features, train, model.codec.encode, model.device, model.told_of))
 
 
 def teacher_of(config: Config, device: torch.device) -> Run | None:

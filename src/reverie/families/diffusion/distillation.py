@@ -151,27 +151,39 @@ def drift(a: Tensor, b: Tensor, label_a: Tensor, label_b: Tensor) -> Tensor:
 class Pool:
     """Data in model units, their features and labels, from which batches and peers are taken: the same for the same data.
 
-    units: the mean distance of two data in each kind of features, which these are divided by.
+    units: the mean distance of two data in each kind of features, which these are divided by; tell: what a network is told of
+    data beside their labels, (B, ...) in user units to (B, K), or None.
     """
 
-    def __init__(self, features: Features, data: Dataset, encode: Callable[[Tensor], Tensor], device: torch.device) -> None:
+    def __init__(
+        self,
+        features: Features,
+        data: Dataset,
+        encode: Callable[[Tensor], Tensor],
+        device: torch.device,
+        tell: Callable[[Tensor], Tensor | None] = lambda x: None,
+    ) -> None:
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
         parts: list[list[Tensor]] = []
         labels: list[Tensor] = []
-        most = len(order)
+        rows: list[Tensor] = []
+        self.tell, most = tell, len(order)
         for index in order.split(PEERS):
             if sum(map(len, labels)) >= most:
                 break
-            x, told = data.batch(index)
+            x, label = data.batch(index)
+            x = x.to(device)
             with torch.no_grad():
-                z = encode(x.to(device))
-                parts.append([z, *(rows.float() for rows in features(z))])
-            labels.append(torch.zeros(len(index), dtype=torch.int64) if told is None else told.cpu())
+                z = encode(x)
+                parts.append([z, *(each.float() for each in features(z))])
+            labels.append(torch.zeros(len(index), dtype=torch.int64) if label is None else label.cpu())
+            rows += [row] if (row := tell(x)) is not None else []
             most = min(most, POOL // (4 * sum(part[0].numel() for part in parts[0])))
-        self.units = [float(apart(rows, rows).mean().clamp_min(1e-6)) for rows in parts[0][1:]]
+        self.units = [float(apart(each, each).mean().clamp_min(1e-6)) for each in parts[0][1:]]
         self.z, *whole = (torch.cat(layer) for layer in zip(*parts, strict=True))
-        self.features = [rows / unit for rows, unit in zip(whole, self.units, strict=True)]
+        self.features = [each / unit for each, unit in zip(whole, self.units, strict=True)]
         self.labels = torch.cat(labels).to(device)
+        self.told = torch.cat(rows) if rows else None
         self.of = {int(k): (self.labels == k).nonzero()[:, 0].cpu() for k in self.labels.unique()}
 
     def some(self, labels: list[int] | None, count: int, random: torch.Generator) -> Tensor:
@@ -203,22 +215,23 @@ class Lesson:
         random = torch.Generator().manual_seed(seed)
         pure, u, hide = torch.rand(3, generator=random, dtype=torch.float64).tolist()
         t = 1.0 if pure < PURE else EARLIEST + (LATEST - EARLIEST) * u
-        few = None
-        if cond is not None and hide >= self.label_dropout:
+        few, hidden = None, hide < self.label_dropout
+        if cond is not None and not hidden:
             few = cond[torch.randint(len(cond), (FEW,), generator=random)].unique().tolist()
         index, peers = (self.pool.some(few, count, random) for count in (len(z), PEERS))
-        told, labels = self.pool.labels[index], self.pool.labels[peers]
-        made = made_at(student, self.pool.z[index], None if few is None else told, t, mix_seed(seed, 1))
+        own_labels, labels = self.pool.labels[index], self.pool.labels[peers]
+        told = None if self.pool.told is None or hidden else self.pool.told[index]
+        made = made_at(student, self.pool.z[index], None if few is None else own_labels, told, t, mix_seed(seed, 1))
         if few is None:
-            told, labels = torch.zeros_like(told), torch.zeros_like(labels)
+            own_labels, labels = torch.zeros_like(own_labels), torch.zeros_like(labels)
         theirs, own = ([rows[numbers] for rows in self.pool.features] for numbers in (peers, index))
         loss, mine = torch.zeros(len(z), device=z.device), self.features(made)
         with torch.autocast(z.device.type, enabled=False):  # in bfloat16, squares would not leave anything of their difference
             for a, b, begun, unit in zip(mine, theirs, own, self.pool.units, strict=True):
                 a = a.float() / unit
                 with torch.no_grad():
-                    move = drift(a, b, told, labels)
-                    value = energy_rows(a, b[::COMPARED], told, labels[::COMPARED])
+                    move = drift(a, b, own_labels, labels)
+                    value = energy_rows(a, b[::COMPARED], own_labels, labels[::COMPARED])
                 follow = -(a * move).sum(1)
                 if t < 1:
                     follow = follow + OWN * (a - begun).square().sum(1).add(1e-6).sqrt()
@@ -235,18 +248,19 @@ class Lesson:
             if len(part) < 2:
                 continue
             x, labels = data.batch(part)
-            z, cond = encode(x.to(device)), labels.to(device) if labels is not None else None
-            made = made_at(student, z, cond, 1.0, mix_seed(seed, int(part[0])))
-            told = torch.zeros(len(z), device=device) if cond is None else cond
+            x = x.to(device)
+            z, cond = encode(x), labels.to(device) if labels is not None else None
+            made = made_at(student, z, cond, self.pool.tell(x), 1.0, mix_seed(seed, int(part[0])))
+            alike = torch.zeros(len(z), device=device) if cond is None else cond
             pairs = zip(self.features(made), self.features(z), strict=True)
-            means = [float(energy_rows(mine.float(), theirs.float(), told, told).mean()) for mine, theirs in pairs]
+            means = [float(energy_rows(mine.float(), theirs.float(), alike, alike).mean()) for mine, theirs in pairs]
             found.append(math.fsum(means) / len(means))
         return math.fsum(found) / max(1, len(found))
 
 
-def made_at(student: NetDenoiser, z: Tensor, cond: Tensor | None, t: float, seed: int) -> Tensor:
+def made_at(student: NetDenoiser, z: Tensor, cond: Tensor | None, told: Tensor | None, t: float, seed: int) -> Tensor:
     """Return what a student makes of data noised to time t, and of noise alone at t = 1: (B, ...)."""
     random = torch.Generator(z.device).manual_seed(seed)
     eps = torch.randn(z.shape, generator=random, device=z.device, dtype=z.dtype)
     data = torch.zeros_like(z) if t == 1.0 else z
-    return student(Pair(data, eps).mix(*student.schedule(t)), t, cond).x0
+    return student.estimate(Pair(data, eps).mix(*student.schedule(t)), t, cond, told).x0

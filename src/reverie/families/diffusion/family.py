@@ -206,8 +206,8 @@ class DiffusionFamily(Family[DiffusionSettings]):
         """Return how many clusters of images the network is told of: as many as are asked for, or suit the data."""
         if "clusters" in wished:
             if wished["clusters"] and network not in TAKE_ROWS:
-                able = " or ".join(TAKE_ROWS)
-                raise UserError(f"the network {network} is told no clusters; give --network {able}, or leave --clusters out")
+                others = " or ".join(TAKE_ROWS)
+                raise UserError(f"the network {network} is told no clusters; give --network {others}, or leave --clusters out")
             return int(wished["clusters"])
         able = network in TAKE_ROWS and request.data.kind == "images" and request.train.conditions is None
         return clusters_for(len(request.train)) if able and wished.get("purpose") != "likelihood" else 0

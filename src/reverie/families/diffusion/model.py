@@ -177,7 +177,7 @@ class Diffusion(DiffusionLikelihood):
     def _teller(self, wanted: DrawRequest) -> Callable[[NetDenoiser], Denoiser]:
         """Return what tells a network the clusters of what it draws; nothing where something else decides what that is."""
         composed = wanted.cond is not None and wanted.cond.ndim > 1
-        if self.clusters is None or self.distilled or composed or any(wanted.options.get(key) is not None for key in STEERING):
+        if self.clusters is None or composed or any(wanted.options.get(key) is not None for key in STEERING):
             return lambda denoiser: denoiser
         told = self.clusters.told(self.clusters.drawn(wanted.seeds, wanted.cond), self.told_changes)
         return lambda denoiser: Clustered(denoiser, told)
