@@ -23,8 +23,8 @@ A_MINUTE, FEWEST_DRAWN, MOST_DRAWN = 6.4, 16, 64  # samples for each minute of a
 SHARP = 0.95  # times the data's detail from which samples need no guidance
 TRIED = (2.0, 2.5, 3.0)  # scales that are tried in turn until samples have the detail of the data; the last is the largest
 # What samples are led by at least, whatever their detail, by what was measured on MNIST (docs/few-steps.md): a little where a
-# training ended while its held-out loss still fell, by so much in its second half; and farther where no label or caption tells
-# what is drawn, so that a model mixes kinds.
+# training ended while its held-out loss still fell, by so much in its second half; and farther where no label, caption or
+# cluster tells what is drawn, so that a model mixes kinds.
 UNFINISHED, LED, UNTOLD = 0.03, 1.2, 2.0
 ROUGH = 1.2  # times the data's detail from which samples are too sharp already
 EDGE, OTHER = 0.01, 0.1  # values that are black or white, and how far colours may differ, as a share of their range
@@ -54,7 +54,7 @@ def strays(samples: Tensor, plain: Tensor, data: Tensor) -> bool:
 
 def least_of(run: Run) -> float:
     """Return the scale that samples are led by at least; 1 is not at all."""
-    if not run.config.data.labels and run.config.data.condition is None:
+    if not run.conditional and run.diffusion.clusters is None:
         return UNTOLD
     rows = [row for row in folder.read_metrics(run.path) if row.get("held_out") is not None]
     fall = fell(rows) if rows else None

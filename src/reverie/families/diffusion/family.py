@@ -187,6 +187,10 @@ class DiffusionFamily(Family[DiffusionSettings]):
         elif (outputs := outputs_of(wished.get("variance", "fixed"))) != 1:
             full |= {"outputs": outputs}
         given = {key: wished[key] for key in GIVEN if key in wished} | {"clusters": clusters}
+        if clusters and "clusters" not in wished:
+            reasons += (
+                f"clusters: the network is told which of {clusters} kinds of image each is, by k-means; --clusters 0: none",
+            )
         if request.train.conditions is not None:
             full |= told_by_rows(request.train.conditions.form, full["name"], shape)
             given["examples"] = examples_of(request.train.conditions.form.width, len(request.train))
@@ -205,6 +209,8 @@ class DiffusionFamily(Family[DiffusionSettings]):
     def _clusters(self, wished: Mapping[str, Any], network: str, request: PlanRequest) -> int:
         """Return how many clusters of images the network is told of: as many as are asked for, or suit the data."""
         if "clusters" in wished:
+            if wished["clusters"] and request.data.kind != "images":
+                raise UserError(f"clusters are of images, and these are {request.data.kind}; leave --clusters out")
             if wished["clusters"] and network not in TAKE_ROWS:
                 others = " or ".join(TAKE_ROWS)
                 raise UserError(f"the network {network} is told no clusters; give --network {others}, or leave --clusters out")

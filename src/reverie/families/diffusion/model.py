@@ -144,6 +144,7 @@ class Diffusion(DiffusionLikelihood):
         parameters, coded = sum(p.numel() for p in self.denoiser.parameters()), self.codec.described()
         ends = {"alpha": alpha, "sigma": sigma}
         found = {"parameters": parameters, "operations": self.operations(), "schedule_end": ends}
+        found |= {"clusters": len(self.clusters)} if self.clusters is not None else {}
         return {**found, "codec": coded} if coded else found
 
     def about(self) -> str:

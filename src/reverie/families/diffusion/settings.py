@@ -88,7 +88,7 @@ def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int
     if row_width(network) and labels:
         raise UserError("a network is told labels, or rows of other conditions, but not both")
     if settings.clusters and kind_of(data) != "images":
-        raise UserError(f"clusters are of images, and these are {kind_of(data)}; leave --clusters out")
+        raise UserError(f"clusters are of images, and these are {kind_of(data)}")
     if settings.clusters and row_width(network):
         raise UserError("a network is told clusters beside labels, but not beside captions or numbers; leave --clusters out")
     if (told := len(told_entries(settings.augment, data)) + settings.clusters) != network.get("told", 0):

@@ -1,0 +1,170 @@
+"""Clusters of images: they are those of a peer, are drawn as often as they occur, and are told where they should be."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+
+import reverie
+from reverie import api
+from reverie.base.distances import squared
+from reverie.base.errors import UserError
+from reverie.base.noise import image_seeds
+from reverie.data import Dataset, load_data
+from reverie.diffusion.condition import NULL
+from reverie.diffusion.guidance import ClassifierFree
+from reverie.families.diffusion.clusters import Clustered, Clusters, clusters_for, k_means, small
+from reverie.families.diffusion.levels import noised_losses
+
+TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
+
+
+def spread_of(x: torch.Tensor, centres: torch.Tensor) -> float:
+    return float(squared(x.double(), centres.double()).min(1).values.sum())
+
+
+def test_centres_of_blobs_are_their_means() -> None:
+    random = torch.Generator().manual_seed(0)
+    means = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+    x = (means[:, None] + 0.1 * torch.randn(3, 50, 2, generator=random)).flatten(0, 1)
+    found = k_means(x, 3)
+    order = squared(means.double(), found).argmin(1)
+    assert sorted(order.tolist()) == [0, 1, 2]
+    torch.testing.assert_close(found[order], x.double().reshape(3, 50, 2).mean(1))
+
+
+def test_clusters_of_digits_are_as_tight_as_those_of_scikit_learn() -> None:
+    x = small(load_data("digits8").batch(torch.arange(1500))[0])
+    peer = KMeans(30, n_init=3, random_state=0).fit(x.numpy())
+    assert spread_of(x, k_means(x, 30)) < 1.05 * peer.inertia_
+
+
+def test_fewer_data_than_clusters_leave_centres_over() -> None:
+    x = torch.tensor([[0.0], [0.0], [1.0]])
+    assert k_means(x, 5).unique(dim=0).flatten().tolist() == [0.0, 1.0]
+
+
+def labelled(count: int = 400) -> Dataset:
+    """Dark, middling and bright images; the label a is never bright, b is always."""
+    random = torch.Generator().manual_seed(1)
+    level = torch.randint(3, (count,), generator=random)
+    x = (level * 100)[:, None, None, None] + torch.randint(20, (count, 1, 20, 20), generator=random)
+    return Dataset("levels", x.to(torch.uint8), (level == 2).long(), ("a", "b"))
+
+
+def test_clusters_are_drawn_as_often_as_they_occur_with_a_label() -> None:
+    data, clusters = labelled(), Clusters(3, (1, 20, 20), 2)
+    clusters.fit(data)
+    x, labels = data.batch(torch.arange(len(data)))
+    assert labels is not None
+    of = clusters.of(x)
+    np.testing.assert_array_equal(
+        clusters.counts.numpy(), [[int(((labels == a) & (of == k)).sum()) for k in range(3)] for a in range(2)]
+    )
+    assert len(of[labels == 1].unique()) == 1 and len(of[labels == 0].unique()) == 2
+    seeds = image_seeds(0, 20_000)
+    asked = torch.arange(20_000) % 2
+    drawn = clusters.drawn(seeds, asked)
+    assert set(drawn[asked == 1].tolist()) == set(of[labels == 1].tolist())
+    wanted = clusters.counts[0] / clusters.counts[0].sum()
+    found = torch.bincount(drawn[asked == 0], minlength=3) / 10_000
+    assert float((found - wanted).abs().max()) < 4 * 0.5 / 100
+    assert torch.equal(clusters.drawn(seeds[7:9], asked[7:9]), drawn[7:9])  # each by its own seed alone
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> reverie.Run:
+    place = tmp_path_factory.mktemp("clusters") / "r"
+    return reverie.train("digits8", place, steps=30, clusters=4, network=TINY, augment="shift", progress=False)
+
+
+def test_a_run_keeps_its_clusters_and_tells_them(run: reverie.Run) -> None:
+    model = reverie.load(run.path).diffusion
+    assert model.clusters is not None and len(model.clusters) == 4 and model.told_changes == 2
+    assert int(model.clusters.counts.sum()) > 1000
+    net = model.denoiser.net
+    assert net.told.weight.shape == (16, 6) and bool((net.told.weight[:, 2:].abs().sum(0) > 0).all())
+    told = model.told_of(torch.rand(3, 1, 8, 8), torch.tensor([[0.5, 0.0]] * 3), torch.tensor([False, True, False]))
+    assert told is not None
+    assert told[:, :2].tolist() == [[0.5, 0.0]] * 3 and told[:, 2:].sum(1).tolist() == [1, 0, 1]
+
+
+def test_where_no_label_is_told_no_cluster_is_either(run: reverie.Run) -> None:
+    model = run.diffusion
+    assert model.clusters is not None
+    with torch.no_grad():
+        model.denoiser.net.leave.weight.normal_(generator=torch.Generator().manual_seed(0))  # a short training left it silent
+        x, cond = torch.randn(2, 1, 8, 8), torch.tensor([3, 5])
+        told = model.clusters.told(torch.tensor([1, 2]), model.told_changes)
+        guided = ClassifierFree(Clustered(model.denoiser, told), 2.0)(x, 0.5, cond)
+        this = model.denoiser.estimate(x, 0.5, cond, told)
+        none = model.denoiser(x, 0.5, torch.full_like(cond, NULL))
+        assert not torch.allclose(this.x0, model.denoiser(x, 0.5, cond).x0, atol=1e-4)
+    torch.testing.assert_close(guided.x0, none.x0 + 2 * (this.x0 - none.x0), rtol=1e-4, atol=1e-5)
+
+
+def test_samples_go_by_their_clusters_and_steering_does_not(run: reverie.Run) -> None:
+    model = run.diffusion
+    assert model.clusters is not None
+    seen: list[torch.Tensor | None] = []
+    handle = model.denoiser.net.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[3] if len(inputs) > 3 else None))
+    try:
+        run.sample(5, label="2", steps=3, autoguidance=1.0)
+        wanted = model.clusters.drawn(image_seeds(0, 5), torch.full((5,), 2))
+        assert len(seen) == 3 and all(told is not None and torch.equal(told[:, 2:].argmax(1), wanted) for told in seen)
+        seen.clear()
+        run.sample(2, label="2:1,3:1", steps=3, autoguidance=1.0)
+        reverie.inpaint(run, image=np.zeros((8, 8), np.float32), mask=np.eye(8, dtype=bool), n=1, steps=3)
+        assert seen and all(told is None for told in seen)
+    finally:
+        handle.remove()
+
+
+def test_the_held_out_loss_is_that_of_a_network_that_is_told(run: reverie.Run) -> None:
+    data = load_data("digits8").split(0)[1]
+    as_told, without = (
+        noised_losses(run.diffusion, data, 0, denoiser)[1].mean() for denoiser in (None, run.diffusion.denoiser)
+    )
+    assert as_told < without
+
+
+def test_a_resumed_run_is_bit_for_bit_the_same(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"clusters": 3, "network": TINY, "labels": "none", "steps": 8}
+    whole = reverie.train("digits8", tmp_path / "whole", **options)
+    steps = iter(api.prepare("digits8", tmp_path / "parts", **options))
+    assert len(list(islice(steps, 3))) == 3
+    steps.close()
+    kept, again = whole.model.state_dict(), reverie.train(resume=tmp_path / "parts").model.state_dict()
+    assert kept.keys() == again.keys() and all(torch.equal(kept[name], again[name]) for name in kept)
+
+
+def test_a_run_starts_from_one_with_other_clusters(run: reverie.Run, tmp_path: Path) -> None:
+    made = reverie.train("digits8", tmp_path / "r", steps=1, start_from=run.path, clusters=7, augment="shift", progress=False)
+    weight, before = made.diffusion.denoiser.net.told.weight, run.diffusion.denoiser.net.told.weight
+    assert weight.shape == (16, 9)
+    torch.testing.assert_close(weight[:, :2], before[:, :2], atol=0.02, rtol=0)  # what it knows of changes
+    assert float(weight[:, 2:].abs().max()) < 0.02  # but nothing yet of clusters, which are others
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "said"),
+    [
+        ("moons", {"points": 100}, "clusters are of images"),
+        ("digits8", {"network": "diffusers-unet"}, "told no clusters"),
+        ("digits8", {"clusters": 5000}, "clusters"),
+    ],
+)
+def test_clusters_that_cannot_be_are_refused(data: str, options: dict[str, object], said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=said):
+        reverie.train(data, tmp_path / "r", steps=2, progress=False, **{"clusters": 3, **options})
+    assert not (tmp_path / "r").exists()
+
+
+def test_small_sets_are_not_taken_apart() -> None:
+    assert clusters_for(400) == 0 and 0 < clusters_for(2000) < 50 and clusters_for(10**6) == clusters_for(10**7)
