@@ -25,7 +25,7 @@ TRIED = (2.0, 2.5, 3.0)  # scales that are tried in turn until samples have the 
 # What samples are led by at least, whatever their detail, by what was measured on MNIST (docs/few-steps.md): a little where a
 # training ended while its held-out loss still fell, by so much in its second half; and farther where no label, caption or
 # cluster tells what is drawn, so that a model mixes kinds.
-UNFINISHED, LED, UNTOLD = 0.03, 1.2, 2.0
+UNFINISHED, LED, UNTOLD = 0.045, 1.2, 2.0
 ROUGH = 1.2  # times the data's detail from which samples are too sharp already
 EDGE, OTHER = 0.01, 0.1  # values that are black or white, and how far colours may differ, as a share of their range
 FEWEST = 200  # steps below which the early state has learned nothing that could be compared
