@@ -144,12 +144,29 @@ def test_a_resumed_run_is_bit_for_bit_the_same(tmp_path: Path) -> None:
     assert kept.keys() == again.keys() and all(torch.equal(kept[name], again[name]) for name in kept)
 
 
+def test_a_run_that_starts_from_another_keeps_its_clusters_and_counts_anew(run: reverie.Run, tmp_path: Path) -> None:
+    some = load_data("digits8").take(torch.arange(300))
+    images, labels = some.x.numpy()[:, 0], some.labels.numpy()
+    made = reverie.train((images, labels), tmp_path / "r", steps=1, start_from=run.path, augment="shift", progress=False)
+    ours, theirs = made.diffusion.clusters, run.diffusion.clusters
+    assert ours is not None and theirs is not None and torch.equal(ours.centres, theirs.centres)
+    assert int(ours.counts.sum()) == 285  # all that are trained on
+    weight, before = made.diffusion.denoiser.net.told.weight, run.diffusion.denoiser.net.told.weight
+    torch.testing.assert_close(weight, before, atol=0.02, rtol=0)
+
+
 def test_a_run_starts_from_one_with_other_clusters(run: reverie.Run, tmp_path: Path) -> None:
     made = reverie.train("digits8", tmp_path / "r", steps=1, start_from=run.path, clusters=7, augment="shift", progress=False)
     weight, before = made.diffusion.denoiser.net.told.weight, run.diffusion.denoiser.net.told.weight
     assert weight.shape == (16, 9)
     torch.testing.assert_close(weight[:, :2], before[:, :2], atol=0.02, rtol=0)  # what it knows of changes
     assert float(weight[:, 2:].abs().max()) < 0.02  # but nothing yet of clusters, which are others
+
+
+def test_an_adapter_fits_a_run_with_clusters(run: reverie.Run, tmp_path: Path) -> None:
+    reverie.train("digits8", tmp_path / "a", steps=2, start_from=run.path, lora="rank=2", augment="shift", progress=False)
+    samples = api.with_adapters(reverie.load(run.path), (str(tmp_path / "a"),)).sample(2, steps=2)
+    assert samples.x.shape == (2, 8, 8)
 
 
 @pytest.mark.parametrize(

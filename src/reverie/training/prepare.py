@@ -220,7 +220,7 @@ def prepare(
     if coder is not None:
         take_codec(model, coder, train_set)
     if before is not None:
-        reasons += start.carry(before, model, config)
+        reasons += start.carry(before, model, config, train_set)
     if not reading.get("size") and (small := small_for_the_budget(dataset, largest)):
         reasons += (small,)
     model = model.to(where)

@@ -148,9 +148,10 @@ def resume(
         reading: dict[str, Any] = {"data": data, "data_dir": data_dir, "strict": strict, "on_progress": on_progress}
         if fresh:
             dataset = dataset or reread(config.data, folder=path, **reading)
+            train_set = dataset.split(config.data.seed)[0]
             if isinstance(model, TrainedModel):
-                model.begin(dataset.split(config.data.seed)[0])
-            start.carry_again(model, config)
+                model.begin(train_set)
+            start.carry_again(model, config, train_set)
             first = _codec_again(path, config, model, dataset, device, reading)
         model, teacher = model.to(where), teacher_of(config, where)
         if teacher is not None and (processes > 1 or world_size() > 1):

@@ -15,7 +15,9 @@ from reverie.base.visible import storable
 from reverie.data import Dataset
 from reverie.data.augment import told_entries
 from reverie.data.kind import described, kind_of
-from reverie.families.diffusion.family import NET, OF_THE_DATA
+from reverie.families.diffusion.clusters import told_clusters
+from reverie.families.diffusion.family import CLUSTERS, NET, OF_THE_DATA
+from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.settings import settings_of
 from reverie.families.model import Family, Model
 from reverie.runs.adapters import weights_hash
@@ -24,6 +26,7 @@ from reverie.runs.run import Run, load
 
 LABELS, TOLD, BIAS = f"{NET}label.table", f"{NET}told.weight", f"{NET}tell.2.bias"
 EXAMPLES = "examples"  # conditions of the training data, which are those of the new data
+CENTRES, COUNTS = f"{CLUSTERS}centres", f"{CLUSTERS}counts"
 LEAST_FITTING = 0.5  # of the weights must fit, or the run is no start
 RATE = 0.5  # of the usual learning rate
 FOR_LORA = {"optimizer": "adamw", "learning_rate": 4e-3}  # the factors begin at zero and are small, so they may move fast
@@ -55,7 +58,9 @@ def wished_of(run: Run, wished: Mapping[str, Any]) -> dict[str, Any]:
         )
     learned = run.kind == "points" or settings.codec["name"] == "latent"
     units = {"sigma_data": settings.sigma_data} | ({"codec": settings.codec} if learned else {})
-    own = {"network": network_of(run), "schedule": settings.schedule, "variance": settings.variance}
+    own = {
+        "network": network_of(run), "schedule": settings.schedule, "variance": settings.variance, "clusters": settings.clusters,
+    }  # fmt: skip
     return {**own, **wished, **units, "target": settings.target}
 
 
@@ -95,27 +100,28 @@ def record(run: Run) -> StartConfig:
     return StartConfig(run=storable(str(Path(run.path).resolve())), weights=weights_hash(run.path))
 
 
-def carry_again(model: Model, config: Config) -> None:
+def carry_again(model: Model, config: Config, train: Dataset) -> None:
     """Give a model the weights that its training was begun with, if it was begun with those of a run."""
     if config.start is None:
         return
     run = load(config.start.run, "cpu")
     if record(run).weights != config.start.weights:
         raise UserError(f"{run.path} has other weights than when this run was begun with them; train a new run with --from")
-    carry(run, model, config)
+    carry(run, model, config, train)
 
 
 @torch.no_grad()
-def carry(run: Run, model: Model, config: Config) -> tuple[str, ...]:
+def carry(run: Run, model: Model, config: Config, train: Dataset) -> tuple[str, ...]:
     """Give a new model the weights of a run, and return what there is to say of those that it did not have or did not take.
 
     Rows of labels and columns of augmentations go by their names.  A label that is new starts as no label; where the new
-    model has no labels, it starts as the label of the data's name, or as no label.
+    model has no labels, it starts as the label of the data's name, or as no label.  Where there are as many clusters, they are
+    those of the run, of which the network knows something, and the training data are counted in them.
     """
     old, new = run.model.state_dict(), model.state_dict()
     before, now = run.config.data.labels, config.data.labels
     notes: list[str] = []
-    special = {LABELS, TOLD, EXAMPLES}
+    special = {LABELS, TOLD, EXAMPLES, COUNTS}
     fitting = [name for name in new if name not in special and name in old and old[name].shape == new[name].shape]
     share = sum(new[name].numel() for name in fitting) / max(1, sum(t.numel() for n, t in new.items() if n not in special))
     if share < LEAST_FITTING:
@@ -136,10 +142,13 @@ def carry(run: Run, model: Model, config: Config) -> tuple[str, ...]:
     if LABELS in old and LABELS not in new and BIAS in fitting:
         new[BIAS].add_(old[LABELS][1 + before.index(config.data.name) if config.data.name in before else 0])
     if TOLD in new:
-        known = told_entries(run.diffusion_settings.augment, run.config.data.shape)
-        wanted = told_entries(settings_of(config.family).augment, config.data.shape)
+        before_it, now_it = run.diffusion_settings, settings_of(config.family)
+        known, wanted = (told_entries(s.augment, config.data.shape) + told_clusters(s.clusters) for s in (before_it, now_it))
+        wanted = wanted if before_it.clusters == now_it.clusters else wanted[: len(wanted) - now_it.clusters]
         new[TOLD].copy_(_columns(old.get(TOLD), known, wanted, new[TOLD]))
     model.load_state_dict(new)
+    if isinstance(model, Diffusion) and model.clusters is not None and CENTRES in fitting:
+        model.clusters.count(train)
     return tuple(notes)
 
 

@@ -9,6 +9,7 @@ same with features of another network).  Where it is not told, in steering, the 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ MOST_CLUSTERS = 1024
 USUAL_CLUSTERS, EACH, FEWEST = 300, 100, 1000  # of clusters, of images in each, and below which there are none
 SIDE = 16  # places, at most, along the side of the small images that are compared
 FITTED, COUNTED = 10_000, 60_000  # images that centres are fitted to, and by which it is told how often a cluster occurs
+READ = 4096  # of data that are not in memory, for both
 ROUNDS = 30  # of k-means, at most
 CLUSTER_DRAW = 2**30 + 1  # the number of the draw, of each image's own stream, that decides its cluster
 
@@ -35,6 +37,11 @@ CLUSTER_DRAW = 2**30 + 1  # the number of the draw, of each image's own stream, 
 def clusters_for(count: int) -> int:
     """Return into how many clusters so many images are taken apart."""
     return min(USUAL_CLUSTERS, count // EACH) if count >= FEWEST else 0
+
+
+def told_clusters(count: int) -> tuple[str, ...]:
+    """Return the names of the numbers that a network is told of clusters."""
+    return tuple(f"cluster {k}" for k in range(count))
 
 
 def small(x: Tensor) -> Tensor:
@@ -77,11 +84,15 @@ class Clusters(nn.Module):
         return len(self.centres)
 
     def fit(self, data: Dataset) -> None:
-        """Find the clusters of training images; the same for the same data."""
-        parts = spread(len(data), COUNTED).split(at_once(data.shape, 1024))
-        found = [(small(x), labels) for x, labels in map(data.batch, parts)]
+        """Find the clusters of training images and count them; the same for the same data."""
+        self.count(data, lambda rows: self.centres.copy_(k_means(rows[spread(len(rows), FITTED)], len(self))))
+
+    def count(self, data: Dataset, find: Callable[[Tensor], object] = lambda rows: None) -> None:
+        """Count how often each label is in each cluster, after `find` was shown the small images, (N, D)."""
+        most = COUNTED if isinstance(data.x, Tensor) else READ
+        found = [(small(x), labels) for x, labels in map(data.batch, spread(len(data), most).split(at_once(data.shape, 1024)))]
         rows = torch.cat([x for x, _ in found])
-        self.centres.copy_(k_means(rows[spread(len(rows), FITTED)], len(self)))
+        find(rows)
         of = nearest(rows.to(self.centres), [self.centres])[1].cpu()
         labels = torch.cat([torch.zeros(len(x), dtype=torch.int64) if label is None else label for x, label in found])
         places = labels * len(self) + of
