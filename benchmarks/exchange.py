@@ -78,9 +78,11 @@ def against_onnx(run: Run, file: Path) -> list[str]:
     module, threads = Guided(parts_of(run, {"autoguidance": 1.0}, "a file")), torch.get_num_threads()
     torch.set_num_threads(1)
     x, one = torch.randn(16, *run.model.shape), torch.tensor(0.7, dtype=torch.float64)
-    given = (x, one, one, torch.arange(16) % len(run.config.data.labels), torch.tensor(GUIDANCE))
-    names = ("x", "alpha", "sigma", "label", "guidance")
-    feed = {name: value.numpy() for name, value in zip(names, given, strict=True)}
+    labels = torch.arange(16) % len(run.config.data.labels)
+    told = {"x": x, "alpha": one, "sigma": one, "label": labels, "guidance": torch.tensor(GUIDANCE)}
+    if (clusters := run.diffusion.clusters) is not None:
+        told["cluster"] = clusters.drawn(torch.arange(16), labels)
+    given, feed = tuple(told.values()), {name: value.numpy() for name, value in told.items()}
 
     @torch.no_grad()
     def eager() -> object:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from reverie.data.augment import told_entries
 from reverie.diffusion.plan import network_for
+from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.runs import folder
 from reverie.runs.config import Config, DataConfig, TrainingConfig, build_model
@@ -24,11 +26,12 @@ Make = Callable[..., Run]
 
 @pytest.fixture
 def made(tmp_path: Path) -> Make:
-    """Make a run on disk whose network has random weights, none of them zero."""
+    """Make a run on disk whose network has random weights, none of them zero, and counts of clusters, some of them zero."""
 
     def make(name: str, network: str, shape: tuple[int, ...], labels: int = 0, early: bool = False, **options: Any) -> Run:
         names = tuple(f"label {k}" for k in range(labels))
-        full = network_for(shape, labels, network)
+        entries = len(told_entries(options.get("augment", ()), shape)) + options.get("clusters", 0)
+        full = network_for(shape, labels, network) | ({"told": entries} if entries else {})
         codec = {"name": "standard", "mean": [0.3, -0.2], "std": [0.7, 1.2]} if len(shape) == 1 else {"name": "pixels"}
         usual = {"target": "flow", "schedule": {"name": "rectified"}, "codec": codec, "sigma_data": 0.6, "network": full}
         family = DiffusionSettings.model_validate({**usual, **({"autoguidance": 1.6} if early else {}), **options})
@@ -38,6 +41,10 @@ def made(tmp_path: Path) -> Make:
         path.mkdir()
         folder.write_config(path, config)
         model = build_model(config)
+        assert isinstance(model, Diffusion)
+        if model.clusters is not None:  # not all with every label, and none with the last
+            counts = torch.randint(0, 4, model.clusters.counts.shape, generator=torch.Generator().manual_seed(0))
+            model.clusters.counts.copy_(counts * (torch.arange(len(counts)) < max(1, labels - 1))[:, None])
         for k, file in enumerate((folder.WEIGHTS_FILE, folder.EARLY_FILE) if early else (folder.WEIGHTS_FILE,)):
             random = torch.Generator().manual_seed(k)
             for p in model.parameters():

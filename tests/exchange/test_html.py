@@ -11,7 +11,8 @@ import pytest
 
 import reverie
 from reverie.base.errors import UserError
-from reverie.exchange.html import page_of
+from reverie.base.noise import image_seeds
+from reverie.exchange.html import PAINTING, page_of
 from reverie.runs.run import Run
 from tests.exchange.conftest import Browser
 
@@ -21,6 +22,11 @@ NETS: dict[str, tuple[str, dict[str, Any]]] = {
     "teaching": ("unet-teaching:widths=[4,8]", {"target": "v", "schedule": {"name": "cosine"}}),
     "waves": ("unet:widths=[8],groups=2,fourier=[1,3],embedding=learned,blocks=2,stem=1", {"target": "edm"}),
     "transformer": ("transformer:dim=16,heads=2,layers=2,embedding=sine", {"target": "x0"}),
+}
+
+TOLD: dict[str, tuple[str, float, dict[str, Any]]] = {  # networks that are told clusters, and guidance
+    "labels": (NETS["unet"][0], 1.75, {"labels": 4, "early": True, "clusters": 6, "augment": [{"name": "flip"}]}),
+    "alone": (NETS["transformer"][0], 1.0, {"clusters": 6}),
 }
 
 
@@ -42,6 +48,32 @@ def test_the_page_draws_the_same_images(name: str, browser: Browser, made: Calla
     assert np.abs(np.clip((found + 1) / 2, 0, 1) - wanted).max() < 1e-3 and np.ptp(wanted) > 0.2
     labels = browser.value(page, "drawn.labels")  # as often as in the data, by the image's own stream
     assert labels == run.labels(None, 16, 5).tolist()
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_the_page_tells_the_same_clusters(name: str, browser: Browser, made: Callable[..., Run], tmp_path: Path) -> None:
+    network, guidance, options = TOLD[name]
+    run = made(name, network, (1, 8, 8), **options)
+    file = reverie.export(run, tmp_path / "page.html", steps=4, guidance=guidance, seed=5)
+    page, found = drawn(browser, file, (8, 8))
+    wanted = run.sample(16, steps=4, guidance=guidance, seed=5).x
+    assert np.abs(np.clip((found + 1) / 2, 0, 1) - wanted).max() < 1e-3 and np.ptp(wanted) > 0.2
+    clusters = run.diffusion.clusters
+    assert clusters is not None and browser.complaints == []
+    told = clusters.drawn(image_seeds(5, 16), run.labels(None, 16, 5)).tolist()
+    assert browser.value(page, "drawn.clusters") == told and len(set(told)) > 2
+
+
+def test_painting_tells_no_cluster(browser: Browser, made: Callable[..., Run], tmp_path: Path) -> None:
+    run = made("digits", NETS["unet"][0], (1, 8, 8), clusters=5)
+    page = browser.open(reverie.export(run, tmp_path / "page.html", steps=2))
+    browser.value(page, "(openPaint(drawn.films[0][1].x0, -1), easel.mask.fill(1), refill(), 1)")  # all of it is drawn again
+    page.wait_for_selector("body[data-painted=done]")
+    pixels = "(c) => [...c.getContext('2d').getImageData(0, 0, 8, 8).data]"
+    found = browser.value(page, f"[...document.querySelectorAll('#variants canvas')].map({pixels})")
+    *_, last = run.frames(8, first=8, steer=lambda denoiser: denoiser, **PAINTING)  # steered, but nowhere
+    wanted = 255 * run.model.decode(last.x0)[:, 0].clamp(0, 1).numpy()
+    assert np.abs(np.array(found).reshape(8, 8, 8, 4)[..., 0] - wanted).max() < 1
 
 
 @pytest.mark.parametrize("network", ["mlp:hidden=16,connector=multiply", "rbf:hidden=12"])

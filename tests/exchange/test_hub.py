@@ -18,13 +18,14 @@ UNET = "unet:widths=[8,12],groups=4,embedding_dim=16"
 
 
 def test_a_run_comes_back_from_its_folder_the_same(made: Callable[..., Run], tmp_path: Path) -> None:
-    run = made("digits", UNET, (1, 8, 8), labels=3, early=True)
+    run = made("digits", UNET, (1, 8, 8), labels=3, early=True, clusters=4)
     folder = reverie.export(run, tmp_path / "hub", licence="mit", steps=3)
     assert sorted(p.name for p in folder.iterdir()) == sorted(hub.WRITTEN)
     back = reverie.import_model(folder, tmp_path / "back")
     assert np.array_equal(back.sample(4, steps=3).x, run.sample(4, steps=3).x)  # with its early state
     card = (folder / "README.md").read_text()
     assert card.startswith("---\n") and 'license: "mit"' in card and "Not measured" in card and "label 2" in card
+    assert "| clusters | 4 |" in card
 
 
 @pytest.mark.slow

@@ -6,18 +6,24 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import reverie
 from reverie.api import with_backend
 from reverie.base.errors import UserError
+from reverie.base.noise import image_seeds
+from reverie.exchange.onnx import Guided, inputs_of
+from reverie.exchange.parts import parts_of
 from reverie.runs.run import Run
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+UNET = "unet:widths=[8,12],groups=4,embedding_dim=16"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "exchange.md"
 
 
@@ -32,7 +38,7 @@ def loop() -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_the_loop_of_the_documents_draws_the_same_images(made: Callable[..., Run], tmp_path: Path) -> None:
-    run = made("digits", "unet:widths=[8,12],groups=4,embedding_dim=16", (1, 8, 8), labels=3, early=True)
+    run = made("digits", UNET, (1, 8, 8), labels=3, early=True)
     file = reverie.export(run, tmp_path / "digits.onnx", sampler="dpm++sde", steps=7)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["digits", "digits.onnx"]  # no weights beside it
     session = onnxruntime.InferenceSession(str(file))
@@ -46,6 +52,75 @@ def test_the_loop_of_the_documents_draws_the_same_images(made: Callable[..., Run
         assert np.abs(found[:, 0] - wanted).max() < 1e-4 and np.ptp(wanted) > 0.2
 
 
+# What a network is told clusters with: beside labels and changes of the data, with an early state, or alone.
+TOLD: dict[str, dict[str, Any]] = {
+    "labels": {"labels": 3, "early": True, "clusters": 5, "augment": [{"name": "flip"}]},
+    "alone": {"clusters": 5},
+}
+WAY: dict[str, Any] = {"sampler": "dpm++2m", "steps": 3}
+
+
+class Eager:
+    """A session that computes what the file would, without writing it."""
+
+    def __init__(self, run: Run) -> None:
+        parts = parts_of(run, WAY, "a file")
+        facts = {**parts.facts(WAY), "evaluations": [e.plain() for e in parts.evaluations(WAY)]}
+        self.custom_metadata_map, self.module = {"reverie": json.dumps(facts)}, Guided(parts)
+        types = {torch.float32: "tensor(float)", torch.float64: "tensor(double)", torch.int64: "tensor(int64)"}
+        self.inputs = [SimpleNamespace(name=name, type=types[example.dtype]) for name, example, _ in inputs_of(parts)]
+
+    def get_modelmeta(self) -> Eager:
+        """Return what holds the metadata."""
+        return self
+
+    def get_inputs(self) -> list[SimpleNamespace]:
+        """Return the inputs by name and type."""
+        return self.inputs
+
+    @torch.no_grad()
+    def run(self, names: list[str], feed: dict[str, Any]) -> list[np.ndarray]:
+        """Return the outputs that are asked for."""
+        out = self.module(*(torch.from_numpy(feed[i.name]) for i in self.inputs))
+        return [dict(zip(("x0", "eps", "sample"), out, strict=True))[name].numpy() for name in names]
+
+
+def check_clusters(run: Run, draw: Callable[..., np.ndarray], file: str) -> None:
+    """Hold the loop of the documents to the samples of a run that is told clusters, and these to others where none is told."""
+    labels, scale = run.labels(None, 6, 4), 2.5 if run.config.data.labels else 1.0
+    given = {"seed": 4} | ({} if labels is None else {"label": labels.numpy(), "guidance": scale})
+    found = draw(file, 6, **given)
+    assert np.abs(found[:, 0] - run.sample(6, seed=4, guidance=scale, **WAY).x).max() < 1e-4
+    assert np.abs(found - draw(file, 6, cluster=-np.ones(6), **given)).max() > 1e-2
+    if labels is not None:  # without a label there is no cluster either
+        assert np.array_equal(draw(file, 6, seed=4), draw(file, 6, seed=4, cluster=-np.ones(6)))
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_clusters_are_drawn_by_what_the_metadata_tell(name: str, made: Callable[..., Run]) -> None:
+    run = made(name, UNET, (1, 8, 8), **TOLD[name])
+    defined = loop()
+    defined["onnxruntime"] = SimpleNamespace(InferenceSession=lambda _: Eager(run))
+    check_clusters(run, defined["draw"], "no file")
+    seeds, labels = image_seeds(9, 300), run.labels(None, 300, 9)
+    assert run.diffusion.clusters is not None
+    of = -np.ones(300) if labels is None else labels.numpy()
+    found = defined["clusters"](seeds.numpy().astype(np.uint64), of, parts_of(run, WAY, "a file").clusters)
+    assert np.array_equal(found, run.diffusion.clusters.drawn(seeds, labels)) and len(set(found)) > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TOLD)
+def test_a_file_and_the_backend_draw_the_same_clusters(name: str, made: Callable[..., Run], tmp_path: Path) -> None:
+    run = made(name, UNET, (1, 8, 8), **TOLD[name])
+    check_clusters(run, loop()["draw"], str(reverie.export(run, tmp_path / "digits.onnx", **WAY)))
+    told = {"guidance": 2.5} if run.config.data.labels else {}
+    swapped = with_backend(run, "onnx")
+    assert np.abs(swapped.sample(5, **told, **WAY).x - run.sample(5, **told, **WAY).x).max() < 1e-4
+    steered, plain = ([*r.frames(3, steer=lambda denoiser: denoiser, **WAY)][-1].x0 for r in (swapped, run))
+    assert (steered - plain).abs().max() < 1e-4  # where nothing is told
+
+
 @pytest.mark.slow
 def test_points_leave_in_their_own_units(made: Callable[..., Run], tmp_path: Path) -> None:
     run = made("points", "mlp:hidden=16", (2,), target="v", schedule={"name": "cosine"}, sigma_data=1.0)
@@ -56,7 +131,7 @@ def test_points_leave_in_their_own_units(made: Callable[..., Run], tmp_path: Pat
 
 @pytest.mark.slow
 def test_sampling_by_onnx_runtime_draws_the_same(made: Callable[..., Run], tmp_path: Path, command: Any) -> None:
-    run = made("digits", "unet:widths=[8,12],groups=4,embedding_dim=16", (1, 8, 8), labels=3, early=True)
+    run = made("digits", UNET, (1, 8, 8), labels=3, early=True)
     told: dict[str, Any] = {"label": "label 2", "guidance": 2.0, "sampler": "heun", "steps": 4}
     wanted, found = run.sample(5, **told).x, with_backend(run, "onnx").sample(5, **told).x
     assert np.abs(found - wanted).max() < 1e-4

@@ -23,40 +23,48 @@ BACKENDS = {"torch": False, "onnx": True}  # whether the network is computed by 
 
 
 class Plain(nn.Module):
-    """A network as ONNX takes it: x, level, and a label where there are any."""
+    """A network as ONNX takes it: x, level, a label where there are any, and what it is told where it is told something."""
 
-    def __init__(self, net: nn.Module) -> None:
+    def __init__(self, net: nn.Module, labels: int) -> None:
         super().__init__()
-        self.net = net
+        self.net, self.labels = net, labels
 
-    def forward(self, x: Tensor, level: Tensor, *label: Tensor) -> Tensor:
+    def forward(self, x: Tensor, level: Tensor, *more: Tensor) -> Tensor:
         """Return the output."""
-        out: Tensor = self.net(x, level, *label)
+        out: Tensor = self.net(x, level, *(more if self.labels else (None, *more)))
         return out
 
 
 class OnnxNetwork(nn.Module):
-    """The same network, computed by ONNX Runtime on the CPU.  x: (B, ...); level: (B,); cond: (B,) or None."""
+    """The same network, computed by ONNX Runtime on the CPU.
 
-    def __init__(self, net: nn.Module, shape: tuple[int, ...], labels: int) -> None:
+    labels, entries: how many there are, and how many numbers it is told.  x: (B, ...); level: (B,); cond: (B,) or None;
+    told: (B, entries) or None, which is zero.
+    """
+
+    def __init__(self, net: nn.Module, shape: tuple[int, ...], labels: int, entries: int) -> None:
         super().__init__()
         try:
             import onnxruntime
         except ImportError:
             raise UserError(f"sampling by ONNX Runtime needs it: {NEEDED}") from None
-        self.labels, self.nothing = labels, nn.Buffer(torch.zeros(0), persistent=False)  # which says where it is
+        self.labels, self.entries = labels, entries
+        self.nothing = nn.Buffer(torch.zeros(0), persistent=False)  # which says where it is
         inputs = [("x", torch.zeros(2, *shape), True), ("level", torch.zeros(2), True)]
         inputs += [("label", torch.tensor([0, NULL]), True)] if labels else []
+        inputs += [("told", torch.zeros(2, entries), True)] if entries else []
         options: Any = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        made = export_module(Plain(copy.deepcopy(net).eval()), inputs, ["y"], fixed=2)
+        made = export_module(Plain(copy.deepcopy(net).eval(), labels), inputs, ["y"], fixed=2)
         self.session: Any = onnxruntime.InferenceSession(made.model_proto.SerializeToString(), options)
 
-    def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None, told: Tensor | None = None) -> Tensor:
         """Return the output."""
         feed = {"x": x.numpy(), "level": level.contiguous().numpy()}
         if self.labels:
             feed["label"] = (torch.full((len(x),), NULL) if cond is None else cond).numpy()
+        if self.entries:
+            feed["told"] = (torch.zeros(len(x), self.entries) if told is None else told).numpy()
         return torch.from_numpy(self.session.run(["y"], feed)[0])
 
 
@@ -74,5 +82,6 @@ def with_backend(run: Run, backend: str) -> Run:
 
 def _swapped(model: Diffusion) -> Diffusion:
     made = copy.deepcopy(model)
-    made.denoiser.net = OnnxNetwork(model.denoiser.net, model.model_shape, model.label_count)
+    entries = model.told_changes + len(model.clusters or ())
+    made.denoiser.net = OnnxNetwork(model.denoiser.net, model.model_shape, model.label_count, entries)
     return made

@@ -91,7 +91,8 @@ def card_text(run: Run, config: Config, card: Card, measured: Evaluation | None)
     lines += ["", "## Model", "", "| | |", "|---|---|", f"| parameters | {facts['parameters']:,} |",
               f"| trained for | {length}, batch {training.batch}, seed {training.seed} |"]  # fmt: skip
     settings = config.family.model_dump(mode="json")
-    lines += [f"| {key} | {_cell(_spoken(settings[key]))} |" for key in ("target", "schedule", "network") if key in settings]
+    told = [key for key in ("target", "schedule", "network", "clusters") if settings.get(key)]
+    lines += [f"| {key} | {_cell(_spoken(settings[key]))} |" for key in told]
     lines += ["", "## Figures", "", *_figures(measured), "", "## Limits", "", *_limits(run), ""]
     return "\n".join(lines)
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from reverie.base.errors import UserError
 from reverie.base.files import atomic
@@ -43,28 +44,36 @@ class AsTold(Schedule):
 
 
 class Guided(nn.Module):
-    """What the file computes: x, alpha, sigma, and where there are any label, guidance, autoguidance -> x0, eps, sample.
+    """What the file computes: x, alpha, sigma, and what there is of label, guidance, cluster, autoguidance -> x0, eps, sample.
 
     none + guidance (conditional - none) of the model and of its early state, then strong + (autoguidance - 1) (strong - weak).
-    x: (B, ...) in model units; alpha, sigma: () float64; label: (B,) int64, -1 for none; sample: x0 in the units of the data.
+    x: (B, ...) in model units; alpha, sigma: () float64; label, cluster: (B,) int64, -1 for none; sample: x0 in the units of
+    the data.  Where there are labels, one that is none hides the cluster too.
     """
 
     def __init__(self, parts: Parts) -> None:
         super().__init__()
         self.strong, self.weak = (None if d is None else _told(d) for d in (parts.model.denoiser, parts.weak))
         self.codec, self.labels = parts.model.codec, bool(parts.model.label_count)
+        self.clusters, self.before = len(parts.model.clusters or ()), parts.model.told_changes
 
     def forward(self, x: Tensor, alpha: Tensor, sigma: Tensor, *more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the guided estimate and the clean data in the units of users."""
         given = list(more)
         label, guidance = (given.pop(0), given.pop(0)) if self.labels else (None, None)
+        told = self.told(given.pop(0), label) if self.clusters else None
         assert self.strong is not None
-        pair = _guided(self.strong, x, alpha, sigma, label, guidance)
+        pair = _guided(self.strong, x, alpha, sigma, label, guidance, told)
         x0, eps = pair.x0, pair.eps
         if self.weak is not None:
-            scale, other = given.pop(0), _guided(self.weak, x, alpha, sigma, label, guidance)
+            scale, other = given.pop(0), _guided(self.weak, x, alpha, sigma, label, guidance, told)
             x0, eps = scale * x0 + (1 - scale) * other.x0, scale * eps + (1 - scale) * other.eps
         return x0, eps, self.codec.decode(x0)
+
+    def told(self, cluster: Tensor, label: Tensor | None) -> Tensor:
+        """Return what the networks are told of clusters: (B, before + K), zero where it is nothing."""
+        shown = cluster if label is None else torch.where(label == NULL, NULL, cluster)
+        return functional.pad((shown[:, None] == torch.arange(self.clusters)).float(), (self.before, 0))
 
 
 def _told(denoiser: NetDenoiser) -> NetDenoiser:
@@ -74,15 +83,22 @@ def _told(denoiser: NetDenoiser) -> NetDenoiser:
 
 
 def _guided(
-    denoiser: NetDenoiser, x: Tensor, alpha: Tensor, sigma: Tensor, label: Tensor | None, guidance: Tensor | None
+    denoiser: NetDenoiser,
+    x: Tensor,
+    alpha: Tensor,
+    sigma: Tensor,
+    label: Tensor | None,
+    guidance: Tensor | None,
+    told: Tensor | None,
 ) -> Pair:
-    told = cast(Time, (alpha, sigma))
+    t = cast(Time, (alpha, sigma))
     if label is None or guidance is None:
-        return denoiser(x, told, None)
-    both = denoiser(torch.cat([x, x]), told, torch.cat([label, torch.full_like(label, NULL)]))
+        return denoiser.estimate(x, t, None, told)
+    labels = torch.cat([label, torch.full_like(label, NULL)])
+    both = denoiser.estimate(torch.cat([x, x]), t, labels, None if told is None else torch.cat([told, torch.zeros_like(told)]))
     # halves by a reshape, because chunk would fix the size of the batch
     x0, eps = (
-        (none + guidance * (this - none)) for this, none in (t.unflatten(0, (2, -1)).unbind(0) for t in (both.x0, both.eps))
+        (none + guidance * (this - none)) for this, none in (z.unflatten(0, (2, -1)).unbind(0) for z in (both.x0, both.eps))
     )
     return Pair(x0, eps)
 
@@ -94,6 +110,8 @@ def inputs_of(parts: Parts) -> list[tuple[str, Tensor, bool]]:
     made = [("x", x, True), ("alpha", one, False), ("sigma", one.clone(), False)]
     if parts.model.label_count:
         made += [("label", torch.tensor([0, NULL]), True), ("guidance", torch.tensor(1.0), False)]
+    if parts.model.clusters is not None:
+        made.append(("cluster", torch.tensor([0, NULL]), True))
     return made if parts.weak is None else [*made, ("autoguidance", torch.tensor(parts.autoguidance), False)]
 
 

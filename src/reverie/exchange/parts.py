@@ -9,6 +9,7 @@ from reverie.base.errors import UserError
 from reverie.base.spec import Spec
 from reverie.diffusion.denoiser import NetDenoiser
 from reverie.exchange.steps import Evaluation, evaluations_of
+from reverie.families.diffusion.clusters import CLUSTER_DRAW
 from reverie.families.diffusion.latent import Latent
 from reverie.families.diffusion.model import Diffusion
 from reverie.runs.options import Options
@@ -29,6 +30,17 @@ class Parts:
         """The units of the data."""
         return self.run.diffusion_settings.codec
 
+    @property
+    def clusters(self) -> dict[str, Any] | None:
+        """How clusters of images are drawn, None where there are none.
+
+        counts: how often each is with each label; draw: the number of the draw that decides; before: entries that are told of
+        changes, which come before those of clusters.
+        """
+        if (found := self.model.clusters) is None:
+            return None
+        return {"counts": found.counts.long().tolist(), "draw": CLUSTER_DRAW, "before": self.model.told_changes}
+
     def evaluations(self, options: Options) -> list[Evaluation]:
         """Return the table of steps of a sampler on a grid."""
         sampler, grid = self.run.sampling(options)
@@ -41,7 +53,7 @@ class Parts:
         return {
             "kind": data.kind, "data": data.name, "shape": list(self.model.shape), "labels": list(data.labels),
             "label_counts": list(data.label_counts), "sampler": sampler, "steps": steps, "grid": grid,
-            "autoguidance": self.autoguidance, "codec": self.codec,
+            "autoguidance": self.autoguidance, "codec": self.codec, "clusters": self.clusters,
         }  # fmt: skip
 
 

@@ -214,9 +214,15 @@ class Layers {
     return table ? e.map((value, j) => value + table.data[(label + 1) * e.length + j]) : e;
   }
 
-  embedding(spec, level, label) { // of images: two dense layers around the embedding of the level
+  addTold(e, entry) { // one entry of what is told is 1 and the others are 0; below 0, all are
+    if (entry < 0) return e;
+    const { data, shape } = this.tensor("told.weight");
+    return e.map((value, j) => value + data[j * shape[1] + entry]);
+  }
+
+  embedding(spec, level, label, told) { // of images: two dense layers around the embedding of the level
     const first = this.dense("tell.0", this.level(spec.embedding, 64, level, "embed")).map(silu);
-    return this.addLabel(this.dense("tell.2", first), label).map(silu);
+    return this.addTold(this.addLabel(this.dense("tell.2", first), label), told).map(silu);
   }
 }
 
@@ -235,8 +241,8 @@ function unetBlock(layers, name, x, e, spec) {
   return layers.sum(layers.tensor(`${name}.shortcut.weight`) ? layers.convolution(`${name}.shortcut`, x) : x, h);
 }
 
-function unet(layers, spec, x, level, label) {
-  const e = layers.embedding(spec, level, label), kept = [];
+function unet(layers, spec, x, level, label, told) {
+  const e = layers.embedding(spec, level, label, told), kept = [];
   const wide = spec.widths, last = wide.length - 1;
   if (spec.fourier.length) {
     const count = x.c * x.h * x.w, at = layers.memory.take(count * (1 + 2 * spec.fourier.length)), f = layers.memory.floats;
@@ -276,8 +282,8 @@ function unet(layers, spec, x, level, label) {
   return layers.fold(h, spec.stem, true);
 }
 
-function transformer(layers, spec, x, level, label) {
-  const e = layers.embedding(spec, level, label), { dim } = spec, memory = layers.memory;
+function transformer(layers, spec, x, level, label, told) {
+  const e = layers.embedding(spec, level, label, told), { dim } = spec, memory = layers.memory;
   const tokens = layers.fold(x, spec.patch), n = tokens.h * tokens.w;
   const modulated = (h, shift, scale) => { // layer normalisation of each token, then scale and shift
     const at = memory.take(dim * n), f = memory.floats;
@@ -348,7 +354,8 @@ function rbf(layers, spec, x, level, label) {
 
 const NETWORKS = { unet, transformer, mlp, rbf };
 
-// A network as a function: numbers of the model's shape, a noise level and a label (-1 is none) in; numbers out.
+// A network as a function: numbers of the model's shape, a noise level, a label and an entry that is told (-1 is none) in;
+// numbers out.
 class Network {
   constructor(spec, tensors, prefix, memory) {
     this.spec = spec;
@@ -356,11 +363,11 @@ class Network {
     this.layers.prepare();
   }
 
-  run(x, shape, level, label) {
+  run(x, shape, level, label, told) {
     const memory = this.layers.memory, mark = memory.top, [c, h, w] = shape;
     const at = memory.take(x.length);
     memory.floats.set(x, at);
-    const y = NETWORKS[this.spec.name](this.layers, this.spec, { at, c, h, w }, level, label);
+    const y = NETWORKS[this.spec.name](this.layers, this.spec, { at, c, h, w }, level, label, told);
     const n = h * w, each = y.c / c, out = new Float32Array(c * n); // a second number of each may tell a variance
     for (let k = 0; k < c; k++) out.set(memory.floats.subarray(y.at + k * each * n, y.at + (k * each + 1) * n), k * n);
     memory.top = mark;

@@ -99,11 +99,23 @@ function labelOf(seed, member) {
   if (!model.labels.length) return -1;
   if (wanted === "turn") return member % model.labels.length;
   if (wanted !== "data") return wanted;
+  return drawnOf(model.label_counts, seed, member, LABEL_DRAW);
+}
+
+// Which of several a member gets, each as often as its count, by a draw of the member's own stream; -1 where all are 0.
+function drawnOf(counts, seed, member, draw) {
   splitMix(seed, member, 0, 1);
-  splitMix(high, low, LABEL_DRAW, 1);
-  const total = model.label_counts.reduce((a, b) => a + b, 0), u = ((high + 0.5) / 4294967296) * total;
+  splitMix(high, low, draw, 1);
+  const total = counts.reduce((a, b) => a + b, 0), u = ((high + 0.5) / 4294967296) * total;
   let sum = 0;
-  return model.label_counts.findIndex((count) => u < (sum += count));
+  return counts.findIndex((count) => u < (sum += count));
+}
+
+// Which cluster of images each member is told: as often as it is with the label, the last one for a label that no image has.
+function clusterOf(seed, member, label) {
+  if (!model.clusters) return -1;
+  const counts = model.clusters.counts[Math.max(label, 0)], found = drawnOf(counts, seed, member, model.clusters.draw);
+  return found < 0 ? counts.length - 1 : found;
 }
 
 function draw() {
@@ -111,7 +123,7 @@ function draw() {
   const seed = Number($("seed").value) || 0, count = Number($("count").value), members = Array.from({ length: count }, (_, i) => i);
   const labels = members.map((member) => labelOf(seed, member));
   const groups = points ? [...new Set(labels)].map((label) => members.filter((m) => labels[m] === label)) : members.map((m) => [m]);
-  drawn = { members: points ? groups : members, films: groups.map(() => []), labels: groups.map((g) => labels[g[0]]), frames: table().rows.filter((r) => r.frame).length, seed };
+  drawn = { members: points ? groups : members, films: groups.map(() => []), labels: groups.map((g) => labels[g[0]]), clusters: groups.map((g) => clusterOf(seed, g[0], labels[g[0]])), frames: table().rows.filter((r) => r.frame).length, seed };
   shown = 0; show();
   const begun = performance.now();
   let finished = 0;
@@ -129,7 +141,7 @@ function draw() {
   });
   document.body.dataset.state = "drawing"; $("draw").textContent = "Stop";
   $("status").textContent = "drawing";
-  groups.forEach((group, i) => send({ id, seed, members: group, label: drawn.labels[i], rows: table().rows, guidance: Number($("guidance").value), autoguidance: autoguided() }));
+  groups.forEach((group, i) => send({ id, seed, members: group, label: drawn.labels[i], cluster: drawn.clusters[i], rows: table().rows, guidance: Number($("guidance").value), autoguidance: autoguided() }));
 }
 let shownLater = false;
 const guided = () => model.labels.length > 0 && ![0, 1].includes(Number($("guidance").value));

@@ -53,7 +53,7 @@ function refill() {
   });
   document.body.dataset.painted = "drawing";
   $("paint-status").textContent = "drawing";
-  canvases.forEach((_, k) => send({ id, seed: drawn.seed, members: [first + k], label: easel.label, rows: model.painting, guidance: Number($("guidance").value), autoguidance: 1, known, values }));
+  canvases.forEach((_, k) => send({ id, seed: drawn.seed, members: [first + k], label: easel.label, cluster: -1, rows: model.painting, guidance: Number($("guidance").value), autoguidance: 1, known, values }));
 }
 
 $("easel").onpointerdown = (event) => { $("easel").setPointerCapture(event.pointerId); stroke(event); };

@@ -1,5 +1,6 @@
-// Draws what the page asks for.  A job: {id, seed, members, label, rows, guidance, autoguidance, known, values}.
-// members: numbers of the images or points that are drawn at once; known: 1 where values are given and kept.
+// Draws what the page asks for.  A job: {id, seed, members, label, cluster, rows, guidance, autoguidance, known, values}.
+// members: numbers of the images or points that are drawn at once; label, cluster: -1 is none; known: 1 where values are given
+// and kept.
 
 let model, networks, stopped = -1;
 const pause = new MessageChannel(), waiting = [];
@@ -23,11 +24,15 @@ function combine(a, x, b, y) {
 // What the guided networks give: none + guidance (conditional - none), then strong + (autoguidance - 1) (strong - weak).
 function output(x, shape, row, job) {
   const seen = x.map((value) => row.c_in * value);
+  const estimate = (network, label) => { // where there are labels, one that is none hides the cluster too
+    const hidden = job.cluster < 0 || (model.labels.length > 0 && label < 0);
+    return network.run(seen, shape, row.level, label, hidden ? -1 : model.clusters.before + job.cluster);
+  };
   const given = (network) => {
-    if (job.label < 0 || job.guidance === 0) return network.run(seen, shape, row.level, -1);
-    const conditional = network.run(seen, shape, row.level, job.label);
+    if (job.label < 0 || job.guidance === 0) return estimate(network, -1);
+    const conditional = estimate(network, job.label);
     if (job.guidance === 1) return conditional;
-    return combine(job.guidance, conditional, 1 - job.guidance, network.run(seen, shape, row.level, -1));
+    return combine(job.guidance, conditional, 1 - job.guidance, estimate(network, -1));
   };
   const strong = given(networks[0]);
   if (networks.length === 1 || job.autoguidance === 1) return strong;
