@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import reverie
 from reverie.api import with_backend
@@ -137,6 +138,20 @@ def test_sampling_by_onnx_runtime_draws_the_same(made: Callable[..., Run], tmp_p
     assert np.abs(found - wanted).max() < 1e-4
     words = ("--backend", "onnx", "--steps", 2, "-n", 3, "--out", tmp_path / "x.npy")
     assert command("sample", run.path, *words)[0] == 0 and np.load(tmp_path / "x.npy").shape == (3, 8, 8)
+
+
+def test_a_run_that_is_told_numbers_is_refused_by_the_backend(tmp_path: Path) -> None:
+    table = tmp_path / "told"
+    table.mkdir()
+    images = np.random.default_rng(0).integers(0, 255, (8, 8, 8), dtype=np.uint8)
+    for k, image in enumerate(images):
+        Image.fromarray(image).save(table / f"{k}.png")
+    rows = "".join(f"{k}.png,{k / 8}\n" for k in range(8))
+    (table / "metadata.csv").write_text(f"file_name,size\n{rows}")
+    network = "unet:widths=[8,12],groups=4,embedding_dim=16"
+    run = reverie.train(table, tmp_path / "r", condition_number="size", steps=1, network=network)
+    with pytest.raises(UserError, match="use --backend torch"):
+        with_backend(run, "onnx")
 
 
 def test_other_families_and_samplers_are_refused(tmp_path: Path, trained: Callable[..., Run], made: Callable[..., Run]) -> None:

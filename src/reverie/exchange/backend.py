@@ -74,6 +74,8 @@ def with_backend(run: Run, backend: str) -> Run:
         return run
     if run.model.device.type != "cpu":
         raise UserError("ONNX Runtime is used on the CPU; give --device cpu with --backend onnx")
+    if run.config.data.condition is not None or run.diffusion_settings.target == "levels":
+        raise UserError(f"{run.path} is told captions, numbers or images, or predicts levels: use --backend torch for it")
     made = replace(run, model=_swapped(run.diffusion), changes=(*run.changes, f"backend {backend}"))
     if run.autoguidance != 1 and isinstance(early := run.early(), Diffusion):
         made._early = _swapped(early)
