@@ -184,11 +184,12 @@ class Pool:
         self.features = [each / unit for each, unit in zip(whole, self.units, strict=True)]
         self.labels = torch.cat(labels).to(device)
         self.told = torch.cat(rows) if rows else None
-        self.of = {int(k): (self.labels == k).nonzero()[:, 0].cpu() for k in self.labels.unique()}
+        self.kinds = self.labels if self.told is None else self.labels * self.told.shape[1] + self.told.argmax(1)
+        self.of = {int(k): (self.kinds == k).nonzero()[:, 0].cpu() for k in self.kinds.unique()}
 
-    def some(self, labels: list[int] | None, count: int, random: torch.Generator) -> Tensor:
-        """Return numbers of data of these labels, as many of each, or of any: (count,)."""
-        of = [self.of[k] for k in labels or () if k in self.of] or [torch.arange(len(self.labels))]
+    def some(self, kinds: list[int] | None, count: int, random: torch.Generator) -> Tensor:
+        """Return numbers of data of these kinds, as many of each, or of any: (count,)."""
+        of = [self.of[k] for k in kinds or () if k in self.of] or [torch.arange(len(self.labels))]
         each = math.ceil(count / len(of))
         return torch.cat([rows[torch.randint(len(rows), (each,), generator=random)] for rows in of])[:count]
 
@@ -215,23 +216,27 @@ class Lesson:
         random = torch.Generator().manual_seed(seed)
         pure, u, hide = torch.rand(3, generator=random, dtype=torch.float64).tolist()
         t = 1.0 if pure < PURE else EARLIEST + (LATEST - EARLIEST) * u
-        few, hidden = None, hide < self.label_dropout
-        if cond is not None and not hidden:
-            few = cond[torch.randint(len(cond), (FEW,), generator=random)].unique().tolist()
-        index, peers = (self.pool.some(few, count, random) for count in (len(z), PEERS))
-        own_labels, labels = self.pool.labels[index], self.pool.labels[peers]
-        told = None if self.pool.told is None or hidden else self.pool.told[index]
-        made = made_at(student, self.pool.z[index], None if few is None else own_labels, told, t, mix_seed(seed, 1))
-        if few is None:
-            own_labels, labels = torch.zeros_like(own_labels), torch.zeros_like(labels)
-        theirs, own = ([rows[numbers] for rows in self.pool.features] for numbers in (peers, index))
+        pool, few = self.pool, None
+        if hide >= self.label_dropout and (cond is not None or pool.told is not None):
+            among = pool.kinds if pool.told is not None or cond is None else cond
+            few = among[torch.randint(len(among), (FEW,), generator=random)].unique().tolist()
+        index, peers = (pool.some(few, count, random) for count in (len(z), PEERS))
+        label = None if few is None or cond is None else pool.labels[index]
+        told = None if few is None or pool.told is None else pool.told[index]
+        made = made_at(student, pool.z[index], label, told, t, mix_seed(seed, 1))
+        kind, kinds = (
+            (torch.zeros_like(index).to(z.device), torch.zeros_like(peers).to(z.device))
+            if few is None
+            else (pool.kinds[index], pool.kinds[peers])
+        )
+        theirs, own = ([rows[numbers] for rows in pool.features] for numbers in (peers, index))
         loss, mine = torch.zeros(len(z), device=z.device), self.features(made)
         with torch.autocast(z.device.type, enabled=False):  # in bfloat16, squares would not leave anything of their difference
-            for a, b, begun, unit in zip(mine, theirs, own, self.pool.units, strict=True):
+            for a, b, begun, unit in zip(mine, theirs, own, pool.units, strict=True):
                 a = a.float() / unit
                 with torch.no_grad():
-                    move = drift(a, b, own_labels, labels)
-                    value = energy_rows(a, b[::COMPARED], own_labels, labels[::COMPARED])
+                    move = drift(a, b, kind, kinds)
+                    value = energy_rows(a, b[::COMPARED], kind, kinds[::COMPARED])
                 follow = -(a * move).sum(1)
                 if t < 1:
                     follow = follow + OWN * (a - begun).square().sum(1).add(1e-6).sqrt()
