@@ -109,8 +109,19 @@ def test_samples_of_the_right_detail_are_led_while_the_loss_falls(
 
 
 def test_models_that_are_told_nothing_are_led_farther(tmp_path: Path) -> None:
-    blind = reverie.train("digits8", tmp_path / "blind", steps=2, network=TINY, batch=32, augment="none", labels="none")
+    blind = reverie.train("digits8", tmp_path / "blind", steps=2, network=TINY, batch=32, clusters=0, labels="none")
     assert autoguide.least_of(blind) == autoguide.UNTOLD > LED
+
+
+def test_no_more_scales_are_tried_when_it_is_late() -> None:
+    data, tried = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0)), list[float]()
+
+    def draw(scale: float) -> tuple[torch.Tensor, float]:
+        tried.append(scale)
+        return data, 0.2 * scale
+
+    assert autoguide._scale_by_detail(draw, data, 0.2, data, lambda: len(tried) == 2) == TRIED[1]
+    assert tried == list(TRIED[:2])
 
 
 def test_the_verdict_tells_the_scale(run: Run) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 
 import torch
@@ -26,6 +28,7 @@ TRIED = (2.0, 2.5, 3.0)  # scales that are tried in turn until samples have the 
 # training ended while its held-out loss still fell, by so much in its second half; and farther where no label, caption or
 # cluster tells what is drawn, so that a model mixes kinds.
 UNFINISHED, LED, UNTOLD = 0.045, 1.2, 2.0
+MOST_TIME = 0.1  # of a training in minutes, after which no further scale is tried
 ROUGH = 1.2  # times the data's detail from which samples are too sharp already
 EDGE, OTHER = 0.01, 0.1  # values that are black or white, and how far colours may differ, as a share of their range
 FEWEST = 200  # steps below which the early state has learned nothing that could be compared
@@ -87,16 +90,25 @@ def choose_autoguidance(run: Run, train: Dataset, steps: int) -> float:
         images = run.model.decode(last.x0).cpu()
         return images, float(detail(images).mean()) / max(wanted, 1e-12)
 
+    begun, longest = time.monotonic(), math.inf if minutes is None else MOST_TIME * 60 * minutes
     plain, sharp = draw(1.0)
-    scale = _scale_by_detail(draw, plain, sharp, x) if sharp < SHARP else 1.0
+    scale = _scale_by_detail(draw, plain, sharp, x, lambda: time.monotonic() - begun > longest) if sharp < SHARP else 1.0
     least = least_of(run) if sharp <= ROUGH else 1.0
     return scale if least <= scale or strays(draw(least)[0], plain, x) else least
 
 
-def _scale_by_detail(draw: Callable[[float], tuple[Tensor, float]], plain: Tensor, sharp: float, data: Tensor) -> float:
-    """Return the scale at which samples have the detail of data; the largest at which they do not stray, where none does."""
+def _scale_by_detail(
+    draw: Callable[[float], tuple[Tensor, float]], plain: Tensor, sharp: float, data: Tensor,
+    late: Callable[[], bool],
+) -> float:  # fmt: skip
+    """Return the scale at which samples have the detail of data; the largest at which they do not stray, where none does.
+
+    late: tells when no time is left to try more.
+    """
     found = [(1.0, sharp)]
     for scale in TRIED:
+        if late():
+            break
         guided, sharpened = draw(scale)
         if sharpened <= found[-1][1] or strays(guided, plain, data):
             break
