@@ -247,13 +247,13 @@ def test_every_kind_of_image_can_be_augmented(command, tmp_path: Path, mode: str
 
 
 def test_what_may_leak_is_not_told_and_none_is_none(tmp_path: Path) -> None:
-    run = api.prepare("digits8", tmp_path / "untold", steps=1, network=TINY, augment="flip:told=no").run
+    run = api.prepare("digits8", tmp_path / "untold", steps=1, network=TINY, augment="flip:told=no", clusters=0).run
     assert run.config.family.network["told"] == 0 and run.model.augment is not None
     x = torch.rand(64, 1, 8, 8)
     changed, told = run.model.augment(x, 0)
     mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(changed, x, strict=True)]
     assert told is None and 16 < sum(mirrored) < 48
-    run = api.prepare("digits8", tmp_path / "none", steps=10**4, network=TINY, augment="none").run
+    run = api.prepare("digits8", tmp_path / "none", steps=10**4, network=TINY, augment="none", clusters=0).run
     assert run.config.family.augment == () and run.model.augment is None and run.config.family.network["told"] == 0
 
 
@@ -265,13 +265,16 @@ def test_mistakes_with_augment_are_refused_kindly(command, tmp_path: Path) -> No
     assert code == 2 and "did you mean 'flip'" in err and not out.exists()
     code, _, err = command("train", "digits8", "--steps", 1, "--out", out, "--network", "unet:told=3")
     assert code == 2 and "told" in err and not out.exists()
-    assert command("train", "digits8", "--steps", 1, "--out", out, "--network", TINY, "--augment", "shift")[0] == 0
+    assert (
+        command("train", "digits8", "--steps", 1, "--out", out, "--network", TINY, "--augment", "shift", "--clusters", 3)[0]
+        == 0
+    )
     assert command("train", "--resume", out, "--extend", "--steps", 1, "--augment", "shift")[0] == 0
     code, _, err = command("train", "--resume", out, "--extend", "--steps", 1, "--augment", "zoom")
     assert code == 2 and "augment was name=shift" in err
     text = (out / "config.toml").read_text()
     (out / "config.toml").write_text(text.replace('name = "shift"', 'name = "zoom"').replace("share = 0.125", "factor = 1.2"))
-    with pytest.raises(UserError, match="augmentations tell 1 numbers but the network is told 2"):
+    with pytest.raises(UserError, match="augmentations and clusters tell 4 numbers but the network is told 5"):
         build_model(read_config(out))
 
 

@@ -61,6 +61,7 @@ FAMILY: dict[str, st.SearchStrategy[Any]] = {
     "label_dropout": st.floats(0, 1),
     "autoguidance": st.floats(1, 10),
     "examples": st.integers(0, 1024),
+    "clusters": st.integers(0, 1024),
     "distilled": st.fixed_dictionaries({}, optional={"guidance": st.floats(-1000, 1000), "samples": st.integers(0, 10**7)}),
     "augment": st.lists(
         st.sampled_from(

@@ -230,7 +230,7 @@ def test_twenty_training_images(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("value", "name"), [(-1.0, "black"), (1.0, "white"), (0.1, "of one colour")])
 def test_previews_of_one_colour(tmp_path: Path, value: float, name: str) -> None:
-    training = images(tmp_path)
+    training = images(tmp_path, clusters=0)
     denoiser = training.run.model.denoiser
 
     def forward(x: Tensor, t, cond=None):

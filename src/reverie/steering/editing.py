@@ -25,6 +25,7 @@ from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, Frame, Sampler, start, trajectory
 from reverie.diffusion.schedule import Schedule
 from reverie.draw.picture import channels_last
+from reverie.families.diffusion.clusters import Clustered
 from reverie.runs.options import Options
 from reverie.runs.prompts import asks
 from reverie.runs.run import Run
@@ -106,14 +107,15 @@ def _started(grid: dict[str, Any], t: float) -> dict[str, Any]:
     return {**grid, "start": t}
 
 
-def guided(run: Run, options: Options, n: int) -> Denoiser:
-    """Return the denoiser of a run under the options; without a label, under no condition."""
+def guided(run: Run, options: Options, n: int, told: Tensor | None = None) -> Denoiser:
+    """Return the denoiser of a run under the options; without a label, under no condition.  told: of clusters, (n, K)."""
     label, asked = options.get("label"), run.unconditional_by_default(options)
     if label == "all" and "all" not in run.config.data.labels:
         raise UserError("here everything is of one label; give its name with --label, or none")
     cond = run.condition(options, n) if label is not None or asks(options) else None
-    device = run.diffusion.device
-    return Given(run.guidance(asked)(run.diffusion.denoiser), cond.to(device) if cond is not None else None)
+    denoiser, device = run.diffusion.denoiser, run.diffusion.device
+    guided_one = run.guidance(asked)(denoiser if told is None else Clustered(denoiser, told))
+    return Given(guided_one, cond.to(device) if cond is not None else None)
 
 
 def encode(denoise: Denoiser, sampler: Sampler, x0: Tensor, grid: Tensor) -> Iterator[Frame]:
@@ -222,16 +224,29 @@ def slerp(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
     return way.to(a.dtype).reshape(len(share), *a.shape)
 
 
-def _end(run: Run, end: str | int | Path | np.ndarray, options: Options) -> Tensor:
-    """Return the unit noise of one end, (C, H, W): a seed's own, or that of an image."""
+def _end(run: Run, end: str | int | Path | np.ndarray, options: Options) -> tuple[Tensor, Tensor | None]:
+    """Return the unit noise of one end, (C, H, W), and what is told of its cluster, (K,) or None: a seed's own, or an image's.
+
+    Nothing is told of images, which are taken to noise without, nor where the model goes by no label.
+    """
     if isinstance(end, int) or (isinstance(end, str) and end.strip().isdecimal()):
-        device = run.diffusion.device
-        return Noise(image_seeds(int(end), 1)).like(torch.empty(1, *run.diffusion.model_shape, device=device))[0]
+        device, seeds = run.diffusion.device, image_seeds(int(end), 1)
+        noise = Noise(seeds).like(torch.empty(1, *run.diffusion.model_shape, device=device))[0]
+        cond = run.condition(options, 1)
+        alone = options.get("label") is None if run.conditional else False
+        told = None if alone or (cond is not None and cond.ndim > 1) else run.diffusion.drawn_clusters(seeds, cond)
+        return noise, None if told is None else told[0]
     x0 = own_image(run, end)
     sampler, grid = inversion(run, options)
     denoise = guided(run, options, 1)
     (last,) = deque(encode(denoise, sampler, x0, grid.flip(0)), maxlen=1)
-    return unit_noise(denoise.schedule, last.x, last.t)[0]
+    return unit_noise(denoise.schedule, last.x, last.t)[0], None
+
+
+def _between(a: Tensor | None, b: Tensor | None, share: Tensor) -> Tensor | None:
+    """Return what is told on the way from one end to the other, a share of each: (n, K), None where neither tells anything."""
+    parts = [w[:, None].to(end) * end for w, end in ((1 - share, a), (share, b)) if end is not None]
+    return torch.stack(parts).sum(0) if parts else None
 
 
 @torch.no_grad()
@@ -254,11 +269,13 @@ def interpolate(
     if not 2 <= frames <= MOST_FRAMES:
         raise UserError(f"a way needs from 2 to {MOST_FRAMES:,} frames, got {frames}")
     sampler, grid = inversion(run, options)
-    a, b = (_end(run, which, options) for which in (begin, end))
-    noises = slerp(a, b, torch.linspace(0, 1, frames, dtype=torch.float64))
+    (a, told_a), (b, told_b) = (_end(run, which, options) for which in (begin, end))
+    share = torch.linspace(0, 1, frames, dtype=torch.float64)
+    noises, told = slerp(a, b, share), _between(told_a, told_b, share)
     drawn, size = [], run.batch_size()
     for k, part in enumerate(noises.split(size)):
-        for frame in _unit_frames(guided(run, options, len(part)), sampler, part, grid):
+        kinds = None if told is None else told[k * size : k * size + len(part)]
+        for frame in _unit_frames(guided(run, options, len(part), kinds), sampler, part, grid):
             if on_progress:
                 on_progress("sampling", k * size * frame.of + (frame.i + 1) * len(part), frames * frame.of)
         drawn.append(run.decode_final(frame))

@@ -178,10 +178,16 @@ class Diffusion(DiffusionLikelihood):
     def _teller(self, wanted: DrawRequest) -> Callable[[NetDenoiser], Denoiser]:
         """Return what tells a network the clusters of what it draws; nothing where something else decides what that is."""
         composed = wanted.cond is not None and wanted.cond.ndim > 1
-        if self.clusters is None or composed or any(wanted.options.get(key) is not None for key in STEERING):
+        if composed or any(wanted.options.get(key) is not None for key in ("steer", "origin")):
             return lambda denoiser: denoiser
-        told = self.clusters.told(self.clusters.drawn(wanted.seeds, wanted.cond), self.told_changes)
-        return lambda denoiser: Clustered(denoiser, told)
+        told = self.drawn_clusters(wanted.seeds, wanted.cond)
+        return lambda denoiser: denoiser if told is None else Clustered(denoiser, told)
+
+    def drawn_clusters(self, seeds: Tensor, cond: Tensor | None) -> Tensor | None:
+        """Return what the network is told of data to draw, (B, K), or None.  seeds: (B,); cond: (B,) labels or None."""
+        if self.clusters is None:
+            return None
+        return self.clusters.told(self.clusters.drawn(seeds, cond), self.told_changes)
 
     @property
     def told_changes(self) -> int:
