@@ -23,8 +23,7 @@ PRECISIONS = {"fp32": False, "bf16": True}  # whether numbers are rounded within
 DEFAULTS: dict[Kind, tuple[str, int, str]] = {"points": ("dpm++2m", 20, "uniform"), "images": ("dpm++sde", 12, "uniform")}
 # The same where something steers the way, which takes more steps to be followed, and where another sampler is asked for.
 STEERED: dict[Kind, tuple[str, int, str]] = {"points": ("ddim", 50, "uniform"), "images": ("ddpm", 40, "uniform")}
-COLOUR = STEERED["images"]  # of photos of 64 x 64 ten steps of dpm++sde leave less detail than 40 of ddpm
-CODES = ("dpm++sde", 20, "uniform")  # of an autoencoder: of photos and emoji as good as 40 of ddpm, and 12 are worse
+COLOUR = ("dpm++sde", 20, "uniform")  # of pixels and of codes: of emoji and photos as good as 40 of ddpm, and 12 are worse
 STUDENT = ("ddpm", 4, "trailing:last=0.5")  # of a distilled model, each of whose evaluations gives data
 Manner = Literal["data", "codes", "student"]  # what a network makes: data or codes step by step, or data at once
 STEERING = ("steer", "origin", "times")  # options that only steering has
@@ -40,7 +39,7 @@ OPTIONS: Mapping[str, Any] = {
 def usual_sampling(shape: tuple[int, ...], manner: Manner = "data") -> tuple[str, int, str]:
     """Return what data of a shape are drawn with when nothing is said and nothing steers."""
     if manner != "data":
-        return STUDENT if manner == "student" else CODES
+        return STUDENT if manner == "student" else COLOUR
     return COLOUR if kind_of(shape) == "images" and shape[0] > 1 else DEFAULTS[kind_of(shape)]
 
 
@@ -68,10 +67,8 @@ def why_sampling(shape: tuple[int, ...], options: Mapping[str, Any], manner: Man
         return f"{said}as many as this sampler usually needs" if options.get("steps") is None else f"{said}as asked"
     if kind_of(shape) != "images":
         return f"{said}as good as 50 of ddim on three sets of points (docs/few-steps.md)"
-    if manner == "codes":
-        return f"{said}as good as 40 of ddpm for codes of photos and emoji (docs/few-steps.md)"
-    why = "as good as 40 of ddpm on MNIST" if shape[0] == 1 else "fewer lose detail of colour images"
-    return f"{said}{why} (docs/few-steps.md)"
+    of = "MNIST" if manner == "data" and shape[0] == 1 else "emoji and photos"
+    return f"{said}as good as 40 of ddpm on {of} (docs/few-steps.md)"
 
 
 def build_sampling(
