@@ -184,4 +184,4 @@ def test_clusters_that_cannot_be_are_refused(data: str, options: dict[str, objec
 
 
 def test_small_sets_are_not_taken_apart() -> None:
-    assert clusters_for(400) == 0 and 0 < clusters_for(2000) < 50 and clusters_for(10**6) == clusters_for(10**7)
+    assert clusters_for(200) == 0 and clusters_for(410) == 10 and clusters_for(2000) == 50 and clusters_for(10**6) == clusters_for(10**7)

@@ -26,7 +26,7 @@ from reverie.diffusion.pair import Pair
 from reverie.families.em import plus_plus
 
 MOST_CLUSTERS = 1024
-USUAL_CLUSTERS, EACH, FEWEST = 300, 50, 1000  # of clusters, of images in each, and below which there are none
+USUAL_CLUSTERS, EACH, FEWEST = 300, 40, 300  # of clusters, of images in each, and below which there are none
 SIDE = 16  # places, at most, along the side of the small images that are compared
 FITTED, COUNTED = 10_000, 60_000  # images that centres are fitted to, and by which it is told how often a cluster occurs
 READ = 4096  # of data that are not in memory, for both
