@@ -222,7 +222,7 @@ def test_short_budgets_on_a_cpu_get_small_colour_images_and_true_expectations() 
     assert "rough shapes; in 15: " in expectation((3, 64, 64), 5)
     one, five = (expectation((1, 28, 28), minutes) for minutes in (1, 5))
     assert "colour" not in one + five and "in 1 minute on two cores: shapes" in one and "; in 5: clean" in one
-    assert "Fréchet distance of 3.1 to 4.3" in one and "Fréchet distance of 1.9 to 2.4" in five and "; in" not in five
+    assert "Fréchet distance of 1.7 to 3.1" in one and "Fréchet distance of 1.3 to 1.6" in five and "; in" not in five
 
 
 def test_why_colour_images_are_small_is_said_with_how_to_have_more() -> None:

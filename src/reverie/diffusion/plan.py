@@ -39,13 +39,13 @@ SHORT_SIDE = 32
 # docs/few-steps.md); larger ones take as much longer as they have more pixels.
 COLOUR_TO_EXPECT = (
     (0.0, "patches of the right colours", ""), (0.5, "colours and rough shapes", ""),
-    (3.0, "shapes that can be recognised", "10 minutes of 1,906 emoji gave a KID of 0.19 to 0.25, data have 0"),
+    (3.0, "shapes that can be recognised", "five minutes of 1,906 emoji gave a KID of 0.25, data have 0"),
     (20.0, "clean pictures, where there are data enough", ""),
 )  # fmt: skip
 GREY_TO_EXPECT = (
     (0.0, "smudged shapes", ""),
-    (0.7, "shapes that can be recognised", "one minute of MNIST gave a Fréchet distance of 3.1 to 4.3, data have 2"),
-    (4.0, "clean shapes, such as digits", "five minutes of MNIST gave a Fréchet distance of 1.9 to 2.4, data have 2"),
+    (0.7, "shapes that can be recognised", "one minute of MNIST gave a Fréchet distance of 1.7 to 3.1, data have 2"),
+    (4.0, "clean shapes, such as digits", "five minutes of MNIST gave a Fréchet distance of 1.3 to 1.6, data have 2"),
 )
 # Budgets from which a larger network is chosen, measured for colour images of 32 x 32 (docs/colour.md: within a training of ten
 # minutes small overtakes mini after four); larger ones take as much longer as they have more pixels.  Judged by the cost for

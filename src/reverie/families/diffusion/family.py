@@ -258,8 +258,9 @@ class DiffusionFamily(Family[DiffusionSettings]):
         parts = ((DENOISER, planned), (CODEC, codec))
         forms = {f"{part}{name}": form for part, module in parts for name, form in forms_of(module.state_dict()).items()}
         if settings.clusters:
-            clusters = forms_of(Clusters(settings.clusters, shape, labels).state_dict())
-            forms |= {f"{CLUSTERS}{name}": form for name, form in clusters.items()}
+            with torch.device("meta"):
+                clusters = Clusters(settings.clusters, shape, labels)
+            forms |= {f"{CLUSTERS}{name}": form for name, form in forms_of(clusters.state_dict()).items()}
         if settings.examples:
             forms["examples"] = Form(torch.float32, (settings.examples, row_width(settings.network)))
         return forms

@@ -39,6 +39,7 @@ HISTOGRAMS_OF = 20_000  # data that are not in memory, by which a denoiser of le
 # Of the bound in the loss of a network that tells variances.  arXiv:2102.09672 has 0.001 for a million steps; in a few hundred
 # of digits8 0.03 taught variances worth 0.05 bits/dim more at 10 steps, and the held-out loss of the means was the same.
 VARIANCE_SHARE = 0.03
+CLUSTERS_HIDDEN = 0.1  # how often, so that the network can do without, too, as it must in steering
 UNTOLD = -1e9  # in rows that are kept with the weights, which are finite: what is not told
 VARIANCE_STEPS = 20  # of the chain whose bound that is, where training is in continuous time
 
@@ -253,7 +254,7 @@ class Diffusion(DiffusionLikelihood):
             untold = torch.rand(len(x), generator=random) < self.label_dropout
             cond = hidden(cond, untold)
         if self.clusters is not None:  # hidden with the label, and from others as well
-            untold |= torch.rand(len(x), generator=torch.Generator().manual_seed(mix_seed(seed, 4))) < self.label_dropout
+            untold |= torch.rand(len(x), generator=torch.Generator().manual_seed(mix_seed(seed, 4))) < CLUSTERS_HIDDEN
         other = torch.Generator(z.device).manual_seed(mix_seed(seed, 1))  # a stream of its own, independent of the times
         eps = torch.randn(z.shape, generator=other, device=z.device, dtype=z.dtype)
         with repeatable_dropout(self.denoiser.net, mix_seed(seed, 3)):
