@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from reverie.data import Dataset, load_data
 from reverie.diffusion.condition import NULL
 from reverie.diffusion.guidance import ClassifierFree
 from reverie.families.diffusion.clusters import Clustered, Clusters, clusters_for, k_means, small
-from reverie.families.diffusion.levels import noised_losses
+from reverie.families.diffusion.levels import noised_losses, optimum_levels
 
 TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
 
@@ -132,6 +133,14 @@ def test_the_held_out_loss_is_that_of_a_network_that_is_told(run: reverie.Run) -
         noised_losses(run.diffusion, data, 0, denoiser)[1].mean() for denoiser in (None, run.diffusion.denoiser)
     )
     assert as_told < without
+
+
+def test_the_least_loss_is_that_of_a_model_that_is_told_clusters(run: reverie.Run) -> None:
+    data = load_data("digits8").split(0)[0]
+    least = optimum_levels(run.diffusion, data, 0)
+    untold = copy.copy(run.diffusion)
+    untold.clusters = None
+    assert least[-1] < 0.9 * optimum_levels(untold, data, 0)[-1]  # at most noise, where a cluster tells most
 
 
 def test_a_resumed_run_is_bit_for_bit_the_same(tmp_path: Path) -> None:

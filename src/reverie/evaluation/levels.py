@@ -33,7 +33,8 @@ def _measured(run: Run, train: Dataset, held_out: Dataset, seed: int, levels: in
     columns["training"] = _column(run, *noised_losses(run.diffusion, train, seed), levels)
     best = optimum(run.diffusion, train)
     if best is not None:
-        columns["optimum of the training set"] = _column(run, *noised_losses(run.diffusion, train, seed, best), levels)
+        least = noised_losses(run.diffusion, train, seed, best, by_kind=True)
+        columns["optimum of the training set"] = _column(run, *least, levels)
     return columns
 
 

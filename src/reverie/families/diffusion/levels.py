@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,13 +34,18 @@ HUGE, HUGE_DRAWS = 3 * 128**2, 8
 OPTIMUM_MOST = 10**8  # numbers in a training set, above which its optimum is not worked out
 
 
-def _draws(
-    model: Diffusion, data: Dataset, seed: int, draws: int
-) -> Iterator[tuple[Tensor, Pair, Tensor | None, Tensor | None]]:
-    """Yield times (b,), data with noise, labels, and what else a network is told of the data.
+class Draw(NamedTuple):
+    """Noised data: times (b,), data with noise, labels, what else a network is told of the data, and their kinds."""
 
-    They are the same at every call, with as many times from each range of t.
-    """
+    t: Tensor
+    truth: Pair
+    cond: Tensor | None
+    told: Tensor | None
+    kinds: Tensor | None
+
+
+def _draws(model: Diffusion, data: Dataset, seed: int, draws: int) -> Iterator[Draw]:
+    """Yield noised data: the same at every call, with as many times from each range of t."""
     schedule, device = model.denoiser.schedule, model.device
     random = torch.Generator().manual_seed(mix_seed(seed, -(2**40)))
     t = schedule.t_min + (1 - schedule.t_min) * (torch.randperm(draws, generator=random) + 0.5).double() / draws
@@ -54,7 +59,8 @@ def _draws(
         encode = model.codec.encode
         z = _coded_once(encode, x, (part % len(data)).tolist(), known) if model.codec.lossy else encode(x)
         truth = Pair(z, torch.randn(z.shape, generator=random).to(device))
-        yield t[part], truth, labels.to(device) if labels is not None else None, model.told_of(x)
+        cond = labels.to(device) if labels is not None else None
+        yield Draw(t[part], truth, cond, model.told_of(x), model.kinds_of(x, cond))
 
 
 def _coded_once(encode: Callable[[Tensor], Tensor], x: Tensor, numbers: list[int], known: dict[int, Tensor]) -> Tensor:
@@ -83,19 +89,21 @@ def level_of(model: Diffusion, t: Tensor, levels: int) -> Tensor:
 @torch.no_grad()
 def noised_losses(
     model: Diffusion, data: Dataset, seed: int, denoiser: Denoiser | None = None, draws: int | None = None,
-    measure: Measure | None = None,
+    measure: Measure | None = None, by_kind: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return times, spread evenly over [t_min, 1], and the loss of noised data there: (n,) each.
 
     denoiser: one to be judged in place of the model's own; draws: how many, and always the same ones; measure: what an error
-    costs, if not what it does in training.
+    costs, if not what it does in training; by_kind: whether the denoiser is told kinds, see `optimum`, instead of labels.
     """
     d, measure = model.denoiser, measure or model.measure
     times, losses = [], []
-    for t, truth, cond, told in _draws(model, data, seed, draws or HELD_OUT_DRAWS[data.kind]):
-        times.append(t)
-        judged = denoiser or (d if told is None else Told(d, told))
-        losses.append(loss(judged, truth, t, cond, d.target, model.weight, d.sigma_data, measure).double().cpu())
+    for draw in _draws(model, data, seed, draws or HELD_OUT_DRAWS[data.kind]):
+        times.append(draw.t)
+        judged = denoiser or (d if draw.told is None else Told(d, draw.told))
+        cond = draw.kinds if by_kind else draw.cond
+        lost = loss(judged, draw.truth, draw.t, cond, d.target, model.weight, d.sigma_data, measure)
+        losses.append(lost.double().cpu())
     return torch.cat(times), torch.cat(losses)
 
 
@@ -141,8 +149,8 @@ def _ends(model: Diffusion, data: Dataset, seed: int) -> float:
     """Return what prior and reconstruction of a datum cost on average, in nats; of points as a density in user units."""
     d, levels = model.denoiser, model.codec.levels
     costs = [
-        prior_cost(d.schedule, truth.x0, 1.0) + reconstruction_cost(d, truth, d.schedule.t_min, cond, levels)
-        for _, truth, cond, _ in _draws(model, data, seed, max(1, check_draws(data) // 4))
+        prior_cost(d.schedule, draw.truth.x0, 1.0) + reconstruction_cost(d, draw.truth, d.schedule.t_min, draw.cond, levels)
+        for draw in _draws(model, data, seed, max(1, check_draws(data) // 4))
     ]
     volume = model.codec.log_cell(model.shape) if levels is None else 0.0
     return float(torch.cat(costs).double().mean()) - volume
@@ -151,14 +159,16 @@ def _ends(model: Diffusion, data: Dataset, seed: int) -> float:
 def optimum(model: Diffusion, data: Dataset) -> DatasetDenoiser | None:
     """Return the best possible model of a finite set; None where the set is too large to say, or another loss is taken.
 
-    Its guesses are means, which are the best only where the error is squared.
+    Its guesses are means, which are the best only where the error is squared.  It is told kinds, the labels of data and their
+    clusters as one number, as the network is told both.
     """
     if not isinstance(model.measure, Squared) or not isinstance(data.x, Tensor) or data.x.numel() > OPTIMUM_MOST:
         return None
     device = model.device
     x = data.batch(torch.arange(len(data)))[0]
     z = torch.cat([model.codec.encode(part.to(device)) for part in x.split(ENCODED)])
-    return DatasetDenoiser(model.denoiser.schedule, z, data.labels.to(device) if data.labels is not None else None)
+    kinds = model.kinds_of(x.to(device), data.labels.to(device) if data.labels is not None else None)
+    return DatasetDenoiser(model.denoiser.schedule, z, kinds)
 
 
 def optimum_levels(model: Diffusion, data: Dataset, seed: int) -> tuple[float, ...]:
@@ -167,4 +177,4 @@ def optimum_levels(model: Diffusion, data: Dataset, seed: int) -> tuple[float, .
     Empty where that cannot be said; see `optimum`.
     """
     best = optimum(model, data)
-    return _levels(model, *noised_losses(model, data, seed, best, check_draws(data))) if best is not None else ()
+    return _levels(model, *noised_losses(model, data, seed, best, check_draws(data), by_kind=True)) if best is not None else ()

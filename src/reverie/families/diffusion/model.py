@@ -195,6 +195,12 @@ class Diffusion(DiffusionLikelihood):
         """How many numbers the network is told of changes of the data."""
         return 0 if self.augment is None else len(self.augment.told)
 
+    def kinds_of(self, x: Tensor, labels: Tensor | None) -> Tensor | None:
+        """Return label and cluster of each datum as one number, (B,), or the label alone.  x: (B, ...) in user units."""
+        if self.clusters is None:
+            return labels
+        return self.clusters.of(x) if labels is None else labels * len(self.clusters) + self.clusters.of(x)
+
     def told_of(self, x: Tensor, changes: Tensor | None = None, untold: Tensor | None = None) -> Tensor | None:
         """Return what the network is told of data: what was done to them, and their clusters; None where it is nothing.
 
