@@ -138,7 +138,7 @@ def test_the_held_out_loss_is_that_of_a_network_that_is_told(run: reverie.Run) -
 def test_the_least_loss_is_that_of_a_model_that_is_told_clusters(run: reverie.Run) -> None:
     data = load_data("digits8").split(0)[0]
     least = optimum_levels(run.diffusion, data, 0)
-    untold = copy.copy(run.diffusion)
+    untold = copy.deepcopy(run.diffusion)
     untold.clusters = None
     assert least[-1] < 0.9 * optimum_levels(untold, data, 0)[-1]  # at most noise, where a cluster tells most
 
