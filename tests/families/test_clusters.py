@@ -184,6 +184,7 @@ def test_an_adapter_fits_a_run_with_clusters(run: reverie.Run, tmp_path: Path) -
         ("moons", {"points": 100}, "clusters are of images"),
         ("digits8", {"network": "diffusers-unet"}, "told no clusters"),
         ("digits8", {"clusters": 5000}, "clusters"),
+        ("digits8", {"purpose": "likelihood"}, "give --clusters 0"),
     ],
 )
 def test_clusters_that_cannot_be_are_refused(data: str, options: dict[str, object], said: str, tmp_path: Path) -> None:

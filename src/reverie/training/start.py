@@ -58,9 +58,8 @@ def wished_of(run: Run, wished: Mapping[str, Any]) -> dict[str, Any]:
         )
     learned = run.kind == "points" or settings.codec["name"] == "latent"
     units = {"sigma_data": settings.sigma_data} | ({"codec": settings.codec} if learned else {})
-    own = {
-        "network": network_of(run), "schedule": settings.schedule, "variance": settings.variance, "clusters": settings.clusters,
-    }  # fmt: skip
+    clusters = 0 if wished.get("purpose") == "likelihood" else settings.clusters
+    own = {"network": network_of(run), "schedule": settings.schedule, "variance": settings.variance, "clusters": clusters}
     return {**own, **wished, **units, "target": settings.target}
 
 

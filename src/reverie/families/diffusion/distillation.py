@@ -209,9 +209,9 @@ class Lesson:
         """Return the loss of each of as many samples, (B,): a function of labels and seed alone.  z: (B, ...) in model units.
 
         Its value is the share of each in the energy distance from data.  Its gradient by features is that which follows their
-        drift, -V, and draws what is made of a noised datum to that one as well.  Samples are made of data of few labels of the
-        pool, so that there are enough of each to push each other away; labels are hidden in whole batches, which then are
-        compared with data of any label.
+        drift, -V, and draws what is made of a noised datum to that one as well.  Samples are made of data of few kinds of the
+        pool, labels or clusters, so that there are enough of each to push each other away; kinds are hidden in whole batches,
+        which then are compared with data of any kind.
         """
         random = torch.Generator().manual_seed(seed)
         pure, u, hide = torch.rand(3, generator=random, dtype=torch.float64).tolist()

@@ -90,7 +90,11 @@ def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int
     if settings.clusters and kind_of(data) != "images":
         raise UserError(f"clusters are of images, and these are {kind_of(data)}")
     if settings.clusters and row_width(network):
-        raise UserError("a network is told clusters beside labels, but not beside captions or numbers; leave --clusters out")
+        raise UserError("a network is told clusters beside labels, but not beside captions or numbers; give --clusters 0")
+    if settings.clusters and settings.purpose == "likelihood":  # whose bound would not count what a cluster tells
+        raise UserError(
+            "a model that is trained for the likelihood is told no clusters, which would cost nothing; give --clusters 0"
+        )
     if (told := len(told_entries(settings.augment, data)) + settings.clusters) != network.get("told", 0):
         raise UserError(f"augmentations and clusters tell {told} numbers but the network is told {network.get('told', 0)}")
     if settings.target != "levels" and (told := outputs_of(settings.variance)) != network.get("outputs", 1):
