@@ -27,6 +27,7 @@ NETS: dict[str, tuple[str, dict[str, Any]]] = {
 TOLD: dict[str, tuple[str, float, dict[str, Any]]] = {  # networks that are told clusters, and guidance
     "labels": (NETS["unet"][0], 1.75, {"labels": 4, "early": True, "clusters": 6, "augment": [{"name": "flip"}]}),
     "alone": (NETS["transformer"][0], 1.0, {"clusters": 6}),
+    "student": (NETS["unet"][0], 1.75, {"labels": 4, "clusters": 6, "distilled": {"clipped": True}}),
 }
 
 

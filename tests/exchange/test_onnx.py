@@ -53,10 +53,11 @@ def test_the_loop_of_the_documents_draws_the_same_images(made: Callable[..., Run
         assert np.abs(found[:, 0] - wanted).max() < 1e-4 and np.ptp(wanted) > 0.2
 
 
-# What a network is told clusters with: beside labels and changes of the data, with an early state, or alone.
+# What a network is told clusters with: beside labels and changes of the data, with an early state, alone, or of a student.
 TOLD: dict[str, dict[str, Any]] = {
     "labels": {"labels": 3, "early": True, "clusters": 5, "augment": [{"name": "flip"}]},
     "alone": {"clusters": 5},
+    "student": {"labels": 3, "clusters": 5, "distilled": {"clipped": True}},
 }
 WAY: dict[str, Any] = {"sampler": "dpm++2m", "steps": 3}
 

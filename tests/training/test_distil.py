@@ -11,7 +11,7 @@ import torch
 
 import reverie
 from reverie.base.errors import UserError
-from reverie.families.diffusion.distillation import drift, energy_rows
+from reverie.families.diffusion.distillation import Lesson, drift, edges, energy_rows
 from reverie.runs.run import Run
 from reverie.training.distil import check_teacher, prepare_distillation
 from reverie.training.resume import resume
@@ -51,6 +51,27 @@ def test_samples_that_drift_become_the_data() -> None:
     assert float((a.abs() - 1).abs().mean()) < 0.1
 
 
+def test_edges_tell_blurred_images_from_sharp_ones() -> None:
+    """A step from -1 to 1 and a ramp have the same differences in sum, and others in each part of the image."""
+    z = torch.full((2, 1, 8, 8), -1.0)
+    z[0, ..., 4:] = 1.0
+    z[1] = torch.linspace(-1, 1, 8)
+    down, across, fine, parts, whole = edges(z)
+    assert not down.any() and torch.allclose(across.sum(1), torch.tensor(16.0))
+    assert torch.allclose(whole, torch.tensor([0.0, 16 / 64]))  # of the differences downwards, and across
+    assert float(across[0].max()) == 2 and float(across[1].max()) == pytest.approx(2 / 7)
+    assert [len(row[0]) for row in (fine, parts, whole)] == [128, 32, 2]
+
+
+def test_what_is_cut_off_is_still_moved() -> None:
+    """The gradient by samples beyond the limits is that by what they are cut off to."""
+    made = torch.tensor([-3.0, 0.5, 2.0], requires_grad=True)
+    for clipped, wanted in ((True, [-1.0, 0.5, 1.0]), (False, [-3.0, 0.5, 2.0])):
+        found = Lesson(None, 0.1, None, clipped).cut(made)  # type: ignore[arg-type]
+        assert found.tolist() == wanted
+        assert torch.autograd.grad((found * torch.arange(3)).sum(), made)[0].tolist() == [0, 1, 2]
+
+
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A small run of patterns with labels."""
@@ -68,6 +89,11 @@ def test_a_student_is_a_run_that_draws_in_four_evaluations(teacher: Run, tmp_pat
     assert not (run.path / "early.safetensors").exists()
     rows = [row for row in again.metrics() if "held_out" in row]
     assert rows[-1]["held_out"] < rows[0]["held_out"]  # one evaluation comes nearer to the data
+    assert run.diffusion_settings.distilled is not None and run.diffusion_settings.distilled.clipped
+    for frame in again.frames(8, guidance=3.0):  # what is beyond the limits is cut off, and x stays a mixture of the two
+        alpha, sigma = again.diffusion.denoiser.schedule(frame.t)
+        assert float(frame.x0.abs().max()) <= 1
+        torch.testing.assert_close(alpha * frame.x0 + sigma * frame.pair.eps, frame.x)
     with pytest.raises(UserError, match="student already"):
         check_teacher(again, 1.0)
 

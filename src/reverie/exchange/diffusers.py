@@ -215,7 +215,9 @@ def export_diffusers(run: Run, out: Path, overwrite: bool) -> Path:
         pipeline: Any = ScoreSdeVePipeline(net.unet, ScoreSdeVeScheduler(**ends))
     else:
         table = {key: network[key] for key in ("beta_schedule", "beta_start", "beta_end", "num_train_timesteps")}
-        pipeline = DDPMPipeline(net.unet, DDPMScheduler(**table, prediction_type=names[settings.target], clip_sample=False))
+        pipeline = DDPMPipeline(
+            net.unet, DDPMScheduler(**table, prediction_type=names[settings.target], clip_sample=run.diffusion.clips)
+        )
     with whole_folder(out, lambda name: name in WRITTEN, overwrite) as aside:
         pipeline.save_pretrained(aside, safe_serialization=True)
     return out

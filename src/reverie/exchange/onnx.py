@@ -54,7 +54,7 @@ class Guided(nn.Module):
     def __init__(self, parts: Parts) -> None:
         super().__init__()
         self.strong, self.weak = (None if d is None else _told(d) for d in (parts.model.denoiser, parts.weak))
-        self.codec, self.labels = parts.model.codec, bool(parts.model.label_count)
+        self.codec, self.labels, self.clips = parts.model.codec, bool(parts.model.label_count), parts.model.clips
         self.clusters, self.before = len(parts.model.clusters or ()), parts.model.told_changes
 
     def forward(self, x: Tensor, alpha: Tensor, sigma: Tensor, *more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -68,6 +68,9 @@ class Guided(nn.Module):
         if self.weak is not None:
             scale, other = given.pop(0), _guided(self.weak, x, alpha, sigma, label, guidance, told)
             x0, eps = scale * x0 + (1 - scale) * other.x0, scale * eps + (1 - scale) * other.eps
+        if self.clips:
+            x0 = x0.clamp(-1, 1)
+            eps = ((x - alpha * x0) / sigma).to(x.dtype)
         return x0, eps, self.codec.decode(x0)
 
     def told(self, cluster: Tensor, label: Tensor | None) -> Tensor:

@@ -54,6 +54,7 @@ class Parts:
             "kind": data.kind, "data": data.name, "shape": list(self.model.shape), "labels": list(data.labels),
             "label_counts": list(data.label_counts), "sampler": sampler, "steps": steps, "grid": grid,
             "autoguidance": self.autoguidance, "codec": self.codec, "clusters": self.clusters,
+            "clipped": self.model.clips,
         }  # fmt: skip
 
 

@@ -119,7 +119,8 @@ def teach(model: Model, teacher: Run, classifiers: list[LeNet], train: Dataset) 
     features: Features = TeacherFeatures(teacher.diffusion.denoiser)
     if classifiers:
         features = ClassifierFeatures([net.to(model.device) for net in classifiers])
-    return Lesson(features, model.label_dropout, Pool(features, train, model.codec.encode, model.device, model.told_of))
+    pool = Pool(features, train, model.codec.encode, model.device, model.told_of)
+    return Lesson(features, model.label_dropout, pool, model.clips)
 
 
 def teacher_of(config: Config, device: torch.device) -> Run | None:
@@ -193,7 +194,8 @@ def prepare_distillation(
         training = TrainingConfig.model_validate({**planned, **options})
     except ValidationError as error:
         raise UserError(f"cannot distil like this: {one_line(error)}") from None
-    distilled = Distilled(guidance=guidance, samples=0 if guidance == 1 else DRAWN)
+    bounded = teacher.diffusion.codec.levels is not None
+    distilled = Distilled(guidance=guidance, samples=0 if guidance == 1 else DRAWN, clipped=bounded)
     tell = on_progress or silent
     dataset = reread(known.data, folder=teacher.path, data=data, data_dir=data_dir, on_progress=on_progress)
     train_set, held_out = learned_from(teacher, distilled, seed, dataset, tell)

@@ -59,6 +59,8 @@ async function draw(job) {
     for (const [k, weight] of row.eps) add(weight, past[k].eps);
     for (const [k, weight] of row.noise) add(weight, noiseOf(job, k, shape));
     const y = output(x, shape, row, job), x0 = combine(row.x0_x, x, row.x0_y, y), eps = combine(row.eps_x, x, row.eps_y, y);
+    if (model.clipped)
+      for (let i = 0; i < count; i++) { x0[i] = Math.min(1, Math.max(-1, x0[i])); eps[i] = (x[i] - row.alpha * x0[i]) / row.sigma; }
     if (job.known)
       for (let i = 0; i < count; i++)
         if (job.known[i]) { x0[i] = job.values[i]; eps[i] = (x[i] - row.alpha * x0[i]) / row.sigma; }

@@ -38,6 +38,7 @@ PEERS, COMPARED = 256, 4  # data that a batch is drawn to, and every how many of
 POOL = 2**29  # bytes of data and their features, at most, from which these are taken
 SEEN_AT = 0.05  # the time that the teacher is told for data without noise: nearly none
 WIDEST, WIDEST_DATA = 8, 16  # places along a map of features, and along the data, which are averaged down to this
+PARTS = (4, 1)  # along a side, of which it is told how much neighbouring pixels differ
 CHECKED = 512  # held-out data that the distance is told of
 
 
@@ -45,12 +46,13 @@ class Distilled(Section):
     """The table [family.distilled] of config.toml: what a student learned from.
 
     guidance: of the teacher whose samples were the data, 1 where these were the teacher's own data; samples: how many;
-    features: by whose features it was taught.
+    features: by whose features it was taught; clipped: whether its samples are cut off at -1 and 1, as they were when it was.
     """
 
     guidance: Annotated[float, Field(ge=-MOST_GUIDANCE, le=MOST_GUIDANCE)] = 1.0
     samples: Annotated[int, Field(ge=0, le=10**7)] = 0
     features: Literal["teacher", "classifier"] = "teacher"
+    clipped: bool = False
 
 
 Features = Callable[[Tensor], list[Tensor]]  # (B, ...) in model units to rows (B, D)
@@ -63,8 +65,8 @@ class ClassifierFeatures:
         self.nets = [net.eval().requires_grad_(False) for net in nets]
 
     def __call__(self, z: Tensor) -> list[Tensor]:
-        """Return images, differences of neighbouring pixels, and each classifier's layers, pooled or cut off at zero."""
-        found = [_rows(z, WIDEST_DATA), *(z.diff(dim=dim).flatten(1) for dim in (-2, -1))]
+        """Return images and their edges, see `edges`, and each classifier's layers, pooled or cut off at zero."""
+        found = [_rows(z, WIDEST_DATA), *edges(z)]
         for net in self.nets:
             h = (z + 1) / 2  # not cut off at 0 and 1, where nothing could be learned
             for layer in net.maps:
@@ -103,6 +105,17 @@ def _rows(h: Tensor, widest: int) -> Tensor:
     if h.ndim == 4 and (side := max(h.shape[2:])) > widest:
         h = functional.avg_pool2d(h, math.ceil(side / widest))
     return h.flatten(1)
+
+
+def edges(z: Tensor) -> list[Tensor]:
+    """Return how neighbouring pixels of images differ, as rows (B, D): signed, and how much in parts of the image and in all.
+
+    Samples that are blurred are near the mean of data that are near them, and signed differences do not tell the two apart;
+    how much pixels differ does.
+    """
+    along = [z.diff(dim=dim) for dim in (-2, -1)]
+    strength = torch.cat([functional.pad(along[0].abs(), (0, 0, 0, 1)), functional.pad(along[1].abs(), (0, 1))], 1)
+    return [*(each.flatten(1) for each in along), *(_rows(strength, places) for places in (WIDEST_DATA, *PARTS))]
 
 
 def apart(a: Tensor, b: Tensor) -> Tensor:
@@ -201,6 +214,7 @@ class Lesson:
     features: Features
     label_dropout: float
     pool: Pool
+    clipped: bool = False
 
     def __deepcopy__(self, _: dict[int, Any]) -> Lesson:
         return self  # nothing in it changes, so that copies of the student share it
@@ -223,7 +237,7 @@ class Lesson:
         index, peers = (pool.some(few, count, random) for count in (len(z), PEERS))
         label = None if few is None or cond is None else pool.labels[index]
         told = None if few is None or pool.told is None else pool.told[index]
-        made = made_at(student, pool.z[index], label, told, t, mix_seed(seed, 1))
+        made = self.cut(made_at(student, pool.z[index], label, told, t, mix_seed(seed, 1)))
         kind, kinds = (
             (torch.zeros_like(index).to(z.device), torch.zeros_like(peers).to(z.device))
             if few is None
@@ -243,6 +257,14 @@ class Lesson:
                 loss = loss + value + follow - follow.detach()
         return loss / len(theirs)
 
+    def cut(self, made: Tensor) -> Tensor:
+        """Return samples cut off where images end, with the gradient of what they were: what lies outside is still moved.
+
+        A stroke is white and the ground is black up to an edge.  A network that need not hit these values exactly, but may go
+        beyond them, draws edges as steep as they are.
+        """
+        return made + (made.clamp(-1, 1) - made).detach() if self.clipped else made
+
     @torch.no_grad()
     def held_out(
         self, student: NetDenoiser, data: Dataset, encode: Callable[[Tensor], Tensor], seed: int, batch: int = 128
@@ -255,7 +277,7 @@ class Lesson:
             x, labels = data.batch(part)
             x = x.to(device)
             z, cond = encode(x), labels.to(device) if labels is not None else None
-            made = made_at(student, z, cond, self.pool.tell(x), 1.0, mix_seed(seed, int(part[0])))
+            made = self.cut(made_at(student, z, cond, self.pool.tell(x), 1.0, mix_seed(seed, int(part[0]))))
             alike = torch.zeros(len(z), device=device) if cond is None else cond
             pairs = zip(self.features(made), self.features(z), strict=True)
             means = [float(energy_rows(mine.float(), theirs.float(), alike, alike).mean()) for mine, theirs in pairs]

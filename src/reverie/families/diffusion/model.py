@@ -18,7 +18,7 @@ from reverie.data.codec import Codec
 from reverie.data.dataset import spread
 from reverie.data.kind import Kind, kind_of
 from reverie.diffusion.condition import hidden
-from reverie.diffusion.denoiser import Denoiser, Given, NetDenoiser, Steer, Told
+from reverie.diffusion.denoiser import Clip, Denoiser, Given, NetDenoiser, Steer, Told
 from reverie.diffusion.lattice import LatticeDenoiser
 from reverie.diffusion.learned import Learned
 from reverie.diffusion.loss import SQUARED, Measure, build_weight, draw_times, loss_of, variance_loss
@@ -27,7 +27,7 @@ from reverie.diffusion.samplers import Frame, Sampler, start, trajectory
 from reverie.diffusion.samplers.onestep import DDPM
 from reverie.diffusion.spread import Unsure
 from reverie.families.diffusion.clusters import Clustered, Clusters
-from reverie.families.diffusion.distillation import Lesson
+from reverie.families.diffusion.distillation import Distilled, Lesson
 from reverie.families.diffusion.levels import held_out_figures, optimum_levels
 from reverie.families.diffusion.likelihood import DiffusionLikelihood
 from reverie.families.diffusion.sampling import STEERING, Manner, build_guidance, build_sampling
@@ -51,7 +51,7 @@ class Diffusion(DiffusionLikelihood):
     often a label is hidden in training, which is what classifier-free guidance needs.  augment: how the data are changed in
     training.  labels: how many there are.  measure: what an error costs.  likelihood: whether it is trained for that, and its
     figures are the bound and not the loss.  examples: how many rows of conditions of the training data it keeps, each of so
-    many numbers, to draw by where none is asked for.  distilled: whether it draws in a few evaluations; lesson: what it is
+    many numbers, to draw by where none is asked for.  distilled: of one that draws in a few evaluations; lesson: what it is
     taught by.  clusters: what it is told of images beside their labels.
     """
 
@@ -68,7 +68,7 @@ class Diffusion(DiffusionLikelihood):
         measure: Measure = SQUARED,
         likelihood: bool = False,
         examples: tuple[int, int] | None = None,
-        distilled: bool = False,
+        distilled: Distilled | None = None,
         clusters: Clusters | None = None,
     ) -> None:
         super().__init__()
@@ -172,9 +172,18 @@ class Diffusion(DiffusionLikelihood):
         unsure = self._unsure(sampler, wanted)
         cond = wanted.cond.to(self.device) if wanted.cond is not None else None
         return self.sample(
-            wanted.seeds, cond, sampler, grid if times is None else times, lambda _: guide(unsure(tell(self.denoiser))),
+            wanted.seeds, cond, sampler, grid if times is None else times,
+            lambda _: self._clip(guide(unsure(tell(self.denoiser)))),
             options.get("steer"), options.get("origin"),
         )  # fmt: skip
+
+    @property
+    def clips(self) -> bool:
+        """Whether what it estimates is cut off at -1 and 1, after guidance."""
+        return self.distilled is not None and self.distilled.clipped
+
+    def _clip(self, denoiser: Denoiser) -> Denoiser:
+        return Clip(denoiser) if self.clips else denoiser
 
     def _teller(self, wanted: DrawRequest) -> Callable[[NetDenoiser], Denoiser]:
         """Return what tells a network the clusters of what it draws; nothing where something else decides what that is."""

@@ -172,5 +172,5 @@ def build_diffusion(settings: DiffusionSettings, shape: tuple[int, ...], labels:
     measure, likelihood = build(LOSSES, settings.loss, "loss"), settings.purpose == "likelihood"
     examples = (settings.examples, row_width(settings.network)) if settings.examples else None
     clusters = Clusters(settings.clusters, shape, labels) if settings.clusters else None
-    told = examples, settings.distilled is not None, clusters
+    told = examples, settings.distilled, clusters
     return Diffusion(denoiser, codec, shape, *drawn, augment, labels, measure, likelihood, *told)
