@@ -31,7 +31,7 @@ from reverie.nets.lenet import LeNet
 PURE = 0.5  # of the batches begin at pure noise, which is the whole way; the others at times that later evaluations begin at
 EARLIEST, LATEST = 0.4, 0.95
 FEW = 3  # labels in a batch, at most: of each there are enough samples to push each other away
-OWN = 0.3  # how strongly a sample is drawn to the datum that it was made of, beside its drift
+OWN = 0.1  # how strongly a sample is drawn to the datum that it was made of, beside its drift
 NEAR = (0.02, 0.05, 0.2)  # how near is near, in units of the mean distance of two data
 OTHER, ITSELF = 3.0, 1e3  # how much farther away what has another label is taken to be, and a sample from itself
 PEERS, COMPARED = 256, 4  # data that a batch is drawn to, and every how many of them the energy distance is told of
