@@ -5,7 +5,8 @@
 RUN is a diffusion run of MNIST with labels.  Every method starts from its weights, with Muon and a rate that falls by a cosine;
 its own rate is the better of a few that were tried.  Distances are Fréchet distances of samples, seed 0, on the features of two
 classifiers that no method has seen: a LeNet and a network of another build.  Time is the processor's, of one thread, without
-that of the classifiers that some are taught by.
+that of the classifiers that some are taught by.  All are told clusters, where the run is, and all samples are cut off where
+images end.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from benchmarks.steps import judge_of
 from reverie.api import Run, load, reread
 from reverie.base.noise import Noise, image_seeds
 from reverie.data import Dataset
-from reverie.diffusion.denoiser import NetDenoiser
+from reverie.diffusion.denoiser import Denoiser, NetDenoiser, Told
 from reverie.diffusion.pair import Pair
 from reverie.evaluation.metrics.frechet import frechet_to
 from reverie.families.diffusion.distillation import (
@@ -39,6 +40,7 @@ from reverie.families.diffusion.distillation import (
     energy_rows,
     made_at,
 )
+from reverie.families.diffusion.model import Diffusion
 from reverie.nets.lenet import train_classifier
 from reverie.training.distil import CLASSIFIERS
 from reverie.training.learner import Average
@@ -46,7 +48,17 @@ from reverie.training.optimizer import muon
 
 BATCH = 64
 GRIDS = {1: (1.0,), 2: (1.0, 0.5), 4: (1.0, 5 / 6, 2 / 3, 0.5)}  # the times at which each evaluation begins
-Step = Callable[[NetDenoiser, Tensor, Tensor, float, torch.Generator], Tensor]
+Step = Callable[[NetDenoiser, Tensor, Tensor, Tensor | None, float, torch.Generator], Tensor]
+
+
+def telling(net: NetDenoiser, told: Tensor | None) -> Denoiser:
+    """Return a network that is told clusters, if there are any."""
+    return net if told is None else Told(net, told)
+
+
+def cut(made: Tensor) -> Tensor:
+    """Return samples cut off where images end, as students are; the gradient passes."""
+    return made + (made.clamp(-1, 1) - made).detach()
 
 
 def noised(x: Tensor, random: torch.Generator) -> Tensor:
@@ -63,7 +75,8 @@ def some_times(n: int, random: torch.Generator, pure: float = 0.4) -> Tensor:
 def consistency_tuning(teacher: NetDenoiser) -> Step:
     """Match the estimate at t with that nearer to the data, on the same line; the gap shrinks (ECT, arXiv:2406.14548)."""
 
-    def step(student: NetDenoiser, x: Tensor, c: Tensor, done: float, random: torch.Generator) -> Tensor:
+    def step(net: NetDenoiser, x: Tensor, c: Tensor, told: Tensor | None, done: float, random: torch.Generator) -> Tensor:
+        student = telling(net, told)
         ratio = (torch.randn(len(x), generator=random, dtype=torch.float64) * 1.4 - 0.4).exp()  # sigma / alpha
         ratio = torch.where(torch.rand(len(x), generator=random) < 0.15, torch.full_like(ratio, 200.0), ratio)
         nearer = (ratio * (1 - 2.0 ** -(1 + math.floor(5 * done)) * (1 + 8 * torch.sigmoid(-ratio)))).clamp(min=0)
@@ -82,8 +95,8 @@ def consistency_tuning(teacher: NetDenoiser) -> Step:
 def average_velocity(teacher: NetDenoiser) -> Step:
     """Learn the mean velocity from t down to 0, u = v - t (v d/dx + d/dt) u (MeanFlow, arXiv:2505.13447, with its r = 0)."""
 
-    def step(student: NetDenoiser, x: Tensor, c: Tensor, done: float, random: torch.Generator) -> Tensor:
-        t, line = some_times(len(x), random), Pair(x, noised(x, random))
+    def step(net: NetDenoiser, x: Tensor, c: Tensor, told: Tensor | None, done: float, random: torch.Generator) -> Tensor:
+        t, line, student = some_times(len(x), random), Pair(x, noised(x, random)), telling(net, told)
         xt, velocity = line.mix(*student.schedule(t)), line.eps - line.x0
 
         def average(x: Tensor, t: Tensor) -> Tensor:
@@ -103,13 +116,14 @@ def average_velocity(teacher: NetDenoiser) -> Step:
 def trajectory(teacher: NetDenoiser) -> Step:
     """Match the estimate at t with that after a Heun step of the teacher (consistency distillation, arXiv:2303.01469)."""
 
-    def step(student: NetDenoiser, x: Tensor, c: Tensor, done: float, random: torch.Generator) -> Tensor:
+    def step(net: NetDenoiser, x: Tensor, c: Tensor, told: Tensor | None, done: float, random: torch.Generator) -> Tensor:
+        student, asked = telling(net, told), telling(teacher, told)
         t, schedule = some_times(len(x), random), student.schedule
         s = (t - 2.0 ** -(3 + math.floor(2 * done))).clamp(min=0.03)
         xt = Pair(x, noised(x, random)).mix(*schedule(t))
         with torch.no_grad():
-            first = teacher(xt, t, c)
-            second = teacher(first.mix(*schedule(s)), s, c)
+            first = asked(xt, t, c)
+            second = asked(first.mix(*schedule(s)), s, c)
             velocity = (first.eps - first.x0 + second.eps - second.x0) / 2
             target = student(xt + (s - t).float()[:, None, None, None] * velocity, s, c).x0
         return (student(xt, t, c).x0 - target).square().mean()
@@ -121,14 +135,14 @@ def distribution_matching(teacher: NetDenoiser) -> tuple[Step, NetDenoiser]:
     """Move samples along the difference of two scores, the teacher's and that of samples (DMD, arXiv:2311.18828)."""
     critic = copy.deepcopy(teacher).train().requires_grad_(True)
 
-    def step(student: NetDenoiser, x: Tensor, c: Tensor, done: float, random: torch.Generator) -> Tensor:
-        t = some_times(len(x), random)
+    def step(net: NetDenoiser, x: Tensor, c: Tensor, told: Tensor | None, done: float, random: torch.Generator) -> Tensor:
+        t, student = some_times(len(x), random), telling(net, told)
         made = student(Pair(x, noised(x, random)).mix(*student.schedule(t)), t, c).x0
         tau, eps = torch.rand(len(x), generator=random, dtype=torch.float64) * 0.93 + 0.05, noised(x, random)
         seen = Pair(made.detach(), eps).mix(*student.schedule(tau))
         with torch.no_grad():
-            real = teacher(seen, tau, c).x0
-        fake = critic(seen, tau, c)
+            real = telling(teacher, told)(seen, tau, c).x0
+        fake = telling(critic, told)(seen, tau, c)
         size = (made.detach() - real).abs().flatten(1).mean(1).clamp(min=0.02)
         along = (fake.x0.detach() - real) / size[:, None, None, None]
         learned = (fake.eps - fake.x0 - (eps - made.detach())).square().mean()
@@ -140,8 +154,8 @@ def distribution_matching(teacher: NetDenoiser) -> tuple[Step, NetDenoiser]:
 def drifting(lesson: Lesson) -> Step:
     """Where samples should go in features; see `reverie.families.diffusion.distillation`."""
 
-    def step(student: NetDenoiser, x: Tensor, c: Tensor, done: float, random: torch.Generator) -> Tensor:
-        return lesson.loss(student, x, c, int(torch.randint(2**62, (), generator=random))).mean()
+    def step(net: NetDenoiser, x: Tensor, c: Tensor, told: Tensor | None, done: float, random: torch.Generator) -> Tensor:
+        return lesson.loss(net, x, c, int(torch.randint(2**62, (), generator=random))).mean()
 
     return step
 
@@ -149,9 +163,10 @@ def drifting(lesson: Lesson) -> Step:
 def energy(features: Features) -> Step:
     """The energy distance of a batch from data, in features."""
 
-    def step(student: NetDenoiser, x: Tensor, c: Tensor, done: float, random: torch.Generator) -> Tensor:
+    def step(net: NetDenoiser, x: Tensor, c: Tensor, told: Tensor | None, done: float, random: torch.Generator) -> Tensor:
         t = float(some_times(1, random, 0.5))
-        mine, theirs = features(made_at(student, x, c, None, t, int(torch.randint(2**62, (), generator=random)))), features(x)
+        seed = int(torch.randint(2**62, (), generator=random))
+        mine, theirs = features(cut(made_at(net, x, c, told, t, seed))), features(x)
         with torch.autocast("cpu", enabled=False):
             rows = [energy_rows(a.float(), b.float(), c, c) for a, b in zip(mine, theirs, strict=True)]
         return torch.stack(rows).mean()
@@ -198,17 +213,18 @@ def second_judge(x: Tensor, labels: Tensor) -> Callable[[Tensor], float]:
 
 
 @torch.no_grad()
-def drawn(student: NetDenoiser, times: tuple[float, ...], count: int) -> Tensor:
+def drawn(net: NetDenoiser, model: Diffusion, times: tuple[float, ...], count: int) -> Tensor:
     """Return samples, all labels in turn, the noise of every evaluation but the first fresh: (count, 1, 28, 28) in [0, 1]."""
     parts = []
     for first in range(0, count, 250):
-        noise = Noise(image_seeds(0, min(250, count - first), first))
+        seeds = image_seeds(0, min(250, count - first), first)
+        noise = Noise(seeds)
         c = torch.arange(first, min(first + 250, count)) % 10
-        x = noise.like(torch.empty(len(c), 1, 28, 28))
+        student, x = telling(net, model.drawn_clusters(seeds, c)), noise.like(torch.empty(len(c), 1, 28, 28))
         for k, t in enumerate(times):
-            x0 = student(x, t, c).x0
+            x0 = student(x, t, c).x0.clamp(-1, 1)
             if k + 1 < len(times):
-                x = Pair(x0, noise.like(x)).mix(*student.schedule(times[k + 1]))
+                x = Pair(x0, noise.like(x)).mix(*net.schedule(times[k + 1]))
         parts.append(x0)
     return torch.cat(parts).add(1).div(2).clamp(0, 1)
 
@@ -225,8 +241,9 @@ def taught(run: Run, way: str, x: Tensor, labels: Tensor, seconds: float) -> tup
             features = ClassifierFeatures([net_of(seed=11 + k) for k in range(CLASSIFIERS)])
         step, begun = energy(features), time.process_time()
         if way.startswith("drifting"):
-            pool = Pool(features, Dataset("mnist", x, labels), lambda x: x * 2 - 1, torch.device("cpu"))
-            step = drifting(Lesson(features, run.diffusion.label_dropout, pool))
+            told_of = run.diffusion.told_of
+            pool = Pool(features, Dataset("mnist", x, labels), lambda x: x * 2 - 1, torch.device("cpu"), told_of)
+            step = drifting(Lesson(features, run.diffusion.label_dropout, pool, True))
     elif way == "distribution matching":
         step, critic = distribution_matching(teacher)
         extra = [critic]
@@ -240,7 +257,7 @@ def taught(run: Run, way: str, x: Tensor, labels: Tensor, seconds: float) -> tup
             optimizer.param_groups[0]["lr"] = rate * min(1, i / 20 + 0.05) * (1 + math.cos(math.pi * done)) / 2
             optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=low):
-            lost = step(student, x[index] * 2 - 1, labels[index], done, random)
+            lost = step(student, x[index] * 2 - 1, labels[index], run.diffusion.told_of(x[index]), done, random)
         lost.backward()
         nn.utils.clip_grad_norm_(both.parameters(), 1.0)
         for optimizer in optimizers:
@@ -283,7 +300,7 @@ def main() -> None:
     for way in WAYS:
         if given.only in way:
             student, steps = taught(run, way, x, labels, given.cpu_seconds)
-            images = [drawn(student, times, given.count) for times in GRIDS.values()]
+            images = [drawn(student, run.diffusion, times, given.count) for times in GRIDS.values()]
             figures = [f"{judge(one):.1f}" for judge in (first, second) for one in images]
             print(f"| {way} | {steps} | {' | '.join(figures)} |", flush=True)
 

@@ -2,9 +2,9 @@
 
     REVERIE_DATA=DIR python -m benchmarks.seeds FOLDER --seeds 0 1 2 --minutes 5 [--labels none] [--no-students]
 
-trains with two threads by the wall, one after another, so nothing else should run beside it; runs that are in FOLDER already are
-taken as they are.  Distances are Fréchet distances of 2,000 samples to the 60,000 training images, on features of a LeNet and of a
-classifier of another build, neither of which has taught anything.  The table is printed, and written to docs/benchmarks.md.
+trains with two threads by the wall, one after another, so nothing else should run beside it; runs that are there already are
+taken as they are.  Distances are Fréchet distances of 2,000 samples to the 60,000 training images, on features of a LeNet and
+of a classifier of another build, neither of which has taught anything.  The table is printed, and written to docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import torch
 from benchmarks.distillation import second_judge
 from benchmarks.measure import machine, write_section
 from benchmarks.run import PAGE
-from benchmarks.steps import judge_of
-from reverie.api import Run, distil, load, reread, train
+from benchmarks.steps import mnist_judge
+from reverie.api import Run, distil, load, train
+from reverie.data import load_data
 
 COUNT = 2000
 # How a run is drawn from, and how its student is.
@@ -46,31 +47,29 @@ def measured(run: Run, way: Mapping[str, Any], judges: tuple[Judge, ...]) -> tup
     return (*(judge(x) for judge in judges), rate)
 
 
-def found(path: Path, make: Callable[[], Run]) -> Run:
-    """Return the run that is there, or else a new one."""
-    return load(path, "cpu") if path.exists() else make()
-
-
 def rows(place: Path, seeds: list[int], minutes: float, labels: str, students: bool) -> dict[str, list[tuple[float, ...]]]:
     """Train what is missing, and measure every way of each seed."""
     table: dict[str, list[tuple[float, ...]]] = {}
-    judges: tuple[Judge, ...] = ()
+    data = load_data("mnist")
+    x, of = data.batch(torch.arange(len(data)))
+    assert of is not None
+    judge = mnist_judge()
+    judges: tuple[Judge, ...] = (judge.distance, second_judge(x, of), lambda images: judge(images)[1])
+    some = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[: COUNT * len(seeds)]]
+    table["images of the data"] = [tuple(each(part) for each in judges) for part in some.split(COUNT)]
     extra: dict[str, Any] = {} if labels == "auto" else {"labels": labels}
     for seed in seeds:
         path = place / f"seed{seed}-{minutes:g}-{labels}"
-        run = found(path, lambda path=path, seed=seed: train("mnist", path, minutes=minutes, seed=seed, progress=False, **extra))
+        if not path.exists():
+            train("mnist", path, minutes=minutes, seed=seed, progress=False, **extra)
+        run = load(path, "cpu")
         print(f"seed {seed}: {run.metrics()[-1]['i']:,} steps, led by {run.autoguidance:g}", flush=True)
-        if not judges:
-            data = reread(load(path).config.data, folder=path)
-            x, of = data.batch(torch.arange(len(data)))
-            judge = judge_of(str(path))
-            judges = (judge.distance, *([second_judge(x, of)] if of is not None else []), lambda x: judge(x)[1])
-            part = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[: COUNT * len(seeds)]]
-            table["images of the data"] = [tuple(each(some) for each in judges) for some in part.split(COUNT)]
         ways = [(name, run, way) for name, way in RUN.items()]
         if students:
             fast = place / f"{path.name}-fast"
-            student = found(fast, lambda: distil(path, fast, minutes=minutes, seed=seed, progress=False))  # noqa: B023
+            if not fast.exists():
+                distil(path, fast, minutes=minutes, seed=seed, progress=False)
+            student = load(fast, "cpu")
             print(f"seed {seed}: student, {student.metrics()[-1]['i']:,} steps", flush=True)
             ways += [(name, student, way) for name, way in STUDENT.items()]
         for name, model, way in ways:
@@ -79,16 +78,18 @@ def rows(place: Path, seeds: list[int], minutes: float, labels: str, students: b
     return table
 
 
-def lines(table: Mapping[str, list[tuple[float, ...]]], seeds: list[int], judges: int) -> list[str]:
+def lines(table: Mapping[str, list[tuple[float, ...]]], seeds: list[int]) -> list[str]:
     """Return the table: a row for each way, distances of each seed with their mean, detail and speed."""
-    heads = ["Fréchet distance, LeNet", "the other classifier"][:judges]
-    made = ["| drawn by | " + " | ".join(f"{head}: seeds {', '.join(map(str, seeds))}; mean" for head in heads) + " | detail | images/s |"]
-    made += ["|---" * (judges + 3) + "|"]
+    of = f"seeds {', '.join(map(str, seeds))}; mean"
+    made = [
+        f"| drawn by | Fréchet distance, LeNet: {of} | the other classifier: {of} | detail | images/s |",
+        "|---|---|---|---|---|",
+    ]
     for name, values in table.items():
-        columns = list(zip(*values, strict=True))
-        cells = [f"{', '.join(f'{v:.2f}' for v in column)}; **{statistics.mean(column):.2f}**" for column in columns[:judges]]
-        speed = f"{statistics.mean(columns[judges + 1]):,.0f}" if len(columns) > judges + 1 else ""
-        made.append(f"| {name} | {' | '.join(cells)} | {statistics.mean(columns[judges]):.0%} | {speed} |")
+        first, second, detail, *rate = zip(*values, strict=True)
+        cells = [f"{', '.join(f'{v:.2f}' for v in each)}; **{statistics.mean(each):.2f}**" for each in (first, second)]
+        speed = f"{statistics.mean(rate[0]):,.0f}" if rate else ""
+        made.append(f"| {name} | {' | '.join(cells)} | {statistics.mean(detail):.0%} | {speed} |")
     return made
 
 
@@ -103,16 +104,14 @@ def main() -> None:
     given = asked.parse_args()
     torch.set_num_threads(2)
     table = rows(given.folder, given.seeds, given.minutes, given.labels, given.students)
-    judges = len(table["images of the data"][0]) - 1
-    text = lines(table, given.seeds, judges)
+    text = lines(table, given.seeds)
     print("\n".join(text), flush=True)
-    told = f"MNIST, {given.minutes:g} minute{'s' * (given.minutes != 1)}{', no labels' * (given.labels == 'none')}, seeds {given.seeds}"
-    about = (
-        f"`python -m benchmarks.seeds FOLDER --minutes {given.minutes:g}{' --labels none' * (given.labels == 'none')}"
-        f"{' --no-students' * (not given.students)}`: {machine()}. {COUNT:,} samples each, seed 0 of drawing"
-        f"{'; students are taught for as long again, and their classifiers before that' * given.students}."
-    )
-    write_section(told, [about, "", *text], PAGE)
+    plain = given.labels == "none"
+    title = f"MNIST with several seeds, minutes {given.minutes:g}{', no labels' * plain}"
+    options = f"--minutes {given.minutes:g}{' --labels none' * plain}{' --no-students' * (not given.students)}"
+    about = f"`python -m benchmarks.seeds FOLDER {options}`: {machine()}. {COUNT:,} samples each, seed 0 of drawing"
+    about += "; students are taught for as long again, and their classifiers before that." if given.students else "."
+    write_section(title, [about, "", *text], PAGE)
 
 
 if __name__ == "__main__":

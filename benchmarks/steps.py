@@ -104,6 +104,14 @@ def judge_of(path: str) -> Judge:
         features = choose("auto", *data.split(0))
         to = frechet_to(features.of(x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:REFERENCE]]))
         return Judge(lambda images: to(features.of(images)), fine)
+    return mnist_judge()
+
+
+@cache
+def mnist_judge() -> Judge:
+    """Return the judge of MNIST, its 60,000 images and a LeNet that is kept between calls."""
+    data = load_data("mnist")
+    x = data.batch(torch.arange(len(data)))[0]
     file = cache_folder() / "classifiers" / "benchmark-mnist.safetensors"
     found = classifier.recall(file, (1, 28, 28), 10)
     if found is None:
@@ -112,7 +120,7 @@ def judge_of(path: str) -> Judge:
     else:
         net = found[0]
     to = frechet_to(answers(net, x)[0])
-    return Judge(lambda images: to(answers(net, images)[0]), fine)
+    return Judge(lambda images: to(answers(net, images)[0]), float(detail(x[:2048]).mean()))
 
 
 def drawn(run: Run, count: int, seed: int, steer: Steer | None = None, **options: Any) -> tuple[Tensor, float]:
