@@ -4,7 +4,7 @@
 
 trains with two threads by the wall, one after another, so nothing else should run beside it; runs that are there already are
 taken as they are.  Distances are Fréchet distances of 2,000 samples to the 60,000 training images, on features of a LeNet and
-of a classifier of another build, neither of which has taught anything.  The table is printed, and written to docs/benchmarks.md.
+of a classifier of another build, neither of which has taught anything.  The table is printed and written to docs/benchmarks.md.
 """
 
 from __future__ import annotations

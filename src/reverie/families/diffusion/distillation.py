@@ -88,8 +88,8 @@ class TeacherFeatures:
         self.norms = [m for m in teacher.net.modules() if isinstance(m, nn.GroupNorm | nn.LayerNorm)]
 
     def __call__(self, z: Tensor) -> list[Tensor]:
-        """Return the features of each normalisation."""
-        found = [_rows(z, WIDEST_DATA)]
+        """Return images and their edges, see `edges`, or points, and the features of each normalisation."""
+        found = [_rows(z, WIDEST_DATA), *(edges(z) if z.ndim == 4 else ())]
         handles = [norm.register_forward_hook(lambda _, __, out: found.append(_rows(out, WIDEST))) for norm in self.norms]
         try:
             if handles:
