@@ -74,6 +74,7 @@ def noise_levels_section(
     the data are gone, what the training wrote down is shown.
     """
     try:
+        run.require_means()
         if train is None or held_out is None or not len(held_out) or not len(train):
             columns, source, levels, seed = _stored(run), "written down by the training", T_RANGES, run.config.training.seed
         else:

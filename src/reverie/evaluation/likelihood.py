@@ -138,6 +138,7 @@ def _reference(x: Tensor) -> float:
 
 
 def _checked(run: Run, x: Tensor | None, labels: Tensor | None, n: int) -> tuple[Tensor, Tensor | None]:
+    run.require_means()
     if x is None or not len(x):
         raise UserError("there are no held-out data: they are gone, or the set is too small to have any")
     if tuple(x.shape[1:]) != tuple(run.diffusion.shape):

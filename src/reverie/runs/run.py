@@ -117,6 +117,13 @@ class Run(TrainedRun):
         """Whether it is a student that draws in a few evaluations."""
         return isinstance(self.config.family, DiffusionSettings) and self.config.family.distilled is not None
 
+    def require_means(self) -> None:
+        """Refuse a student."""
+        if self.distilled:
+            raise UserError(
+                "a student gives samples and not means, so it has no likelihood and no loss by noise level; ask its teacher"
+            )
+
     @property
     def autoguidance(self) -> float:
         """The scale of autoguidance when nothing is said: 1 is none."""
