@@ -99,7 +99,9 @@ class Diffusion(DiffusionLikelihood):
     @property
     def manner(self) -> Manner:
         """What the network makes, by which the usual sampler is chosen."""
-        return "student" if self.distilled else "codes" if self.lossy else "data"
+        if self.distilled is None:
+            return "codes" if self.lossy else "data"
+        return "one-step student" if self.distilled.clipped and self.distilled.features == "classifier" else "student"
 
     @property
     def lossy(self) -> bool:

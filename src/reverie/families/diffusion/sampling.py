@@ -25,7 +25,10 @@ DEFAULTS: dict[Kind, tuple[str, int, str]] = {"points": ("dpm++2m", 20, "uniform
 STEERED: dict[Kind, tuple[str, int, str]] = {"points": ("ddim", 50, "uniform"), "images": ("ddpm", 40, "uniform")}
 COLOUR = ("dpm++sde", 20, "uniform")  # of pixels and of codes: of emoji and photos as good as 40 of ddpm, and 12 are worse
 STUDENT = ("ddpm", 4, "trailing:last=0.5")  # of a distilled model, each of whose evaluations gives data
-Manner = Literal["data", "codes", "student"]  # what a network makes: data or codes step by step, or data at once
+ONE_STEP = ("ddpm", 1, "trailing:last=0.5")  # the same where classifiers taught it: on MNIST more evaluations gain nothing
+# What a network makes: data or codes step by step, or data at once, in several evaluations or in one.
+Manner = Literal["data", "codes", "student", "one-step student"]
+STUDENTS: dict[Manner, tuple[str, int, str]] = {"student": STUDENT, "one-step student": ONE_STEP}
 STEERING = ("steer", "origin", "times")  # options that only steering has
 # The options, and what each is when it is not given.  steer, origin and times are not for users but for steering: a wrapper
 # of the guided denoiser, data to start from, and a grid in place of the one that the options ask for.
@@ -38,8 +41,10 @@ OPTIONS: Mapping[str, Any] = {
 
 def usual_sampling(shape: tuple[int, ...], manner: Manner = "data") -> tuple[str, int, str]:
     """Return what data of a shape are drawn with when nothing is said and nothing steers."""
-    if manner != "data":
-        return STUDENT if manner == "student" else COLOUR
+    if manner in STUDENTS:
+        return STUDENTS[manner]
+    if manner == "codes":
+        return COLOUR
     return COLOUR if kind_of(shape) == "images" and shape[0] > 1 else DEFAULTS[kind_of(shape)]
 
 
@@ -51,8 +56,8 @@ def chosen_sampling(shape: tuple[int, ...], options: Mapping[str, Any], manner: 
     asked = {key: options[key] for key in ("sampler", "steps", "grid") if options.get(key) is not None}
     sampler, steps, grid = usual_sampling(shape, manner)
     other = asked.get("sampler", sampler) != sampler or any(options.get(key) is not None for key in STEERING)
-    if other and manner != "student":
-        sampler, steps, grid = STEERED[kind_of(shape)]
+    if other:
+        sampler, steps, grid = STUDENT if manner in STUDENTS else STEERED[kind_of(shape)]
     return asked.get("sampler", sampler), asked.get("steps", steps), asked.get("grid", grid)
 
 
@@ -61,8 +66,11 @@ def why_sampling(shape: tuple[int, ...], options: Mapping[str, Any], manner: Man
     chosen = chosen_sampling(shape, options, manner)
     sampler, steps, grid = chosen
     said = f"drawn by {sampler} in {steps} step{'s' * (steps != 1)} on the {grid} grid: "
-    if manner == "student" and chosen == STUDENT:
-        return f"{said}a student is taught to; 2 and 1 are quicker and worse"
+    if manner in STUDENTS and chosen == STUDENTS[manner]:
+        more = (
+            "2 and 1 are quicker and worse" if manner == "student" else "on MNIST 2 and 4 gave nothing more (docs/few-steps.md)"
+        )
+        return f"{said}a student is taught to; {more}"
     if chosen != usual_sampling(shape, manner):
         return f"{said}as many as this sampler usually needs" if options.get("steps") is None else f"{said}as asked"
     if kind_of(shape) != "images":
