@@ -68,7 +68,7 @@ class ClassifierFeatures:
         """Return images and their edges, see `edges`, and each classifier's layers, pooled or cut off at zero."""
         found = [_rows(z, WIDEST_DATA), *edges(z)]
         for net in self.nets:
-            h = (z + 1) / 2  # not cut off at 0 and 1, where nothing could be learned
+            h = (z + 1) / 2
             for layer in net.maps:
                 h = layer(h)
                 if isinstance(layer, nn.MaxPool2d):
