@@ -157,7 +157,7 @@ def precision() -> list[str]:
     run = known.run
     n = run.batch_size()
     row = side_by_side(
-        "a batch in bfloat16", lambda: run.sample(n, precision="bf16"), lambda: run.sample(n, precision="fp32"), "", rounds=5
+        "a batch in bfloat16", lambda: run.sample(n, precision="bf16"), lambda: run.sample(n, precision="fp32"), "", rounds=2
     )
     distances = [known.distance(run.sample(COUNT, label="all", precision=name).x) for name in ("fp32", "bf16")]
     lines = [
