@@ -40,10 +40,10 @@ def test_a_student_is_drawn_in_four_however_it_is_asked() -> None:
     assert chosen_sampling((2,), {"steps": 1, "steer": object()}, "student") == ("ddpm", 1, "trailing:last=0.5")
 
 
-def test_a_student_of_classifiers_is_drawn_in_one_unless_it_is_steered() -> None:
-    assert chosen_sampling(GREY, {}, "one-step student") == ("ddpm", 1, "trailing:last=0.5")
-    assert chosen_sampling(GREY, {"steps": 2}, "one-step student") == ("ddpm", 2, "trailing:last=0.5")
-    assert chosen_sampling(GREY, {"steer": object()}, "one-step student") == ("ddpm", 4, "trailing:last=0.5")
+def test_a_student_of_classifiers_is_drawn_in_two_unless_it_is_steered() -> None:
+    assert chosen_sampling(GREY, {}, "quick student") == ("ddpm", 2, "trailing:last=0.5")
+    assert chosen_sampling(GREY, {"steps": 1}, "quick student") == ("ddpm", 1, "trailing:last=0.5")
+    assert chosen_sampling(GREY, {"steer": object()}, "quick student") == ("ddpm", 4, "trailing:last=0.5")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_student_of_classifiers_is_drawn_in_one_unless_it_is_steered() -> None
         ({}, "data", "dpm++sde in 12 steps"),
         ({"sampler": "ddpm"}, "data", "ddpm in 40 steps"),
         ({}, "student", "a student"),
-        ({}, "one-step student", "ddpm in 1 step "),
+        ({}, "quick student", "ddpm in 2 steps "),
     ],
 )
 def test_what_is_chosen_is_said(options: dict[str, str], manner: Manner, said: str) -> None:

@@ -101,7 +101,7 @@ class Diffusion(DiffusionLikelihood):
         """What the network makes, by which the usual sampler is chosen."""
         if self.distilled is None:
             return "codes" if self.lossy else "data"
-        return "one-step student" if self.distilled.clipped and self.distilled.features == "classifier" else "student"
+        return "quick student" if self.distilled.clipped and self.distilled.features == "classifier" else "student"
 
     @property
     def lossy(self) -> bool:

@@ -25,10 +25,10 @@ DEFAULTS: dict[Kind, tuple[str, int, str]] = {"points": ("dpm++2m", 20, "uniform
 STEERED: dict[Kind, tuple[str, int, str]] = {"points": ("ddim", 50, "uniform"), "images": ("ddpm", 40, "uniform")}
 COLOUR = ("dpm++sde", 20, "uniform")  # of pixels and of codes: of emoji and photos as good as 40 of ddpm, and 12 are worse
 STUDENT = ("ddpm", 4, "trailing:last=0.5")  # of a distilled model, each of whose evaluations gives data
-ONE_STEP = ("ddpm", 1, "trailing:last=0.5")  # the same where classifiers taught it: on MNIST more evaluations gain nothing
-# What a network makes: data or codes step by step, or data at once, in several evaluations or in one.
-Manner = Literal["data", "codes", "student", "one-step student"]
-STUDENTS: dict[Manner, tuple[str, int, str]] = {"student": STUDENT, "one-step student": ONE_STEP}
+QUICK_STUDENT = ("ddpm", 2, "trailing:last=0.5")  # the same where classifiers taught it: on MNIST 4 evaluations gain nothing
+# What a network makes: data or codes step by step, or data at once, which are better in more evaluations or soon good enough.
+Manner = Literal["data", "codes", "student", "quick student"]
+STUDENTS: dict[Manner, tuple[str, int, str]] = {"student": STUDENT, "quick student": QUICK_STUDENT}
 STEERING = ("steer", "origin", "times")  # options that only steering has
 # The options, and what each is when it is not given.  steer, origin and times are not for users but for steering: a wrapper
 # of the guided denoiser, data to start from, and a grid in place of the one that the options ask for.
@@ -68,7 +68,9 @@ def why_sampling(shape: tuple[int, ...], options: Mapping[str, Any], manner: Man
     said = f"drawn by {sampler} in {steps} step{'s' * (steps != 1)} on the {grid} grid: "
     if manner in STUDENTS and chosen == STUDENTS[manner]:
         more = (
-            "2 and 1 are quicker and worse" if manner == "student" else "on MNIST 2 and 4 gave nothing more (docs/few-steps.md)"
+            "2 and 1 are quicker and worse"
+            if manner == "student"
+            else "1 is quicker, and 4 gain nothing on MNIST (docs/few-steps.md)"
         )
         return f"{said}a student is taught to; {more}"
     if chosen != usual_sampling(shape, manner):
