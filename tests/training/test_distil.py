@@ -79,11 +79,11 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return reverie.train("digits8", out, steps=60, network="unet:widths=[16,32]", augment="none", progress=False)
 
 
-def test_a_student_is_a_run_that_draws_in_four_evaluations(teacher: Run, tmp_path: Path) -> None:
+def test_a_student_is_a_run_that_draws_in_two_evaluations(teacher: Run, tmp_path: Path) -> None:
     """It has its own defaults, no early state, the teacher's labels, and draws in as many steps as asked for."""
     run = reverie.distil(teacher.path, tmp_path / "fast", steps=25, progress=False)
     again = reverie.load(run.path)
-    assert again.distilled and again.chosen_sampling({}) == ("ddpm", 4, "trailing:last=0.5") and again.autoguidance == 1
+    assert again.distilled and again.chosen_sampling({}) == ("ddpm", 2, "trailing:last=0.5") and again.autoguidance == 1
     assert again.sample(8, label="3").x.shape == (8, 8, 8)
     assert again.sample(2, steps=1).x.shape == (2, 8, 8)
     assert not (run.path / "early.safetensors").exists()
