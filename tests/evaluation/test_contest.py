@@ -112,14 +112,19 @@ def test_the_best_weights_are_kept_where_they_are_asked_for(tmp_path: Path) -> N
 
 
 def test_of_those_as_good_within_noise_the_one_that_covers_more_is_taken() -> None:
-    def made(name: str, distance: float, coverage: float, spread: float = 1.0) -> Evaluation:
+    def made(name: str, distance: float, coverage: float, spread: float = 1.0, recall: float = 0.9) -> Evaluation:
         facts = {"run": name, "data": "d", "samples": 9, "seed": 0, "processor_milliseconds_per_sample": 1.0}
         near = Section("points", "Points", figures={"sliced_wasserstein": {"value": distance, "error": 0.01}})
-        variety = {"coverage": {"value": coverage, "error": 0.01}, "spread": {"value": spread, "error": 0.01, "floor": 1.0}}
+        variety = {
+            "coverage": {"value": coverage, "error": 0.01}, "recall": {"value": recall, "error": 0.01},
+            "spread": {"value": spread, "error": 0.01, "floor": 1.0},
+        }  # fmt: skip
         return Evaluation(facts, (near, Section("variety", "Variety", figures=variety)), (), ())
 
     first = advice(Comparison((made("a", 0.05, 0.1), made("b", 0.06, 0.5), made("c", 0.5, 0.9))))[0]
     assert "take b, with" in first and "a is as good" in first and "more of the data than a" in first
     assert "c has clearly more than the least" in first
+    traded = advice(Comparison((made("a", 0.05, 0.2), made("b", 0.06, 0.4, recall=0.5), made("c", 0.5, 0.9))))[0]
+    assert "take a, with" in traded and "b covers clearly more" in traded and "less recall" in traded
     alone = advice(Comparison((made("a", 0.05, 0.5, spread=0.6), made("b", 0.5, 0.1))))[0]
     assert "take a, with" in alone and "spread only 0.60 times" in alone  # the least distance may be that of blur

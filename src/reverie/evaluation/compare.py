@@ -204,6 +204,23 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
+def _more_varied(rows: Mapping[str, Row], alike: Sequence[int], best: int) -> tuple[int, int | None]:
+    """Return which of the equally good runs to take, and one that has more coverage than it for less recall, if any.
+
+    Coverage decides only where recall does not clearly say the opposite.
+    """
+
+    def among(key: str, runs: Sequence[int]) -> Row | None:
+        figures = [f if k in runs else None for k, f in enumerate(rows[key].figures)] if key in rows else []
+        return _row(key, figures) if any(figures) else None
+
+    coverage = among("coverage", alike)
+    if coverage is None or best not in coverage.worse:
+        return best, None
+    recall = among("recall", (best, coverage.best))
+    return (best, coverage.best) if recall is not None and coverage.best in recall.worse else (coverage.best, None)
+
+
 def _for_samples(c: Comparison) -> str:
     rows = {row.key: row for row in c.rows()}
     leads = [str(s.figures.get("leads")) for e in c.evaluations for s in e.sections if s.name == "quality"]
@@ -212,15 +229,13 @@ def _for_samples(c: Comparison) -> str:
         return "Which draws the best samples could not be measured."
     row, names, title, form = rows[key], c.names, HEADLINES[key].title, HEADLINES[key].form
     alike = [k for k, f in enumerate(row.figures) if f is not None and k not in row.worse]
-    chosen = row.best
-    covered = [f if k in alike else None for k, f in enumerate(rows["coverage"].figures)] if "coverage" in rows else []
-    if any(covered):
-        of_alike = _row("coverage", covered)
-        chosen = of_alike.best if chosen in of_alike.worse else chosen
+    chosen, traded = _more_varied(rows, alike, row.best)
     words = f"For samples like the data take {names[chosen]}, with a {title} of {said(row.figures[chosen] or {}, form)}"
     if others := [names[k] for k in alike if k != chosen]:
         words += f"; {_listed(others)} {'is' if len(others) == 1 else 'are'} as good in that within noise"
         words += f", but it covers clearly more of the data than {names[row.best]}" if chosen != row.best else ""
+    if traded is not None:
+        words += f"; {names[traded]} covers clearly more of the data, but has clearly less recall"
     if row.worse:
         far = "has" if len(row.worse) == 1 else "have"
         words += f"; {_listed([names[k] for k in row.worse])} {far} clearly more than the least"
