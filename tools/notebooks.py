@@ -16,6 +16,15 @@ BOOK = Path(__file__).parent.parent / "docs" / "book"
 CHAPTERS = ("forward", "reverse", "samplers", "score", "embeddings")  # which need no run of your own, but for single lines
 BLOCK = re.compile(r"^```python\n(.*?)^```$\n?", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:|#)")
+LOADED = re.compile(r'reverie\.load\("(runs/([a-z0-9-]+))"\)')  # a run that is named for the data set it learned
+TRAINED = """# The run that a cell below loads, trained once: some seconds on a quiet machine.
+from pathlib import Path
+
+import reverie
+
+if not Path("{path}").exists():
+    reverie.train("{data}", "{path}", steps=1000, seed=0)
+"""
 
 
 def _lines(text: str) -> list[str]:
@@ -26,7 +35,10 @@ def notebook(chapter: str) -> str:
     """Return a chapter as the text of a notebook (nbformat 4.5)."""
     text = (BOOK / f"{chapter}.md").read_text().replace("<details markdown>", "<details>")
     cells: list[dict[str, Any]] = []
-    for k, part in enumerate(BLOCK.split(text)):
+    parts = BLOCK.split(text)
+    runs = dict.fromkeys(LOADED.findall(text))
+    parts[1:1] = [part for path, data in runs for part in (TRAINED.format(path=path, data=data), "")]
+    for k, part in enumerate(parts):
         if not part.strip():
             continue
         if k % 2:

@@ -1,8 +1,8 @@
 """One fixed noise level: too small, middling, too large, and all levels at once.
 
 A network learns E|eps_hat(x0 + sigma eps) - eps|² at one sigma.  If sigma is small it never sees most of the plane and is wrong
-there; if sigma is large it is right everywhere about data that the noise has blurred.  Told of sigma and trained at all levels
-it can be led from the second to the first.
+there: samples end on the curve, but where their first noise happens to drive them.  If sigma is large it is right everywhere
+about data that the noise has blurred.  Conditioned on sigma and trained at all levels it goes from the second to the first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from reverie.base.noise import Noise, check_seed, image_seeds
 from reverie.data import load_data
-from reverie.data.curve import closest_on_spiral
+from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral
 from reverie.diffusion.denoiser import Denoiser, NetDenoiser
 from reverie.diffusion.loss import draw_times, loss
 from reverie.diffusion.oracle import DatasetDenoiser
@@ -36,16 +36,21 @@ SIGMAS = {"too small": 0.02, "middling": 0.2, "too large": 2.0, "all levels": No
 SHOWN = 0.2  # the level at which the network of all levels is looked at
 POINTS, BATCH, RATE, STEPS = 1000, 512, 5e-3, 1500
 DRAWN, WALKED, SIZE = 300, 200, 0.1  # samples, Langevin steps, and their size
+PARTS = np.linspace(THETA_MIN, THETA_MAX, 13)  # of the curve, in which samples are counted
 LIMITS = (-2.0, 2.0)
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Samples, (n, 2): off, their mean distance to the curve; apart, the sliced Wasserstein distance of order 1 to the data."""
+    """Samples, (n, 2): off, their mean distance to the curve; apart, the sliced Wasserstein distance of order 1 to the data.
+
+    shares: of the samples, by the part of the curve they are closest to.
+    """
 
     x: np.ndarray
     off: float
     apart: float
+    shares: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,13 @@ def walk(denoiser: Denoiser, sigma: float | None, data: Tensor, seed: int) -> Dr
     else:
         frames = trajectory(denoiser, Langevin(1, SIZE), x, Level(time_of(denoiser, sigma))(schedule, WALKED), noise)
     found = [frame.x0 for frame in frames][-1]
-    return Drawn(found.numpy(), float(closest_on_spiral(found.numpy())[1].mean()), float(sliced_wasserstein(found, data, p=1)))
+    _, off = closest_on_spiral(found.numpy())
+    return Drawn(found.numpy(), float(off.mean()), float(sliced_wasserstein(found, data, p=1)), shares(found.numpy()))
+
+
+def shares(points: np.ndarray) -> np.ndarray:
+    """Return which share of points is closest to each part of the curve: (N, 2) -> (12,)."""
+    return np.histogram(closest_on_spiral(points)[0], PARTS)[0] / len(points)
 
 
 @torch.no_grad()
@@ -121,9 +132,10 @@ def draw(out: Path, *, seed: int = 0) -> list[Path]:
     """Train the four networks, draw what they learned and what is drawn from them, and return the file."""
     check_picture(out)
     data, _ = load_data("spiral", POINTS, check_seed(seed)).batch(torch.arange(POINTS))
-    made = figure(3.7 * len(SIGMAS), 8.2)
-    places = arrows(LIMITS)
-    for (name, sigma), above, below in zip(SIGMAS.items(), *made.subplots(2, len(SIGMAS)), strict=True):
+    made = figure(3.7 * len(SIGMAS), 9.4)
+    places, wanted = arrows(LIMITS), shares(data.numpy())
+    axes = made.subplots(3, len(SIGMAS), height_ratios=(3, 3, 1))
+    for (name, sigma), above, below, counts in zip(SIGMAS.items(), *axes, strict=True):
         found = learn(data, sigma, seed)
         level = f"sigma {sigma:g}" if sigma else f"seen at sigma {SHOWN:g}"
         about = f"error of eps {found.error:.3f}, {float(found.wrong.float().mean()):.0%} of arrows wrong"
@@ -139,7 +151,12 @@ def draw(out: Path, *, seed: int = 0) -> list[Path]:
         plane(below, LIMITS).set_title(said, fontsize=9, color=INK)
         dots(below, data.numpy(), "#d5dbe1")
         dots(below, found.drawn.x, ACCENT)
-    said = "a network that knows one noise level; red arrows are off by more than half their length"
+        counts.stairs(wanted, PARTS, fill=True, color="#d5dbe1")
+        counts.stairs(drawn.shares, PARTS, color=ACCENT)
+        moved = float(abs(drawn.shares - wanted).sum() / 2)
+        counts.set(xticks=[], yticks=[], ylim=(0, 0.5), xlabel="along the curve, from its inner end")
+        counts.set_title(f"{moved:.0%} of samples on the wrong part of the curve", fontsize=9, color=INK)
+    said = "a network of one noise level; red arrows are off by more than half their length; grey is the data"
     headline(made, f"{said}; seed {seed}", 11)
     save(made, out)
     return [out]
