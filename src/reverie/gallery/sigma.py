@@ -35,7 +35,8 @@ from reverie.transport import sliced_wasserstein
 SIGMAS = {"too small": 0.02, "middling": 0.2, "too large": 2.0, "all levels": None}
 SHOWN = 0.2  # the level at which the network of all levels is looked at
 POINTS, BATCH, RATE, STEPS = 1000, 512, 5e-3, 1500
-DRAWN, WALKED, SIZE = 300, 200, 0.1  # samples, Langevin steps, and their size
+MORE = 4  # times as many steps for the network of all levels, which has more to learn
+DRAWN, WALKED, SIZE, WIDTH = 300, 200, 0.1, 2.0  # samples, Langevin steps, their size, and the sigma they start from
 PARTS = np.linspace(THETA_MIN, THETA_MAX, 13)  # of the curve, in which samples are counted
 LIMITS = (-2.0, 2.0)
 
@@ -96,13 +97,13 @@ def time_of(denoiser: Denoiser, sigma: float) -> float:
 
 
 def walk(denoiser: Denoiser, sigma: float | None, data: Tensor, seed: int) -> Drawn:
-    """Draw from N(0, I) by Langevin dynamics at one level and the estimate there, or by DDIM through all levels."""
+    """Sample by Langevin dynamics at one level, from noise as wide as the picture, or by DDIM through all levels."""
     schedule, noise = denoiser.schedule, Noise(image_seeds(seed, DRAWN))
     x = noise.like(torch.empty(DRAWN, 2))
     if sigma is None:
         frames = trajectory(denoiser, DDIM(), start(schedule, 1.0, x), LogSNR()(schedule, 50), noise)
     else:
-        frames = trajectory(denoiser, Langevin(1, SIZE), x, Level(time_of(denoiser, sigma))(schedule, WALKED), noise)
+        frames = trajectory(denoiser, Langevin(1, SIZE), WIDTH * x, Level(time_of(denoiser, sigma))(schedule, WALKED), noise)
     found = [frame.x0 for frame in frames][-1]
     _, off = closest_on_spiral(found.numpy())
     return Drawn(found.numpy(), float(off.mean()), float(sliced_wasserstein(found, data, p=1)), shares(found.numpy()))
@@ -117,7 +118,7 @@ def shares(points: np.ndarray) -> np.ndarray:
 def learn(data: Tensor, sigma: float | None, seed: int = 0, steps: int = STEPS) -> Learned:
     """Train at one level, or at all of them, and compare with the exact score of the noised data set.  data: (n, 2)."""
     with torch.enable_grad():
-        net = train(data, sigma, seed, steps)
+        net = train(data, sigma, seed, steps if sigma else MORE * steps)
     best = DatasetDenoiser(net.schedule, data)
     t = time_of(net, sigma or SHOWN)
     noised = jump(net.schedule, data, t, Noise(image_seeds(seed, len(data))))
