@@ -28,7 +28,7 @@ SPOKEN = re.compile(r"^\$? ?(?:OMP_NUM_THREADS=1 )?reverie ((?:.*\\\n)*.*)$", re
 FENCED = re.compile(r"^```(?!python)\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 TYPED = re.compile(r"^(?:\$ )?(?:\w+=\S+ )*(?:torchrun .*-m )?reverie ((?:.*\\\n)*.*)$", re.MULTILINE)
 NAMED = {"sampler": "samplers", "grid": "grids", "schedule": "schedules", "family": "families", "network": "networks"}
-TABLES = {"problems.md", "figures.md"}  # pages that are no chapters
+TABLES = {"problems.md", "figures.md", "errata.md"}  # pages that are no chapters
 OTHERS = [page for page in PAGES if page.parent != BOOK and "```python\n" in page.read_text()]
 
 
@@ -192,6 +192,6 @@ def test_chapters_are_whole(chapter: Path) -> None:
     assert "```python\n" in text or CONSOLE.search(text), "nothing in it runs"
     assert text.split("\n")[2].startswith("What it is for: "), "it does not begin with what it is for"
     assert "<details" in text, "it has no exercise with an answer"
-    for heading in ("Exercise", "What the documents get wrong", "Sources"):
+    for heading in ("Exercise", "Sources"):
         assert f"\n## {heading}\n" in text, f"it has no part {heading!r}"
     assert not re.search(r"to come|TODO|coming soon", text, re.IGNORECASE)
