@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,12 +13,13 @@ from torch import Tensor
 
 from reverie.base.distances import nearest
 from reverie.base.errors import UserError
+from reverie.base.progress import silent
 from reverie.base.tensors import write_tensors
 from reverie.data import load_data
 from reverie.evaluation.measure import measure
 from reverie.evaluation.metrics import classifier
 from reverie.evaluation.metrics.distances import DISTANCES
-from reverie.evaluation.metrics.features import FEATURES, choose
+from reverie.evaluation.metrics.features import FEATURES, choose, own_classifier
 from reverie.evaluation.metrics.frechet import frechet_distance, frechet_spread
 from reverie.evaluation.metrics.kid import kid
 from reverie.evaluation.metrics.manifold import manifold
@@ -25,7 +27,7 @@ from reverie.evaluation.metrics.memory import left_out, neighbours
 from reverie.evaluation.metrics.twosample import two_sample
 from reverie.evaluation.score import HEADLINES, excess
 from reverie.nets import efficientnet
-from reverie.nets.lenet import make
+from reverie.nets.lenet import make, train_classifier, usual_steps
 
 
 def gauss(n: int, d: int, seed: int, mean: float = 0.0, scale: float = 1.0) -> Tensor:
@@ -211,6 +213,31 @@ def test_the_classifier_is_kept_and_a_damaged_file_is_not_used(tmp_path: Path) -
     classifier.remember(net, kept, path)
     assert classifier.recall(path, (1, 12, 12), 3) is None
     classifier.remember(net, kept, Path("/proc/nowhere/net.safetensors"))  # cannot be written: no reason to stop
+
+
+def test_a_classifier_keeps_to_its_time_and_is_kept_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train, held = load_data("digits8").split(0)
+    ticks, steps = itertools.count(), list[tuple[int, int]]()
+
+    def clock() -> float:  # a second passes whenever somebody looks
+        return float(next(ticks))
+
+    shape, classes = train.shape, len(train.label_names)
+    train_classifier(
+        train.batch, len(train), shape, classes, seconds=40.0, clock=clock, on_progress=lambda *at: steps.append(at)
+    )
+    assert 0 < steps[-1][0] <= 40 and steps[-1][1] < usual_steps(len(train))
+
+    told: list[tuple[int, int]] = []
+    with pytest.raises(UserError, match="trained first"):
+        own_classifier(train, held, silent, tmp_path, known=True)
+    own_classifier(train, held, lambda _, *at: told.append(at), tmp_path, seconds=0.05)
+    assert told[-1][0] < usual_steps(len(train)) and len(list(tmp_path.iterdir())) == 1
+    before = len(told)
+    own_classifier(train, held, lambda _, *at: told.append(at), tmp_path, seconds=0.05)
+    assert len(told) == before  # taken from the cache
+    own_classifier(train, held, lambda _, *at: told.append(at), tmp_path)  # which is no excuse for a whole one
+    assert told[-1] == (usual_steps(len(train)),) * 2 and len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_a_classifier_must_be_good_and_known_to_be() -> None:
 
 def test_labels_in_colour_are_not_compared_by_their_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = coloured_shapes(60)
-    monkeypatch.setattr(features, "own_classifier", lambda *_: pytest.fail("no classifier is asked"))
+    monkeypatch.setattr(features, "own_classifier", lambda *_, **__: pytest.fail("no classifier is asked"))
     assert suited(*shapes.split(0)) == ("general", "the images are in colour")
 
 
@@ -171,7 +171,7 @@ def test_what_auto_says_of_digits(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def known(share: float, count: int) -> tuple[str, str]:
         monkeypatch.setattr(
-            features, "own_classifier", lambda *_: (None, {"held_out_accuracy": share, "held_out_count": count})
+            features, "own_classifier", lambda *_, **__: (None, {"held_out_accuracy": share, "held_out_count": count})
         )
         return suited(train, held)
 

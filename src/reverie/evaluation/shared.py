@@ -6,6 +6,7 @@ A block is the same whoever computes it, and features come in the order of the i
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,17 +50,18 @@ def _computed(compute: Callable[[], Tensor]) -> tuple[np.ndarray | None, str]:
 
 
 def share_features(
-    by: str | Callable[[Tensor], Tensor] | Features, train: Dataset, held: Dataset, tell: Tell, team: Team
-) -> Features:
+    by: str | Callable[[Tensor], Tensor] | Features, train: Dataset, held: Dataset, tell: Tell, team: Team,
+    seconds: float = math.inf,
+) -> Features:  # fmt: skip
     """Return features as `choose`, computed by a team; those of a function that was given, by the leader alone."""
-    found = choose(by, train, held, tell)
+    found = choose(by, train, held, tell, seconds)
     if not isinstance(by, str):
         return found
     team.tell(Told(Order.FEATURES))
     classes = len(train.label_names)
     team.text(json.dumps({"name": found.name, "shape": list(train.shape), "classes": classes}))
     if found.name == "classifier":
-        team.share(dict(own_classifier(train, held, tell)[0].state_dict()))
+        team.share(dict(own_classifier(train, held, tell, seconds=seconds)[0].state_dict()))
     team.agree()
     return SharedFeatures(found.name, found.compute, found.facts, found.learned, team)
 

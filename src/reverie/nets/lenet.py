@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import math
+import statistics
+import time
 from collections.abc import Callable
 
 import torch
@@ -12,6 +16,7 @@ from reverie.base.noise import check_seed
 
 BATCH = 128
 FEWEST_STEPS, MOST_STEPS, EPOCHS = 500, 4000, 8
+TRIED, MARGIN = 6, 0.8  # steps that are timed where the time is limited, and the share of it that is planned for
 SMALL, LARGE = 12, 40  # sides below which the second convolution is padded, and above which there is a third one
 
 
@@ -50,6 +55,29 @@ def make(shape: tuple[int, ...], classes: int, seed: int = 0) -> LeNet:
         return LeNet(shape, classes)
 
 
+def usual_steps(count: int) -> int:
+    """Return how many steps a classifier of so many images is trained for where time is not limited."""
+    return min(max(FEWEST_STEPS, EPOCHS * (count // min(BATCH, count))), MOST_STEPS)
+
+
+def _step(net: LeNet, optimizer: torch.optim.Optimizer, x: Tensor, labels: Tensor | None) -> None:
+    assert labels is not None
+    optimizer.zero_grad()
+    functional.cross_entropy(net(x)[1], labels).backward()
+    optimizer.step()
+
+
+def _affordable(net: LeNet, batch: Batches, size: int, seconds: float, clock: Callable[[], float]) -> int:
+    """Return how many steps fit into the time, by the time that a few steps of a copy take."""
+    tried, taken = copy.deepcopy(net), []
+    optimizer = torch.optim.Adam(tried.parameters(), fused=True)
+    for _ in range(TRIED):
+        begun = clock()
+        _step(tried, optimizer, *batch(torch.arange(size)))
+        taken.append(clock() - begun)
+    return max(TRIED, int(MARGIN * seconds / max(statistics.median(taken), 1e-9)))
+
+
 def train_classifier(
     batch: Batches,
     count: int,
@@ -57,31 +85,34 @@ def train_classifier(
     classes: int,
     *,
     seed: int = 0,
+    seconds: float = math.inf,
+    clock: Callable[[], float] = time.perf_counter,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> LeNet:
     """Train on clean images: eight epochs, but at least 500 steps and at most 4,000 (99 % on the MNIST test set).
 
-    batch: the images (B, C, H, W) in [0, 1] and labels (B,) of numbers below `count`.
+    batch: the images (B, C, H, W) in [0, 1] and labels (B,) of numbers below `count`; seconds: the time limit, for which the
+    training is planned shorter where it must be.
     """
-    net = make(shape, classes, seed)
+    begun, net = clock(), make(shape, classes, seed)
     optimizer = torch.optim.Adam(net.parameters(), lr=2e-3, fused=True)
     random = torch.Generator().manual_seed(seed)
     size = min(BATCH, count)
-    steps = min(max(FEWEST_STEPS, EPOCHS * (count // size)), MOST_STEPS)
+    steps = usual_steps(count)
+    if math.isfinite(seconds):
+        steps = min(steps, _affordable(net, batch, size, seconds, clock))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps)
     order = torch.empty(0, dtype=torch.int64)
-    for i in range(steps):
+    done = 0
+    while done < steps and clock() - begun < seconds:
         if len(order) < size:
             order = torch.randperm(count, generator=random)
         index, order = order[:size], order[size:]
-        x, labels = batch(index)
-        assert labels is not None
-        optimizer.zero_grad()
-        functional.cross_entropy(net(x)[1], labels).backward()
-        optimizer.step()
+        _step(net, optimizer, *batch(index))
         schedule.step()
+        done += 1
         if on_progress:
-            on_progress(i + 1, steps)
+            on_progress(done, steps)
     return net.eval()
 
 

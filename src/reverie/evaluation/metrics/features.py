@@ -22,7 +22,7 @@ from reverie.data import Dataset
 from reverie.data.download import cache_folder
 from reverie.evaluation.metrics import classifier
 from reverie.nets import efficientnet
-from reverie.nets.lenet import LeNet, accuracy, train_classifier
+from reverie.nets.lenet import LeNet, accuracy, train_classifier, usual_steps
 
 MOST_NUMBERS = 256  # of an image, as raw pixels
 BATCH = 500
@@ -62,7 +62,7 @@ class Features:
         return (self.compute(part).flatten(1).float().cpu() for part in images.split(BATCH))
 
 
-def pixels(train: Dataset, held: Dataset, tell: Tell) -> Features:
+def pixels(train: Dataset, held: Dataset, tell: Tell, seconds: float = math.inf) -> Features:
     """The pixels themselves, averaged over squares until there are no more than 256."""
     return of_pixels(train.shape)
 
@@ -80,7 +80,7 @@ def of_pixels(shape: tuple[int, ...]) -> Features:
     return Features("pixels", compute, {"net": f"none: {said}"})
 
 
-def general(train: Dataset, held: Dataset, tell: Tell) -> Features:
+def general(train: Dataset, held: Dataset, tell: Tell, seconds: float = math.inf) -> Features:
     """EfficientNet-Lite0, trained on ImageNet: for whatever is seen by texture, shape and colour."""
     return of_general()
 
@@ -95,28 +95,30 @@ def of_general() -> Features:
     return Features("general", compute, {"net": "EfficientNet-Lite0, ImageNet weights, 320 features before the head"})
 
 
-def own_classifier(train: Dataset, held: Dataset, tell: Tell, folder: Path | None = None) -> tuple[LeNet, dict[str, Any]]:
-    """Return a classifier of the training labels and what is known of it, from the cache if it was trained before."""
+def own_classifier(
+    train: Dataset, held: Dataset, tell: Tell, folder: Path | None = None, *, seconds: float = math.inf, known: bool = False
+) -> tuple[LeNet, dict[str, Any]]:
+    """Return a classifier of the training labels and what is known of it, from the cache if it was trained before.
+
+    seconds: the time limit of its training; one that was cut short is kept apart.  known: only if it is in the cache.
+    """
     if train.labels is None or len(train.label_names) < 2:
         raise UserError("the data have no labels, so no classifier can be trained on them; take the features pixels")
     if len(train.labels.unique()) < 2:
         raise UserError("the data are all of one label, so no classifier can be trained on them; take the features pixels")
     if min(train.shape[1:]) < 4:
         raise UserError("the classifier needs images of at least 4 x 4; take the features pixels")
-    classes = len(train.label_names)
-    path = None
+    kept = list[Path]()
     with suppress(UserError):  # nowhere to keep it
-        path = (folder or cache_folder() / "classifiers") / f"{train.fingerprint()}.safetensors"
-    found = classifier.recall(path, train.shape, classes) if path is not None else None
+        place, name = folder or cache_folder() / "classifiers", train.fingerprint()
+        kept = [place / f"{name}.safetensors", *([place / f"{name}-short.safetensors"] if math.isfinite(seconds) else [])]
+    recalled = (classifier.recall(path, train.shape, len(train.label_names)) for path in kept)
+    found = next((one for one in recalled if one is not None), None)
+    if found is None and known:
+        raise UserError("a classifier of the labels would have to be trained first")
     if found is None:
-        net = train_classifier(
-            train.batch, len(train), train.shape, classes,
-            on_progress=lambda done, of: tell("training the classifier", done, of),
-        )  # fmt: skip
-        x, labels = held.batch(torch.arange(min(len(held), JUDGED)))
-        assert labels is not None
-        found = net, classifier.Facts(accuracy=accuracy(net, x, labels), held_out=len(x))
-        if path is not None:
+        found, whole = _trained_classifier(train, held, tell, seconds)
+        for path in kept[:1] if whole else kept[1:]:
             classifier.remember(*found, path)
     net, facts = found
     return net, {
@@ -128,13 +130,33 @@ def own_classifier(train: Dataset, held: Dataset, tell: Tell, folder: Path | Non
     }
 
 
-def by_classifier(train: Dataset, held: Dataset, tell: Tell) -> Features:
+def _trained_classifier(
+    train: Dataset, held: Dataset, tell: Tell, seconds: float
+) -> tuple[tuple[LeNet, classifier.Facts], bool]:
+    """Train a classifier of the labels; return it with its accuracy, and whether the time was enough for all steps."""
+    last = 0
+
+    def told(done: int, of: int) -> None:
+        nonlocal last
+        last = done
+        tell("training the classifier", done, of)
+
+    net = train_classifier(
+        train.batch, len(train), train.shape, len(train.label_names), seconds=seconds, on_progress=told
+    )  # fmt: skip
+    x, labels = held.batch(torch.arange(min(len(held), JUDGED)))
+    assert labels is not None
+    facts = classifier.Facts(accuracy=accuracy(net, x, labels), held_out=len(x))
+    return (net, facts), last == usual_steps(len(train))
+
+
+def by_classifier(train: Dataset, held: Dataset, tell: Tell, seconds: float = math.inf) -> Features:
     """The penultimate features of a LeNet that knows the data's own labels."""
-    net, facts = own_classifier(train, held, tell)
+    net, facts = own_classifier(train, held, tell, seconds=seconds)
     return Features("classifier", lambda x: net(x)[0], facts, learned=True)
 
 
-FEATURES: dict[str, Callable[[Dataset, Dataset, Tell], Features]] = {
+FEATURES: dict[str, Callable[[Dataset, Dataset, Tell, float], Features]] = {
     "classifier": by_classifier,
     "general": general,
     "pixels": pixels,
@@ -183,12 +205,12 @@ def accurate(share: float, count: int) -> bool:
     return share >= ACCURATE and usual - 2 * math.sqrt(usual * (1 - usual) / (count + 2)) >= SURELY
 
 
-def suited(train: Dataset, held: Dataset, tell: Tell = silent) -> tuple[str, str]:
+def suited(train: Dataset, held: Dataset, tell: Tell = silent, seconds: float = math.inf) -> tuple[str, str]:
     """Return the name of the features that suit images, and why: those of their own classifier if it can be trusted."""
     why = unlike_digits(train)
     if why is None:
         try:
-            facts = own_classifier(train, held, tell)[1]
+            facts = own_classifier(train, held, tell, seconds=seconds)[1]
         except UserError:
             why = "there are no labels that a classifier could learn"
         else:
@@ -207,9 +229,13 @@ def suited(train: Dataset, held: Dataset, tell: Tell = silent) -> tuple[str, str
 
 
 def choose(
-    features: str | Callable[[Tensor], Tensor] | Features, train: Dataset, held: Dataset, tell: Tell = silent
-) -> Features:
-    """Return features by name, "auto", or made of any function from images (B, C, H, W) in [0, 1] to (B, ...)."""
+    features: str | Callable[[Tensor], Tensor] | Features, train: Dataset, held: Dataset, tell: Tell = silent,
+    seconds: float = math.inf,
+) -> Features:  # fmt: skip
+    """Return features by name, "auto", or made of any function from images (B, C, H, W) in [0, 1] to (B, ...).
+
+    seconds: that a classifier may be trained for, if they need one.
+    """
     if isinstance(features, Features):
         return features
     if not isinstance(features, str):
@@ -218,7 +244,7 @@ def choose(
         name = getattr(features, "__name__", type(features).__name__)
         return Features(name, features, {"net": f"{name}, given by the caller"})
     if features != "auto":
-        return pick(FEATURES, features, "kind of features")(train, held, tell)
-    name, why = suited(train, held, tell)
-    found = FEATURES[name](train, held, tell)
+        return pick(FEATURES, features, "kind of features")(train, held, tell, seconds)
+    name, why = suited(train, held, tell, seconds)
+    found = FEATURES[name](train, held, tell, seconds)
     return replace(found, facts={**found.facts, "chosen_because": why})
