@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from reverie.runs.adapters import with_adapters
     from reverie.runs.config import Config
     from reverie.runs.folder import read_config, read_findings, read_metrics
-    from reverie.runs.lock import holder
+    from reverie.runs.lock import holder, interrupt
     from reverie.runs.options import Options
     from reverie.runs.reread import reread
     from reverie.runs.run import Run, load
@@ -64,7 +64,7 @@ ELSEWHERE = {
     "lessons": ("LESSONS", "Lesson"),
     "runs.config": ("Config",),
     "runs.folder": ("read_config", "read_findings", "read_metrics"),
-    "runs.lock": ("holder",),
+    "runs.lock": ("holder", "interrupt"),
     "runs.options": ("Options",),
     "runs.reread": ("reread",),
     "runs.run": ("Run", "load"),
@@ -103,8 +103,9 @@ __all__ = [
     "KINDS", "LESSONS", "READERS", "Config", "Dataset", "Entry", "Lesson", "Options", "Overview", "Restored", "Run", "Samples",
     "Screen", "Step", "Training", "answers", "begin", "begin_classifier", "check_report", "check_results", "clock", "compare",
     "compare_families", "compress", "decompress", "distil", "edit", "entries", "evaluate", "export", "find_runs", "follow",
-    "gallery", "holder", "illusion", "import_model", "inpaint", "inspect", "interpolate", "invert", "is_image", "load",
-    "load_all", "names", "names_of", "overview", "pack", "prepare", "prepare_distillation", "read_config", "read_findings",
-    "read_metrics", "read_picture", "reread", "restore", "runs", "sample", "sample_to", "settings_again", "text_cost",
-    "to_go_on_with", "together", "train", "train_classifier", "verdict", "with_adapters", "with_backend", "write_text",
+    "gallery", "holder", "illusion", "import_model", "inpaint", "inspect", "interpolate", "interrupt", "invert", "is_image",
+    "load", "load_all", "names", "names_of", "overview", "pack", "prepare", "prepare_distillation", "read_config",
+    "read_findings", "read_metrics", "read_picture", "reread", "restore", "runs", "sample", "sample_to", "settings_again",
+    "text_cost", "to_go_on_with", "together", "train", "train_classifier", "verdict", "with_adapters", "with_backend",
+    "write_text",
 ]  # fmt: skip

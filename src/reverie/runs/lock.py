@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from reverie.base.errors import UserError
 from reverie.base.files import make_folder, own_file, reason, remove_empty
 
 LOCK = ".lock"
-_LOCKS = Path("/proc/locks")
+_LOCKS, _PROCESSES = Path("/proc/locks"), Path("/proc")
 FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # and not truncated
 
 
@@ -63,7 +64,8 @@ IDLE: weakref.WeakSet[Lock] = weakref.WeakSet()  # those of this program that ar
 def holder(folder: Path) -> int | None:
     """Return the process that trains in a folder, None if there is none, and 0 where it is not known which one.
 
-    Linux tells who holds which lock (proc_locks(5)); where it does not, it is only tried whether the lock is free.
+    Linux tells who holds which lock (proc_locks(5)); where it does not, it is only tried whether the lock is free.  A file with
+    several names may be locked under another one by any program.
     """
     try:
         there = own_file(folder, LOCK).stat()
@@ -75,7 +77,44 @@ def holder(folder: Path) -> int | None:
         return _held_by_someone(folder / LOCK)
     name = f"{os.major(there.st_dev):02x}:{os.minor(there.st_dev):02x}:{there.st_ino}"
     found = [words for line in lines if len(words := line.split()) > 5 and words[1] == "FLOCK" and words[5] == name]
-    return max(int(found[0][4]), 0) if found else _held_by_someone(folder / LOCK)
+    if not found:
+        return _held_by_someone(folder / LOCK)
+    return max(int(found[0][4]), 0) if there.st_nlink == 1 else 0
+
+
+def interrupt(folder: Path) -> None:
+    """Send SIGINT to the training in a folder; refuse unless it is certain which process that is.
+
+    Anyone may have made the folder, so the process must be a command of ours that opened the lock by this very path.  A pidfd
+    keeps the number from being another process's by the time the signal is sent.
+    """
+    process = holder(folder)
+    if process is None:
+        raise UserError(f"nothing is being trained in {folder}")
+    try:
+        handle = os.pidfd_open(process)
+    except (OSError, AttributeError):  # it has ended, is not known, or the system has no such handles
+        raise UserError(f"cannot tell which process trains in {folder}; stop it where it was started") from None
+    try:
+        if holder(folder) != process or not _opened_by(process, (folder / LOCK).resolve()) or not _is_ours(process):
+            raise UserError(f"process {process} locks {folder / LOCK} and is no `reverie train`; stop it where it was started")
+        signal.pidfd_send_signal(handle, signal.SIGINT)
+    except OSError as error:
+        raise UserError(f"cannot stop the training in {folder}: {reason(error)}") from None
+    finally:
+        os.close(handle)
+
+
+def _opened_by(process: int, path: Path) -> bool:
+    """Tell whether a process has a file open by this path, which differs for other names of the same file."""
+    return any(link.is_symlink() and link.readlink() == path for link in (_PROCESSES / str(process) / "fd").iterdir())
+
+
+def _is_ours(process: int) -> bool:
+    """Tell whether a process is a command of Reverie: `reverie ...` or `python -m reverie ...`."""
+    words = os.fsdecode((_PROCESSES / str(process) / "cmdline").read_bytes()).split("\0")
+    program, script = (Path(word).name for word in (words[0], next((w for w in words[1:] if w[:1] != "-"), "")))
+    return program == "reverie" or (program.startswith("python") and script == "reverie")
 
 
 def _held_by_someone(path: Path) -> int | None:

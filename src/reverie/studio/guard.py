@@ -7,6 +7,7 @@ Sec-Fetch-Site, which say where a request comes from, nor read a cookie of ours;
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
@@ -21,6 +22,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 MOST_BODY = 24 * 2**20  # bytes of a request
+REQUESTS = 256  # authenticated ones at a time; others are told to come again
+CODE_SECONDS = 60.0  # for which a one-time code is valid
 ONCE = ("host", "origin", "cookie", "sec-fetch-site", "content-length")  # headers that may not come twice
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self';"
@@ -48,12 +51,24 @@ class Guard:
     """Lets in only what comes from our own page, with our token.
 
     names: what the machine may be called in Host, without the port; a literal address is let in as well where `public`, as
-    only names can be made to point here by others (DNS rebinding).
+    only names can be made to point here by others (DNS rebinding).  trusts: whether the peer of a connection, its address and
+    port, may exchange a one-time code for the cookie.
     """
 
-    def __init__(self, app: App, *, port: int, token: str, names: tuple[str, ...] = LOOPBACK, public: bool = False) -> None:
+    def __init__(
+        self, app: App, *, port: int, token: str, names: tuple[str, ...] = LOOPBACK, public: bool = False,
+        trusts: Callable[[tuple[str, int] | None], bool] = lambda peer: True,
+    ) -> None:  # fmt: skip
         self.app, self.port, self.token, self.names, self.public = app, port, token, names, public
         self.cookie = f"reverie-{port}"  # cookies are shared by all ports of a machine
+        self.trusts, self.active = trusts, 0
+        self._codes: dict[str, float] = {}
+
+    def new_code(self) -> str:
+        """Return a code that is exchanged for the cookie once, within CODE_SECONDS: others may read it on a command line."""
+        code = secrets.token_urlsafe(24)
+        self._codes[code] = time.monotonic() + CODE_SECONDS
+        return code
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse, admit with a cookie, or pass on with the headers that keep the page safe."""
@@ -63,13 +78,16 @@ class Guard:
         try:
             headers = _headers(scope)
             self.check_origin(scope, headers)
-            if self._brings_token(scope):
+            if self._brings_token(scope) or self._brings_code(scope):
                 await _answer(send, 303, "", (b"location", b"/"), (b"set-cookie", self._set_cookie()))
                 return
             self.check_token(headers)
+            scope.get("state", {}).get("authenticate", lambda: None)()
             length = headers.get("content-length", "0")
             if not length.isdecimal() or int(length) > MOST_BODY:
                 raise Refused(413, f"at most {MOST_BODY >> 20} MiB can be sent")
+            if self.active >= REQUESTS:
+                raise Refused(503, "the studio answers many requests at once already; try again in a few seconds")
         except Refused as refused:
             if scope["type"] == "websocket":
                 await receive()
@@ -77,7 +95,11 @@ class Guard:
             else:
                 await _answer(send, refused.status, refused.why + "\n", (b"connection", b"close"))
             return
-        await self.app(scope, _limited(receive), _covered(send))
+        self.active += 1
+        try:
+            await self.app(scope, _limited(receive), _covered(send))
+        finally:
+            self.active -= 1
 
     def check_origin(self, scope: Scope, headers: dict[str, str]) -> None:
         """Refuse what was meant for another name, or comes from another page."""
@@ -100,7 +122,7 @@ class Guard:
         except CookieError:
             found = None
         if found is None or not secrets.compare_digest(found.value.encode(), self.token.encode()):
-            raise Refused(401, "open the address that `reverie studio` printed, with its token")
+            raise Refused(401, "open the address that `reverie studio` printed, with its token; a one-time code is valid once")
 
     def _is_ours(self, host: str) -> bool:
         name, colon, port = host.rpartition(":")
@@ -109,13 +131,25 @@ class Guard:
         return name in self.names or (self.public and _is_address(name))
 
     def _brings_token(self, scope: Scope) -> bool:
-        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
+        given = _from_address(scope, "token")
+        return given is not None and secrets.compare_digest(given.encode(), self.token.encode())
+
+    def _brings_code(self, scope: Scope) -> bool:
+        given = _from_address(scope, "code")
+        if given is None or not self.trusts(scope.get("client")):
             return False
-        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])
-        return len(given) == 1 and secrets.compare_digest(given[0].encode(), self.token.encode())
+        return time.monotonic() <= self._codes.pop(given, 0.0)
 
     def _set_cookie(self) -> bytes:
         return f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict".encode()
+
+
+def _from_address(scope: Scope, name: str) -> str | None:
+    """Return a parameter of the address of the page, if it is there once."""
+    if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
+        return None
+    given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get(name, [])
+    return given[0] if len(given) == 1 else None
 
 
 def _is_address(name: str) -> bool:

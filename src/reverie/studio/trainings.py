@@ -81,16 +81,11 @@ class Trainings:
 
     def stop(self, run: Found) -> None:
         """Ask the training of a run to stop, as Ctrl-C does: it keeps everything."""
-        process = api.holder(run.path)
         ours = self.started.get(run.id)
-        if not process and ours is not None and ours.process.poll() is None:
-            process = ours.process.pid
-        if not process:
-            raise UserError(f"nothing is being trained in {run.name}, as far as this system tells")
-        try:
-            os.kill(process, signal.SIGINT)
-        except OSError as error:
-            raise UserError(f"cannot stop the training of {run.name}: {(error.strerror or str(error)).lower()}") from None
+        if ours is not None and ours.process.poll() is None:
+            ours.process.send_signal(signal.SIGINT)
+        else:
+            api.interrupt(run.path)
 
     def state(self, run: Found) -> dict[str, Any]:
         """Return whether a run is trained now, and what its training printed last."""

@@ -1,0 +1,160 @@
+"""The server against programs of this machine that have no token: half requests, and codes that they read elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import socket
+import threading
+import time
+import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reverie.base.errors import UserError
+from reverie.studio import connections, guard, server
+from reverie.studio.guard import Guard
+from reverie.studio.server import listening, serve
+from tests.studio.asgi import PORT, TOKEN, call
+
+SECONDS = 60.0  # that a test may wait for a machine that is busy
+
+
+class Here:
+    """A studio in a thread of this process."""
+
+    def __init__(self) -> None:
+        self.servers: list[Any] = []
+        self.opened: list[str] = []
+
+    @property
+    def port(self) -> int:
+        return int(self.servers[0].config.app.port)
+
+    def get(self, path: str, **headers: str) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        answer.read()
+        return answer
+
+    def status(self) -> int:
+        """Return how the owner, who has the token, is answered."""
+        return self.get("/", Cookie=f"reverie-{self.port}={self.servers[0].config.app.token}").status
+
+
+def until(what: Callable[[], Any]) -> None:
+    end = time.monotonic() + SECONDS
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@contextmanager
+def serving(folder: Path, monkeypatch: pytest.MonkeyPatch, opens: Callable[[str], object] | None = None) -> Iterator[Here]:
+    here, began = Here(), server.Server.__init__
+
+    def note(self: Any, *words: Any) -> None:
+        began(self, *words)
+        here.servers.append(self)
+
+    monkeypatch.setattr(server.Server, "__init__", note)
+    monkeypatch.setattr(server.api, "load_all", lambda: None)
+    monkeypatch.setattr(webbrowser, "open", lambda url: (here.opened.append(url), opens and opens(url)))
+    thread = threading.Thread(target=serve, args=(folder, []), kwargs={"browser": opens is not None}, daemon=True)
+    thread.start()
+    until(lambda: here.servers and here.servers[0].started)
+    try:
+        yield here
+    finally:
+        here.servers[0].should_exit = True
+        thread.join(SECONDS)
+
+
+def half(port: int) -> socket.socket:
+    """Return a connection with the beginning of a request."""
+    made = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
+    made.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-")
+    return made
+
+
+def test_the_owner_is_let_in_beside_any_number_of_half_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "UNAUTHENTICATED", 40, raising=False)
+    with serving(tmp_path, monkeypatch) as here, ExitStack() as stack:
+        sockets = [stack.enter_context(half(here.port)) for _ in range(270)]
+        assert here.status() == 200
+        until(lambda: len(here.servers[0].server_state.connections) <= 41)
+        assert here.status() == 200
+        assert sockets[0].recv(100) == b""  # the oldest were closed
+
+
+def test_a_half_request_is_closed_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT", 0.2)
+    with serving(tmp_path, monkeypatch) as here, half(here.port) as made:
+        assert made.recv(100) == b""
+        assert here.status() == 200
+        until(lambda: not here.servers[0].server_state.connections)
+
+
+def test_what_the_browser_is_given_lets_in_once_and_tells_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(tmp_path, monkeypatch, opens=lambda url: None) as here:
+        until(lambda: here.opened)
+        token = here.servers[0].config.app.token
+        assert token not in here.opened[0] and token in here.servers[0].address
+        path = "/" + here.opened[0].split("/", 3)[3]
+        first = here.get(path)
+        assert first.status == 303 and token in str(first.getheader("set-cookie"))
+        assert here.get(path).status == 401
+
+
+def test_a_browser_that_does_not_return_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    try:
+        with serving(tmp_path, monkeypatch, opens=lambda url: gate.wait(SECONDS)) as here:
+            until(lambda: here.opened)
+            began = time.monotonic()
+            assert here.status() == 200 and time.monotonic() - began < SECONDS / 2
+    finally:
+        gate.set()
+
+
+def test_a_code_is_for_programs_of_our_own_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with socket.create_connection(listener.getsockname()) as client:
+            peer, port = client.getsockname(), listener.getsockname()[1]
+            assert connections.may_exchange(peer, port)
+            assert not connections.may_exchange(("127.0.0.1", 1), port)  # nobody here has this connection
+            monkeypatch.setattr(connections.os, "getuid", lambda: 12345)
+            monkeypatch.setattr(connections, "ROOT", 12345)
+            assert not connections.may_exchange(peer, port)
+
+
+def test_a_code_is_refused_to_strangers_and_when_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    trusted = [False]
+    made = Guard(lambda *_: asyncio.sleep(0), port=PORT, token=TOKEN, trusts=lambda peer: trusted[0])
+
+    def exchange(code: str) -> int:
+        return asyncio.run(call(made, "GET", f"/?code={code}", {"cookie": None, "sec-fetch-site": "none"})).status
+
+    code = made.new_code()
+    assert exchange(code) == 401
+    trusted[0] = True
+    assert exchange(code) == 303 and exchange(code) == 401 and exchange("") == 401 and exchange("guess") == 401
+    late = made.new_code()
+    monkeypatch.setattr(guard, "CODE_SECONDS", -1.0)
+    old = made.new_code()
+    assert exchange(old) == 401 and exchange(late) == 303
+
+
+@pytest.mark.parametrize("host", ["", "0"])
+def test_all_interfaces_must_be_named(host: str) -> None:
+    with pytest.raises(UserError, match="all interfaces"):
+        listening(host, 0)
+    listening("0.0.0.0", 0).close()
+    listening(None, 0).close()
