@@ -24,15 +24,14 @@ from torch import Tensor
 from reverie.api import Run, load, reread, train
 from reverie.base.scalar import Time
 from reverie.data import load_data
-from reverie.data.download import cache_folder
+from reverie.data.classifiers import label_classifier
 from reverie.data.looks import detail
 from reverie.diffusion.denoiser import Denoiser, Steer
 from reverie.diffusion.oracle import DatasetDenoiser
 from reverie.diffusion.pair import Pair
-from reverie.evaluation.metrics import classifier
 from reverie.evaluation.metrics.features import choose
 from reverie.evaluation.metrics.frechet import frechet_to
-from reverie.nets.lenet import answers, train_classifier
+from reverie.nets.lenet import answers
 from reverie.transport import sliced_wasserstein
 
 REFERENCE = 10_000  # data, at most, that features other than LeNet's are compared with
@@ -112,13 +111,7 @@ def mnist_judge() -> Judge:
     """Return the judge of MNIST, its 60,000 images and a LeNet that is kept between calls."""
     data = load_data("mnist")
     x = data.batch(torch.arange(len(data)))[0]
-    file = cache_folder() / "classifiers" / "benchmark-mnist.safetensors"
-    found = classifier.recall(file, (1, 28, 28), 10)
-    if found is None:
-        net = train_classifier(data.batch, len(data), (1, 28, 28), 10)
-        classifier.remember(net, classifier.Facts(accuracy=1.0, held_out=1), file)
-    else:
-        net = found[0]
+    net = label_classifier(data, data).net
     to = frechet_to(answers(net, x)[0])
     return Judge(lambda images: to(answers(net, images)[0]), float(detail(x[:2048]).mean()))
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reverie.base.cache import cache_folder
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, expanded, own_file, read_own, write_array
-from reverie.data.download import cache_folder
 from tests.files import KINDS, full_disk, put
 
 

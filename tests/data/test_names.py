@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 import torch
 
+from reverie.base.cache import cache_folder
 from reverie.base.errors import UserError
 from reverie.data import DATASETS, load_data, names
-from reverie.data.download import Remote, Unreachable, cache_folder, fetch
+from reverie.data.download import Remote, Unreachable, fetch
 from reverie.data.form import Options
 from tests.data.test_readers import cdb_bytes, idx_bytes
 

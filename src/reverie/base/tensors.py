@@ -121,13 +121,14 @@ def read_tensors(
     optional: Callable[[str], bool] = lambda name: False,
     advice: str = "",
     foreign: bool = False,
+    summed: bool = False,
 ) -> tuple[dict[str, Tensor], F]:
     """Read tensors and facts that must be right in every respect, and refuse the file in one sentence otherwise.
 
     Facts are checked by their schema, and names, dtypes and shapes by what is wanted for these facts, before any tensor is
     read; then the checksum, where there is one (older files have none), and that all values are finite.  fits: what the file
     has to fit, for messages; optional: names that may be missing; advice: what to do, put behind every refusal; foreign:
-    whether another program wrote the file, whose header may say more.
+    whether another program wrote the file, whose header may say more; summed: whether a file without a checksum is refused.
     """
     with _opened(path, advice) as file:
         metadata: dict[str, str] = file.metadata() or {}
@@ -139,7 +140,7 @@ def read_tensors(
         known = _validated(path, said, facts, advice)
         check_forms(path, wanted(known), found := _forms(file), fits, optional, advice)
         tensors = {name: file.get_tensor(name) for name in found}
-    if CHECKSUM in metadata and metadata[CHECKSUM] != checksum(tensors, said):
+    if (summed or CHECKSUM in metadata) and metadata.get(CHECKSUM) != checksum(tensors, said):
         raise UserError(f"{path} is torn: its checksum is wrong{advice}")
     if bad := [name for name, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]:
         raise UserError(f"{path} holds values that are not finite, first in {bad[0]}{advice}")

@@ -35,17 +35,6 @@ class Remote:
     sha256: str
 
 
-def cache_folder() -> Path:
-    """Return where fetched files are kept: $XDG_CACHE_HOME/reverie or ~/.cache/reverie."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if Path(base).is_absolute():
-        return Path(base) / "reverie"
-    try:
-        return Path.home() / ".cache" / "reverie"
-    except RuntimeError:
-        raise UserError("there is no home folder to keep files in; set HOME, or XDG_CACHE_HOME to a folder") from None
-
-
 def fetch(remote: Remote, addresses: Sequence[str], folder: Path, options: Options) -> Path:
     """Return the file in the folder, fetched from the first address that gives it whole."""
     path = folder / remote.name

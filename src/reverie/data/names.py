@@ -12,13 +12,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from reverie.base.cache import cache_folder
 from reverie.base.errors import UserError
 from reverie.base.files import expanded
 from reverie.data.arrays import read_array_file
 from reverie.data.captioned import caption_digits
 from reverie.data.cdb import read_cdb_files
 from reverie.data.dataset import Dataset
-from reverie.data.download import Remote, Unreachable, cache_folder, fetch
+from reverie.data.download import Remote, Unreachable, fetch
 from reverie.data.form import Options, encode_labels, images_dataset, points_dataset, shown_sizes
 from reverie.data.idx import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, find_pair, read_pair
 from reverie.data.pair_files import pairs_dataset

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.data.classifiers import JUDGED
 from reverie.data.looks import detail
 from reverie.evaluation.judge import faults
 from reverie.evaluation.material import Material
 from reverie.evaluation.metrics.chance import Figure, alike_at, chance, swapped, variance, with_other_samples
 from reverie.evaluation.metrics.distances import DISTANCES
-from reverie.evaluation.metrics.features import JUDGED, own_classifier
+from reverie.evaluation.metrics.features import own_classifier
 from reverie.evaluation.metrics.frechet import frechet_distance, frechet_spread, frechet_to
 from reverie.evaluation.metrics.kid import kid
 from reverie.evaluation.metrics.manifold import NAMES, manifold

@@ -10,11 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from reverie.base.cache import cache_folder
 from reverie.base.errors import UserError
 from reverie.base.files import atomic
 from reverie.base.parse import read_json
 from reverie.base.visible import visible
-from reverie.data.download import cache_folder
 from reverie.data.form import Options, natural
 from reverie.data.shards.build import build_index, kind_of
 from reverie.data.shards.fetching import fetching

@@ -6,9 +6,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,15 +17,13 @@ from torch.nn import functional
 from reverie.base.errors import ReverieWarning, UserError, pick
 from reverie.base.progress import Tell, silent
 from reverie.data import Dataset
-from reverie.data.download import cache_folder
-from reverie.evaluation.metrics import classifier
+from reverie.data.classifiers import cached_classifier, can_classify, label_classifier
 from reverie.nets import efficientnet
-from reverie.nets.lenet import LeNet, accuracy, train_classifier, usual_steps
+from reverie.nets.lenet import LeNet
 
 MOST_NUMBERS = 256  # of an image, as raw pixels
 BATCH = 500
 GENERAL_BATCH = 32  # whose maps stay near the processor: a larger one takes longer for each image
-JUDGED = 5000  # held-out images, at most, that the classifier is tried on
 ACCURATE, SURELY = 0.95, 0.9  # of right answers: what a classifier has that is compared by, and what two errors less leave it
 SIGN_SIDE, SIGN_LEVELS = 64, 0.82  # the largest side of a sign, and the share of its variance that two grey levels explain
 SEEN = 500  # images by which signs are told from photographs
@@ -96,7 +92,7 @@ def of_general() -> Features:
 
 
 def own_classifier(
-    train: Dataset, held: Dataset, tell: Tell, folder: Path | None = None, *, seconds: float = math.inf, known: bool = False
+    train: Dataset, held: Dataset, tell: Tell, *, seconds: float = math.inf, known: bool = False
 ) -> tuple[LeNet, dict[str, Any]]:
     """Return a classifier of the training labels and what is known of it, from the cache if it was trained before.
 
@@ -106,48 +102,18 @@ def own_classifier(
         raise UserError("the data have no labels, so no classifier can be trained on them; take the features pixels")
     if len(train.labels.unique()) < 2:
         raise UserError("the data are all of one label, so no classifier can be trained on them; take the features pixels")
-    if min(train.shape[1:]) < 4:
+    if not can_classify(train):
         raise UserError("the classifier needs images of at least 4 x 4; take the features pixels")
-    kept = list[Path]()
-    with suppress(UserError):  # nowhere to keep it
-        place, name = folder or cache_folder() / "classifiers", train.fingerprint()
-        kept = [place / f"{name}.safetensors", *([place / f"{name}-short.safetensors"] if math.isfinite(seconds) else [])]
-    recalled = (classifier.recall(path, train.shape, len(train.label_names)) for path in kept)
-    found = next((one for one in recalled if one is not None), None)
-    if found is None and known:
+    if known and cached_classifier(train, seconds=seconds) is None:
         raise UserError("a classifier of the labels would have to be trained first")
-    if found is None:
-        found, whole = _trained_classifier(train, held, tell, seconds)
-        for path in kept[:1] if whole else kept[1:]:
-            classifier.remember(*found, path)
-    net, facts = found
-    return net, {
+    found = label_classifier(train, held, seconds=seconds, tell=tell)
+    return found.net, {
         "net": "LeNet-5 trained on the run's own labels, 84 features",
         "trained_on": len(train),
         "seed": 0,
-        "held_out_accuracy": facts.accuracy,
-        "held_out_count": facts.held_out,
+        "held_out_accuracy": found.facts.accuracy,
+        "held_out_count": found.facts.held_out,
     }
-
-
-def _trained_classifier(
-    train: Dataset, held: Dataset, tell: Tell, seconds: float
-) -> tuple[tuple[LeNet, classifier.Facts], bool]:
-    """Train a classifier of the labels; return it with its accuracy, and whether the time was enough for all steps."""
-    last = 0
-
-    def told(done: int, of: int) -> None:
-        nonlocal last
-        last = done
-        tell("training the classifier", done, of)
-
-    net = train_classifier(
-        train.batch, len(train), train.shape, len(train.label_names), seconds=seconds, on_progress=told
-    )  # fmt: skip
-    x, labels = held.batch(torch.arange(min(len(held), JUDGED)))
-    assert labels is not None
-    facts = classifier.Facts(accuracy=accuracy(net, x, labels), held_out=len(x))
-    return (net, facts), last == usual_steps(len(train))
 
 
 def by_classifier(train: Dataset, held: Dataset, tell: Tell, seconds: float = math.inf) -> Features:
