@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from reverie.lessons import LESSONS, Lesson
     from reverie.runs.adapters import with_adapters
     from reverie.runs.config import Config
+    from reverie.runs.confine import check_place, confined
     from reverie.runs.folder import read_config, read_findings, read_metrics
     from reverie.runs.lock import holder, interrupt
     from reverie.runs.options import Options
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from reverie.training.overview import Overview, find_runs, overview, runs
     from reverie.training.prepare import prepare
     from reverie.training.remedy import settings_again
+    from reverie.training.resume import check_resumable
     from reverie.training.summary import verdict
     from reverie.training.trainer import Training
 
@@ -63,6 +65,7 @@ ELSEWHERE = {
     "runs.adapters": ("with_adapters",),
     "lessons": ("LESSONS", "Lesson"),
     "runs.config": ("Config",),
+    "runs.confine": ("check_place", "confined"),
     "runs.folder": ("read_config", "read_findings", "read_metrics"),
     "runs.lock": ("holder", "interrupt"),
     "runs.options": ("Options",),
@@ -76,6 +79,7 @@ ELSEWHERE = {
     "training.distil": ("prepare_distillation",),
     "training.overview": ("Overview", "find_runs", "overview", "runs"),
     "training.prepare": ("prepare",),
+    "training.resume": ("check_resumable",),
     "training.remedy": ("settings_again",),
     "runs.screen": ("Screen", "clock"),
     "training.summary": ("verdict",),
@@ -100,12 +104,12 @@ def load_all() -> None:
 
 
 __all__ = [
-    "KINDS", "LESSONS", "READERS", "Config", "Dataset", "Entry", "Lesson", "Options", "Overview", "Restored", "Run", "Samples",
-    "Screen", "Step", "Training", "answers", "begin", "begin_classifier", "check_report", "check_results", "clock", "compare",
-    "compare_families", "compress", "decompress", "distil", "edit", "entries", "evaluate", "export", "find_runs", "follow",
-    "gallery", "holder", "illusion", "import_model", "inpaint", "inspect", "interpolate", "interrupt", "invert", "is_image",
-    "load", "load_all", "names", "names_of", "overview", "pack", "prepare", "prepare_distillation", "read_config",
-    "read_findings", "read_metrics", "read_picture", "reread", "restore", "runs", "sample", "sample_to", "settings_again",
-    "text_cost", "to_go_on_with", "together", "train", "train_classifier", "verdict", "with_adapters", "with_backend",
-    "write_text",
+    "KINDS", "LESSONS", "READERS", "Config", "Dataset", "Entry", "Lesson", "Options", "Overview", "Restored", "Run",
+    "Samples", "Screen", "Step", "Training", "answers", "begin", "begin_classifier", "check_place", "check_report",
+    "check_results", "check_resumable", "clock", "compare", "compare_families", "compress", "confined", "decompress",
+    "distil", "edit", "entries", "evaluate", "export", "find_runs", "follow", "gallery", "holder", "illusion",
+    "import_model", "inpaint", "inspect", "interpolate", "interrupt", "invert", "is_image", "load", "load_all", "names",
+    "names_of", "overview", "pack", "prepare", "prepare_distillation", "read_config", "read_findings", "read_metrics",
+    "read_picture", "reread", "restore", "runs", "sample", "sample_to", "settings_again", "text_cost", "to_go_on_with",
+    "together", "train", "train_classifier", "verdict", "with_adapters", "with_backend", "write_text",
 ]  # fmt: skip

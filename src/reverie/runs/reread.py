@@ -15,6 +15,7 @@ from reverie.data import DATASETS, FROM_FILES, Dataset, load_data
 from reverie.data.memory import MEMORY, DataSource, in_memory
 from reverie.data.shards.store import is_pattern, is_remote
 from reverie.runs.config import DataConfig, Reading
+from reverie.runs.confine import check_data
 from reverie.runs.kept import KEPT_DATA, read_kept
 
 KEPT = tuple(Reading.__annotations__)  # of the options, what a run must remember to read its data again
@@ -80,6 +81,8 @@ def reread(
     now = placed(known, data, data_dir)
     if data is None and data_dir is None and folder is not None and (folder / KEPT_DATA).exists():
         return _same(read_kept(folder, known), known, str(folder / KEPT_DATA))
+    if data is None or data_dir is not None:
+        check_data(now)
     if data is None and now.source == MEMORY:
         raise UserError(
             "the data of the run were given in Python and are not kept in it; give them again with data=x, or --data FILE.npy"

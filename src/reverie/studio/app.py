@@ -18,6 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from reverie import api
 from reverie.base.errors import UserError, pick
 from reverie.base.spec import one_line
 from reverie.studio import drawing, looking, steering, wishes
@@ -88,6 +89,8 @@ class Studio:
         warm.cancel()
         self.lane.close()
         self.watchers.close()
+        if waiting := self.trainings.close():
+            print(f"not started: {', '.join(waiting)}", flush=True)
 
     async def _page(self, request: Request) -> Response:
         return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
@@ -134,7 +137,12 @@ class Studio:
     async def _work(self, request: Request) -> Any:
         kind, do = pick(WORK, request.path_params["verb"], "work")
         wish = await _wished(request, kind)
-        job = Job(lambda job: do(self.opened, job, wish))
+
+        def work(job: Job) -> dict[str, Any]:
+            with api.confined(self.library.root):  # a run may come from anyone
+                return do(self.opened, job, wish)
+
+        job = Job(work)
         self.lane.add(job)
         return Stream(job, job.cancel)
 

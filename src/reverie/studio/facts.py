@@ -53,7 +53,7 @@ class Facts:
         for run in found:
             training, previews = api.holder(run.path) is not None, self.previews(run)
             row = {**self.library.overview(run), **_name(run), "training": training, **_size(run.path)}
-            rows.append({**row, "preview": previews[-1] if previews else None})
+            rows.append({**row, "queued": self.trainings.queued(run), "preview": previews[-1] if previews else None})
         return rows
 
     def known(self, key: str) -> Found:

@@ -94,27 +94,10 @@ class Library:
             return key
         if key not in self._data:
             self.data()
-        if key not in self._data or not self.holds(self._data[key].path):
+        if key not in self._data:
             raise UserError("there are no such data in the folder; choose from the list")
-        self._check_links(self._data[key].path)
+        api.check_place(self._data[key].path, self.root)
         return str(self._data[key].path)
-
-    def data_of(self, config: api.Config) -> str:
-        """Return where the data of a run are; refuse those outside of the folder."""
-        source = config.data.source or config.data.name
-        if source not in api.names_of("data") and not self.holds(Path(source)):
-            raise UserError(f"the data of this run lie outside of {self.root}; open the studio on a folder that holds both")
-        if source not in api.names_of("data"):
-            self._check_links(Path(source))
-        return source
-
-    def _check_links(self, folder: Path) -> None:
-        """Refuse data among which a link leads out of the folder."""
-        for place, inner, files in os.walk(folder):
-            for name in (*inner, *files):
-                path = Path(place) / name
-                if path.is_symlink() and not self.holds(path):
-                    raise UserError(f"{visible(name)} in {folder.name} is a link that leads out of {self.root}; remove it")
 
 
 def _of_the_data(run: Path) -> dict[str, Any]:

@@ -23,7 +23,6 @@ def evaluate(opened: Opened, job: Job, wish: EvaluateWish) -> dict[str, Any]:
     found = []
     for key in wish.runs:
         run = opened.run(key)
-        opened.library.data_of(run.config)
         job.send("run", {"name": opened.library.run(key).name})
         found.append(api.evaluate(run, wish.n, quick=True, on_progress=job.progress, say=lambda _: job.check()))
     paths = [opened.library.shown(opened.run(key).path) for key in wish.runs]

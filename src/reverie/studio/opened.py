@@ -60,7 +60,6 @@ class Opened:
         run = self.run(key)
         if key in self._data:
             return self._data.keep(key, self._data[key])
-        self.library.data_of(run.config)
         known = run.config.data
         return self._data.keep(key, api.reread(known, folder=run.path).split(known.seed)[0])
 

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from reverie import api
 from reverie.base.errors import UserError
-from reverie.base.files import make_folder
+from reverie.base.files import make_folder, reason
 from reverie.base.visible import visible
 from reverie.studio.library import Found, Library
 
@@ -23,6 +24,7 @@ LOGS = ".studio"  # the folder that holds what trainings print
 LOG_SHOWN = 4000  # bytes of it, the last ones
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,63}")
 MOST_TEXT = 200
+AT_ONCE, WAITING = 2, 16  # trainings that are at work, and that wait for their turn
 STOPPED = (None, 0, 128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of what goes on, is done, or was asked to end
 
 
@@ -41,20 +43,28 @@ class Field:
 
 @dataclass
 class Started:
-    """A training that this server has started."""
+    """A training that this server has started, or will start when those before it have ended: then there is no process yet."""
 
     found: Found
-    process: subprocess.Popen[bytes]
+    words: list[str]
     log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether it waits or is at work."""
+        return self.process is None or self.process.poll() is None
 
 
 @dataclass
 class Trainings:
-    """Starts, stops and resumes trainings below the opened folder."""
+    """Starts, stops and resumes trainings below the opened folder: a few at a time, one of each run, others queue."""
 
     library: Library
     form: Sequence[Field]
     started: dict[str, Started] = field(default_factory=dict)
+    _changing: threading.RLock = field(default_factory=threading.RLock)  # requests come from several threads
+    _closed: bool = False
 
     @property
     def place(self) -> Path:
@@ -67,37 +77,62 @@ class Trainings:
         if not NAME.fullmatch(name):
             raise UserError(f"a run's name is of letters, digits and . _ = -, at most 64 of them, got {name!r}")
         path = self.place / name
-        if os.path.lexists(path):
-            raise UserError(f"there is a run {name} already; choose another name")
         words = [self.library.source(data), f"--out={path}", *self._words(options)]
-        return self._begin(self.library.found(path), words)
+        found = self.library.found(path)
+        with self._changing:
+            if os.path.lexists(path) or self._is_active(found):
+                raise UserError(f"there is a run {name} already; choose another name")
+            return self._queue(found, words)
 
     def resume(self, run: Found, more: Mapping[str, Any]) -> Found:
         """Go on with a run, for as much longer as is asked for where it is finished."""
-        if api.holder(run.path) is not None:
-            raise UserError(f"{run.name} is being trained already")
+        with api.confined(self.library.root):
+            api.check_resumable(run.path)
         allowed = {key: value for key, value in more.items() if key in ("minutes", "steps")}
-        return self._begin(run, [f"--resume={run.path}", *(["--extend"] if allowed else []), *self._words(allowed)])
+        words = [f"--resume={run.path}", *(["--extend"] if allowed else []), *self._words(allowed)]
+        with self._changing:
+            if api.holder(run.path) is not None or self._is_active(run):
+                raise UserError(f"{run.name} is being trained already")
+            return self._queue(run, words)
 
     def stop(self, run: Found) -> None:
-        """Ask the training of a run to stop, as Ctrl-C does: it keeps everything."""
-        ours = self.started.get(run.id)
-        if ours is not None and ours.process.poll() is None:
-            ours.process.send_signal(signal.SIGINT)
-        else:
-            api.interrupt(run.path)
+        """Ask the training of a run to stop, as Ctrl-C does: it keeps everything.  One that waits is taken out of the queue."""
+        with self._changing:
+            ours = self.started.get(run.id)
+            if ours is not None and ours.process is None:
+                del self.started[run.id]
+            elif ours is not None and ours.process is not None and ours.process.poll() is None:
+                ours.process.send_signal(signal.SIGINT)
+            else:
+                api.interrupt(run.path)
 
     def state(self, run: Found) -> dict[str, Any]:
-        """Return whether a run is trained now, and what its training printed last."""
+        """Return whether a run is trained now, how many are before it where it waits, and what its training printed last."""
         ours = self.started.get(run.id)
-        code = ours.process.poll() if ours is not None else None
-        alive = api.holder(run.path) is not None or (ours is not None and code is None)
-        said = _tail(ours.log) if ours is not None else ""
-        return {"training": alive, "said": said, "failed": _failure(said) if code not in STOPPED else None}
+        process = ours.process if ours is not None else None
+        code = process.poll() if process is not None else None
+        alive = api.holder(run.path) is not None or (process is not None and code is None)
+        said = _tail(ours.log) if ours is not None and process is not None else ""
+        failed = _failure(said) if code not in STOPPED else None
+        return {"training": alive, "queued": self.queued(run), "said": said, "failed": failed}
+
+    def queued(self, run: Found) -> int | None:
+        """Return how many trainings are before that of a run, None where it does not wait."""
+        with self._changing:
+            waiting = [one.found.id for one in self._waiting()]
+        return waiting.index(run.id) if run.id in waiting else None
 
     def preparing(self) -> list[Found]:
-        """Return the trainings that have begun and whose run is not there yet, or never came."""
-        return [one.found for one in self.started.values() if not (one.found.path / "config.toml").exists()]
+        """Return the trainings that wait or have begun and whose run is not there yet, or never came."""
+        with self._changing:
+            started = list(self.started.values())
+        return [one.found for one in started if not (one.found.path / "config.toml").exists()]
+
+    def close(self) -> list[str]:
+        """Start no more trainings; return the names of those that waited.  Those at work go on."""
+        with self._changing:
+            self._closed = True
+            return [one.found.name for one in self._waiting()]
 
     def command(self, data: str, name: str, options: Mapping[str, Any]) -> str:
         """Return the command that does the same."""
@@ -114,20 +149,44 @@ class Trainings:
             words += _word(known[key], value)
         return words
 
-    def _begin(self, run: Found, words: list[str]) -> Found:
+    def _is_active(self, run: Found) -> bool:
+        return run.id in self.started and self.started[run.id].active
+
+    def _waiting(self) -> list[Started]:
+        return [one for one in self.started.values() if one.process is None]
+
+    def _queue(self, run: Found, words: list[str]) -> Found:
+        """Put a training last, and begin it where few are at work."""
+        if len(self._waiting()) >= WAITING:
+            raise UserError(f"{WAITING} trainings wait already; start this one when some have ended, or cancel some")
         logs = self.library.root / LOGS
         if logs.is_symlink():
             raise UserError(f"{logs} is a link; remove it, so that the studio can write there")
         make_folder(logs)
-        log = logs / f"{run.id}.log"
-        log.unlink(missing_ok=True)
-        with log.open("xb") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "reverie", "train", *words], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-                cwd=self.library.root, start_new_session=True,
-            )  # fmt: skip
-        self.started[run.id] = Started(run, process, log)
+        self.started.pop(run.id, None)  # so that it stands last
+        self.started[run.id] = Started(run, words, logs / f"{run.id}.log")
+        self._advance()
         return run
+
+    def _advance(self) -> None:
+        """Begin the trainings that are next."""
+        with self._changing:
+            at_work = sum(one.process is not None and one.active for one in self.started.values())
+            for one in self._waiting()[: 0 if self._closed else max(0, AT_ONCE - at_work)]:
+                self._begin(one)
+
+    def _begin(self, one: Started) -> None:
+        try:
+            one.log.unlink(missing_ok=True)
+            with one.log.open("xb") as file:
+                one.process = process = subprocess.Popen(
+                    [sys.executable, "-m", "reverie", "train", *one.words], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+                    cwd=self.library.root, start_new_session=True,
+                )  # fmt: skip
+        except OSError as error:
+            del self.started[one.found.id]
+            raise UserError(f"cannot start the training of {one.found.name}: {reason(error)}") from None
+        threading.Thread(target=lambda: (process.wait(), self._advance()), daemon=True).start()
 
 
 def _word(known: Field, value: Any) -> list[str]:

@@ -43,7 +43,7 @@ class Watchers:
                     except UserError as error:
                         channel.send("failed", {"message": str(error)})
                         return
-                if not seen[0]["training"]:
+                if not seen[0]["training"] and seen[0]["queued"] is None:
                     return
                 await asyncio.sleep(EVERY)
         finally:

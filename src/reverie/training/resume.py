@@ -20,7 +20,9 @@ from reverie.data.memory import DataSource
 from reverie.families.model import Model, TrainedModel
 from reverie.runs import folder
 from reverie.runs.config import Config, TrainingConfig, build_model
+from reverie.runs.confine import check_references
 from reverie.runs.device import device_for
+from reverie.runs.kept import KEPT_DATA
 from reverie.runs.lock import Lock
 from reverie.runs.reread import CHOSEN, placed, reread
 from reverie.runs.run import Run, load
@@ -104,6 +106,13 @@ def _codec_again(
         take_codec(model, load(inner, "cpu"), train)
         return None
     return resume(inner, device=device, dataset=dataset, **reading)
+
+
+def check_resumable(path: Path) -> None:
+    """Refuse to go on with a run, or its autoencoder, that refers to what lies outside of the folder of `confined`."""
+    for place in (path, path / CODEC_FOLDER):
+        if place == path or (place / folder.CONFIG).exists():
+            check_references(folder.read_config(place), kept=(place / KEPT_DATA).exists())
 
 
 def resume(

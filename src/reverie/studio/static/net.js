@@ -78,7 +78,7 @@ export function watch(id, tell) {
   source.addEventListener("run", (event) => {
     const run = JSON.parse(event.data);
     tell(run);
-    if (!run.training) source.close();
+    if (!run.training && run.queued === null) source.close();
   });
   source.addEventListener("failed", () => source.close());
   return () => source.close();

@@ -3,6 +3,7 @@ import { html, useEffect, useState } from "./vendor/preact.js";
 import { get, post, watch } from "./net.js";
 import { Code, Number_, Problem, Progress, ago, bytes, clock, count } from "./parts.js";
 import { Chart } from "./plots.js";
+import { go } from "./state.js";
 
 /** What is known of a run; read again when another is chosen. */
 export function useRun(id) {
@@ -18,6 +19,9 @@ export function useRun(id) {
   }, [id]);
   return run && run.id === id ? run : null;
 }
+
+/** Whether a training waits for others to end. */
+const queued = (run) => run.queued !== null && run.queued !== undefined;
 
 const LEVELS = ["little noise", "some noise", "much noise", "nearly all noise"];
 
@@ -58,7 +62,7 @@ export function RunPage({ here, refresh }) {
     get(`/api/runs/${id}`).then(
       (found) => {
         set(found);
-        if (found.training) stop = watch(id, (next) => (set(next), next.training || refresh()));
+        if (found.training || queued(found)) stop = watch(id, (next) => (set(next), next.training || queued(next) || refresh()));
       },
       (error) => setProblem(error.message),
     );
@@ -68,22 +72,25 @@ export function RunPage({ here, refresh }) {
   if (!run) return html`<${Problem} message=${problem} />${!problem && html`<p class="loading">Loading …</p>`}`;
   const last = run.rows?.[run.rows.length - 1];
   const finished = run.fraction === 1;
+  const waits = queued(run);
+  const cancel = () => post(`/api/runs/${id}/stop`).then(() => (refresh(), go("runs", "", {})), (e) => setProblem(e.message));
   return html`
     <div class="pagehead"><h1>${run.name}</h1>
-      <p class="lead">${run.preparing ? "The data are being read and the model is planned." : html`${run.family} of ${run.data}, ${count(run.count)} ${run.kind}${run.labels?.length ? ` in ${run.labels.length} classes` : ""}`}</p></div>
+      <p class="lead">${waits && run.preparing ? "This training is queued until others have ended." : run.preparing ? "The data are being read and the model is planned." : html`${run.family} of ${run.data}, ${count(run.count)} ${run.kind}${run.labels?.length ? ` in ${run.labels.length} classes` : ""}`}</p></div>
     <${Problem} message=${problem} /><${Problem} message=${run.failed} /><${Problem} message=${run.training ? "" : run.problem} />
     <section class="panel status" aria-label="State">
       <div class="figures">
-        <div><b>${run.training ? "training" : run.failed ? "failed" : finished ? "finished" : run.preparing ? "stopped" : "paused"}</b><span>state</span></div>
+        <div><b>${run.training ? "training" : waits ? "queued" : run.failed ? "failed" : finished ? "finished" : run.preparing ? "stopped" : "paused"}</b><span>state</span></div>
         ${last && html`<div><b>${count(last.i)}</b><span>steps</span></div><div><b>${clock(last.seconds)}</b><span>of training</span></div>`}
         ${run.held_out !== undefined && run.held_out !== null && html`<div><b>${Number(run.held_out.toPrecision(4))}</b><span>held out ${run.unit}</span></div>`}
         ${run.bytes !== undefined && html`<div><b>${bytes(run.bytes)}</b><span>${ago(run.age)}</span></div>`}
       </div>
       ${run.training && html`<${Progress} what=${last ? `${Math.round(last.fraction * 100)} %, ${clock((last.seconds * (1 - last.fraction)) / Math.max(last.fraction, 1e-6))} left` : "beginning"} done=${last?.fraction ?? 0} of=${1} />`}
       <div class="actions">
+        ${waits && html`<span class="soft">${run.queued ? `${run.queued} queued before it` : "the next in the queue"}</span><button type="button" onClick=${cancel}>Cancel</button>`}
         ${run.training && html`<button type="button" onClick=${() => act("stop")}>Stop, and keep what is learned</button>`}
-        ${!run.training && !run.preparing && !finished && html`<button type="button" class="main" onClick=${() => act("resume", { options: {} })}>Go on</button>`}
-        ${!run.training && finished && run.learns_by_steps && html`<${Number_} label="Go on for, minutes" value=${more} low=${0.1} step=${0.5} change=${setMore} />
+        ${!run.training && !waits && !run.preparing && !finished && html`<button type="button" class="main" onClick=${() => act("resume", { options: {} })}>Go on</button>`}
+        ${!run.training && !waits && finished && run.learns_by_steps && html`<${Number_} label="Go on for, minutes" value=${more} low=${0.1} step=${0.5} change=${setMore} />
           <button type="button" onClick=${() => act("resume", { options: { minutes: more } })}>Train longer</button>`}
         ${run.ready && html`<a class="button main" href="#/${run.kind === "points" && run.shape[0] === 2 ? "points" : "draw"}?run=${id}">Draw</a><a class="button" href="#/formulas?run=${id}">Formulas on it</a>`}
       </div>

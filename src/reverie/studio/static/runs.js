@@ -23,7 +23,7 @@ export function Runs({ here, runs }) {
       <tbody>${fine.map((run) => html`<tr key=${run.id}>
         <td><input type="checkbox" aria-label="Compare ${run.name}" checked=${picked.includes(run.id)} onChange=${() => turn(run.id)} disabled=${!!run.problem || run.preparing} /></td>
         <td>${run.preview ? html`<img class="thumb" src="/api/runs/${run.id}/preview/${run.preview}" alt="" />` : html`<span class="thumb"></span>`}</td>
-        <th scope="row"><a href="#/run/${run.id}">${run.name}</a>${(run.training || run.preparing) && html` <span class="live">${run.training ? "training" : "failed"}</span>`}</th>
+        <th scope="row"><a href="#/run/${run.id}">${run.name}</a>${(run.training || run.preparing || run.queued !== null) && html` <span class="live">${run.training ? "training" : run.queued !== null ? "queued" : "failed"}</span>`}</th>
         <td>${run.data} <span class="soft">${run.count ? count(run.count) : ""}</span></td>
         <td>${run.family} <span class="soft">${run.kind ?? ""}</span></td>
         <td>${run.steps ? html`${count(run.steps)} steps, ${clock(run.seconds)}` : ""}${run.training && run.fraction > 0 ? html`<${Progress} what="" done=${run.fraction} of=${1} />` : ""}</td>

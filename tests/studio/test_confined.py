@@ -1,0 +1,186 @@
+"""A run may come from anyone: whatever it refers to outside of the opened folder is neither read nor asked for."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reverie.runs import run as runs
+from reverie.studio import trainings
+from reverie.studio.app import Studio
+from reverie.studio.guard import Guard
+from reverie.studio.library import identity
+from tests.studio.asgi import PORT, TOKEN
+from tests.studio.test_app import ask, done
+
+RUN, ROWS = identity("runs/theirs"), "".join(f"{k},{k % 7}\n" for k in range(40))
+VERBS: dict[str, dict[str, Any]] = {
+    "evaluate": {"runs": [RUN], "n": 16},
+    "lesson": {"lesson": "field", "run": RUN},
+    "draw": {"run": RUN, "n": 2, "steps": 2, "sampler": "ddpm:variance=optimal"},
+}
+
+
+@contextmanager
+def listener() -> Iterator[tuple[int, list[Any]]]:
+    """Note who connects to a port of this machine."""
+    came: list[Any] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            try:
+                while True:
+                    connection, peer = server.accept()
+                    came.append(peer)
+                    connection.close()
+            except OSError:
+                return
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield server.getsockname()[1], came
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def hostile(kind: str, root: Path, outside: Path, port: int) -> dict[str, str]:
+    """Return what a config.toml is to have in place of other lines, and put what it refers to where that is."""
+    (outside / "rows.csv").write_text(ROWS)
+    (outside / "answers.txt").write_text("a\n" * 40)
+    source = 'source = "patterns"'
+    match kind:
+        case "address":
+            return {source: f'source = "http://127.0.0.1:{port}/shards/a.tar"'}
+        case "home":
+            return {source: 'source = "~/rows.csv"'}
+        case "path":
+            return {source: f'source = "{outside}/rows.csv"'}
+        case "name":
+            return {source: 'source = ""', 'name = "patterns"': 'name = "../outside/rows.csv"'}
+        case "pattern":
+            (root / "{1..2}.tar").mkdir(exist_ok=True)
+            return {source: f'source = "{outside}/{{1..2}}.tar"'}
+        case "link":
+            (root / "rows.csv").symlink_to(outside / "rows.csv")
+            return {source: f'source = "{root}/rows.csv"'}
+        case "files of a pattern":
+            (root / "shards").mkdir()
+            (root / "shards" / "1.tar").symlink_to(outside / "rows.csv")
+            return {source: f'source = "{root}/shards/{{1..2}}.tar"'}
+        case "labels":
+            (root / "t-images-idx3-ubyte").write_bytes(b"\0")
+            (root / "t-labels-idx1-ubyte").symlink_to(outside / "rows.csv")
+            return {source: f'source = "{root}/t-images-idx3-ubyte"'}
+        case "data_dir":
+            return {source: 'source = "mnist"', "[data.reading]": f'[data.reading]\ndata_dir = "{outside}"'}
+        case "pairs":
+            (root / "texts.txt").write_text("b\n" * 40)
+            return {
+                source: f'source = "{root}/texts.txt"',
+                "[data.reading]": f'[data.reading]\npairs = "{outside}/answers.txt"',
+            }
+        case _:
+            (root / "texts.txt").write_text("b\n" * 40)
+            (root / "answers.txt").symlink_to(outside / "answers.txt")
+            return {source: f'source = "{root}/texts.txt"', "[data.reading]": '[data.reading]\npairs = "answers.txt"'}
+
+
+ATTACKS = (
+    "address", "home", "path", "name", "pattern", "link", "files of a pattern", "labels", "data_dir", "pairs", "linked pairs",
+)  # fmt: skip
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Return a folder with a run to be opened, in which the studio is started, and one beside it, which is the home folder."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    outside.mkdir()
+    shutil.copytree(folder / "runs" / "patterns", root / "runs" / "theirs")
+    monkeypatch.setenv("HOME", str(outside))
+    monkeypatch.delenv("REVERIE_DATA", raising=False)
+    monkeypatch.chdir(root)
+    return root, outside
+
+
+def rewrite(root: Path, changes: dict[str, str]) -> None:
+    config = root / "runs" / "theirs" / "config.toml"
+    text = config.read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new, 1)
+    config.write_text(text)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_no_verb_follows_what_a_run_refers_to_out_of_the_folder(
+    theirs: tuple[Path, Path], attack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, outside = theirs
+    started: list[Any] = []
+    monkeypatch.setattr(trainings.subprocess, "Popen", lambda *words, **how: started.append(words))
+    with listener() as (port, came):
+        rewrite(root, hostile(attack, root, outside, port))
+        read = watched(monkeypatch, outside)
+        guard = Guard(Studio(root, []).app(), port=PORT, token=TOKEN)
+        for verb, wish in VERBS.items():
+            name, told = ask(guard, f"/api/work/{verb}", wish).events()[-1]
+            assert name == ("done" if verb == "evaluate" else "failed")  # some of it can be measured without the data
+            assert f"outside of {root}" in str(told) or f"leads out of {root}" in str(told)
+        refused = ask(guard, f"/api/runs/{RUN}/resume", {"options": {"minutes": 1}})
+        assert refused.status == 400 and str(root) in refused.json()["message"]
+        assert not started and not came and not read
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, outside: Path) -> list[Path]:
+    """Note which files outside are opened."""
+    read: list[Path] = []
+    for name in ("open", "read_bytes", "read_text"):
+        real = getattr(Path, name)
+
+        def note(self: Path, *words: Any, real: Any = real, **how: Any) -> Any:
+            if self.resolve().is_relative_to(outside):
+                read.append(self)
+            return real(self, *words, **how)
+
+        monkeypatch.setattr(Path, name, note)
+    return read
+
+
+@pytest.mark.parametrize("table", ["start", "codec"])
+def test_a_run_goes_on_only_from_runs_in_the_folder(theirs: tuple[Path, Path], table: str, folder: Path) -> None:
+    root, outside = theirs
+    shutil.copytree(folder / "runs" / "patterns", outside / "other")
+    rewrite(root, {"[family]": f'[{table}]\nrun = "{outside}/other"\nweights = "x"\n\n[family]'})
+    refused = ask(Guard(Studio(root, []).app(), port=PORT, token=TOKEN), f"/api/runs/{RUN}/resume", {"options": {"minutes": 1}})
+    assert refused.status == 400 and str(outside / "other") in refused.json()["message"]
+
+
+def test_what_lies_in_the_folder_or_has_a_name_is_read(theirs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    root, _ = theirs
+    guard = Guard(Studio(root, []).app(), port=PORT, token=TOKEN)
+    assert done(ask(guard, "/api/work/draw", VERBS["draw"]))["labels"]
+    assert done(ask(guard, "/api/work/lesson", VERBS["lesson"]))["panels"]
+    run = runs.load(root / "runs" / "theirs")
+    rows = run.sample(40, steps=2).x
+    (root / "own.csv").write_text("\n".join(f"{x},{y}" for x, y in rows))
+    rewrite(root, {'source = "patterns"': f'source = "{root}/own.csv"'})
+    told = ask(Guard(Studio(root, []).app(), port=PORT, token=TOKEN), "/api/work/lesson", VERBS["lesson"]).events()[-1]
+    assert "does not hold the data" in told[1]["message"]  # it was read, and is other data
+
+
+def test_files_of_named_data_may_lie_where_the_owner_keeps_them(
+    theirs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, outside = theirs
+    rewrite(root, {'source = "patterns"': 'source = "mnist"', "[data.reading]": f'[data.reading]\ndata_dir = "{outside}"'})
+    monkeypatch.setenv("REVERIE_DATA", str(outside))
+    monkeypatch.setattr(trainings.subprocess, "Popen", lambda *words, **how: None)
+    guard = Guard(Studio(root, []).app(), port=PORT, token=TOKEN)
+    assert ask(guard, f"/api/runs/{RUN}/resume", {"options": {}}).status == 200
