@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 import socket
 import threading
 import time
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reverie.base.errors import UserError
-from reverie.studio import connections, guard, server
+from reverie.studio import connections, guard, server, work
 from reverie.studio.guard import Guard
 from reverie.studio.server import listening, serve
-from tests.studio.asgi import PORT, TOKEN, call
+from tests.studio.asgi import JSON, PORT, TOKEN, call
+from tests.studio.conftest import DIGITS, PATTERNS
 
 SECONDS = 60.0  # that a test may wait for a machine that is busy
 
@@ -158,3 +160,26 @@ def test_all_interfaces_must_be_named(host: str) -> None:
         listening(host, 0)
     listening("0.0.0.0", 0).close()
     listening(None, 0).close()
+
+
+def test_work_of_one_who_never_reads_ends_when_others_come(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "STALLED", 0.2)
+    with serving(folder, monkeypatch) as here, socket.socket() as deaf:
+        guard = here.servers[0].config.app
+        head = {"Cookie": f"reverie-{here.port}={guard.token}", "Origin": f"http://127.0.0.1:{here.port}", **JSON}
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.connect(("127.0.0.1", here.port))
+        wish = json.dumps({"run": PATTERNS, "n": 5000, "steps": 1000}).encode()
+        lines = {**head, "Host": f"127.0.0.1:{here.port}", "Content-Length": len(wish)}
+        words = "".join(f"{key}: {value}\r\n" for key, value in lines.items())
+        deaf.sendall(f"POST /api/work/draw HTTP/1.1\r\n{words}\r\n".encode() + wish)
+        until(lambda: guard.active)
+        connection = http.client.HTTPConnection("127.0.0.1", here.port, timeout=SECONDS)
+        connection.request("POST", "/api/work/draw", json.dumps({"run": DIGITS, "n": 1, "steps": 2}), head)
+        assert b"event: done" in connection.getresponse().read()
+        deaf.settimeout(SECONDS)
+        heard = b""
+        with suppress(ConnectionError):
+            while part := deaf.recv(2**20):
+                heard += part
+        assert b"event: frame" in heard and b"event: done" not in heard

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -49,6 +50,43 @@ def test_a_client_that_takes_no_byte_is_given_up(monkeypatch: pytest.MonkeyPatch
         return job.cancelled
 
     assert asyncio.run(run())
+
+
+def test_one_who_takes_no_byte_does_not_keep_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "STALLED", 0.1, raising=False)
+
+    async def run() -> tuple[bytes, bool]:
+        lane, began = Lane(), time.monotonic()
+
+        def long(job: Job) -> dict[str, Any]:
+            while time.monotonic() - began < 30:
+                job.progress("work", 0, 1)
+                time.sleep(0.01)
+            return {}
+
+        async def receive() -> Any:
+            await asyncio.sleep(60)
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                await asyncio.sleep(60)
+
+        deaf, other = Job(long), Job(lambda job: {"other": 1})
+        lane.add(deaf)
+        contested = (lambda: lane.is_contested(deaf),) if hasattr(lane, "is_contested") else ()
+        stream = asyncio.ensure_future(Stream(deaf, deaf.cancel, *contested)({}, receive, send))
+        await asyncio.sleep(0.5)
+        assert not deaf.cancelled  # nobody else wants anything yet
+        lane.add(other)
+        while not other.ended:
+            await asyncio.sleep(0.01)
+        assert time.monotonic() - began < 25
+        await stream
+        lane.close()
+        return other.take(), deaf.cancelled
+
+    found, cancelled = asyncio.run(run())
+    assert b"event: done" in found and cancelled
 
 
 def test_too_many_are_told_to_wait_and_all_others_are_answered_in_turn() -> None:

@@ -144,7 +144,7 @@ class Studio:
 
         job = Job(work)
         self.lane.add(job)
-        return Stream(job, job.cancel)
+        return Stream(job, job.cancel, lambda: self.lane.is_contested(job))
 
 
 class _Fresh(StaticFiles):

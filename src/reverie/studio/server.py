@@ -22,6 +22,7 @@ from reverie.studio.guard import LOOPBACK, App, Guard
 from reverie.studio.trainings import Field
 
 UNREAD = 60_000  # milliseconds after which a connection ends whose other end does not take what it was sent
+UNSENT = 2**17  # bytes of one connection that the system keeps, so that it is soon known who does not read
 EVERYWHERE = ("0.0.0.0", "::")  # addresses that stand for all interfaces
 
 
@@ -31,6 +32,7 @@ def listening(host: str | None, port: int) -> socket.socket:
         family = socket.AF_INET6 if host is not None and ":" in host else socket.AF_INET
         opened = socket.socket(family, socket.SOCK_STREAM)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNSENT)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD)
         opened.bind((host if host is not None else "127.0.0.1", port))

@@ -186,7 +186,11 @@ class Trainings:
         except OSError as error:
             del self.started[one.found.id]
             raise UserError(f"cannot start the training of {one.found.name}: {reason(error)}") from None
-        threading.Thread(target=lambda: (process.wait(), self._advance()), daemon=True).start()
+        threading.Thread(target=self._follow, args=(process,), daemon=True).start()
+
+    def _follow(self, process: subprocess.Popen[bytes]) -> None:
+        process.wait()
+        self._advance()
 
 
 def _word(known: Field, value: Any) -> list[str]:

@@ -9,7 +9,7 @@ import threading
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,6 +20,7 @@ from reverie.studio.plain import as_json
 WAITING = 12  # pieces of work that may wait for their turn
 KEPT_EVENTS, KEPT_BYTES = 96, 48 * 2**20  # that wait for one client to read them
 HEARTBEAT, PATIENCE = 15.0, 60.0  # seconds between signs of life; that a client may take to read an event
+STALLED, LOOK = 3.0, 0.2  # seconds that it may take while others wait for its work to end, and between looks whether they do
 STREAM = [
     (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"),
 ]  # fmt: skip
@@ -140,6 +141,10 @@ class Lane:
         finally:
             self._jobs.remove(job)
 
+    def is_contested(self, job: Job) -> bool:
+        """Tell whether others wait for a job that is at work."""
+        return len(self._jobs) > 1 and self._jobs[0] is job
+
     def close(self) -> None:
         """Cancel everything."""
         for job in list(self._jobs):
@@ -148,10 +153,13 @@ class Lane:
 
 
 class Stream:
-    """The answer that streams the events of a channel; when the client goes away, `left` is called."""
+    """The answer that streams the events of a channel; when the client goes away, or takes nothing for long, `left` is called.
 
-    def __init__(self, channel: Channel, left: Callable[[], object]) -> None:
-        self.channel, self.left = channel, left
+    contested: whether others wait for what the client asked for, so that less patience is due.
+    """
+
+    def __init__(self, channel: Channel, left: Callable[[], object], contested: Callable[[], bool] = lambda: False) -> None:
+        self.channel, self.left, self.contested = channel, left, contested
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until there are no more or nobody reads."""
@@ -170,7 +178,7 @@ class Stream:
                     body = self.channel.take() or b": still here\n\n"
                 last = ended and not body
                 message: Message = {"type": "http.response.body", "body": body, "more_body": not last}
-                await asyncio.wait_for(send(message), PATIENCE)
+                await self._delivered(send(message))
                 if last:
                     return
         except (TimeoutError, OSError):  # nobody reads
@@ -178,6 +186,17 @@ class Stream:
         finally:
             gone.cancel()
             self.left()
+
+    async def _delivered(self, sent: Awaitable[None]) -> None:
+        """Wait until the client has taken a message, or as long as it may take."""
+        sending, began = asyncio.ensure_future(sent), asyncio.get_running_loop().time()
+        try:
+            while not (await asyncio.wait((sending,), timeout=LOOK))[0]:
+                if asyncio.get_running_loop().time() - began > (STALLED if self.contested() else PATIENCE):
+                    raise TimeoutError
+            await sending
+        finally:
+            sending.cancel()
 
 
 async def _disconnected(receive: Receive) -> None:
