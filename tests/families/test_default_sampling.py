@@ -6,7 +6,8 @@ import pytest
 
 from reverie.base.errors import UserError
 from reverie.cli.options import read_steps
-from reverie.families.diffusion.sampling import STEERING, Manner, chosen_sampling, why_sampling
+from reverie.families.diffusion.record import why_sampling
+from reverie.families.diffusion.sampling import STEERING, Manner, chosen_sampling
 
 GREY, COLOUR = (1, 28, 28), (3, 64, 64)
 

@@ -62,6 +62,21 @@ FAMILY: dict[str, st.SearchStrategy[Any]] = {
     "autoguidance": st.floats(1, 10),
     "examples": st.integers(0, 1024),
     "clusters": st.integers(0, 1024),
+    "sampling": st.fixed_dictionaries(
+        {"sampler": st.sampled_from(["ddim:eta=0.5", "heun"]), "steps": st.integers(1, 100), "grid": st.just("karras:rho=3")},
+        optional={
+            "precision": st.sampled_from(["fp32", "bf16"]),
+            "source": st.sampled_from(["default", "version", "selected"]),
+            "candidates": st.lists(
+                st.fixed_dictionaries(
+                    {"sampler": st.just("ddpm"), "steps": st.integers(1, 100), "grid": st.just("uniform")}
+                    | {"distance": st.floats(-10, 10), "error": st.floats(0, 10)},
+                    optional={"octaves": st.lists(st.floats(0, 10), max_size=8)},
+                ),
+                max_size=3,
+            ),
+        },
+    ),
     "distilled": st.fixed_dictionaries({}, optional={"guidance": st.floats(-1000, 1000), "samples": st.integers(0, 10**7)}),
     "augment": st.lists(
         st.sampled_from(

@@ -115,6 +115,8 @@ def sample(
     opened = api.with_adapters(api.load(run, device), adapter or ())
     if steps == "auto":
         screen.say(opened.why_sampling(options))
+    elif newer := opened.newer_sampling(options):
+        screen.say(newer)
     if backend != "torch":  # which needs nothing more to be loaded
         opened = api.with_backend(opened, backend)
     if options["beams"] is not None and options["prompt"] is not None and out is None and opened.kind == "pairs":

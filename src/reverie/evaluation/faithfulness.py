@@ -105,9 +105,7 @@ def drawn_by(run: Run, captions: Sequence[str], seed: int, options: Options, tel
     form = run.config.data.condition
     assert form is not None
     rows, seeds = torch.stack([form.row(caption) for caption in captions]), image_seeds(seed, len(captions))
-    own: dict[str, Any] = {key: value for key, value in options.items() if key in run.config.model_family.options}
-    if own.get("autoguidance") is None:
-        own["autoguidance"] = run.autoguidance
+    own = run.with_defaults(options)
     parts = []
     for part in torch.arange(len(rows)).split(run.batch_size()):
         wanted = DrawRequest(seeds[part], rows[part], options=own, weak=run.early, mean_error=run.mean_error)

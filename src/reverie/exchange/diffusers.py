@@ -150,7 +150,7 @@ def settings_of_folder(folder: Path) -> tuple[DiffusionSettings, tuple[int, int,
         "target": "eps" if noise.explodes else TARGETS[noise.prediction_type], "sigma_data": 1.0, "label_dropout": 0.0,
         "codec": {"name": "pixels"}, "schedule": _schedule(noise), "network": network,
     })  # fmt: skip
-    return settings, (net.in_channels, height, width), unet
+    return settings.recorded(), (net.in_channels, height, width), unet
 
 
 def _schedule(noise: SchedulerConfig) -> Spec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import torch
 from pydantic import model_validator
@@ -47,6 +47,11 @@ class FamilySettings(Section):
             return given
         types = {name: one.annotation for name, one in cls.model_fields.items()}
         return {key: as_listed(types.get(key), value) for key, value in given.items()}
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any]) -> Self:
+        """Return the settings that a run folder has; families add what runs of older versions did not record."""
+        return cls.model_validate(table)
 
 
 @dataclass(frozen=True)

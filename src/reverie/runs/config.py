@@ -175,7 +175,7 @@ class Config(Section):
             raise ValueError("the table [family] needs a name")
         if table["name"] not in FAMILIES:
             raise ValueError(f"unknown family {table['name']!r}; known are {', '.join(FAMILIES)}")
-        return FAMILIES[table["name"]].settings.model_validate(table)
+        return FAMILIES[table["name"]].settings.read(table)
 
     @property
     def model_family(self) -> Family[Any]:

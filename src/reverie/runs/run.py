@@ -23,7 +23,16 @@ from reverie.diffusion.samplers import Frame, Sampler
 from reverie.diffusion.spread import MeanError
 from reverie.draw.picture import FILM_FRAMES, channels_last
 from reverie.families.diffusion.model import Diffusion
-from reverie.families.diffusion.sampling import Manner, build_guidance, build_sampling, chosen_sampling, why_sampling
+from reverie.families.diffusion.record import SamplingRecord, offered_sampling, why_sampling
+from reverie.families.diffusion.sampling import (
+    STEERING,
+    Choice,
+    Manner,
+    build_guidance,
+    build_sampling,
+    chosen_sampling,
+    usual_sampling,
+)
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.families.language.model import LanguageModel
 from reverie.families.model import DrawRequest, Model
@@ -65,20 +74,51 @@ class Run(TrainedRun):
             f"Run({str(self.path)!r}, {self.config.family.name} of {data.name}: {counted(data.count, data.shape, data.kind)})"
         )
 
-    def chosen_sampling(self, options: Options, steered: bool = False) -> tuple[str, int, str]:
-        """Return the names of sampler and grid and the number of steps: those asked for, or else the defaults."""
-        return chosen_sampling(self.config.data.shape, {**options, "steer": steered or None}, self.manner)
+    @property
+    def record(self) -> SamplingRecord | None:
+        """The default sampling that the run recorded."""
+        return self.config.family.sampling if isinstance(self.config.family, DiffusionSettings) else None
+
+    def chosen_sampling(self, options: Mapping[str, Any], steered: bool = False) -> Choice:
+        """Return the names of sampler and grid and the number of steps: those asked for, recorded, or else the defaults."""
+        recorded = self.record.choice if self.record is not None else None
+        given = {**options, "steer": steered or options.get("steer")}
+        return chosen_sampling(self.config.data.shape, given, self.manner, recorded)
 
     def why_sampling(self, options: Mapping[str, Any]) -> str:
         """Say what samples are drawn with under the options, and why."""
         if "sampler" not in self.config.model_family.options:
             return f"the family {self.config.family.name} draws at once, without steps"
-        return why_sampling(self.config.data.shape, options, self.manner)
+        return why_sampling(self.config.data.shape, options, self.manner, self.record)
+
+    def newer_sampling(self, options: Mapping[str, Any]) -> str:
+        """Offer the present defaults in a line where an earlier version's are sampled with; nothing elsewhere."""
+        usual = usual_sampling(self.config.data.shape, self.manner)
+        asked = any(options.get(key) is not None for key in ("sampler", "steps", "grid"))
+        if self.record is None or self.record.source == "selected" or asked or self.record.choice == usual:
+            return ""
+        return offered_sampling(self.record.choice, usual)
 
     def sampling(self, options: Options) -> tuple[Sampler, Tensor]:
         """Build the sampler and the times that the options ask for, and refuse what does not go together."""
         self.check_options(options)
-        return build_sampling(self.config.data.shape, self.diffusion.denoiser.schedule, options, self.manner)
+        sampler, steps, grid = self.chosen_sampling(options)
+        given = {**options, "sampler": sampler, "steps": steps, "grid": grid}
+        return build_sampling(self.config.data.shape, self.diffusion.denoiser.schedule, given, self.manner)
+
+    def with_defaults(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of the run's family, with those that it recorded where they are not given."""
+        own = {key: value for key, value in options.items() if key in self.config.model_family.options}
+        if "sampler" not in self.config.model_family.options:
+            return own
+        own |= dict(zip(("sampler", "steps", "grid"), self.chosen_sampling(own), strict=True))
+        if any(own.get(key) is not None for key in STEERING):
+            return own
+        if own.get("autoguidance") is None:
+            own["autoguidance"] = self.autoguidance
+        if own.get("precision") is None and self.record is not None:
+            own["precision"] = self.record.precision
+        return own
 
     def frames(
         self,
@@ -102,9 +142,7 @@ class Run(TrainedRun):
         cond, weights = self.condition(given, n, first), self.weights(given)
         if first == 0:  # once for all batches
             self.model.warn()
-        if options.get("autoguidance") is None and steer is None and origin is None and times is None:
-            given["autoguidance"] = self.autoguidance
-        own = {key: value for key, value in given.items() if key in self.config.model_family.options}
+        own = self.with_defaults(given)
         return self.model.frames(DrawRequest(seeds, cond, weights, own, self.classifier, self.early, self.mean_error))
 
     @property

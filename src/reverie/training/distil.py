@@ -202,10 +202,11 @@ def prepare_distillation(
     classifiers = classifiers_of(train_set, held_out, seed, tell)
     if classifiers:
         distilled = distilled.model_copy(update={"features": "classifier"})
+    student = teacher.diffusion_settings.model_copy(update={"distilled": distilled, "autoguidance": 1.0}).recorded()
     config = known.model_copy(update={
         "versions": {"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()},
         "data": placed(known.data, data, data_dir),
-        "family": known.family.model_copy(update={"distilled": distilled, "autoguidance": 1.0}),
+        "family": student,
         "training": training, "start": start.record(teacher), "asked": {},
     })  # fmt: skip
     model = build_model(config)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -24,6 +25,7 @@ from reverie.data.kind import WRITTEN
 from reverie.data.pairs import TextPairs
 from reverie.draw.curves import loss_curve
 from reverie.draw.picture import save
+from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.runs import folder
 from reverie.runs.learned import draw_schedule
 from reverie.runs.lock import Lock
@@ -239,14 +241,16 @@ class Training:
                 writing += time.monotonic() - began
                 yield step
         if not stop():
-            self._choose_autoguidance()
+            self._choose_sampling()
             previews.finish()
 
-    def _choose_autoguidance(self) -> None:
-        """Write down how samples of the finished run are guided when nothing is said."""
+    def _choose_sampling(self) -> None:
+        """Record how samples of the finished run are drawn and guided when nothing is said."""
         run = self.run
-        scale = choose_autoguidance(run, self.train, self.learner.i)
-        if scale != run.autoguidance:
-            family = run.config.family.model_copy(update={"autoguidance": scale})
-            run.config = run.config.model_copy(update={"family": family})
-            folder.write_config(run.path, run.config)
+        if not isinstance(run.config.family, DiffusionSettings):
+            return
+        found: dict[str, Any] = {"autoguidance": choose_autoguidance(run, self.train, self.learner.i)}
+        if run.record is not None:
+            found["sampling"] = run.record.model_copy(update={"precision": run.diffusion.usual_precision()})
+        run.config = run.config.model_copy(update={"family": run.config.family.model_copy(update=found)})
+        folder.write_config(run.path, run.config)

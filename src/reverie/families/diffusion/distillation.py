@@ -26,6 +26,7 @@ from reverie.data import Dataset
 from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.guidance import MOST_GUIDANCE
 from reverie.diffusion.pair import Pair
+from reverie.families.diffusion.sampling import Manner
 from reverie.nets.lenet import LeNet
 
 PURE = 0.5  # of the batches begin at pure noise, which is the whole way; the others at times that later evaluations begin at
@@ -53,6 +54,13 @@ class Distilled(Section):
     samples: Annotated[int, Field(ge=0, le=10**7)] = 0
     features: Literal["teacher", "classifier"] = "teacher"
     clipped: bool = False
+
+
+def manner_of(distilled: Distilled | None, codes: bool) -> Manner:
+    """Return what a network makes, which decides its default sampling.  codes: whether it draws those of an autoencoder."""
+    if distilled is None:
+        return "codes" if codes else "data"
+    return "quick student" if distilled.clipped and distilled.features == "classifier" else "student"
 
 
 Features = Callable[[Tensor], list[Tensor]]  # (B, ...) in model units to rows (B, D)

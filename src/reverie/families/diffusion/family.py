@@ -110,7 +110,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
     options: ClassVar[Mapping[str, Any]] = OPTIONS
     likelihood: ClassVar[Likelihood] = "lower bound"
     settings = DiffusionSettings
-    found: ClassVar[frozenset[str]] = frozenset({"autoguidance", "distilled", "examples"})
+    found: ClassVar[frozenset[str]] = frozenset({"autoguidance", "sampling", "distilled", "examples"})
 
     def check(self, wished: Mapping[str, Any]) -> None:
         """Refuse names and options of network, schedule, target, loss, weight, times and augmentation that are not known."""
@@ -204,7 +204,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
             })  # fmt: skip
         except ValidationError as error:
             raise UserError(f"cannot train like this: {one_line(error)}") from None
-        return FamilyPlan(settings, training, reasons)
+        return FamilyPlan(settings.recorded(), training, reasons)
 
     def _clusters(self, wished: Mapping[str, Any], network: str, request: PlanRequest) -> int:
         """Return how many clusters of images the network is told of: as many as are asked for, or suit the data."""

@@ -27,7 +27,7 @@ from reverie.diffusion.samplers import Frame, Sampler, start, trajectory
 from reverie.diffusion.samplers.onestep import DDPM
 from reverie.diffusion.spread import Unsure
 from reverie.families.diffusion.clusters import Clustered, Clusters
-from reverie.families.diffusion.distillation import Distilled, Lesson
+from reverie.families.diffusion.distillation import Distilled, Lesson, manner_of
 from reverie.families.diffusion.levels import held_out_figures, optimum_levels
 from reverie.families.diffusion.likelihood import DiffusionLikelihood
 from reverie.families.diffusion.sampling import STEERING, Manner, build_guidance, build_sampling
@@ -99,9 +99,7 @@ class Diffusion(DiffusionLikelihood):
     @property
     def manner(self) -> Manner:
         """What the network makes, by which the usual sampler is chosen."""
-        if self.distilled is None:
-            return "codes" if self.lossy else "data"
-        return "quick student" if self.distilled.clipped and self.distilled.features == "classifier" else "student"
+        return manner_of(self.distilled, self.lossy)
 
     @property
     def lossy(self) -> bool:
@@ -164,7 +162,7 @@ class Diffusion(DiffusionLikelihood):
         """Draw as the options ask; see `reverie.families.diffusion.sampling`."""
         options = dict(wanted.options)
         if options.get("precision") is None and not any(options.get(key) is not None for key in STEERING):
-            options["precision"] = self._usual_precision()
+            options["precision"] = self.usual_precision()
         sampler, grid = build_sampling(self.shape, self.denoiser.schedule, options, self.manner)
         times: Tensor | None = options.get("times")
         tell = self._teller(wanted)
@@ -224,7 +222,7 @@ class Diffusion(DiffusionLikelihood):
             told = told * ~untold.to(told.device)[:, None]
         return told if changes is None else torch.cat([changes.to(told), told[:, changes.shape[1] :]], 1)
 
-    def _usual_precision(self) -> Precision:
+    def usual_precision(self) -> Precision:
         """Return what it draws in where nothing is said: bfloat16 was measured for pictures and their codes on processors."""
         measured = self.device.type == "cpu" and not self.likelihood
         return usual_precision(self.model_shape, self.device) if measured else "fp32"

@@ -18,17 +18,23 @@ from reverie.diffusion.schedule import Schedule
 
 MOST_STEPS = 100_000
 PRECISIONS = {"fp32": False, "bf16": True}  # whether numbers are rounded within the network
-# Sampler, steps and grid when nothing is said; docs/few-steps.md has the measurements.  Samplers that draw fresh noise let the
-# model correct what it did wrong before, which deterministic ones keep; of them dpm++sde needs the fewest evaluations.
-DEFAULTS: dict[Kind, tuple[str, int, str]] = {"points": ("dpm++2m", 20, "uniform"), "images": ("dpm++sde", 12, "uniform")}
+Choice = tuple[str, int, str]  # sampler, steps and grid
+# What is sampled with when no option says otherwise and a training has not chosen; docs/few-steps.md has the measurements.
+# Samplers that draw fresh noise let the model correct what it did wrong before, which deterministic ones keep; of them dpm++sde
+# needs the fewest evaluations.
+DEFAULTS: dict[str, Choice] = {
+    "points": ("dpm++2m", 20, "uniform"),
+    "grey": ("dpm++sde", 12, "uniform"),
+    "colour": ("dpm++sde", 20, "uniform"),  # of emoji and photos as good as 40 of ddpm, and 12 are worse
+    "codes": ("dpm++sde", 20, "uniform"),
+}
 # The same where something steers the way, which takes more steps to be followed, and where another sampler is asked for.
-STEERED: dict[Kind, tuple[str, int, str]] = {"points": ("ddim", 50, "uniform"), "images": ("ddpm", 40, "uniform")}
-COLOUR = ("dpm++sde", 20, "uniform")  # of pixels and of codes: of emoji and photos as good as 40 of ddpm, and 12 are worse
+STEERED: dict[Kind, Choice] = {"points": ("ddim", 50, "uniform"), "images": ("ddpm", 40, "uniform")}
 STUDENT = ("ddpm", 4, "trailing:last=0.5")  # of a distilled model, each of whose evaluations gives data
 QUICK_STUDENT = ("ddpm", 2, "trailing:last=0.5")  # the same where classifiers taught it: on MNIST 4 evaluations gain nothing
 # What a network makes: data or codes step by step, or data at once, which are better in more evaluations or soon good enough.
 Manner = Literal["data", "codes", "student", "quick student"]
-STUDENTS: dict[Manner, tuple[str, int, str]] = {"student": STUDENT, "quick student": QUICK_STUDENT}
+STUDENTS: dict[Manner, Choice] = {"student": STUDENT, "quick student": QUICK_STUDENT}
 STEERING = ("steer", "origin", "times")  # options that only steering has
 # The options, and what each is when it is not given.  steer, origin and times are not for users but for steering: a wrapper
 # of the guided denoiser, data to start from, and a grid in place of the one that the options ask for.
@@ -39,46 +45,31 @@ OPTIONS: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def usual_sampling(shape: tuple[int, ...], manner: Manner = "data") -> tuple[str, int, str]:
-    """Return what data of a shape are drawn with when nothing is said and nothing steers."""
-    if manner in STUDENTS:
-        return STUDENTS[manner]
+def data_of(shape: tuple[int, ...], manner: Manner = "data") -> str:
+    """Return the key of `DEFAULTS` for data of a shape."""
     if manner == "codes":
-        return COLOUR
-    return COLOUR if kind_of(shape) == "images" and shape[0] > 1 else DEFAULTS[kind_of(shape)]
+        return "codes"
+    return "points" if kind_of(shape) != "images" else "colour" if shape[0] > 1 else "grey"
 
 
-def chosen_sampling(shape: tuple[int, ...], options: Mapping[str, Any], manner: Manner = "data") -> tuple[str, int, str]:
-    """Return the names of sampler and grid and the number of steps: those asked for, or else the defaults.
+def usual_sampling(shape: tuple[int, ...], manner: Manner = "data") -> Choice:
+    """Return what data of a shape are drawn with when nothing is said and nothing steers."""
+    return STUDENTS[manner] if manner in STUDENTS else DEFAULTS[data_of(shape, manner)]
+
+
+def chosen_sampling(
+    shape: tuple[int, ...], options: Mapping[str, Any], manner: Manner = "data", recorded: Choice | None = None
+) -> Choice:
+    """Return the names of sampler and grid and the number of steps: those asked for, those recorded, or else the defaults.
 
     shape: of one datum, in user units.
     """
     asked = {key: options[key] for key in ("sampler", "steps", "grid") if options.get(key) is not None}
-    sampler, steps, grid = usual_sampling(shape, manner)
+    sampler, steps, grid = recorded or usual_sampling(shape, manner)
     other = asked.get("sampler", sampler) != sampler or any(options.get(key) is not None for key in STEERING)
     if other:
         sampler, steps, grid = STUDENT if manner in STUDENTS else STEERED[kind_of(shape)]
     return asked.get("sampler", sampler), asked.get("steps", steps), asked.get("grid", grid)
-
-
-def why_sampling(shape: tuple[int, ...], options: Mapping[str, Any], manner: Manner = "data") -> str:
-    """Say what is drawn with, and why."""
-    chosen = chosen_sampling(shape, options, manner)
-    sampler, steps, grid = chosen
-    said = f"drawn by {sampler} in {steps} step{'s' * (steps != 1)} on the {grid} grid: "
-    if manner in STUDENTS and chosen == STUDENTS[manner]:
-        more = (
-            "2 and 1 are quicker and worse"
-            if manner == "student"
-            else "1 is quicker, and 4 gain nothing on MNIST (docs/few-steps.md)"
-        )
-        return f"{said}a student is taught to; {more}"
-    if chosen != usual_sampling(shape, manner):
-        return f"{said}as many as this sampler usually needs" if options.get("steps") is None else f"{said}as asked"
-    if kind_of(shape) != "images":
-        return f"{said}as good as 50 of ddim on three sets of points (docs/few-steps.md)"
-    of = "MNIST" if manner == "data" and shape[0] == 1 else "emoji and photos"
-    return f"{said}as good as 40 of ddpm on {of} (docs/few-steps.md)"
 
 
 def build_sampling(

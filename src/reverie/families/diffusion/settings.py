@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field
@@ -18,9 +19,11 @@ from reverie.diffusion.loss import LOSSES, TIMES, build_weight
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.schedules import SCHEDULES
 from reverie.families.diffusion.clusters import MOST_CLUSTERS, Clusters
-from reverie.families.diffusion.distillation import Distilled
+from reverie.families.diffusion.distillation import Distilled, manner_of
 from reverie.families.diffusion.latent import ALL_CODECS, model_shape
 from reverie.families.diffusion.model import Diffusion
+from reverie.families.diffusion.record import SamplingRecord, default_record, earlier_record
+from reverie.families.diffusion.sampling import Manner
 from reverie.families.model import FamilySettings
 from reverie.nets import NETWORKS
 
@@ -50,11 +53,34 @@ class DiffusionSettings(FamilySettings):
     examples: Annotated[int, Field(ge=0, le=MOST_EXAMPLES)] = 0  # of conditions that are rows, kept to draw by
     clusters: Annotated[int, Field(ge=0, le=MOST_CLUSTERS)] = 0  # of images, that the network is told beside the label
     autoguidance: Annotated[float, Field(ge=1, le=10)] = 1.0  # of samples when nothing is said; chosen when training ends
+    sampling: SamplingRecord | None = None  # when nothing is said; chosen when training ends
     distilled: Distilled | None = None  # of a student that draws in a few evaluations; see `reverie distil`
     augment: tuple[Annotated[Spec, spec_of(AUGMENTATIONS, "augmentation")], ...] = Field(default=(), max_length=16)
     codec: Annotated[Spec, spec_of(ALL_CODECS, "codec")]
     schedule: Annotated[Spec, spec_of(SCHEDULES, "schedule")]
     network: Annotated[Spec, spec_of(NETWORKS, "network")]
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any]) -> Self:
+        """Return the settings of a run folder; where no default sampling is recorded, with that of the version that made it."""
+        settings = cls.model_validate(table)
+        if settings.sampling is not None:
+            return settings
+        return settings.model_copy(update={"sampling": earlier_record(table, settings.network_shape, settings.manner)})
+
+    def recorded(self) -> Self:
+        """Return the settings with the present default sampling as their record."""
+        return self.model_copy(update={"sampling": default_record(self.network_shape, self.manner)})
+
+    @property
+    def network_shape(self) -> tuple[int, ...]:
+        """The shape of what the network denoises."""
+        return tuple(self.network[key] for key in ("channels", "height", "width") if key in self.network)
+
+    @property
+    def manner(self) -> Manner:
+        """What the network makes, by which the default sampling is chosen."""
+        return manner_of(self.distilled, self.codec["name"] == "latent")
 
 
 def settings_of(family: FamilySettings) -> DiffusionSettings:
@@ -78,9 +104,8 @@ def row_width(network: Spec) -> int:
 def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int) -> None:
     """Refuse settings whose parts do not fit each other or the data."""
     network = settings.network
-    shape = tuple(network[key] for key in ("channels", "height", "width") if key in network)
-    if (inner := model_shape(settings.codec, data)) != shape:
-        raise UserError(f"the data have the shape {inner} but the network is for {shape}")
+    if (inner := model_shape(settings.codec, data)) != settings.network_shape:
+        raise UserError(f"the data have the shape {inner} but the network is for {settings.network_shape}")
     if labels != network.get("labels", 0):
         raise UserError(f"the data have {labels} labels but the network has {network.get('labels', 0)}")
     if bool(row_width(network)) != bool(settings.examples):

@@ -1,0 +1,152 @@
+"""The default sampling of a run as config.toml records it, and that of runs whose version did not record it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from reverie.base.precision import Precision
+from reverie.base.section import Section
+from reverie.base.spec import build
+from reverie.data.kind import kind_of
+from reverie.diffusion.samplers import GRIDS, SAMPLERS
+from reverie.families.diffusion.sampling import (
+    MOST_STEPS,
+    STEERED,
+    STUDENTS,
+    Choice,
+    Manner,
+    chosen_sampling,
+    data_of,
+    usual_sampling,
+)
+
+
+def _sampler(name: str) -> str:
+    build(SAMPLERS, name, "sampler")
+    return name
+
+
+def _grid(name: str) -> str:
+    build(GRIDS, name, "grid")
+    return name
+
+
+SamplerName = Annotated[str, Field(max_length=200), AfterValidator(_sampler)]
+GridName = Annotated[str, Field(max_length=200), AfterValidator(_grid)]
+Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
+
+
+class Candidate(Section):
+    """A sampling that was compared with others when a training ended, and its figures on held-out data.
+
+    distance, error: kernel distance of features and the standard error of its difference from the least; octaves: power of
+    samples over that of data in each octave of the spectrum, the finest first.
+    """
+
+    sampler: SamplerName
+    steps: Steps
+    grid: GridName
+    autoguidance: Annotated[float, Field(ge=1, le=10)] = 1.0
+    distance: float
+    error: Annotated[float, Field(ge=0)]
+    octaves: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(max_length=16)] = ()
+
+
+class SamplingRecord(Section):
+    """How a run is sampled when no option says otherwise: the table [family.sampling] of config.toml.
+
+    source: "default", that of the version that made the run; "version", the same of a version that did not record it;
+    "selected", the best of `candidates`.  precision: None for what is quick where it is sampled.
+    """
+
+    sampler: SamplerName
+    steps: Steps
+    grid: GridName
+    precision: Precision | None = None
+    source: Literal["default", "version", "selected"] = "default"
+    candidates: Annotated[tuple[Candidate, ...], Field(max_length=64)] = ()
+
+    @property
+    def choice(self) -> Choice:
+        """Sampler, steps and grid."""
+        return self.sampler, self.steps, self.grid
+
+
+def default_record(shape: tuple[int, ...], manner: Manner) -> SamplingRecord:
+    """Return the record of the present defaults.  shape: of one datum, or of its codes."""
+    sampler, steps, grid = usual_sampling(shape, manner)
+    return SamplingRecord(sampler=sampler, steps=steps, grid=grid)
+
+
+# The defaults of versions that did not record them, told apart by keys that their tables [family] do not have yet, oldest
+# first; of several defaults that a version had in turn, the last.  A student's default is of four or two steps in all of them.
+DDPM, SDE, SDE_GREY, POINTS = (
+    STEERED["images"],
+    ("dpm++sde", 20, "uniform"),
+    ("dpm++sde", 12, "uniform"),
+    ("dpm++2m", 20, "uniform"),
+)
+EARLIER: tuple[tuple[str, Mapping[str, Choice], Precision | None], ...] = (
+    ("examples", {"points": STEERED["points"], "grey": DDPM, "colour": DDPM, "codes": DDPM}, "fp32"),
+    ("clusters", {"points": POINTS, "grey": SDE_GREY, "colour": DDPM, "codes": SDE}, None),
+    ("sampling", {"points": POINTS, "grey": SDE_GREY, "colour": SDE, "codes": SDE}, None),
+)
+EARLIER_STUDENTS: Mapping[Manner, Choice] = {
+    "student": ("ddpm", 4, "trailing:last=0.5"),
+    "quick student": ("ddpm", 2, "trailing:last=0.5"),
+}
+
+
+def earlier_record(table: Mapping[str, Any], shape: tuple[int, ...], manner: Manner) -> SamplingRecord:
+    """Return the defaults of the version that wrote a table [family] without a record.  shape: as of `default_record`."""
+    choices, precision = next((choices, precision) for key, choices, precision in EARLIER if key not in table)
+    sampler, steps, grid = EARLIER_STUDENTS.get(manner) or choices[data_of(shape, manner)]
+    return SamplingRecord(sampler=sampler, steps=steps, grid=grid, precision=precision, source="version")
+
+
+def described(choice: Choice) -> str:
+    """Describe a choice in words."""
+    sampler, steps, grid = choice
+    return f"{sampler} in {steps} step{'s' * (steps != 1)} on the {grid} grid"
+
+
+def why_sampling(
+    shape: tuple[int, ...], options: Mapping[str, Any], manner: Manner = "data", record: SamplingRecord | None = None
+) -> str:
+    """Say what is sampled with, and why.  shape: of one datum."""
+    usual = usual_sampling(shape, manner)
+    chosen = chosen_sampling(shape, options, manner, record.choice if record is not None else None)
+    said = f"drawn by {described(chosen)}: "
+    if record is not None and chosen == record.choice and (record.source == "selected" or chosen != usual):
+        return said + _recorded(record)
+    if manner in STUDENTS and chosen == usual:
+        few = "1 is quicker, and 4 gain nothing on MNIST (docs/few-steps.md)"
+        return f"{said}a student is taught to; {'2 and 1 are quicker and worse' if manner == 'student' else few}"
+    if chosen != usual:
+        return f"{said}as many as this sampler usually needs" if options.get("steps") is None else f"{said}as asked"
+    if kind_of(shape) != "images":
+        return f"{said}as good as 50 of ddim on three sets of points (docs/few-steps.md)"
+    of = "MNIST" if data_of(shape, manner) == "grey" else "emoji and photos"
+    return f"{said}as good as 40 of ddpm on {of} (docs/few-steps.md)"
+
+
+def _recorded(record: SamplingRecord) -> str:
+    if record.source != "selected":
+        return "the default of the version that made the run"
+    of = next(c for c in record.candidates if (c.sampler, c.steps, c.grid) == record.choice)
+    return (
+        f"the best of {len(record.candidates)} when the training ended, with a distance of {of.distance:.3g} ± {of.error:.2g}"
+        " from held-out data"
+    )
+
+
+def offered_sampling(recorded: Choice, usual: Choice) -> str:
+    """Offer the present defaults for those of an earlier version."""
+    sampler, steps, grid = usual
+    return (
+        f"drawn by {described(recorded)}, the default of the version that made this run; the present default may be better:"
+        f" --sampler {sampler} --steps {steps} --grid {grid}"
+    )
