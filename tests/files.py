@@ -1,4 +1,4 @@
-"""What tests of files share: things that are no regular files, and a disk that is full."""
+"""What tests of files share: things that are no regular files, a disk that is full, and the memory that reading takes."""
 
 from __future__ import annotations
 
@@ -38,3 +38,16 @@ def full_disk(room: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def peak() -> float:
+    """Return the most memory this process held since `forget`, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return float(line.split()[1]) * 1024
+    return 0.0
+
+
+def forget() -> None:
+    """Begin to measure the memory anew."""
+    Path("/proc/self/clear_refs").write_text("5")

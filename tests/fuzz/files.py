@@ -10,6 +10,7 @@ import wave
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -59,6 +60,37 @@ def parquet() -> bytes:
     return buffer.getvalue()
 
 
+def images_table() -> Any:
+    """Return images as Hugging Face has them, with words and numbers beside them."""
+    arrow: Any = importlib.import_module("pyarrow")
+    kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+    images = arrow.array([{"bytes": picture("png", "L", k), "path": f"{k}.png"} for k in range(6)], kind)
+    words = arrow.array(["p", "q"] * 3).dictionary_encode()
+    return arrow.table(
+        {"image": images, "label": words, "captions": [["a b", "c"], [], ["d"]] * 2, "age": [1.5, 2.5, None] * 2}
+    )
+
+
+def lists_table() -> Any:
+    """Return images that are lists of numbers, with their labels."""
+    return importlib.import_module("pyarrow").table({"image": PIXELS.tolist(), "label": [0, 1] * 3})
+
+
+def shard(table: Any) -> bytes:
+    """Return a table as a parquet file."""
+    buffer = io.BytesIO()
+    importlib.import_module("pyarrow.parquet").write_table(table, buffer, row_group_size=4)
+    return buffer.getvalue()
+
+
+def stream(table: Any) -> bytes:
+    """Return a table as an arrow stream."""
+    buffer = io.BytesIO()
+    with importlib.import_module("pyarrow.ipc").new_stream(buffer, table.schema) as writer:
+        writer.write_table(table, max_chunksize=4)
+    return buffer.getvalue()
+
+
 def sound() -> bytes:
     """Two channels of 16 bits, of 300 moments."""
     buffer = io.BytesIO()
@@ -92,6 +124,12 @@ DATA: dict[str, Callable[[], bytes | dict[str, bytes]]] = {
     "c.csv": lambda: ("id,text\n" + "".join(f'{k},"{line}"\n' for k, line in enumerate(TEXT.split(".")))).encode(),
     "texts": lambda: {"a.txt": TEXT.encode(), "deep/b.txt": TEXT.upper().encode()},
     "a.parquet": parquet,
+    "b.parquet": lambda: shard(images_table()),
+    "b.arrow": lambda: {"0.arrow": stream(images_table())},
+    "c.arrow": lambda: {
+        "0.arrow": stream(lists_table()), "state.json": b'{"_data_files": [{"filename": "0.arrow"}]}',
+        "dataset_info.json": b'{"features": {"label": {"names": ["cat", "dog"]}}}',
+    },
     "a.cdb": lambda: cdb_bytes([np.eye(6, 9, dtype=np.uint8), np.ones((4, 4), np.uint8)] * 2, [1, 2, 1, 2]),
     "b.cdb": lambda: cdb_bytes([PIXELS[0][:3, :4], PIXELS[1][:3, :4]], [1, 2], grey=True, fixed=(3, 4)),
     "a-idx3-ubyte": lambda: idx_bytes(PIXELS),

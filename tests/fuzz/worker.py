@@ -27,6 +27,7 @@ import typer
 
 from reverie.base.errors import UserError
 from reverie.cli import main as command_line
+from tests.files import forget, peak
 from tests.fuzz.cases import Case, make
 
 SECONDS, BYTES = 20.0, 1.5e9
@@ -36,19 +37,6 @@ UNSEEN = {chr(k) for k in (*range(32), *range(127, 160)) if chr(k) not in "\n\t"
 
 class Hangs(BaseException):
     """A case takes too long."""
-
-
-def peak() -> float:
-    """Return the most memory this process held since `forget`, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return float(line.split()[1]) * 1024
-    return 0.0
-
-
-def forget() -> None:
-    """Begin to measure the memory anew."""
-    Path("/proc/self/clear_refs").write_text("5")
 
 
 def content(root: Path) -> dict[str, str]:

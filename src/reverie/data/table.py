@@ -7,17 +7,17 @@ target, or else the only column of words that repeat.
 from __future__ import annotations
 
 import csv
-import importlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
 from reverie.base.errors import UserError, unknown
 from reverie.base.files import reason
+from reverie.data.columnar import ParquetTable, arrow_module, plain
 from reverie.data.dataset import Dataset
 from reverie.data.form import Options, encode_labels, points_dataset
 from reverie.data.labels import LABELS, listed
@@ -193,71 +193,56 @@ def _left_out(columns: Sequence[str], judged: bool) -> list[str]:
 
 def read_parquet(path: Path, name: str, options: Options) -> Dataset:
     """Return the numeric columns of a .parquet file as points."""
-    try:
-        arrow: Any = importlib.import_module("pyarrow")
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise UserError(f"{path} needs pyarrow to be read; install it with: pip install 'reverie[parquet]'") from None
-    try:
-        with parquet.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            kinds = arrow.types
-            fields = list(schema)
-            columns = [f.name for f in fields]
-            words = {  # what is neither a number nor text, such as a list, is too long to be a label
-                k: 0 if kinds.is_string(f.type) or kinds.is_large_string(f.type) or kinds.is_dictionary(f.type) else 2**31
-                for k, f in enumerate(fields)
-                if not (kinds.is_integer(f.type) or kinds.is_floating(f.type) or kinds.is_boolean(f.type))
-            }
-            count = file.metadata.num_rows
-            numbers = len(fields) - len(words)
-            check_size(
-                array_cost((count, numbers), 8) + count * (8 * len(words) + LABEL_ROOM), path.stat().st_size, str(path),
-                "if you trust it, save its numbers with numpy.save",
-            )  # fmt: skip
+    kinds = arrow_module("pyarrow", path).types
+    with plain(path, "parquet"), ParquetTable(path.open("rb"), path.stat().st_size, path) as file:
+        fields = list(file.schema)
+        columns = [f.name for f in fields]
+        words = {  # what is neither a number nor text, such as a list, is too long to be a label
+            k: 0 if kinds.is_string(f.type) or kinds.is_large_string(f.type) or kinds.is_dictionary(f.type) else 2**31
+            for k, f in enumerate(fields)
+            if not (kinds.is_integer(f.type) or kinds.is_floating(f.type) or kinds.is_boolean(f.type))
+        }
+        count = file.rows
+        numbers = len(fields) - len(words)
+        check_size(
+            array_cost((count, numbers), 8) + count * (8 * len(words) + LABEL_ROOM), path.stat().st_size, str(path),
+            "if you trust it, save its numbers with numpy.save",
+        )  # fmt: skip
 
-            def read(k: int) -> list[str]:
-                if words.get(k):
-                    raise UserError(f"the column {columns[k]} of {path} is of type {fields[k].type}, which is no label")
-                return _parquet_words(parquet, path, columns[k])
+        def read(k: int) -> list[str]:
+            if words.get(k):
+                raise UserError(f"the column {columns[k]} of {path} is of type {fields[k].type}, which is no label")
+            return _parquet_words(file, columns[k])
 
-            label, values, notes = find_label(columns, words, read, options.labels, path)
-            numeric = [columns[k] for k in range(len(fields)) if k != label and k not in words]
-            if not numeric:
-                raise UserError(f"{path} has no column of numbers; expected rows of numbers")
-            x = np.empty((count, len(numeric)))
-            done = 0
-            for batch in file.iter_batches(ROWS_AT_ONCE, columns=numeric, use_threads=False):
-                for j in range(len(numeric)):
-                    x[done : done + len(batch), j] = batch.column(j).to_numpy(zero_copy_only=False)
-                done += len(batch)
-            if done != count:
-                raise UserError(f"{path} states {count} rows and has {done}; save it again")
-    except UserError:
-        raise
-    except Exception as error:  # pyarrow answers a hostile file with nearly any exception
-        said = " ".join(str(error).split())[:100]
-        raise UserError(f"{path} cannot be read as parquet: {said}; save it again") from None
+        label, values, notes = find_label(columns, words, read, options.labels, path)
+        numeric = [columns[k] for k in range(len(fields)) if k != label and k not in words]
+        if not numeric:
+            raise UserError(f"{path} has no column of numbers; expected rows of numbers")
+        file.check(numeric, "if you trust it, save its numbers with numpy.save", each=0)
+        x = np.empty((count, len(numeric)))
+        done = 0
+        for batch in file.batches(ROWS_AT_ONCE, numeric):
+            for j in range(len(numeric)):
+                x[done : done + len(batch), j] = batch.column(j).to_numpy(zero_copy_only=False)
+            done += len(batch)
+        if done != count:
+            raise UserError(f"{path} states {count} rows and has {done}; save it again")
     return table_dataset(name, x, values, options, notes, path)
 
 
-def _parquet_words(parquet: Any, path: Path, column: str) -> list[str]:
+def _parquet_words(file: ParquetTable, column: str) -> list[str]:
     """Return a column as words; each that repeats is held once, as it is in the file."""
+    file.check([column], "choose another one for labels", each=16, copies=3)
     out: list[str] = []
     held: dict[str, str] = {}
-    with parquet.ParquetFile(path, read_dictionary=[column]) as file:
-        groups = (file.metadata.row_group(k) for k in range(file.metadata.num_row_groups))
-        chunks = (group.column(k) for group in groups for k in range(group.num_columns))
-        unpacked = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == column)
-        check_size(3 * unpacked, path.stat().st_size, f"the column {column} of {path}", "choose another one for labels")
-        for batch in file.iter_batches(ROWS_AT_ONCE, columns=[column], use_threads=False):
-            values = batch.column(0)
-            if not hasattr(values, "dictionary"):
-                words = ["" if value is None else str(value) for value in values.to_pylist()]
-                out.extend(held.setdefault(word, word) for word in words)
-                continue
-            if values.dictionary.nbytes > WORDS_MOST:
-                raise UserError(f"the column {column} of {path} holds whole texts, which are no labels; choose another one")
-            words = [held.setdefault(str(word), str(word)) for word in values.dictionary.to_pylist()]
-            out.extend("" if k is None else words[k] for k in values.indices.to_pylist())
+    for batch in file.batches(ROWS_AT_ONCE, [column]):
+        values = batch.column(0)
+        if not hasattr(values, "dictionary"):
+            words = ["" if value is None else str(value) for value in values.to_pylist()]
+            out.extend(held.setdefault(word, word) for word in words)
+            continue
+        if values.dictionary.nbytes > WORDS_MOST:
+            raise UserError(f"the column {column} of {file.where} holds whole texts, which are no labels; choose another one")
+        words = [held.setdefault(str(word), str(word)) for word in values.dictionary.to_pylist()]
+        out.extend("" if k is None else words[k] for k in values.indices.to_pylist())
     return out

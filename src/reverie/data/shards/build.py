@@ -11,6 +11,7 @@ import torch
 
 from reverie.base.errors import UserError
 from reverie.base.visible import visible
+from reverie.data.columnar import plain
 from reverie.data.form import Options, natural
 from reverie.data.pixels import GREY, Broken, Header, Recipe, decode, quiet, read_header, workers
 from reverie.data.shards.index import BLOCK, EACH, FLAGS, MOST_BROKEN, Index, IndexFacts, ShardFacts, check_of
@@ -22,7 +23,6 @@ from reverie.data.shards.tables import (
     open_parquet,
     parquet_groups,
     parquet_samples,
-    plain,
 )
 from reverie.data.shards.tar import MOST_NUMBERS, Sample, tar_samples
 from reverie.data.sources import BYTES
@@ -175,15 +175,15 @@ def _shard(store: Store, file: Stored, made: IndexBuilder) -> Iterator[list[tupl
     with plain(where, str(kind)):
         if kind == "parquet":
             with open_parquet(store, file) as table:
-                columns = columns_of(table.schema_arrow, where)
+                columns = columns_of(table.schema, where)
                 if columns is None:
                     raise UserError(f"{where} has no column of images as bytes")
-                column = f"{columns.image}.{columns.within}" if columns.within else columns.image
-                made.begin(ShardFacts(name=file.name, size=file.size, tag=file.tag, kind="parquet", column=column))
+                facts = ShardFacts(name=file.name, size=file.size, tag=file.tag, kind="parquet", column=columns.bytes)
+                made.begin(facts)
                 first = len(made.blocks["block_start"])
-                for k, size in enumerate(parquet_groups(table, columns, where)):
+                for k, size in enumerate(parquet_groups(table, columns)):
                     made.block(k, size)
-                for part in _examined(parquet_samples(table, columns, made.skip, where), made):
+                for part in _examined(parquet_samples(table, file.size, columns, made.skip), made):
                     for sample, seen in part:
                         made.add(sample, seen, first + (sample.block or 0))
                     yield part

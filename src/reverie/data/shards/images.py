@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError
+from reverie.data.columnar import plain
 from reverie.data.lazy import LazyImages, positions
 from reverie.data.pixels import Broken, Recipe, decode, workers
 from reverie.data.shards.fetching import fetching
 from reverie.data.shards.index import Index, check_of
 from reverie.data.shards.store import Store, Stored
-from reverie.data.shards.tables import group_images, open_parquet, plain
+from reverie.data.shards.tables import content, group_images, open_parquet
 from reverie.data.sources import BYTES
 
 GROUP = 64 * 2**20  # bytes of blocks from all over the shards, whose images are shuffled together
@@ -70,7 +71,7 @@ class Blocks:
                 open_parquet(self.store, Stored(shard.name, shard.size)) as table,
             ):
                 rows = group_images(table, start, image, within or None)
-            return lambda k: bytes(rows[int(a["offset"][k])].as_buffer() or b"")
+            return lambda k: bytes(content(rows[int(a["offset"][k])]) or b"")
         data = self.store.read(shard.name, start, size)
         return lambda k: data[a["offset"][k] - start : a["offset"][k] - start + a["size"][k]]
 

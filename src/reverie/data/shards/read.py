@@ -11,6 +11,7 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.data.arrays import from_array
+from reverie.data.columnar import plain
 from reverie.data.conditions import conditions_of
 from reverie.data.dataset import Dataset
 from reverie.data.folder import choose_form, conversions, modes_of, sizes_of, skipped_note
@@ -22,7 +23,7 @@ from reverie.data.shards.find import find_shards, index_of, saved_features
 from reverie.data.shards.images import Blocks, ShardImages
 from reverie.data.shards.index import FLAGS, Index
 from reverie.data.shards.store import LocalStore
-from reverie.data.shards.tables import arrow_schema, columns_of, plain, read_lists
+from reverie.data.shards.tables import arrow_schema, columns_of, read_lists
 
 IN_MEMORY = 2**28  # bytes of fitted pixels, up to which images are read once and kept
 FEW_TOLD = 0.5  # share of images that must have a caption or label for these to be taken by themselves

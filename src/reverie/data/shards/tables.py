@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,21 +11,15 @@ import numpy as np
 
 from reverie.base.errors import UserError
 from reverie.base.parse import read_json
-from reverie.data.room import MEMORY_LIMIT
+from reverie.data.columnar import ParquetTable, arrow_batches, arrow_module
+from reverie.data.room import MEMORY_LIMIT, check_size
 from reverie.data.shards.store import RangeFile, Store, Stored
 from reverie.data.shards.tar import CAPTIONS, LABELS, MOST_NUMBERS, Sample, Skip, one_line
 from reverie.data.sources import FILE_LIMIT
 
 IMAGES = ("image", "img", "jpg", "png", "webp", "picture")
-GROUP_LIMIT = 2**29  # bytes of the images of a row group, which are read at once
-
-
-def arrow_module(name: str, what: str) -> Any:
-    """Return a module of pyarrow, or say what installs it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise UserError(f"{what} needs pyarrow to be read; install it with: pip install 'reverie[parquet]'") from None
+GROUP_LIMIT = 2**29  # bytes of the columns of a row group, which are read at once
+ADVICE = "save it again, each image once"
 
 
 @dataclass(frozen=True)
@@ -42,20 +34,38 @@ class Columns:
     names: tuple[str, ...] = ()
 
     @property
-    def all(self) -> list[str]:
-        """All that are read."""
-        return [self.image, *(c for c in (self.label, self.caption) if c), *self.numbers]
+    def bytes(self) -> str:
+        """The column of the images' bytes, within that of the images if need be."""
+        return f"{self.image}.{self.within}" if self.within else self.image
 
-    def told(self, row: int, columns: Mapping[str, Sequence[Any]]) -> tuple[str | None, str, dict[str, float]]:
-        """Return label, caption and numbers of a row."""
-        label = columns[self.label][row] if self.label else None
+    @property
+    def rest(self) -> list[str]:
+        """The columns that are read beside that of the images."""
+        return [*(c for c in (self.label, self.caption) if c), *self.numbers]
+
+    def told(self, row: int, columns: Mapping[str, Any]) -> tuple[str | None, str, dict[str, float]]:
+        """Return label, caption and numbers of a row of arrow arrays."""
+        label = columns[self.label][row].as_py() if self.label else None
         if isinstance(label, int) and 0 <= label < len(self.names):
             label = self.names[label]
         caption = columns[self.caption][row] if self.caption else None
-        if isinstance(caption, list):  # several captions of one image
-            caption = next((text for text in caption if isinstance(text, str)), None)
-        numbers = {name.lower(): float(v) for name in self.numbers if (v := columns[name][row]) is not None}
-        return None if label is None or label == -1 else str(label)[:200], one_line(caption or ""), numbers
+        if caption is not None and hasattr(caption, "values"):  # several captions of one image
+            caption = next((text for text in caption.values or () if text.is_valid), None)
+        text = (caption.as_py() if caption is not None else None) or ""
+        numbers = {name.lower(): float(v) for name in self.numbers if (v := columns[name][row].as_py()) is not None}
+        return None if label is None or label == -1 else str(label)[:200], one_line(text), numbers
+
+
+def is_single(kind: Any) -> bool:
+    """Tell a type of words, numbers or truth, of which a label can be, from those that hold several values."""
+    kinds = arrow_module("pyarrow", "a label").types
+    return bool(_is_text(kind) or kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind))
+
+
+def _is_text(kind: Any) -> bool:
+    kinds = arrow_module("pyarrow", "a text").types
+    kind = kind.value_type if kinds.is_dictionary(kind) else kind
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
 
 
 def columns_of(schema: Any, where: str, features: Mapping[str, Any] | None = None) -> Columns | None:
@@ -77,8 +87,10 @@ def columns_of(schema: Any, where: str, features: Mapping[str, Any] | None = Non
     said = features if features is not None else _features(schema)
     classes = {name: f.get("names") for name, f in said.items() if isinstance(f, dict) and isinstance(f.get("names"), list)}
     simple = {f.name: f.type for f in schema if f.name != image}
-    label = next((n for n in simple if n.lower() in LABELS), next((n for n in simple if n in classes), None))
-    caption = next((n for n in simple if n.lower().rstrip("s") in CAPTIONS and n != label), None)
+    single = [n for n, t in simple.items() if is_single(t)]
+    texts = [n for n, t in simple.items() if _is_text(t.value_type if kinds.is_list(t) or kinds.is_large_list(t) else t)]
+    label = next((n for n in single if n.lower() in LABELS), next((n for n in single if n in classes), None))
+    caption = next((n for n in texts if n.lower().rstrip("s") in CAPTIONS and n != label), None)
     numbers = tuple(n for n, t in simple.items() if n != label and (kinds.is_integer(t) or kinds.is_floating(t)))
     names = tuple(str(n)[:200] for n in classes.get(label) or ()) if label else ()
     return Columns(image, found[image], label, caption, numbers[:MOST_NUMBERS], names)
@@ -87,8 +99,8 @@ def columns_of(schema: Any, where: str, features: Mapping[str, Any] | None = Non
 def has_image_column(path: Path) -> bool:
     """Tell a parquet file of images from one of numbers; what cannot be read is left to its reader."""
     try:
-        parquet = importlib.import_module("pyarrow.parquet")
-        return columns_of(parquet.read_schema(path), str(path)) is not None
+        schema = arrow_module("pyarrow.parquet", path).read_schema(path)
+        return columns_of(schema, str(path)) is not None
     except Exception:  # no pyarrow, or a hostile file
         return False
 
@@ -103,67 +115,78 @@ def _features(schema: Any) -> dict[str, Any]:
     return features if isinstance(features, dict) else {}
 
 
-@contextmanager
-def plain(where: str, kind: str) -> Iterator[None]:
-    """Say what pyarrow has against a file in one sentence."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:  # pyarrow answers a hostile file with nearly any exception
-        said = " ".join(str(error).split())[:100]
-        raise UserError(f"{where} cannot be read as {kind}: {said}; save or copy it again") from None
-
-
-def open_parquet(store: Store, file: Stored) -> Any:
+def open_parquet(store: Store, file: Stored) -> ParquetTable:
     """Return a parquet file that is read by ranges."""
-    parquet = arrow_module("pyarrow.parquet", store.where(file.name))
-    arrow = arrow_module("pyarrow", store.where(file.name))
-    return parquet.ParquetFile(arrow.PythonFile(RangeFile(store, file.name, file.size), mode="r"))
+    return ParquetTable(RangeFile(store, file.name, file.size), file.size, store.where(file.name))
 
 
-def parquet_groups(opened: Any, columns: Columns, where: str) -> list[int]:
-    """Return how many bytes the images of each row group have."""
-    sizes = []
-    for k in range(opened.metadata.num_row_groups):
-        group = opened.metadata.row_group(k)
-        chunks = (group.column(j) for j in range(group.num_columns))
-        sizes.append(sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.split(".")[0] == columns.image))
-        if sizes[-1] > GROUP_LIMIT:
-            raise UserError(
-                f"row group {k} of {where} has {sizes[-1] / 2**20:,.0f} MiB of images, which are read at once; write row groups"
-                f" of at most {GROUP_LIMIT >> 20} MiB"
-            )
-    return sizes
+def parquet_groups(opened: ParquetTable, columns: Columns) -> list[int]:
+    """Return how many bytes the columns of each row group take at most, and refuse what is too much."""
+    opened.check([columns.bytes, *columns.rest], ADVICE)
+    return [_group_cost(opened, k, [columns.bytes, *columns.rest]) for k in range(opened.groups)]
 
 
-def group_images(opened: Any, group: int, image: str, within: str | None) -> Any:
-    """Return the bytes of the images of a row group, an arrow array."""
-    values = opened.read_row_group(group, columns=[image], use_threads=False).column(0).combine_chunks()
+def _group_cost(opened: ParquetTable, group: int, columns: Sequence[str]) -> int:
+    size = opened.cost(group, columns)
+    if size > GROUP_LIMIT:
+        raise UserError(
+            f"row group {group} of {opened.where} has {size / 2**20:,.0f} MiB, which are read at once; write row groups"
+            f" of at most {GROUP_LIMIT >> 20} MiB"
+        )
+    return size
+
+
+def group_images(opened: ParquetTable, group: int, image: str, within: str | None) -> Any:
+    """Return the bytes of the images of a row group, an arrow array of numbers of a dictionary."""
+    name = f"{image}.{within}" if within else image
+    _group_cost(opened, group, [name])
+    values = opened.read_group(group, [name]).column(0).combine_chunks()
     return values.field(within) if within else values
 
 
-def parquet_samples(opened: Any, columns: Columns, skip: Skip, where: str) -> Iterator[Sample]:
-    """Yield the images of a parquet file in order, each with its row group and its place in it."""
-    for group in range(opened.metadata.num_row_groups):
+def content(value: Any) -> Any:
+    """Return the bytes that a scalar of arrow holds, where they lie; None without any."""
+    value = value.value if hasattr(value, "index") else value  # of a dictionary
+    return value.as_buffer() if value is not None else None
+
+
+class _Unpacked:
+    """Counts what the rows of a file become, as one value may be meant by many of them."""
+
+    def __init__(self, packed: int, where: str) -> None:
+        self.packed, self.where, self.found = packed, where, 0
+
+    def add(self, size: int) -> None:
+        """Count a row, and refuse a file whose rows become too much."""
+        self.found += size
+        check_size(self.found, self.packed, self.where, ADVICE)
+
+
+def parquet_samples(opened: ParquetTable, size: int, columns: Columns, skip: Skip) -> Iterator[Sample]:
+    """Yield the images of a parquet file in order, each with its row group and its place in it.  size: bytes of the file."""
+    unpacked = _Unpacked(size, opened.where)
+    for group in range(opened.groups):
+        _group_cost(opened, group, [columns.bytes, *columns.rest])
         images = group_images(opened, group, columns.image, columns.within)
-        rest = opened.read_row_group(group, columns=columns.all[1:], use_threads=False) if columns.all[1:] else None
-        told = {name: rest.column(name).to_pylist() for name in rest.column_names} if rest is not None else {}
+        rest = opened.read_group(group, columns.rest) if columns.rest else None
+        told = {name: rest.column(name).combine_chunks() for name in columns.rest} if rest is not None else {}
         for row, value in enumerate(images):
-            if _usable(value, f"{where} row group {group}, row {row}", skip):
+            if (data := _usable(value, f"{opened.where} row group {group}, row {row}", skip)) is not None:
                 label, caption, numbers = columns.told(row, told)
-                yield Sample(f"{group}/{row}", row, value.as_py(), label, caption, numbers, group)
+                unpacked.add(data.size + len(caption))
+                yield Sample(f"{group}/{row}", row, data.to_pybytes(), label, caption, numbers, group)
 
 
-def _usable(value: Any, name: str, skip: Skip) -> bool:
-    buffer = value.as_buffer()
+def _usable(value: Any, name: str, skip: Skip) -> Any:
+    """Return the bytes of an image, None without any or with too many."""
+    buffer = content(value)
     if buffer is None or not buffer.size:
         skip(name, "no bytes of an image")
     elif buffer.size > FILE_LIMIT:
         skip(name, f"too large ({buffer.size / 2**20:.0f} MiB)")
     else:
-        return True
-    return False
+        return buffer
+    return None
 
 
 def arrow_schema(path: str, where: str) -> Any:
@@ -176,60 +199,62 @@ def arrow_schema(path: str, where: str) -> Any:
 def arrow_samples(path: str, columns: Columns, skip: Skip, where: str) -> Iterator[Sample]:
     """Yield the images of an arrow stream, each with its place in the file, where it lies as it is."""
     arrow = arrow_module("pyarrow", where)
-    with arrow.memory_map(path) as mapped:
-        base = mapped.read_buffer()
-        done = 0
-        for batch in arrow.ipc.open_stream(base):
+    with arrow_batches(path, where) as (whole, batches):
+        unpacked, done = _Unpacked(whole.size, where), 0
+        for batch in batches:
             images = batch.column(columns.image)
             images = images.field(columns.within) if columns.within else images
-            told = {name: batch.column(name).to_pylist() for name in columns.all[1:]}
-            begin, ends, data = _places(arrow, images)
-            begin -= base.address
+            told = {name: batch.column(name) for name in columns.rest}
+            begin, ends = _places(arrow, images)
+            begin -= whole.address
             for row, value in enumerate(images):
-                if _usable(value, f"{where} row {done + row}", skip):
-                    offset, size = begin + int(ends[row]), int(ends[row + 1] - ends[row])
-                    if not 0 <= offset <= base.size - size or data is None:
-                        raise UserError(f"{where} is compressed, so that no image can be read by its place; save it without")
+                if (data := _usable(value, f"{where} row {done + row}", skip)) is not None:
                     label, caption, numbers = columns.told(row, told)
-                    yield Sample(str(done + row), offset, value.as_py(), label, caption, numbers)
+                    unpacked.add(data.size + len(caption))
+                    yield Sample(str(done + row), begin + int(ends[row]), data.to_pybytes(), label, caption, numbers)
             done += len(batch)
 
 
-def _places(arrow: Any, images: Any) -> tuple[int, np.ndarray, Any]:
-    """Return where in memory the bytes of an arrow array begin, the offsets of each from there, and the bytes themselves."""
+def _places(arrow: Any, images: Any) -> tuple[int, np.ndarray]:
+    """Return where in memory the bytes of an arrow array begin, and the offsets of each from there."""
     _, ends, data = images.buffers()
     kind = np.int64 if arrow.types.is_large_binary(images.type) else np.int32
     found = (
         np.frombuffer(ends, kind)[images.offset : images.offset + len(images) + 1] if ends is not None else np.zeros(1, kind)
     )
-    return (data.address if data is not None else 0), found, data
+    return (data.address if data is not None else 0), found
 
 
 def read_lists(paths: Sequence[str], where: str, features: Mapping[str, Any]) -> tuple[np.ndarray, list[str] | None]:
     """Return images that are lists of numbers in arrow streams, all in memory, and their labels: (N, H, W) or (N, H, W, C)."""
-    arrow = arrow_module("pyarrow", where)
     parts, labels, total = list[np.ndarray](), list[str](), 0
-    named = [k for k in features if isinstance(features[k], dict) and isinstance(features[k].get("names"), list)]
     for path in paths:
-        with arrow.memory_map(path) as mapped:
-            for batch in arrow.ipc.open_stream(mapped):
-                lists = [f.name for f in batch.schema if _depth(arrow, f.type) >= 2]
-                if not lists:
-                    raise UserError(f"{where} has no column of images, neither as bytes nor as lists of numbers")
-                column = batch.column(min(lists, key=lambda name: name.lower() not in IMAGES))
-                parts.append(_stacked(arrow, column, where))
-                total += parts[-1].nbytes
+        with arrow_batches(path, where) as (_, batches):
+            for batch in batches:
+                part, told = _listed(batch, where, features)
+                parts.append(part)
+                labels += told
+                total += part.nbytes
                 if total > MEMORY_LIMIT:
                     raise UserError(f"{where} holds more than {MEMORY_LIMIT >> 30} GiB of images as lists; save them as images")
-                label = next((n for n in batch.schema.names if n in named or n.lower() in LABELS), None)
-                if label is not None:
-                    names = features[label]["names"] if label in named else []
-                    labels += [str(names[v] if isinstance(v, int) and 0 <= v < len(names) else v)
-                               for v in batch.column(label).to_pylist()]  # fmt: skip
     if not parts or any(part.shape[1:] != parts[0].shape[1:] for part in parts):
         raise UserError(f"the images of {where} are lists of different sizes; save them as images")
     x = np.concatenate(parts)
     return x, labels if len(labels) == len(x) else None
+
+
+def _listed(batch: Any, where: str, features: Mapping[str, Any]) -> tuple[np.ndarray, list[str]]:
+    """Return the images of a batch, which are lists of numbers, and their labels if there are any."""
+    arrow = arrow_module("pyarrow", where)
+    lists = [f.name for f in batch.schema if _depth(arrow, f.type) >= 2]
+    if not lists:
+        raise UserError(f"{where} has no column of images, neither as bytes nor as lists of numbers")
+    images = _stacked(arrow, batch.column(min(lists, key=lambda name: name.lower() not in IMAGES)), where)
+    named = {k: f["names"] for k, f in features.items() if isinstance(f, dict) and isinstance(f.get("names"), list)}
+    label = next((f.name for f in batch.schema if (f.name in named or f.name.lower() in LABELS) and is_single(f.type)), None)
+    names = named.get(label, []) if label is not None else []
+    values = (value.as_py() for value in batch.column(label)) if label is not None else ()
+    return images, [str(names[v] if isinstance(v, int) and 0 <= v < len(names) else v)[:200] for v in values]
 
 
 def _depth(arrow: Any, kind: Any) -> int:
