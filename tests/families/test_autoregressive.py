@@ -12,6 +12,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from reverie.autodiff.sparse import detect
+from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
 from reverie.families import FAMILIES
 from reverie.families.autoregressive.completion import Known, label_posterior
@@ -140,7 +141,10 @@ def test_completion_is_the_enumerated_conditional(name: str, first: bool, labels
     joint = torch.zeros(len(x), dtype=torch.float64)
     for label in range(max(1, labels)):
         cond = torch.full((len(x),), label) if labels else None
-        joint += (prior[label].exp() if prior is not None else 1) * _joint(model, x, cond, seen).exp()
+        there = _joint(model, x, cond, seen)
+        told = model.log_prob(x, cond, torch.empty(0), order=model.order_around(seen.flatten())).nats
+        torch.testing.assert_close(told, there, rtol=0, atol=1e-5)
+        joint += (prior[label].exp() if prior is not None else 1) * there.exp()
     joint[(x[:, seen] != truth[seen]).any(1)] = 0
     assert _p_value(drawn, x, joint / joint.sum()) > 1e-3
     if first and prior is not None:
@@ -149,6 +153,21 @@ def test_completion_is_the_enumerated_conditional(name: str, first: bool, labels
         same = (x[:, seen] == truth[seen]).all(1)
         each = [model.log_prob(x[same], torch.full((int(same.sum()),), k), torch.empty(0)).nats.logsumexp(0) for k in range(3)]
         torch.testing.assert_close(found.double(), (torch.stack(each) + prior).log_softmax(0), rtol=0, atol=1e-5)
+
+
+def test_an_orderless_model_has_a_joint_for_every_order_and_says_by_which_it_completes() -> None:
+    model, x = tiny("orderless", (1, 2, 3)), every((1, 2, 3))
+    order = model.order_around(SEEN.flatten())
+    own, around = (model.log_prob(x, None, torch.empty(0), order=o).nats.exp() for o in (model.order, order))
+    assert order.tolist() == [0, 2, 5, 1, 3, 4] and float(around.sum()) == pytest.approx(1, abs=1e-5)
+    assert torch.equal(own, model.log_prob(x, None, torch.empty(0)).nats.exp())
+    same = (x[:, SEEN] == x[43][SEEN]).all(1)
+    apart = (own[same] / own[same].sum() - around[same] / around[same].sum()).abs().sum() / 2
+    assert float(apart) > 0.05 and model.completes_exactly(SEEN) and not model.completes_in_own_order(SEEN)
+    assert model.completes_in_own_order(torch.arange(6).reshape(1, 2, 3) < 3)
+    assert tiny("nade", (1, 2, 3)).completes_in_own_order(SEEN)
+    with pytest.raises(UserError, match="orderless"):
+        tiny("nade", (1, 2, 3)).log_prob(x, None, torch.empty(0), order=order)
 
 
 def _joint(model: Autoregressive, x: Tensor, cond: Tensor | None, seen: Tensor) -> Tensor:

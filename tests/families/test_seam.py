@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -20,6 +21,7 @@ from reverie.runs.config import Config, build_model
 from reverie.runs.folder import read_config
 from reverie.runs.run import Run, load
 from reverie.training.summary import verdict
+from tests.families.objectives import OBJECTIVES, Objective, bound, likelihood_of_tokens, objectives, whole_bound
 
 AUTOENCODERS = ("autoencoder", "denoising-autoencoder", "vae", "hvae", "mhvae")
 SLOW = [*(f"{name}-points" for name in ("autoencoder", "vae", "mhvae")), *(f"{name}-images" for name in AUTOENCODERS[1::2]),
@@ -101,6 +103,34 @@ def test_likelihood_is_what_the_family_says(run: Run) -> None:
     assert found.nats.shape == (3,) and found.size == x[0].numel() and bool(found.nats.isfinite().all())
     if family.likelihood == "exact":
         assert torch.equal(found.nats, run.model.log_prob(x, labels, torch.arange(3)).nats)
+
+
+def test_every_family_has_an_objective() -> None:
+    assert set(OBJECTIVES) == set(FAMILIES)
+
+
+def assert_trained_by(run: Run, objective: Objective) -> None:
+    """The mean training loss is what the objective says, within four standard errors."""
+    data = load_data(run.config.data.source, **run.config.data.reading).split(run.config.data.seed)[0]
+    trained, expected = objectives(run.model, data, objective)
+    error = math.hypot(trained.error, expected.error)
+    assert abs(trained.value - expected.value) < 4 * error + 1e-3 * (1 + abs(expected.value)), (trained, expected)
+
+
+def test_the_training_loss_is_what_the_family_says(run: Run) -> None:
+    assert_trained_by(run, likelihood_of_tokens if run.kind == "text" else OBJECTIVES[run.config.family.name])
+
+
+@pytest.mark.parametrize(
+    "family", ["mhvae:encoder=linear", "vae:beta=0.3,kl_warmup=0", "hvae:importance=4", "mhvae:importance=4"]
+)
+def test_the_training_loss_of_other_bounds_is_what_they_say(family: str, tmp_path: Path) -> None:
+    assert_trained_by(reverie.train("patterns", tmp_path / "run", points=300, family=f"{family},hidden=32", **FEW), bound)
+
+
+def test_a_model_for_the_likelihood_is_trained_by_the_bound(tmp_path: Path) -> None:
+    run = reverie.train("patterns", tmp_path / "run", points=300, purpose="likelihood", network=TINY["points"], **FEW)
+    assert_trained_by(run, whole_bound)
 
 
 def test_a_finished_run_is_not_trained_again(run: Run) -> None:

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+import reverie
 from reverie import api
 from reverie.base.errors import UserError
-from reverie.gallery.gradients import gradient_norms, untrained
+from reverie.gallery.gradients import gradient_norms, trained, untrained
 from reverie.nets.sequence import LSTM, RNN
+from reverie.runs.reread import reread
 
 
 def test_without_inputs_the_derivative_is_a_power_of_the_recurrent_matrix() -> None:
@@ -38,6 +40,21 @@ def test_gradients_of_an_rnn_vanish_and_those_of_an_lstm_last() -> None:
     shown = {name: float(gradient_norms(net, x[:60])[-1]) for name, (net, x) in untrained().items()}
     assert shown["rnn, recurrent weights of size 0.6"] < 1e-8 and shown["lstm, forget bias 4"] > 1e-3
     assert shown["lstm, forget bias 0"] < shown["lstm, forget bias 1"] < shown["lstm, forget bias 4"]
+
+
+@pytest.mark.parametrize("family", ["rnn", "lstm"])
+def test_runs_of_texts_are_shown(tmp_path: Path, family: str) -> None:
+    (tmp_path / "text.txt").write_text("so say we all, and so it goes. " * 60)
+    options = {"family": f"{family}:dim=8", "window": 24, "steps": 2, "batch": 8, "progress": False}
+    run = reverie.train(tmp_path / "text.txt", tmp_path / "run", **options)
+    net, x = trained(run)
+    ids = run.model.encode(reread(run.config.data, folder=run.path).split(run.config.data.seed)[1].batch(torch.arange(1))[0])
+    logits, _ = run.model.logits(ids[:, :-1], None)
+    h, _ = net(x[None])
+    words = (run.model.embed if run.model.head is None else run.model.head).weight
+    torch.testing.assert_close(h @ words.T + run.model.bias, logits)
+    api.gallery("gradients", tmp_path / "g.png", runs=[run])
+    assert (tmp_path / "g.png").is_file()
 
 
 def test_runs_of_other_families_are_refused(spiral_run, tmp_path: Path) -> None:

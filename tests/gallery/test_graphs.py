@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
 from PIL import Image
 
 from reverie.families.graphical import GRAPHICAL, GraphicalModel
-from reverie.gallery.graphs import RADIUS, Arrow, arrows, formula, letters, places
+from reverie.gallery.graphs import RADIUS, Arrow, _graph, arrows, formula, letters, places
 
 
 def along(arrow: Arrow) -> np.ndarray:
@@ -46,6 +48,22 @@ def test_names_as_formulas() -> None:
     assert letters("x_3", GRAPHICAL["diffusion"]) == "$x_{T}$" and letters("x_0", GRAPHICAL["diffusion"]) == "$x_{0}$"
     assert letters("x'", GRAPHICAL["denoising-autoencoder"]) == "$x'$"
     assert formula("p(x_T) prod_{t=1}^T p(x | z, word)") == r"$p(x_T)\;{\prod}_{t=1}^T\,p(x\,|\,z,\,\mathrm{word})$"
+
+
+@pytest.mark.parametrize("name", ["seq2seq", "transformer-seq2seq"])
+def test_an_answer_depends_on_its_source(name: str) -> None:
+    graph = GRAPHICAL[name].graph(4)
+    assert graph.given == {"s"} and graph.children("s") == graph.observed == {"x_1", "x_2", "x_3", "x_4"}
+    assert graph.parents("x_3") == {"s", "x_1", "x_2"}
+
+
+@pytest.mark.parametrize("model", GRAPHICAL.values(), ids=GRAPHICAL)
+def test_a_chain_that_is_unrolled_stands_in_no_plate_of_its_own(model: GraphicalModel) -> None:
+    axes = Figure().subplots()
+    _graph(axes, model, 0, 0)
+    boxes = [patch for patch in axes.patches if isinstance(patch, FancyBboxPatch)]
+    plates = [text.get_text() for text in axes.texts if text.get_text() in ("$N$", "$T$")]
+    assert plates == [f"${plate.count}$" for plate in model.graph().plates] and len(boxes) == len(plates)
 
 
 def test_the_gallery_is_one_picture(command, tmp_path: Path) -> None:

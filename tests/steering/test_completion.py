@@ -38,6 +38,14 @@ def test_known_pixels_are_kept_and_results_are_functions_of_their_seeds(
     assert made.labels is None and reverie.inpaint(run, image, mask=mask, n=1, label="3").labels == ["3"]
 
 
+def test_a_draw_from_another_order_than_that_of_the_likelihood_is_named(image: np.ndarray, tmp_path: Path) -> None:
+    options = {"family": "nade:hidden=8,orderless=true", "steps": 2, "progress": False}
+    orderless = reverie.train("digits8", tmp_path / "run", **options)
+    for mask, order in (("left-half", "known numbers first"), ("bottom-half", None)):
+        figures = reverie.inpaint(orderless, image, mask=mask, n=1).figures
+        assert figures["method"] == "exact" and figures.get("order") == order
+
+
 def test_what_has_no_meaning_is_refused(run: Run, image: np.ndarray) -> None:
     for options, said in (
         ({"mask": "left-half", "method": "dps"}, "takes no --method"),

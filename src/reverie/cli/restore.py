@@ -30,11 +30,12 @@ def _tell(screen: Screen, made: Restored, out: str, overwrite: bool, seed: int) 
     files = made.save(out, overwrite)
     figures = {key: value for key, value in made.figures.items() if value is not None and key != "psnr_each"}
     lines = [f"{key.replace('_', ' ')} {value:.3g}" for key, value in figures.items() if isinstance(value, float)]
+    other = [f"drawn in another order than that of the likelihood: {order}"] if (order := figures.get("order")) else []
     shown = ", ".join(map(str, files[-1:] if len(files) > 3 else files))
     more = f" and {len(files) - 1} more in the same folder" if len(files) > 3 else ""
     screen.result(
         {"files": [str(f) for f in files], "results": len(made), "seed": seed, **made.figures},
-        "\n".join([f"wrote {shown}{more}", *([", ".join(lines)] if lines else [])]),
+        "\n".join([f"wrote {shown}{more}", *([", ".join(lines)] if lines else []), *other]),
     )
 
 

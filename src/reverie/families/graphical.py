@@ -48,6 +48,7 @@ class GraphicalModel:
 
 NUMBERS = "x_{1:T}"
 ONE_BY_ONE = "p(x_{1:T}) = prod_{t=1}^T p(x_t | x_{1:t-1})"
+ANSWER = "p(x_{1:T} | s) = prod_{t=1}^T p(x_t | x_{1:t-1}, s)"
 
 GRAPHICAL: dict[str, GraphicalModel] = {
     "gaussian": GraphicalModel("p(x)", "Draw the datum x from one Gaussian."),
@@ -135,14 +136,14 @@ GRAPHICAL: dict[str, GraphicalModel] = {
         observed=NUMBERS,
     ),
     "seq2seq": GraphicalModel(
-        ONE_BY_ONE,
-        "Read the source, which is given. Draw the tokens of its target x one after another, each by all before it and by what"
-        " attention sees of the source.",
+        ANSWER,
+        "Read the source s, which is given. Draw the tokens of its target x one after another, each by all before it and by"
+        " what attention sees of the source.",
         observed=NUMBERS,
     ),
     "transformer-seq2seq": GraphicalModel(
-        ONE_BY_ONE,
-        "Read the source, which is given. Draw the tokens of its target x one after another, each by attention to all before"
+        ANSWER,
+        "Read the source s, which is given. Draw the tokens of its target x one after another, each by attention to all before"
         " it and to the source.",
         observed=NUMBERS,
     ),

@@ -145,7 +145,11 @@ class Completes(ABC):
 
     @abstractmethod
     def completes_exactly(self, seen: Tensor) -> bool:
-        """Tell whether it draws from the conditional distribution itself, or only about so.  seen: of one datum, bool."""
+        """Tell whether it draws from a conditional distribution of its own, or only about so.  seen: of one datum, bool."""
+
+    @abstractmethod
+    def completes_in_own_order(self, seen: Tensor) -> bool:
+        """Tell whether that is the conditional of `log_prob`, or of another order's joint.  seen: of one datum, bool."""
 
     @abstractmethod
     def complete(

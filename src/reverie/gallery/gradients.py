@@ -15,6 +15,8 @@ from reverie.data import at_once
 from reverie.draw.curves import tidy
 from reverie.draw.picture import CYCLE, SOFT, check_picture, figure, save
 from reverie.families.autoregressive.sequence import SequenceModel
+from reverie.families.language.model import NONE
+from reverie.families.language.neural import NeuralLanguageModel
 from reverie.nets.sequence import LSTM, RNN, Recurrent, State
 from reverie.runs.reread import reread
 from reverie.runs.run import Run, load
@@ -71,11 +73,14 @@ def untrained(seed: int = 0) -> dict[str, tuple[Recurrent, Tensor]]:
 def trained(run: Run) -> tuple[Recurrent, Tensor]:
     """Return the network of a run, and the vectors of a held-out datum."""
     model = run.model
-    if not isinstance(model, SequenceModel) or not isinstance(model.net, Recurrent):
+    if not isinstance(model, SequenceModel | NeuralLanguageModel) or not isinstance(model.net, Recurrent):
         raise UserError(f"{run.path} is a run of {run.config.family.name}; this gallery shows runs of rnn and lstm")
     held = reread(run.config.data, folder=run.path).split(run.config.data.seed)[1]
     x, labels = held.batch(torch.arange(at_once(held.shape, 1)))
-    z = model.encode(x.to(model.device)).flatten(1)[:, model.order]
+    z = model.encode(x.to(model.device))
+    if isinstance(model, NeuralLanguageModel):
+        return model.net, model.inputs(z[z != NONE][None, :-1])[0, :LENGTH]
+    z = z.flatten(1)[:, model.order]
     cond = labels.to(model.device) if labels is not None and model.label_count else None
     return model.net, torch.cat([model.begun(1, cond), model.embedded(z[:, :-1], cond)], 1)[0, :LENGTH]
 

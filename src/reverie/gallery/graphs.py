@@ -138,33 +138,27 @@ def _arrow(axes: Axes, arrow: Arrow) -> None:
 
 
 def _extent(at: Mapping[str, Place], drawn: Iterable[Arrow]) -> tuple[float, float]:
-    """Return how far below and above its middle a graph reaches, plates left out."""
+    """Return how far below and above its middle a graph reaches, the plate left out."""
     heights = [y for _, y in at.values()]
     bends = [arrow.middle[1] for arrow in drawn]
     return min([min(heights) - RADIUS, *bends]), max([max(heights) + RADIUS, *bends])
 
 
 def _panel_heights(model: GraphicalModel) -> tuple[float, float]:
-    """Return the heights above and below the middle of the graph, with its plates."""
+    """Return the heights above and below the middle of the graph, with its plate."""
     at = places(model)
     low, high = _extent(at, arrows(model, at))
-    inner = PAD + CORNER if model.levels() else 0.0
-    return high + PAD + (PAD / 2 if model.levels() else 0), -low + PAD + CORNER + inner
+    return high + PAD, -low + PAD + CORNER
 
 
 def _graph(axes: Axes, model: GraphicalModel, x: float, y: float) -> None:
     """Draw a graph around a place."""
-    graph, levels = model.graph(), model.levels()
+    graph = model.graph()
     at = {v: (x + u, y + w) for v, (u, w) in places(model).items()}
     drawn = arrows(model, at)
     above, below = _panel_heights(model)
     left, right = min(u for u, _ in at.values()) - RADIUS, max(u for u, _ in at.values()) + RADIUS
-    outer = PAD * (2 if levels else 1.3)
-    _box(axes, left - outer, y - below, right + outer, y + above, "N")
-    if levels:
-        ends = [at[v][0] for v in levels]
-        bottom = y - below + CORNER + PAD / 2
-        _box(axes, min(ends) - RADIUS - PAD, bottom, max(ends) + RADIUS + PAD, y + above - PAD / 2, "T")
+    _box(axes, left - 1.3 * PAD, y - below, right + 1.3 * PAD, y + above, "N")
     for arrow in drawn:
         _arrow(axes, arrow)
     for v in graph.nodes:
@@ -196,7 +190,7 @@ def _lines(words: str) -> list[str]:
 def _legend(axes: Axes, models: Iterable[GraphicalModel], width: float, y: float) -> None:
     """Say what the signs mean that are used, in one line in the middle."""
     given = ["given"] if any(model.graph().given for model in models) else []
-    signs = ["data", "latent", *given, "model", "encoder, or forward process", "repeated: N data, T levels or steps"]
+    signs = ["data", "latent", *given, "model", "encoder, or forward process", "repeated: N data"]
     wide = [0.55 + 0.066 * len(sign) for sign in signs]
     x = (width - sum(wide)) / 2
     for sign, room in zip(signs, wide, strict=True):

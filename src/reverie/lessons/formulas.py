@@ -202,7 +202,7 @@ def graphs(family: str) -> dict[str, Any]:
     """Return the graphical model of a family: who depends on whom."""
     model = FAMILIES[family].graph
     at = places_of(model)
-    nodes = [{"name": name, "x": x, "y": -y, "seen": name == model.observed} for name, (x, y) in at.items()]
+    nodes = [{"name": name, "x": x, "y": -y, "seen": name in model.data()} for name, (x, y) in at.items()]
     edges = [
         {
             "from": [a.start[0], -a.start[1]],

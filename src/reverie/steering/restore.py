@@ -218,6 +218,7 @@ def _completed(
                 on_progress("sampling", first * frame.of + count * (frame.i + 1), n * frame.of)
         parts.append(run.model.decode(last.x0).float().cpu())
     figures = {"method": "exact"} if exact else {"method": "particles", "effective": float(np.mean(shares))}
+    figures |= {} if model.completes_in_own_order(seen) else {"order": "known numbers first"}
     cond = run.labels(label, n, seed) if label is not None else None
     return torch.cat(parts), run.names(cond, options), figures
 

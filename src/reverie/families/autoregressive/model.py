@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reverie.base.errors import UserError
 from reverie.base.noise import Noise
 from reverie.data import Dataset, at_once
 from reverie.data.codec import Codec
@@ -47,8 +48,10 @@ class Autoregressive(TrainedModel, Completes):
     """log p(x) = sum_i log p(x_i | x_1 .. x_{i-1}), each number's distribution being an `Observation`.
 
     order: (D,) int64, at which place of a datum the numbers stand that are written one after another: of images the pixels
-    row by row, of each its channels.
+    row by row, of each its channels.  orderless: whether it has a joint distribution for every order, each another one.
     """
+
+    orderless = False
 
     def __init__(self, observation: Observation, codec: Codec, shape: tuple[int, ...], labels: int) -> None:
         super().__init__()
@@ -89,25 +92,37 @@ class Autoregressive(TrainedModel, Completes):
     def begin_with(self, z: Tensor) -> None:
         """Set first weights by training data in model units: (N, ...)."""
 
-    def log_numbers(self, z: Tensor, cond: Tensor | None) -> Tensor:
-        """Return log p of each number given those before it: (B, D) in `order`.  z: (B, ...) in model units."""
+    def log_numbers(self, z: Tensor, cond: Tensor | None, order: Tensor | None = None) -> Tensor:
+        """Return log p of each number given those before it: (B, D) in that order, `order` if none is given.
+
+        z: (B, ...) in model units.
+        """
         check_labelled(self.label_count, cond, len(z))
-        sequence = z.flatten(1)[:, self.order]
-        return self.observation.log_prob(sequence, self.told(sequence, cond))
+        if order is None or torch.equal(order, self.order):
+            sequence = z.flatten(1)[:, self.order]
+            return self.observation.log_prob(sequence, self.told(sequence, cond))
+        if not self.orderless:
+            raise UserError("the model has one order only; train nade:orderless=true for the likelihood in another")
+        writer, found = self.writer(len(z), cond, order), []
+        for i, numbers in enumerate(z.flatten(1)[:, order].T):
+            found.append(self.observation.log_prob(numbers, writer.told()))
+            if i + 1 < self.size:
+                writer.write(numbers)
+        return torch.stack(found, 1)
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
         """Return what each datum costs, in nats for each dimension: (B,)."""
         return -self.log_numbers(self.codec.encode(x), cond).mean(1)
 
     @torch.no_grad()
-    def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
-        """Return log p(x) of each datum, exactly, in nats."""
+    def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor, order: Tensor | None = None) -> LogProb:
+        """Return log p(x) of each datum, exactly, in nats.  order: in which its numbers are written, if not `order`."""
         z = self.codec.encode(x.to(self.device))
         check_data(z, self.codec.levels)
         parts = []
         for part in torch.arange(len(z)).split(self._together):
             own = cond[part].to(z.device) if cond is not None else None
-            parts.append(self.log_numbers(z[part], own).cpu().double().sum(1))
+            parts.append(self.log_numbers(z[part], own, order).cpu().double().sum(1))
         nats = torch.cat(parts) + (0.0 if self.codec.levels is not None else self.codec.log_cell(self.shape))
         return LogProb(nats, torch.zeros_like(nats), 1, "number by number", self.size)
 
@@ -148,6 +163,10 @@ class Autoregressive(TrainedModel, Completes):
         """Tell whether all that is known comes first."""
         flat = seen.flatten().to(self.device)
         return Known(flat.float(), flat[self.order_around(flat)]).comes_first
+
+    def completes_in_own_order(self, seen: Tensor) -> bool:
+        """Tell whether `order_around` is `order`."""
+        return torch.equal(self.order_around(seen.flatten().to(self.device)), self.order)
 
     @torch.no_grad()
     def complete(

@@ -95,8 +95,8 @@ class SinkhornGenerator(TrainedModel):
         points = flat @ self.features if self.features.shape[1] else flat
         if not self.label_count or cond is None:
             return points
-        far = float(self.label_cost * self.unit)
-        far = math.sqrt(far / 2) if self.cost == "squared" else far / math.sqrt(2)
+        whole = float(self.label_cost * self.unit)  # of a move to another label, which changes two coordinates by as much
+        far = {"squared": math.sqrt(whole / 2), "euclidean": whole / math.sqrt(2), "manhattan": whole / 2}[self.cost]
         return torch.cat([points, far * F.one_hot(cond, self.label_count).to(points)], 1)
 
     def moved(self, x: Tensor, y: Tensor, epsilon: float, start: Tensor | None = None) -> Sinkhorn:

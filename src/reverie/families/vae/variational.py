@@ -44,6 +44,10 @@ class Level:
         """Return KL(q || p) of each number, in closed form: (B, ...)."""
         return self.posterior.kl(self.prior)
 
+    def cost(self, free_bits: float) -> Tensor:
+        """Return what each number adds to the loss, at least `free_bits` nats: (B, ...)."""
+        return self.kl().clamp_min(free_bits)
+
     def log_ratio(self) -> Tensor:
         """Return log p(z) - log q(z), whose mean over draws is minus the KL: (B,)."""
         prior = Diagonal(torch.zeros_like(self.z), torch.zeros_like(self.z)) if self.prior is None else self.prior
@@ -59,9 +63,9 @@ class Variational(TrainedModel):
     """p(x) = integral of p(x | z) p(z), with q(z | x) to bound it: log p(x) >= E_q [log p(x | z) + log p(z) - log q(z | x)].
 
     observation: p(x | z) of each number, with `bias`, (..., P), beside what the decoder says; beta: weight of the KL;
-    free_bits: nats that each latent number may tell without cost; kl_warmup: the share of a training in which the weight of
-    the KL rises to beta; importance: draws for each datum in training, whose bound is trained if there are several.
-    centre: the mean of the training data, which an encoder need not learn.
+    free_bits: nats of KL that each latent number may have without cost, where the KL has a closed form; kl_warmup: the share
+    of a training in which the weight of the KL rises to beta; importance: draws for each datum in training, whose bound is
+    trained if there are several.  centre: the mean of the training data, which an encoder need not learn.
     """
 
     def __init__(
@@ -123,7 +127,7 @@ class Variational(TrainedModel):
         explained, levels = self.bound(z, cond, draw, self.importance)
         weight = self.beta * min(1.0, self.done / self.kl_warmup) if self.kl_warmup else self.beta
         if self.importance == 1:
-            kl = sum((summed(level.kl().clamp_min(self.free_bits)) for level in levels), explained.new_zeros(len(x)))
+            kl = sum((summed(level.cost(self.free_bits)) for level in levels), explained.new_zeros(len(x)))
             return (weight * kl - explained[:, 0]) / self.size
         return -tightened(explained + weight * self._log_ratio(levels, self.importance)) / self.size
 
