@@ -7,8 +7,8 @@ from PIL import ImageFont, features
 
 from reverie.base.errors import ReverieWarning
 from reverie.draw import lettering
-from reverie.draw.lettering import drawable, shorten, strip, told, usual_font, wrap
-from reverie.draw.picture import figure, headline, pixels, titled
+from reverie.draw.lettering import default_font, drawable, replace_missing_glyphs, shorten, strip, wrap
+from reverie.draw.picture import figure, pixels, set_suptitle, set_title
 
 TEXTS = ("cat", "گربه\u200cی سفید", "αλεπού", "猫が好き", "🐉 and 😀", "שלום", "\U0001d400\U0001d401", "日\u202e\x07\ufe0f")
 
@@ -16,30 +16,31 @@ TEXTS = ("cat", "گربه\u200cی سفید", "αλεπού", "猫が好き", "�
 @pytest.mark.parametrize("text", TEXTS)
 def test_every_letter_that_is_drawn_is_in_the_font(text: str) -> None:
     line, font = drawable(text)
-    assert {ord(letter) for letter in line} <= lettering._letters(font) and line
+    assert {ord(letter) for letter in line} <= lettering._characters(font) and line
 
 
-def test_letters_that_no_font_has_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lettering, "_fonts", lambda: (usual_font(),))
+def test_letters_that_no_font_has_are_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lettering, "_fonts", lambda: (default_font(),))
     drawable.cache_clear()
     try:
-        assert drawable("猫 cat") == ("\\u732b cat", usual_font())
-        assert drawable("🐉") == (":dragon:", usual_font()) and drawable("αλφα") == ("αλφα", usual_font())
-        assert drawable("a\u202eb\n c") == ("ab c", usual_font())  # nothing that turns or breaks the line
-        assert told("猫$") == "\\u732b$"
+        assert drawable("猫 cat") == ("\\u732b cat", default_font())
+        assert drawable("🐉") == (":dragon:", default_font()) and drawable("αλφα") == ("αλφα", default_font())
+        assert drawable("a\u202eb\n c") == ("ab c", default_font())  # nothing that turns or breaks the line
+        assert replace_missing_glyphs("猫$") == "\\u732b$"
     finally:
         drawable.cache_clear()
 
 
 def test_captions_that_cannot_be_drawn_at_all_are_numbers_with_a_legend(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lettering, "_fonts", lambda: (usual_font(),))
+    monkeypatch.setattr(lettering, "_fonts", lambda: (default_font(),))
     drawable.cache_clear()
     titles = ["猫が好き", "猫が嫌い", "cat", "🐉", "猫が好き", "", "a caption that is far too long for its image"]
     try:
-        with pytest.warns(ReverieWarning, match="#1 猫が好き, #2 猫が嫌い; install a font"):
+        with pytest.warns(ReverieWarning, match="#1 猫が好き, #2 猫が嫌い"):
             lines = lettering.captions(titles, 60, 10, 2)
         assert [lines[k] for k in (0, 1, 2, 4, 5)] == [["#1"], ["#2"], ["cat"], ["#1"], []] and lines[6][-1].endswith("…")
-        assert lettering.captions(["猫が好き"], 400, 10, 2) == [[told("猫が好き")]]  # where there is room they are told
+        spelled_out = replace_missing_glyphs("猫が好き")
+        assert lettering.captions(["猫が好き"], 400, 10, 2) == [[spelled_out]]
     finally:
         drawable.cache_clear()
 
@@ -48,22 +49,22 @@ def test_a_font_that_matplotlib_has_not_listed_yet_is_found(monkeypatch: pytest.
     monkeypatch.setattr("matplotlib.font_manager.findSystemFonts", lambda: ["/fonts/new.ttf", "/fonts/LastResort.otf"])
     lettering._fonts.cache_clear()
     try:
-        assert lettering._fonts()[0] == usual_font() and lettering._fonts()[-1] == "/fonts/new.ttf"
+        assert lettering._fonts()[0] == default_font() and lettering._fonts()[-1] == "/fonts/new.ttf"
     finally:
         lettering._fonts.cache_clear()
 
 
 def test_another_font_of_the_machine_helps() -> None:
     """Matplotlib brings one with mathematical letters, which the usual one lacks."""
-    assert 0x1D400 not in lettering._letters(usual_font())
+    assert 0x1D400 not in lettering._characters(default_font())
     line, font = drawable("\N{MATHEMATICAL BOLD CAPITAL A}")
-    assert line == "\N{MATHEMATICAL BOLD CAPITAL A}" and font != usual_font()
+    assert line == "\N{MATHEMATICAL BOLD CAPITAL A}" and font != default_font()
     assert (strip([line], 40, 12) < 128).any()
 
 
-@pytest.mark.skipif(not features.check("raqm"), reason="this Pillow is without raqm, so letters are not joined")
+@pytest.mark.skipif(not features.check("raqm"), reason="this Pillow is raqm, so letters are not joined")
 def test_persian_is_joined_and_runs_from_right_to_left() -> None:
-    font = ImageFont.truetype(usual_font(), 24)
+    font = ImageFont.truetype(default_font(), 24)
     apart = sum(font.getlength(letter) for letter in "گربه")
     assert font.getlength("گربه") < 0.9 * apart
     ink = strip(["اسسس"], 200, 24)[..., 0] < 128
@@ -71,10 +72,10 @@ def test_persian_is_joined_and_runs_from_right_to_left() -> None:
     assert tall[-6:].max() > 1.5 * tall[:6].max()  # the first letter, an upright stroke, stands on the right
 
 
-def test_without_raqm_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_raqm_a_warning_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "check", lambda name: False)
     drawable.cache_clear()
-    with pytest.warns(UserWarning, match="without raqm"):
+    with pytest.warns(UserWarning, match="raqm"):
         drawable("گربه")
     drawable.cache_clear()
 
@@ -94,7 +95,7 @@ def test_long_captions_are_shortened_to_the_width(text: str, width: int) -> None
 
 def test_titles_of_figures_have_no_boxes(recwarn: pytest.WarningsRecorder) -> None:
     made = figure(2, 2)
-    titled(made.subplots(), "猫 🐉 گربه $x$ and something much longer than the width", 8, 150)
-    headline(made, "猫 🐉 $^$" * 20)
+    set_title(made.subplots(), "猫 🐉 گربه $x$ and something much longer than the width", 8, 150)
+    set_suptitle(made, "猫 🐉 $^$" * 20)
     pixels(made)
     assert not [w for w in recwarn if "Glyph" in str(w.message)]

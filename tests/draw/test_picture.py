@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from reverie.draw.curves import loss_curve
-from reverie.draw.picture import CLOUDS, DPI, dots, figure, pixels, plane, png_bytes, save
+from reverie.draw.picture import CLOUDS, DPI, dots, figure, pixels, png_bytes, save, square_axes
 
 
 @pytest.mark.parametrize("loss", [1e-12, 0.03, 4e7])
@@ -28,7 +28,7 @@ def test_loss_curves_and_their_numbers_lie_within_the_picture(loss: float) -> No
 def test_clouds_lie_within_the_picture_and_are_written_as_they_are_drawn(tmp_path: Path) -> None:
     made = figure(9, 3.3, CLOUDS)
     for axes in made.subplots(1, 3):
-        dots(plane(axes, (-3, 3), "average weights"), np.random.default_rng(0).normal(size=(50, 2)))
+        dots(square_axes(axes, (-3, 3), "average weights"), np.random.default_rng(0).normal(size=(50, 2)))
     drawn = pixels(made)
     boxes = [axes.get_tightbbox() for axes in made.axes]
     assert all(box.x0 >= 0 and box.y0 >= 0 and box.y1 <= 330 for box in boxes) and boxes[0].x1 < boxes[1].x0

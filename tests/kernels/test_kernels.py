@@ -24,23 +24,23 @@ from reverie.diffusion.schedule import Schedule
 from reverie.kernels import (
     ESTIMATORS,
     KERNELS,
-    Function,
+    BagOfWords,
     Gaussian,
     InverseMultiquadric,
     Kernel,
     Laplace,
     Linear,
+    Normalized,
     Polynomial,
     RationalQuadratic,
+    RKHSFunction,
     Spectrum,
-    Unit,
-    Words,
     columns_as_points,
     discrepancy,
     embed,
     gram,
-    gram_times,
-    is_positive,
+    gram_product,
+    is_positive_semidefinite,
     kernel_pca,
     kernel_ridge,
     l2_inner,
@@ -48,7 +48,7 @@ from reverie.kernels import (
     mmd,
     mmd_test,
     nadaraya_watson,
-    section,
+    representer,
 )
 from tests.points import cloud, same
 
@@ -60,7 +60,7 @@ X, Y = cloud(9, 3, 0), cloud(7, 3, 1)
 
 
 def inputs(kernel: Kernel) -> tuple[Any, Any]:
-    return (WORDS, WORDS[:4]) if isinstance(kernel, Spectrum | Words) else (X, Y)
+    return (WORDS, WORDS[:4]) if isinstance(kernel, Spectrum | BagOfWords) else (X, Y)
 
 
 PEERS: list[tuple[Kernel, Callable[[np.ndarray, np.ndarray], np.ndarray]]] = [
@@ -85,13 +85,13 @@ def test_every_kernel_is_positive_semidefinite_and_its_parts_agree(name: str) ->
     kernel = KERNELS[name]()
     x, y = inputs(kernel)
     k = gram(kernel, x)
-    assert is_positive(k)
+    assert is_positive_semidefinite(k)
     same(kernel.pairs(x, x), k.diagonal())
     same(gram(kernel, y, x), gram(kernel, x, y).T)
     if name not in ("linear", "polynomial", "spectrum", "words"):
         same(kernel.log(x, y).exp(), kernel(x, y), 1e-12)
     values = cloud(len(y), 2, 5)
-    same(gram_times(kernel, x, y, values), gram(kernel, x, y) @ values, 1e-12)
+    same(gram_product(kernel, x, y, values), gram(kernel, x, y) @ values, 1e-12)
 
 
 @pytest.mark.parametrize("name", ["gaussian", "rational-quadratic", "inverse-multiquadric"])
@@ -110,7 +110,7 @@ def test_sums_and_products_of_kernels_are_kernels(seed: int, n: int, d: int) -> 
     same(gram(one * two, x), gram(one, x) * gram(two, x), 1e-12)
     same(gram(0.3 * one, x), 0.3 * gram(one, x), 1e-12)
     mixed = 0.5 * (one + two) * Laplace(2.0)
-    assert is_positive(gram(mixed, x))
+    assert is_positive_semidefinite(gram(mixed, x))
     same(mixed.pairs(x, x), gram(mixed, x).diagonal(), 1e-12)
     same(((one + Laplace()) * one).log(x, x).exp(), gram((one + Laplace()) * one, x), 1e-12)
 
@@ -158,15 +158,15 @@ def test_an_embedding_comes_back_up_to_a_rotation(n: int, d: int, seed: int) -> 
 
 def test_what_is_no_gram_matrix_is_told() -> None:
     bad = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
-    assert not is_positive(bad) and not is_positive([[1, 2], [2, 1]])
-    assert is_positive([[2, 1], [1, 2]]) and is_positive(torch.tensor([[2, 1], [1, 2]]))
+    assert not is_positive_semidefinite(bad) and not is_positive_semidefinite([[1, 2], [2, 1]])
+    assert is_positive_semidefinite([[2, 1], [1, 2]]) and is_positive_semidefinite(torch.tensor([[2, 1], [1, 2]]))
     same(embed([[4, 0], [0, 9]]), torch.tensor([[2.0, 0.0], [0.0, 3.0]]))
     with pytest.raises(UserError, match="negative eigenvalue"):
         embed(bad)
     with pytest.raises(UserError, match="not symmetric"):
-        is_positive(torch.tensor([[1.0, 0.5], [0.0, 1.0]]))
+        is_positive_semidefinite(torch.tensor([[1.0, 0.5], [0.0, 1.0]]))
     with pytest.raises(UserError, match="square"):
-        is_positive(torch.ones(2, 3))
+        is_positive_semidefinite(torch.ones(2, 3))
 
 
 # --- functions, components, regression --------------------------------------------------------------------------------
@@ -176,15 +176,15 @@ def test_what_is_no_gram_matrix_is_told() -> None:
 def test_reproducing_property(name: str) -> None:
     kernel = KERNELS[name]()
     x, y = inputs(kernel)
-    f, g = Function(kernel, x, cloud(len(x), 1, 2)[:, 0]), Function(kernel, y, cloud(len(y), 1, 3)[:, 0])
-    same(f.inner(section(kernel, y[:1])), f(y[:1])[0])
-    same(section(kernel, x[:1]).inner(section(kernel, y[:1])), kernel(x[:1], y[:1])[0, 0])
+    f, g = RKHSFunction(kernel, x, cloud(len(x), 1, 2)[:, 0]), RKHSFunction(kernel, y, cloud(len(y), 1, 3)[:, 0])
+    same(f.inner(representer(kernel, y[:1])), f(y[:1])[0])
+    same(representer(kernel, x[:1]).inner(representer(kernel, y[:1])), kernel(x[:1], y[:1])[0, 0])
     same(f.inner(g), f.coefficients @ gram(kernel, x, y) @ g.coefficients)
     same(f.norm() ** 2, f.inner(f))
     same((f + 2 * g)(y), f(y) + 2 * g(y))
     assert f.inner(g).abs() <= f.norm() * g.norm() + 1e-9
-    with pytest.raises(UserError, match="one kernel"):
-        f.inner(Function(Gaussian(9.0), x, f.coefficients))
+    with pytest.raises(UserError, match="same kernel"):
+        f.inner(RKHSFunction(Gaussian(9.0), x, f.coefficients))
 
 
 def test_kernel_pca_agrees_with_scikit_learn() -> None:
@@ -272,24 +272,24 @@ def test_standard_error_is_the_deviation_over_many_draws(shift: float, estimator
         mmd(cloud(40, 2, 2 * k), cloud(60, 2, 2 * k + 1, 1.0, shift), Gaussian(1.0), estimator=estimator) for k in range(400)
     ]
     deviation = float(torch.stack([f.value for f in found]).std())
-    told = float(np.sqrt(np.mean([f.standard_error**2 for f in found])))
-    assert told == pytest.approx(deviation, rel=0.15)
+    reported = float(np.sqrt(np.mean([f.standard_error**2 for f in found])))
+    assert reported == pytest.approx(deviation, rel=0.15)
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5])
-def test_the_error_of_x_is_the_deviation_with_y_as_it_is(shift: float) -> None:
+def test_the_error_given_y_is_the_deviation_with_y_as_it_is(shift: float) -> None:
     """On average over y; of sets that are equal, the error of both is that foretold for equal ones."""
-    told, seen, equal = [], [], []
+    reported, measured, equal = [], [], []
     for k in range(8):
         y = cloud(60, 3, 10_000 + k)
         found = [mmd(cloud(40, 3, 100 * k + j, shift=shift), y, Gaussian(2.0)) for j in range(25)]
-        told.append(np.mean([f.error_of_x**2 for f in found]))
-        seen.append(np.var([float(f.value) for f in found], ddof=1))
+        reported.append(np.mean([f.error_given_y**2 for f in found]))
+        measured.append(np.var([float(f.value) for f in found], ddof=1))
         equal.append(np.mean([f.error_if_equal**2 for f in found]))
-        assert all(f.error_of_x < 1.01 * f.standard_error or shift == 0 for f in found)
-    assert np.sqrt(np.mean(told)) == pytest.approx(np.sqrt(np.mean(seen)), rel=0.2)
+        assert all(f.error_given_y < 1.01 * f.standard_error or shift == 0 for f in found)
+    assert np.sqrt(np.mean(reported)) == pytest.approx(np.sqrt(np.mean(measured)), rel=0.2)
     if not shift:  # 2 s (1/n + 1/m)², of which y as it is leaves 2 s (1/n² + 2 / (n m))
-        assert np.mean(seen) / np.mean(equal) == pytest.approx((1 / 40**2 + 2 / 2400) / (1 / 40 + 1 / 60) ** 2, rel=0.4)
+        assert np.mean(measured) / np.mean(equal) == pytest.approx((1 / 40**2 + 2 / 2400) / (1 / 40 + 1 / 60) ** 2, rel=0.4)
 
 
 def test_permutation_test_is_uniform_for_equal_sets_and_finds_a_shift() -> None:
@@ -318,7 +318,7 @@ def test_mmd_gradients_are_finite_differences() -> None:
 
 def test_mmd_adds_up_in_the_finest_dtype_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reverie.kernels.discrepancy.precise", lambda x: torch.float32)
-    table = discrepancy._table(Gaussian(), X, Y)
+    table = discrepancy._gram_sums(Gaussian(), X, Y)
     assert {part.dtype for part in (table.total, table.rows, table.columns)} == {torch.float32}
     for estimator in ("biased", "unbiased"):
         same(mmd(X, Y, Gaussian(), estimator=estimator).value, direct(Gaussian(), X, Y, estimator == "biased"), 1e-5)
@@ -340,9 +340,9 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "offset": (lambda: Polynomial(2, -1.0), "offset"),
     "features": (lambda: Polynomial(9).features(cloud(1, 100, 0)), "kernel itself"),
     "equal points": (lambda: median_width(torch.ones(5, 2)), "equal"),
-    "answers": (lambda: kernel_ridge(Linear(), X, torch.ones(3)), "one answer"),
-    "nan answers": (lambda: kernel_ridge(Linear(), BAD[:1], BAD[1:]), "answers hold NaN"),
-    "nan answers to smooth": (lambda: nadaraya_watson(Gaussian(), BAD[:1], BAD[1:], BAD[:1]), "answers hold NaN"),
+    "targets": (lambda: kernel_ridge(Linear(), X, torch.ones(3)), "targets"),
+    "nan targets": (lambda: kernel_ridge(Linear(), BAD[:1], BAD[1:]), "targets.* NaN"),
+    "nan targets to smooth": (lambda: nadaraya_watson(Gaussian(), BAD[:1], BAD[1:], BAD[:1]), "targets.* NaN"),
     "negative kernel": (lambda: nadaraya_watson(Linear(), X, X, -X), "positive"),
     "nothing in common": (lambda: nadaraya_watson(Spectrum(2), ["abc"], [1.0], ["xyz"]), "positive"),
     "width of strings": (lambda: mmd(WORDS, WORDS), "Spectrum"),
@@ -355,22 +355,22 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_clear_sentence(name: str) -> None:
     call, says = MISTAKES[name]
-    with pytest.raises(UserError, match=says) as told:
+    with pytest.raises(UserError, match=says) as caught:
         call()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_words_are_counted_and_unit_features_are_cosines() -> None:
     texts = ["The cat, the dog!", "the cat", "a bird", ""]
     counts = np.array([[2, 1, 1, 0, 0], [1, 1, 0, 0, 0], [0, 0, 0, 1, 1], [0, 0, 0, 0, 0]], float)  # the cat dog a bird
-    torch.testing.assert_close(gram(Words(), texts), torch.from_numpy(counts @ counts.T))
+    torch.testing.assert_close(gram(BagOfWords(), texts), torch.from_numpy(counts @ counts.T))
     lengths = np.linalg.norm(counts, axis=1)
     wanted = counts @ counts.T / np.maximum(np.outer(lengths, lengths), 1e-300)
-    torch.testing.assert_close(gram(Unit(Words()), texts), torch.from_numpy(wanted))
+    torch.testing.assert_close(gram(Normalized(BagOfWords()), texts), torch.from_numpy(wanted))
     x = cloud(6, 3, 0)
-    found = gram(Unit(Linear()), x)
+    found = gram(Normalized(Linear()), x)
     torch.testing.assert_close(found, torch.nn.functional.cosine_similarity(x[:, None], x[None], dim=-1))
-    torch.testing.assert_close(Unit(Linear()).pairs(x, x.flip(0)), found.flip(1).diagonal())
+    torch.testing.assert_close(Normalized(Linear()).pairs(x, x.flip(0)), found.flip(1).diagonal())
 
 
 def test_a_gram_matrix_tells_its_points_up_to_a_rotation() -> None:

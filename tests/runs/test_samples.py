@@ -15,7 +15,7 @@ from PIL import Image
 from reverie import api
 from reverie.base.errors import UserError
 from reverie.diffusion.samplers import SAMPLERS
-from reverie.draw.picture import coloured, contact_sheet, enlargement, image_frames, most_filmed
+from reverie.draw.picture import coloured, contact_sheet, enlargement, image_frames, max_film_samples
 from reverie.gallery.samplers import BUDGETS, draw_cell
 from reverie.runs import run as run_module
 from reverie.runs.outputs import MANIFEST
@@ -181,7 +181,7 @@ def test_too_many_for_a_film_or_a_sheet_are_refused_at_once(command, patterns_ru
         images.save(tmp_path / "x.png")
     code, _, err = command("sample", patterns_run.path, "-n", 100_000, "--out", tmp_path / "x.mp4")
     assert code == 2 and "a film shows at most 20,000 points" in err and "X.npy" in err
-    assert 100 < most_filmed((3, 64, 64)) < most_filmed((1, 28, 28)) < 500
+    assert 100 < max_film_samples((3, 64, 64)) < max_film_samples((1, 28, 28)) < 500
     with pytest.raises(UserError, match="film"):
         patterns_run.sample(100_000, film=True)
     assert not list(tmp_path.iterdir())

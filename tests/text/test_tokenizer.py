@@ -9,7 +9,7 @@ from reverie.base.errors import UserError
 from reverie.base.parse import read_toml
 from reverie.text.bpe import merges, split
 from reverie.text.learn import TOKENIZERS, learn_tokenizer
-from reverie.text.merges import WORDS
+from reverie.text.merges import WORD_PATTERN
 from reverie.text.table import TokenizerTable
 from reverie.text.tokenizer import END, CharacterTokenizer
 
@@ -73,7 +73,7 @@ def test_ours_learns_what_the_library_learns() -> None:
 
 def test_words_are_the_same_as_pythons_for_plain_text() -> None:
     plain = PROSE.encode("ascii", "ignore").decode()
-    pattern = WORDS.replace(r"\p{L}[\p{L}\p{M}]*", "[A-Za-z]+").replace(r"\p{N}", "[0-9]").replace(r"\p{L}", "A-Za-z")
+    pattern = WORD_PATTERN.replace(r"\p{L}[\p{L}\p{M}]*", "[A-Za-z]+").replace(r"\p{N}", "[0-9]").replace(r"\p{L}", "A-Za-z")
     found = [w for w, _ in MADE["bpe"].splitter.pre_tokenizer.pre_tokenize_str(plain)]
     assert found == re.findall(pattern.replace("[^\\sA-Za-z[0-9]]", "[^\\sA-Za-z0-9]"), plain)
 

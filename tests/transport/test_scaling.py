@@ -55,17 +55,17 @@ def test_matrix_scaling_to_given_sums_keeps_zeros_and_says_when_there_is_none() 
 def test_scaling_speaks_of_matrices_and_has_no_gradient() -> None:
     matrix = torch.rand(3, 3, generator=generator(0)).requires_grad_()
     assert not doubly_stochastic(matrix).matrix.requires_grad
-    with pytest.warns(ReverieWarning, match="zeros of the matrix") as told:
+    with pytest.warns(ReverieWarning, match="zeros") as caught:
         doubly_stochastic(torch.tensor([[1.0, 1.0], [0.0, 1.0]]), max_iterations=9)
-    assert "epsilon" not in str(told[0].message)
+    assert "epsilon" not in str(caught[0].message)
     for bad, says in (
-        (torch.tensor([[1.0, torch.inf], [1.0, 1.0]]), "finite numbers"),
-        (torch.tensor([[1.0, 1.0], [0.0, 0.0]]), "holds only zeros"),
+        (torch.tensor([[1.0, torch.inf], [1.0, 1.0]]), "finite"),
+        (torch.tensor([[1.0, 1.0], [0.0, 0.0]]), "zero"),
     ):
         with pytest.raises(UserError, match=says):
             doubly_stochastic(bad)
     for rows in ([1.0, -1.0], [1.0, torch.nan], [1.0]):
-        with pytest.raises(UserError, match="sums asked of the rows"):
+        with pytest.raises(UserError, match="sums of the rows"):
             scale_matrix(torch.ones(2, 2), rows, [1.0, 1.0])
     with pytest.raises(UserError, match="one total"):
         scale_matrix(torch.ones(2, 2), [1e-9, 1e-9], [3e-9, 3e-9])
@@ -117,7 +117,7 @@ def test_projection_on_three_families_is_optimal() -> None:
     same(fitted[:, 0], logs, 1e-6)
 
 
-def test_projections_that_exclude_each_other_are_told() -> None:
+def test_inconsistent_constraints_raise_a_warning() -> None:
     sets = [Sums((0,), torch.ones(2)), Sums((0, 1), torch.tensor(5.0))]
-    with pytest.warns(ReverieWarning, match="exclude"):
+    with pytest.warns(ReverieWarning, match="constraints"):
         assert not kl_project(torch.ones(2, 2), sets, max_iterations=20).converged

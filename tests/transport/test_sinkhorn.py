@@ -19,9 +19,9 @@ from reverie.transport import (
     COSTS,
     Problem,
     between,
-    costing,
     exact,
     gaussian_wasserstein,
+    problem_from_costs,
     sinkhorn,
     sinkhorn_divergence,
     sliced_wasserstein,
@@ -97,8 +97,8 @@ def test_tiny_epsilon_gives_no_nan_and_says_when_it_did_not_converge(epsilon: fl
     assert float(found.value) > 0.9 * float(truth.cost)
 
 
-def test_an_iteration_that_ends_early_does_not_end_at_a_guess_that_failed() -> None:
-    """The dual value is a bound from below that more iterations do not lower, and the error told is that of the plan given."""
+def test_an_early_stop_never_returns_a_failed_extrapolation() -> None:
+    """More iterations never lower the dual value, a lower bound, and the reported error belongs to the returned plan."""
     problem, values = between(cloud(30, 2, 0), cloud(40, 2, 1)), []
     for most in (213, 214, 304):  # accelerated steps lead to -47 and -148,000
         with pytest.warns(ReverieWarning, match="did not converge"):
@@ -116,7 +116,7 @@ def test_the_number_of_iterations_is_obeyed(most: int) -> None:
 
 def test_rounding_does_not_hold_the_iteration_up() -> None:
     x, y = cloud(40, 2, 0), cloud(50, 2, 1)
-    lifted = sinkhorn(costing(torch.cdist(x, y) ** 2 + 1e7), 0.05, scale=1.0)  # the dual value has few digits left
+    lifted = sinkhorn(problem_from_costs(torch.cdist(x, y) ** 2 + 1e7), 0.05, scale=1.0)  # the dual value has few digits left
     assert lifted.converged and float(sinkhorn(between(x, y), 0.5, scale=0.1).epsilon) == 0.05  # not by way of float32
     same(lifted.plan(), sinkhorn(between(x, y), 0.05, scale=1.0).plan(), 1e-5)
 
@@ -163,7 +163,7 @@ def test_blocks_give_what_the_kept_kernel_gives(monkeypatch: pytest.MonkeyPatch)
     x, y = cloud(70, 2, 0).requires_grad_(), cloud(50, 2, 1, 2.0)
     kept = sinkhorn(between(x, y), 0.05, tolerance=1e-9)
     (slope,) = torch.autograd.grad(kept.value, x)
-    monkeypatch.setattr(softmin, "KEPT", 0)
+    monkeypatch.setattr(softmin, "MAX_KERNEL_ENTRIES", 0)
     monkeypatch.setattr(
         "reverie.transport.problem.row_blocks", lambda n, m: [slice(k, min(n, k + 25)) for k in range(0, n, 25)]
     )
@@ -180,8 +180,8 @@ def test_any_cost_function() -> None:
     def cosine(u: Tensor, v: Tensor) -> Tensor:
         return 1 - torch.nn.functional.cosine_similarity(u[..., :, None, :], v[..., None, :, :], dim=-1)
 
-    same(sinkhorn(between(x, y, cost=cosine), 0.1).value, sinkhorn(costing(cosine(x, y)), 0.1).value, 1e-10)
-    same(exact(between(x, y, cost=cosine)).cost, exact(costing(cosine(x, y))).cost, 1e-12)
+    same(sinkhorn(between(x, y, cost=cosine), 0.1).value, sinkhorn(problem_from_costs(cosine(x, y)), 0.1).value, 1e-10)
+    same(exact(between(x, y, cost=cosine)).cost, exact(problem_from_costs(cosine(x, y))).cost, 1e-12)
     with pytest.raises(UserError, match="every pair"):
         between(x, y, cost=lambda u, v: u.sum())
 
@@ -242,9 +242,9 @@ def test_gradients_under_other_costs(cost: str) -> None:
 
 def test_gradient_in_the_cost_is_the_plan_and_reaches_what_a_cost_function_holds() -> None:
     costs = cloud(4, 5, 0).square().requires_grad_()
-    found = sinkhorn(costing(costs), 0.1, scale=1.0, tolerance=1e-12)
+    found = sinkhorn(problem_from_costs(costs), 0.1, scale=1.0, tolerance=1e-12)
     same(torch.autograd.grad(found.value, costs)[0], found.plan(), 1e-9)
-    solved = exact(costing(costs))
+    solved = exact(problem_from_costs(costs))
     same(torch.autograd.grad(solved.cost, costs)[0], solved.plan, 1e-12)
     x, y, factor = cloud(6, 2, 1), cloud(6, 2, 2), torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
 

@@ -18,9 +18,9 @@ from reverie.base.errors import UserError
 from reverie.transport import (
     COSTS,
     between,
-    costing,
     exact,
     gaussian_wasserstein,
+    problem_from_costs,
     sinkhorn,
     sinkhorn_divergence,
     sliced_wasserstein,
@@ -103,13 +103,13 @@ def test_exact_agrees_with_the_line_and_takes_batches() -> None:
 def test_forbidden_moves_are_not_made() -> None:
     costs = torch.tensor([[0.0, math.inf, 5.0], [1.0, 0.0, 1.0], [math.inf, 2.0, 0.0]], dtype=torch.float64)
     costs[0, 0] = math.inf
-    assert exact(costing(costs)).plan[0].tolist() == [0.0, 0.0, pytest.approx(1 / 3)]
-    found = sinkhorn(costing(costs), 0.05, scale=1.0)
+    assert exact(problem_from_costs(costs)).plan[0].tolist() == [0.0, 0.0, pytest.approx(1 / 3)]
+    found = sinkhorn(problem_from_costs(costs), 0.05, scale=1.0)
     assert found.converged and found.plan()[0, 0] == 0 and found.cost().isfinite()
     with pytest.raises(UserError, match="forbidden"):
-        costing(torch.full((2, 2), math.inf))
+        problem_from_costs(torch.full((2, 2), math.inf))
     with pytest.raises(UserError, match="forbidden"):
-        exact(costing(torch.tensor([[0.0, math.inf], [0.0, math.inf], [0.0, 1.0]])))
+        exact(problem_from_costs(torch.tensor([[0.0, math.inf], [0.0, math.inf], [0.0, 1.0]])))
 
 
 def test_gaussian_distance_is_that_of_pot_and_of_a_diagonal_by_hand() -> None:
@@ -151,7 +151,7 @@ def test_costs_of_a_function_are_checked_like_those_of_a_matrix() -> None:
         return torch.where(u[..., :1] == x[1, 0], torch.inf, COSTS["squared"](u, v))
 
     for solved in (lambda p: exact(p).cost, lambda p: sinkhorn(p, 0.1).value):
-        same(solved(between(x, y, there, cost=walled)), solved(costing(walled(x, y), there)), 1e-12)
+        same(solved(between(x, y, there, cost=walled)), solved(problem_from_costs(walled(x, y), there)), 1e-12)
     with pytest.raises(UserError, match="forbidden"):
         between(x, y, cost=walled)
 
@@ -169,19 +169,19 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "empty weights": (lambda: between(ONE, ONE, torch.zeros(2)), "all the weights a"),
     "number of weights": (lambda: between(ONE, ONE, b=torch.ones(3)), "weights b"),
     "unknown cost": (lambda: between(ONE, ONE, cost="square"), "did you mean 'squared'"),
-    "nan cost": (lambda: costing(torch.tensor([[math.nan]])), "NaN"),
+    "nan cost": (lambda: problem_from_costs(torch.tensor([[math.nan]])), "NaN"),
     "nan from a cost function": (lambda: between(ONE, ONE, cost=lambda u, v: (u @ v.mT) * math.nan), "NaN"),
     "all forbidden": (lambda: between(ONE, ONE, cost=lambda u, v: (u @ v.mT) * math.inf), "forbidden"),
     "infinite scale": (lambda: sinkhorn(between(ONE, ONE), scale=math.inf), "scale"),
     "scales": (lambda: sinkhorn(between(ONE, ONE), scale=torch.ones(3)), "scale"),
     "iterations": (lambda: sinkhorn(between(ONE, ONE), max_iterations=1e3), "whole number"),
     "tolerance": (lambda: sinkhorn(between(ONE, ONE), tolerance=0.0), "tolerance"),
-    "shape of the start": (lambda: sinkhorn(between(ONE, ONE), start=torch.zeros(3)), "start"),
-    "nan to start from": (lambda: sinkhorn(between(ONE, ONE), start=NAN[:, 0]), "start"),
+    "shape of the start": (lambda: sinkhorn(between(ONE, ONE), start=torch.zeros(3)), "initial potential"),
+    "nan to start from": (lambda: sinkhorn(between(ONE, ONE), start=NAN[:, 0]), "initial potential"),
     "negative epsilon": (lambda: sinkhorn(between(ONE, ONE), -0.1), "epsilon must be above 0"),
     "epsilon nought": (lambda: sinkhorn_divergence(ONE, ONE, epsilon=0.0), "epsilon must be above 0"),
     "scale": (lambda: sinkhorn(between(ONE, ONE), scale=-1.0), "scale"),
-    "negative mean cost": (lambda: sinkhorn(costing(-torch.ones(2, 2))), "negative"),
+    "negative mean cost": (lambda: sinkhorn(problem_from_costs(-torch.ones(2, 2))), "negative"),
     "line": (lambda: wasserstein_1d(NAN[:, 0], ONE[:, 0]), "NaN"),
     "order": (lambda: wasserstein_1d(ONE[:, 0], ONE[:, 0], p=0.5), "p must be"),
     "directions": (lambda: sliced_wasserstein(ONE, ONE, directions=0), "directions"),
@@ -193,9 +193,9 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_clear_sentence(name: str) -> None:
     call, says = MISTAKES[name]
-    with pytest.raises(UserError, match=says) as told:
+    with pytest.raises(UserError, match=says) as caught:
         call()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_one_sample_each_is_a_plan_of_one_move() -> None:

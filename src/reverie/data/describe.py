@@ -10,7 +10,7 @@ from PIL import Image
 from reverie.base.files import atomic
 from reverie.data.dataset import Dataset, spread
 from reverie.data.kind import WRITTEN
-from reverie.draw.bars import ranks
+from reverie.draw.bars import count_bars
 from reverie.draw.picture import channels_last, contact_sheet, save, scatter, to_bytes
 from reverie.draw.series import lines
 
@@ -20,7 +20,7 @@ SHEET = 64  # images on a contact sheet
 def draw_data(dataset: Dataset, out: Path) -> None:
     """Draw a contact sheet of images, a scatter of points, series below each other, or the common words of text."""
     if dataset.kind in WRITTEN:
-        save(ranks(dataset.report["common_words"], f"the most common words of {dataset.name}"), out)
+        save(count_bars(dataset.report["common_words"], f"the most common words of {dataset.name}"), out)
         return
     count = SHEET if dataset.kind == "images" else 10_000
     chosen = spread(len(dataset), count)

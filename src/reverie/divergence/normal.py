@@ -24,7 +24,7 @@ class Normal:
 
     @property
     def singular(self) -> bool:
-        """Whether it lies in a smaller space and so has no density."""
+        """Whether the covariance is singular, so that there is no density."""
         values = torch.linalg.eigvalsh(self.covariance.detach())
         return bool(values[0] <= len(values) * torch.finfo(values.dtype).eps * values[-1])
 
@@ -43,8 +43,8 @@ def kl(p: Normal, q: Normal, order: float) -> Tensor:
     """Return (tr(Cq^-1 Cp) - d + (mq - mp)^T Cq^-1 (mq - mp) + log det Cq / det Cp) / 2."""
     gap = q.mean - p.mean
     solved = _solve(q.covariance, torch.cat([p.covariance, gap[:, None]], 1))
-    far = gap @ solved[:, -1]
-    return (solved[:, :-1].trace() - len(gap) + far + _log_det(q.covariance) - _log_det(p.covariance)) / 2
+    mahalanobis = gap @ solved[:, -1]
+    return (solved[:, :-1].trace() - len(gap) + mahalanobis + _log_det(q.covariance) - _log_det(p.covariance)) / 2
 
 
 def reverse_kl(p: Normal, q: Normal, order: float) -> Tensor:
@@ -69,14 +69,14 @@ def renyi(p: Normal, q: Normal, order: float) -> Tensor:
 
 def fisher(p: Normal, q: Normal, order: float) -> Tensor:
     """Return E_p |grad log p - grad log q|² = tr(A Cp A) + |Cq^-1 (mp - mq)|², A = Cq^-1 - Cp^-1."""
-    whole = torch.eye(len(p.mean)).to(p.mean)
-    inverse_p, inverse_q = _solve(p.covariance, whole), _solve(q.covariance, whole)
-    apart = inverse_q - inverse_p
-    return (apart @ p.covariance @ apart).trace() + (inverse_q @ (p.mean - q.mean)).square().sum()
+    identity = torch.eye(len(p.mean)).to(p.mean)
+    inverse_p, inverse_q = _solve(p.covariance, identity), _solve(q.covariance, identity)
+    difference = inverse_q - inverse_p
+    return (difference @ p.covariance @ difference).trace() + (inverse_q @ (p.mean - q.mean)).square().sum()
 
 
 def total_variation(p: Normal, q: Normal, order: float) -> Tensor:
-    """Return the integral of |p - q| / 2: on a line, from where the densities cross, and 2 Phi(gap/2) - 1 for equal spread."""
+    """Return the integral of |p - q| / 2: for d = 1 from the crossings of the densities, else 2 Phi(gap/2) - 1 for equal C."""
     gap, ratio = _on_a_line(p, q, "total variation")
     roots = _crossings(gap, ratio)
     edges = [-math.inf, *roots, math.inf]
@@ -87,7 +87,7 @@ def total_variation(p: Normal, q: Normal, order: float) -> Tensor:
 
 
 def jensen_shannon(p: Normal, q: Normal, order: float) -> Tensor:
-    """Return the Jensen-Shannon divergence, which has no closed form, by quadrature on a line to 1e-9."""
+    """Return the Jensen-Shannon divergence for d = 1 by quadrature to 1e-9; it has no closed form."""
     gap, ratio = _on_a_line(p, q, "Jensen-Shannon divergence")
 
     def log_p(x: float) -> float:
@@ -96,16 +96,18 @@ def jensen_shannon(p: Normal, q: Normal, order: float) -> Tensor:
     def log_q(x: float) -> float:
         return log_p((x - gap) / ratio) - math.log(ratio)
 
-    def share(first: Callable[[float], float], second: Callable[[float], float]) -> Callable[[float], float]:
+    def integrand(first: Callable[[float], float], second: Callable[[float], float]) -> Callable[[float], float]:
         # p log(p/m) with log(p/m) = log 2 - log(1 + q/p)
         return lambda x: math.exp(first(x)) * (math.log(2) - _softplus(second(x) - first(x)))
 
-    reach = 39.0  # deviations: beyond them a density is 0 in float64
-    places = sorted({0.0, gap, *_crossings(gap, ratio)})
-    own = quad(share(log_p, log_q), -reach, reach, points=[x for x in places if abs(x) < reach], limit=500, epsabs=1e-11)[0]
+    reach = 39.0  # standard deviations; beyond them a density is 0 in float64
+    breakpoints = sorted({0.0, gap, *_crossings(gap, ratio)})
+    own = quad(
+        integrand(log_p, log_q), -reach, reach, points=[x for x in breakpoints if abs(x) < reach], limit=500, epsabs=1e-11
+    )[0]
     ends = gap - reach * ratio, gap + reach * ratio
-    inside = [x for x in places if ends[0] < x < ends[1]]
-    other = quad(share(log_q, log_p), *ends, points=inside, limit=500, epsabs=1e-11)[0]
+    inside = [x for x in breakpoints if ends[0] < x < ends[1]]
+    other = quad(integrand(log_q, log_p), *ends, points=inside, limit=500, epsabs=1e-11)[0]
     return p.mean.new_tensor((own + other) / 2)
 
 
@@ -115,7 +117,7 @@ def _softplus(x: float) -> float:
 
 
 def _on_a_line(p: Normal, q: Normal, what: str) -> tuple[float, float]:
-    """Return mean and deviation of q on the line where p is standard: d = 1, or along the gap for equal covariances."""
+    """Return the mean and std of q on the line on which p is standard normal: d = 1, or along the gap for equal covariances."""
     gap = q.mean - p.mean
     if len(gap) == 1:
         deviation = float(p.covariance[0, 0].sqrt())
@@ -129,7 +131,7 @@ def _on_a_line(p: Normal, q: Normal, what: str) -> tuple[float, float]:
 
 
 def _crossings(gap: float, ratio: float) -> list[float]:
-    """Return where N(0, 1) and N(gap, ratio²) have one density, in order: (1 - r²) x² - 2 g x + g² + 2 r² log r = 0."""
+    """Return the sorted points where N(0, 1) and N(gap, ratio²) are equal: (1 - r²) x² - 2 g x + g² + 2 r² log r = 0."""
     square, constant = 1 - ratio**2, gap**2 + 2 * ratio**2 * math.log(ratio)
     if abs(square) < 1e-12:
         return [gap / 2] if gap else []

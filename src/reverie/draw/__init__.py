@@ -1,1 +1,1 @@
-"""Pictures, contact sheets, curves and films: arrays in, files out."""
+"""Drawing: images, contact sheets, curves and films as files."""

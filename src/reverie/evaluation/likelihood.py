@@ -16,7 +16,7 @@ from reverie.base.progress import Count
 from reverie.data import Dataset
 from reverie.diffusion.likelihood import Bound, LogProb, Tightened, mean_and_error
 from reverie.diffusion.spread import MeanError
-from reverie.draw.curves import tidy
+from reverie.draw.curves import label_axes
 from reverie.draw.picture import ACCENT, SOFT, WARM, figure, png_bytes
 from reverie.evaluation.parts import bars, bound_parts
 from reverie.evaluation.score import said, score
@@ -113,7 +113,7 @@ def _picture(integral: Bound, figures: dict[str, dict[str, Any]], unit: str, ref
     left.axhline(GUESS, color=SOFT, lw=1, ls="--")
     left.annotate("noise not predicted at all", (middles[0], GUESS), (0, 3), textcoords="offset points", fontsize=8, color=SOFT)
     left.set_ylim(0, 1.15 * max(GUESS, float(means.max())))
-    tidy(left, "What each noise level costs", "log-SNR, from much noise to little", "bits/dim for a unit of log-SNR")
+    label_axes(left, "What each noise level costs", "log-SNR, from much noise to little", "bits/dim for a unit of log-SNR")
     for k, (name, found) in enumerate(figures.items()):
         colour = WARM if name == "flow" else ACCENT
         right.errorbar(found["value"], -k, xerr=2 * found.get("error", 0.0), fmt="o", color=colour, capsize=3, ms=5)
@@ -123,7 +123,7 @@ def _picture(integral: Bound, figures: dict[str, dict[str, Any]], unit: str, ref
                        color=SOFT)  # fmt: skip
     right.set_yticks(range(0, -len(figures), -1), [name.replace(", ", ",\n") for name in figures])
     right.set_ylim(-len(figures) + 0.4, 0.6)
-    tidy(right, "What a datum costs", f"{unit} ± 2 standard errors", "")
+    label_axes(right, "What a datum costs", f"{unit} ± 2 standard errors", "")
     return png_bytes(made)
 
 

@@ -20,14 +20,14 @@ from reverie.draw.picture import (
     CLOUDS,
     SOFT,
     WARM,
+    axis_limits,
     channels_last,
     contact_sheet,
     dots,
     figure,
-    plane,
     png_bytes,
+    square_axes,
     to_bytes,
-    window,
 )
 from reverie.draw.series import lines
 from reverie.evaluation.judge import faults
@@ -61,11 +61,11 @@ def sheet(images: Tensor, titles: list[str] | None = None, columns: int | None =
 
 def _clouds(samples: Tensor, data: Tensor) -> bytes:
     made = figure(9, 4.6, CLOUDS)
-    limits = window(data[:, :2].numpy())
+    limits = axis_limits(data[:, :2].numpy())
     for axes, points, title, colour in zip(
         made.subplots(1, 2), (samples, data), ("samples", "data"), (ACCENT, SOFT), strict=True
     ):
-        dots(plane(axes, limits, title), points[:4000].numpy(), colour)
+        dots(square_axes(axes, limits, title), points[:4000].numpy(), colour)
     return png_bytes(made)
 
 
@@ -220,7 +220,7 @@ def points_section(m: Material) -> Section:
     test, floor = mmd_test(x[:most], y[:most], permutations=m.effort.permutations, seed=m.seed), mmd(other[:most], y[:most])
     apart = mmd(x[:most], y[:most])
     alike = floor.error_if_equal * (alike_at(most, most) * most**2 / 8) ** 0.5  # with y as it is
-    figures["mmd"] = scored(float(apart.value), apart.error_of_x, float(floor.value), alike) | {
+    figures["mmd"] = scored(float(apart.value), apart.error_given_y, float(floor.value), alike) | {
         "p_value": test.p_value, "permutations": test.permutations,
     }  # fmt: skip
     if m.source in EXACT:

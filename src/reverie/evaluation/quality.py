@@ -80,7 +80,7 @@ def _frechet(m: Material) -> dict[str, Any]:
 def distance_by_kernel(m: Material, features: Tensor) -> tuple[float, float]:
     """Return the KID of features to those of the training data, in units of the latter, and how much others would differ."""
     found = kid(features / m.unit, m.of_train / m.unit)
-    return float(found.value), found.error_of_x
+    return float(found.value), found.error_given_y
 
 
 def kid_floor(m: Material, count: int) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from reverie.evaluation.section import Section
 from reverie.families.language.model import UNIT, LanguageModel
 from reverie.runs.options import Options
 from reverie.runs.run import Run
-from reverie.text.passages import LONGEST, Passages
+from reverie.text.passages import MAX_PASSAGE, Passages
 
 SAMPLES, QUICK = 64, 16  # texts that are drawn and measured
 MEASURED, MEASURED_QUICK = 10**7, 50_000  # characters of held-out text, at most, whose cost is measured
@@ -84,7 +84,7 @@ def passages_section(samples: list[str], train: Dataset, held: Dataset) -> Secti
         f" Only the first {len(long):,} characters of the training text were searched." if len(train.x.codes) > SEARCHED else ""
     )
     words = (
-        f"Samples of up to {size} characters; passages are told apart up to {LONGEST} characters.{cut} Below: the share of"
+        f"Samples of up to {size} characters; passages are told apart up to {MAX_PASSAGE} characters.{cut} Below: the share of"
         " n-grams of characters that the training text does not have.",
     )
     return Section("passages", "What is copied and what is new", (verdict,), words, figures)

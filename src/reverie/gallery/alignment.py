@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from reverie.base.errors import UserError
-from reverie.draw.picture import INK, check_picture, figure, plain, save
+from reverie.draw.picture import INK, check_picture, figure, matplotlib_text, save
 from reverie.evaluation.pairs import pair_model
 from reverie.runs.run import Run, load
 
@@ -15,7 +15,7 @@ LEAST = 2.4  # inches of a side
 
 
 def _marks(names: list[str]) -> list[str]:
-    return [plain(name.replace("the end", "\u25a0").replace(" ", "\u00b7").replace("\n", "\u21b5")) for name in names]
+    return [matplotlib_text(name.replace("the end", "\u25a0").replace(" ", "\u00b7").replace("\n", "\u21b5")) for name in names]
 
 
 def draw(run: str | Path | Run, out: Path, prompt: str | None = None, device: str = "auto") -> list[Path]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError
-from reverie.draw.picture import INK, check_picture, figure, plain, save
+from reverie.draw.picture import INK, check_picture, figure, matplotlib_text, save
 from reverie.families.language.neural import NeuralLanguageModel
 from reverie.nets.sequence import Decoder
 from reverie.runs.run import Run, load
@@ -43,7 +43,7 @@ def draw(run: str | Path | Run, out: Path, prompt: str = SENTENCE, device: str =
     side = 2.6 if len(names) <= NAMED else 2.2
     made = figure(side * heads, 0.5 + side * layers)
     size = min(8.0, max(4.5, 96 / len(names)))  # of letters: as large as their rows leave room for
-    marks = [plain(name.replace(" ", "\u00b7").replace("\n", "\u21b5")) for name in names]
+    marks = [matplotlib_text(name.replace(" ", "\u00b7").replace("\n", "\u21b5")) for name in names]
     for (layer, head), axes in zip(
         ((a, b) for a in range(layers) for b in range(heads)), made.subplots(layers, heads, squeeze=False).flat, strict=True
     ):

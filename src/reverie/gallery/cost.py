@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from reverie.base.files import atomic, check_folder
-from reverie.draw.curves import tidy
+from reverie.draw.curves import label_axes
 from reverie.draw.picture import CYCLE, INK, SOFT, figure, save
 from reverie.nets.sequence import Decoder
 
@@ -74,7 +74,7 @@ def draw(out: Path) -> list[Path]:
         axes.loglog(places, [row.counted for row in rows], "o", color=CYCLE[0], ms=5, label="counted")
         fixed = f"d = {WIDTH}" if name == "n" else f"n = {LENGTH}"
         what = "tokens n" if name == "n" else "width d"
-        tidy(axes, f"{LAYERS} layers, {fixed}", what, "operations")
+        label_axes(axes, f"{LAYERS} layers, {fixed}", what, "operations")
         seconds = axes.twinx()
         seconds.loglog(places, [1e3 * row.seconds for row in rows], "s--", color=CYCLE[1], ms=4, lw=1, label="time")
         seconds.set_ylabel("milliseconds of one thread", fontsize=9, color=CYCLE[1])

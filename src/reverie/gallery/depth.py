@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.draw.curves import tidy
+from reverie.draw.curves import label_axes
 from reverie.draw.picture import CYCLE, SOFT, check_picture, figure, save
 
 DEPTH, WIDTH, BATCH = 60, 64, 64
@@ -66,7 +66,7 @@ def draw(out: Path) -> list[Path]:
         norms[norms < LEAST] = np.nan
         axes.semilogy(range(DEPTH + 1), norms, "-" if WAYS[way][0] else "--", lw=1.6, color=CYCLE[k], label=way)
     title = "How much of the gradient reaches each layer, of what it is at the end"
-    tidy(axes, title, f"layer, of {DEPTH} of width {WIDTH} with weights as they begin", "norm of the gradient")
+    label_axes(axes, title, f"layer, of {DEPTH} of width {WIDTH} with weights as they begin", "norm of the gradient")
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
     save(made, out)
     return [out]

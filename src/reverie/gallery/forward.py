@@ -25,18 +25,18 @@ from reverie.diffusion.schedule import Schedule
 from reverie.diffusion.schedules import SCHEDULES
 from reverie.draw.picture import (
     INK,
+    axis_limits,
     channels_last,
     contact_sheet,
     dots,
     figure,
-    headed,
-    headline,
-    most_filmed,
+    max_film_samples,
     pixels,
-    plane,
     save,
+    set_suptitle,
+    square_axes,
     to_bytes,
-    window,
+    with_heading,
     write_film,
 )
 
@@ -77,9 +77,9 @@ def sheet(schedule: Schedule, moments: Sequence[Moment], limits: tuple[float, fl
     chosen = _some(moments, kind)
     if kind == "points":
         made = figure(15, 3.6)
-        limits = limits or window(np.concatenate([x[:, :2] for _, x in chosen]))
+        limits = limits or axis_limits(np.concatenate([x[:, :2] for _, x in chosen]))
         for axes, (t, x) in zip(made.subplots(1, len(chosen)), chosen, strict=True):
-            dots(plane(axes, limits, _about(schedule, t)), x)
+            dots(square_axes(axes, limits, _about(schedule, t)), x)
         return made
     columns = [contact_sheet(to_bytes(x), columns=1) for _, x in chosen]
     tall, wide = columns[0].shape[:2]
@@ -95,11 +95,11 @@ def film(schedule: Schedule, moments: Sequence[Moment], limits: tuple[float, flo
     """Yield every time as a frame, (H, W, 3) uint8."""
     if moments[0][1].ndim > 2:
         for t, x in moments:
-            yield headed(contact_sheet(to_bytes(x)), _about(schedule, t))
+            yield with_heading(contact_sheet(to_bytes(x)), _about(schedule, t))
         return
-    limits = limits or window(np.concatenate([x[:, :2] for _, x in moments]))
+    limits = limits or axis_limits(np.concatenate([x[:, :2] for _, x in moments]))
     made = figure(5, 5.2)
-    axes = plane(made.subplots(), limits)
+    axes = square_axes(made.subplots(), limits)
     cloud = dots(axes, moments[0][1])
     for t, x in moments:
         cloud.set_offsets(np.pad(x, ((0, 0), (0, 1)))[:, :2])
@@ -116,11 +116,11 @@ def draw(
     dataset = load_data(data, seed=check_seed(seed), **(reading or {}))
     if dataset.kind not in SHOWN:
         raise UserError(f"{dataset.name} holds {dataset.kind}; this gallery shows {' and '.join(SHOWN)}")
-    x = dataset.some(min(SHOWN[dataset.kind], most_filmed(dataset.shape)))
+    x = dataset.some(min(SHOWN[dataset.kind], max_film_samples(dataset.shape)))
     codec = build(CODECS, {"name": "pixels"} if dataset.kind == "images" else standard_spec(x), "codec")
     moments = walk(process, codec, x, seed)
     made = sheet(process, moments)
-    headline(made, f"{dataset.name} under the schedule {spoken(schedule)}")
+    set_suptitle(made, f"{dataset.name} under the schedule {spoken(schedule)}")
     files = [out / "forward.png", out / "forward.gif"]
     save(made, files[0])
     write_film(files[1], film(process, moments))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from reverie.base.errors import UserError
 from reverie.data import at_once
-from reverie.draw.curves import tidy
+from reverie.draw.curves import label_axes
 from reverie.draw.picture import CYCLE, SOFT, check_picture, figure, save
 from reverie.families.autoregressive.sequence import SequenceModel
 from reverie.families.language.model import NONE
@@ -100,7 +100,7 @@ def draw(out: Path, runs: Sequence[str | Path | Run] = (), device: str = "auto")
         width = 2.2 if k >= len(RADII) + len(FORGETS) else 1.4
         axes.semilogy(range(1, len(norms) + 1), norms, style, lw=width, color=CYCLE[k % len(CYCLE)], label=name)
     title = "How much of h_0 is left in h_t: gradients vanish, explode or last"
-    tidy(axes, title, "t", "norm of d h_t / d h_0, of lstms and c_0")
+    label_axes(axes, title, "t", "norm of d h_t / d h_0, of lstms and c_0")
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
     save(made, out)
     return [out]

@@ -12,7 +12,19 @@ import numpy as np
 from reverie.base.errors import UserError
 from reverie.data.kind import Kind
 from reverie.diffusion.guidance import MOST_GUIDANCE, read_numbers
-from reverie.draw.picture import INK, SOFT, check_picture, colours, contact_sheet, dots, figure, plain, save, to_bytes, window
+from reverie.draw.picture import (
+    INK,
+    SOFT,
+    axis_limits,
+    check_picture,
+    colours,
+    contact_sheet,
+    dots,
+    figure,
+    matplotlib_text,
+    save,
+    to_bytes,
+)
 from reverie.runs.options import Options
 from reverie.runs.run import Run, load
 
@@ -48,7 +60,7 @@ def draw(
     images = run.kind == "images"
     n = SHOWN[run.kind]
     cells = [[run.sample(n, **_option(options, key, name, scale)).x for scale in values] for name in names]
-    limits = None if images else window(np.concatenate([x[:, :2] for x in cells[0]] + [row[0][:, :2] for row in cells]))
+    limits = None if images else axis_limits(np.concatenate([x[:, :2] for x in cells[0]] + [row[0][:, :2] for row in cells]))
     wide, tall = (0.62 * n, 0.7) if images else (1.7, 1.7)
     made = figure(wide * len(values) + 1.2, tall * len(names) + 0.7)
     panels = made.subplots(len(names), len(values), squeeze=False)
@@ -67,10 +79,10 @@ def draw(
                 words = {0.0: "0: unconditional", 1.0: "1: none"}.get(scale, f"{scale:g}")
                 axes.set_title(words, fontsize=10, color=INK)
             if column == 0:
-                beside = plain(fill(name, LINE))
+                beside = matplotlib_text(fill(name, LINE))
                 axes.set_ylabel(beside, rotation=0, ha="right", va="center", fontsize=10, color=INK, labelpad=8)
     made.suptitle(
-        f"{plain(run.config.data.name)}: guidance scale across, seed {options.get('seed', 0)} in every cell",
+        f"{matplotlib_text(run.config.data.name)}: guidance scale across, seed {options.get('seed', 0)} in every cell",
         fontsize=10,
         color=SOFT,
     )

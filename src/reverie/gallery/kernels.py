@@ -14,18 +14,18 @@ from torch import Tensor
 from reverie.base.files import check_folder
 from reverie.base.noise import check_seed
 from reverie.data import load_data
-from reverie.draw.picture import ACCENT, INK, SOFT, WARM, figure, plane, save, window
+from reverie.draw.picture import ACCENT, INK, SOFT, WARM, axis_limits, figure, save, square_axes
 from reverie.kernels import (
+    BagOfWords,
     Gaussian,
     InverseMultiquadric,
     Kernel,
     Laplace,
     Linear,
+    Normalized,
     Polynomial,
     RationalQuadratic,
     Spectrum,
-    Unit,
-    Words,
     gram,
     kernel_pca,
 )
@@ -88,7 +88,7 @@ def components(seed: int) -> Figure:
         "kernel principal components, Gaussian, width 0.25": kernel_pca(Gaussian(0.25), x).coordinates,
     }
     for k, (axes, (title, points)) in enumerate(zip(made.subplots(1, 3), panels.items(), strict=True)):
-        plane(axes, window(points.numpy()), title)
+        square_axes(axes, axis_limits(points.numpy()), title)
         axes.scatter(points[:, 0], points[:, 1], c=_colours(inner), s=12, alpha=0.8, linewidths=0)
         axes.set(xlabel="first" if k else "", ylabel="second" if k else "")
     return made
@@ -99,7 +99,7 @@ def feature_map(seed: int) -> Figure:
     x, inner = _circles(seed)
     features = Polynomial(2).features(x)  # x1², sqrt(2) x1 x2, x2²
     made = figure(11, 5)
-    flat = plane(made.add_subplot(1, 2, 1), window(x.numpy()), "no line parts them")
+    flat = square_axes(made.add_subplot(1, 2, 1), axis_limits(x.numpy()), "no line parts them")
     flat.scatter(x[:, 0], x[:, 1], c=_colours(inner), s=14, alpha=0.8, linewidths=0)
     turn = np.linspace(0, 2 * np.pi, 200)
     flat.plot(BETWEEN * np.cos(turn), BETWEEN * np.sin(turn), color=SOFT, lw=1, ls="--")
@@ -122,7 +122,7 @@ def texts(seed: int) -> Figure:
     """Draw the cosines of the words of sentences, and of proteins by their substrings, with what is stored of these."""
     made = figure(12.5, 5.2)
     left, right = made.subplots(1, 2, width_ratios=(1.15, 1))
-    k = gram(Unit(Words()), SENTENCES)
+    k = gram(Normalized(BagOfWords()), SENTENCES)
     left.imshow(k.numpy(), cmap="magma_r", vmin=0, vmax=1)
     for i, j in np.ndindex(*k.shape):
         value = float(k[i, j])
@@ -132,7 +132,7 @@ def texts(seed: int) -> Figure:
     left.set_xticks([])
     left.set_title("cosines of word counts", fontsize=10, color=INK)
     proteins, kernel = _proteins(seed), Spectrum(PART)
-    right.imshow(gram(Unit(kernel), proteins).numpy(), cmap="magma_r", vmin=0, vmax=1)
+    right.imshow(gram(Normalized(kernel), proteins).numpy(), cmap="magma_r", vmin=0, vmax=1)
     right.set(xticks=[], yticks=[])
     features, count = len(ACIDS) ** PART, len(proteins)
     right.set_title(f"{count} proteins of {FAMILIES} families by their substrings of {PART}", fontsize=10, color=INK)

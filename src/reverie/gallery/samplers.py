@@ -15,7 +15,18 @@ from reverie.base.errors import UserError
 from reverie.base.spec import build
 from reverie.data.kind import Kind
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, affordable
-from reverie.draw.picture import INK, SOFT, check_picture, contact_sheet, dots, figure, plain, save, to_bytes, window
+from reverie.draw.picture import (
+    INK,
+    SOFT,
+    axis_limits,
+    check_picture,
+    contact_sheet,
+    dots,
+    figure,
+    matplotlib_text,
+    save,
+    to_bytes,
+)
 from reverie.runs.options import Options
 from reverie.runs.run import Run, load
 
@@ -72,7 +83,7 @@ def _show(axes: Axes, cell: Cell, budget: int, limits: tuple[float, float] | Non
 def sheet(run: Run, cells: dict[str, list[Cell]], grid: str) -> Figure:
     """Lay the cells out: a row for each sampler, a column for each budget."""
     images = run.kind == "images"
-    limits = None if images else window(np.concatenate([row[-1].x[:, :2] for row in cells.values()]))
+    limits = None if images else axis_limits(np.concatenate([row[-1].x[:, :2] for row in cells.values()]))
     height = 0.62 if images else 1.9
     made = figure(3.0 * len(BUDGETS) + 1.6 if images else 2.0 * len(BUDGETS) + 1.6, height * len(cells) + 0.7)
     for k, (name, row) in enumerate(cells.items()):
@@ -83,7 +94,9 @@ def sheet(run: Run, cells: dict[str, list[Cell]], grid: str) -> Figure:
                 axes.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9, color=INK, labelpad=8)
             if k == 0:
                 axes.set_title(f"{BUDGETS[column]} evaluations", fontsize=10, color=INK)
-    made.suptitle(f"{plain(run.config.data.name)}: the same seeds under every sampler, grid {grid}", fontsize=10, color=INK)
+    made.suptitle(
+        f"{matplotlib_text(run.config.data.name)}: the same seeds under every sampler, grid {grid}", fontsize=10, color=INK
+    )
     return made
 
 

@@ -13,8 +13,8 @@ from reverie.base.errors import UserError
 from reverie.base.spec import build
 from reverie.diffusion.schedule import Schedule
 from reverie.diffusion.schedules import SCHEDULES
-from reverie.draw.curves import MOST_LOG_SNR, learned_curve, log_snr_axes, tidy
-from reverie.draw.picture import ACCENT, CYCLE, check_picture, figure, plain, save
+from reverie.draw.curves import MAX_LOG_SNR, label_axes, learned_curve, log_snr_axes
+from reverie.draw.picture import ACCENT, CYCLE, check_picture, figure, matplotlib_text, save
 from reverie.runs.learned import TIMES, log_snr_before_and_after
 from reverie.runs.run import Run, load
 
@@ -46,9 +46,9 @@ def draw(out: Path, *, runs: Sequence[str | Path | Run] = (), device: str = "aut
         for axes, values in zip(panels[0], found, strict=True):
             axes.plot(TIMES.numpy(), values, label=name, **look)
     for axes, title in ((alphas, "alpha, of the data"), (sigmas, "sigma, of the noise")):
-        tidy(axes, title, "t, from data to noise", title.partition(",")[0])
+        label_axes(axes, title, "t, from data to noise", title.partition(",")[0])
         axes.set_ylim(-0.03, 1.25)  # of schedules that only add noise sigma goes on to many times this
-    log_snr.set_ylim(-MOST_LOG_SNR, MOST_LOG_SNR)
+    log_snr.set_ylim(-MAX_LOG_SNR, MAX_LOG_SNR)
     alphas.legend(fontsize=8, frameon=False, loc="lower left")
     for axes, run in zip(panels[1:].flat, opened, strict=False):
         _of_run(axes, run)
@@ -64,6 +64,6 @@ def _of_run(axes: Axes, run: Run) -> None:
         learned_curve(axes, str(run.path), TIMES.numpy(), found[0].numpy(), found[1].numpy())
         return
     spec, schedule = run.diffusion_settings.schedule, run.diffusion.denoiser.schedule
-    log_snr_axes(axes, plain(str(run.path)))
-    axes.plot(TIMES.numpy(), curves(schedule)[0], color=ACCENT, lw=1.8, label=f"{plain(spec['name'])}, not learned")
+    log_snr_axes(axes, matplotlib_text(str(run.path)))
+    axes.plot(TIMES.numpy(), curves(schedule)[0], color=ACCENT, lw=1.8, label=f"{matplotlib_text(spec['name'])}, not learned")
     axes.legend(fontsize=8, frameon=False)

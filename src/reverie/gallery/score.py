@@ -14,7 +14,19 @@ from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
 from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.process import jump
-from reverie.draw.picture import ACCENT, INK, SOFT, WARM, check_picture, dots, figure, headline, plane, save, window
+from reverie.draw.picture import (
+    ACCENT,
+    INK,
+    SOFT,
+    WARM,
+    axis_limits,
+    check_picture,
+    dots,
+    figure,
+    save,
+    set_suptitle,
+    square_axes,
+)
 from reverie.runs.run import Run, load
 
 LEVELS = (0.05, 0.2, 0.5, 0.9)  # times at which the field is shown
@@ -44,7 +56,7 @@ def show_field(axes: Axes, places: np.ndarray, vectors: np.ndarray, colour: str 
 def _paths(axes: Axes, run: Run, steps: int, seed: int, limits: tuple[float, float]) -> None:
     samples = run.sample(PATHS, sampler="ddim", steps=steps, film=True, seed=seed)
     path = np.stack([*(x for _, x, _ in samples.film), samples.x])  # (steps + 1, n, 2)
-    plane(axes, limits, f"{steps} step{'s' if steps > 1 else ''} of DDIM")
+    square_axes(axes, limits, f"{steps} step{'s' if steps > 1 else ''} of DDIM")
     axes.add_collection(LineCollection(list(path.transpose(1, 0, 2)), colors=SOFT, linewidths=0.8, zorder=1))
     if steps <= 10:
         axes.scatter(path[1:-1, :, 0], path[1:-1, :, 1], s=6, c=SOFT, linewidths=0, zorder=2)
@@ -65,17 +77,17 @@ def draw(run: str | Path | Run, out: Path, *, device: str = "auto", seed: int = 
     rows = made.subplots(2, len(LEVELS))
     for axes, t in zip(rows[0], LEVELS, strict=True):
         noised = jump(schedule, z, t, Noise(image_seeds(seed, POINTS))).cpu()
-        places = arrows(window(noised.numpy()))
+        places = arrows(axis_limits(noised.numpy()))
         alpha, sigma = schedule(t)
-        plane(axes, window(noised.numpy()), f"t = {t:g}   alpha {float(alpha):.2f}   sigma {float(sigma):.2f}")
+        square_axes(axes, axis_limits(noised.numpy()), f"t = {t:g}   alpha {float(alpha):.2f}   sigma {float(sigma):.2f}")
         dots(axes, noised.numpy(), SOFT)
         show_field(axes, places.numpy(), field(model.denoiser, places.to(z), t).cpu().numpy())
     begin = run.sample(PATHS, sampler="ddim", steps=1, film=True, seed=seed).film[0][1]
-    limits = window(np.concatenate([begin, model.decode(z).cpu().numpy()]))
+    limits = axis_limits(np.concatenate([begin, model.decode(z).cpu().numpy()]))
     for axes, steps in zip(rows[1], STEPS, strict=True):
         dots(axes, model.decode(z).cpu().numpy(), "#d5dbe1")
         _paths(axes, run, steps, seed, limits)
     said = "sigma times the score of noised data, and paths from noise (rings) to samples (dots)"
-    headline(made, f"{run.config.data.name}: {said}", 11)
+    set_suptitle(made, f"{run.config.data.name}: {said}", 11)
     save(made, out)
     return [out]

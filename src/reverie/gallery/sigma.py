@@ -27,7 +27,7 @@ from reverie.diffusion.samplers.langevin import Langevin
 from reverie.diffusion.samplers.loop import start, trajectory
 from reverie.diffusion.samplers.onestep import DDIM
 from reverie.diffusion.schedule import LogLinear
-from reverie.draw.picture import ACCENT, INK, WARM, check_picture, dots, figure, headline, plane, save
+from reverie.draw.picture import ACCENT, INK, WARM, check_picture, dots, figure, save, set_suptitle, square_axes
 from reverie.gallery.score import arrows, field, show_field
 from reverie.nets.mlp import ConditionalMLP
 from reverie.transport import sliced_wasserstein
@@ -140,7 +140,7 @@ def draw(out: Path, *, seed: int = 0) -> list[Path]:
         found = learn(data, sigma, seed)
         level = f"sigma {sigma:g}" if sigma else f"seen at sigma {SHOWN:g}"
         about = f"error of eps {found.error:.3f}, {float(found.wrong.float().mean()):.0%} of arrows wrong"
-        plane(above, LIMITS).set_title(f"{name}: {level}\n{about}", fontsize=10, color=INK)
+        square_axes(above, LIMITS).set_title(f"{name}: {level}\n{about}", fontsize=10, color=INK)
         t = time_of(found.net, sigma or SHOWN)
         dots(above, jump(found.net.schedule, data, t, Noise(image_seeds(seed, len(data)))).numpy(), "#d5dbe1")
         colours = [WARM if wrong else ACCENT for wrong in found.wrong.tolist()]
@@ -149,7 +149,7 @@ def draw(out: Path, *, seed: int = 0) -> list[Path]:
         drawn, exact = found.drawn, found.exact
         said = f"{how}: {drawn.off:.3f} off the curve,\n{drawn.apart:.3f} from the data"
         said += f" (by the exact score {exact.off:.3f}, {exact.apart:.3f})"
-        plane(below, LIMITS).set_title(said, fontsize=9, color=INK)
+        square_axes(below, LIMITS).set_title(said, fontsize=9, color=INK)
         dots(below, data.numpy(), "#d5dbe1")
         dots(below, found.drawn.x, ACCENT)
         counts.stairs(wanted, PARTS, fill=True, color="#d5dbe1")
@@ -158,6 +158,6 @@ def draw(out: Path, *, seed: int = 0) -> list[Path]:
         counts.set(xticks=[], yticks=[], ylim=(0, 0.5), xlabel="along the curve, from its inner end")
         counts.set_title(f"{moved:.0%} of samples on the wrong part of the curve", fontsize=9, color=INK)
     said = "a network of one noise level; red arrows are off by more than half their length; grey is the data"
-    headline(made, f"{said}; seed {seed}", 11)
+    set_suptitle(made, f"{said}; seed {seed}", 11)
     save(made, out)
     return [out]

@@ -18,7 +18,7 @@ from reverie.base.noise import Noise, image_seeds
 from reverie.data import load_data
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
 from reverie.draw.curves import loss_curve
-from reverie.draw.picture import ACCENT, INK, SOFT, WARM, dots, figure, pixels, plane, save, write_film
+from reverie.draw.picture import ACCENT, INK, SOFT, WARM, dots, figure, pixels, save, square_axes, write_film
 from reverie.gallery import forward
 from reverie.runs.options import Options
 from reverie.runs.run import Run, load
@@ -46,7 +46,7 @@ def reverse(samples: Samples) -> Figure:
     ]
     for axes, (t, x) in zip(made.subplots(1, 5), moments, strict=True):
         theta, distance = closest_on_spiral(x)
-        plane(axes, LIMITS, f"t = {t:.2f}   mean distance {distance.mean():.3f}")
+        square_axes(axes, LIMITS, f"t = {t:.2f}   mean distance {distance.mean():.3f}")
         _curve(axes)
         _ties(axes, x[:LINES], spiral_curve(theta)[:LINES])
         dots(axes, x[:LINES])
@@ -72,7 +72,7 @@ def distances(samples: Samples) -> Figure:
 def optimal_frames(seed: int, steps: int = 40) -> Iterator[np.ndarray]:
     """Yield frames in which each noisy point walks straight to its closest point on the curve."""
     made = figure(5, 5.2)
-    axes = plane(made.subplots(), LIMITS)
+    axes = square_axes(made.subplots(), LIMITS)
     _curve(axes)
     begin = Noise(image_seeds(seed, LINES * 2)).like(torch.empty(LINES * 2, 2, dtype=torch.float64)).numpy() * 0.7
     theta, _ = closest_on_spiral(begin)

@@ -11,11 +11,11 @@ from reverie.base.files import check_folder
 from reverie.data import load_data
 from reverie.data.memory import DataSource
 from reverie.data.windows import TextWindows
-from reverie.draw.curves import tidy
-from reverie.draw.picture import CYCLE, INK, SOFT, figure, plain, save
+from reverie.draw.curves import label_axes
+from reverie.draw.picture import CYCLE, INK, SOFT, figure, matplotlib_text, save
 from reverie.text.bpe import Pair, merges, split
 from reverie.text.learn import learn_tokenizer
-from reverie.text.merges import PairTokenizer
+from reverie.text.merges import CharacterBPETokenizer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,12 +51,12 @@ def _table(out: Path, words: Sequence[str]) -> None:
     for k, ((a, b), count) in enumerate(found):
         x, y = k // ROWS, k % ROWS
         text = f"{k + 1:>2}.  {_seen(a)} + {_seen(b)}  \u2192  {_seen(a + b)}"
-        axes.text(x, y, plain(text), fontsize=9, color=INK, family="monospace", va="center")
+        axes.text(x, y, matplotlib_text(text), fontsize=9, color=INK, family="monospace", va="center")
         axes.text(x + 0.9, y, f"{count:,}", fontsize=8, color=SOFT, ha="right", va="center")
     axes.text(0, -1, "the pairs that are merged first, and how often they stand together", fontsize=10, color=INK, va="center")
     axes.text(2.02, -1, "as in the books", fontsize=10, color=INK, va="center")
     for k, line in enumerate(book_example()):
-        axes.text(2.02, 1.2 * k, plain(line), fontsize=8, color=INK, family="monospace", va="center")
+        axes.text(2.02, 1.2 * k, matplotlib_text(line), fontsize=8, color=INK, family="monospace", va="center")
     save(made, out)
 
 
@@ -79,7 +79,7 @@ def _lengths(out: Path, text: str) -> None:
         axes.plot([tokenizer.size], [len(tokenizer.encode(text)) / len(text)], "s", color=CYCLE[k], label=name)
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
-    tidy(axes, "Larger vocabularies make shorter texts", "tokens in the vocabulary", "tokens for each character")
+    label_axes(axes, "Larger vocabularies make shorter texts", "tokens in the vocabulary", "tokens for each character")
     axes.legend(fontsize=8, frameon=False)
     save(made, out)
 
@@ -89,7 +89,9 @@ def _boxes(axes: Axes, y: float, parts: Sequence[str]) -> None:
     for k, part in enumerate(parts):
         width = max(1, len(part))
         axes.barh(y, width - 0.12, left=x + 0.06, height=0.72, color=CYCLE[k % len(CYCLE)], alpha=0.25)
-        axes.text(x + width / 2, y, plain(_seen(part)), ha="center", va="center", fontsize=9, color=INK, family="monospace")
+        axes.text(
+            x + width / 2, y, matplotlib_text(_seen(part)), ha="center", va="center", fontsize=9, color=INK, family="monospace"
+        )
         x += width
 
 
@@ -124,7 +126,7 @@ def draw(data: DataSource, out: Path, prompt: str = WORD, reading: Mapping[str, 
         raise UserError(f"{found.name} holds {found.kind}; this gallery shows the tokens of text, like prose or a .txt file")
     text = "\n".join(found.x.texts())[:LEARNED]
     tokenizer = learn_tokenizer([text], "bpe:size=64")
-    assert isinstance(tokenizer, PairTokenizer)
+    assert isinstance(tokenizer, CharacterBPETokenizer)
     files = [out / name for name in ("merges.png", "lengths.png", "splits.png")]
     _table(files[0], tokenizer.words(text))
     _lengths(files[1], text)

@@ -18,7 +18,7 @@ from reverie.base.files import check_folder
 from reverie.base.noise import check_seed
 from reverie.data import load_data
 from reverie.divergence import discrete
-from reverie.draw.picture import ACCENT, CYCLE, INK, SOFT, WARM, figure, plane, save, window
+from reverie.draw.picture import ACCENT, CYCLE, INK, SOFT, WARM, axis_limits, figure, save, square_axes
 from reverie.transport import Problem, between, exact, sinkhorn, wasserstein_1d
 
 EPSILONS = (0.1, 0.01, 0.001)
@@ -81,9 +81,9 @@ def clouds(seed: int) -> Figure:
     y, _ = load_data("moons", POINTS, seed + 1).batch(torch.arange(POINTS))
     made = figure(15, 4.3)
     plans = _plans(between(x.double(), y.double()))
-    limits = window(torch.cat([x, y]).numpy())
+    limits = axis_limits(torch.cat([x, y]).numpy())
     for axes, (title, plan) in zip(made.subplots(1, len(plans)), plans.items(), strict=True):
-        plane(axes, limits, title)
+        square_axes(axes, limits, title)
         i, j = torch.nonzero(plan > 0.01 / POINTS, as_tuple=True)
         share = (plan[i, j] * POINTS).clamp(max=1).numpy()
         axes.add_collection(

@@ -1,4 +1,4 @@
-"""The maximum mean discrepancy: how far apart the means of two sets are in a kernel's space of features."""
+"""The maximum mean discrepancy: the distance between the means of two distributions in a kernel's feature space."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from reverie.base.noise import check_seed
 from reverie.kernels.kernel import Gaussian, Kernel
 from reverie.kernels.matrices import Points, check_inputs, median_width
 
-SIDE = 1024  # of the square blocks
+BLOCK_SIZE = 1024  # rows and columns
 
 
 @dataclass(frozen=True, eq=False)
 class MMD:
-    """An estimate of the squared discrepancy from n and m points, differentiable in them, and its standard error.
+    """An estimate of MMD² from n and m points, differentiable in the points, with its standard error.
 
-    error_of_x: how much of it is by the chance of x, with y as it is: what counts where several sets are compared with one y.
-    error_if_equal: what the standard error would be if both sets came from one distribution: what counts for a test of that.
+    error_given_y: the standard error over draws of x for a fixed y; use it to compare several sets with one y.
+    error_if_equal: the standard error if both sets came from one distribution; use it to test for equality.
     """
 
     value: Tensor
     standard_error: float
-    error_of_x: float
+    error_given_y: float
     error_if_equal: float
     n: int
     m: int
@@ -37,7 +37,7 @@ class MMD:
 
 @dataclass(frozen=True, eq=False)
 class MMDTest:
-    """The unbiased estimate, and the share of random relabellings, itself included, in which it is as large."""
+    """The unbiased estimate of MMD², and the share of random permutations (including the identity) that reach it."""
 
     value: float
     p_value: float
@@ -47,17 +47,18 @@ class MMDTest:
 def mmd(x: Any, y: Any, kernel: Kernel | None = None, *, estimator: str = "unbiased") -> MMD:
     """Estimate MMD² = E k(x, x') + E k(y, y') - 2 E k(x, y) (Gretton et al., JMLR 13, 2012).  x: (n, d); y: (m, d).
 
-    Estimators: unbiased (pairs of different points; may be negative), biased (all pairs; never negative), linear (disjoint
-    pairs; O(n) time).  Without a kernel: Gaussian, its width the median distance.  Gram matrices exist in blocks only.
+    Estimators: unbiased (pairs of distinct points; may be negative), biased (all pairs; never negative), linear (disjoint
+    pairs; O(n) time).  The default kernel is Gaussian with the median distance as its width.  Gram matrices are computed in
+    blocks.
     """
     x, y, kernel = _prepare(x, y, kernel)
     return pick(ESTIMATORS, estimator, "estimator")(kernel, x, y)
 
 
 def mmd_test(x: Any, y: Any, kernel: Kernel | None = None, *, permutations: int = 500, seed: int = 0) -> MMDTest:
-    """Test whether two sets come from one distribution: compare the unbiased estimate with those of random relabellings.
+    """Test whether two sets come from one distribution, by permutations of the unbiased estimate of MMD².
 
-    One pass over the blocks of the joint Gram matrix serves all relabellings; memory is O((n + m) permutations).
+    One pass over the blocks of the joint Gram matrix serves all permutations; memory is O((n + m) permutations).
     """
     if permutations < 1:
         raise UserError(f"a permutation test needs at least one permutation, got {permutations}")
@@ -88,13 +89,13 @@ def mmd_test(x: Any, y: Any, kernel: Kernel | None = None, *, permutations: int 
 def _prepare(x: Any, y: Any, kernel: Kernel | None) -> tuple[Any, Any, Kernel]:
     x, y = check_inputs(x, y)
     if len(x) < 2 or len(y) < 2:
-        raise UserError(f"a discrepancy needs at least two points of each set, got {len(x)} and {len(y)}")
+        raise UserError(f"MMD needs at least two points in each set, got {len(x)} and {len(y)}")
     return x, y, kernel if kernel is not None else Gaussian(median_width(x, y))
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
-    """What is needed of a Gram matrix: its sum, with a gradient, the sums of its rows (n,) and columns (m,), and of squares."""
+class _GramSums:
+    """Sums over a Gram matrix: the total (differentiable), the row sums (n,), the column sums (m,), and the sum of squares."""
 
     total: Tensor
     rows: Tensor
@@ -102,12 +103,12 @@ class _Table:
     squares: float
 
 
-def _table(kernel: Kernel, x: Points, y: Points | None = None) -> _Table:
-    """Add up the Gram matrix of two sets, or of one set without its diagonal, in square blocks.
+def _gram_sums(kernel: Kernel, x: Points, y: Points | None = None) -> _GramSums:
+    """Sum the Gram matrix of two sets, or of one set without its diagonal, in square blocks.
 
-    Of one set only the blocks on and above the diagonal are computed.
+    For one set only the blocks on and above the diagonal are computed.
     """
-    own = y is None
+    same_set = y is None
     other = x if y is None else y
     like = x.new_empty(0, dtype=precise(x)) if isinstance(x, Tensor) else torch.empty(0, dtype=torch.float64)
     total, squares = like.new_zeros(()), 0.0
@@ -115,29 +116,29 @@ def _table(kernel: Kernel, x: Points, y: Points | None = None) -> _Table:
 
     def block(i: slice, j: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         k = kernel(x[i], other[j]).to(like)
-        if own and i == j:
+        if same_set and i == j:
             k = k - k.diagonal().diag()
         return k.sum(), k.detach().sum(1), k.detach().sum(0), k.detach().square().sum()
 
     keep = not any(isinstance(points, Tensor) and points.requires_grad for points in (x, other))
-    for i in row_blocks(len(x), SIDE):
-        for j in row_blocks(len(other), SIDE):
-            if own and j.start < i.start:
+    for i in row_blocks(len(x), BLOCK_SIZE):
+        for j in row_blocks(len(other), BLOCK_SIZE):
+            if same_set and j.start < i.start:
                 continue
-            # the backward pass computes a block anew, so that none is kept
+            # the backward pass recomputes each block to save memory
             part, right, down, square = block(i, j) if keep else checkpoint(block, i, j, use_reentrant=False)
-            twice = 2 if own and i != j else 1
-            total, squares = total + twice * part, squares + twice * float(square)
+            multiplicity = 2 if same_set and i != j else 1
+            total, squares = total + multiplicity * part, squares + multiplicity * float(square)
             rows[i] += right
             columns[j] += down
-            if twice == 2:
+            if multiplicity == 2:
                 rows[j] += down
-    return _Table(total, rows, columns, squares)
+    return _GramSums(total, rows, columns, squares)
 
 
 def _quadratic(kernel: Kernel, x: Points, y: Points, biased: bool) -> MMD:
     n, m = len(x), len(y)
-    xx, yy, xy = _table(kernel, x), _table(kernel, y), _table(kernel, x, y)
+    xx, yy, xy = _gram_sums(kernel, x), _gram_sums(kernel, y), _gram_sums(kernel, x, y)
     if biased:
         own_x = (xx.total + kernel.pairs(x, x).to(xx.total).sum()) / n**2
         own_y = (yy.total + kernel.pairs(y, y).to(yy.total).sum()) / m**2
@@ -147,13 +148,13 @@ def _quadratic(kernel: Kernel, x: Points, y: Points, biased: bool) -> MMD:
     return MMD(value.to(x.dtype) if isinstance(x, Tensor) else value, *_standard_errors(xx, yy, xy, n, m), n, m)
 
 
-def _standard_errors(xx: _Table, yy: _Table, xy: _Table, n: int, m: int) -> tuple[float, float, float]:
-    """Return the deviation of the unbiased estimate, with y as it is, and for equal distributions, from Hoeffding's two orders.
+def _standard_errors(xx: _GramSums, yy: _GramSums, xy: _GramSums, n: int, m: int) -> tuple[float, float, float]:
+    """Return three standard errors: of the unbiased estimate, given y, and for equal distributions (Hoeffding decomposition).
 
-    With h_i = mean k(x_i, x) - mean k(x_i, y), the first order is 4 var(h)/n and the like for y.  var(h) as measured also holds
-    the noise of the means, which is taken off; that of y only where y is by chance.  s is the mean square of a Gram matrix
-    centred in rows and columns: the second order, all there is for equal distributions, is 2 s_xx/n² + 2 s_yy/m² + 4 s_xy/(nm),
-    and with y as it is 2 s_xx/n².
+    With h_i = mean k(x_i, x) - mean k(x_i, y), the first-order variance is 4 var(h)/n, and likewise for y.  The sample variance
+    of h also contains the variance of the means, which is subtracted; the part due to y is subtracted only if y is random.  s
+    is the mean square of a doubly centred Gram matrix.  The second-order variance is 2 s_xx/n² + 2 s_yy/m² + 4 s_xy/(nm); it is
+    the whole variance for equal distributions.  Given y, it is 2 s_xx/n².
     """
     row_x, row_y = xx.rows / (n - 1), yy.rows / (m - 1)
     across_x, across_y = xy.rows / m, xy.columns / n
@@ -166,20 +167,20 @@ def _standard_errors(xx: _Table, yy: _Table, xy: _Table, n: int, m: int) -> tupl
     second = 2 * s_xx / n**2 + 2 * s_yy / m**2 + 4 * s_xy / (n * m)
     both = 4 * (given_y - s_xy / m) / n + 4 * (given_x - s_xy / n) / m + second
     of_x = 4 * given_y / n + 2 * s_xx / n**2
-    # what was taken off is itself an estimate, so there is a floor
+    # the subtracted terms are estimates themselves, so bound the result from below
     variances = torch.maximum(both, second / 4), torch.maximum(of_x, s_xx / n**2 / 2), second
     return float(variances[0].sqrt()), float(variances[1].sqrt()), float(variances[2].sqrt())
 
 
 def _linear(kernel: Kernel, x: Points, y: Points) -> MMD:
     """Average h = k(x, x') + k(y, y') - k(x, y') - k(x', y) over disjoint pairs of pairs."""
-    many = min(len(x), len(y)) // 2
-    if many < 2:
+    pairs = min(len(x), len(y)) // 2
+    if pairs < 2:
         raise UserError(f"the linear estimator needs at least four points of each set, got {len(x)} and {len(y)}")
-    x1, x2, y1, y2 = x[0 : 2 * many : 2], x[1 : 2 * many : 2], y[0 : 2 * many : 2], y[1 : 2 * many : 2]
+    x1, x2, y1, y2 = x[0 : 2 * pairs : 2], x[1 : 2 * pairs : 2], y[0 : 2 * pairs : 2], y[1 : 2 * pairs : 2]
     h = kernel.pairs(x1, x2) + kernel.pairs(y1, y2) - kernel.pairs(x1, y2) - kernel.pairs(x2, y1)
-    error = float(h.detach().cpu().double().std() / many**0.5)
-    return MMD(h.mean(), error, error, error, 2 * many, 2 * many)  # each h has its own y, so none can be held fast
+    error = float(h.detach().cpu().double().std() / pairs**0.5)
+    return MMD(h.mean(), error, error, error, 2 * pairs, 2 * pairs)  # every h has its own y, so y cannot be fixed
 
 
 ESTIMATORS: dict[str, Callable[[Kernel, Any, Any], MMD]] = {

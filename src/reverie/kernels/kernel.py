@@ -1,4 +1,4 @@
-"""Kernels: inner products k(x, y) = <phi(x), phi(y)> in a space of features that need not be written out."""
+"""Kernels: inner products k(x, y) = <phi(x), phi(y)> in a feature space that is not computed explicitly."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from torch import Tensor
 from reverie.base.distances import manhattan, squared
 from reverie.base.errors import UserError
 
-FEATURES = 10_000_000  # the most numbers that an explicit feature map may give for one point
+MAX_FEATURES = 10_000_000  # of an explicit feature map, per point
 
 
 class Kernel(ABC):
-    """A positive semidefinite function of pairs.  kernel(x, y): (..., n, m) for x: (..., n, d) and y: (..., m, d)."""
+    """A positive semidefinite function of two points.  kernel(x, y): (..., n, m) for x: (..., n, d) and y: (..., m, d)."""
 
     @abstractmethod
     def __call__(self, x: Any, y: Any) -> Tensor:
@@ -35,7 +35,7 @@ class Kernel(ABC):
         return self(x[:, None], y[:, None])[:, 0, 0]
 
     def log(self, x: Any, y: Any) -> Tensor:
-        """Return log k(x_i, y_j), which for kernels that decay does not underflow: (..., n, m)."""
+        """Return log k(x_i, y_j), without underflow for stationary kernels: (..., n, m)."""
         return self(x, y).log()
 
     def __add__(self, other: Kernel) -> Kernel:
@@ -47,7 +47,7 @@ class Kernel(ABC):
     __rmul__ = __mul__
 
 
-def _positive(**numbers: float) -> None:
+def _check_positive(**numbers: float) -> None:
     for name, number in numbers.items():
         if not 0 < number < float("inf"):
             raise UserError(f"the {name} of a kernel must be above 0, got {number}")
@@ -55,45 +55,45 @@ def _positive(**numbers: float) -> None:
 
 @dataclass(frozen=True)
 class Combined(Kernel):
-    """The sum or the product of kernels, which is a kernel again."""
+    """The sum or the product of kernels."""
 
     parts: tuple[Kernel, ...]
-    how: str
+    operation: str
 
-    def _join(self, values: list[Tensor]) -> Tensor:
-        return reduce(torch.add if self.how == "sum" else torch.mul, values)
+    def _combine(self, values: list[Tensor]) -> Tensor:
+        return reduce(torch.add if self.operation == "sum" else torch.mul, values)
 
     def __call__(self, x: Any, y: Any) -> Tensor:
-        """Return the parts' values, added or multiplied."""
-        return self._join([part(x, y) for part in self.parts])
+        """Return the sum or product of the values of the parts."""
+        return self._combine([part(x, y) for part in self.parts])
 
     def pairs(self, x: Any, y: Any) -> Tensor:
-        """Return the parts' values for pairs, added or multiplied."""
-        return self._join([part.pairs(x, y) for part in self.parts])
+        """Return the sum or product of the pair values of the parts."""
+        return self._combine([part.pairs(x, y) for part in self.parts])
 
     def log(self, x: Any, y: Any) -> Tensor:
-        """Return the logarithm from those of the parts."""
+        """Return log k from the logarithms of the parts."""
         logs = [part.log(x, y) for part in self.parts]
-        return torch.stack(logs).logsumexp(0) if self.how == "sum" else torch.stack(logs).sum(0)
+        return torch.stack(logs).logsumexp(0) if self.operation == "sum" else torch.stack(logs).sum(0)
 
 
 @dataclass(frozen=True)
 class Constant(Kernel):
-    """k = value, which multiplies another kernel by a number."""
+    """k = value, a constant factor."""
 
     value: float
 
     def __post_init__(self) -> None:
-        _positive(factor=self.value)
+        _check_positive(factor=self.value)
 
     def __call__(self, x: Any, y: Any) -> Tensor:
-        """Return one number for all pairs."""
+        """Return the constant for all pairs."""
         if isinstance(x, Tensor):
             return x.new_full((*x.shape[:-1], y.shape[-2]), self.value)
         return torch.full((len(x), len(y)), self.value, dtype=torch.float64)
 
     def pairs(self, x: Any, y: Any) -> Tensor:
-        """Return the number once for each pair."""
+        """Return the constant for each pair."""
         return self(x, y[:1])[:, 0]
 
 
@@ -108,23 +108,23 @@ class Linear(Kernel):
 
 @dataclass(frozen=True)
 class Polynomial(Kernel):
-    """k(x, y) = (scale x · y + offset)^degree.  The kernel inception distance takes degree 3, offset 1, scale 1/d."""
+    """k(x, y) = (scale x · y + offset)^degree.  The kernel inception distance uses degree 3, offset 1, scale 1/d."""
 
     degree: int = 2
     offset: float = 0.0
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        _positive(scale=self.scale, degree=self.degree)
+        _check_positive(scale=self.scale, degree=self.degree)
         if self.offset < 0 or self.degree != int(self.degree):
-            raise UserError(f"a polynomial kernel needs a whole degree and an offset of 0 or more, got {self}")
+            raise UserError(f"a polynomial kernel needs an integer degree and an offset of 0 or more, got {self}")
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the powers of the inner products."""
         return (self.scale * (x @ y.mT) + self.offset) ** self.degree
 
     def dimension(self, inputs: int) -> int:
-        """Return how many features a point of so many coordinates has: C(n+d-1, d), with one coordinate more for an offset."""
+        """Return the dimension of the feature space, C(n+d-1, d), where a positive offset adds one input."""
         return comb(inputs + (self.offset > 0) + self.degree - 1, self.degree)
 
     def features(self, x: Tensor) -> Tensor:
@@ -136,26 +136,26 @@ class Polynomial(Kernel):
         x = x * sqrt(self.scale)
         if self.offset > 0:
             x = torch.cat([x, x.new_full((len(x), 1), sqrt(self.offset))], -1)
-        if (count := comb(x.shape[-1] + self.degree - 1, self.degree)) > FEATURES:
-            raise UserError(f"the feature map has {count:,} features; work with the kernel itself instead")
+        if (count := comb(x.shape[-1] + self.degree - 1, self.degree)) > MAX_FEATURES:
+            raise UserError(f"the feature map has {count:,} features; use the kernel itself instead")
         columns = []
         for chosen in combinations_with_replacement(range(x.shape[-1]), self.degree):
-            many = factorial(self.degree) / prod(factorial(k) for k in Counter(chosen).values())
-            columns.append(x[:, list(chosen)].prod(-1) * sqrt(many))
+            multinomial = factorial(self.degree) / prod(factorial(k) for k in Counter(chosen).values())
+            columns.append(x[:, list(chosen)].prod(-1) * sqrt(multinomial))
         return torch.stack(columns, -1)
 
 
 @dataclass(frozen=True)
-class Decaying(Kernel):
-    """A kernel of the distance alone, 1 where it is 0."""
+class Stationary(Kernel):
+    """A kernel that depends on x - y only and equals 1 at x = y."""
 
     width: float = 1.0
 
     def __post_init__(self) -> None:
-        _positive(width=self.width)
+        _check_positive(width=self.width)
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the kernel from its logarithm."""
+        """Return exp(log k)."""
         return self.log(x, y).exp()
 
     def _squared(self, x: Tensor, y: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ class Decaying(Kernel):
 
 
 @dataclass(frozen=True)
-class Gaussian(Decaying):
+class Gaussian(Stationary):
     """k(x, y) = exp(-|x - y|² / (2 width²))."""
 
     def log(self, x: Tensor, y: Tensor) -> Tensor:
@@ -172,8 +172,8 @@ class Gaussian(Decaying):
 
 
 @dataclass(frozen=True)
-class Laplace(Decaying):
-    """k(x, y) = exp(-|x - y|_1 / width), with the sum of the coordinates' distances."""
+class Laplace(Stationary):
+    """k(x, y) = exp(-|x - y|_1 / width)."""
 
     def log(self, x: Tensor, y: Tensor) -> Tensor:
         """Return -|x - y|_1 / width."""
@@ -181,21 +181,21 @@ class Laplace(Decaying):
 
 
 @dataclass(frozen=True)
-class RationalQuadratic(Decaying):
+class RationalQuadratic(Stationary):
     """k(x, y) = (1 + |x - y|² / (2 power width²))^-power, a mixture of Gaussian kernels of many widths."""
 
     power: float = 1.0
 
     def __post_init__(self) -> None:
-        _positive(width=self.width, power=self.power)
+        _check_positive(width=self.width, power=self.power)
 
     def log(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return log k, which falls like the logarithm of the distance."""
+        """Return log k."""
         return -self.power * (self._squared(x, y) / (2 * self.power)).log1p()
 
 
 @dataclass(frozen=True)
-class InverseMultiquadric(Decaying):
+class InverseMultiquadric(Stationary):
     """k(x, y) = (1 + |x - y|² / width²)^-1/2."""
 
     def log(self, x: Tensor, y: Tensor) -> Tensor:
@@ -203,21 +203,21 @@ class InverseMultiquadric(Decaying):
         return self._squared(x, y).log1p() / -2
 
 
-class Counted(Kernel):
-    """k(s, t) of strings: the inner product of the counts of their parts, of which only those that occur are ever held."""
+class CountKernel(Kernel):
+    """A string kernel: the inner product of the counts of substrings or words, stored sparsely."""
 
     @abstractmethod
     def parts(self, string: str) -> Iterable[str]:
-        """Return the parts of a string that are counted."""
+        """Return the substrings or words to count."""
 
     def __call__(self, x: Sequence[str], y: Sequence[str]) -> Tensor:
-        """Return the inner products of the counts: (n, m) float64."""
+        """Return the inner products of the count vectors: (n, m) float64."""
         left, right = self._counts(x), self._counts(y)
         names = {part: k for k, part in enumerate(sorted(set().union(*left, *right)))}
-        return torch.from_numpy((_table(left, names) @ _table(right, names).T).toarray())
+        return torch.from_numpy((_count_matrix(left, names) @ _count_matrix(right, names).T).toarray())
 
     def pairs(self, x: Sequence[str], y: Sequence[str]) -> Tensor:
-        """Return the inner products of the counts of pairs: (n,)."""
+        """Return the inner products of the count vectors of each pair: (n,)."""
         return torch.cat([self([s], [t])[0] for s, t in zip(x, y, strict=True)])
 
     def _counts(self, strings: Sequence[str]) -> list[Counter[str]]:
@@ -227,46 +227,46 @@ class Counted(Kernel):
 
 
 @dataclass(frozen=True)
-class Spectrum(Counted):
-    """Counts all substrings of some length (Leslie et al. 2002)."""
+class Spectrum(CountKernel):
+    """The spectrum kernel: counts all substrings of a fixed length (Leslie et al. 2002)."""
 
     length: int = 3
 
     def __post_init__(self) -> None:
-        _positive(length=self.length)
+        _check_positive(length=self.length)
 
     def parts(self, string: str) -> Iterable[str]:
-        """Return the substrings."""
+        """Return all substrings of this length."""
         return (string[i : i + self.length] for i in range(len(string) - self.length + 1))
 
 
-class Words(Counted):
-    """Counts words: a text is the sum of the one-hot vectors of its words."""
+class BagOfWords(CountKernel):
+    """The bag-of-words kernel: counts words."""
 
     def parts(self, string: str) -> Iterable[str]:
-        """Return the words in small letters, without the signs between them."""
+        """Return the words in lower case, without punctuation."""
         return re.findall(r"\w+", string.lower())
 
 
 @dataclass(frozen=True)
-class Unit(Kernel):
-    """k(x, y) / sqrt(k(x, x) k(y, y)): features of length 1, so that k is a cosine in [-1, 1], and 1 of equals."""
+class Normalized(Kernel):
+    """The normalized kernel k(x, y) / sqrt(k(x, x) k(y, y)), a cosine similarity in [-1, 1]."""
 
     inner: Kernel
 
     def __call__(self, x: Any, y: Any) -> Tensor:
-        """Return the cosines: (n, m); 0 beside a feature of length 0."""
+        """Return the cosines: (n, m); 0 for zero feature vectors."""
         lengths = (self.inner.pairs(z, z).clamp(min=0).sqrt() for z in (x, y))
         a, b = (torch.where(length > 0, 1 / length, 0.0) for length in lengths)
         return self.inner(x, y) * a[:, None] * b
 
     def pairs(self, x: Any, y: Any) -> Tensor:
-        """Return the cosines of pairs: (n,)."""
+        """Return the cosine of each pair: (n,)."""
         product = self.inner.pairs(x, x).clamp(min=0) * self.inner.pairs(y, y).clamp(min=0)
         return torch.where(product > 0, self.inner.pairs(x, y) / product.sqrt(), 0.0)
 
 
-def _table(counts: list[Counter[str]], names: dict[str, int]) -> csr_array:
+def _count_matrix(counts: list[Counter[str]], names: dict[str, int]) -> csr_array:
     """Return counts as a sparse matrix: (strings, names)."""
     rows = [i for i, count in enumerate(counts) for _ in count]
     columns = [names[part] for count in counts for part in count]
@@ -277,5 +277,5 @@ def _table(counts: list[Counter[str]], names: dict[str, int]) -> csr_array:
 KERNELS: dict[str, Callable[..., Kernel]] = {
     "linear": Linear, "polynomial": Polynomial, "gaussian": Gaussian, "laplace": Laplace,
     "rational-quadratic": RationalQuadratic, "inverse-multiquadric": InverseMultiquadric, "spectrum": Spectrum,
-    "words": Words,
+    "words": BagOfWords,
 }  # fmt: skip

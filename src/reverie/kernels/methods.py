@@ -1,4 +1,4 @@
-"""What kernels are for: functions of the space they span, principal components, regression and smoothing."""
+"""Kernel methods: functions in the reproducing kernel Hilbert space, kernel PCA, ridge regression and smoothing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from reverie.base.distances import precise, row_blocks
 from reverie.base.errors import UserError
 from reverie.base.points import real_dtype, tensor
 from reverie.kernels.kernel import Kernel
-from reverie.kernels.matrices import Points, check_inputs, gram, gram_times
+from reverie.kernels.matrices import Points, check_inputs, gram, gram_product
 
 
 @dataclass(frozen=True, eq=False)
-class Function:
-    """f = sum_i c_i k(x_i, .), a function of the kernel's Hilbert space.  points: n of them; coefficients: (n,) or (n, t).
+class RKHSFunction:
+    """f = sum_i c_i k(x_i, .), an element of the RKHS of the kernel.  points: n of them; coefficients: (n,) or (n, t).
 
     <f, g> = c^T K(x, y) d, and f(z) = <f, k(z, .)>, the reproducing property.
     """
@@ -27,61 +27,61 @@ class Function:
     coefficients: Tensor
 
     def __call__(self, z: Any) -> Tensor:
-        """Return f at some points: (m,) or (m, t)."""
+        """Return f at points z: (m,) or (m, t)."""
         z, points = check_inputs(z, self.points)
-        return gram_times(self.kernel, z, points, self.coefficients)
+        return gram_product(self.kernel, z, points, self.coefficients)
 
-    def inner(self, other: Function) -> Tensor:
-        """Return <f, g>: (), or (t,) for functions of t outputs."""
+    def inner(self, other: RKHSFunction) -> Tensor:
+        """Return <f, g>: (), or (t,) for t outputs."""
         if self.kernel != other.kernel:
-            raise UserError("only functions of one kernel have an inner product")
+            raise UserError("the inner product needs two functions with the same kernel")
         return (self.coefficients * other(self.points)).sum(0)
 
     def norm(self) -> Tensor:
         """Return sqrt(<f, f>)."""
         return self.inner(self).clamp(min=0).sqrt()
 
-    def __add__(self, other: Function) -> Function:
+    def __add__(self, other: RKHSFunction) -> RKHSFunction:
         if self.kernel != other.kernel:
-            raise UserError("only functions of one kernel can be added")
+            raise UserError("the sum needs two functions with the same kernel")
         coefficients = torch.cat([self.coefficients, other.coefficients])
         if isinstance(self.points, Tensor) and isinstance(other.points, Tensor):
-            return Function(self.kernel, torch.cat([self.points, other.points]), coefficients)
-        return Function(self.kernel, [*self.points, *other.points], coefficients)
+            return RKHSFunction(self.kernel, torch.cat([self.points, other.points]), coefficients)
+        return RKHSFunction(self.kernel, [*self.points, *other.points], coefficients)
 
-    def __mul__(self, number: float) -> Function:
-        return Function(self.kernel, self.points, self.coefficients * number)
+    def __mul__(self, number: float) -> RKHSFunction:
+        return RKHSFunction(self.kernel, self.points, self.coefficients * number)
 
     __rmul__ = __mul__
 
 
-def section(kernel: Kernel, x: Any) -> Function:
-    """Return k(x, .), the function that stands for evaluation at x.  x: (1, d), or one string in a list."""
+def representer(kernel: Kernel, x: Any) -> RKHSFunction:
+    """Return k(x, .), the representer of evaluation at x.  x: (1, d), or a list with one string."""
     (x,) = check_inputs(x)
     if len(x) != 1:
-        raise UserError(f"k(x, .) belongs to one point, got {len(x)}")
-    return Function(kernel, x, torch.ones(1, dtype=x.dtype if isinstance(x, Tensor) else torch.float64))
+        raise UserError(f"k(x, .) needs exactly one point, got {len(x)}")
+    return RKHSFunction(kernel, x, torch.ones(1, dtype=x.dtype if isinstance(x, Tensor) else torch.float64))
 
 
 @dataclass(frozen=True, eq=False)
 class KernelPCA:
-    """Principal components in the space of features.  values: (c,), the variances times n; coordinates: (n, c)."""
+    """Principal components in feature space.  values: (c,), the variances times n; coordinates: (n, c)."""
 
     kernel: Kernel
     points: Points
     values: Tensor
     coordinates: Tensor
-    means: Tensor  # (n,), of the columns of the Gram matrix
+    means: Tensor  # (n,), column means of the Gram matrix
 
     def __call__(self, z: Any) -> Tensor:
-        """Return the coordinates of other points: (m, c)."""
+        """Return the coordinates of new points: (m, c)."""
         k = gram(self.kernel, z, self.points).to(self.means)
         centred = k - k.mean(1, keepdim=True) - self.means + self.means.mean()
         return centred @ (self.coordinates / self.values)
 
 
 def kernel_pca(kernel: Kernel, x: Any, components: int = 2) -> KernelPCA:
-    """Return the largest principal components of phi(x) from the centred Gram matrix (Schölkopf et al. 1998)."""
+    """Return the leading principal components of phi(x) from the centred Gram matrix (Schölkopf et al. 1998)."""
     (x,) = check_inputs(x)
     if not 1 <= components < len(x):
         raise UserError(f"{len(x)} points have from 1 to {len(x) - 1} principal components, got {components}")
@@ -91,51 +91,51 @@ def kernel_pca(kernel: Kernel, x: Any, components: int = 2) -> KernelPCA:
     values, vectors = values.flip(0)[:components], vectors.flip(1)[:, :components]
     if values[-1] <= len(x) * torch.finfo(values.dtype).eps * values[0]:
         rank = int((values > len(x) * torch.finfo(values.dtype).eps * values[0]).sum())
-        raise UserError(f"the features of the points span only {rank} dimensions; ask for at most that many components")
-    largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))  # its sign is made positive, so that signs are settled
+        raise UserError(f"the features of the points span only {rank} dimensions; request at most {rank} components")
+    largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))  # made positive, to fix the signs
     return KernelPCA(kernel, x, values, vectors * largest.sign() * values.sqrt(), means)
 
 
-def kernel_ridge(kernel: Kernel, x: Any, y: Any, penalty: float = 1e-3) -> Function:
-    """Return the f with least sum_i |f(x_i) - y_i|² + penalty |f|²: (K + penalty I) c = y.  y: (n,) or (n, t)."""
+def kernel_ridge(kernel: Kernel, x: Any, y: Any, penalty: float = 1e-3) -> RKHSFunction:
+    """Return argmin_f sum_i |f(x_i) - y_i|² + penalty |f|², with (K + penalty I) c = y.  y: (n,) or (n, t)."""
     (x,) = check_inputs(x)
     k = gram(kernel, x)
-    y = _answers(y, len(x)).to(k)
+    y = _targets(y, len(x)).to(k)
     if y.ndim > 2:
-        raise UserError(f"answers have the shape (n,) or (n, t), got {tuple(y.shape)}")
+        raise UserError(f"targets must have shape (n,) or (n, t), got {tuple(y.shape)}")
     if not penalty >= 0:
         raise UserError(f"the penalty must be 0 or more, got {penalty}")
     factor, failed = torch.linalg.cholesky_ex(k + penalty * torch.eye(len(k), dtype=k.dtype, device=k.device))
     if failed:
         raise UserError("the Gram matrix is singular at this penalty; raise it")
     solved = torch.cholesky_solve(y.reshape(len(y), -1), factor)
-    return Function(kernel, x, solved.reshape(y.shape))
+    return RKHSFunction(kernel, x, solved.reshape(y.shape))
 
 
 def nadaraya_watson(kernel: Kernel, x: Any, y: Any, at: Any) -> Tensor:
     """Return the kernel-weighted means sum_i k(z, x_i) y_i / sum_i k(z, x_i) at points z: (m, ...).  y: (n, ...).
 
-    The weights are a softmax of log k, so that far from all x the closest ones decide, instead of 0/0.
+    The weights are a softmax of log k, so far from all x the nearest points dominate instead of 0/0.
     """
     x, at = check_inputs(x, at)
-    y = _answers(y, len(x))
+    y = _targets(y, len(x))
     if isinstance(x, Tensor):
         x, at = x.to(precise(x)), at.to(precise(at))
-    answers = y.to(precise(y))
+    targets = y.to(precise(y))
     means = []
     for rows in row_blocks(len(at), len(x)):
         logs = kernel.log(at[rows], x)
         if not logs.detach().amax(1).isfinite().all():
-            raise UserError("the kernel of some place is 0 with all points, or negative; smooth with one that is positive")
-        means.append(torch.tensordot(logs.softmax(1), answers, 1))
+            raise UserError("the kernel is negative, or 0 at all points, for some z; use a positive kernel")
+        means.append(torch.tensordot(logs.softmax(1), targets, 1))
     return torch.cat(means).to(real_dtype(y))
 
 
-def _answers(values: Any, points: int) -> Tensor:
-    """Return what was seen at so many points as a tensor: (n, ...)."""
+def _targets(values: Any, points: int) -> Tensor:
+    """Return the targets of regression as a tensor: (n, ...)."""
     y = tensor(values)
     if y.ndim < 1 or len(y) != points:
-        raise UserError(f"one answer for each of {points} points is needed, got the shape {tuple(y.shape)}")
+        raise UserError(f"{points} points need {points} targets, got the shape {tuple(y.shape)}")
     if not y.isfinite().all():
-        raise UserError("the answers hold NaN or infinity; remove those points first")
+        raise UserError("the targets contain NaN or infinity; remove those points first")
     return y

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from reverie.data import Dataset
-from reverie.draw.picture import to_bytes, window
+from reverie.draw.picture import axis_limits, to_bytes
 from reverie.lessons.lesson import Panel
 from reverie.runs.run import Run
 
@@ -94,7 +94,7 @@ class Subject:
         self.limits = (-3.2, 3.2)
         if not self.images:
             far = FAR * torch.ones_like(self.x0[:1])  # how far noise reaches
-            self.limits = window(np.concatenate([self.user(x)[:, :2] for x in (self.x0, far, -far)]))
+            self.limits = axis_limits(np.concatenate([self.user(x)[:, :2] for x in (self.x0, far, -far)]))
 
     def user(self, z: Tensor) -> np.ndarray:
         """Return model units as users know them."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from reverie.base.errors import UserError
 from reverie.base.files import check_folder
 from reverie.data.kind import Kind, kind_of
-from reverie.draw.picture import most_filmed, most_on_sheet
+from reverie.draw.picture import max_film_samples, max_on_sheet
 from reverie.runs.outputs import check_labels, check_place
 
 SUFFIXES = (".npy", ".png", ".gif", ".mp4", ".txt", ".csv")
@@ -44,7 +44,7 @@ def check_room(out: str | Path, n: int, shape: tuple[int, ...]) -> None:
     """Refuse more data of a shape, (D,) or (C, H, W), than one picture or film can show, before they are drawn."""
     if wants_film(out):
         check_film(n, shape)
-    elif not streams(out, shape) and kind_of(shape) == "images" and n > (most := most_on_sheet(shape[1], shape[2])):
+    elif not streams(out, shape) and kind_of(shape) == "images" and n > (most := max_on_sheet(shape[1], shape[2])):
         bare = Path(out).with_suffix("")
         raise UserError(
             f"{out} cannot show {n:,} images: a sheet holds at most {most:,} of {shape[1]}x{shape[2]} pixels; "
@@ -54,7 +54,7 @@ def check_room(out: str | Path, n: int, shape: tuple[int, ...]) -> None:
 
 def check_film(n: int, shape: tuple[int, ...]) -> None:
     """Refuse a film whose frames would take too much memory."""
-    if n > (most := most_filmed(shape)):
+    if n > (most := max_film_samples(shape)):
         what = f"images of {shape[1]}x{shape[2]} pixels" if kind_of(shape) == "images" else kind_of(shape)
         raise UserError(
             f"a film shows at most {most:,} {what}, whose frames are all held in memory, got {n:,}; film fewer of them, "

@@ -20,7 +20,7 @@ from reverie.diffusion.condition import NULL
 from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.views import Illusion, Placed, read_views
 from reverie.draw.lettering import strip, wrap
-from reverie.draw.picture import HEADING, coloured, headed, to_bytes, write_film
+from reverie.draw.picture import HEADING, coloured, to_bytes, with_heading, write_film
 from reverie.runs.labels import read_labels
 from reverie.runs.options import Options, check_count
 from reverie.runs.prompts import asks
@@ -109,7 +109,7 @@ def _page(images: np.ndarray, across: int, title: str) -> np.ndarray:
     blank = np.full_like(images[0], 255)
     cells = [*images, *[blank] * (-len(images) % across)]
     rows = [np.concatenate([_framed(c, GAP // 2) for c in cells[k : k + across]], 1) for k in range(0, len(cells), across)]
-    return headed(np.concatenate(rows), title)
+    return with_heading(np.concatenate(rows), title)
 
 
 def illusion(

@@ -18,16 +18,16 @@ from reverie.draw.picture import (
     INK,
     SOFT,
     WARM,
+    axis_limits,
     dots,
     figure,
-    headline,
     over_white,
-    plane,
     png_bytes,
     save,
-    titled,
+    set_suptitle,
+    set_title,
+    square_axes,
     to_bytes,
-    window,
 )
 from reverie.runs.destinations import check_output, is_folder
 from reverie.runs.outputs import Manifest, sample_folder
@@ -116,7 +116,7 @@ class Restored:
             axes.set_axis_off()
         for axes, (title, image) in zip(grid, panels, strict=False):
             axes.imshow(_shown(image), interpolation="nearest")
-            titled(axes, title, 8, round(PANEL * DPI) - 6)
+            set_title(axes, title, 8, round(PANEL * DPI) - 6)
         last = grid[len(panels)]
         spread = self.spread if self.spread.ndim == 2 else np.sqrt((self.spread**2).mean(-1))
         drawn = last.imshow(spread, cmap="magma", vmin=0, vmax=max(float(spread.max()), 1e-3), interpolation="nearest")
@@ -124,13 +124,13 @@ class Restored:
         bar = made.colorbar(drawn, cax=last.inset_axes((0.0, -0.11, 1.0, 0.06)), orientation="horizontal")
         bar.ax.tick_params(labelsize=6, length=2, colors=INK)
         bar.outline.set_visible(False)
-        headline(made, self.title)
+        set_suptitle(made, self.title)
         return made
 
     def _plane(self) -> Figure:
         made = figure(5, 5)
         others = self.others if self.others is not None else self.x
-        axes: Axes = plane(made.subplots(), window(np.concatenate([others, self.x])[:, :2]), self.title)
+        axes: Axes = square_axes(made.subplots(), axis_limits(np.concatenate([others, self.x])[:, :2]), self.title)
         dots(axes, others, "#c3ccd6")
         dots(axes, self.x, ACCENT)
         lines = (axes.axvline, axes.axhline)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reverie.draw.picture import SOFT, coloured, contact_sheet, figure, headline, save, titled, to_bytes, write_film
+from reverie.draw.picture import SOFT, coloured, contact_sheet, figure, save, set_suptitle, set_title, to_bytes, write_film
 
 if TYPE_CHECKING:
     from reverie.steering.edited import Edits, Inversion
@@ -26,7 +26,7 @@ def _image(axes: Axes, image: np.ndarray, title: str = "") -> None:
     axes.imshow(coloured(to_bytes(image)[None])[0], interpolation="nearest")
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
-    titled(axes, title)
+    set_title(axes, title)
 
 
 def edit_sheet(edits: Edits, caption: str = "") -> Figure:
@@ -41,7 +41,7 @@ def edit_sheet(edits: Edits, caption: str = "") -> Figure:
             _image(panels[row, column], edits.x[column - 1, row], f"strength {strength:g}" if row == 0 else "")
     _image(panels[0, 0], edits.image, "image")
     if caption:
-        headline(made, caption, colour=SOFT)
+        set_suptitle(made, caption, colour=SOFT)
     return made
 
 

@@ -1,1 +1,1 @@
-"""Text as numbers: tokenizers, and how byte-pair encoding learns."""
+"""Tokenizers, byte-pair encoding and substring search."""

@@ -1,6 +1,6 @@
-"""Byte-pair encoding as it is told in books: the pair that stands together most often becomes one token, again and again.
+"""Byte-pair encoding in plain Python: repeatedly merge the most frequent pair of adjacent tokens.
 
-`tokenizers` does the same quickly, and is what runs use; the tests hold both to the same merges.
+Runs use the package `tokenizers`, which is fast; tests require both to learn the same merges.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 Pair = tuple[str, str]
 
 
-def pairs_of(words: Mapping[tuple[str, ...], int]) -> Counter[Pair]:
-    """Count neighbours in words, each as often as the word occurs."""
+def count_pairs(words: Mapping[tuple[str, ...], int]) -> Counter[Pair]:
+    """Count adjacent pairs in words, weighted by word counts."""
     found: Counter[Pair] = Counter()
     for word, times in words.items():
         for pair in itertools.pairwise(word):
@@ -21,8 +21,8 @@ def pairs_of(words: Mapping[tuple[str, ...], int]) -> Counter[Pair]:
     return found
 
 
-def merged(word: Sequence[str], pair: Pair) -> tuple[str, ...]:
-    """Return a word in which a pair is one token wherever it stands, from the left: abab with (a, b) is (ab, ab)."""
+def apply_merge(word: Sequence[str], pair: Pair) -> tuple[str, ...]:
+    """Return a word with every occurrence of a pair merged, from left to right: abab with (a, b) becomes (ab, ab)."""
     out, k = list[str](), 0
     while k < len(word):
         joined = tuple(word[k : k + 2]) == pair
@@ -32,15 +32,15 @@ def merged(word: Sequence[str], pair: Pair) -> tuple[str, ...]:
 
 
 def merges(words: Iterable[str], most: int, least: int = 2) -> Iterator[tuple[Pair, int]]:
-    """Yield the pairs that are made one, in order, and how often each stood there (Gage 1994; arXiv:1508.07909).
+    """Yield the learned merges in order, each with the count of its pair (Gage 1994; arXiv:1508.07909).
 
-    words: of a text, none of which is merged with the next; least: how often a pair must stand there.  Of pairs that are
-    equally common the one of the earlier tokens is taken, characters in order of their codes and then what was made of them.
+    words: pre-tokenized text, so that no merge crosses a word boundary; most: the maximum number of merges; least: the minimum
+    count of a pair.  Ties go to the pair of earlier tokens: characters by code point, then merged tokens by age.
     """
-    spelled = Counter(tuple(word) for word in words)
-    number = {sign: k for k, sign in enumerate(sorted({sign for word in spelled for sign in word}))}
+    words_as_tokens = Counter(tuple(word) for word in words)
+    number = {symbol: k for k, symbol in enumerate(sorted({symbol for word in words_as_tokens for symbol in word}))}
     for _ in range(most):
-        counts = pairs_of(spelled)
+        counts = count_pairs(words_as_tokens)
         if not counts:
             return
         pair = min(counts, key=lambda p: (-counts[p], number[p[0]], number[p[1]]))
@@ -49,14 +49,14 @@ def merges(words: Iterable[str], most: int, least: int = 2) -> Iterator[tuple[Pa
         yield pair, counts[pair]
         number.setdefault("".join(pair), len(number))
         changed: Counter[tuple[str, ...]] = Counter()
-        for word, times in spelled.items():
-            changed[merged(word, pair)] += times
-        spelled = changed
+        for word, times in words_as_tokens.items():
+            changed[apply_merge(word, pair)] += times
+        words_as_tokens = changed
 
 
 def split(word: str, learned: Sequence[Pair]) -> tuple[str, ...]:
-    """Return the tokens of a word: each merge in its order, wherever it applies."""
+    """Return the tokens of a word by applying all merges in order."""
     parts = tuple(word)
     for pair in learned:
-        parts = merged(parts, pair)
+        parts = apply_merge(parts, pair)
     return parts

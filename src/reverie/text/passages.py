@@ -1,4 +1,4 @@
-"""Passages that texts share: the longest one, and how many of their n-grams are new."""
+"""Substrings that texts share: the longest common substring, and the share of novel n-grams."""
 
 from __future__ import annotations
 
@@ -6,56 +6,59 @@ from collections.abc import Sequence
 
 import numpy as np
 
-LONGEST = 1024  # characters of a passage that are told apart
+MAX_PASSAGE = 1024  # maximum length of a common substring
 
 
 class Passages:
-    """Finds passages of some texts in a long one, exactly.
+    """Exact search for substrings of texts in a corpus.
 
-    Substrings of 2^k characters are numbered by prefix doubling (Karp, Miller and Rosenberg 1972); one of any other length is
-    known by the numbers of its first and its last 2^k characters.  long: (C,) codes of characters.
+    Prefix doubling (Karp, Miller and Rosenberg 1972) gives equal substrings of 2^k characters equal ranks; the ranks of its
+    first and last 2^k characters identify a substring of any other length.  long: (C,) character codes of the corpus.
     """
 
     def __init__(self, long: np.ndarray, texts: Sequence[np.ndarray]) -> None:
         self.count, gap = len(long), np.array([-1])
         parts, self.starts, at = [long.astype(np.int64)], list[int](), len(long)
         for k, text in enumerate(texts):
-            parts += [gap - k, text.astype(np.int64)]  # what stands between texts occurs nowhere else
+            parts += [gap - k, text.astype(np.int64)]  # separators, which occur nowhere else
             self.starts.append(at + 1)
             at += 1 + len(text)
         self.lengths = [len(text) for text in texts]
         whole = np.concatenate([*parts, gap - len(texts)])
-        self.numbers = [np.unique(whole, return_inverse=True)[1].astype(np.int64)]
-        most = min(max(self.lengths, default=0), LONGEST)
-        while 2 ** len(self.numbers) <= most:
-            self.numbers.append(np.unique(self._keys(2 ** len(self.numbers)), return_inverse=True)[1].astype(np.int64))
+        self.ranks = [np.unique(whole, return_inverse=True)[1].astype(np.int64)]
+        most = min(max(self.lengths, default=0), MAX_PASSAGE)
+        while 2 ** len(self.ranks) <= most:
+            self.ranks.append(np.unique(self._keys(2 ** len(self.ranks)), return_inverse=True)[1].astype(np.int64))
 
     def _keys(self, length: int) -> np.ndarray:
-        """Return a number for every substring of a length, the same for equal ones."""
-        level = min(length.bit_length() - 1, len(self.numbers) - 1)
-        size, known = 2**level, self.numbers[level]
+        """Return a key for every substring of this length; equal substrings have equal keys."""
+        level = min(length.bit_length() - 1, len(self.ranks) - 1)
+        size, ranks_at_level = 2**level, self.ranks[level]
         if length == size:
-            return known
-        far = min(length - size, len(known))
-        return known[: len(known) - far] * (int(known.max()) + 1) + known[far:]
+            return ranks_at_level
+        far = min(length - size, len(ranks_at_level))
+        return ranks_at_level[: len(ranks_at_level) - far] * (int(ranks_at_level.max()) + 1) + ranks_at_level[far:]
 
     def found(self, length: int) -> list[np.ndarray]:
-        """Return of each text whether the substring of a length at each place is in the long text, bool each."""
+        """Return for each text whether its substring of this length at each position occurs in the corpus, as bool arrays."""
         keys = self._keys(length)
-        there = np.sort(keys[: max(0, self.count - length + 1)])
-        return [self._in(keys[a : a + max(0, n - length + 1)], there) for a, n in zip(self.starts, self.lengths, strict=True)]
+        present = np.sort(keys[: max(0, self.count - length + 1)])
+        return [
+            self._contains(keys[a : a + max(0, n - length + 1)], present)
+            for a, n in zip(self.starts, self.lengths, strict=True)
+        ]
 
     @staticmethod
-    def _in(keys: np.ndarray, there: np.ndarray) -> np.ndarray:
-        if not len(there):
+    def _contains(keys: np.ndarray, present: np.ndarray) -> np.ndarray:
+        if not len(present):
             return np.zeros(len(keys), bool)
-        place = np.searchsorted(there, keys).clip(max=len(there) - 1)
-        return np.asarray(there[place] == keys)
+        place = np.searchsorted(present, keys).clip(max=len(present) - 1)
+        return np.asarray(present[place] == keys)
 
     def longest(self) -> np.ndarray:
-        """Return how long the longest substring of each text is that the long one has: (n,) int64, at most LONGEST."""
+        """Return the length of the longest substring of each text in the corpus, at most MAX_PASSAGE: (n,) int64."""
         low = np.zeros(len(self.lengths), np.int64)
-        high = np.minimum(self.lengths, LONGEST).astype(np.int64)
+        high = np.minimum(self.lengths, MAX_PASSAGE).astype(np.int64)
         while (low < high).any():
             middle = (low + high + 1) // 2
             for length in np.unique(middle[low < high]):
@@ -68,5 +71,5 @@ class Passages:
         return low
 
     def novel(self, length: int) -> np.ndarray:
-        """Return the share of each text's substrings of a length that the long one has not: (n,); nan where it is shorter."""
+        """Return the share of each text's n-grams that the corpus lacks: (n,); NaN for shorter texts.  length: n."""
         return np.array([1 - float(hit.mean()) if len(hit) else np.nan for hit in self.found(length)])

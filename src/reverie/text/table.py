@@ -1,4 +1,4 @@
-"""A tokenizer as a table of config.toml."""
+"""Tokenizers in config.toml."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from reverie.base.section import Section
-from reverie.text.merges import LONGEST, BytePairTokenizer, PairTokenizer
-from reverie.text.tokenizer import MOST_ALPHABET, MOST_SIZE, ByteTokenizer, CharacterTokenizer, Tokenizer
+from reverie.text.merges import MAX_TOKEN_LENGTH, ByteBPETokenizer, CharacterBPETokenizer
+from reverie.text.tokenizer import MAX_ALPHABET, MAX_VOCABULARY, ByteTokenizer, CharacterTokenizer, Tokenizer
 
 
 class TokenizerTable(Section):
-    """A tokenizer as it is stored, in a table of config.toml.  merges: first and second of each pair, one after another."""
+    """A tokenizer as stored in config.toml.  merges: the first and second token of each pair, flattened."""
 
     name: Literal["characters", "bytes", "bpe", "byte-bpe"]
-    alphabet: Annotated[str, Field(max_length=MOST_ALPHABET)] = ""
-    merges: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=LONGEST)], ...], Field(max_length=2 * MOST_SIZE)] = ()
+    alphabet: Annotated[str, Field(max_length=MAX_ALPHABET)] = ""
+    merges: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=MAX_TOKEN_LENGTH)], ...], Field(max_length=2 * MAX_VOCABULARY)
+    ] = ()
 
     @model_validator(mode="after")
-    def _whole(self) -> TokenizerTable:
+    def _check(self) -> TokenizerTable:
         if self.merges and not self.name.endswith("bpe"):
-            raise ValueError(f"a tokenizer of {self.name} merges nothing")
+            raise ValueError(f"a tokenizer of {self.name} has no merges")
         if self.alphabet and self.name.startswith("byte"):
             raise ValueError(f"a tokenizer of {self.name} has no alphabet of its own")
         if len(self.merges) % 2:
@@ -30,12 +32,12 @@ class TokenizerTable(Section):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> TokenizerTable:
-        """Return what a tokenizer is made of."""
+        """Return the table of a tokenizer."""
         pairs = tuple(part for pair in tokenizer.merges for part in pair)
         return cls.model_validate({"name": tokenizer.name, "alphabet": tokenizer.alphabet, "merges": pairs})
 
     def build(self) -> Tokenizer:
-        """Make the tokenizer; refuse one that cannot be."""
+        """Build the tokenizer; raise an error for invalid merges."""
         pairs = tuple(zip(self.merges[::2], self.merges[1::2], strict=True))
         match self.name:
             case "characters":
@@ -43,6 +45,6 @@ class TokenizerTable(Section):
             case "bytes":
                 return ByteTokenizer()
             case "bpe":
-                return PairTokenizer(self.alphabet, pairs)
+                return CharacterBPETokenizer(self.alphabet, pairs)
             case "byte-bpe":
-                return BytePairTokenizer(pairs)
+                return ByteBPETokenizer(pairs)

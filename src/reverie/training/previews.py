@@ -21,15 +21,15 @@ from reverie.data.kind import Kind
 from reverie.data.looks import Look, look_at
 from reverie.draw.picture import (
     CLOUDS,
+    axis_limits,
     channels_last,
     contact_sheet,
     dots,
     figure,
-    headed,
-    plane,
     save,
+    square_axes,
     to_bytes,
-    window,
+    with_heading,
     write_film,
 )
 from reverie.draw.series import lines
@@ -135,10 +135,10 @@ class Previews:
         data = self.train.batch(torch.arange(count))[0].numpy()
         data = data[np.isfinite(data).all(1)]
         made = figure(9, 3.3, CLOUDS)
-        limits = window(data[:, :2])
+        limits = axis_limits(data[:, :2])
         panels = zip(made.subplots(1, 3), (self.run.decode(z), self.run.decode(raw), data), strict=True)
         for (axes, points), title in zip(panels, ("average weights", "raw weights", "training data"), strict=True):
-            dots(plane(axes, limits, title), points)
+            dots(square_axes(axes, limits, title), points)
         save(made, path)
 
     def finish(self) -> None:
@@ -146,7 +146,7 @@ class Previews:
         run = self.run.path
         paths = [own_file(run, f"{FOLDER}/{path.name}") for path in sorted((run / FOLDER).glob("step-*.png"))]
         read = [(path, sheet) for path in paths if (sheet := _sheet(path)) is not None]
-        sheets = [headed(sheet, f"step {path.stem.removeprefix('step-').lstrip('0') or 0}") for path, sheet in read]
+        sheets = [with_heading(sheet, f"step {path.stem.removeprefix('step-').lstrip('0') or 0}") for path, sheet in read]
         if len(sheets) > 1 and len({s.shape for s in sheets}) == 1:
             write_film(own_file(run, f"{FOLDER}/{FILM}"), sheets, per_second=3)
         names = self.run.config.data.labels[:LABEL_ROWS]

@@ -7,25 +7,25 @@ from torch import Tensor
 
 
 class Anderson:
-    """Guess the fixed point of a map from its last values (Anderson 1965; Walker and Ni 2011, doi:10.1137/10078356X).
+    """Extrapolate to the fixed point of a map from its last values (Anderson 1965; Walker and Ni, doi:10.1137/10078356X).
 
-    With residuals r_i = map(x_i) - x_i, the next x is sum_i c_i map(x_i), where sum_i c_i = 1 and |sum_i c_i r_i| is least in
-    the norm with these weights.  x: (..., m); each of a batch has its own c.
+    With residuals r_i = map(x_i) - x_i, the next x is sum_i c_i map(x_i), where c minimizes |sum_i c_i r_i| in the weighted
+    norm subject to sum_i c_i = 1.  x: (..., m); every batch element has its own c.
     """
 
     def __init__(self, weights: Tensor, memory: int) -> None:
         self.weights, self.memory = weights, memory
         self.past: list[tuple[Tensor, Tensor]] = []  # (map(x), map(x) - x)
 
-    def forget(self) -> None:
-        """Start over, as is right where the map has changed."""
+    def reset(self) -> None:
+        """Clear the history; call it when the map has changed."""
         self.past.clear()
 
     def next(self, x: Tensor, mapped: Tensor) -> Tensor:
-        """Return the next x to try, given the newest one and its map."""
+        """Return the next iterate from the current x and map(x)."""
         residual = mapped - x
         if not self.past:
-            guess = mapped
+            extrapolated = mapped
         else:
             change = residual[..., None, :] - torch.stack([r for _, r in self.past], -2)  # (..., k, m)
             step = mapped[..., None, :] - torch.stack([y for y, _ in self.past], -2)
@@ -35,6 +35,6 @@ class Anderson:
             ridge = 1e-13 * size.sum(-1, keepdim=True) + torch.finfo(gram.dtype).tiny
             gram = gram + torch.diag_embed(ridge.expand_as(size))
             share = torch.linalg.solve(gram, (scaled @ residual[..., None]))
-            guess = mapped - (share.mT @ step)[..., 0, :]
+            extrapolated = mapped - (share.mT @ step)[..., 0, :]
         self.past = [*self.past, (mapped, residual)][-self.memory :]
-        return guess
+        return extrapolated

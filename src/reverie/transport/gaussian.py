@@ -1,4 +1,4 @@
-"""Transport between Gaussians, in closed form."""
+"""The Wasserstein distance between Gaussians in closed form."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from reverie.base.points import check_gaussian, real_dtype, tensor
 
 
 def gaussian_wasserstein(mean_x: Any, covariance_x: Any, mean_y: Any, covariance_y: Any) -> Tensor:
-    """Return the distance W_2 between two Gaussians, singular ones included.  means: (D,); covariances: (D, D).
+    """Return the Wasserstein-2 distance between two Gaussians, which may be singular.  means: (D,); covariances: (D, D).
 
-    W_2² = |m_x - m_y|² + tr C_x + tr C_y - 2 tr (C_x^1/2 C_y C_x^1/2)^1/2, the last two terms being Bures' distance.  The last
-    trace is the sum of the singular values of F_x^T F_y for any factors C = F F^T, so no matrix root is taken.  The gradient is
-    0 at equal Gaussians, where there is none, and refused in a singular covariance, where it may be infinite.
+    W_2² = |m_x - m_y|² + tr C_x + tr C_y - 2 tr (C_x^1/2 C_y C_x^1/2)^1/2; the traces are the squared Bures distance.  The last
+    trace equals the sum of the singular values of F_x^T F_y for any factors C = F F^T, so no matrix square root is needed.  The
+    gradient at equal Gaussians is defined as 0; at a singular covariance it may be infinite and raises an error.
     """
     inputs = [tensor(part) for part in (mean_x, covariance_x, mean_y, covariance_y)]
     dtype = reduce(torch.promote_types, map(real_dtype, inputs))
@@ -31,16 +31,16 @@ def gaussian_wasserstein(mean_x: Any, covariance_x: Any, mean_y: Any, covariance
 
 
 def _factor(covariance: Tensor) -> Tensor:
-    """Return F with F F^T = C: by Cholesky, whose gradient always exists, or by eigenvectors where C is singular."""
+    """Return F with F F^T = C: the Cholesky factor, or one from eigenvectors if C is singular."""
     factor: Tensor
     factor, failed = torch.linalg.cholesky_ex(covariance)
     if failed:
         values, vectors = torch.linalg.eigh(covariance)
         factor = vectors * values.clamp(min=0).sqrt()
         if factor.requires_grad:
-            factor.register_hook(_refuse)
+            factor.register_hook(_refuse_gradient)
     return factor
 
 
-def _refuse(gradient: Tensor) -> None:
-    raise UserError("the distance has no gradient in a singular covariance; add a small multiple of the identity, or detach it")
+def _refuse_gradient(gradient: Tensor) -> None:
+    raise UserError("the distance has no gradient at a singular covariance; add a small multiple of the identity, or detach it")

@@ -1,4 +1,4 @@
-"""Exact transport: the linear programme, solved by POT's network simplex."""
+"""Exact transport: the linear program, solved by the network simplex of POT."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.transport.problem import Problem, finite
 
-MOVES = 10_000_000  # of the simplex, far more than it needs for thousands of points
+MAX_SIMPLEX_ITERATIONS = 10_000_000  # far more than thousands of points need
 
 
 @dataclass(frozen=True, eq=False)
 class Exact:
-    """The solution of a transport problem.
+    """The exact solution of a transport problem.
 
     cost: (...), min_P <P, C>, differentiable in points, weights and costs.  plan: (..., n, m), with at most n + m - 1 entries.
-    f: (..., n) and g: (..., m), the potentials: f_i + g_j <= C_ij, with equality where the plan moves something.
+    f: (..., n) and g: (..., m), the potentials: f_i + g_j <= C_ij, with equality where P_ij > 0.
     """
 
     problem: Problem
@@ -32,7 +32,7 @@ class Exact:
 def exact(problem: Problem) -> Exact:
     """Solve min_P <P, C> over plans P with row sums a and column sums b.
 
-    The whole matrix of costs is needed.  At a degenerate problem, where the optimum has a kink, the gradient is one of several.
+    It stores the whole cost matrix.  For a degenerate problem the gradient is one of several subgradients.
     """
     costs = problem.matrix()
     *batch, n, m = problem.shape
@@ -43,20 +43,23 @@ def exact(problem: Problem) -> Exact:
         torch.from_numpy(np.stack(part)).to(costs).reshape(*batch, *part[0].shape) for part in zip(*solved, strict=True)
     )
     cost = (plan * finite(costs)).sum((-2, -1))
-    pull = (f * (problem.a - problem.a.detach())).sum(-1) + (g * (problem.b - problem.b.detach())).sum(-1)  # of value 0
-    return Exact(problem, (cost + pull).to(problem.dtype), plan.to(problem.dtype), f, g)
+    # 0, with the gradient of the value in the weights
+    zero = (f * (problem.a - problem.a.detach())).sum(-1) + (g * (problem.b - problem.b.detach())).sum(-1)
+    return Exact(problem, (cost + zero).to(problem.dtype), plan.to(problem.dtype), f, g)
 
 
 def _simplex(costs: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return plan and potentials of one problem in float64."""
+    """Return the plan and the potentials of one problem in float64."""
     from ot.lp import emd
 
     allowed = np.isfinite(costs)
     most = np.abs(costs[allowed]).max()
-    wall = costs if allowed.all() else np.where(allowed, costs, (2 * most + 1) * sum(costs.shape))  # dearer than any way round
-    plan, log = emd(a, b * (a.sum() / b.sum()), np.ascontiguousarray(wall, dtype=np.float64), numItermax=MOVES, log=True)
+    if not allowed.all():
+        costs = np.where(allowed, costs, (2 * most + 1) * sum(costs.shape))  # above the cost of any detour
+    costs = np.ascontiguousarray(costs, dtype=np.float64)
+    plan, log = emd(a, b * (a.sum() / b.sum()), costs, numItermax=MAX_SIMPLEX_ITERATIONS, log=True)
     if log["warning"] is not None:
-        raise UserError(f"the exact plan was not found: {log['warning']}")
+        raise UserError(f"the network simplex failed: {log['warning']}")
     if plan[~allowed].any():
-        raise UserError("no plan avoids all forbidden moves; allow more of them")
+        raise UserError("no plan avoids all forbidden moves; make more costs finite")
     return plan, log["u"], log["v"]
