@@ -19,6 +19,7 @@ import reverie
 from reverie.base.errors import UserError
 from reverie.base.files import atomic
 from reverie.base.spec import build, complete, parse
+from reverie.base.visible import visible
 from reverie.data.codec import Standard, standard_spec
 from reverie.diffusion.samplers import SAMPLERS
 from reverie.diffusion.samplers.onestep import DDIM
@@ -154,6 +155,18 @@ def test_any_valid_configuration_survives_toml(training, family, length, data) -
     assert Config.model_validate(tomllib.loads(tomli_w.dumps(config.as_table()))) == config
 
 
+@given(columns=st.lists(NAMES, min_size=2, max_size=2), series=st.booleans())
+def test_names_of_columns_survive_toml_and_are_safe_to_show(columns: list[str], series: bool) -> None:
+    data = {"name": "x", "count": 9, "shape": [5, 2] if series else [2], "columns": columns}
+    config = Config.model_validate({**valid(), "data": data})
+    assert Config.model_validate(tomllib.loads(tomli_w.dumps(config.as_table()))) == config
+    shown = config.data.columns
+    assert len(set(shown)) == 2 and all(name and visible(name) == name for name in shown)
+    for wrong in ({**data, "columns": ["a"]}, {**data, "shape": [1, 2, 2]}, {**data, "columns": ["a", "b" * 1000]}):
+        with pytest.raises(ValidationError):
+            Config.model_validate({**valid(), "data": wrong})
+
+
 def test_a_configuration_of_format_1_is_read_as_the_same_of_format_2() -> None:
     new = {**with_family({"target": "eps", "sigma_data": 0.5, "weight": "vlb", "label_dropout": 0.2}), "format": 2}
     old: dict[str, Any] = {"format": 1, "family": "diffusion", "data": new["data"]}
@@ -168,7 +181,7 @@ def test_a_configuration_of_format_1_is_read_as_the_same_of_format_2() -> None:
 def test_the_strategies_know_every_field() -> None:
     assert set(TrainingConfig.model_fields) == {*TRAINING, "steps", "minutes"}
     fields = {"name", "source", "count", "seed", "shape", "labels", "label_counts", "fingerprint", "reading", "kind"}
-    assert set(DataConfig.model_fields) == {*fields, "condition"}
+    assert set(DataConfig.model_fields) == {*fields, "condition", "columns"}
     assert set(DiffusionSettings.model_fields) == {*FAMILY, "name", "codec", "schedule", "network"}
 
 

@@ -15,7 +15,9 @@ import reverie
 from reverie import api
 from reverie.base.errors import UserError
 from reverie.data import load_data
+from reverie.runs.config import DataConfig
 from reverie.runs.folder import read_config
+from reverie.runs.reread import reread
 from tests.conftest import TINY
 from tests.data.test_names import place, small_set
 
@@ -123,3 +125,15 @@ def test_a_run_remembers_where_the_files_of_its_data_are(tmp_path: Path, monkeyp
     assert kept["data_dir"] == str(tmp_path / "elsewhere") == read_config(run).data.reading["data_dir"]
     files = reverie.train(str(tmp_path / "elsewhere"), resume=run, extend=True, steps=1).config.data
     assert files.source == str(tmp_path / "elsewhere") and "data_dir" not in files.reading
+
+
+def test_tables_of_runs_that_learned_ids_as_well_are_read_as_they_were(tmp_path: Path) -> None:
+    table = tmp_path / "a.csv"
+    table.write_text("id,a,b\n" + "".join(f"{k},{k % 5},{k * k % 7}\n" for k in range(30)))
+    before = load_data(table, columns="all")
+    known = DataConfig(name="a", source=str(table), count=30, shape=(3,), fingerprint=before.fingerprint())
+    assert reread(known).fingerprint() == before.fingerprint()
+    now = load_data(table)
+    assert reread(known.model_copy(update={"shape": (2,), "fingerprint": now.fingerprint(), "columns": now.columns})).shape == (
+        2,
+    )

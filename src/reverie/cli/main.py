@@ -21,6 +21,7 @@ from reverie.cli.listing import list_names, runs
 from reverie.cli.options import (
     AdapterOption,
     ChannelsOption,
+    ColumnsOption,
     DataDirOption,
     DeviceOption,
     FitOption,
@@ -185,6 +186,7 @@ def inspect(
     window: WindowOption = None,
     text: TextOption = None,
     pairs: PairsOption = None,
+    columns: ColumnsOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -197,7 +199,7 @@ def inspect(
     with screen.reading() as on_progress:
         reading = {
             "size": size, "fit": fit, "channels": channels, "labels": labels, "data_dir": data_dir, "strict": strict,
-            "window": window, "text": text, "pairs": pairs, "on_progress": on_progress,
+            "window": window, "text": text, "pairs": pairs, "columns": columns, "on_progress": on_progress,
         }  # fmt: skip
         found = api.inspect(what, out=out, seed=seed, device=device, reading=reading)
     screen.table({**found, "picture": str(out)} if out is not None else found)

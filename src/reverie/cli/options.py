@@ -114,6 +114,14 @@ PairsOption = Annotated[
         metavar="COLUMNS|FILE",
     ),
 ]
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        help="Columns of a table to learn, with commas between, or all; else all but ids and times.",
+        metavar="COLUMNS",
+    ),
+]
 BeamsOption = Annotated[
     int | None, typer.Option("--beams", help="Of answers: search with so many candidates, and show the likeliest of them.")
 ]
@@ -192,6 +200,7 @@ def _training(
     ] = None,
     text: TextOption = None,
     pairs: PairsOption = None,
+    columns: ColumnsOption = None,
     tokenizer: Annotated[
         str | None, named("tokenizers", "How text becomes tokens, with options like bpe:size=1000", "--tokenizer")
     ] = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,6 +12,7 @@ from reverie.base.files import expanded
 from reverie.base.visible import visible
 from reverie.data.arrays import from_array, read_array_file
 from reverie.data.columns import listed_columns
+from reverie.data.csv_table import read_csv
 from reverie.data.dataset import Dataset, at_once, evaluated_at_once
 from reverie.data.folder import ARCHIVES, read_images
 from reverie.data.form import Options
@@ -21,6 +22,7 @@ from reverie.data.lazy import LazyImages
 from reverie.data.memory import DataSource, from_memory, in_memory
 from reverie.data.names import DATASETS, FROM_FILES, cdb_dataset, cdb_files, check_count, usual_count
 from reverie.data.pair_files import read_pairs
+from reverie.data.parquet_table import read_parquet
 from reverie.data.pixels import DEFAULT_SIDE, FITS, check_channels, check_fit, parse_size
 from reverie.data.series import as_series, check_window, read_wav
 from reverie.data.shards.find import is_shards, told_in_tar
@@ -28,7 +30,7 @@ from reverie.data.shards.read import read_shards
 from reverie.data.shards.store import is_pattern, is_remote
 from reverie.data.shards.tables import has_image_column
 from reverie.data.sources import METADATA, count_unread, has_images, is_image
-from reverie.data.table import read_csv, read_parquet
+from reverie.data.table import table_columns
 from reverie.data.text import looks_like_text, read_column, read_folder, read_jsonl, read_text, text_column, text_entries
 
 __all__ = ["DATASETS", "FITS", "FROM_FILES", "LABELS", "Dataset", "LazyImages", "at_once", "evaluated_at_once", "load_data"]
@@ -72,7 +74,7 @@ def load_data(
     channels: int | None = None, labels: str = "auto", data_dir: str | Path | None = None, strict: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None, on_form: Callable[[Dataset], None] | None = None,
     largest_colour: int = DEFAULT_SIDE, window: int | None = None, text: str | None = None, condition_number: str | None = None,
-    condition_image: str | None = None, pairs: str | None = None,
+    condition_image: str | None = None, pairs: str | None = None, columns: str | Sequence[str] | None = None,
 ) -> Dataset:  # fmt: skip
     """Return a data set by name (names win), by path, or of data in memory as `reverie.data.memory` takes them.
 
@@ -85,19 +87,23 @@ def load_data(
     so many, or so many characters of text at a time; text: the column of a table, or field, that holds text; condition_number,
     condition_image: columns of a folder's metadata, numbers with commas between and the name of another image, that a model is
     told of each image; pairs: the columns or fields that hold sources and targets, with a comma between, or the file whose
-    lines are the targets of those of the source.
+    lines are the targets of those of the source; columns: of a table that are coordinates, with commas between, or all of
+    numbers; if not given, all but ids, times and those that are mostly empty.
     """
     check_fit(fit)
     check_channels(channels)
     if points is not None:
         check_count(points)
     check_window(window)
-    numbers = listed_columns(condition_number)
+    numbers, wanted = listed_columns(condition_number), table_columns(columns)
     pixels = parse_size(size) if size is not None else None
     if in_memory(source):
         if data_dir is not None:
             raise UserError(f"--data-dir says where the files of {', '.join(FROM_FILES)} are; leave it out for data in memory")
-        given = from_memory(source, Options(pixels, fit, channels, labels, strict, None, on_progress, on_form, largest_colour))
+        chosen = Options(
+            pixels, fit, channels, labels, strict, None, on_progress, on_form, largest_colour, window, columns=wanted
+        )  # fmt: skip
+        given = _of_columns(from_memory(source, chosen), wanted, "the data")
         return given if window is None else as_series(given, window, "the data")
     source = str(source)
     if source in DATASETS or not _has_columns(source):
@@ -120,6 +126,7 @@ def load_data(
         numbers,
         condition_image,
         pairs,
+        wanted,
     )
     remote = is_remote(source)
     packed = remote or Path(source).suffix.lower() in (*ARCHIVES, ".parquet")
@@ -129,6 +136,7 @@ def load_data(
         if pairs is not None:
             raise UserError(f"--pairs names columns of a table or a second file; {source} is a set by name, so leave it out")
         named = DATASETS[source](usual_count(source) if points is None else points, seed, options)
+        _of_columns(named, wanted, source)
         return named if window is None or named.kind in WHOLE else as_series(named, window, source)
     if remote or is_pattern(source):
         return read_shards(source, _name_of(source), options)
@@ -139,8 +147,15 @@ def load_data(
         there = False
     if not there:
         raise _not_there(source)
-    found = _read_path(path, options)
+    found = _of_columns(_read_path(path, options), wanted, str(path))
     return found if window is None or found.kind in WHOLE else as_series(found, window, str(path))
+
+
+def _of_columns(data: Dataset, wanted: tuple[str, ...], source: str) -> Dataset:
+    """Return data, and refuse columns that are asked of what is no table."""
+    if wanted and not data.columns:
+        raise UserError(f"--columns chooses columns of numbers of a table, and {source} holds {data.kind}; leave it out")
+    return data
 
 
 def _has_columns(source: str) -> bool:

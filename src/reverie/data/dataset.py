@@ -47,7 +47,8 @@ class Dataset:
 
     x: points (N, D) or series (N, T, C), float32 in data units, or images (N, C, H, W) uint8, in memory or lazy, or
     windows of text (N, W), or pairs of texts (N, 2, W); labels: (N,); conditions: captions, numbers or images that
-    are told of each, in place of labels.
+    are told of each, in place of labels; columns: names of the coordinates of points, or of the numbers of a moment, where
+    they have any.
     notes are lines for a person, report is the same scan for a machine; both are about the whole set, so parts have none.
     """
 
@@ -58,6 +59,7 @@ class Dataset:
     notes: tuple[str, ...] = ()
     report: Mapping[str, Any] = field(default_factory=dict)
     conditions: Conditions | None = None
+    columns: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.x)
@@ -136,7 +138,7 @@ class Dataset:
         x = self.x[index] if isinstance(self.x, Tensor) else self.x.subset(index)
         labels = self.labels[index] if self.labels is not None else None
         told = self.conditions.take(index) if self.conditions is not None else None
-        return Dataset(self.name, x, labels, self.label_names, conditions=told)
+        return Dataset(self.name, x, labels, self.label_names, conditions=told, columns=self.columns)
 
     def split(self, seed: int) -> tuple[Dataset, Dataset]:
         """Return 95 % for training and 5 % held out, by the seed and the size; of series the last in time.

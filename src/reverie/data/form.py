@@ -34,7 +34,8 @@ class Options:
 
     size: (height, width); largest_colour: the longest side of colour images that is chosen; window: moments of a series, or
     characters of a text; text: the column or field that holds text; condition_numbers, condition_image: columns of metadata
-    that are told of each image; pairs: columns of sources and targets, or the file of the targets.
+    that are told of each image; pairs: columns of sources and targets, or the file of the targets; columns: of a table that are
+    coordinates, or "all".
     """
 
     size: tuple[int, int] | None = None
@@ -51,6 +52,7 @@ class Options:
     condition_numbers: tuple[str, ...] = ()
     condition_image: str | None = None
     pairs: str | None = None
+    columns: tuple[str, ...] = ()
 
     def largest(self, channels: int) -> int:
         """Return the longest side that is chosen for images of so many channels."""

@@ -21,16 +21,18 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.visible import visible
 from reverie.data.arrays import array_labels, from_array
+from reverie.data.cells import Cells, distinct_names, plain_number
 from reverie.data.conditions import conditions_of
 from reverie.data.dataset import Dataset
 from reverie.data.folder import choose_form, conversions, modes_of, sizes_of
 from reverie.data.form import Options, classes, images_dataset, shown_sizes
 from reverie.data.pixels import Broken, fitted, header_of, quiet, workers
-from reverie.data.table import find_label, table_dataset
+from reverie.data.table import Column, find_label, table_dataset
 
 MEMORY = "(memory)"  # the source of data that were read from nowhere: neither a name nor a whole path
 NAME = "data"
 CHANNELS = (1, 3, 4)
+LOOKED_AT = 100  # values that tell what a column holds
 FLAT = 64  # coordinates from which points may be images that someone flattened
 
 
@@ -231,19 +233,38 @@ class _Table:
     classes: Callable[[int], Sequence[str] | None]
 
     def values(self, k: int) -> np.ndarray:
-        """Return one column: numbers where all are, and objects otherwise."""
+        """Return one column as it is: numbers, dates or objects."""
         column = self.read(k)
         to_numpy = getattr(column, "to_numpy", None)
-        values = np.asarray(to_numpy()) if callable(to_numpy) else _objects(column)
-        if values.dtype.kind == "O" and values.ndim == 1 and all(_is_number(value) for value in values):
-            return np.array([np.nan if value is None else float(value) for value in values])
-        return values
+        return np.asarray(to_numpy()) if callable(to_numpy) else _objects(column)
 
-    def words(self, k: int) -> list[str]:
-        """Return one column as labels."""
-        values = [value.item() if isinstance(value, np.generic) else value for value in self.values(k)]
-        whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
-        return [str(v).strip() for v in _named(whole, self.classes(k))]
+    def column(self, name: str, k: int, values: np.ndarray) -> Column:
+        """Return one column as a table's reader takes it; objects are read as the cells of a file are."""
+
+        def words() -> list[str]:
+            plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+            whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in plain]
+            return ["" if v is None or v != v else str(v).strip() for v in _named(whole, self.classes(k))]
+
+        if values.ndim != 1 or any(isinstance(value, list | dict | tuple | Image.Image) for value in values[:LOOKED_AT]):
+            return Column(name, None, words, "lists" if values.ndim != 1 else "objects", 2**31)
+        if values.dtype.kind in "uif":
+            return Column(name, values.astype(np.float64), words, "numbers")
+        if values.dtype.kind == "M":
+            moments = np.where(np.isnat(values), np.nan, values.astype("datetime64[us]").astype(np.int64) / 1e6)
+            return Column(name, None, words, "dates", moments=lambda: moments)
+        if values.dtype.kind == "b":
+            return Column(name, None, words, longest=5)
+        cells, texts = Cells(name, plain_number), [_cell(value) for value in values]
+        cells.add(texts, range(1, len(texts) + 1))
+        return cells.column(lambda: texts if self.classes(k) is None else words())
+
+
+def _cell(value: Any) -> str:
+    """Return a value as the cell of a table."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return str(value)
 
 
 def _objects(column: Sequence[Any]) -> np.ndarray:
@@ -254,10 +275,6 @@ def _objects(column: Sequence[Any]) -> np.ndarray:
     for k, value in enumerate(column):
         values[k] = value
     return values
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | np.number)
 
 
 def _table(data: Any) -> _Table | None:
@@ -285,20 +302,13 @@ def _from_table(table: _Table, options: Options) -> Dataset:
     found = [table.values(k) for k in range(width)]
     if not len(found[0]):
         raise UserError("the table has no rows; expected rows of numbers, or images")
-    words = {
-        k: max((len(v) for v in values if isinstance(v, str)), default=2**31)
-        for k, values in enumerate(found)
-        if values.dtype.kind not in "buif" or values.ndim != 1
-    }
-    told = [name for k, name in enumerate(table.columns) if table.classes(k) is not None]
-    wished = told[0] if len(told) == 1 and options.labels == "auto" else options.labels
-    label, labels, notes = find_label(table.columns, words, table.words, wished, "the table")
-    pictures = [k for k in words if k != label and isinstance(found[k][0], Image.Image)]
+    names = distinct_names(table.columns)
+    columns = [table.column(name, k, found[k]) for k, name in enumerate(names)]
+    told = [name for k, name in enumerate(names) if table.classes(k) is not None]
+    if len(told) == 1 and options.labels == "auto":
+        options = replace(options, labels=told[0])
+    pictures = [values for values in found if values.ndim == 1 and isinstance(values[0], Image.Image)]
     if pictures:
-        alone = replace(options, labels="auto")
-        return _labelled(list(found[pictures[0]]), labels, alone) if labels else _from_images(list(found[pictures[0]]), alone)
-    numeric = [k for k in range(width) if k != label and k not in words]
-    if not numeric:
-        raise UserError("the table has no column of numbers and none of images; expected rows of numbers")
-    x = np.stack([found[k].astype(np.float64) for k in numeric], 1)
-    return table_dataset(NAME, x, labels, options, notes, "the table")
+        labels, alone = find_label(columns, options, "the table")[1], replace(options, labels="auto")
+        return _labelled(list(pictures[0]), labels, alone) if labels else _from_images(list(pictures[0]), alone)
+    return table_dataset(NAME, columns, options, "the table")

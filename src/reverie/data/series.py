@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import wave
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,9 @@ def as_series(points: Dataset, window: int, source: str) -> Dataset:
         raise UserError(f"{source} holds {points.kind}, and --window cuts rows of numbers; leave it out")
     notes = tuple(note for note in points.notes if "exact cop" not in note)
     left = ("labels are left out of series",) if points.labels is not None else ()
-    return in_windows(points.name, points.x.numpy(), window, (*notes, *left), source)
+    made = in_windows(points.name, points.x.numpy(), window, (*notes, *left), source)
+    about = {key: points.report[key] for key in ("table", "columns", "left_out", "filled") if key in points.report}
+    return replace(made, columns=points.columns, report={**made.report, **about})
 
 
 def read_wav(path: Path, name: str, options: Options) -> Dataset:

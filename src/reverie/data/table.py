@@ -1,123 +1,285 @@
-"""Tables of points: .csv and .parquet.
+"""Tables of points: which columns are coordinates, which one is the label, and which are left out, each with its reason.
 
-Columns of numbers are the coordinates.  The label is the column that --labels names; by default one called label, class or
-target, or else the only column of words that repeat.
+Columns of numbers are the coordinates; few empty cells are filled.  The label is the column that --labels names; by default one
+called label, class or target, or else the only column of words that repeat.
 """
 
 from __future__ import annotations
 
 import csv
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import IO
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from reverie.base.errors import UserError, unknown
-from reverie.base.files import reason
-from reverie.data.columnar import ParquetTable, arrow_module, plain
 from reverie.data.dataset import Dataset
 from reverie.data.form import Options, encode_labels, points_dataset
 from reverie.data.labels import LABELS, listed
-from reverie.data.room import LABEL_ROOM, array_cost, check_size
+from reverie.data.moments import direction, series_hint
 
 LABEL_COLUMNS = ("label", "class", "target")
 ROWS_PER_LABEL = 2  # at least, on average, for words to be taken as labels
 LABEL_LENGTH = 64  # characters; what is longer is text
-ROWS_AT_ONCE = 2**16  # of a .parquet file
-WORDS_MOST = 2**26  # bytes of all words that a column of a .parquet file chooses from
-SAMPLE = 64 * 1024  # characters looked at to learn how a file is written
+MISSING = "missing"  # the class of rows whose label is empty
+MOST_EMPTY = 1 / 3  # of the cells of a column, up to which they are filled
+MANY = 20  # rows from which values alone tell a number of the row
+IDS = frozenset({"id", "ids", "uid", "uuid", "guid"})  # words in the names of columns
+ROW_NUMBERS = frozenset({"", "index", "idx", "row", "row number", "no", "nr", "number", "unnamed 0"})  # whole names
+DATES = frozenset({"date", "datetime", "timestamp", "epoch", "unixtime"})
+TIMES = DATES | {
+    "time", "t", "ts", "year", "month", "week", "day", "hour", "minute", "second", "seconds", "step", "moment", "frame", "tick",
+}  # fmt: skip
+AXES = frozenset({"x", "y", "z"})  # names of coordinates, whatever their values are
+DATED, TIMED, NUMBERED, NAMED, EMPTY, COULD = "dates", "times", "row numbers", "ids", "wholly empty", "possible labels"
+ALL = "all"  # columns of numbers, those that number the rows and times among them
 
 
-def read_csv(path: Path, name: str, options: Options) -> Dataset:
-    """Return the numeric columns of a .csv file as points; a header is optional."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            sample = file.read(SAMPLE)
-        delimiter = _delimiter(sample)
-        complete = sample if len(sample) < SAMPLE else sample[: sample.rfind("\n") + 1]
-        rows = [row for row in csv.reader(complete.splitlines(), delimiter=delimiter) if any(cell.strip() for cell in row)][
-            :100
-        ]
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {reason(error)}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(
-            f"{path} cannot be read as a table: {' '.join(str(error).split())[:100]}; save it as UTF-8 text"
-        ) from None
-    if not rows:
-        raise UserError(f"{path} is empty; expected rows of numbers")
-    header, body = ([cell.strip() for cell in rows[0]], rows[1:]) if _is_header(rows) else ([], rows)
-    if not body:
-        raise UserError(f"{path} has a header and no rows; expected rows of numbers")
-    width = len(body[0])
-    columns = [header[k] if k < len(header) and header[k] else f"column {k + 1}" for k in range(width)]
-    words = [k for k in range(width) if not all(k >= len(row) or _is_number(row[k]) for row in body)]
-    longest = {k: max(len(row[k]) for row in body if k < len(row)) for k in words}
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
 
-    def read(k: int) -> list[str]:
-        return _words(path, delimiter, bool(header), k)
+    numbers: (N,) float64, NaN where a cell is empty, or None where it holds something else, which `holds` says; cells: gives
+    what is written, "" where a cell is empty; longest: characters of a cell; moments: gives dates in seconds, (N,); problem:
+    why it is none of numbers although nearly all of it is.
+    """
 
-    label, values, notes = find_label(columns, longest, read, options.labels, path)
-    numeric = [k for k in range(width) if k != label and k not in words]
-    if not numeric:
-        raise UserError(
-            f"{path} has no column of numbers; expected rows of numbers, or texts: --pairs SOURCE,TARGET or --text COLUMN name"
-            " their columns"
-        )
-    x = _columns(path, delimiter, bool(header), numeric)
-    return table_dataset(name, x, values, options, notes, path)
+    name: str
+    numbers: np.ndarray | None
+    cells: Callable[[], list[str]]
+    holds: str = "words"
+    longest: int = 0
+    moments: Callable[[], np.ndarray] | None = None
+    problem: str = ""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that its name is made of, in small letters: those of customerId and customer_id are customer and id."""
+        return tuple(word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", self.name))
 
 
-def table_dataset(
-    name: str, x: np.ndarray, values: Sequence[str] | None, options: Options, notes: Sequence[str], source: object
-) -> Dataset:
-    """Return rows of numbers as points.  x: (N, D); values: a label each."""
-    if values is not None and len(values) != len(x):
-        raise UserError(f"{source} has {len(values):,} labels in {len(x):,} rows; mend or remove rows that are not whole")
-    labels, names = encode_labels(values) if values is not None else (None, ())
-    return points_dataset(name, x, labels, names, options, notes, str(source))
+@dataclass
+class Choice:
+    """Which columns are coordinates; why others are left out, by their names; the lines about it.  time: a column of it."""
+
+    kept: list[Column]
+    left: dict[str, str] = field(default_factory=dict)
+    time: Column | None = None
+
+
+def table_columns(wanted: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Read the names of columns with commas between, quoted as in a .csv file where they hold one."""
+    names = next(csv.reader([wanted]), []) if isinstance(wanted, str) else list(wanted or ())
+    found = tuple(name.strip() for name in names)
+    if (wanted is not None and not found) or "" in found or len(set(found)) != len(found):
+        raise UserError(f"cannot read the columns {wanted!r}; write different names with commas between, or {ALL}")
+    return found
+
+
+def joined_columns(names: Sequence[str]) -> str:
+    """Return names of columns as `table_columns` reads them."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return line.getvalue()
+
+
+def table_dataset(name: str, columns: Sequence[Column], options: Options, source: object) -> Dataset:
+    """Return the columns of numbers of a table as points, with the label of each."""
+    label, values, notes, could = find_label(columns, options, source)
+    chosen = choose_columns([c for k, c in enumerate(columns) if k != label], options, could, source)
+    x = np.stack([column.numbers for column in chosen.kept if column.numbers is not None], 1)
+    for column, numbers in zip(chosen.kept, x.T, strict=True):
+        if len(wrong := np.flatnonzero(np.isinf(numbers))):
+            raise UserError(f"row {wrong[0] + 1:,} of {source} has an infinite number in the column {column.name};"
+                            " mend or remove such rows")  # fmt: skip
+    rows = np.arange(len(x))
+    moments = _moments(chosen.time)
+    if options.window is not None and direction(moments) < 0:
+        rows = rows[::-1]
+        notes.append(f"rows are read from the last to the first, as {chosen.time.name if chosen.time else ''} decreases")
+    elif options.window is None and not (some := ~np.isnan(x).all(1)).all() and some.any():
+        rows = rows[some]
+        notes.append(f"{len(x) - len(rows):,} row{'s' * (len(x) - len(rows) != 1)} without any number left out")
+    x, filled = fill(x[rows], options.window is not None)
+    if filled.any():
+        how = "by a straight line in time" if options.window is not None else "by the median of their column"
+        each = [f"{c.name} {n:,}" for c, n in zip(chosen.kept, filled, strict=True) if n]
+        notes.append(f"empty cells filled {how}: {', '.join(each)} of {len(x):,}")
+    told = None if chosen.time is None or moments is None else (chosen.time.name, moments[rows])
+    if options.window is None and (values is None or told is not None):
+        notes += series_hint(dict(zip([c.name for c in chosen.kept], x.T, strict=True)), told)
+    labels, names = (None, ()) if values is None else encode_labels([values[k] for k in rows])
+    made = points_dataset(name, x, labels, names, options, (*notes, *_left_out(chosen.left)), str(source))
+    report = {
+        **made.report, "columns": [c.name for c in chosen.kept], "left_out": chosen.left,
+        "filled": {c.name: int(n) for c, n in zip(chosen.kept, filled, strict=True) if n},
+    }  # fmt: skip
+    return replace(made, columns=tuple(c.name for c in chosen.kept), report=report)
+
+
+def _moments(time: Column | None) -> np.ndarray | None:
+    if time is None:
+        return None
+    return time.numbers if time.moments is None else time.moments()
+
+
+def choose_columns(columns: Sequence[Column], options: Options, could: Sequence[str], source: object) -> Choice:
+    """Choose the coordinates among columns that are not the label.  could: columns of words that could each be it."""
+    chosen = Choice([])
+    guessed: list[Column] = []  # left out by their values alone
+    by_name = {column.name: column for column in columns}
+    for place, column in enumerate(columns):
+        why = _not_numbers(column, options.labels, could)
+        if options.columns and options.columns != (ALL,):
+            why = "not named by --columns" if column.name not in options.columns else why
+        elif not why and options.columns != (ALL,):
+            why = _no_coordinate(column, place)
+        if chosen.time is None and column.name not in could and (column.moments or why == TIMED):
+            chosen.time = column
+        if why and column.problem and not (options.columns and column.name not in options.columns):
+            raise UserError(f"{column.problem} as the rest of the column {column.name} of {source}; mend such cells, leave them"
+                            " empty, or name the columns to take with --columns")  # fmt: skip
+        if why:
+            chosen.left[column.name] = why
+            guessed += [column] if why == NUMBERED else []
+        else:
+            chosen.kept.append(column)
+    if wanted := [name for name in options.columns if name != ALL or len(options.columns) > 1]:
+        chosen.kept = [_wanted(name, by_name, chosen.left, source) for name in wanted]
+    if not chosen.kept and guessed:
+        chosen.kept = guessed
+        for column in guessed:
+            del chosen.left[column.name]
+    if not chosen.kept:
+        told = f" to learn ({'; '.join(_left_out(chosen.left))})" if chosen.left else ""
+        raise UserError(f"{source} has no column of numbers{told}; expected rows of numbers, or texts: --pairs"
+                        " SOURCE,TARGET or --text COLUMN name their columns")  # fmt: skip
+    return chosen
+
+
+def _wanted(name: str, columns: Mapping[str, Column], left: Mapping[str, str], source: object) -> Column:
+    """Return a column that was asked for; refuse one that holds no numbers."""
+    if name not in columns:
+        raise unknown(name, tuple(columns), f"column of {source}:")
+    if name in left:
+        raise UserError(f"the column {name} of {source} holds no numbers to learn ({left[name]}); leave it"
+                        " out of --columns")  # fmt: skip
+    return columns[name]
+
+
+def _not_numbers(column: Column, labels: str, could: Sequence[str]) -> str:
+    """Return why a column cannot be a coordinate; nothing where it can."""
+    if column.numbers is not None:
+        return EMPTY if np.isnan(column.numbers).all() else ""
+    if column.moments is not None:
+        return DATED
+    if column.name in could:
+        return COULD
+    if column.holds == "words":
+        return "words that do not repeat as labels do" if labels == "auto" else "words"
+    return column.holds
+
+
+def _no_coordinate(column: Column, place: int) -> str:
+    """Return why a column of numbers is none to be learned: mostly empty, an id, a number of the row, or a time."""
+    numbers = column.numbers
+    assert numbers is not None
+    there = numbers[~np.isnan(numbers)]
+    if len(numbers) - len(there) > MOST_EMPTY * len(numbers):
+        return f"{1 - len(there) / len(numbers):.0%} empty"
+    words = set(column.words)
+    steps, whole = np.diff(there), bool((there == np.round(there)).all())
+    if words & DATES or (words & TIMES and direction(there) and bool(steps.all())) or ("time" in words and direction(there)):
+        return TIMED
+    if not whole:
+        return ""
+    if words & IDS:
+        return NAMED
+    unique = len(np.unique(there)) == len(there) > 1
+    if unique and " ".join(column.words) in ROW_NUMBERS:
+        return NUMBERED
+    dense = len(there) >= MANY and there.max() - there.min() + 1 == len(there)
+    counts_up = len(there) >= MANY and place == 0 and direction(there) > 0
+    return NUMBERED if unique and (dense or counts_up) and not words & AXES else ""
+
+
+def fill(x: np.ndarray, in_time: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return numbers with the median of each column in empty places, or a line through time; and how many there were, (D,)."""
+    gaps = np.isnan(x)
+    if not gaps.any():
+        return x, gaps.sum(0)
+    x = x.copy()
+    for k in np.flatnonzero(gaps.any(0)):
+        there = ~gaps[:, k]
+        at = np.arange(len(x))
+        x[~there, k] = np.interp(at[~there], at[there], x[there, k]) if in_time else np.median(x[there, k])
+    return x, gaps.sum(0)
 
 
 def find_label(
-    columns: Sequence[str], words: Mapping[int, int], read: Callable[[int], list[str]], wished: str, source: object
-) -> tuple[int | None, list[str] | None, list[str]]:
-    """Return which column is the label, its values, and a line each about the columns that are left out.
-
-    words: the columns that are not numbers, and the longest cell seen in each; read: gives the values of one; wished: auto,
-    none, or the name of a column.
-    """
-    named = next((k for k, column in enumerate(columns) if column.lower() in LABEL_COLUMNS), None)
-    others = [k for k in words if k != named]
+    columns: Sequence[Column], options: Options, source: object
+) -> tuple[int | None, list[str] | None, list[str], Sequence[str]]:
+    """Return which column is the label, its values, lines about it, and the columns that could each be it."""
+    wished, names = options.labels, [column.name for column in columns]
+    free = [k for k, column in enumerate(columns) if column.name not in options.columns]
+    named = next((k for k in free if names[k].lower() in LABEL_COLUMNS and not _measured(columns[k])), None)
     if wished == "none":
-        named = None
-    elif wished != "auto":
-        if wished not in columns:
-            raise _no_column(wished, columns, source)
-        named = columns.index(wished)
-        others = [k for k in words if k != named]
-    elif named is None and words:
-        found = {k: values for k, longest in words.items() if longest <= LABEL_LENGTH and _repeats(values := read(k))}
-        if len(found) == 1:
-            k, values = found.popitem()
-            note = f"{len(set(values))} classes told by the column {columns[k]}; --labels none leaves them out"
-            return k, values, [note, *_left_out([columns[j] for j in words if j != k], judged=True)]
-        if found:
-            could = listed([columns[k] for k in found])
-            note = f"columns {could} could each be the label, so none is; choose one with --labels {columns[next(iter(found))]}"
-            return None, None, [note, *_left_out([columns[j] for j in words if j not in found], judged=True)]
-    notes = _left_out([columns[k] for k in others], judged=wished == "auto" and named is None)
-    return named, read(named) if named is not None else None, notes
+        return None, None, [], ()
+    if wished != "auto":
+        if wished not in names:
+            raise _no_column(wished, names, source)
+        named = names.index(wished)
+    if named is None:
+        words = [k for k in free if columns[k].numbers is None and columns[k].moments is None and columns[k].holds == "words"]
+        found = {k: v for k in words if columns[k].longest <= LABEL_LENGTH and _repeats(v := columns[k].cells())}
+        if len(found) > 1:
+            could = [names[k] for k in found]
+            note = f"columns {listed(could)} could each be the label, so none is; choose one with --labels {could[0]}"
+            return None, None, [note], could
+        if not found:
+            return None, None, [], ()
+        named, values = found.popitem()
+        told = [f"{len(set(values) - {''})} classes told by the column {names[named]}; --labels none leaves them out"]
+    else:
+        values, told = _plain(columns[named]), []
+    if empty := values.count(""):
+        told.append(f"{empty:,} empty cell{'s' * (empty != 1)} of the label {names[named]} are a class of their own, {MISSING}")
+        values = [value or MISSING for value in values]
+    return named, values, told, ()
+
+
+def _measured(column: Column) -> bool:
+    """Tell numbers that are not whole, which measure something and name no class."""
+    if column.numbers is None:
+        return False
+    there = column.numbers[np.isfinite(column.numbers)]
+    return bool((there != np.round(there)).any())
+
+
+def _plain(column: Column) -> list[str]:
+    """Return the values of a label; whole numbers without a fraction, as 1.0 is the class 1."""
+    values = column.cells()
+    if column.numbers is None or _measured(column):
+        return values
+    return [str(int(n)) if "." in v and np.isfinite(n) else v for v, n in zip(values, column.numbers, strict=True)]
 
 
 def _repeats(values: Sequence[str]) -> bool:
     """Tell words that name classes: short, at least two, each met more than once on average."""
-    different = set(values)
+    different = set(values) - {""}
     if not 2 <= len(different) <= len(values) / ROWS_PER_LABEL:
         return False
     return not any(len(word) > LABEL_LENGTH or _is_number(word) for word in different)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return "_" not in cell
 
 
 def _no_column(wished: str, columns: Sequence[str], source: object) -> UserError:
@@ -129,120 +291,11 @@ def _no_column(wished: str, columns: Sequence[str], source: object) -> UserError
     return unknown(wished, ("auto", "none", *columns), f"label column of {source}:")
 
 
-@contextmanager
-def _body(path: Path, delimiter: str, header: bool) -> Iterator[IO[str]]:
-    """Yield a table's text after its header; what cannot be read as rows is told."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            if header:
-                while not any(cell.strip() for cell in file.readline().split(delimiter)):
-                    pass
-            yield file
-    except (ValueError, OverflowError, IndexError, MemoryError, csv.Error) as error:
-        if isinstance(error, UserError):
-            raise
-        words = " ".join(str(error).split())[:140]
-        raise UserError(f"{path} is not a whole table of numbers: {words}; mend or remove such rows") from None
-
-
-def _columns(path: Path, delimiter: str, header: bool, columns: Sequence[int]) -> np.ndarray:
-    """Return some columns of numbers of a table.  Returns (N, len(columns))."""
-    with _body(path, delimiter, header) as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an empty table is told of by our own words
-        return np.loadtxt(
-            file, dtype=np.float64, delimiter=delimiter, comments=None, usecols=list(columns), quotechar='"', ndmin=2
-        )  # fmt: skip
-
-
-def _words(path: Path, delimiter: str, header: bool, k: int) -> list[str]:
-    """Return a column of words; each that repeats is held once."""
-    held: dict[str, str] = {}
-    with _body(path, delimiter, header) as file:
-        words = (row[k].strip() for row in csv.reader(file, delimiter=delimiter) if any(row))
-        return [held.setdefault(word, word) for word in words]
-
-
-def _delimiter(sample: str) -> str:
-    """Return the separator of the first line: comma, semicolon or tab, whichever it has most of."""
-    first = next((line for line in sample.splitlines() if line.strip()), "")
-    return max(",;\t", key=first.count)
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return "_" not in cell
-
-
-def _is_header(rows: list[list[str]]) -> bool:
-    """A first row of words is a header, also if the second has words in the same places and a label among its names."""
-    first = rows[0]
-    words = [not _is_number(cell) for cell in first]
-    if all(words):
-        return True
-    below = rows[1] if len(rows) > 1 else []
-    return any(word and k < len(below) and _is_number(below[k]) for k, word in enumerate(words))
-
-
-def _left_out(columns: Sequence[str], judged: bool) -> list[str]:
-    why = "columns that are neither numbers nor words that repeat, as labels do," if judged else "columns that are not numbers"
-    return [f"{why} were left out: {', '.join(columns[:8])}"] if columns else []
-
-
-def read_parquet(path: Path, name: str, options: Options) -> Dataset:
-    """Return the numeric columns of a .parquet file as points."""
-    kinds = arrow_module("pyarrow", path).types
-    with plain(path, "parquet"), ParquetTable(path.open("rb"), path.stat().st_size, path) as file:
-        fields = list(file.schema)
-        columns = [f.name for f in fields]
-        words = {  # what is neither a number nor text, such as a list, is too long to be a label
-            k: 0 if kinds.is_string(f.type) or kinds.is_large_string(f.type) or kinds.is_dictionary(f.type) else 2**31
-            for k, f in enumerate(fields)
-            if not (kinds.is_integer(f.type) or kinds.is_floating(f.type) or kinds.is_boolean(f.type))
-        }
-        count = file.rows
-        numbers = len(fields) - len(words)
-        check_size(
-            array_cost((count, numbers), 8) + count * (8 * len(words) + LABEL_ROOM), path.stat().st_size, str(path),
-            "if you trust it, save its numbers with numpy.save",
-        )  # fmt: skip
-
-        def read(k: int) -> list[str]:
-            if words.get(k):
-                raise UserError(f"the column {columns[k]} of {path} is of type {fields[k].type}, which is no label")
-            return _parquet_words(file, columns[k])
-
-        label, values, notes = find_label(columns, words, read, options.labels, path)
-        numeric = [columns[k] for k in range(len(fields)) if k != label and k not in words]
-        if not numeric:
-            raise UserError(f"{path} has no column of numbers; expected rows of numbers")
-        file.check(numeric, "if you trust it, save its numbers with numpy.save", each=0)
-        x = np.empty((count, len(numeric)))
-        done = 0
-        for batch in file.batches(ROWS_AT_ONCE, numeric):
-            for j in range(len(numeric)):
-                x[done : done + len(batch), j] = batch.column(j).to_numpy(zero_copy_only=False)
-            done += len(batch)
-        if done != count:
-            raise UserError(f"{path} states {count} rows and has {done}; save it again")
-    return table_dataset(name, x, values, options, notes, path)
-
-
-def _parquet_words(file: ParquetTable, column: str) -> list[str]:
-    """Return a column as words; each that repeats is held once, as it is in the file."""
-    file.check([column], "choose another one for labels", each=16, copies=3)
-    out: list[str] = []
-    held: dict[str, str] = {}
-    for batch in file.batches(ROWS_AT_ONCE, [column]):
-        values = batch.column(0)
-        if not hasattr(values, "dictionary"):
-            words = ["" if value is None else str(value) for value in values.to_pylist()]
-            out.extend(held.setdefault(word, word) for word in words)
-            continue
-        if values.dictionary.nbytes > WORDS_MOST:
-            raise UserError(f"the column {column} of {file.where} holds whole texts, which are no labels; choose another one")
-        words = [held.setdefault(str(word), str(word)) for word in values.dictionary.to_pylist()]
-        out.extend("" if k is None else words[k] for k in values.indices.to_pylist())
-    return out
+def _left_out(left: Mapping[str, str]) -> list[str]:
+    """Return a line for each reason, with the columns that were left out for it."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in left.items():
+        if why != COULD:  # which is told where the label is chosen
+            by_reason.setdefault(why, []).append(name)
+    keep = {why: "; --columns all keeps them" if why in (TIMED, NUMBERED, NAMED) else "" for why in by_reason}
+    return [f"left out as {why}: {', '.join(names)}{keep[why]}" for why, names in by_reason.items()]

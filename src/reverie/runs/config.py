@@ -10,6 +10,7 @@ from typing_extensions import TypedDict  # pydantic reads that of typing from Py
 from reverie.base.errors import UserError
 from reverie.base.section import OptionName, Section
 from reverie.base.tensors import Form
+from reverie.data.cells import MOST_NAME, distinct_names
 from reverie.data.conditions import ConditionForm
 from reverie.data.kind import DIMENSIONS, WRITTEN, Kind, kind_of
 from reverie.data.series import MOST_WINDOW
@@ -40,13 +41,15 @@ class Reading(TypedDict, total=False):
     condition_number: str
     condition_image: str
     pairs: str
+    columns: str
 
 
 class DataConfig(Section):
     """Which data, and what they looked like.
 
     source: the name or the whole path they were read from; reading: the options they were read with; kind: what one datum
-    is, told by its shape where it is not said; condition: what their conditions are, if these are captions, numbers or images.
+    is, told by its shape where it is not said; condition: what their conditions are, if these are captions, numbers or images;
+    columns: names of the coordinates of points, or of the numbers of a moment, where they have any.
     """
 
     name: str
@@ -60,6 +63,7 @@ class DataConfig(Section):
     reading: Reading = Field(default_factory=Reading)
     kind: Kind = "points"
     condition: ConditionForm | None = None
+    columns: tuple[Annotated[str, Field(max_length=MOST_NAME + 8)], ...] = Field(default=(), max_length=16384)
 
     @model_validator(mode="before")
     @classmethod
@@ -79,6 +83,18 @@ class DataConfig(Section):
     def _counts_match(self) -> DataConfig:
         if len(self.labels) != len(self.label_counts):
             raise ValueError("labels and label_counts must be of one length")
+        return self
+
+    @field_validator("columns")
+    @classmethod
+    def _shown(cls, columns: tuple[str, ...]) -> tuple[str, ...]:
+        """Names are shown and written to files, so they are distinct and hold nothing that steers a terminal."""
+        return distinct_names(columns)
+
+    @model_validator(mode="after")
+    def _columns_fit(self) -> DataConfig:
+        if self.columns and (self.kind not in ("points", "series") or len(self.columns) != self.shape[-1]):
+            raise ValueError(f"{len(self.columns)} names of columns for {self.kind} of shape {self.shape}")
         return self
 
 

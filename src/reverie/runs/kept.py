@@ -59,7 +59,7 @@ def read_kept(folder: Path, known: DataConfig) -> Dataset:
     labels = parts.get("labels")
     if labels is not None and (int(labels.min()) < 0 or int(labels.max()) >= len(known.labels)):
         raise UserError(f"{path} holds labels that this run does not have{advice}")
-    return Dataset(known.name, parts["x"], labels, known.labels)
+    return Dataset(known.name, parts["x"], labels, known.labels, columns=known.columns)
 
 
 def _texts(path: Path, known: DataConfig, advice: str) -> TextWindows | TextPairs:

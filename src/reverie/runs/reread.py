@@ -14,6 +14,7 @@ from reverie.base.visible import storable
 from reverie.data import DATASETS, FROM_FILES, Dataset, load_data
 from reverie.data.memory import MEMORY, DataSource, in_memory
 from reverie.data.shards.store import is_pattern, is_remote
+from reverie.data.table import ALL, joined_columns
 from reverie.runs.config import DataConfig, Reading
 from reverie.runs.confine import check_data
 from reverie.runs.kept import KEPT_DATA, read_kept
@@ -29,6 +30,8 @@ def kept_reading(options: Mapping[str, Any], dataset: Dataset) -> Reading:
         given["data_dir"] = storable(str(expanded(given["data_dir"]).resolve()))
     if "pairs" in given and "," not in given["pairs"]:  # a file, and no columns
         given["pairs"] = storable(str(expanded(given["pairs"]).resolve()))
+    if not isinstance(given.get("columns", ""), str):
+        given["columns"] = joined_columns(given["columns"])
     chosen = {key: dataset.report[place] for key, place in CHOSEN.items() if place in dataset.report}
     return cast(Reading, {**chosen, **given})  # the schema checks it when it becomes part of a configuration
 
@@ -96,6 +99,9 @@ def reread(
     if options.get("labels", "auto") == "auto" and dataset.label_names != known.labels and "labels_by" in dataset.report:
         with suppress(UserError):  # auto once took the whole path of every folder
             dataset = load_data(source, seed=known.seed, **{**options, "labels": "folder"})
+    if dataset.columns and dataset.shape != known.shape and not known.columns:
+        with suppress(UserError):  # ids and times were once coordinates as well
+            dataset = load_data(source, seed=known.seed, **{**options, "columns": ALL})
     return _same(dataset, known, now.source if source is now.source else "what was given as data")
 
 

@@ -19,7 +19,7 @@ class ReadingOptions(TypedDict, total=False):
     on_progress: told (what, done, of); window: take rows of numbers as a series in time, in windows of so many, or
     so many characters of text at a time; text: the column of a table, or field, that holds text; condition_number,
     condition_image: columns of metadata that the model is told of each image; pairs: the columns of sources and targets, with
-    a comma between, or the file of the targets.
+    a comma between, or the file of the targets; columns: of a table that are coordinates, or "all".
     """
 
     points: int
@@ -35,6 +35,7 @@ class ReadingOptions(TypedDict, total=False):
     condition_number: str | None
     condition_image: str | None
     pairs: str | None
+    columns: str | Sequence[str] | None
 
 
 class TrainingOptions(ReadingOptions, total=False):

@@ -48,7 +48,7 @@ from reverie.training.wishes import Wishes
 
 READING = (
     "points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress", "window", "text",
-    "condition_number", "condition_image", "pairs",
+    "condition_number", "condition_image", "pairs", "columns",
 )  # fmt: skip
 FAMILY_OPTIONS = {key for family in FAMILIES.values() for key in family.wishes}
 NO_OPTIONS = ("data", "out", "path", "options", "given", "dataset")  # parameters that are not options of a training
@@ -190,7 +190,7 @@ def prepare(
         count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,
         label_counts=tuple(dataset.label_counts()), fingerprint=dataset.fingerprint(),
         reading=kept_reading(reading, dataset), kind=dataset.kind,
-        condition=dataset.conditions.form if dataset.conditions is not None else None,
+        condition=dataset.conditions.form if dataset.conditions is not None else None, columns=dataset.columns,
     )  # fmt: skip
 
     def configured(of: FamilyPlan[Any], training: Mapping[str, Any], **also: Any) -> Config:

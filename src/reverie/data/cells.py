@@ -1,0 +1,122 @@
+"""Cells of a table as text: which are empty, which are numbers, as people write them, and columns of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from reverie.base.visible import visible
+from reverie.data.moments import date_reader, seconds_of
+from reverie.data.table import Column
+
+NOTHING = frozenset({
+    "", "na", "n/a", "#n/a", "#na", "<na>", "nan", "-nan", "nat", "null", "none", "-", "--", "?", ".", "1.#ind", "1.#qnan",
+    "-1.#ind", "-1.#qnan",
+})  # fmt: skip  # cells that hold no value, in small letters
+WITH_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)?(,\d*)?([eE][+-]?\d+)?")  # 1.234,5
+IN_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")  # 1,234.5
+FEW_WORDS = 0.1  # of the cells, up to which words are mistakes in a column of numbers
+LOOKED_AT = 100  # cells that tell how dates are written
+SHOWN, MOST_NAME = 40, 200  # characters of a cell in a refusal, and of a name
+Reader = Callable[[str], float | None]
+
+
+def plain_number(cell: str) -> float | None:
+    """Return a number with a decimal point, NaN where a cell is empty, None for anything else."""
+    cell = cell.strip()
+    if cell.lower() in NOTHING:
+        return math.nan
+    try:
+        return float(cell) if "_" not in cell else None
+    except ValueError:
+        return None
+
+
+def comma_number(cell: str) -> float | None:
+    """Return a number with a decimal comma, and points between thousands where there are any."""
+    cell = cell.strip()
+    if not WITH_COMMA.fullmatch(cell) or not any(map(str.isdecimal, cell)):
+        return math.nan if cell.lower() in NOTHING else None
+    return plain_number(cell.replace(".", "").replace(",", "."))
+
+
+def thousands_number(cell: str) -> float | None:
+    """Return a number with commas between thousands."""
+    return plain_number(cell.replace(",", "") if IN_THOUSANDS.fullmatch(cell.strip()) else cell)
+
+
+def reader_of(cells: Sequence[str], comma: bool) -> Reader:
+    """Return how the numbers of a column are written, told by some of its cells.  comma: the table has decimal commas."""
+    if comma:
+        dotted = [cell for cell in cells if plain_number(cell) is not None and "." in cell]
+        return comma_number if all(comma_number(cell) is not None for cell in dotted) else plain_number
+    inside = [cell for cell in cells if "," in cell]
+    return thousands_number if inside and all(IN_THOUSANDS.fullmatch(cell.strip()) for cell in inside) else plain_number
+
+
+class Cells:
+    """A column that is read cell by cell, of which only numbers are held."""
+
+    def __init__(self, name: str, read: Reader) -> None:
+        self.name, self._read = name, read
+        self._numbers = array("d")
+        self._words, self._longest, self._some = 0, 0, list[str]()
+        self._first = (0, "")
+
+    def add(self, cells: Iterable[str], places: Sequence[int]) -> None:
+        """Take the next cells; places: the line or row that each stands in, for a refusal."""
+        cells = list(cells)
+        if self._read is plain_number:
+            try:
+                found = array("d", map(float, cells))
+            except ValueError:
+                pass
+            else:
+                if not any("_" in cell for cell in cells):
+                    self._numbers += found
+                    return
+        for cell, place in zip(cells, places, strict=True):
+            number = self._read(cell)
+            self._numbers.append(math.nan if number is None else number)
+            if number is None:
+                self._first = (place, cell) if not self._words else self._first
+                self._words += 1
+                self._longest = max(self._longest, len(cell))
+                if len(self._some) < LOOKED_AT:
+                    self._some.append(cell.strip())
+
+    def column(self, read: Callable[[], list[str]], place: str = "row") -> Column:
+        """Return what was found: numbers, dates or words, or numbers with a few words.  read: gives all cells again."""
+        numbers = np.frombuffer(self._numbers, np.float64) if self._numbers else np.empty(0)
+
+        def cells() -> list[str]:
+            return ["" if cell.strip().lower() in NOTHING else cell.strip() for cell in read()]
+
+        if not self._words:
+            return Column(self.name, numbers, cells, "numbers")
+        dates = date_reader(self._some)
+        moments = (lambda: seconds_of(cells(), dates)) if dates is not None else None
+        problem = ""
+        if self._words <= FEW_WORDS * (self._words + np.count_nonzero(~np.isnan(numbers))):
+            at, cell = self._first
+            also = f", nor are {self._words - 1:,} more" if self._words > 1 else ""
+            problem = f"{visible(cell.strip()[:SHOWN])!r} in {place} {at:,} is no number{also}"
+        return Column(self.name, None, cells, "words", self._longest, moments, problem)
+
+
+def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names of columns that differ and can be shown; a first one without a name is an index, as pandas writes it."""
+    found: dict[str, None] = {}
+    taken: Counter[str] = Counter()
+    for k, given in enumerate(names):
+        name = first = visible(given.strip())[:MOST_NAME].strip() or (f"column {k + 1}" if k or not any(names) else "index")
+        while name in found:
+            taken[first] += 1
+            name = f"{first}.{taken[first]}"
+        found[name] = None
+    return tuple(found)
