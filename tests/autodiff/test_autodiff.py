@@ -15,13 +15,13 @@ from reverie.autodiff import (
     Dual,
     bilinear,
     derivative,
+    functionalize,
     hessian,
     hvp,
     implicit,
     jacobian,
     jvp,
-    linear_programme,
-    of_parameters,
+    linear_program,
     profile,
     record,
     second_derivative,
@@ -69,7 +69,7 @@ def test_several_tensors_and_parameters_of_a_module() -> None:
     torch.testing.assert_close(jvp(f, x, v)[1], sum(torch.tensordot(j, t, t.ndim) for j, t in zip(expected, v, strict=True)))
     assert [g.shape for g in vjp(f, x, draw(3))[1]] == [(3, 4), (4,)]
     net = nn.Linear(4, 2).double()
-    weight, bias = jacobian(*of_parameters(net, draw(4)))
+    weight, bias = jacobian(*functionalize(net, draw(4)))
     torch.testing.assert_close(bias, torch.eye(2, dtype=torch.float64))
     torch.testing.assert_close(weight[0, 0], draw(4))
 
@@ -83,17 +83,17 @@ def test_the_cheaper_mode_is_chosen(n: int, m: int, used: str, monkeypatch: pyte
     assert jacobian(network(n, m, 0), draw(n)).shape == (m, n)
 
 
-def test_wrong_inputs_are_told() -> None:
+def test_wrong_inputs_raise() -> None:
     with pytest.raises(UserError, match="floating-point"):
         jvp(torch.sin, torch.arange(3), torch.arange(3))
     with pytest.raises(UserError, match=r"v must have the shapes \[\(3,\)\]"):
         jvp(torch.sin, draw(3), draw(4))
-    with pytest.raises(UserError, match="one number"):
+    with pytest.raises(UserError, match="scalar"):
         hvp(torch.sin, draw(3), draw(3))
-    with pytest.raises(UserError, match="no numbers"):
+    with pytest.raises(UserError, match="empty"):
         jacobian(torch.sin, draw(0))
     with pytest.raises(UserError, match="ReLU has no parameters"):
-        of_parameters(nn.ReLU(), draw(3))
+        functionalize(nn.ReLU(), draw(3))
     with pytest.raises(UserError, match="did you mean 'forward'"):
         jacobian(torch.sin, draw(3), "forwards")
 
@@ -136,7 +136,7 @@ def test_dual_numbers_broadcast_and_take_what_torch_takes() -> None:
     torch.testing.assert_close(x.mean(dim=1, keepdim=True).tangent, draw(2, 3, seed=1).mean(1, keepdim=True))
     with pytest.raises(UserError, match="'add' without alpha"):
         torch.add(x, x, alpha=3)
-    with pytest.raises(UserError, match="does not fit a value"):
+    with pytest.raises(UserError, match="tangent of shape"):
         Dual(1.0, torch.ones(4))
 
 
@@ -174,7 +174,7 @@ def test_dual_numbers_are_indexed() -> None:
     assert len(x) == 4 and x.shape == (4, 3) and len(list(x)) == 4
     nested = derivative(lambda x: derivative(lambda y: (x * y)[0] * y[1], torch.ones(2)), torch.ones(2))
     assert nested.shape == ()
-    with pytest.raises(UserError, match="cannot say where"):
+    with pytest.raises(UserError, match="index"):
         x[Dual(1.0, 1.0)]
 
 
@@ -253,7 +253,7 @@ def test_sweeps_over_a_recorded_graph_are_torchs_products() -> None:
     torch.testing.assert_close(graph.adjoints()[:2], torch.func.grad(f, (0, 1))(*x))
     with pytest.raises(UserError, match="does not depend on x"):
         record(lambda x: torch.ones(2), draw(2))
-    with pytest.raises(UserError, match="in place"):
+    with pytest.raises(UserError, match="in-place"):
         record(lambda x: x.sin().add_(1), draw(2))
 
 
@@ -423,7 +423,7 @@ def test_an_ill_conditioned_equation_warns_and_gmres_that_fails_is_an_error() ->
 @pytest.mark.parametrize("linear", ["lu", "gmres", "cg"])
 def test_an_equation_of_another_shape_than_its_solution_is_refused(linear: str) -> None:
     root = implicit(lambda w, a: (w * w - a).sum(), torch.sqrt, linear)
-    with pytest.raises(UserError, match=r"shape of w, \(2,\), and gives \(\)"):
+    with pytest.raises(UserError, match=r"shape of w, \(2,\), .*\(\)"):
         torch.func.grad(lambda a: root(a).sum())(torch.ones(2, dtype=torch.float64))
 
 
@@ -461,25 +461,25 @@ B = torch.tensor([4.0, 6.0], dtype=torch.float64)
 C = torch.tensor([-3.0, -5.0, 0.0, 0.0], dtype=torch.float64)
 
 
-def test_linear_programme_and_its_derivatives() -> None:
-    found = linear_programme(A, B, C)  # the vertex of the first two: x1 + x2 = 4, x1 + 3 x2 = 6
+def test_linear_program_and_its_derivatives() -> None:
+    found = linear_program(A, B, C)  # the vertex of the first two: x1 + x2 = 4, x1 + 3 x2 = 6
     torch.testing.assert_close(found.x, torch.tensor([3.0, 1.0, 0.0, 0.0], dtype=torch.float64))
     torch.testing.assert_close(found.value, B @ found.y)
     basis = torch.linalg.inv(A[:, :2])
     for mode in ("forward", "reverse"):
-        x_a, x_b, x_c = jacobian(lambda a, b, c: linear_programme(a, b, c).x, (A, B, C), mode)
+        x_a, x_b, x_c = jacobian(lambda a, b, c: linear_program(a, b, c).x, (A, B, C), mode)
         torch.testing.assert_close(x_b[:2], basis)
         torch.testing.assert_close(x_b[2:], torch.zeros(2, 2, dtype=torch.float64))
         torch.testing.assert_close(x_c, torch.zeros(4, 4, dtype=torch.float64))
         expected = -torch.einsum("ik,j->ikj", basis, found.x)  # d x_B = -A_B^-1 dA x
         torch.testing.assert_close(x_a[:2], expected)
-    v_a, v_b, v_c = jacobian(lambda a, b, c: linear_programme(a, b, c).value, (A, B, C))
+    v_a, v_b, v_c = jacobian(lambda a, b, c: linear_program(a, b, c).value, (A, B, C))
     torch.testing.assert_close((v_b, v_c, v_a), (found.y, found.x, -torch.outer(found.y, found.x)))  # envelope theorem
 
 
 @pytest.mark.parametrize("scale", [1e-10, 1e10])
-def test_a_linear_programme_has_no_unit(scale: float) -> None:
-    found, scaled = linear_programme(A, B, C), linear_programme(A, scale * B, scale * C)
+def test_a_linear_program_has_no_unit(scale: float) -> None:
+    found, scaled = linear_program(A, B, C), linear_program(A, scale * B, scale * C)
     torch.testing.assert_close((scaled.x, scaled.y), (scale * found.x, scale * found.y), rtol=1e-12, atol=0)
 
 
@@ -487,16 +487,16 @@ def test_a_linear_programme_has_no_unit(scale: float) -> None:
     "a,b,c,said",
     [
         (A, torch.tensor([2.0, 6.0], dtype=torch.float64), C, "degenerate vertex"),
-        (A, B, torch.tensor([-1.0, -1.0, 0.0, 0.0], dtype=torch.float64), "not the only one"),
-        (A, -B, C, "no feasible point"),
-        (torch.tensor([[1.0, -1.0]]).double(), torch.ones(1).double(), -torch.ones(2).double(), "falls without bound"),
+        (A, B, torch.tensor([-1.0, -1.0, 0.0, 0.0], dtype=torch.float64), "not unique"),
+        (A, -B, C, "infeasible"),
+        (torch.tensor([[1.0, -1.0]]).double(), torch.ones(1).double(), -torch.ones(2).double(), "unbounded"),
         (A, B, B, "A must be"),
     ],
     ids=["degenerate", "not unique", "infeasible", "unbounded", "shapes"],
 )  # fmt: skip
-def test_linear_programmes_without_derivatives_are_errors(a: Tensor, b: Tensor, c: Tensor, said: str) -> None:
+def test_linear_programs_without_derivatives_are_errors(a: Tensor, b: Tensor, c: Tensor, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        linear_programme(a, b, c)
+        linear_program(a, b, c)
 
 
 def sinkhorn_map(f: Tensor, cost: Tensor, a: Tensor, b: Tensor, reg: float) -> Tensor:

@@ -214,9 +214,9 @@ def test_columns_that_meet_twice_take_two_colours() -> None:
     assert exact_color(twice, "columns").number == color(twice).number == 2
     with pytest.raises(UserError, match="at most 12"):
         exact_color(np.eye(13))
-    with pytest.raises(UserError, match="is of a graph"):
+    with pytest.raises(UserError, match="4 x 5"):
         exact_color(RECTANGLE, "star")
-    with pytest.raises(UserError, match="symmetric patterns"):
+    with pytest.raises(UserError, match="symmetric"):
         exact_color(np.tri(3), "acyclic")
 
 
@@ -234,7 +234,7 @@ def test_checks_agree_with_the_definitions() -> None:
     for test in (check_star, check_acyclic):
         with pytest.raises(UserError, match="symmetric"):
             test(np.tril(ring(4)), np.array([0, 1, 0, 1]))
-    with pytest.raises(UserError, match="column 0 has entries and no colour"):
+    with pytest.raises(UserError, match=r"column 0 .*no colour"):
         check_columns(np.eye(2), np.array([-1, 0]))
 
 
@@ -245,12 +245,12 @@ def test_an_arrow_is_cheap_from_both_sides_only() -> None:
     assert numbers == {"columns": 40, "rows": 40, "both": 3, "star": 2, "acyclic": 2, "diagonal": 2}
 
 
-def test_mistakes_are_told() -> None:
-    with pytest.raises(UserError, match="symmetric patterns"):
+def test_mistakes_raise() -> None:
+    with pytest.raises(UserError, match="symmetric"):
         color(RECTANGLE, "star")
     with pytest.raises(UserError, match="did you mean 'star'"):
         color(SQUARE, "stars")
-    with pytest.raises(UserError, match="only a square"):
+    with pytest.raises(UserError, match="square"):
         color(RECTANGLE, "diagonal")
     plan = color(detect(torch.sin, draw(4)))
     with pytest.raises(UserError, match="plan is for 4 inputs and x has 5"):
@@ -497,7 +497,7 @@ def test_scatter_with_a_reduction_keeps_what_was_there(reduce: str, tensor: bool
 
 
 def test_a_function_that_gives_no_dense_tensor_is_refused() -> None:
-    for f, said in ((lambda x: x.to_sparse(), "layout torch.sparse_coo"), (lambda x: (x, x), "gives a tuple")):
+    for f, said in ((lambda x: x.to_sparse(), "layout torch.sparse_coo"), (lambda x: (x, x), "a tuple")):
         with pytest.raises(UserError, match=said):
             detect(f, draw(4))
 
@@ -563,7 +563,7 @@ def test_a_recorded_jacobian_holds_for_other_x(problem: str) -> None:
     jacobian = recorded_jacobian(f, draw(7), plan)
     for x in (draw(7) - 1, 3 * draw(7)):
         torch.testing.assert_close(jacobian(x).to_dense(), torch.func.jacrev(f)(x))
-    with pytest.raises(UserError, match="record it anew"):
+    with pytest.raises(UserError, match="recorded for"):
         jacobian(draw(8))
     weight.mul_(2)
     torch.testing.assert_close(jacobian(draw(7)).to_dense(), torch.func.jacrev(f)(draw(7)))

@@ -1,11 +1,13 @@
-"""Derivatives on top of torch.func: the modes, second order, implicit functions, and sparse matrices by colouring."""
+"""Derivatives on top of torch.func: modes, second order, implicit functions, and sparse matrices by graph colouring."""
+
+from typing import TYPE_CHECKING
 
 from reverie.autodiff.dual import Dual, derivative, second_derivative
 from reverie.autodiff.graph import Graph, Node, record
 from reverie.autodiff.implicit import implicit
-from reverie.autodiff.modes import jacobian, jvp, of_parameters, vjp
+from reverie.autodiff.linear_programs import LinearProgram, linear_program
+from reverie.autodiff.modes import functionalize, jacobian, jvp, vjp
 from reverie.autodiff.profile import Cost, Profile, measure, profile
-from reverie.autodiff.programme import Programme, linear_programme
 from reverie.autodiff.second import bilinear, hessian, hvp
 from reverie.autodiff.sparse import (
     Coloring,
@@ -19,15 +21,16 @@ from reverie.autodiff.sparse import (
     sparse_hessian,
     sparse_jacobian,
 )
+from reverie.base.deprecations import deprecated_names
 
 __all__ = [
     "Coloring",
     "Cost",
     "Dual",
     "Graph",
+    "LinearProgram",
     "Node",
     "Profile",
-    "Programme",
     "bilinear",
     "color",
     "derivative",
@@ -35,15 +38,15 @@ __all__ = [
     "diagonal",
     "divergence",
     "exact_color",
+    "functionalize",
     "hessian",
     "hutchinson",
     "hvp",
     "implicit",
     "jacobian",
     "jvp",
-    "linear_programme",
+    "linear_program",
     "measure",
-    "of_parameters",
     "profile",
     "record",
     "recorded_jacobian",
@@ -52,3 +55,6 @@ __all__ = [
     "sparse_jacobian",
     "vjp",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = deprecated_names(__name__)

@@ -1,4 +1,4 @@
-"""A batch of linear systems of which only products are known, solved side by side."""
+"""A batched iterative solver of linear systems that needs only matrix-vector products."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Solved:
-    """Solutions x, (B, ...), the relative residuals |S x - right| / |right| they leave, (B,), and the products taken."""
+class LinearSolution:
+    """Solutions x, (B, ...), relative residuals |S x - right| / |right|, (B,), and the number of products."""
 
     x: Tensor
     residual: Tensor
     products: int
 
 
-def conjugate_residuals(product: Callable[[Tensor], Tensor], right: Tensor, tolerance: float = 1e-3, most: int = 20) -> Solved:
+def conjugate_residuals(
+    product: Callable[[Tensor], Tensor], right: Tensor, tolerance: float = 1e-3, max_products: int = 20
+) -> LinearSolution:
     """Solve S x = right for each member of a batch, with at most so many products with S, each taken for all at once.
 
     Generalised conjugate residuals (Eisenstat, Elman, Schultz, "Variational iterative methods for nonsymmetric systems of
@@ -30,20 +32,20 @@ def conjugate_residuals(product: Callable[[Tensor], Tensor], right: Tensor, tole
     def dot(a: Tensor, b: Tensor) -> Tensor:
         return (a * b).flatten(1).sum(1).reshape(-1, *[1] * (a.ndim - 1))
 
-    x, rest, goal = torch.zeros_like(right), right, dot(right, right)
-    going, past, taken = goal > 0, list[tuple[Tensor, Tensor, Tensor]](), 0
-    while taken < most and bool(going.any()):
-        way, image = rest, product(rest)
-        taken += 1
-        for earlier, its_image, power in past:
-            share = dot(image, its_image) / power
-            way, image = way - share * earlier, image - share * its_image
+    x, residual, target = torch.zeros_like(right), right, dot(right, right)
+    active, past, products = target > 0, list[tuple[Tensor, Tensor, Tensor]](), 0
+    while products < max_products and bool(active.any()):
+        direction, image = residual, product(residual)
+        products += 1
+        for earlier_direction, earlier_image, power in past:
+            share = dot(image, earlier_image) / power
+            direction, image = direction - share * earlier_direction, image - share * earlier_image
         power = dot(image, image)
-        going = going & (power > 0)
-        power, image = torch.where(going, power, 1.0), torch.where(going, image, 0.0)
-        stride = dot(rest, image) / power
-        x, rest = x + stride * way, rest - stride * image
-        past.append((way, image, power))
-        going = going & (dot(rest, rest) > tolerance**2 * goal)
-    left = dot(rest, rest) / torch.where(goal > 0, goal, 1.0)
-    return Solved(x, left.sqrt().reshape(-1), taken)
+        active = active & (power > 0)
+        power, image = torch.where(active, power, 1.0), torch.where(active, image, 0.0)
+        step = dot(residual, image) / power
+        x, residual = x + step * direction, residual - step * image
+        past.append((direction, image, power))
+        active = active & (dot(residual, residual) > tolerance**2 * target)
+    relative = dot(residual, residual) / torch.where(target > 0, target, 1.0)
+    return LinearSolution(x, relative.sqrt().reshape(-1), products)

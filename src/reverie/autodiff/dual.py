@@ -1,7 +1,6 @@
-"""Dual numbers a + b e with e² = 0: forward mode that one can look at.
+"""Dual numbers a + b e with e² = 0: forward mode with explicit tangents.
 
-Functions written with operators and torch's elementary functions take dual numbers as they are:
-`torch.sin(Dual(2.0, 1.0))` is sin 2 + cos 2 e.
+Functions of operators and torch's elementary functions accept dual numbers: `torch.sin(Dual(2.0, 1.0))` is sin 2 + cos 2 e.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch import Tensor
 from reverie.base.errors import UserError
 
 Number = Union[Tensor, "Dual", float]
-_levels = itertools.count(1000, 1000)  # of derivatives, far from those of numbers nested by hand
+_levels = itertools.count(1000, 1000)  # levels of `derivative`, above those of manually nested numbers
 
 
 def _as_number(a: Number) -> Tensor | Dual:
@@ -26,19 +25,19 @@ def _as_number(a: Number) -> Tensor | Dual:
 
 
 class Dual:
-    """value + tangent e.  Both are tensors, or dual numbers again for higher derivatives.
+    """value + tangent e.  Both are tensors, or dual numbers for higher derivatives.
 
-    level tells the e of one derivative from that of another taken inside it: a number of a lower level is a constant to one
-    of a higher.  It is by default one above the parts'.
+    level distinguishes the e of nested derivatives: a number of a lower level is a constant at a higher level.  It defaults to
+    one above the levels of the parts.
     """
 
     def __init__(self, value: Number, tangent: Number, level: int | None = None) -> None:
         self.value = _as_number(value)
-        self.tangent = _in_shape(_as_number(tangent), _plain(self.value).shape)
+        self.tangent = _expand_tangent(_as_number(tangent), _primal(self.value).shape)
         self.level = 1 + max(_level(self.value), _level(self.tangent)) if level is None else level
 
     def __repr__(self) -> str:
-        return f"Dual({_shown(self.value)}, {_shown(self.tangent)})"
+        return f"Dual({_format(self.value)}, {_format(self.tangent)})"
 
     def __add__(self, other: Number) -> Dual:
         return _binary(self, other, lambda a, b: a + b, lambda a, b: (1.0, 1.0))
@@ -65,40 +64,40 @@ class Dual:
         return _power(other, self)
 
     def __lt__(self, other: Number) -> Any:
-        return _plain(self) < _plain(other)
+        return _primal(self) < _primal(other)
 
     def __le__(self, other: Number) -> Any:
-        return _plain(self) <= _plain(other)
+        return _primal(self) <= _primal(other)
 
     def __gt__(self, other: Number) -> Any:
-        return _plain(self) > _plain(other)
+        return _primal(self) > _primal(other)
 
     def __ge__(self, other: Number) -> Any:
-        return _plain(self) >= _plain(other)
+        return _primal(self) >= _primal(other)
 
     def __eq__(self, other: object) -> Any:
-        return _plain(self) == _plain(other)
+        return _primal(self) == _primal(other)
 
     def __ne__(self, other: object) -> Any:
-        return _plain(self) != _plain(other)
+        return _primal(self) != _primal(other)
 
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
-        return bool(_plain(self))
+        return bool(_primal(self))
 
     def __len__(self) -> int:
-        return len(_plain(self))
+        return len(_primal(self))
 
     def __getitem__(self, where: Any) -> Dual:
         if any(isinstance(w, Dual) for w in (where if isinstance(where, tuple) else (where,))):
-            raise UserError("a dual number cannot say where; index with whole numbers, slices or conditions")
+            raise UserError("a dual number cannot be an index; use integers, slices or boolean masks")
         return Dual(self.value[where], self.tangent[where], self.level)
 
     @property
     def shape(self) -> torch.Size:
         """The shape of the value."""
-        found: torch.Size = _plain(self).shape
+        found: torch.Size = _primal(self).shape
         return found
 
     def __radd__(self, other: Number) -> Dual:
@@ -118,37 +117,37 @@ class Dual:
 
     def __getattr__(self, name: str) -> Any:
         if name not in METHODS:
-            raise AttributeError(f"dual numbers have no {name!r}; they have {', '.join(sorted(METHODS))} and arithmetic")
-        return lambda *args, **kwargs: _called(name, (self, *args), kwargs)
+            raise AttributeError(f"dual numbers have no {name!r}; they support {', '.join(sorted(METHODS))} and arithmetic")
+        return lambda *args, **kwargs: _dispatch(name, (self, *args), kwargs)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Let torch's functions act on dual numbers."""
+        """Apply a torch function to dual numbers."""
         name = func.__name__
         if name in METHODS or name in _ARITHMETIC:
-            return _called(name, args, kwargs or {})
-        raise UserError(f"dual numbers know {', '.join(sorted(METHODS))} and arithmetic, not torch's {name!r}")
+            return _dispatch(name, args, kwargs or {})
+        raise UserError(f"dual numbers support {', '.join(sorted(METHODS))} and arithmetic, not torch's {name!r}")
 
 
-def _called(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _dispatch(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs and name not in LINEAR:
-        raise UserError(f"dual numbers know {name!r} without {', '.join(kwargs)}; write it with arithmetic")
+        raise UserError(f"dual numbers support {name!r} without {', '.join(kwargs)}; write it with arithmetic")
     return (METHODS.get(name) or _ARITHMETIC[name])(*args, **kwargs)
 
 
-def _in_shape(tangent: Tensor | Dual, shape: torch.Size) -> Tensor | Dual:
-    """Return the tangent of each number of a value that was broadcast to this shape."""
+def _expand_tangent(tangent: Tensor | Dual, shape: torch.Size) -> Tensor | Dual:
+    """Return the tangent, expanded to the shape of a broadcast value."""
     if isinstance(tangent, Dual):
-        return Dual(_in_shape(tangent.value, shape), _in_shape(tangent.tangent, shape), tangent.level)
+        return Dual(_expand_tangent(tangent.value, shape), _expand_tangent(tangent.tangent, shape), tangent.level)
     try:
         return tangent.expand(shape)
     except RuntimeError:
         found = tuple(tangent.shape)
-        raise UserError(f"a tangent of shape {found} does not fit a value of shape {tuple(shape)}") from None
+        raise UserError(f"a tangent of shape {found} cannot be broadcast to a value of shape {tuple(shape)}") from None
 
 
-def _one_less(power: Any) -> Any:
-    """Return power - 1, but 0 for a constant 0: the slope of a^0 is 0 at a = 0 too."""
+def _decrement(power: Any) -> Any:
+    """Return power - 1, but 0 for a constant power 0: the derivative of a^0 is 0 at a = 0 as well."""
     return torch.where(power == 0, power, power - 1) if isinstance(power, Tensor) else power - 1
 
 
@@ -156,7 +155,7 @@ def _level(a: Tensor | Dual) -> int:
     return a.level if isinstance(a, Dual) else 0
 
 
-def _shown(a: Tensor | Dual) -> str:
+def _format(a: Tensor | Dual) -> str:
     return repr(a) if isinstance(a, Dual) or a.numel() > 1 else f"{a.item():.6g}"
 
 
@@ -173,58 +172,58 @@ def _binary(a: Number, b: Number, value: Callable[..., Any], slopes: Callable[..
     return Dual(value(a0, b0), sum(tangents[1:], tangents[0]), level)
 
 
-def _product(a: Number, b: Number, times: Callable[[Any, Any], Any]) -> Dual:
-    """Return a product of any kind: times(a, b) + (times(da, b) + times(a, db)) e."""
+def _product(a: Number, b: Number, multiply: Callable[[Any, Any], Any]) -> Dual:
+    """Return a bilinear product: multiply(a, b) + (multiply(da, b) + multiply(a, db)) e."""
     left, right = _as_number(a), _as_number(b)
     level = max(_level(left), _level(right))
     (a0, a1), (b0, b1) = _parts(left, level), _parts(right, level)
-    tangents = [times(*pair) for pair in ((a1, b0), (a0, b1)) if pair[0] is not None and pair[1] is not None]
-    return Dual(times(a0, b0), sum(tangents[1:], tangents[0]), level)
+    tangents = [multiply(*pair) for pair in ((a1, b0), (a0, b1)) if pair[0] is not None and pair[1] is not None]
+    return Dual(multiply(a0, b0), sum(tangents[1:], tangents[0]), level)
 
 
 def _where(condition: Tensor, a: Number, b: Number) -> Any:
-    """Return a where the condition holds and b elsewhere."""
+    """Return a where the condition holds, else b."""
     left, right = _as_number(a), _as_number(b)
     level = max(_level(left), _level(right))
     if not level:
         return torch.where(condition, left, right)  # type: ignore[arg-type]
     (a0, a1), (b0, b1) = _parts(left, level), _parts(right, level)
-    nothing = torch.zeros((), dtype=_plain(left).dtype, device=_plain(left).device)
+    nothing = torch.zeros((), dtype=_primal(left).dtype, device=_primal(left).device)
     tangent = _where(condition, nothing if a1 is None else a1, nothing if b1 is None else b1)
     return Dual(_where(condition, a0, b0), tangent, level)
 
 
-def _zero(a: Any) -> Tensor:
-    """Return where a number is zero with all its tangents."""
-    return _zero(a.value) & _zero(a.tangent) if isinstance(a, Dual) else a == 0
+def _is_zero(a: Any) -> Tensor:
+    """Return a mask of where a number and all its tangents are zero."""
+    return _is_zero(a.value) & _is_zero(a.tangent) if isinstance(a, Dual) else a == 0
 
 
 def _power(a: Number, b: Number) -> Dual:
     """Return a^b with the tangent b a^(b-1) da + a^b log(a) db.
 
-    The second part is left out where db is zero, so that a negative base may have a whole exponent, and at a = 0, where its
-    limit is zero; elsewhere a^b of a negative base has no derivative in b, and the tangent is not a number.
+    The second term is omitted where db is zero, so that a negative base may have an integer exponent, and at a = 0, where its
+    limit is zero.  Elsewhere a negative base has no derivative in b, and the tangent is NaN.
     """
     left, right = _as_number(a), _as_number(b)
     level = max(_level(left), _level(right))
     (a0, a1), (b0, b1) = _parts(left, level), _parts(right, level)
     value, tangents = a0**b0, []
     if a1 is not None:
-        tangents.append(b0 * a0 ** _one_less(b0) * a1)
+        tangents.append(b0 * a0 ** _decrement(b0) * a1)
     if b1 is not None:
-        out = _zero(b1) | ((_plain(a0) == 0) & (_plain(b0) >= 0))
-        tangents.append(value * torch.log(_where(out, 1.0, a0)) * b1)
+        excluded = _is_zero(b1) | ((_primal(a0) == 0) & (_primal(b0) >= 0))
+        tangents.append(value * torch.log(_where(excluded, 1.0, a0)) * b1)
     return Dual(value, sum(tangents[1:], tangents[0]), level)
 
 
-def _compared(compare: Callable[[Any, Any], Any], a: Number, b: Number) -> Any:
-    """Compare values."""
-    return compare(_plain(a), _plain(b))
+def _compare(compare: Callable[[Any, Any], Any], a: Number, b: Number) -> Any:
+    """Compare the values, without tangents."""
+    return compare(_primal(a), _primal(b))
 
 
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 
-# Torch's names of arithmetic with a tensor on the left.
+# torch's names for arithmetic with a tensor on the left
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: b + a, "sub": lambda a, b: -b + a, "mul": lambda a, b: b * a, "div": lambda a, b: a * b**-1,
     "true_divide": lambda a, b: a * b**-1, "__radd__": lambda b, a: a + b, "__rmul__": lambda b, a: a * b,
@@ -232,10 +231,10 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "__rpow__": lambda b, a: a**b, "pow": lambda a, b: _power(a, b), "where": lambda c, a, b: _where(c, a, b),
     **{name: lambda a, b: _product(a, b, torch.matmul) for name in ("matmul", "__matmul__", "mm", "mv", "dot", "bmm")},
     "__rmatmul__": lambda b, a: _product(a, b, torch.matmul),
-    **{compare.__name__: partial(_compared, compare) for compare in _COMPARISONS},
+    **{compare.__name__: partial(_compare, compare) for compare in _COMPARISONS},
 }  # fmt: skip
 
-# The derivative of each function, written with functions of this table so that it holds for nested dual numbers.
+# the derivative of each function, in terms of functions of this table, so that it holds for nested dual numbers
 SLOPES: dict[str, Callable[[Any], Any]] = {
     "exp": torch.exp,
     "expm1": torch.exp,
@@ -255,12 +254,12 @@ SLOPES: dict[str, Callable[[Any], Any]] = {
     "erf": lambda a: 1.1283791670955126 * torch.exp(-a * a),
     "square": lambda a: 2 * a,
     "reciprocal": lambda a: -(a**-2),
-    "abs": lambda a: torch.sign(_plain(a)),
-    "relu": lambda a: (_plain(a) > 0).to(_plain(a).dtype),
+    "abs": lambda a: torch.sign(_primal(a)),
+    "relu": lambda a: (_primal(a) > 0).to(_primal(a).dtype),
 }
 
 
-def _plain(a: Any) -> Any:
+def _primal(a: Any) -> Any:
     while isinstance(a, Dual):
         a = a.value
     return a
@@ -282,15 +281,15 @@ METHODS |= {name: _linear(name) for name in LINEAR}
 
 
 def derivative(f: Callable[[Any], Any], x: Number, order: int = 1) -> Any:
-    """Return the derivative of f at x, of any order, by nesting dual numbers; f acts on each number of x by itself."""
+    """Return the derivative of an elementwise f at x, of any order, by nested dual numbers."""
     if order == 0:
         return f(x)
 
     def slope(at: Number) -> Any:
-        number, level = _as_number(at), next(_levels)  # above the derivatives that are under way
-        result = f(Dual(number, torch.ones_like(_plain(number)), level))
-        carries = isinstance(result, Dual) and result.level == level
-        return result.tangent if carries else torch.zeros_like(_plain(number))
+        number, level = _as_number(at), next(_levels)  # above the levels of enclosing derivatives
+        result = f(Dual(number, torch.ones_like(_primal(number)), level))
+        depends_on_x = isinstance(result, Dual) and result.level == level
+        return result.tangent if depends_on_x else torch.zeros_like(_primal(number))
 
     return derivative(slope, x, order - 1)
 
@@ -304,8 +303,8 @@ def second_derivative(f: Callable[[Any], Any], x: Tensor, v: Tensor, w: Tensor) 
     inner, outer = next(_levels), next(_levels)
     found = f(Dual(Dual(x, w, inner), Dual(v, torch.zeros_like(x), inner), outer))
 
-    def whole(part: Any) -> Dual:  # what does not depend on x has lost its zero tangents on the way
+    def as_dual(part: Any) -> Dual:  # constants have lost their zero tangents
         return part if isinstance(part, Dual) else Dual(part, torch.zeros_like(part), inner)
 
     value, tangent = _parts(_as_number(found), outer)
-    return Dual(whole(value), whole(torch.zeros_like(_plain(value)) if tangent is None else tangent), outer)
+    return Dual(as_dual(value), as_dual(torch.zeros_like(_primal(value)) if tangent is None else tangent), outer)

@@ -1,4 +1,4 @@
-"""What derivatives cost: floating-point operations, time, and memory over the course of a computation."""
+"""The cost of derivatives: floating-point operations, time, and memory over the course of a computation."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from torch.utils.flop_counter import flop_registry
 class Cost:
     """The cost of a computation.
 
-    flops: floating-point operations, products and sums of matrix products and convolutions, and one for each number that
-    any other operation makes; seconds: the fastest of the rounds; memory: bytes alive after each operation, beyond what
-    was there before; allocated_bytes: all that was ever allocated.
+    flops: floating-point operations: of matrix products and convolutions by formula, of any other operation one for each output
+    number; seconds: the fastest round; memory: bytes alive after each operation, relative to the start; allocated_bytes: the
+    sum of all allocations.
     """
 
     flops: int
@@ -31,11 +31,11 @@ class Cost:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes alive at once."""
+        """The maximum of the bytes alive at once."""
         return max(self.memory, default=0)
 
 
-# Products with vectors, which torch's own count of operations leaves out.
+# matrix-vector products, which torch's flop counter omits
 _VECTORS: dict[Any, Callable[..., int]] = {
     torch.ops.aten.mv: lambda a, b: 2 * a.numel(),
     torch.ops.aten.addmv: lambda c, a, b: 2 * a.numel() + c.numel(),
@@ -44,13 +44,13 @@ _VECTORS: dict[Any, Callable[..., int]] = {
 }
 
 
-def _strided(tree: Any) -> list[Tensor]:
-    """Return the tensors that own a storage; sparse ones do not."""
+def _strided_tensors(tree: Any) -> list[Tensor]:
+    """Return the strided tensors, which own a storage."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.layout == torch.strided]
 
 
 class _Meter(TorchDispatchMode):
-    """Counts operations and follows the storages they make until they are freed."""
+    """Counts operations and tracks the storages they allocate until they are freed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -63,17 +63,17 @@ class _Meter(TorchDispatchMode):
         self.live -= size
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {t.untyped_storage()._cdata for t in _strided((args, kwargs))}
+        input_storages = {t.untyped_storage()._cdata for t in _strided_tensors((args, kwargs))}
         result = func(*args, **(kwargs or {}))
-        fresh = [t for t in _strided(result) if t.untyped_storage()._cdata not in given]
+        new = [t for t in _strided_tensors(result) if t.untyped_storage()._cdata not in input_storages]
         count = flop_registry.get(func.overloadpacket)
         if count is not None:
             self.flops += count(*args, **(kwargs or {}), out_val=result)
         elif func.overloadpacket in _VECTORS:
             self.flops += _VECTORS[func.overloadpacket](*args)
-        elif fresh or func._schema.is_mutable:
-            self.flops += sum(t.numel() for t in _strided(result) if t.is_floating_point())
-        for t in fresh:
+        elif new or func._schema.is_mutable:
+            self.flops += sum(t.numel() for t in _strided_tensors(result) if t.is_floating_point())
+        for t in new:
             storage = t.untyped_storage()
             key, size = storage._cdata, storage.nbytes()
             if key not in self._known:
@@ -81,30 +81,30 @@ class _Meter(TorchDispatchMode):
                 self.live += size
                 self.allocated += size
                 weakref.finalize(storage, self._free, key, size)
-        if fresh:
+        if new:
             self.memory.append(self.live)
         return result
 
 
 def measure(call: Callable[[], Any], rounds: int = 1) -> Cost:
-    """Run a computation and return its cost; time is taken in rounds of their own, without the bookkeeping.
+    """Run a computation and return its cost; time is measured in separate rounds, without the bookkeeping.
 
     With no rounds the computation runs once and has no time (infinity).
     """
     with _Meter() as meter:
-        kept = call()
-        del kept
+        result = call()
+        del result
     best = float("inf")
     for _ in range(rounds):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         call()
-        best = min(best, time.perf_counter() - begun)
+        best = min(best, time.perf_counter() - start)
     return Cost(meter.flops, best, tuple(meter.memory), meter.allocated)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The cost of f itself, of one product in each mode, and how many products a Jacobian takes in each."""
+    """The cost of f, of one product in each mode, and of a whole Jacobian in each."""
 
     inputs: int
     outputs: int
@@ -114,12 +114,12 @@ class Profile:
 
     @property
     def forward_seconds(self) -> float:
-        """Time of a whole Jacobian by forward mode, one product after the other."""
+        """Time of a whole Jacobian by forward mode, with one product after the other."""
         return self.inputs * self.forward.seconds
 
     @property
     def reverse_seconds(self) -> float:
-        """Time of a whole Jacobian by reverse mode, one product after the other."""
+        """Time of a whole Jacobian by reverse mode, with one product after the other."""
         return self.outputs * self.reverse.seconds
 
 
@@ -129,7 +129,7 @@ def profile(f: Callable[[Tensor], Tensor], x: Tensor, rounds: int = 3) -> Profil
         y = f(x)
     v, u = torch.ones_like(x), torch.ones_like(y)
 
-    def backward() -> Any:  # torch.func.vjp keeps what it saved for another call; this frees it on the way
+    def backward() -> Any:  # torch.func.vjp keeps saved tensors for another call; this frees them
         start = x.detach().requires_grad_()
         return torch.autograd.grad(f(start), start, u)
 

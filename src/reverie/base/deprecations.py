@@ -8,6 +8,9 @@ from importlib import import_module
 from typing import Any
 
 RENAMED: dict[str, dict[str, str]] = {  # module -> old name -> new name
+    "reverie.autodiff": {
+        "Programme": "LinearProgram", "linear_programme": "linear_program", "of_parameters": "functionalize",
+    },
     "reverie.kernels": {
         "Function": "RKHSFunction", "Unit": "Normalized", "Words": "BagOfWords", "gram_times": "gram_product",
         "is_positive": "is_positive_semidefinite", "section": "representer",

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from reverie.autodiff.conjugate import Solved, conjugate_residuals
+from reverie.autodiff.conjugate import LinearSolution, conjugate_residuals
 from reverie.base.errors import UserError
 from reverie.base.scalar import Time, expand, sqrt
 from reverie.diffusion.denoiser import Denoiser, Steer
@@ -20,7 +20,7 @@ from reverie.diffusion.measurements import Keep, Measurement
 from reverie.diffusion.pair import Pair, pair_of
 from reverie.diffusion.samplers.grids import INNER, MOST_NOISE
 
-Tell = Callable[[Solved], None]
+Tell = Callable[[LinearSolution], None]
 
 MOST_MOVED = 10.0
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from reverie.autodiff import implicit, jacobian, linear_programme
+from reverie.autodiff import implicit, jacobian, linear_program
 from reverie.base.errors import UserError
 from reverie.draw.picture import ACCENT, CYCLE, INK, SOFT, WARM, figure
 
@@ -119,8 +119,8 @@ def programme() -> Figure:
     """Draw how the solution and the value of a linear programme answer to a limit."""
     made = figure(11.5, 4.2)
     left, right = made.subplots(1, 2)
-    solved = linear_programme(A, B, C)
-    turn = jacobian(lambda b: linear_programme(A, b, C).x, B)  # dx / db, (4, 2)
+    solved = linear_program(A, B, C)
+    turn = jacobian(lambda b: linear_program(A, b, C).x, B)  # dx / db, (4, 2)
     corners = np.array([(0, 0), (4, 0), (3, 1), (0, 2)])
     left.fill(*corners.T, color=ACCENT, alpha=0.12, lw=0)
     moved = B + torch.tensor([SHIFT, 0.0], dtype=torch.float64)
@@ -130,16 +130,16 @@ def programme() -> Figure:
     left.annotate("", x[:2] + SHIFT * slope[:2], x[:2], arrowprops={"arrowstyle": "-|>", "color": WARM, "lw": 2,
                                                                      "shrinkA": 0, "shrinkB": 0})  # fmt: skip
     left.plot(*x[:2], "o", color=INK, label=f"solution ({x[0]:g}, {x[1]:g}), dx/db1 = ({slope[0]:g}, {slope[1]:g})")
-    again = linear_programme(A, moved, C).x
+    again = linear_program(A, moved, C).x
     left.plot(*again[:2].numpy(), "s", color=WARM, ms=6, label="solved anew")
     left.set(xlabel="x1", ylabel="x2", xlim=(0, 6.2), ylim=(0, 3.4))
     left.legend(frameon=False, fontsize=8, loc="upper right")
     _finished(left, "max 3 x1 + 5 x2: the arrow is the derivative in the first limit")
     limits = [0.5, 1.999, 2.001, 5.999, 6.001, 7.5]  # between these it is straight, and degenerate at 2 and 6
-    found = [linear_programme(A, torch.tensor([b, 6.0], dtype=torch.float64), C) for b in limits]
+    found = [linear_program(A, torch.tensor([b, 6.0], dtype=torch.float64), C) for b in limits]
     right.plot(limits, [-float(p.value) for p in found], color=ACCENT, label="value")
     for b in (1.2, 4.0, 6.8):
-        at = linear_programme(A, torch.tensor([b, 6.0], dtype=torch.float64), C)
+        at = linear_program(A, torch.tensor([b, 6.0], dtype=torch.float64), C)
         reach = np.array([-0.7, 0.7])
         right.plot(b + reach, -float(at.value) - float(at.y[0]) * reach, color=WARM, lw=3, alpha=0.8)
         right.annotate(

@@ -16,10 +16,10 @@ from reverie.autodiff.sparse.evaluate import (
     diagonal,
     divergence,
     hutchinson,
-    probed,
     recorded_jacobian,
     sparse_hessian,
     sparse_jacobian,
+    value_and_trace_probes,
 )
 from reverie.autodiff.sparse.exact import exact_color
 from reverie.autodiff.sparse.order import ORDERS
@@ -42,8 +42,8 @@ __all__ = [
     "divergence",
     "exact_color",
     "hutchinson",
-    "probed",
     "recorded_jacobian",
     "sparse_hessian",
     "sparse_jacobian",
+    "value_and_trace_probes",
 ]

@@ -1,4 +1,4 @@
-"""Colourings against their definitions, independently of how they were made.  Each check raises UserError or returns None."""
+"""Checks of colourings against their definitions.  Each check raises UserError or returns None."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from reverie.autodiff.sparse.recover import entries
 from reverie.base.errors import UserError
 
 
-def _clash(groups: np.ndarray, colors: np.ndarray) -> int | None:
-    """Return an index whose (group, colour) has occurred before, or None."""
+def _duplicate(groups: np.ndarray, colors: np.ndarray) -> int | None:
+    """Return an index whose (group, colour) is a duplicate, or None."""
     order = np.lexsort((colors, groups))
     same = (groups[order][1:] == groups[order][:-1]) & (colors[order][1:] == colors[order][:-1])
     return int(order[1:][same][0]) if same.any() else None
 
 
 def check_columns(pattern: Any, colors: np.ndarray) -> None:
-    """Every entry is in a column that has a colour, and no row has two in columns of one colour."""
+    """Every column with entries has a colour, and no row has two entries of one colour."""
     i, j = entries(as_pattern(pattern))
-    if (bare := colors[j] < 0).any():
-        raise UserError(f"column {j[bare][0]} has entries and no colour, so it takes part in no product")
-    if (at := _clash(i, colors[j])) is not None:
+    if (uncolored := colors[j] < 0).any():
+        raise UserError(f"column {j[uncolored][0]} has entries but no colour")
+    if (at := _duplicate(i, colors[j])) is not None:
         raise UserError(f"row {i[at]} has two entries in columns of colour {colors[j[at]]}, one of them column {j[at]}")
 
 
 def check_rows(pattern: Any, colors: np.ndarray) -> None:
-    """As `check_columns` with rows for columns."""
+    """As `check_columns`, for rows."""
     check_columns(as_pattern(pattern).T, colors)
 
 
 def check_both(pattern: Any, colors: np.ndarray, row_colors: np.ndarray) -> None:
-    """Every entry is the only one of its column colour in its row, or of its row colour in its column; -1 is no colour."""
+    """Every entry is the only one of its column colour in its row, or of its row colour in its column; -1 is uncoloured."""
     matrix = as_pattern(pattern).astype(np.int64)
     i, j = entries(matrix)
     in_rows = matrix @ (colors[:, None] == np.arange(colors.max(initial=0) + 1)).astype(np.int64)
@@ -44,11 +44,11 @@ def check_both(pattern: Any, colors: np.ndarray, row_colors: np.ndarray) -> None
     by_row = (row_colors[i] >= 0) & (in_columns[j, row_colors[i]] == 1)
     if not (by_column | by_row).all():
         at = int(np.flatnonzero(~(by_column | by_row))[0])
-        raise UserError(f"entry ({i[at]}, {j[at]}) stands alone neither in its row nor in its column")
+        raise UserError(f"entry ({i[at]}, {j[at]}) is the only one of its colour neither in its row nor in its column")
 
 
 def check_diagonal(pattern: Any, colors: np.ndarray) -> None:
-    """Neighbours differ, so that each row's diagonal entry is the only one of its colour (distance-1 colouring)."""
+    """Adjacent vertices differ, so the diagonal entry of each row is the only one of its colour (distance-1 colouring)."""
     i, j = entries(as_pattern(pattern))
     same = (i != j) & (colors[i] == colors[j])
     if same.any():
@@ -57,18 +57,18 @@ def check_diagonal(pattern: Any, colors: np.ndarray) -> None:
 
 
 def _two_colored(pattern: Any, colors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return each edge with the number of its connected part in the graph of the edges of its two colours."""
+    """Return each edge with the index of its connected component in the subgraph of its two colours."""
     check_diagonal(pattern, colors)
     found = as_pattern(pattern)
     mirrored: Any = found.T.tocsr()
     if (found != mirrored).nnz:
-        raise UserError("star and acyclic colourings are of symmetric patterns, and this one is not")
+        raise UserError("star and acyclic colourings need a symmetric pattern, and this one is not")
     i, j = entries(found)
     i, j = i[i < j], j[i < j]
     low, high = np.minimum(colors[i], colors[j]), np.maximum(colors[i], colors[j])
     _, pair = np.unique(low * (colors.max(initial=0) + 1) + high, return_inverse=True)
     n = len(colors)
-    ends = np.unique(np.concatenate([pair * n + i, pair * n + j]))  # a vertex once for each pair of colours it has edges of
+    ends = np.unique(np.concatenate([pair * n + i, pair * n + j]))  # each vertex once per pair of colours of its edges
     a, b = np.searchsorted(ends, pair * n + i), np.searchsorted(ends, pair * n + j)
     graph = sparse.coo_array((np.ones(len(a), bool), (a, b)), shape=(len(ends), len(ends)))
     _, parts = connected_components(graph, directed=False)
@@ -76,7 +76,7 @@ def _two_colored(pattern: Any, colors: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def check_star(pattern: Any, colors: np.ndarray) -> None:
-    """Neighbours differ and no path of four vertices has only two colours: two-coloured parts are stars."""
+    """Adjacent vertices differ and no path of four vertices has two colours: two-coloured components are stars."""
     (i, j), part, _ = _two_colored(pattern, colors)
     edges = np.bincount(part)
     ends, degrees = np.unique(np.concatenate([part * len(colors) + i, part * len(colors) + j]), return_counts=True)
@@ -88,7 +88,7 @@ def check_star(pattern: Any, colors: np.ndarray) -> None:
 
 
 def check_acyclic(pattern: Any, colors: np.ndarray) -> None:
-    """Neighbours differ and every cycle has three colours: two-coloured parts are trees."""
+    """Adjacent vertices differ and every cycle has three colours: two-coloured components are trees."""
     (i, j), part, parts = _two_colored(pattern, colors)
     cyclic = np.bincount(part, minlength=len(np.unique(parts))) != np.bincount(parts) - 1
     if cyclic.any():

@@ -1,4 +1,4 @@
-"""From compressed products back to the entries of the matrix."""
+"""Decompression: the entries of a matrix from compressed products."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reverie.autodiff.sparse.color import Coloring
 
 @lru_cache(maxsize=64)
 def _indices(coloring: Coloring, device: torch.device) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor, Tensor, Tensor]]]:
-    """Return the sources, the rows and columns, and the levels of substitution as tensors, made once for each colouring."""
+    """Return the sources, the positions, and the levels of substitution as tensors, cached per colouring."""
     plan = coloring.recovery
 
     def put(array: object) -> Tensor:
@@ -29,7 +29,7 @@ def _indices(coloring: Coloring, device: torch.device) -> tuple[Tensor, Tensor, 
 
 @lru_cache(maxsize=64)
 def seeds(coloring: Coloring, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the seed vectors of columns, (colours, n), and of rows, (colours, m), made once for each colouring."""
+    """Return the seed vectors of columns, (colours, n), and of rows, (colours, m), cached per colouring."""
     columns, rows = (torch.from_numpy(s.T.copy()).to(device=device, dtype=dtype) for s in coloring.seeds)
     return columns, rows
 
@@ -44,9 +44,9 @@ def decompress(coloring: Coloring, compressed: Tensor, row_compressed: Tensor | 
     if row_compressed is not None:
         flat = torch.cat([flat, row_compressed.reshape(-1)])
     values = flat.index_select(0, source)
-    for to, minus, fresh, twins in levels:
+    for to, subtracted, fresh, twins in levels:
         if len(to):
-            values.index_add_(0, to, values[minus], alpha=-1)
+            values.index_add_(0, to, values[subtracted], alpha=-1)
         values[twins] = values[fresh]
     return values
 

@@ -9,11 +9,11 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from reverie.autodiff.second import of_one_number
+from reverie.autodiff.second import check_scalar
 from reverie.autodiff.sparse.color import color
+from reverie.autodiff.sparse.path import Detected, ExecutionPath, ValueReads
 from reverie.autodiff.sparse.rules import rule_of
-from reverie.autodiff.sparse.tracer import Pattern, Tracer, empty, links
-from reverie.autodiff.sparse.way import Detected, Reads, Way
+from reverie.autodiff.sparse.tracer import Pattern, Tracer, empty, from_edges
 from reverie.base.errors import UserError, pick
 
 Function = Callable[[Tensor], Tensor]
@@ -22,35 +22,35 @@ Function = Callable[[Tensor], Tensor]
 def _checked(y: Tensor) -> Tensor:
     if not isinstance(y, Tensor) or y.layout != torch.strided:
         kind = f"a tensor of layout {y.layout}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
-        raise UserError(f"detect needs a function that gives one dense tensor, and this one gives {kind}")
+        raise UserError(f"detect needs a function that returns one dense tensor, and this one returns {kind}")
     return y
 
 
 def _traced(f: Function, x: Tensor) -> Pattern:
-    """Follow index sets through f.  It holds for every x at which f goes the same way, which it tells if values decide."""
-    with torch.no_grad(), Tracer(x.numel(), rule_of) as tracer, Reads(tracer.deciders):
+    """Trace dependencies through f.  The pattern holds for every x with the same execution path."""
+    with torch.no_grad(), Tracer(x.numel(), rule_of) as tracer, ValueReads(tracer.value_dependent_ops):
         base = x.detach().clone(memory_format=torch.contiguous_format)
-        tracer.write(base, sparse.eye_array(x.numel(), dtype=bool, format="csr"))
+        tracer.set_rows(base, sparse.eye_array(x.numel(), dtype=bool, format="csr"))
         y = _checked(f(base))
         rows = tracer.rows(y)
-    tracer.warn_of_unknown()
+    tracer.warn_of_untraced()
     found = Detected(rows if rows is not None else empty(y.numel(), x.numel()))
-    if tracer.deciders:
-        found.way = Way(x.detach().clone(), tuple(dict.fromkeys(tracer.deciders)))
+    if tracer.value_dependent_ops:
+        found.path = ExecutionPath(x.detach().clone(), tuple(dict.fromkeys(tracer.value_dependent_ops)))
     return found
 
 
 def _probed(f: Function, x: Tensor) -> Pattern:
-    """Find the entries that are not zero at x by products with random vectors on ever smaller groups of columns.
+    """Find the entries that are non-zero at x, by products with random vectors on recursively halved groups of columns.
 
-    A row that gives zero for a group has no entry in it.  Groups that no row sees both of share a product, so each
-    halving costs about as many products as the matrix has colours: colours x log2(n) in all, instead of n.
+    A row that is zero for a group has no entry in it.  Groups without a common row share a product, so each halving costs about
+    as many products as the matrix has colours: colours x log2(n) in total, instead of n.
     """
     n = x.numel()
     random = torch.Generator().manual_seed(0)
     with torch.no_grad():
         rows = _checked(f(x)).numel()
-    weights = (0.5 + torch.rand(n, generator=random, dtype=torch.float64)).to(x)  # no cancellation but by bad luck
+    weights = (0.5 + torch.rand(n, generator=random, dtype=torch.float64)).to(x)  # random, so that entries do not cancel
     signs = torch.where(torch.rand(n, generator=random) < 0.5, -1.0, 1.0).to(x)
     groups = np.zeros(n, np.int64)
     pattern = sparse.csr_array(np.ones((rows, 1), bool))  # (rows, groups)
@@ -69,7 +69,7 @@ def _probed(f: Function, x: Tensor) -> Pattern:
             product = torch.func.jvp(f, (x,), (v,))[1].reshape(-1).cpu().numpy()
             mine = np.flatnonzero(entry_colors == c)
             hits[mine] = product[entry_rows[mine]] != 0
-        pattern = links(entry_rows[hits], candidates.indices[hits], candidates.shape)
+        pattern = from_edges(entry_rows[hits], candidates.indices[hits], candidates.shape)
         groups = finer
     return pattern
 
@@ -81,21 +81,21 @@ MATRICES: dict[str, Callable[[Function], Function]] = {"jacobian": lambda f: f, 
 def detect(f: Function, x: Tensor, matrix: str = "jacobian", method: str = "global") -> Pattern:
     """Return the sparsity pattern of the Jacobian or Hessian of f as a boolean scipy.sparse.csr_array.
 
-    "global" follows index sets through the operations: it has every entry that can be non-zero at any x of the same shape
-    at which f does the same operations, and any values of constants, and names operations it does not know.  Indices and
-    conditions that are made of x, as by sorting, stand for all places they could mean.  Where values of x decide about the
-    operations themselves, by an `if` or a mask that selects more or fewer, a plan made of the pattern compares the way f
-    goes and refuses an x at which it is another.  "local" has the entries that are not zero at x, and holds there alone.
-    A Hessian's pattern is the Jacobian's of the gradient.  x of any shape; (numel of f(x), numel of x).
+    "global" traces dependencies through the operations.  It contains every entry that can be non-zero at any x with the same
+    shape and execution path; operations without a rule count as dense, with a warning.  Indices and conditions computed from x,
+    as by sorting, stand for all possible values.  If values of x decide on the operations, by an `if` or a boolean mask, a plan
+    made of the pattern checks the execution path at each x.  "local" contains the entries that are non-zero at x, and holds
+    only there.  The pattern of a Hessian is that of the Jacobian of the gradient.  x: any shape; returns (numel of f(x), numel
+    of x).
     """
     if not x.is_floating_point():
         raise UserError(f"detect needs an x of floating-point numbers, got {x.dtype}; use x.double()")
     if matrix == "hessian":
-        of_one_number(f, x)
+        check_scalar(f, x)
     if not x.numel():
         return empty(0 if matrix == "hessian" else _checked(f(x)).numel(), 0)
     found = pick(METHODS, method, "method of detection")(pick(MATRICES, matrix, "matrix")(f), x)
     result = Detected(found + found.T if matrix == "hessian" else found)
-    result.way = found.way if isinstance(found, Detected) else None
+    result.path = found.path if isinstance(found, Detected) else None
     result.sort_indices()
     return result

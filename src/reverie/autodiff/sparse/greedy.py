@@ -1,4 +1,4 @@
-"""Greedy colourings: each vertex in turn takes the first colour that breaks no rule."""
+"""Greedy colourings: each vertex in turn takes the first valid colour."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Lists = list[list[int]]
 
 
 def lists(matrix: sparse.csr_array) -> Lists:
-    """Return the column numbers of each row as Python lists, over which loops are quickest."""
+    """Return the column indices of each row as Python lists, for fast loops."""
     flat, ends = matrix.indices.tolist(), matrix.indptr.tolist()
     return [flat[a:b] for a, b in pairwise(ends)]
 
@@ -24,19 +24,19 @@ def _first_free(used: int) -> int:
 def distance_two(pattern: sparse.csr_array, order: np.ndarray) -> np.ndarray:
     """Colour columns so that no row has two entries of one colour.
 
-    The colours met so far in each row are the bits of one whole number, so a column costs as much as it has entries.
+    The colours used in each row are the bits of an integer, so the cost of a column is its number of entries.
     """
     rows_of = lists(sparse.csr_array(pattern.T.tocsr()))
-    met = [0] * pattern.shape[0]
+    used_in_row = [0] * pattern.shape[0]
     colors = [0] * pattern.shape[1]
     for v in order.tolist():
         used = 0
         for r in rows_of[v]:
-            used |= met[r]
+            used |= used_in_row[r]
         colors[v] = c = _first_free(used)
         bit = 1 << c
         for r in rows_of[v]:
-            met[r] |= bit
+            used_in_row[r] |= bit
     return np.array(colors, np.int64)
 
 
@@ -63,7 +63,7 @@ def star(graph: sparse.csr_array, order: np.ndarray) -> np.ndarray:
     neighbours = lists(graph)
     n = graph.shape[0]
     color = [-1] * n
-    star_of: dict[int, int] = {}  # edge -> number of its star
+    star_of: dict[int, int] = {}  # edge -> index of its star
     hub: list[int] = []  # -1 while a star is a single edge
 
     def edge(a: int, b: int) -> int:
@@ -71,8 +71,8 @@ def star(graph: sparse.csr_array, order: np.ndarray) -> np.ndarray:
 
     for v in order.tolist():
         used = 0
-        first: dict[int, int] = {}  # colour -> the first neighbour that has it
-        treated: set[int] = set()
+        first: dict[int, int] = {}  # colour -> first neighbour of that colour
+        processed: set[int] = set()
         colored = [w for w in neighbours[v] if color[w] >= 0]
         for w in colored:
             c = color[w]
@@ -83,16 +83,16 @@ def star(graph: sparse.csr_array, order: np.ndarray) -> np.ndarray:
                 for x in neighbours[w]:
                     if color[x] >= 0 and hub[star_of[edge(w, x)]] == x:
                         used |= 1 << color[x]
-            else:  # v is the hub of its neighbours of colour c: none of theirs may have v's colour
+            else:  # v is the hub of its neighbours of colour c, so their other neighbours cannot have v's colour
                 for u in (q, w):
-                    if u not in treated:
-                        treated.add(u)
+                    if u not in processed:
+                        processed.add(u)
                         for x in neighbours[u]:
                             if color[x] >= 0:
                                 used |= 1 << color[x]
-        color[v] = mine = _first_free(used)
+        color[v] = own_color = _first_free(used)
         for w in colored:
-            joined = next((x for x in neighbours[w] if x != v and color[x] == mine), None)
+            joined = next((x for x in neighbours[w] if x != v and color[x] == own_color), None)
             q = first[color[w]]
             if joined is not None:
                 star_of[edge(v, w)] = s = star_of[edge(w, joined)]
@@ -114,11 +114,11 @@ def acyclic(graph: sparse.csr_array, order: np.ndarray) -> np.ndarray:
     neighbours = lists(graph)
     n = graph.shape[0]
     color = [-1] * n
-    number: dict[int, int] = {}  # edge -> its place in the forest of sets
+    edge_index: dict[int, int] = {}  # edge -> index in the disjoint sets
     parent: list[int] = []
 
     def find(a: int, b: int) -> int:
-        e = number[a * n + b if a < b else b * n + a]
+        e = edge_index[a * n + b if a < b else b * n + a]
         while parent[e] != e:
             parent[e] = e = parent[parent[e]]
         return e
@@ -128,23 +128,23 @@ def acyclic(graph: sparse.csr_array, order: np.ndarray) -> np.ndarray:
         colored = [w for w in neighbours[v] if color[w] >= 0]
         for w in colored:
             used |= 1 << color[w]
-        visited: dict[int, int] = {}  # tree -> the neighbour of v through which it was met
+        visited: dict[int, int] = {}  # tree -> the neighbour of v through which it was reached
         for w in colored:
             for x in neighbours[w]:
                 if color[x] >= 0 and not used >> color[x] & 1:
                     tree = find(w, x)
                     if visited.setdefault(tree, w) != w:
                         used |= 1 << color[x]  # v would close a cycle
-        color[v] = mine = _first_free(used)
+        color[v] = own_color = _first_free(used)
         first: dict[int, int] = {}
         for w in colored:
             e = len(parent)
-            number[v * n + w if v < w else w * n + v] = e
+            edge_index[v * n + w if v < w else w * n + v] = e
             q = first.setdefault(color[w], w)
             parent.append(e if q == w else find(v, q))
         for w in colored:
             for x in neighbours[w]:
-                if x != v and color[x] == mine:
+                if x != v and color[x] == own_color:
                     a, b = find(v, w), find(w, x)
                     parent[a] = b
     return np.array(color, np.int64)

@@ -1,6 +1,6 @@
-"""Operations that take numbers from places or put them there.
+"""Rules of operations that gather or scatter.
 
-Where the places are made of x themselves, by sorting, a maximum, a comparison, every place that they could be is meant.
+If the indices are computed from x (by sorting, a maximum, a comparison), they stand for all possible indices.
 """
 
 from __future__ import annotations
@@ -13,40 +13,51 @@ from scipy import sparse
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from reverie.autodiff.sparse.layers import fitted, grouped, merged
-from reverie.autodiff.sparse.tracer import MASKS, Call, Pattern, Rule, empty, links, numbered, spread, tensors, union
+from reverie.autodiff.sparse.layers import broadcast_rows, group_indices, merge_groups
+from reverie.autodiff.sparse.tracer import (
+    MASKS,
+    Call,
+    Pattern,
+    Rule,
+    dense_rows,
+    empty,
+    flat_indices,
+    from_edges,
+    tensors,
+    union,
+)
 
-INDEXES = {"index", "indices", "mask"}  # arguments that say where, and carry no numbers
-CONSTANTS = {"value", "fill_value"}
+INDEX_ARGUMENTS = {"index", "indices", "mask"}  # arguments without values to propagate
+FILL_ARGUMENTS = {"value", "fill_value"}
 
 
 def dims_of(value: Any, ndim: int) -> list[int]:
-    """Return the dimensions an argument `dim` means; all if there is none."""
+    """Return the dimensions that an argument `dim` names; None means all."""
     if value is None or (isinstance(value, list | tuple) and not value):
         return list(range(ndim))
     return [d % max(ndim, 1) for d in (value if isinstance(value, list | tuple) else [value])]
 
 
-def _open(call: Call, ndim: int) -> list[int]:
-    """Return the dimensions along which places made of x may lie anywhere."""
+def _unknown_dims(call: Call, ndim: int) -> list[int]:
+    """Return the dimensions along which the indices depend on x."""
     indices = call.args.get("indices")
     if isinstance(indices, list | tuple):
         dims, at = list[int](), 0
         for index in indices:
             width = index.ndim if index is not None and index.dtype in MASKS else 1
-            if index is not None and call.varies(index):
+            if index is not None and call.depends_on_x(index):
                 dims += range(at, at + width)
             at += width
         return dims
-    if not any(call.varies(index) for index in tensors([call.args.get(name) for name in INDEXES])):
+    if not any(call.depends_on_x(index) for index in tensors([call.args.get(name) for name in INDEX_ARGUMENTS])):
         return []
-    return [0] if "weight" in call.args else dims_of(call.args.get("dim"), ndim)  # embeddings choose rows
+    return [0] if "weight" in call.args else dims_of(call.args.get("dim"), ndim)  # embeddings select rows
 
 
-def moved(call: Call) -> list[Pattern | None]:
-    """Each output number is one of the input numbers: the operation itself is run on their places.
+def gathered(call: Call) -> list[Pattern | None]:
+    """Each output is a copy of one input: run the operation itself on flat indices.
 
-    Place 0 stands for a constant that is filled in.  A place that may lie anywhere along a dimension stands for all of it.
+    Index 0 stands for a constant.  An index that depends on x along a dimension stands for all positions along it.
     """
     patterns: list[Pattern] = [empty(1, call.tracer.inputs)]
     count = 1
@@ -58,17 +69,17 @@ def moved(call: Call) -> list[Pattern | None]:
         rows = call.tracer.rows(value) if value.is_floating_point() or value.is_complex() else None
         if rows is None:
             return torch.zeros(value.shape, dtype=torch.float64)
-        if dims := _open(call, value.ndim):
-            groups = grouped(value.shape, dims)
-            whole = merged(rows, groups)
+        if dims := _unknown_dims(call, value.ndim):
+            groups = group_indices(value.shape, dims)
+            whole = merge_groups(rows, groups)
             assert whole is not None
             rows = whole[groups.reshape(-1).numpy()]
         patterns.append(rows)
         count += value.numel()
-        return (numbered(value.shape) + (count - value.numel())).double()
+        return (flat_indices(value.shape) + (count - value.numel())).double()
 
-    args = {name: value if name in INDEXES else tree_map(places, value) for name, value in call.args.items()}
-    args |= dict.fromkeys(args.keys() & CONSTANTS, 0)
+    args = {name: value if name in INDEX_ARGUMENTS else tree_map(places, value) for name, value in call.args.items()}
+    args |= dict.fromkeys(args.keys() & FILL_ARGUMENTS, 0)
     positional = [a.name for a in call.func._schema.arguments if not a.kwarg_only]
     index = call.func(*[args.pop(name) for name in positional], **args)
     stack = sparse.vstack(patterns, format="csr")
@@ -76,8 +87,8 @@ def moved(call: Call) -> list[Pattern | None]:
 
 
 def _gather_of(call: Call, target: Tensor) -> tuple[Tensor, str]:
-    """Return for each number that is added the place it is added to, and the name of the argument that holds it."""
-    name, places = call.func._schema.name.removesuffix("_"), numbered(target.shape)
+    """Return the target position of each added number, and the name of the argument with the numbers."""
+    name, places = call.func._schema.name.removesuffix("_"), flat_indices(target.shape)
     if name.endswith("index_put"):
         indices = tuple(slice(None) if i is None else i for i in call.args["indices"])
         chosen = places[indices]
@@ -87,38 +98,39 @@ def _gather_of(call: Call, target: Tensor) -> tuple[Tensor, str]:
     return places.gather(call.args["dim"], call.args["index"]), "src"
 
 
-def added(call: Call) -> list[Pattern | None]:
-    """Numbers are put or added into places of a tensor."""
+def scatter_added(call: Call) -> list[Pattern | None]:
+    """Numbers are written or added to positions of a tensor."""
     target: Tensor = call.args["self"]
-    masks = [t for t in tensors(call.args.get("indices")) if t.dtype in MASKS and call.varies(t)]
-    if masks:  # how many numbers go where is open too
-        return [union(call.rows("self"), spread(call.rows("values"), target.numel()))]
+    masks = [t for t in tensors(call.args.get("indices")) if t.dtype in MASKS and call.depends_on_x(t)]
+    if masks:  # the number of positions depends on x as well
+        return [union(call.rows("self"), dense_rows(call.rows("values"), target.numel()))]
     to, name = _gather_of(call, target)
     if (rows := call.rows(name)) is None:
         return [call.rows("self")]
     source = call.args[name]
-    if name == "src":  # only as much of the source as there are indices
-        rows = rows[numbered(source.shape)[tuple(slice(side) for side in to.shape)].reshape(-1).numpy()]
+    if name == "src":  # only the part of the source that has indices
+        rows = rows[flat_indices(source.shape)[tuple(slice(side) for side in to.shape)].reshape(-1).numpy()]
     else:
-        rows = fitted(rows, source.shape, to.shape)
+        rows = broadcast_rows(rows, source.shape, to.shape)
     assert rows is not None
-    groups = grouped(target.shape, _open(call, target.ndim)).reshape(-1).numpy()  # each place alone if none is open
+    # without unknown dimensions each position is a group of its own
+    groups = group_indices(target.shape, _unknown_dims(call, target.ndim)).reshape(-1).numpy()
     flat = groups[to.reshape(-1).numpy()]
-    put = links(flat, np.arange(len(flat)), (int(groups.max(initial=-1)) + 1, len(flat))) @ rows
+    put = from_edges(flat, np.arange(len(flat)), (int(groups.max(initial=-1)) + 1, len(flat))) @ rows
     return [union(call.rows("self"), put[groups])]
 
 
 def scattered(call: Call) -> list[Pattern | None]:
-    """Numbers replace what was there; where the places are open it may also stay."""
-    if not call.varies(call.args["index"]):
-        return moved(call)
-    return added(call) if "src" in call.args else [call.rows("self")]
+    """Numbers replace old values; if the indices depend on x, the old values may also stay."""
+    if not call.depends_on_x(call.args["index"]):
+        return gathered(call)
+    return scatter_added(call) if "src" in call.args else [call.rows("self")]
 
 
 TAKE = "index _unsafe_index index_select gather take masked_select embedding"
 PUT = "index_put _unsafe_index_put _index_put_impl index_add scatter_add scatter_reduce scatter.reduce scatter.value_reduce"
 INDEXING: dict[str, Rule] = {
-    **{f"aten::{name}": moved for name in TAKE.split()},
-    **{f"aten::{name}": added for name in PUT.split()},
+    **{f"aten::{name}": gathered for name in TAKE.split()},
+    **{f"aten::{name}": scatter_added for name in PUT.split()},
     "aten::scatter": scattered,
 }

@@ -1,4 +1,4 @@
-"""In which order a greedy colouring visits the vertices of a graph."""
+"""Vertex orders of greedy colouring."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from scipy import sparse
 
 from reverie.base.errors import UserError
 
-GRAPH_LIMIT = 200_000_000  # entries of an intersection graph that still fit in memory
+MAX_EDGES = 200_000_000  # of a column intersection graph, by memory
 
-Graph = Callable[[], sparse.csr_array]  # the conflict graph, made only if an order asks for it
+Graph = Callable[[], sparse.csr_array]  # the conflict graph, computed on demand
 
 
 def intersections(pattern: sparse.csr_array) -> sparse.csr_array:
-    """Return the graph whose vertices are the columns, two being joined if some row has entries in both."""
+    """Return the column intersection graph: columns are adjacent if a row has entries in both."""
     work = int((np.diff(pattern.indptr).astype(np.int64) ** 2).sum())
-    if work > GRAPH_LIMIT:
+    if work > MAX_EDGES:
         raise UserError(
-            f"this order needs the graph of columns that share a row, which has up to {work:,} edges here because some rows"
+            f"this order needs the column intersection graph, which has up to {work:,} edges here because some rows"
             " are nearly full; use order='natural' or 'random', or problem='both'"
         )
     return without_diagonal(sparse.csr_array(pattern.T.tocsr() @ pattern))
@@ -45,7 +45,7 @@ def _largest_first(graph: Graph, n: int, seed: int) -> np.ndarray:
 
 
 def _buckets(graph: sparse.csr_array, start: np.ndarray) -> np.ndarray:
-    """Take vertices one by one, always the one with the highest key; a vertex's key grows by 1 as each neighbour goes."""
+    """Return vertices by highest key first; removing a vertex increases the keys of its neighbours by 1."""
     n = len(start)
     pointers, neighbours = graph.indptr.tolist(), graph.indices.tolist()
     key = start.tolist()
@@ -54,17 +54,17 @@ def _buckets(graph: sparse.csr_array, start: np.ndarray) -> np.ndarray:
     for v in range(n - 1, -1, -1):
         heaps[key[v] - low].append(v)
     order: list[int] = []
-    taken, top = bytearray(n), high - low
+    removed, top = bytearray(n), high - low
     while len(order) < n:
         while not heaps[top]:
             top -= 1
         v = heaps[top].pop()
-        if taken[v] or key[v] - low != top:
-            continue  # an old place of a vertex that has moved on
-        taken[v] = 1
+        if removed[v] or key[v] - low != top:
+            continue  # an outdated entry
+        removed[v] = 1
         order.append(v)
         for u in neighbours[pointers[v] : pointers[v + 1]]:
-            if not taken[u]:
+            if not removed[u]:
                 key[u] += 1
                 heaps[key[u] - low].append(u)
                 top = max(top, key[u] - low)
@@ -72,13 +72,13 @@ def _buckets(graph: sparse.csr_array, start: np.ndarray) -> np.ndarray:
 
 
 def _smallest_last(graph: Graph, n: int, seed: int) -> np.ndarray:
-    """Remove the vertex of smallest degree in what is left, again and again; the removed come in reverse."""
+    """Repeatedly remove the vertex of smallest degree in the remaining graph; return the reverse order."""
     found = graph()
     return _buckets(found, -np.diff(found.indptr))[::-1].copy()
 
 
 def _incidence_degree(graph: Graph, n: int, seed: int) -> np.ndarray:
-    """Take the vertex with most neighbours taken already."""
+    """Return the vertices, each time the one with the most neighbours already chosen."""
     return _buckets(graph(), np.zeros(n, np.int64))
 
 

@@ -1,4 +1,4 @@
-"""What the outputs of each torch operation depend on.  Every rule gives a superset of the truth for all values."""
+"""Dependency rules of torch operations.  Every rule gives a superset of the true dependencies, for all values."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.autodiff.sparse.indexing import INDEXING, dims_of, moved
-from reverie.autodiff.sparse.layers import LAYERS, fitted, grouped, merged
-from reverie.autodiff.sparse.tracer import LIKE, Call, Pattern, Rule, spread, union
+from reverie.autodiff.sparse.indexing import INDEXING, dims_of, gathered
+from reverie.autodiff.sparse.layers import LAYERS, broadcast_rows, group_indices, merge_groups
+from reverie.autodiff.sparse.tracer import CONSTANT_RESULT_NAMES, Call, Pattern, Rule, dense_rows, union
 from reverie.autodiff.sparse.windows import SPATIAL
 
 
 def pointwise(call: Call) -> list[Pattern | None]:
-    """Each number depends on the numbers in the same place."""
-    return [union(*(fitted(call.tracer.rows(t), t.shape, out.shape) for t in call.given)) for out in call.outputs]
+    """Each output depends on the inputs at the same position."""
+    return [union(*(broadcast_rows(call.tracer.rows(t), t.shape, out.shape) for t in call.given)) for out in call.outputs]
 
 
 def copied(call: Call) -> list[Pattern | None]:
-    """The source replaces what was there."""
+    """The source replaces the old values."""
     source: Tensor = call.args["src"]
-    return [fitted(call.rows("src"), source.shape, out.shape) for out in call.outputs]
+    return [broadcast_rows(call.rows("src"), source.shape, out.shape) for out in call.outputs]
 
 
 def created(call: Call) -> list[Pattern | None]:
-    """A new tensor in the form of another depends on nothing."""
+    """A new tensor with the shape of another depends on nothing."""
     return [None] * len(call.outputs)
 
 
 def filled(call: Call) -> list[Pattern | None]:
-    """One number, which may be a tensor, replaces all that was there."""
-    return [spread(call.rows("value"), out.numel()) for out in call.outputs]
+    """A scalar, which may be a tensor, replaces all old values."""
+    return [dense_rows(call.rows("value"), out.numel()) for out in call.outputs]
 
 
 def reduced(call: Call) -> list[Pattern | None]:
-    """Each output depends on all numbers along the dimensions that vanish."""
+    """Each output depends on all inputs along the reduced dimensions."""
     x: Tensor = call.args["self"]
     rows = call.rows("self")
     whole = call.args.get("dim") if "dim" in call.args else None
-    groups = grouped(x.shape, dims_of(whole, x.ndim))
-    return [merged(rows, groups)] * len(call.outputs)
+    groups = group_indices(x.shape, dims_of(whole, x.ndim))
+    return [merge_groups(rows, groups)] * len(call.outputs)
 
 
-def mixed(call: Call) -> list[Pattern | None]:
-    """Each output depends on all numbers along one dimension, which stays."""
+def mixed_along_dim(call: Call) -> list[Pattern | None]:
+    """Each output depends on all inputs along one dimension, which is kept."""
     tensors = [t for t in call.given if call.tracer.rows(t) is not None]
     dims = dims_of(call.args["dim"], tensors[0].ndim)
     results: list[Pattern | None] = []
     for out in call.outputs:
-        to = grouped(out.shape, dims).reshape(-1).numpy()
-        whole = union(*(merged(call.tracer.rows(t), grouped(t.shape, dims)) for t in tensors))
+        to = group_indices(out.shape, dims).reshape(-1).numpy()
+        whole = union(*(merge_groups(call.tracer.rows(t), group_indices(t.shape, dims)) for t in tensors))
         results.append(whole[to] if whole is not None else None)
     return results
 
@@ -70,7 +70,7 @@ RULES: dict[str, Rule] = {
     ),
     **dict.fromkeys(_names("copy"), copied),
     **dict.fromkeys(_names("fill"), filled),
-    **dict.fromkeys(_names(f"{LIKE} sign round floor ceil trunc bernoulli"), created),
+    **dict.fromkeys(_names(f"{CONSTANT_RESULT_NAMES} sign round floor ceil trunc bernoulli"), created),
     **dict.fromkeys(
         _names(
             "cat stack roll flip constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d"
@@ -78,7 +78,7 @@ RULES: dict[str, Rule] = {
             " diagonal_scatter diagonal_backward tril triu upsample_nearest1d upsample_nearest2d upsample_nearest3d"
             " pixel_shuffle pixel_unshuffle channel_shuffle diag_embed im2col"
         ),
-        moved,
+        gathered,
     ),
     **dict.fromkeys(
         _names(
@@ -91,7 +91,7 @@ RULES: dict[str, Rule] = {
             "_softmax _log_softmax cumsum cumprod logcumsumexp sort topk cummax cummin _softmax_backward_data"
             " _log_softmax_backward_data _fft_r2c _fft_c2c _fft_c2r glu glu_backward"
         ),
-        mixed,
+        mixed_along_dim,
     ),
     **INDEXING,
     **LAYERS,
@@ -100,7 +100,7 @@ RULES: dict[str, Rule] = {
 
 
 def rule_of(func: Any) -> Rule | None:
-    """Return the rule of an operation: by name and overload, by name, or because torch calls it pointwise; or None."""
+    """Return the rule of an operation by name and overload, by name, or by torch's tag `pointwise`; else None."""
     name = func._schema.name
     bare = name.removesuffix("_")
     found = RULES.get(f"{bare}.{func._schema.overload_name}") or RULES.get(name) or RULES.get(bare)

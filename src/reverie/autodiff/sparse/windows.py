@@ -1,4 +1,4 @@
-"""Convolution, pooling and interpolation: operations whose reach in space is a product of reaches along each side."""
+"""Rules of convolution, pooling and interpolation, whose receptive fields are products over the spatial dimensions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from reverie.autodiff.sparse.tracer import Call, Pattern, Rule, links, numbered, spread, union
+from reverie.autodiff.sparse.tracer import Call, Pattern, Rule, dense_rows, flat_indices, from_edges, union
 
 
-def _per_side(value: Any, sides: int, default: Any) -> list[int]:
+def _per_dim(value: Any, sides: int, default: Any) -> list[int]:
     if isinstance(value, int):
         return [value] * sides
     value = list(value) if value is not None and len(value) else default
@@ -22,104 +22,104 @@ def _per_side(value: Any, sides: int, default: Any) -> list[int]:
 
 
 def window(inputs: int, outputs: int, kernel: int, stride: int, padding: int, dilation: int) -> Pattern:
-    """Return which places a sliding window sees along one side: i = o stride - padding + k dilation.  (outputs, inputs)."""
+    """Return the (outputs, inputs) receptive field of a window along one dimension: i = o stride - padding + k dilation."""
     o, k = (a.ravel() for a in np.meshgrid(np.arange(outputs), np.arange(kernel), indexing="ij"))
     i = o * stride - padding + k * dilation
     inside = (i >= 0) & (i < inputs)
-    return links(o[inside], i[inside], (outputs, inputs))
+    return from_edges(o[inside], i[inside], (outputs, inputs))
 
 
-def over_space(reaches: Sequence[Pattern], lead: int) -> Pattern:
-    """Return the reach over all sides together, the same for each of `lead` maps."""
+def kron_over_dims(fields: Sequence[Pattern], lead: int) -> Pattern:
+    """Return the receptive field over all dimensions, equal for each of `lead` maps."""
     maps = sparse.eye_array(lead, dtype=bool, format="csr")
-    whole = reduce(lambda a, b: sparse.kron(a, b, "csr"), [maps, *reaches])
+    whole = reduce(lambda a, b: sparse.kron(a, b, "csr"), [maps, *fields])
     return sparse.csr_array(whole.astype(bool))
 
 
 def _windows(call: Call, inputs: Sequence[int], outputs: Sequence[int], kernel: Sequence[int]) -> list[Pattern]:
     sides = len(inputs)
-    stride = _per_side(call.args.get("stride"), sides, list(kernel))
-    padding = _per_side(call.args.get("padding"), sides, [0])
-    dilation = _per_side(call.args.get("dilation"), sides, [1])
+    stride = _per_dim(call.args.get("stride"), sides, list(kernel))
+    padding = _per_dim(call.args.get("padding"), sides, [0])
+    dilation = _per_dim(call.args.get("dilation"), sides, [1])
     return [window(*side) for side in zip(inputs, outputs, kernel, stride, padding, dilation, strict=True)]
 
 
-def _conv_reach(call: Call, x: Sequence[int], y: Sequence[int]) -> Pattern:
-    """Return the reach of outputs of shape y in inputs of shape x, with their channels: (y numbers, x numbers)."""
+def _conv_field(call: Call, x: Sequence[int], y: Sequence[int]) -> Pattern:
+    """Return the receptive field of outputs of shape y in inputs of shape x, including channels: (y.numel, x.numel)."""
     kernel = call.args["weight"].shape[2:]
     if call.args["transposed"]:
-        reaches = [sparse.csr_array(r.T) for r in _windows(call, y[2:], x[2:], kernel)]
+        fields = [sparse.csr_array(r.T) for r in _windows(call, y[2:], x[2:], kernel)]
     else:
-        reaches = _windows(call, x[2:], y[2:], kernel)
+        fields = _windows(call, x[2:], y[2:], kernel)
     groups = call.args["groups"]
     channels = sparse.csr_array(np.ones((y[1] // groups, x[1] // groups), bool))
-    joined = [sparse.eye_array(groups, dtype=bool, format="csr"), channels, *reaches]
-    return over_space(joined, x[0])
+    joined = [sparse.eye_array(groups, dtype=bool, format="csr"), channels, *fields]
+    return kron_over_dims(joined, x[0])
 
 
 def convolution(call: Call) -> list[Pattern | None]:
-    """Each output sees the channels of its group in its window."""
+    """Each output depends on the channels of its group in its window."""
     out, x = call.outputs[0], call.args["input"]
     found = call.rows("input")
-    seen = _conv_reach(call, x.shape, out.shape) @ found if found is not None else None
+    field_rows = _conv_field(call, x.shape, out.shape) @ found if found is not None else None
     bias = call.rows("bias")
     if bias is not None:
-        channel = numbered((out.shape[1],)).reshape(1, -1, *[1] * (out.ndim - 2)).expand(out.shape)
+        channel = flat_indices((out.shape[1],)).reshape(1, -1, *[1] * (out.ndim - 2)).expand(out.shape)
         bias = bias[channel.reshape(-1).numpy()]
-    return [union(seen, bias, spread(call.rows("weight"), out.numel()))]
+    return [union(field_rows, bias, dense_rows(call.rows("weight"), out.numel()))]
 
 
 def convolution_backward(call: Call) -> list[Pattern | None]:
-    """The gradient of the input sees the outputs it reached; those of weight and bias see everything."""
+    """The gradient of the input depends on the outputs it contributes to; those of weight and bias on everything."""
     grad, x = call.args["grad_output"], call.args["input"]
     rows = call.rows("grad_output")
     results: list[Pattern | None] = []
-    given = [name for name, wanted in zip(("input", "weight", "bias"), call.args["output_mask"], strict=True) if wanted]
-    for name, out in zip(given, call.outputs, strict=True):
+    names = [name for name, requested in zip(("input", "weight", "bias"), call.args["output_mask"], strict=True) if requested]
+    for name, out in zip(names, call.outputs, strict=True):
         if name == "input":
-            seen = _conv_reach(call, x.shape, grad.shape).T.tocsr() @ rows if rows is not None else None
-            results.append(union(seen, spread(call.rows("weight"), out.numel())))
+            field_rows = _conv_field(call, x.shape, grad.shape).T.tocsr() @ rows if rows is not None else None
+            results.append(union(field_rows, dense_rows(call.rows("weight"), out.numel())))
         else:
             other = call.rows("input") if name == "weight" else None
-            results.append(union(spread(rows, out.numel()), spread(other, out.numel())))
+            results.append(union(dense_rows(rows, out.numel()), dense_rows(other, out.numel())))
     return results
 
 
-def _applied(reach: Pattern, rows: Pattern | None) -> Pattern | None:
-    return reach @ rows if rows is not None else None
+def _apply(field: Pattern, rows: Pattern | None) -> Pattern | None:
+    return field @ rows if rows is not None else None
 
 
 def _pool(sides: int, backward: bool) -> Rule:
     def rule(call: Call) -> list[Pattern | None]:
         small, large = (call.args["grad_output"], call.args["self"]) if backward else (call.outputs[0], call.args["self"])
-        kernel = _per_side(call.args["kernel_size"], sides, None)
-        reaches = _windows(call, large.shape[-sides:], small.shape[-sides:], kernel)
-        reach = over_space(reaches, int(np.prod(large.shape[:-sides])))
+        kernel = _per_dim(call.args["kernel_size"], sides, None)
+        fields = _windows(call, large.shape[-sides:], small.shape[-sides:], kernel)
+        field = kron_over_dims(fields, int(np.prod(large.shape[:-sides])))
         if backward:
-            return [_applied(reach.T.tocsr(), call.rows("grad_output"))]
-        return [_applied(reach, call.rows("self"))] * len(call.outputs)
+            return [_apply(field.T.tocsr(), call.rows("grad_output"))]
+        return [_apply(field, call.rows("self"))] * len(call.outputs)
 
     return rule
 
 
-def _linear(sides: int, one_side: Callable[[Call, Tensor, int, int], Tensor], backward: bool = False) -> Rule:
-    """Return the rule of a fixed linear map that is a product over the sides, asked of the operation itself.
+def _linear(sides: int, one_dim: Callable[[Call, Tensor, int, int], Tensor], backward: bool = False) -> Rule:
+    """Return the rule of a linear map that factorizes over dimensions, found by running the operation on unit vectors.
 
-    one_side(call, eye, side, outputs) runs it on unit vectors of one side, (1, n, n, 1...) -> (1, n, outputs, 1...).
+    one_dim(call, eye, side, outputs) runs it along one dimension, (1, n, n, 1...) -> (1, n, outputs, 1...).
     """
 
     def rule(call: Call) -> list[Pattern | None]:
         source = call.args["grad_output"] if backward else call.args["self"]
         out = call.outputs[0]
         fine, coarse = (out, source) if backward else (source, out)
-        reaches = []
+        fields = []
         for side in range(sides):
             n, m = fine.shape[fine.ndim - sides + side], coarse.shape[coarse.ndim - sides + side]
             eye = torch.eye(n, dtype=torch.float64).reshape(1, n, n, *[1] * (sides - 1))
-            values = one_side(call, eye, side, m).reshape(n, m)
-            reaches.append(sparse.csr_array((values.T != 0).numpy()))
-        reach = over_space(reaches, int(np.prod(fine.shape[: fine.ndim - sides])))
-        return [_applied(reach.T.tocsr() if backward else reach, call.rows("grad_output" if backward else "self"))]
+            values = one_dim(call, eye, side, m).reshape(n, m)
+            fields.append(sparse.csr_array((values.T != 0).numpy()))
+        field = kron_over_dims(fields, int(np.prod(fine.shape[: fine.ndim - sides])))
+        return [_apply(field.T.tocsr() if backward else field, call.rows("grad_output" if backward else "self"))]
 
     return rule
 
@@ -128,13 +128,13 @@ def _interpolation(name: str, sides: int) -> Callable[[Call, Tensor, int, int], 
     scales = {1: ["scales"], 2: ["scales_h", "scales_w"], 3: ["scales_d", "scales_h", "scales_w"]}[sides]
     op: Any = getattr(torch.ops.aten, name).default
 
-    def one_side(call: Call, eye: Tensor, side: int, outputs: int) -> Tensor:
+    def one_dim(call: Call, eye: Tensor, side: int, outputs: int) -> Tensor:
         chosen = [call.args.get(scales[side])] + [None] * (sides - 1)
         align = [call.args["align_corners"]] if "align_corners" in call.args else []
         out: Tensor = op(eye, [outputs] + [1] * (sides - 1), *align, *chosen)
         return out
 
-    return one_side
+    return one_dim
 
 
 def _adaptive(sides: int) -> Callable[[Call, Tensor, int, int], Tensor]:
@@ -143,27 +143,27 @@ def _adaptive(sides: int) -> Callable[[Call, Tensor, int, int], Tensor]:
 
 
 def _padding(name: str) -> Rule:
-    """Return the rule of the gradient of a padding: every place collects from its copies."""
+    """Return the rule of the gradient of padding: every position sums over its copies."""
     op: Any = getattr(torch.ops.aten, name).default
 
     def rule(call: Call) -> list[Pattern | None]:
         x, grad = call.args["self"], call.args["grad_output"]
-        places = op(numbered(x.shape).double(), call.args["padding"]).reshape(-1).long().numpy()
-        reach = links(places, np.arange(len(places)), (x.numel(), grad.numel()))
-        return [_applied(reach, call.rows("grad_output"))]
+        places = op(flat_indices(x.shape).double(), call.args["padding"]).reshape(-1).long().numpy()
+        field = from_edges(places, np.arange(len(places)), (x.numel(), grad.numel()))
+        return [_apply(field, call.rows("grad_output"))]
 
     return rule
 
 
 def col2im(call: Call) -> list[Pattern | None]:
-    """Overlapping blocks are added into an image: the transpose of cutting it up."""
+    """Overlapping blocks are summed into an image, the transpose of im2col."""
     x, out = call.args["self"], call.outputs[0]
     keys = ("kernel_size", "dilation", "padding", "stride")
-    image = numbered(out.shape).double() + 1
+    image = flat_indices(out.shape).double() + 1
     places = torch.nn.functional.unfold(image.reshape(-1, *out.shape[-3:]), **{key: tuple(call.args[key]) for key in keys})
     flat = places.reshape(-1).long().numpy()
     inside = np.flatnonzero(flat)
-    return [_applied(links(flat[inside] - 1, inside, (out.numel(), x.numel())), call.rows("self"))]
+    return [_apply(from_edges(flat[inside] - 1, inside, (out.numel(), x.numel())), call.rows("self"))]
 
 
 SPATIAL: dict[str, Rule] = {

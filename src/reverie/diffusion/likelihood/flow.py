@@ -83,7 +83,10 @@ def log_prob(
     root mean square of the error of y and for the error of the log-density in nats for each dimension.  prior: the
     log-density of x at t = 1, (B,), where it is not the one that sampling starts from.
     """
-    from reverie.autodiff.sparse import divergence, probed  # half a second of scipy, which sampling does not need
+    from reverie.autodiff.sparse import (  # half a second of scipy, which sampling does not need
+        divergence,
+        value_and_trace_probes,
+    )
 
     check_data(x0, None)
     if not 0 < tolerance < 1 or probes < 1:
@@ -109,7 +112,7 @@ def log_prob(
             return expand(-w, y) * straight_slope(denoiser, y, t, cond)
 
         if plan is None:
-            value, traces = probed(flow, y, vectors)
+            value, traces = value_and_trace_probes(flow, y, vectors)
             traces = traces.sum(0, keepdim=True) if by == EXACT else traces
         else:
             value, traces = flow(y), divergence(flow, y, plan)[None]
