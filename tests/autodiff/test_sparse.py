@@ -253,9 +253,9 @@ def test_mistakes_raise() -> None:
     with pytest.raises(UserError, match="square"):
         color(RECTANGLE, "diagonal")
     plan = color(detect(torch.sin, draw(4)))
-    with pytest.raises(UserError, match="plan is for 4 inputs and x has 5"):
+    with pytest.raises(UserError, match="plan is for 4 inputs, but x has 5"):
         sparse_jacobian(torch.sin, draw(5), plan)
-    with pytest.raises(UserError, match="plan is for 4 outputs and f gives 1"):
+    with pytest.raises(UserError, match="plan is for 4 outputs, but f has 1"):
         sparse_jacobian(lambda x: x.sum()[None], draw(4), plan)
     with pytest.raises(UserError, match="one number"):
         sparse_hessian(torch.sin, draw(4))
@@ -265,7 +265,7 @@ def test_mistakes_raise() -> None:
         color(sparse.csr_array(np.ones((1, 20_000), bool)), order="smallest-last")
     with pytest.raises(UserError, match="floating-point"):
         detect(torch.sin, torch.arange(3))
-    with pytest.raises(UserError, match="plan is for 4 outputs and f gives 1"):
+    with pytest.raises(UserError, match="plan is for 4 outputs, but f has 1"):
         sparse_jacobian(lambda x: x.sum()[None], draw(4), color(np.eye(4), "rows"))
     for problem in ("star", "diagonal"):
         with pytest.raises(UserError, match=f"'columns' or 'rows' or 'both', and the plan's is '{problem}'"):
