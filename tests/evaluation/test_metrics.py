@@ -210,7 +210,7 @@ def test_a_classifier_keeps_to_its_time_and_is_kept_apart(tmp_path: Path, monkey
     assert 0 < steps[-1][0] <= 40 and steps[-1][1] < usual_steps(len(train))
 
     told: list[tuple[int, int]] = []
-    with pytest.raises(UserError, match="trained first"):
+    with pytest.raises(UserError, match="classifier of the labels"):
         own_classifier(train, held, silent, known=True)
     own_classifier(train, held, lambda _, *at: told.append(at), seconds=0.5)
     assert told[-1][0] < usual_steps(len(train)) and len(list(kept.iterdir())) == 1

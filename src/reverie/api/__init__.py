@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from reverie.data.single import read_picture
     from reverie.data.sources import is_image
     from reverie.evaluation.compare import compare
+    from reverie.evaluation.evaluation import EvaluationStopped
     from reverie.evaluation.html import check_report
     from reverie.evaluation.inspection import inspect
     from reverie.exchange.backend import with_backend
@@ -57,6 +58,7 @@ ELSEWHERE = {
     "data.single": ("read_picture",),
     "data.sources": ("is_image",),
     "evaluation.compare": ("compare",),
+    "evaluation.evaluation": ("EvaluationStopped",),
     "evaluation.html": ("check_report",),
     "evaluation.inspection": ("inspect",),
     "exchange.backend": ("with_backend",),
@@ -104,8 +106,8 @@ def load_all() -> None:
 
 
 __all__ = [
-    "KINDS", "LESSONS", "READERS", "Config", "Dataset", "Entry", "Lesson", "Options", "Overview", "Restored", "Run",
-    "Samples", "Screen", "Step", "Training", "answers", "begin", "begin_classifier", "check_place", "check_report",
+    "KINDS", "LESSONS", "READERS", "Config", "Dataset", "Entry", "EvaluationStopped", "Lesson", "Options", "Overview", "Restored",
+    "Run", "Samples", "Screen", "Step", "Training", "answers", "begin", "begin_classifier", "check_place", "check_report",
     "check_results", "check_resumable", "clock", "compare", "compare_families", "compress", "confined", "decompress",
     "distil", "edit", "entries", "evaluate", "export", "find_runs", "follow", "gallery", "holder", "illusion",
     "import_model", "inpaint", "inspect", "interpolate", "interrupt", "invert", "is_image", "load", "load_all", "names",

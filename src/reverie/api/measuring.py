@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -25,17 +26,21 @@ def evaluate(
     run: str | Path | Run, n: int | None = None, *, out: str | Path | None = None, device: str = "auto", quick: bool = False,
     features: str | Callable[[Tensor], Tensor] = "auto", data: DataSource | None = None,
     data_dir: str | Path | None = None, processes: int = 1, progress: bool | None = None, say: Say | None = None,
-    on_progress: Tell | None = None, **options: Unpack[Options],
+    on_progress: Tell | None = None, seconds: float | None = None, **options: Unpack[Options],
 ) -> Evaluation:  # fmt: skip
     """Measure n samples of a run against its data: `reverie.evaluate("runs/spiral")["sliced_wasserstein"]`.
 
-    n: 2,048, or 512 if quick.  features: what images are compared by: auto, classifier, general, pixels, or any function from
-    images (B, C, H, W) in [0, 1] to (B, D).  data: where the run's data are now, if they were moved, or the data themselves.
+    n: 2,048, or 512 if quick.  seconds: the time limit, 60 if quick and else none; what does not fit is named.  Interrupted, it
+    raises `EvaluationStopped`, which has what was measured, and writes the report of that.
+
+    features: what images are compared by: auto, classifier, general, pixels, or any function from images (B, C, H, W) in
+    [0, 1] to (B, D). data: where the run's data are now, if they were moved, or the data themselves.
     processes: that share drawing and features on this machine.
     The result prints itself, and `.save("report.html")`, or out, writes a report.  progress: show bars; if not given, on a
     terminal and in notebooks, unless on_progress is told instead.
     """
-    from reverie.evaluation.evaluation import evaluate_run
+    from reverie.base.deadline import Deadline
+    from reverie.evaluation.evaluation import QUICK_SECONDS, EvaluationStopped, evaluate_run
     from reverie.runs.shared import shared_run
 
     if out is not None:
@@ -44,11 +49,17 @@ def evaluate(
         check_report(out)
     run = opened(run, device)
     screen = watched(progress if on_progress is None else False)
-    with shared_run(run, processes) as run, screen.reading() as bars:
-        found = evaluate_run(
-            run, n, quick=quick, features=features, data=data, data_dir=data_dir, say=say or screen.say,
-            tell=on_progress or bars, options=options,
-        )  # fmt: skip
+    deadline = Deadline(QUICK_SECONDS if quick and seconds is None else math.inf if seconds is None else seconds)
+    try:
+        with shared_run(run, processes) as run, screen.reading() as bars:
+            found = evaluate_run(
+                run, n, quick=quick, features=features, data=data, data_dir=data_dir, say=say or screen.say,
+                tell=on_progress or bars, options=options, deadline=deadline,
+            )  # fmt: skip
+    except EvaluationStopped as stopped:
+        if out is not None:
+            stopped.evaluation.save(out)
+        raise
     if out is not None:
         found.save(out)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,7 +73,9 @@ def evaluate(
     runs: Annotated[list[Path], typer.Argument(help="Folder of a run; several are compared.", metavar="RUN...")],
     n: Annotated[int | None, typer.Option("-n", help="How many samples to measure; 2048, or 512 with --quick.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write a report, X.html, that opens without a network.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer samples and coarser error bars: under two minutes.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer samples and coarser error bars: one run takes a minute at most.")
+    ] = False,
     features: Annotated[str, named("features", "What images are compared by; auto suits the data", "--features")] = "auto",
     data: MovedDataOption = None,
     data_dir: DataDirOption = None,
@@ -90,20 +93,26 @@ def evaluate(
         return
     if out is not None:
         api.check_report(out)
-    found = []
+    found, stopped = [], None
     opened = [api.load(path, device) for path in runs]  # all are there before work begins
-    with api.together(processes, device):
-        for run in opened:
-            if len(runs) > 1:
-                screen.say(f"{run.path}:")
-            with screen.reading() as on_progress:
-                found.append(api.evaluate(
-                    run, n, quick=quick, features=features, data=data, data_dir=data_dir, say=screen.say,
-                    on_progress=on_progress, **options,
-                ))  # fmt: skip
+    try:
+        with api.together(processes, device):
+            for run in opened:
+                if len(runs) > 1:
+                    screen.say(f"{run.path}:")
+                with screen.reading() as on_progress:
+                    found.append(api.evaluate(
+                        run, n, quick=quick, features=features, data=data, data_dir=data_dir, say=screen.say,
+                        on_progress=on_progress, seconds=None if len(runs) == 1 else math.inf, **options,
+                    ))  # fmt: skip
+    except api.EvaluationStopped as error:
+        found.append(error.evaluation)
+        stopped = error
     result = found[0] if len(found) == 1 else api.compare(found)
     figures, text = result.figures(), str(result)
     if out is not None:
         figures["report"] = str(result.save(out))
         text += f"\n\nwrote {out}"
     screen.result(figures, text)
+    if stopped is not None:
+        raise stopped

@@ -12,18 +12,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.base.deadline import Deadline, Paced
 from reverie.base.errors import UserError, pick
 from reverie.base.progress import Tell, silent
 from reverie.data import DATASETS, Dataset, load_data
 from reverie.data.kind import KINDS
 from reverie.data.memory import MEMORY, DataSource
 from reverie.evaluation import pairs, text
+from reverie.evaluation.faithfulness import NAME as CAPTIONS
+from reverie.evaluation.faithfulness import TITLE as CAPTIONS_TITLE
 from reverie.evaluation.faithfulness import captions_section
 from reverie.evaluation.judge import judge, missing
-from reverie.evaluation.material import FULL, QUICK
-from reverie.evaluation.measure import gather, sections_of, without_data
+from reverie.evaluation.material import FULL, QUICK, learning
+from reverie.evaluation.measure import gather, plan_of, without_data
 from reverie.evaluation.metrics.features import FEATURES, Features
-from reverie.evaluation.model import model_sections
+from reverie.evaluation.model import model_plan
+from reverie.evaluation.planned import Planned, measure_planned, planned
 from reverie.evaluation.score import HEADLINES, said
 from reverie.evaluation.section import Section
 from reverie.evaluation.shared import share_features
@@ -42,17 +46,25 @@ SELDOM = (
     "precision",
 )  # told where they are used
 
+QUICK_SECONDS = 60.0  # that a quick evaluation takes, at most
+LEAST = 20.0  # of them that are left for drawing and measuring, however long the data took to be read
+DRAWING = 0.4  # of what is left then, for samples
+
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """What was measured of a run.  flags: the names of the faults found; verdict: the same in words, the worst first."""
+    """What was measured of a run.
+
+    flags: the names of the faults found; verdict: the same in words, the worst first; partial: whether it was interrupted.
+    """
 
     facts: dict[str, Any]
     sections: tuple[Section, ...]
     flags: tuple[str, ...]
     verdict: tuple[str, ...]
+    partial: bool = False
 
     def __repr__(self) -> str:
         found = f"faults: {', '.join(self.flags)}" if self.flags else "no faults found"
@@ -75,7 +87,8 @@ class Evaluation:
                      "gap_error": f"{key}_gap_error", "p_value": f"{key}_p_value"}  # fmt: skip
             first |= {name: found[part] for part, name in names.items() if part in found}
         sections = {section.name: dict(section.figures) for section in self.sections}
-        return {**self.facts, "verdict": list(self.verdict), "flags": list(self.flags), **first, "sections": sections}
+        found = {"partial": self.partial, "verdict": list(self.verdict), "flags": list(self.flags)}
+        return {**self.facts, **found, **first, "sections": sections}
 
     def __getitem__(self, name: str) -> Any:
         """Return one of `figures()`."""
@@ -113,6 +126,14 @@ class Evaluation:
         return write_report(path, f"Evaluation of {self.facts['run']}", facts, [first, *sections])
 
 
+class EvaluationStopped(KeyboardInterrupt):
+    """An evaluation was interrupted.  evaluation: what had been measured."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        super().__init__("the evaluation was interrupted; what was measured is in .evaluation")
+        self.evaluation = evaluation
+
+
 def find_data(
     run: Run, n: int, tell: Tell = silent, data: DataSource | None = None, data_dir: str | Path | None = None
 ) -> tuple[Dataset, Dataset]:
@@ -148,34 +169,43 @@ def _parts(whole: tuple[Dataset, Dataset], label: str | None) -> tuple[Dataset, 
     return train, held
 
 
-def draw(run: Run, n: int, say: Say, tell: Tell, options: Options) -> tuple[Samples, float, float]:
-    """Draw the samples; say first how long one takes.  Returns them and the seconds of wall and processor that each took."""
+def draw(run: Run, n: int, say: Say, tell: Tell, options: Options, deadline: Deadline) -> tuple[Samples, float, float]:
+    """Draw the samples, or as many as its share of the time allows; say first how long one takes.
+
+    Returns them and the seconds of wall and processor that each took.
+    """
     parts: list[Samples] = []
-    begun, worked = time.perf_counter(), time.process_time()
+    count, limit = 0, DRAWING * deadline.left
+    begun, worked = deadline.clock(), time.process_time()
     for part in run.batches(n, on_progress=tell, **options):
         parts.append(part)
+        count += len(part)
+        taken = deadline.clock() - begun
         if len(parts) == 1:
-            each = (time.perf_counter() - begun) / len(part)
             noun = KINDS[run.kind]
-            left = each * (n - len(part))
-            say(f"sampling takes {1e3 * each:.3g} ms {noun}: {left:.0f} s more for {n:,}" if left >= 1 else
-                f"sampling takes {1e3 * each:.3g} ms {noun}")  # fmt: skip
+            left = taken / count * (n - count)
+            say(f"sampling takes {1e3 * taken / count:.3g} ms {noun}" +
+                (f": {left:.0f} s more for {n:,}" if 1 <= left <= limit else ""))  # fmt: skip
+        if count < n and taken * (1 + len(part) / count) > limit:
+            say(f"drawing all {n:,} would take {taken / count * n:.0f} s: {count:,} are measured")
+            break
     labels = [name for part in parts for name in part.labels or ()]
     drawn = Samples(np.concatenate([part.x for part in parts]), labels or None, series=run.kind == "series")
-    return drawn, (time.perf_counter() - begun) / n, (time.process_time() - worked) / n
+    return drawn, (deadline.clock() - begun) / count, (time.process_time() - worked) / count
 
 
 def evaluate_run(
     run: Run, n: int | None = None, *, quick: bool = False, features: str | Callable[[Tensor], Tensor] | Features = "auto",
     data: DataSource | None = None, data_dir: str | Path | None = None, say: Say = lambda text: None, tell: Tell = silent,
-    options: Options | None = None,
+    options: Options | None = None, deadline: Deadline | None = None,
 ) -> Evaluation:  # fmt: skip
-    """Draw n samples of a run (2,048, or 512 when quick) and measure everything that can be.
+    """Draw n samples of a run (2,048, or 512 when quick) and measure everything that can be, or that fits before the deadline.
 
     data, data_dir: where its data are now, or the data themselves; what is not there is refused, as is a run whose data were in
-    memory and are not given again, while files that are merely gone are done without.
+    memory and are not given again, while files that are merely gone are done without.  Where it is interrupted, it raises
+    `EvaluationStopped` with what was measured.
     """
-    options = options or {}
+    options, deadline = options or {}, deadline or Deadline()
     if isinstance(features, str) and features != "auto":
         pick(FEATURES, features, "kind of features")
     n = (text.QUICK if quick else text.SAMPLES) if n is None and run.kind == "text" else n
@@ -192,44 +222,71 @@ def evaluate_run(
         if data is not None or data_dir is not None or run.config.data.source == MEMORY:
             raise
         why = str(error)
-    known, seed, label = run.config.data, options.get("seed", 0), options.get("label")
+    deadline.leave(LEAST)
+    paced, count = Paced(tell, deadline), n
     if run.kind == "text":
-        return _concluded(run, n, options, quick, *text.text_sections(run, whole, why, n, quick, tell, options))
-    if run.kind == "pairs":
-        return _concluded(run, n, options, quick, *pairs.pair_sections(run, whole, why, n, tell, options))
-    samples, each, worked = draw(run, n, say, tell, options)
+        plan, each, worked = text.text_plan(run, whole, why, n, quick, tell, options)
+    elif run.kind == "pairs":
+        plan, each, worked = pairs.pair_plan(run, whole, why, n, tell, options)
+    else:
+        samples, each, worked = draw(run, n, say, tell, options, deadline)
+        count = len(samples)
+        plan = _plan(run, samples, whole, why, features, quick, options, paced)
+    sections, finished = measure_planned(plan, deadline, paced)
+    found = _concluded(run, (count, n), options, quick, sections, each, worked, partial=not finished)
+    if not finished:
+        raise EvaluationStopped(found)
+    return found
+
+
+def _plan(
+    run: Run, samples: Samples, whole: tuple[Dataset, Dataset] | None, why: str,
+    features: str | Callable[[Tensor], Tensor] | Features, quick: bool, options: Options, tell: Paced,
+) -> list[Planned]:  # fmt: skip
+    """Return the sections of samples of points, images or series that are drawn."""
+    known, seed, label, deadline = run.config.data, options.get("seed", 0), options.get("label"), tell.deadline
     steered = label not in (None, "all") or options.get("guidance", 1.0) != 1 or asks(options)
     try:
         if whole is None:
             raise UserError(why)
         train, held = _parts(whole, label)
     except UserError as error:
-        sections = list(without_data(samples.x, samples.labels, str(error), samples.kind))
-        sections += model_sections(run, None, quick, seed, tell, steered=steered, why=str(error))
-    else:
-        if isinstance(run, SharedRun) and run.team is not None and run.kind == "images":
-            features = share_features(features, *whole, tell, run.team)
-        captioned = known.condition is not None
-        labels = None if captioned else samples.labels
-        material = gather(samples.x, train, held, labels, features, seed, quick, tell, known.source or known.name, whole)
-        sections = list(sections_of(material))
-        if captioned and known.condition is not None and known.condition.length and samples.labels is not None:
-            asked = train, held, material.samples, list(samples.labels), options
-            sections.append(captions_section(run, *asked, quick=quick, seed=seed, tell=tell))
-        sections = [*sections, *model_sections(run, material, quick, seed, tell, options, steered=steered)]
-    return _concluded(run, n, options, quick, sections, each, worked)
+        why = str(error)
+        gone = [planned(section) for section in without_data(samples.x, samples.labels, why, samples.kind)]
+        return [*gone, *model_plan(run, None, quick, seed, tell, options, steered=steered, why=why)]
+    if isinstance(run, SharedRun) and run.team is not None and run.kind == "images":
+        features = share_features(features, *whole, tell, run.team, deadline)
+    captioned = known.condition is not None
+    labels = None if captioned else samples.labels
+    source = known.source or known.name
+    material = gather(samples.x, train, held, labels, features, seed, quick, tell, source, whole, deadline)
+    plan = plan_of(material)
+    if captioned and known.condition is not None and known.condition.length and samples.labels is not None:
+        asked = train, held, material.samples, list(samples.labels), options
+        plan.append(Planned(CAPTIONS, CAPTIONS_TITLE, lambda: captions_section(
+            run, *asked, quick=quick, seed=seed, tell=tell, seconds=learning(deadline))))  # fmt: skip
+    return [*plan, *model_plan(run, material, quick, seed, tell, options, steered=steered)]
 
 
 def _concluded(
-    run: Run, n: int, options: Options, quick: bool, sections: list[Section], each: float, worked: float
-) -> Evaluation:
-    """Return what was measured with its verdict.  each, worked: seconds of wall and processor that a sample took."""
+    run: Run, counts: tuple[int, int], options: Options, quick: bool, sections: list[Section], each: float, worked: float, *,
+    partial: bool,
+) -> Evaluation:  # fmt: skip
+    """Return what was measured with its verdict.
+
+    counts: samples that were measured, and requested; each, worked: seconds of wall and processor that a sample took.
+    """
     known, seed, label = run.config.data, options.get("seed", 0), options.get("label")
     samples_by_steps = "sampler" in run.config.model_family.can
     flags, verdict = judge(sections)
+    if counts[0] < counts[1]:
+        verdict.append(f"only {counts[0]:,} of {counts[1]:,} samples were drawn in the time of --quick")
+    if partial:
+        verdict.insert(0, "partial: interrupted before everything was measured")
     rows = [row for row in run.metrics() if "held_out" in row]
     facts = {
-        "run": str(run.path), "data": known.name, "fingerprint": known.fingerprint, "samples": n, "seed": seed, "label": label,
+        "run": str(run.path), "data": known.name, "fingerprint": known.fingerprint, "samples": counts[0], "seed": seed,
+        "label": label,
         "family": run.config.family.name, "guidance": options.get("guidance", 1.0),
         **{key: value for key, value in options.items() if key in SELDOM and value not in (None, 0.0, "fp32")},
         **(dict(zip(("sampler", "steps", "grid"), run.chosen_sampling(options), strict=True)) if samples_by_steps else {}),
@@ -237,4 +294,4 @@ def _concluded(
         "milliseconds_per_sample": 1e3 * each, "processor_milliseconds_per_sample": 1e3 * worked, "quick": quick,
         "held_out_loss": rows[-1]["held_out"] if rows else None,
     }  # fmt: skip
-    return Evaluation(facts, tuple(sections), tuple(flags), tuple(verdict))
+    return Evaluation(facts, tuple(sections), tuple(flags), tuple(verdict), partial)

@@ -79,13 +79,16 @@ def _real(train: Dataset, held: Dataset) -> tuple[tuple[Tensor, tuple[str, ...]]
     return learned, (torch.cat([held.x, told.unseen_images[count:]]), (*other.captions, *told.unseen[count:]))
 
 
-def learn_judges(train: Dataset, held: Dataset, tell: Tell = silent) -> list[Judge]:
-    """Return a judge of each attribute, taught by real images and their captions, those left out of the training among them."""
+def learn_judges(train: Dataset, held: Dataset, tell: Tell = silent, seconds: float = math.inf) -> list[Judge]:
+    """Return a judge of each attribute, taught by real images and their captions, those left out of the training among them.
+
+    seconds: that all of them may be trained for.
+    """
     if isinstance(train.x, LazyImages) or isinstance(held.x, LazyImages):
         raise UserError("the images are too many for memory, and judges of captions learn from images in memory")
     learned, tried = _real(train, held)
-    found = []
-    for attribute in attributes_of(train):
+    found, attributes = [], attributes_of(train)
+    for attribute in attributes:
         words = attribute.words if len(attribute.words) > 1 else (f"not {attribute.name}", attribute.name)
         sets = []
         for x, captions in (learned, tried):
@@ -93,7 +96,7 @@ def learn_judges(train: Dataset, held: Dataset, tell: Tell = silent) -> list[Jud
             sets.append(Dataset(attribute.name, x[labels >= 0], labels[labels >= 0], words))
         if len(sets[0].labels.unique() if sets[0].labels is not None else ()) < 2 or not len(sets[1]):
             continue
-        net, facts = own_classifier(sets[0], sets[1], tell)
+        net, facts = own_classifier(sets[0], sets[1], tell, seconds=seconds / len(attributes))
         found.append(Judge(attribute, net, facts["held_out_accuracy"], facts["held_out_count"]))
     if not found:
         raise UserError("no word is common enough among the captions to be judged by")
@@ -137,13 +140,13 @@ def faithfulness(judges: Sequence[Judge], sets: Sets, seed: int = 0) -> dict[str
 
 def captions_section(
     run: Run, train: Dataset, held: Dataset, samples: Tensor, captions: Sequence[str], options: Options, *, quick: bool,
-    seed: int, tell: Tell,
+    seed: int, tell: Tell, seconds: float = math.inf,
 ) -> Section:  # fmt: skip
     """Ask judges of real images about samples of captions, and about words never seen together, if there are any."""
     told = train.conditions
     assert told is not None
     try:
-        judges = learn_judges(train, held, tell)
+        judges = learn_judges(train, held, tell, seconds)
         sets: dict[str, tuple[Tensor, Sequence[str]]] = {"seen": (samples, captions)}
         if told.unseen:
             order = torch.randperm(len(told.unseen), generator=torch.Generator().manual_seed(seed))

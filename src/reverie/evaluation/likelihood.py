@@ -15,6 +15,8 @@ from reverie.base.noise import image_seeds
 from reverie.base.progress import Count
 from reverie.data import Dataset
 from reverie.diffusion.likelihood import Bound, LogProb, Tightened, mean_and_error
+from reverie.diffusion.likelihood.ends import PLACES as ENDS
+from reverie.diffusion.spread import PLACES as LEVELS
 from reverie.diffusion.spread import MeanError
 from reverie.draw.curves import label_axes
 from reverie.draw.picture import ACCENT, SOFT, WARM, figure, png_bytes
@@ -22,7 +24,7 @@ from reverie.evaluation.parts import bars, bound_parts
 from reverie.evaluation.score import said, score
 from reverie.evaluation.section import Section
 from reverie.runs.run import Run
-from reverie.runs.spread import measured
+from reverie.runs.spread import MEASURED, measured
 
 NAME, TITLE = "likelihood", "Likelihood of held-out data"
 BANDS = 24  # ranges of the log-SNR that are drawn
@@ -31,6 +33,13 @@ CHOOSING = 32  # training data by which it is chosen where the bounds end
 DRAWS = 16  # noise levels for each datum in continuous time
 PATHS = 8  # for each datum, of the bound by several paths
 WALKED = 16  # data that it is told of
+FOLLOWED = 450  # passes that the flow of a datum takes, about, of which two thirds are for its derivative
+
+
+def passes(run: Run, bounded: int, followed: int) -> int:
+    """Return about how many passes of a datum through the network a likelihood takes: those in full digits count twice."""
+    chosen, chain = CHOOSING * 2 * ENDS, bounded * (len(run.sampling({})[1]) + DRAWS)
+    return 2 * (chosen + MEASURED * LEVELS + chain + followed * FOLLOWED)
 
 
 def _joined(parts: Sequence[Bound]) -> Bound:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
 from reverie.base.progress import Tell, silent
 from reverie.data import Dataset, LazyImages
@@ -46,10 +48,27 @@ class Effort:
 
 
 FULL = Effort()
-QUICK = Effort(  # what fits into a coffee break
+QUICK = Effort(  # what fits into a minute
     samples=512, reference=4_000, lazy=4_000, balls=2000, resamples=50, permutations=200, bounded=64, followed=8,
     drawn=128, budgets=(5, 20),
 )  # fmt: skip
+
+
+LEARNING, FEATURES = 20.0, 0.5  # seconds for a classifier, and the share of what is left for features, if time is limited
+TRIED = 8  # images by which it is known how long features take
+FEWEST, LEAST, TIMES = 100, 500, 10  # real data that features are taken of: where time is short, of few samples, and for each
+
+
+def learning(deadline: Deadline) -> float:
+    """Return the seconds that a classifier may be trained for."""
+    return min(LEARNING, FEATURES * deadline.left) if deadline.limited else math.inf
+
+
+def effort_for(samples: int, quick: bool) -> Effort:
+    """Return how much work so many samples are worth: what is compared with a few needs no better figures than they give."""
+    base = QUICK if quick else FULL
+    few = {name: min(getattr(base, name), max(TRIED, samples)) for name in ("bounded", "followed", "drawn")}
+    return replace(base, reference=min(base.reference, max(LEAST, TIMES * samples)), **few)
 
 
 def few_held(count: int) -> str:
@@ -70,7 +89,8 @@ class Material:
     """Samples beside training and held-out data, and their features, each computed once when first asked for.
 
     samples: (N, D) or (N, C, H, W) in user units; labels: (N,) int64, what each was meant to be; known: the training and
-    held-out data of every label, which a classifier learns, where train and held are those of one.
+    held-out data of every label, which a classifier learns, where train and held are those of one; deadline: of the whole
+    evaluation, by which classifiers are trained shorter and features taken of fewer data.
     """
 
     samples: Tensor
@@ -83,6 +103,7 @@ class Material:
     tell: Tell = silent
     source: str = ""
     known: tuple[Dataset, Dataset] | None = None
+    deadline: Deadline = field(default_factory=Deadline)
 
     def __post_init__(self) -> None:
         if tuple(self.samples.shape[1:]) != self.train.shape:
@@ -113,10 +134,24 @@ class Material:
     def features(self) -> Features:
         """What turns data into features; for points, their coordinates brought to deviation 1."""
         if self.kind == "images":
-            return choose(self.by, *self.taught, self.tell)
+            return choose(self.by, *self.taught, self.tell, learning(self.deadline))
         x = self.some(self.train)
         mean, scale = x.mean(0), x.std(0).clamp_min(1e-12)
         return Features("coordinates", lambda z: (z - mean) / scale, {"net": "none: coordinates of deviation 1"})
+
+    @cached_property
+    def reference(self) -> int:
+        """How many training or held-out data features are taken of, at most: of fewer where the time is short."""
+        most = self.effort.reference
+        if self.kind != "images" or not self.deadline.limited:
+            return most
+        few, clock = self.samples[:TRIED], self.deadline.clock
+        self.features.of(few[:1])  # the first is slower
+        begun = clock()
+        self.features.of(few)
+        each = (clock() - begun) / len(few)
+        possible = int(FEATURES * self.deadline.left / max(each, 1e-9)) - len(self.samples)
+        return most if possible >= sum(min(len(x), most) for x in (self.train, self.held)) else max(FEWEST, possible // 2)
 
     def some(self, data: Dataset, most: int | None = None) -> Tensor:
         """Return as many data as features are taken of, or at most so many, in an order of chance: files are often sorted."""
@@ -131,12 +166,12 @@ class Material:
     @cached_property
     def of_train(self) -> Tensor:
         """Features of training data, (M, D)."""
-        return self.features.of(self.some(self.train), self.tell, "features of training data")
+        return self.features.of(self.some(self.train, self.reference), self.tell, "features of training data")
 
     @cached_property
     def of_held(self) -> Tensor:
         """Features of held-out data, (H, D)."""
-        return self.features.of(self.some(self.held), self.tell, "features of held-out data")
+        return self.features.of(self.some(self.held, self.reference), self.tell, "features of held-out data")
 
     @property
     def unit(self) -> float:

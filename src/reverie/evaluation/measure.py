@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.base.errors import UserError
+from reverie.base.deadline import Deadline, Paced
 from reverie.base.progress import Tell, silent
 from reverie.data import Dataset
 from reverie.data.kind import Kind, kind_of
-from reverie.evaluation.material import FULL, QUICK, Material, as_images
+from reverie.evaluation.material import Material, as_images, effort_for
 from reverie.evaluation.metrics.features import Features
 from reverie.evaluation.nearness import memory_section, points_section, samples_section
+from reverie.evaluation.planned import Planned, measure_planned
 from reverie.evaluation.quality import (
     distances_section,
     labels_section,
@@ -55,16 +56,11 @@ MEASURES: dict[Kind, dict[str, Measure]] = {
 }
 
 
-def not_computable(name: str, why: str) -> Section:
-    """Return a section that says why it holds nothing."""
-    return Section(name, TITLES[name], figures={"not_computable": why})
-
-
 def measure(
     samples: np.ndarray, train: Dataset, held: Dataset, *, labels: Sequence[str] | None = None,
     features: str | Callable[[Tensor], Tensor] | Features = "auto", seed: int = 0, quick: bool = False, tell: Tell = silent,
     source: str = "",
-) -> Iterator[Section]:  # fmt: skip
+) -> list[Section]:  # fmt: skip
     """Measure samples, (N, D), (N, H, W) or (N, H, W, C) in user units, against training and held-out data, section by section.
 
     labels: what the samples were meant to be; features: "auto", a name of FEATURES, or any function of images (B, C, H, W) in
@@ -76,25 +72,35 @@ def measure(
 def gather(
     samples: np.ndarray, train: Dataset, held: Dataset, labels: Sequence[str] | None,
     features: str | Callable[[Tensor], Tensor] | Features, seed: int, quick: bool, tell: Tell, source: str,
-    known: tuple[Dataset, Dataset] | None = None,
+    known: tuple[Dataset, Dataset] | None = None, deadline: Deadline | None = None,
 ) -> Material:  # fmt: skip
-    """Lay samples and data out for measuring, as `measure` takes them; known: training and held-out data of every label."""
+    """Lay samples and data out for measuring, as `measure` takes them.
+
+    known: training and held-out data of every label.
+    """
     asked = torch.tensor([train.label_names.index(name) for name in labels]) if labels is not None else None
     return Material(
-        as_images(samples, train.kind), asked, train, held, features, seed, QUICK if quick else FULL, tell, source, known
-    )
+        as_images(samples, train.kind), asked, train, held, features, seed, effort_for(len(samples), quick), tell, source,
+        known, deadline or Deadline(),
+    )  # fmt: skip
 
 
-def sections_of(material: Material) -> Iterator[Section]:
-    """Yield the sections; one that cannot be computed says why."""
-    yield samples_section(material.samples, material.some(material.held), material.some(material.train, len(material.samples)))
-    for name, part in MEASURES[material.kind].items():
-        try:
-            found = part(material)
-        except UserError as error:
-            found = not_computable(name, str(error))
-        if found is not None:
-            yield found
+def sections_of(material: Material) -> list[Section]:
+    """Return the sections; one that cannot be computed says why."""
+    return measure_planned(plan_of(material), Deadline(), Paced(material.tell, Deadline()))[0]
+
+
+def plan_of(m: Material) -> list[Planned]:
+    """Return the sections of samples and data."""
+
+    def samples() -> Section:
+        return samples_section(m.samples, m.some(m.held), m.some(m.train, len(m.samples)))
+
+    def of(part: Measure) -> Callable[[], Section | None]:
+        return lambda: part(m)
+
+    parts = [Planned(name, TITLES[name], of(part)) for name, part in MEASURES[m.kind].items()]
+    return [Planned("samples", "Samples", samples), *parts]
 
 
 def without_data(samples: np.ndarray, labels: Sequence[str] | None, why: str, kind: Kind | None = None) -> Iterator[Section]:
@@ -103,4 +109,4 @@ def without_data(samples: np.ndarray, labels: Sequence[str] | None, why: str, ki
     yield samples_section(x, None)
     for name in MEASURES[kind_of(x.shape[1:])]:
         if name != "labels" or labels is not None:
-            yield not_computable(name, why)
+            yield Section(name, TITLES[name], figures={"not_computable": why})

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 
 import torch
 
+from reverie.base.deadline import Paced
 from reverie.base.errors import UserError
 from reverie.base.progress import Tell
 from reverie.draw.picture import channels_last
 from reverie.evaluation.density import density_section, held_out_of
+from reverie.evaluation.directions import NAME as DIRECTIONS
+from reverie.evaluation.directions import TITLE as DIRECTIONS_TITLE
 from reverie.evaluation.directions import directions_section
 from reverie.evaluation.effort import NAME as EFFORT
+from reverie.evaluation.effort import SAMPLERS_SHOWN, evaluations_section
 from reverie.evaluation.effort import TITLE as EFFORT_TITLE
-from reverie.evaluation.effort import evaluations_section
+from reverie.evaluation.levels import NAME as LEVELS
+from reverie.evaluation.levels import TITLE as LEVELS_TITLE
 from reverie.evaluation.levels import noise_levels_section
 from reverie.evaluation.likelihood import NAME as LIKELIHOOD
-from reverie.evaluation.likelihood import PATHS, likelihood_section
+from reverie.evaluation.likelihood import PATHS, likelihood_section, passes
 from reverie.evaluation.likelihood import TITLE as LIKELIHOOD_TITLE
-from reverie.evaluation.material import FULL, QUICK, Material, as_images
+from reverie.evaluation.material import Material, as_images
+from reverie.evaluation.planned import Planned
 from reverie.evaluation.quality import distance_by_kernel, kid_floor
 from reverie.evaluation.section import Section
+from reverie.families.diffusion.levels import HELD_OUT_DRAWS
 from reverie.runs.options import Options
 from reverie.runs.run import Run
 from reverie.runs.samples import Samples
 from reverie.transport import sliced_wasserstein
 
+TRIED = 32  # samples by which the speed of the network is known
 HALVES = 4  # parts of a set of points, whose spread gives the error of the distance
 
 
@@ -56,48 +66,77 @@ def _drawn_before(m: Material, many: int) -> Samples | None:
     return Samples(channels_last(x.numpy()), None)
 
 
-def model_sections(
-    run: Run, m: Material | None, quick: bool, seed: int, tell: Tell, options: Options | None = None, *, steered: bool = False,
+def _seconds_of_network(run: Run, clock: Callable[[], float]) -> float:
+    """Return how long one evaluation of the network takes for one datum, by a few samples in two steps."""
+    short: Options = {"steps": 2}
+    sampler, grid = run.sampling(short)
+    passes = (sampler.evaluations(grid) or 2 * len(grid)) * (1 if run.autoguidance == 1 else 2)
+    count, begun = min(TRIED, run.batch_size()), clock()
+    run.sample(count, **short)
+    return (clock() - begun) / (count * passes)
+
+
+def model_plan(
+    run: Run, m: Material | None, quick: bool, seed: int, tell: Paced, options: Options | None = None, *, steered: bool = False,
     why: str = "",
-) -> list[Section]:  # fmt: skip
-    """Measure loss by noise level, likelihood, and, unless a label or guidance steers it, quality against evaluations.
+) -> list[Planned]:  # fmt: skip
+    """Return the sections on loss by noise level, likelihood, and quality against effort unless it is steered.
 
     Families other than diffusion have a likelihood only.  options: those that the samples were drawn with; why: the data
     cannot be had, if they cannot.
     """
     if "sampler" not in run.config.model_family.can:
-        if m is None:
-            return [Section(LIKELIHOOD, LIKELIHOOD_TITLE, figures={"not_computable": why})]
-        known = run.config.model_family.likelihood != "none"
-        ways = directions_section(run)
-        return [*([density_section(run, *held_out_of(m.held), seed)] if known else []), *([ways] if ways is not None else [])]
-    effort = QUICK if quick else FULL
-    tell("loss at each noise level", 0, 1)
-    sections = [noise_levels_section(run, m.train if m else None, m.held if m else None, seed=seed)]
-    tell("loss at each noise level", 1, 1)
+        return _density_plan(run, m, seed, why)
+    network = cache(lambda: _seconds_of_network(run, tell.deadline.clock))
+    levels = Planned(
+        LEVELS, LEVELS_TITLE, lambda: noise_levels_section(run, m.train if m else None, m.held if m else None, seed=seed),
+        lambda: network() * 2 * HELD_OUT_DRAWS[run.kind] if m else 0.0,
+    )  # fmt: skip
+    likelihood = Planned(LIKELIHOOD, LIKELIHOOD_TITLE, lambda: None)
+    evaluations = Planned(EFFORT, EFFORT_TITLE, lambda: None)
     if m is None:
-        lost = {"not_computable": why}
-        return [*sections, Section(LIKELIHOOD, LIKELIHOOD_TITLE, figures=lost), Section(EFFORT, EFFORT_TITLE, figures=lost)]
-    few, flow = effort.bounded, effort.followed
-    x, labels = m.held.batch(torch.arange(min(few, len(m.held))))
-    sections.append(
-        likelihood_section(
+        return [levels, *(_refused(part, why) for part in (likelihood, evaluations))]
+    few, flow = m.effort.bounded, m.effort.followed
+
+    def bounded() -> Section:
+        x, labels = m.held.batch(torch.arange(min(few, len(m.held))))
+        return likelihood_section(
             run, x, labels, train=m.train, n=few, flow_n=flow, seed=seed, paths=0 if quick else PATHS,
             on_progress=lambda i, of: tell("likelihood", i, of),
-        )
-    )  # fmt: skip
+        )  # fmt: skip
+
+    likelihood = replace(likelihood, measure=bounded, seconds=lambda: network() * passes(run, few, flow))
     if steered:
-        why = "samples of one label or under guidance are not drawn again for it"
-        return [*sections, Section(EFFORT, EFFORT_TITLE, figures={"not_computable": why})]
+        return [levels, likelihood, _refused(evaluations, "samples of one label or under guidance are not drawn again for it")]
+    spent = m.effort.drawn * sum(m.effort.budgets) * len(SAMPLERS_SHOWN)
+    evaluations = replace(
+        evaluations, measure=lambda: _evaluations(run, m, seed, tell, options or {}), seconds=lambda: network() * spent
+    )
+    return [levels, likelihood, evaluations]
+
+
+def _refused(part: Planned, why: str) -> Planned:
+    return replace(part, measure=lambda: part.left_out(why))
+
+
+def _density_plan(run: Run, m: Material | None, seed: int, why: str) -> list[Planned]:
+    likelihood = Planned(LIKELIHOOD, LIKELIHOOD_TITLE, lambda: None)
+    if m is None:
+        return [_refused(likelihood, why)]
+    ways = Planned(DIRECTIONS, DIRECTIONS_TITLE, lambda: directions_section(run))
+    if run.config.model_family.likelihood == "none":
+        return [ways]
+    return [replace(likelihood, measure=lambda: density_section(run, *held_out_of(m.held), seed)), ways]
+
+
+def _evaluations(run: Run, m: Material, seed: int, tell: Tell, options: Options) -> Section | None:
     try:
         what, quality, floor = _quality(m)
     except UserError:
-        return sections  # the features cannot be had, which was said where they were first needed
-    sections.append(
-        evaluations_section(
-            run, quality, what=what, n=effort.drawn, seed=seed, counts=effort.budgets, floor=floor,
-            evaluated=(options or {}, samples) if (samples := _drawn_before(m, effort.drawn)) else None,
-            on_progress=lambda i, of: tell("quality against evaluations", i, of),
-        )
+        return None  # the features cannot be had, which was said where they were first needed
+    samples = _drawn_before(m, m.effort.drawn)
+    return evaluations_section(
+        run, quality, what=what, n=m.effort.drawn, seed=seed, counts=m.effort.budgets, floor=floor,
+        evaluated=(options, samples) if samples else None,
+        on_progress=lambda i, of: tell("quality against evaluations", i, of),
     )  # fmt: skip
-    return sections

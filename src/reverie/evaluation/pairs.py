@@ -16,6 +16,7 @@ from reverie.data import Dataset
 from reverie.data.pair_sets import longer_pairs
 from reverie.data.pairs import Pair, TextPairs, pairs_of
 from reverie.evaluation.likelihood import NAME, TITLE
+from reverie.evaluation.planned import Planned, planned
 from reverie.evaluation.score import said, score
 from reverie.evaluation.section import Section
 from reverie.families.model import DrawRequest
@@ -72,47 +73,58 @@ def by_length(pairs: Sequence[Pair], right: Sequence[bool], longest: int) -> lis
     return table
 
 
-def pair_sections(
+def pair_plan(
     run: Run, whole: tuple[Dataset, Dataset] | None, why: str, n: int, tell: Tell, options: Options
-) -> tuple[list[Section], float, float]:
-    """Return everything that is measured of a run of pairs, and the seconds of wall and processor that an answer took."""
+) -> tuple[list[Planned], float, float]:
+    """Return the sections of a run of pairs, whose answers are given, and the seconds of wall and processor that one took."""
     model, title = pair_model(run), "Answers to unseen sources"
     if whole is None:
-        lost = {"not_computable": why}
-        return [Section("answers", title, figures=lost), Section(NAME, TITLE, figures=lost)], math.nan, math.nan
+        lost = [Section(name, about, figures={"not_computable": why}) for name, about in (("answers", title), (NAME, TITLE))]
+        return [planned(section) for section in lost], math.nan, math.nan
     train, held = whole
     assert isinstance(train.x, TextPairs) and isinstance(held.x, TextPairs)
     seed, longest = options.get("seed", 0), int(train.x.lengths[:, 0].max())
     order = torch.randperm(len(held), generator=torch.Generator().manual_seed(seed))[:n]
-    unseen = list(held.x.subset(order).pairs())
-    source = run.config.data.source or run.config.data.name
-    longer = longer_pairs(source, n, seed, longest)
+    chosen = held.x.subset(order)
+    unseen, longer = list(chosen.pairs()), longer_pairs(run.config.data.source or run.config.data.name, n, seed, longest)
     begun, worked = time.perf_counter(), time.process_time()
     answers = answered(model, [*unseen, *longer], options, tell)
     each, work = (part / len(answers) for part in (time.perf_counter() - begun, time.process_time() - worked))
-    right = [answer == target for answer, (_, target) in zip(answers, [*unseen, *longer], strict=True)]
+    return [
+        Planned("answers", title, lambda: answers_section(title, unseen, longer, answers, longest, (len(train), len(held)))),
+        Planned(NAME, TITLE, lambda: _cost_section(model, chosen)),
+    ], each, work  # fmt: skip
+
+
+def answers_section(
+    title: str, unseen: Sequence[Pair], longer: Sequence[Pair], answers: Sequence[str], longest: int, counts: tuple[int, int]
+) -> Section:
+    """Compare answers with what they should be.  counts: of pairs that were trained on, and of those held out."""
+    pairs = [*unseen, *longer]
+    right = [answer == target for answer, (_, target) in zip(answers, pairs, strict=True)]
     figures: dict[str, Any] = {"exact_match": share(right[: len(unseen)])}
     verdict = f"{said(figures['exact_match'], '.4f')} of {len(unseen):,} sources that were not trained on are answered exactly"
     if longer:
         figures["exact_match_longer"] = share(right[len(unseen) :])
         verdict += (f", and {said(figures['exact_match_longer'], '.4f')} of {len(longer):,} that are longer than the {longest}"
                     " characters trained on")  # fmt: skip
-    figures["by_length"] = by_length([*unseen, *longer], right, longest)
+    figures["by_length"] = by_length(pairs, right, longest)
     told = ", ".join(f"{row['characters']} {row['exact']:.3f}" for row in figures["by_length"])
     verdict += f"; by characters: {told}."
-    wrong = [(pair, answer) for pair, answer, ok in zip([*unseen, *longer], answers, right, strict=True) if not ok]
+    wrong = [(pair, answer) for pair, answer, ok in zip(pairs, answers, right, strict=True) if not ok]
     words = [
-        f"No source of the {len(held):,} held-out pairs is among the {len(train):,} that were trained on. ± is the standard"
+        f"No source of the {counts[1]:,} held-out pairs is among the {counts[0]:,} that were trained on. ± is the standard"
         " error of a share; an answer is right if every character is.",
         *(f"wrong: {visible(s)} \u2192 {visible(a)}, should be {visible(t)}" for (s, t), a in wrong[:SHOWN]),
     ]
     if not longer:
         words.insert(1, "No longer sources than these are known, so what the model makes of such was not measured.")
-    cost = model.cost(held.x.subset(order).take(torch.arange(len(unseen))))
+    return Section("answers", title, (verdict,), tuple(words), figures)
+
+
+def _cost_section(model: PairModel, unseen: TextPairs) -> Section:
+    cost = model.cost(unseen.take(torch.arange(len(unseen))))
     figure = score(cost.nats_per_token, cost.error, unit=UNIT, n=cost.pairs, tokens=cost.tokens)
     told = f"The targets of unseen pairs cost {said(figure, '.4f')} nats for each token, exactly."
-    return [
-        Section("answers", title, (verdict,), tuple(words), figures),
-        Section(NAME, TITLE, (told,), (f"{cost.tokens:,} tokens of {cost.pairs:,} targets, their ends among them.",),
-                {"exact": figure}),
-    ], each, work  # fmt: skip
+    words = (f"{cost.tokens:,} tokens of {cost.pairs:,} targets, their ends among them.",)
+    return Section(NAME, TITLE, (told,), words, {"exact": figure})

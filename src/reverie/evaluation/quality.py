@@ -12,13 +12,13 @@ from torch import Tensor
 from reverie.data.classifiers import JUDGED
 from reverie.data.looks import detail
 from reverie.evaluation.judge import faults
-from reverie.evaluation.material import Material
+from reverie.evaluation.material import Material, learning
 from reverie.evaluation.metrics.chance import Figure, alike_at, chance, swapped, variance, with_other_samples
 from reverie.evaluation.metrics.distances import DISTANCES
 from reverie.evaluation.metrics.features import own_classifier
 from reverie.evaluation.metrics.frechet import frechet_distance, frechet_spread, frechet_to
 from reverie.evaluation.metrics.kid import kid
-from reverie.evaluation.metrics.manifold import NAMES, manifold
+from reverie.evaluation.metrics.manifold import NAMES, Manifold, manifold
 from reverie.evaluation.metrics.spread import mean_distance
 from reverie.evaluation.metrics.twosample import two_sample
 from reverie.evaluation.score import score
@@ -170,7 +170,12 @@ def _spread(m: Material) -> dict[str, Any]:
 def variety_section(m: Material) -> Section:
     """Precision, recall, density and coverage, each beside that of real data at the same counts."""
     most = m.effort.balls
-    ours, floors = ([manifold(x[:most], y[:most], NEIGHBOURS) for x, y in pairs] for pairs in (m.pairs(), m.floors()))
+    pairs, found = [*m.pairs(), *m.floors()], list[Manifold]()
+    for x, y in pairs:
+        m.tell("neighbourhoods", len(found), len(pairs))
+        found.append(manifold(x[:most], y[:most], NEIGHBOURS))
+    own = len(pairs) - (m.effort.splits if m.parted else 1)
+    ours, floors = found[:own], found[own:]
 
     size, n, r = min(m.shared, most), len(m.of_samples), len(m.of_real)
 
@@ -216,7 +221,8 @@ def labels_section(m: Material) -> Section | None:
     """How many samples show what they were asked to, by a classifier of the data."""
     if m.labels is None or m.kind != "images":
         return None
-    net, facts = own_classifier(*m.taught, m.tell)
+    spare = m.deadline.limited and m.features.name != "classifier"
+    net, facts = own_classifier(*m.taught, m.tell, seconds=learning(m.deadline), known=spare)
     right = answers(net, m.samples)[1] == m.labels
     x, labels = m.held.batch(torch.arange(min(len(m.held), JUDGED)))
     assert labels is not None

@@ -6,7 +6,6 @@ A block is the same whoever computes it, and features come in the order of the i
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
 from reverie.base.progress import Tell
 from reverie.base.team import Order, Team, Told
 from reverie.data import Dataset
+from reverie.evaluation.material import learning
 from reverie.evaluation.metrics.features import BATCH, Features, choose, of_general, of_pixels, own_classifier
 from reverie.nets.lenet import LeNet
 
@@ -51,9 +52,10 @@ def _computed(compute: Callable[[], Tensor]) -> tuple[np.ndarray | None, str]:
 
 def share_features(
     by: str | Callable[[Tensor], Tensor] | Features, train: Dataset, held: Dataset, tell: Tell, team: Team,
-    seconds: float = math.inf,
+    deadline: Deadline | None = None,
 ) -> Features:  # fmt: skip
     """Return features as `choose`, computed by a team; those of a function that was given, by the leader alone."""
+    seconds = learning(deadline or Deadline())
     found = choose(by, train, held, tell, seconds)
     if not isinstance(by, str):
         return found

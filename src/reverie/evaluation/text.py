@@ -15,6 +15,7 @@ from reverie.data import Dataset
 from reverie.data.windows import TextWindows, codes_of
 from reverie.diffusion.likelihood.normal import mean_and_error
 from reverie.evaluation.likelihood import NAME, TITLE
+from reverie.evaluation.planned import Planned, planned
 from reverie.evaluation.score import said, score
 from reverie.evaluation.section import Section
 from reverie.families.language.model import UNIT, LanguageModel
@@ -27,6 +28,7 @@ MEASURED, MEASURED_QUICK = 10**7, 50_000  # characters of held-out text, at most
 SEARCHED = 4 * 2**20  # characters of the training text, at most, that passages are looked for in
 GRAMS = (4, 8, 16, 32)
 SHOWN = 4
+PASSAGES = "What is copied and what is new"
 
 
 def language_model(run: Run) -> LanguageModel:
@@ -87,7 +89,7 @@ def passages_section(samples: list[str], train: Dataset, held: Dataset) -> Secti
         f"Samples of up to {size} characters; passages are told apart up to {MAX_PASSAGE} characters.{cut} Below: the share of"
         " n-grams of characters that the training text does not have.",
     )
-    return Section("passages", "What is copied and what is new", (verdict,), words, figures)
+    return Section("passages", PASSAGES, (verdict,), words, figures)
 
 
 def _repeated(texts: list[str]) -> dict[str, Any]:
@@ -103,32 +105,21 @@ def _mean(x: np.ndarray) -> tuple[float, float | None]:
     return mean_and_error(torch.from_numpy(x).double())
 
 
-def text_sections(
+def text_plan(
     run: Run, whole: tuple[Dataset, Dataset] | None, why: str, n: int, quick: bool, tell: Tell, options: Options
-) -> tuple[list[Section], float, float]:
-    """Return everything that is measured of a run of text, and the seconds of wall and processor that a sample took."""
+) -> tuple[list[Planned], float, float]:
+    """Return the sections of a run of text, whose samples are written, and the seconds of wall and processor that one took."""
     begun, worked = time.perf_counter(), time.process_time()
     texts = run.sample(n, on_progress=tell, **options).texts
     each, work = (time.perf_counter() - begun) / n, (time.process_time() - worked) / n
     written = sum(map(len, texts))
     speed = {"characters": written, "characters_per_processor_second": written / max(1e-9, work * n)}
-    sections = [
-        Section(
-            "samples",
-            "Samples",
-            (),
-            tuple(f"{text!r}" for text in texts[:SHOWN]),
-            {"repeated": _repeated(texts), "speed": speed},
-        )
-    ]
+    shown = tuple(f"{text!r}" for text in texts[:SHOWN])
+    samples = Section("samples", "Samples", (), shown, {"repeated": _repeated(texts), "speed": speed})
+    plan, kept = [planned(samples)], [text for text in texts if text]
     if whole is None:
-        return [*sections, Section(NAME, TITLE, figures={"not_computable": why})], each, work
-    train, held = whole
-    tell("measuring", 0, 2)
-    sections.append(cost_section(run, held, quick))
-    tell("measuring", 1, 2)
-    texts = [text for text in texts if text]
-    if texts:
-        sections.append(passages_section(texts, train, held))
-    tell("measuring", 2, 2)
-    return sections, each, work
+        return [*plan, planned(Section(NAME, TITLE, figures={"not_computable": why}))], each, work
+    plan.append(Planned(NAME, TITLE, lambda: cost_section(run, whole[1], quick)))
+    if kept:
+        plan.append(Planned("passages", PASSAGES, lambda: passages_section(kept, *whole)))
+    return plan, each, work

@@ -104,7 +104,7 @@ def train_classifier(
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps)
     order = torch.empty(0, dtype=torch.int64)
     done = 0
-    while done < steps and clock() - begun < seconds:
+    while done < steps and (done < TRIED or clock() - begun < seconds):
         if len(order) < size:
             order = torch.randperm(count, generator=random)
         index, order = order[:size], order[size:]

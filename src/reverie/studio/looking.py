@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,10 @@ def evaluate(opened: Opened, job: Job, wish: EvaluateWish) -> dict[str, Any]:
     for key in wish.runs:
         run = opened.run(key)
         job.send("run", {"name": opened.library.run(key).name})
-        found.append(api.evaluate(run, wish.n, quick=True, on_progress=job.progress, say=lambda _: job.check()))
+        found.append(api.evaluate(
+            run, wish.n, quick=True, on_progress=job.progress, say=lambda _: job.check(),
+            seconds=None if len(wish.runs) == 1 else math.inf,
+        ))  # fmt: skip
     paths = [opened.library.shown(opened.run(key).path) for key in wish.runs]
     said = command("evaluate", *paths, "--quick", "-n", str(wish.n))
     each = [{"verdict": list(one.verdict), "table": one.table()} for one in found]

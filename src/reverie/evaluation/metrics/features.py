@@ -105,7 +105,7 @@ def own_classifier(
     if not can_classify(train):
         raise UserError("the classifier needs images of at least 4 x 4; take the features pixels")
     if known and cached_classifier(train, seconds=seconds) is None:
-        raise UserError("a classifier of the labels would have to be trained first")
+        raise UserError("it needs a classifier of the labels, which --quick trains only where the features need it")
     found = label_classifier(train, held, seconds=seconds, tell=tell)
     return found.net, {
         "net": "LeNet-5 trained on the run's own labels, 84 features",
