@@ -12,9 +12,9 @@ import pytest
 from reverie import api
 from reverie.base.deadline import Deadline, OutOfTime, Paced
 from reverie.base.progress import silent
+from reverie.data import classifiers
 from reverie.evaluation.evaluation import EvaluationStopped, evaluate_run
 from reverie.evaluation.measure import MEASURES
-from reverie.evaluation.metrics import features
 from reverie.evaluation.planned import Planned, measure_planned
 from reverie.evaluation.section import Section
 from reverie.runs.run import Run
@@ -95,7 +95,7 @@ def test_samples_that_do_not_fit_are_not_drawn(digits_run: Run, monkeypatch: pyt
 
 
 def test_few_samples_are_little_work_and_need_no_classifier(digits_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(features, "train_classifier", lambda *_, **__: pytest.fail("no classifier is needed"))
+    monkeypatch.setattr(classifiers, "train_classifier", lambda *_, **__: pytest.fail("no classifier is needed"))
     found = api.evaluate(digits_run, 10, quick=True, features="pixels", seconds=600.0)
     sections = found["sections"]
     assert sections["network_evaluations"]["samples"] == 10 and sections["likelihood"]["flow"]["n"] <= 10

@@ -106,10 +106,10 @@ def load_all() -> None:
 
 
 __all__ = [
-    "KINDS", "LESSONS", "READERS", "Config", "Dataset", "Entry", "EvaluationStopped", "Lesson", "Options", "Overview", "Restored",
-    "Run", "Samples", "Screen", "Step", "Training", "answers", "begin", "begin_classifier", "check_place", "check_report",
-    "check_results", "check_resumable", "clock", "compare", "compare_families", "compress", "confined", "decompress",
-    "distil", "edit", "entries", "evaluate", "export", "find_runs", "follow", "gallery", "holder", "illusion",
+    "KINDS", "LESSONS", "READERS", "Config", "Dataset", "Entry", "EvaluationStopped", "Lesson", "Options", "Overview",
+    "Restored", "Run", "Samples", "Screen", "Step", "Training", "answers", "begin", "begin_classifier", "check_place",
+    "check_report", "check_results", "check_resumable", "clock", "compare", "compare_families", "compress", "confined",
+    "decompress", "distil", "edit", "entries", "evaluate", "export", "find_runs", "follow", "gallery", "holder", "illusion",
     "import_model", "inpaint", "inspect", "interpolate", "interrupt", "invert", "is_image", "load", "load_all", "names",
     "names_of", "overview", "pack", "prepare", "prepare_distillation", "read_config", "read_findings", "read_metrics",
     "read_picture", "reread", "restore", "runs", "sample", "sample_to", "settings_again", "text_cost", "to_go_on_with",
