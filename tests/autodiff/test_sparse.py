@@ -257,9 +257,9 @@ def test_mistakes_raise() -> None:
         sparse_jacobian(torch.sin, draw(5), plan)
     with pytest.raises(UserError, match="plan is for 4 outputs, but f has 1"):
         sparse_jacobian(lambda x: x.sum()[None], draw(4), plan)
-    with pytest.raises(UserError, match="one number"):
+    with pytest.raises(UserError, match="scalar"):
         sparse_hessian(torch.sin, draw(4))
-    with pytest.raises(UserError, match="rows and columns"):
+    with pytest.raises(UserError, match="two-dimensional"):
         color(np.ones(3))
     with pytest.raises(UserError, match="nearly full"):
         color(sparse.csr_array(np.ones((1, 20_000), bool)), order="smallest-last")
@@ -268,12 +268,12 @@ def test_mistakes_raise() -> None:
     with pytest.raises(UserError, match="plan is for 4 outputs, but f has 1"):
         sparse_jacobian(lambda x: x.sum()[None], draw(4), color(np.eye(4), "rows"))
     for problem in ("star", "diagonal"):
-        with pytest.raises(UserError, match=f"'columns' or 'rows' or 'both', and the plan's is '{problem}'"):
+        with pytest.raises(UserError, match=f"'columns' or 'rows' or 'both', .*'{problem}'"):
             sparse_jacobian(torch.sin, draw(4), color(np.eye(4), problem))
-    with pytest.raises(UserError, match="the plan's is 'diagonal'"):
+    with pytest.raises(UserError, match="'diagonal'"):
         sparse_hessian(lambda x: x.sin().sum(), draw(4), color(np.eye(4), "diagonal"))
     for problem in ("columns", "rows", "star", "acyclic"):
-        with pytest.raises(UserError, match=f"the problem 'diagonal', and the plan's is '{problem}'"):
+        with pytest.raises(UserError, match=f"'diagonal', .*'{problem}'"):
             divergence(torch.sin, draw(2, 4), color(np.eye(4), problem))
 
 
