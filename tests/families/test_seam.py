@@ -83,6 +83,13 @@ def test_samples_have_the_shape_and_range_of_the_data(run: Run) -> None:
     assert run.kind != "images" or (x.min() >= 0 and x.max() <= 1)
     if not names:
         return
+    if "labels" not in run.config.model_family.can:
+        assert run.sample(3).labels is None and run.label_names == ()
+        for label in ("all", names[0], f"{names[0]}:2"):
+            with pytest.raises(UserError, match=r"families that can: .*diffusion.*vae") as refused:
+                run.sample(3, label=label)
+            assert repr(label) in str(refused.value)
+        return
     assert run.sample(6, label="all").labels == [names[k % len(names)] for k in range(6)]
 
 
@@ -178,7 +185,7 @@ def test_options_of_other_families_are_refused(run: Run) -> None:
     if "sampler" not in run.config.model_family.options:
         with pytest.raises(UserError, match="has no --sampler; families that have: diffusion"):
             run.sample(1, sampler="ddim")
-    if "sampler" not in run.config.model_family.options and run.config.data.labels:
+    if "sampler" not in run.config.model_family.options and run.label_names:
         with pytest.raises(UserError, match="give one label"):
             run.sample(1, label=f"{run.config.data.labels[0]}:1.5")
     with pytest.raises(UserError, match="unknown option of sampling 'stepz'"):

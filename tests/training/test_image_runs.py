@@ -20,6 +20,7 @@ from reverie.data import load_data
 from reverie.diffusion.plan import network_for, plan
 from reverie.runs.run import Run
 from reverie.training.loader import batches
+from reverie.training.prepare import prepare
 from reverie.training.previews import LABEL_COLUMNS, STEPS, Previews
 from tests.conftest import TINY
 
@@ -103,6 +104,26 @@ def test_the_sheet_of_labels_shows_each_from_the_same_noise(digits_run: Run) -> 
     for k, name in enumerate(digits_run.config.data.labels[:3]):
         alone = digits_run.sample(LABEL_COLUMNS, label=name, steps=STEPS, autoguidance=1.0).x
         np.testing.assert_allclose(drawn[k * LABEL_COLUMNS :][:LABEL_COLUMNS], alone, atol=1e-4)
+
+
+@pytest.mark.parametrize(("minutes", "side"), [(None, 32), (1, 32), (20, 64)])
+def test_inspect_shows_colour_images_at_the_size_that_a_training_uses(
+    minutes: float | None, side: int, command, tmp_path: Path
+) -> None:
+    (tmp_path / "photos").mkdir()
+    for k in range(16):
+        pixels = np.random.default_rng(k).integers(0, 255, (80, 80, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{k}.png")
+    budget = ("--minutes", minutes) if minutes else ()
+    code, out, err = command("inspect", tmp_path / "photos", "--json", "--device", "cpu", *budget)
+    assert code == 0, err
+    found = json.loads(out)
+    training = prepare(
+        str(tmp_path / "photos"), tmp_path / "run", minutes=minutes, device="cpu", network=TINY, clusters=0, latent_space=False
+    )
+    reasons = [*found["notes"], *training.reasons]
+    assert found["shape"] == list(training.run.config.data.shape) == [3, side, side]
+    assert sum("--size 64 --minutes 15" in reason for reason in reasons) == (2 if side == 32 else 0)
 
 
 def test_inspect_tells_size_cost_and_error(command, digits_run: Run, tmp_path: Path) -> None:

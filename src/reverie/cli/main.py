@@ -61,6 +61,7 @@ app.add_typer(gallery)
 app.add_typer(steering)
 
 USER_MISTAKE, INTERRUPTED = 2, 130
+BUDGET_HELP = "Budget of a training: it decides how large colour images are, which is shown."
 
 
 def _version(asked: bool) -> None:
@@ -187,6 +188,7 @@ def inspect(
     text: TextOption = None,
     pairs: PairsOption = None,
     columns: ColumnsOption = None,
+    minutes: Annotated[float | None, typer.Option("--minutes", help=BUDGET_HELP)] = None,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -201,7 +203,7 @@ def inspect(
             "size": size, "fit": fit, "channels": channels, "labels": labels, "data_dir": data_dir, "strict": strict,
             "window": window, "text": text, "pairs": pairs, "columns": columns, "on_progress": on_progress,
         }  # fmt: skip
-        found = api.inspect(what, out=out, seed=seed, device=device, reading=reading)
+        found = api.inspect(what, out=out, seed=seed, device=device, minutes=minutes, reading=reading)
     screen.table({**found, "picture": str(out)} if out is not None else found)
 
 

@@ -137,14 +137,18 @@ def largest_colour_side(minutes: float | None, steps: int | None, device: str) -
     return SHORT_SIDE if short else DEFAULT_SIDE
 
 
-def small_for_the_budget(dataset: Dataset, largest: int) -> str | None:
+def small_for_the_budget(dataset: Dataset, largest: int, minutes: float | None = None) -> str | None:
     """Return a note where colour images are made smaller than they are, because the budget is short: how to have more."""
     sizes = [name.split("x") for name in dataset.report.get("sizes", {}) if "x" in name]
     larger = any(min(map(int, sides)) > largest for sides in sizes)
     if largest == DEFAULT_SIDE or dataset.kind != "images" or dataset.shape[0] == 1 or not larger:
         return None
     size = f"{dataset.shape[1]}x{dataset.shape[2]}"
-    return f"{size} because the time is short; for more detail: --size {DEFAULT_SIDE} --minutes {COLOUR_64_MINUTES} or longer"
+    time = (
+        f"the {counted(IMAGE_MINUTES)} of a default training are" if minutes is None else f"{counted(minutes)} of training are"
+    )
+    more = f"--size {DEFAULT_SIDE} --minutes {COLOUR_64_MINUTES} or longer"
+    return f"{size} because {time} short for more pixels on this processor; for more detail: {more}"
 
 
 def counted(minutes: float) -> str:

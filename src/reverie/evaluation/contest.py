@@ -141,7 +141,7 @@ def data_sheet(run: Run, held: Dataset, seed: int) -> bytes:
         return passage_picture([text_of(row) for row in held.some(TEXTS).numpy()])
     if isinstance(held.x, TextPairs):
         return passage_picture([" \u2192 ".join(pair) for pair in itertools.islice(held.x.pairs(), TEXTS)])
-    names = run.config.data.labels
+    names = run.label_names
     count = SHOWN if held.kind == "images" else POINTS_SHOWN
     order = torch.randperm(len(held), generator=torch.Generator().manual_seed(seed))[:LOOKED_AT]
     x, labels = held.batch(order)
@@ -162,7 +162,7 @@ def samples_sheet(run: Run, held: Dataset, seed: int) -> bytes:
     if held.kind == "pairs":
         return passage_picture([" \u2192 ".join(pair) for pair in run.sample(TEXTS, seed=seed).pairs])
     images = held.kind == "images"
-    named = bool(run.config.data.labels) and images
+    named = bool(run.label_names) and images
     drawn = run.sample(SHOWN if images else POINTS_SHOWN, seed=seed, label="all" if named else None)
     x = as_images(drawn.x) if images else torch.from_numpy(np.asarray(drawn.x, np.float32))
     return _drawn_sheet(x, held.batch(torch.arange(min(len(held), 2000)))[0], list(drawn.labels or ()) if named else None)

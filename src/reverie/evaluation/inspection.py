@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from reverie.base.errors import UserError
 from reverie.base.noise import check_seed
 from reverie.data import DATASETS, Dataset, load_data
 from reverie.data.describe import draw_data
 from reverie.data.kind import WRITTEN
 from reverie.data.memory import DataSource, in_memory
+from reverie.diffusion.plan import largest_colour_side, small_for_the_budget
 from reverie.draw.curves import loss_curve
 from reverie.draw.picture import check_picture, save
+from reverie.runs.device import choose_device
 from reverie.runs.folder import CONFIG
 from reverie.runs.run import Run, load
 from reverie.training.summary import meaning_of, purpose_of, verdict
@@ -61,7 +64,7 @@ def inspect_run(run: Run, out: str | Path | None) -> dict[str, Any]:
         "run": str(run.path),
         "data": run.config.data.name,
         "shape": list(run.config.data.shape),
-        "labels": list(run.config.data.labels),
+        "labels": list(run.label_names),
         **({"told": run.config.data.condition.told()} if run.config.data.condition is not None else {}),
         "family": run.config.family.name,
         **({"purpose": ": ".join(words)} if (words := _purpose(run)) else {}),
@@ -90,14 +93,22 @@ def inspect(
     out: str | Path | None = None,
     seed: int = 0,
     device: str = "auto",
+    minutes: float | None = None,
     reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Describe a run folder or a data set, by name, by path or in memory: `reverie.inspect("digits")["count"]`.
 
-    out: draw it to this picture as well; reading: options of `load_data`.
+    out: draw it to this picture as well; minutes: of a training, which choose the size of colour images, the default ones if
+    not given; reading: options of `load_data`.
     """
+    if minutes is not None and not minutes > 0:
+        raise UserError(f"the number of minutes must be above 0, got {minutes}")
     if out is not None:
         check_picture(Path(out))
     if not in_memory(what) and str(what) not in DATASETS and (Path(str(what)) / CONFIG).exists():
         return inspect_run(load(str(what), device), out)
-    return inspect_data(load_data(what, seed=check_seed(seed), **(reading or {})), out)
+    chosen, largest = reading or {}, largest_colour_side(minutes, None, choose_device(device).type)
+    dataset = load_data(what, seed=check_seed(seed), largest_colour=largest, **chosen)
+    if not chosen.get("size") and (small := small_for_the_budget(dataset, largest, minutes)):
+        dataset = replace(dataset, notes=(*dataset.notes, small))
+    return inspect_data(dataset, out)

@@ -58,7 +58,7 @@ def export_hub(run: Run, out: Path, card: Card, options: Options, overwrite: boo
         if run.autoguidance != 1:
             write_weights(aside, config, run.early(), folder.EARLY_FILE)
         chosen: Options = {**options}
-        if config.data.labels:
+        if run.label_names:
             chosen["label"] = "all"
         run.sample(SHOWN if run.kind == "images" else POINTS, **chosen).save(aside / GRID)
         (aside / CARD).write_text(card_text(run, config, card, measured), encoding="utf-8")

@@ -48,6 +48,11 @@ class TrainedRun:
         return self.config.data.kind
 
     @property
+    def label_names(self) -> tuple[str, ...]:
+        """The labels that samples can be asked for: those of the data, if the family knows labels."""
+        return self.config.data.labels if "labels" in self.config.model_family.can else ()
+
+    @property
     def conditional(self) -> bool:
         """Whether it was trained with labels or other conditions."""
         return bool(self.config.data.labels) or self.config.data.condition is not None
@@ -73,11 +78,15 @@ class TrainedRun:
         if ability not in self.config.model_family.can:
             raise self.unable(ability)
 
-    def unable(self, ability: str) -> UserError:
-        """Return the refusal of something that the family of the run cannot do, with the families that can."""
+    def unable(self, ability: str, what: str | None = None) -> UserError:
+        """Return the refusal of something that the family of the run cannot do, with the families that can.
+
+        what: how the ability is called there.
+        """
         able = ", ".join(name for name, family in FAMILIES.items() if ability in family.can) or "diffusion"
         return UserError(
-            f"{self.path} is a run of the family {self.config.family.name}, which cannot {ability}; families that can: {able}"
+            f"{self.path} is a run of the family {self.config.family.name}, which cannot {what or ability};"
+            f" families that can: {able}"
         )
 
     def check_options(self, options: Mapping[str, Any]) -> None:
@@ -109,6 +118,8 @@ class TrainedRun:
             if label is not None:
                 raise UserError(f"the run {self.path} was trained without labels, so it cannot draw {label!r}")
             return None
+        if label is not None and not self.label_names:
+            raise self.unable("labels", f"sample the label {label!r}, as its samples do not depend on labels")
         if self.in_turn(label):
             return torch.arange(first, first + n) % len(names)
         if label is not None:
@@ -149,7 +160,7 @@ class TrainedRun:
 
     def names(self, cond: Tensor | None, options: Options) -> list[str] | None:
         """Return what each datum of a batch was asked to be; a composition as it was written.  cond: as of `condition`."""
-        if cond is None:
+        if cond is None or (self.config.data.labels and not self.label_names):
             return None
         if (form := self.config.data.condition) is not None:
             asked = ", ".join(str(options[key]) for key in ("prompt", "told") if options.get(key) is not None)

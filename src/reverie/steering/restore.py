@@ -22,7 +22,6 @@ from reverie.diffusion.known import INPAINTERS, POSTERIORS, Method, Replacement
 from reverie.diffusion.measurements import MEASUREMENTS, Keep, Measurement
 from reverie.draw.picture import channels_last
 from reverie.families.model import Completes, DrawRequest
-from reverie.runs.labels import read_label
 from reverie.runs.options import Options, check_count
 from reverie.runs.prompts import asks
 from reverie.runs.run import Run, load
@@ -207,7 +206,7 @@ def _completed(
     exact = model.completes_exactly(seen)
     log_prior = (torch.tensor(counts, dtype=torch.float64) / sum(counts)).log() if counts and label is None else None
     size, parts, shares = run.batch_size() if exact else PARTICLES_OF, list[Tensor](), list[float]()
-    weights = read_label(label, run.config.data.labels).weights if label is not None and not run.in_turn(label) else (1.0,)
+    weights = run.weights(options)
     for first in range(0, n, size):
         count = min(size, n - first)
         cond = run.labels(label, count, seed, first) if label is not None else None

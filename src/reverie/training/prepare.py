@@ -221,7 +221,7 @@ def prepare(
         take_codec(model, coder, train_set)
     if before is not None:
         reasons += start.carry(before, model, config, train_set)
-    if not reading.get("size") and (small := small_for_the_budget(dataset, largest)):
+    if not reading.get("size") and (small := small_for_the_budget(dataset, largest, minutes)):
         reasons += (small,)
     model = model.to(where)
     if max(processes, world_size()) == 1:

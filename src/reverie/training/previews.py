@@ -149,7 +149,7 @@ class Previews:
         sheets = [with_heading(sheet, f"step {path.stem.removeprefix('step-').lstrip('0') or 0}") for path, sheet in read]
         if len(sheets) > 1 and len({s.shape for s in sheets}) == 1:
             write_film(own_file(run, f"{FOLDER}/{FILM}"), sheets, per_second=3)
-        names = self.run.config.data.labels[:LABEL_ROWS]
+        names = self.run.label_names[:LABEL_ROWS]
         if self.train.kind == "images" and names:
             titles = [name for name in names for _ in range(LABEL_COLUMNS)]
             with atomic(own_file(run, f"{FOLDER}/{LABELS}")) as aside:

@@ -146,6 +146,7 @@ class DenoisingFamily(LatentFamily[DenoisingSettings]):
 
     name = "denoising-autoencoder"
     summary = "An autoencoder that undoes noise (arXiv:1305.6663): what it changes is the score, by which a walk draws data."
+    can: ClassVar[frozenset[str]] = frozenset({"encode"})  # a walk leaves the label that it begins with
     options: ClassVar[Mapping[str, Any]] = {"steps": None}
     settings = DenoisingSettings
 
