@@ -92,7 +92,8 @@ def sample(
     out: Annotated[
         str | None,
         typer.Option(
-            "--out", help="X.png, X.gif, X.mp4, X.npy or a folder, samples.png if not given; text is shown, or X.txt."
+            "--out",
+            help="X.png, X.gif, X.mp4, X.npy, X.csv or a folder, samples.png if not given; text is shown, or X.txt.",
         ),
     ] = None,
     steps: StepsOrAuto = None,

@@ -170,7 +170,9 @@ def _writing(
 
 
 def _training(
-    family: Annotated[str | None, named("families", "Kind of model, with options like NAME:key=value", "--family")] = None,
+    family: Annotated[
+        str | None, named("families", "Kind of model, with options like NAME:key=value; else by the kind of data", "--family")
+    ] = None,
     purpose: Annotated[
         str | None, typer.Option("--for", help="What to be good at: pictures, or likelihood.", metavar="PURPOSE")
     ] = None,

@@ -11,7 +11,8 @@ from reverie.base.files import atomic
 from reverie.data.dataset import Dataset, spread
 from reverie.data.kind import WRITTEN
 from reverie.draw.bars import count_bars
-from reverie.draw.picture import channels_last, contact_sheet, save, scatter, to_bytes
+from reverie.draw.picture import channels_last, contact_sheet, save, to_bytes
+from reverie.draw.scatter import scatter
 from reverie.draw.series import lines
 
 SHEET = 64  # images on a contact sheet
@@ -29,7 +30,7 @@ def draw_data(dataset: Dataset, out: Path) -> None:
         save(lines(x.numpy(), dataset.name), out)
         return
     if dataset.kind != "images":
-        save(scatter(x.numpy(), names, dataset.name), out)
+        save(scatter(x.numpy(), names, dataset.name, dataset.columns), out)
         return
     with atomic(out) as aside:
         Image.fromarray(contact_sheet(to_bytes(channels_last(x.numpy())), names)).save(aside)
@@ -45,6 +46,10 @@ def _counts(counts: Mapping[str, int], most: int = 6) -> str:
 def describe(dataset: Dataset) -> Iterator[str]:
     """Say what a scan has found, a line each: sizes, modes, classes, range, duplicates, then its notes."""
     found = dataset.report
+    if "table" in found:
+        yield f"table of {found['table']}"
+    if dataset.columns:
+        yield f"columns: {', '.join(dataset.columns)}"
     if dataset.kind == "images":
         low, high = found["range"]
         yield f"{len(dataset):,} images; sizes {_counts(found['sizes'])}; modes {_counts(found['modes'])}"

@@ -150,15 +150,6 @@ def dots(axes: Axes, points: np.ndarray, colour: Any = ACCENT) -> Any:
     return axes.scatter(first, second, s=size, c=colour, alpha=0.6, linewidths=0)
 
 
-def scatter(points: np.ndarray, labels: Sequence[str] | None = None, title: str = "") -> Figure:
-    """Return a scatter plot of the first two coordinates.  points: (N, D)."""
-    fig = figure(5, 5)
-    axes = square_axes(fig.subplots(), axis_limits(points[:, :2]), title)
-    dots(axes, points, colours(labels, len(points)))
-    legend(axes, labels)
-    return fig
-
-
 def legend(axes: Axes, labels: Sequence[str] | None) -> None:
     """Add a legend of labels and colours, limited to the first labels."""
     names = sorted(set(labels or ()))
@@ -168,26 +159,6 @@ def legend(axes: Axes, labels: Sequence[str] | None) -> None:
         axes.scatter([], [], s=0, label=f"and {len(names) - LEGEND:,} more")
     if names:
         axes.legend(fontsize=8, loc="upper right", framealpha=0.9)
-
-
-def point_frames(film: Film, labels: Sequence[str] | None, max_frames: int = FILM_FRAMES) -> Iterator[np.ndarray]:
-    """Yield (H, W, 3) frames with x_t on the left and the predicted x0 on the right."""
-    last = film[-1][2]
-    limits = axis_limits(np.concatenate([film[0][1][:, :2], last[:, :2]]))
-    fig = figure(8, 4.3, CLOUDS)
-    panels = [square_axes(axes, limits) for axes in fig.subplots(1, 2)]
-    clouds = [dots(axes, film[0][1], colours(labels, len(last))) for axes in panels]
-    panels[1].set_title("estimate of x0", fontsize=10, color=INK)
-    legend(panels[1], labels)
-    for k in np.unique(np.linspace(0, len(film) - 1, max_frames).round().astype(int)):
-        t, *pair = film[k]
-        panels[0].set_title(f"x at t = {t:.3f}", fontsize=10, color=INK)
-        for cloud, points in zip(clouds, pair, strict=True):
-            cloud.set_offsets(np.pad(points, ((0, 0), (0, 1)))[:, :2])
-        yield pixels(fig)
-    panels[0].set_title("the sample", fontsize=10, color=INK)
-    clouds[0].set_offsets(np.pad(last, ((0, 0), (0, 1)))[:, :2])
-    yield pixels(fig)
 
 
 def write_film(path: Path, frames: Iterable[np.ndarray], per_second: int | None = None, hold: float = 2.0) -> None:

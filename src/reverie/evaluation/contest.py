@@ -20,7 +20,8 @@ from reverie.data.memory import DataSource
 from reverie.data.pairs import TextPairs
 from reverie.data.windows import text_of
 from reverie.draw.passages import passage_picture
-from reverie.draw.picture import axis_limits, dots, figure, png_bytes, square_axes
+from reverie.draw.picture import dots, figure, png_bytes
+from reverie.draw.scatter import limits_of, point_axes
 from reverie.evaluation.compare import Comparison, Entrant
 from reverie.evaluation.evaluation import Evaluation, evaluate_run, find_data
 from reverie.evaluation.material import as_images
@@ -129,7 +130,7 @@ def _drawn_sheet(x: torch.Tensor, data: torch.Tensor, titles: list[str] | None) 
         axes.plot(x[:LINES, :, 0].T.numpy(), lw=0.8)
         axes.set_axis_off()
         return png_bytes(made)
-    axes = square_axes(made.subplots(), axis_limits(data[:, :2].numpy()))
+    axes = point_axes(made.subplots(), limits_of(data.numpy()))
     axes.spines[:].set_visible(False)
     dots(axes, x[:, :2].numpy())
     return png_bytes(made)

@@ -20,15 +20,14 @@ from reverie.draw.picture import (
     CLOUDS,
     SOFT,
     WARM,
-    axis_limits,
     channels_last,
     contact_sheet,
     dots,
     figure,
     png_bytes,
-    square_axes,
     to_bytes,
 )
+from reverie.draw.scatter import limits_of, point_axes
 from reverie.draw.series import lines
 from reverie.evaluation.judge import faults
 from reverie.evaluation.material import Material, few_held
@@ -61,11 +60,11 @@ def sheet(images: Tensor, titles: list[str] | None = None, columns: int | None =
 
 def _clouds(samples: Tensor, data: Tensor) -> bytes:
     made = figure(9, 4.6, CLOUDS)
-    limits = axis_limits(data[:, :2].numpy())
+    limits = limits_of(data.numpy())
     for axes, points, title, colour in zip(
         made.subplots(1, 2), (samples, data), ("samples", "data"), (ACCENT, SOFT), strict=True
     ):
-        dots(square_axes(axes, limits, title), points[:4000].numpy(), colour)
+        dots(point_axes(axes, limits, title), points[:4000].numpy(), colour)
     return png_bytes(made)
 
 

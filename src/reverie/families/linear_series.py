@@ -236,6 +236,7 @@ class ARFamily(FittedFamily[ARSettings]):
     """Series of any order."""
 
     name = "ar"
+    default_for: ClassVar[frozenset[Kind]] = frozenset({"series"})
     summary = "A linear series in which each moment goes by the last few (vector autoregression), by least squares."
     kinds: ClassVar[tuple[Kind, ...]] = ("series",)
     settings = ARSettings

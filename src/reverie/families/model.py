@@ -224,13 +224,15 @@ class FamilyPlan(Generic[Settings]):
 class Family(ABC, Generic[Settings]):
     """A kind of model: how it is planned and built, and what it can do.
 
-    kinds: of data it takes; can: further abilities, by which verbs are refused or offered; options: those of sampling, with
-    what each is when it is not given; likelihood: what `log_prob` is.
+    kinds: of data it takes; default_for: those for which it is chosen where no family is named; can: further abilities, by
+    which verbs are refused or offered; options: those of sampling, with what each is when it is not given; likelihood: what
+    `log_prob` is.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     kinds: ClassVar[tuple[Kind, ...]] = ("points", "images")
+    default_for: ClassVar[frozenset[Kind]] = frozenset()
     can: ClassVar[frozenset[str]] = frozenset()
     options: ClassVar[Mapping[str, Any]] = {}
     likelihood: ClassVar[Likelihood] = "none"

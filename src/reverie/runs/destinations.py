@@ -10,7 +10,7 @@ from reverie.data.kind import Kind, kind_of
 from reverie.draw.picture import max_film_samples, max_on_sheet
 from reverie.runs.outputs import check_labels, check_place
 
-SUFFIXES = (".npy", ".png", ".gif", ".mp4", ".txt", ".csv")
+SUFFIXES = (".npy", ".png", ".gif", ".mp4", ".csv", ".txt")
 TEXTS: dict[Kind, str] = {"text": ".txt", "pairs": ".csv"}  # what is written of kinds that are no numbers
 
 
@@ -36,8 +36,9 @@ def check_kind(out: str | Path, kind: Kind) -> None:
     suffix = "" if is_folder(out) else Path(out).suffix.lower()
     if kind in TEXTS and suffix != TEXTS[kind]:
         raise UserError(f"cannot write {kind} to {out}; choose a name that ends in {TEXTS[kind]}, or leave --out out to see it")
-    if kind not in TEXTS and suffix in TEXTS.values():
-        raise UserError(f"cannot write {kind} to {out}; choose a name that ends in {', '.join(SUFFIXES[:-2])}, or a folder")
+    numbers = SUFFIXES[: -2 if kind == "images" else -1]
+    if kind not in TEXTS and suffix and suffix not in numbers:
+        raise UserError(f"cannot write {kind} to {out}; choose a name that ends in {', '.join(numbers)}, or a folder")
 
 
 def check_room(out: str | Path, n: int, shape: tuple[int, ...]) -> None:

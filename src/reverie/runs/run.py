@@ -277,7 +277,8 @@ class Run(TrainedRun):
     @property
     def _form(self) -> dict[str, Any]:
         """What samples do not show by their shape."""
-        return {"series": self.kind == "series", "text": self.kind == "text", "paired": self.kind == "pairs"}
+        return {"series": self.kind == "series", "text": self.kind == "text", "paired": self.kind == "pairs",
+                "columns": self.config.data.columns}  # fmt: skip
 
     def written(self, first: int = 0, **options: Unpack[Options]) -> Iterator[str]:
         """Write text number `first` of the seed and yield it piece by piece as it is written, the prompt first."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import overload
 
@@ -22,16 +22,15 @@ from reverie.draw.picture import (
     contact_sheet,
     image_frames,
     png_bytes,
-    point_frames,
     save,
-    scatter,
     to_bytes,
     write_film,
 )
+from reverie.draw.scatter import point_frames, scatter
 from reverie.draw.series import lines, series_frames
 from reverie.runs.destinations import TEXTS, check_kind, check_output, is_folder
 from reverie.runs.outputs import Manifest, sample_folder
-from reverie.runs.writing import write
+from reverie.runs.writing import as_text, write
 
 BETWEEN = "\n" + "-" * 60 + "\n"  # texts of one file
 
@@ -48,7 +47,7 @@ class Samples:
 
     x: float32, (N, D) points, or (N, H, W) or (N, H, W, C) images in [0, 1], or (N, T, C) series if it is said; or, if that is
     said, texts as codes of characters, (N, L), see `reverie.data.windows`, or, paired, sources and targets, (N, 2, L);
-    titles: what a sheet says under each image.
+    titles: what a sheet says under each image; columns: names of the coordinates, or of the numbers of a moment.
     """
 
     x: np.ndarray
@@ -58,6 +57,7 @@ class Samples:
     series: bool = False
     text: bool = False
     paired: bool = False
+    columns: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.x)
@@ -90,7 +90,7 @@ class Samples:
         """Return sample k as an array, or the samples of a slice."""
         if isinstance(key, slice):
             labels, titles = (given[key] if given is not None else None for given in (self.labels, self.titles))
-            return Samples(self.x[key], labels, titles=titles, series=self.series, text=self.text, paired=self.paired)
+            return replace(self, x=self.x[key], labels=labels, film=(), titles=titles)
         return np.asarray(self.x[key])
 
     @property
@@ -108,6 +108,19 @@ class Samples:
         if not self.paired:
             raise UserError(f"these samples are {self.kind} and no pairs; their numbers are in .x")
         return [(text_of(source), text_of(target)) for source, target in self.x]
+
+    def rows(self) -> Iterator[Sequence[str]]:
+        """Yield the rows of a table, names first: a row for each point with its label, or for each moment of each series."""
+        if self.kind not in ("points", "series"):
+            raise UserError(f"these samples are {self.kind} and no rows of numbers")
+        names = list(self.columns) or [f"x{k + 1}" for k in range(self.x.shape[-1])]
+        number, moment, label = (_other(name, names) for name in ("series", "moment", "label"))
+        head = [number, moment, *names] if self.series else names
+        yield [*map(as_text, head), *([label] if self.labels is not None else [])]
+        for k, values in enumerate(self.x.astype(np.float32)):
+            last = [as_text(self.labels[k])] if self.labels is not None else []
+            for i, row in enumerate(np.atleast_2d(values).astype(str)):
+                yield [*((str(k), str(i)) if self.series else ()), *row, *last]
 
     @property
     def images(self) -> list[Image.Image]:
@@ -128,11 +141,11 @@ class Samples:
         if self.kind == "series":
             return png_bytes(lines(self.x))
         if self.kind != "images":
-            return png_bytes(scatter(self.x, self.labels))
+            return png_bytes(scatter(self.x, self.labels, columns=self.columns))
         return _png(contact_sheet(to_bytes(self.x), self.titles))
 
     def save(self, path: str | Path, overwrite: bool = False) -> list[Path]:
-        """Write .npy, .png, .gif or .mp4, or a folder with an image file each; return the files written.
+        """Write .npy, .csv, .png, .gif or .mp4, or a folder with an image file each; return the files written.
 
         overwrite: replace samples that were put into the folder, or labels beside the array, before.
         """
@@ -146,9 +159,7 @@ class Samples:
                     aside.write_bytes((BETWEEN.join(self.texts) + "\n").encode("utf-8", "backslashreplace"))
             case ".csv":
                 with atomic(path) as aside, aside.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
-                    rows = csv.writer(file)
-                    rows.writerow(("source", "target"))
-                    rows.writerows(self.pairs)
+                    csv.writer(file).writerows([("source", "target"), *self.pairs] if self.paired else self.rows())
             case ".npy":
                 return write([self], len(self), path, overwrite)
             case ".png":
@@ -162,16 +173,26 @@ class Samples:
                 elif self.kind == "images":
                     frames = image_frames(self.film, self.x, self.titles)
                 else:
-                    frames = point_frames(self.film, self.labels)
+                    frames = point_frames(self.film, self.labels, self.columns)
                 write_film(path, frames)
             case _ if self.kind == "images":
                 return write([self], len(self), f"{path}/", overwrite)
             case _:
                 with sample_folder(path, Manifest(), overwrite) as files:
                     files += write([self], len(self), path / "points.npy")
-                    save(lines(self.x) if self.kind == "series" else scatter(self.x, self.labels), path / "picture.png")
+                    save(
+                        lines(self.x) if self.kind == "series" else scatter(self.x, self.labels, columns=self.columns),
+                        path / "picture.png",
+                    )
                 return [*files, path / "picture.png"]
         return [path]
+
+
+def _other(name: str, taken: Sequence[str]) -> str:
+    """Return the name of a column that is none of those taken."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _png(pixels: np.ndarray) -> bytes:

@@ -108,7 +108,7 @@ def _write_header(array: BinaryIO, shape: tuple[int, ...]) -> None:
     np.lib.format.write_array_header_1_0(array, {"descr": "<f4", "fortran_order": False, "shape": shape})
 
 
-def _as_text(label: str) -> str:
+def as_text(label: str) -> str:
     """Return a label that no spreadsheet takes for a formula: what could begin one has an apostrophe before it."""
     return f"'{label}" if label[:1] in FORMULA and not re.fullmatch(r"[+-]?[\d.]+", label) else label
 
@@ -127,7 +127,7 @@ def write_label_rows(labels: Iterable[tuple[int, str]], path: Path) -> list[Path
     with atomic(path) as aside, aside.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(("index", "label"))
-        rows.writerows((k, _as_text(label)) for k, label in chain(first, rest))
+        rows.writerows((k, as_text(label)) for k, label in chain(first, rest))
     return [path]
 
 

@@ -18,7 +18,6 @@ from reverie.draw.picture import (
     INK,
     SOFT,
     WARM,
-    axis_limits,
     dots,
     figure,
     over_white,
@@ -26,9 +25,9 @@ from reverie.draw.picture import (
     save,
     set_suptitle,
     set_title,
-    square_axes,
     to_bytes,
 )
+from reverie.draw.scatter import limits_of, point_axes
 from reverie.runs.destinations import check_output, is_folder
 from reverie.runs.outputs import Manifest, sample_folder
 from reverie.runs.samples import Samples, counted_samples
@@ -130,7 +129,7 @@ class Restored:
     def _plane(self) -> Figure:
         made = figure(5, 5)
         others = self.others if self.others is not None else self.x
-        axes: Axes = square_axes(made.subplots(), axis_limits(np.concatenate([others, self.x])[:, :2]), self.title)
+        axes: Axes = point_axes(made.subplots(), limits_of(np.concatenate([others, self.x])), self.title)
         dots(axes, others, "#c3ccd6")
         dots(axes, self.x, ACCENT)
         lines = (axes.axvline, axes.axhline)

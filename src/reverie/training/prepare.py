@@ -51,6 +51,7 @@ READING = (
     "condition_number", "condition_image", "pairs", "columns",
 )  # fmt: skip
 FAMILY_OPTIONS = {key for family in FAMILIES.values() for key in family.wishes}
+DEFAULT_FAMILY = "diffusion"  # of kinds that it takes
 NO_OPTIONS = ("data", "out", "path", "options", "given", "dataset")  # parameters that are not options of a training
 
 
@@ -80,7 +81,7 @@ def prepare(
     data: DataSource,
     out: str | Path | None = None,
     *,
-    family: str | Spec = "diffusion",
+    family: str | Spec | None = None,
     steps: int | None = None,
     minutes: float | None = None,
     epochs: float | None = None,
@@ -97,10 +98,11 @@ def prepare(
 ) -> Training:
     """Check everything, make the run folder and return the training; nothing is written if anything is wrong.
 
-    What is not given is chosen for the data by the family.  options: how to read the data, as in `load_data` (size, fit,
-    labels, ...), those of the family (network, schedule, target, augment, ...), and further fields of TrainingConfig (batch,
-    learning_rate, ...).  start_from: a run whose weights are the first ones; keep_data: whether the run keeps a copy of them;
-    latent_space: whether images are coded by an autoencoder, which is trained first, or by their size; codec: the run of one.
+    What is not given is chosen for the data by the family, and the family by the kind of the data.  options: how to read the
+    data, as in `load_data` (size, fit, labels, ...), those of the family (network, schedule, target, augment, ...), and further
+    fields of TrainingConfig (batch, learning_rate, ...).  start_from: a run whose weights are the first ones; keep_data: if
+    the run keeps a copy of them; latent_space: whether images are coded by an autoencoder, which is trained first, or by their
+    size; codec: the run of one.
     processes: that share the work on this machine; shard: whether they share parameters, optimizer state and averages, too.
     """
     check_options(options)
@@ -118,7 +120,7 @@ def prepare(
     ):
         if length is not None and not 0 < length <= most:
             raise UserError(f"the number of {name} must be above 0 and at most {most:,}, got {length}")
-    kind, wished = read_family(family, options)
+    kind, wished = read_family(family or DEFAULT_FAMILY, options)
     given_codec = wished.pop("codec") if isinstance(wished.get("codec"), str | Path) else None
     if kind.name != "diffusion" and (latent_space or given_codec is not None):
         raise UserError(f"a latent space is one of diffusion models; the family {kind.name} takes no --latent and no --codec")
@@ -149,7 +151,8 @@ def prepare(
         dataset = load_data(data, seed=seed, on_form=wishes.foresee, **reading)
     if before is not None:
         start.check_shape(before, dataset)
-    check_kind(kind, dataset)
+    kind, suited = family_for(dataset, kind, wished, chosen=family is not None or latent_space is not None or like is not None)
+    wished = {key: value for key, value in wished.items() if key in kind.wishes}
     if dataset.conditions is not None and "captions" not in kind.can:
         if reading.get("labels", "auto") != "auto" or reading.get("condition_number") or reading.get("condition_image"):
             able = ", ".join(name for name, other in FAMILIES.items() if "captions" in other.can)
@@ -171,7 +174,13 @@ def prepare(
         if coder is None:
             first, budget = codec_plan(dataset.shape, minutes, steps), shared(minutes, steps, 1 - SHARE)
     plan = kind.plan(PlanRequest(dataset, train_set, *budget, seed, where.type, wished, options, tell))
-    reasons = (*((latent.reason(dataset, codec),) if codec is not None else ()), *plan.reasons, *wishes.notes, *like_theirs)
+    reasons = (
+        *suited,
+        *((latent.reason(dataset, codec),) if codec is not None else ()),
+        *plan.reasons,
+        *wishes.notes,
+        *like_theirs,
+    )
     planned = dict(plan.training)
     if before is not None:
         reasons = (start.reason(before), *reasons)
@@ -278,10 +287,21 @@ def _as_asked(value: Any) -> Any:
     return spoken(value) if isinstance(value, str | Mapping) else value
 
 
-def check_kind(family: Family[Any], dataset: Dataset) -> None:
-    """Refuse data of a kind that a family does not take."""
+def family_for(
+    dataset: Dataset, family: Family[Any], options: Mapping[str, Any], chosen: bool
+) -> tuple[Family[Any], tuple[str, ...]]:
+    """Return the family for data, with a line about it where it is not the given one; refuse data that this cannot take.
+
+    options: of the family; chosen: whether a person asked for the given one.
+    """
     kind = dataset.kind
-    if kind not in family.kinds:
-        able = ", ".join(name for name, other in FAMILIES.items() if kind in other.kinds)
-        raise UserError(f"{dataset.name} holds {kind}, and the family {family.name} takes {' and '.join(family.kinds)};"
-                        f" families that take {kind}: {able}")  # fmt: skip
+    if kind in family.kinds:
+        return family, ()
+    able = {name: other for name, other in FAMILIES.items() if kind in other.kinds}
+    takes = f"{family.name} takes {' and '.join(family.kinds)}"
+    if chosen:
+        raise UserError(f"{dataset.name} holds {kind}, and the family {takes}; families that take {kind}: {', '.join(able)}")
+    best = next(other for other in able.values() if kind in other.default_for)
+    best.check({key: value for key, value in options.items() if value != "auto"})
+    others = ", ".join(name for name in able if name != best.name)
+    return best, (f"family: {best.name}, as these are {kind} and {takes}; --family chooses another: {others}",)

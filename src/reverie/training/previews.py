@@ -21,17 +21,16 @@ from reverie.data.kind import Kind
 from reverie.data.looks import Look, look_at
 from reverie.draw.picture import (
     CLOUDS,
-    axis_limits,
     channels_last,
     contact_sheet,
     dots,
     figure,
     save,
-    square_axes,
     to_bytes,
     with_heading,
     write_film,
 )
+from reverie.draw.scatter import NAMED_CLOUDS, limits_of, point_axes
 from reverie.draw.series import lines
 from reverie.families.model import DrawRequest
 from reverie.runs.options import Options
@@ -134,11 +133,12 @@ class Previews:
         count = min(len(self.train), len(z))
         data = self.train.batch(torch.arange(count))[0].numpy()
         data = data[np.isfinite(data).all(1)]
-        made = figure(9, 3.3, CLOUDS)
-        limits = axis_limits(data[:, :2])
+        names = self.train.columns[:2]
+        made = figure(9, 3.3, NAMED_CLOUDS if names else CLOUDS)
+        limits = limits_of(data, bool(names))
         panels = zip(made.subplots(1, 3), (self.run.decode(z), self.run.decode(raw), data), strict=True)
         for (axes, points), title in zip(panels, ("average weights", "raw weights", "training data"), strict=True):
-            dots(square_axes(axes, limits, title), points)
+            dots(point_axes(axes, limits, title, names), points)
         save(made, path)
 
     def finish(self) -> None:

@@ -155,6 +155,7 @@ class TransformerFamily(SequenceFamily[TransformerSettings]):
     """Decoder-only transformers."""
 
     name = "transformer"
+    default_for: ClassVar[frozenset[Kind]] = frozenset({"text"})
     summary = (
         "A decoder-only transformer over pixels or text (arXiv:1706.03762), with cached keys when it draws; exact likelihood."
     )

@@ -18,6 +18,7 @@ from reverie.data.augment import read, told_entries
 from reverie.data.augment_plan import choose_augment
 from reverie.data.codec import standard_spec
 from reverie.data.conditions import ConditionForm
+from reverie.data.kind import Kind
 from reverie.diffusion.loss import LOSSES, TIMES, WEIGHTS
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.plan import PRESETS, check_width, expectation, network_for, plan, slow_size
@@ -102,6 +103,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
     """Noise is added to data step by step, a network learns to undo it, and new data are drawn from pure noise."""
 
     name: ClassVar[str] = "diffusion"
+    default_for: ClassVar[frozenset[Kind]] = frozenset({"points", "images"})
     summary: ClassVar[str] = "Denoising diffusion (arXiv:2006.11239) with any schedule, target and sampler."
     can: ClassVar[frozenset[str]] = frozenset({
         "labels", "guidance", "sampler", "inpaint", "restore", "edit", "invert", "interpolate", "illusion", "train-classifier",

@@ -73,6 +73,7 @@ class RecurrentPairFamily(PairFamily[RecurrentPairSettings]):
     """LSTM encoders and decoders."""
 
     name = "seq2seq"
+    default_for: ClassVar[frozenset[Kind]] = frozenset({"pairs"})
     summary = "An LSTM that reads a source and one that writes its target (arXiv:1409.3215), with attention; exact likelihood."
     settings = RecurrentPairSettings
 
