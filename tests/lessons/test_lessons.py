@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,54 @@ def test_every_lesson_shows_something_and_reacts(name: str, kind: str, subjects:
 def test_the_density_of_the_flow_adds_up_to_one(subjects: dict[str, tuple[Run, Dataset]]) -> None:
     said = work("density", subjects["points"])["panels"][1]["lines"][0]
     assert 0.8 < float(said.split()[4]) < 1.2
+
+
+@pytest.fixture(scope="module")
+def people(trained: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Dataset]:
+    """Heights and weights: columns whose means and scales are far from 0 and 1."""
+    random = np.random.default_rng(0)
+    height = random.normal(170, 9, 3000)
+    weight = 70 + 0.9 * (height - 170) + random.normal(0, 8, 3000)
+    table = tmp_path_factory.mktemp("people") / "people.csv"
+    np.savetxt(table, np.stack([height, weight], -1), "%.5f", ",", header="height,weight", comments="")
+    run = trained("people", str(table), steps=700, network="mlp:hidden=64")
+    return run, Dataset("people", torch.from_numpy(np.stack([height, weight], -1)).float())
+
+
+def test_a_density_of_columns_in_their_units_adds_up_to_one(people: tuple[Run, Dataset]) -> None:
+    plane, said = work("density", people)["panels"]
+    assert 0.95 < float(said["lines"][0].split()[4]) < 1.05
+    peak = 1 / (2 * np.pi * 9 * 8)  # of the normal distribution
+    assert 0.6 * peak < float(said["lines"][1].split()[5]) < 1.7 * peak
+    (left, right), (low, high) = plane["limits"]
+    assert (left + right) / 2 == pytest.approx(170, abs=3) and (low + high) / 2 == pytest.approx(70, abs=3)
+    assert 4 < (right - left) / 9 < 12 and 4 < (high - low) / 11.4 < 12  # each column by its own scale
+
+
+def test_the_darkest_place_of_a_density_is_where_the_data_are(people: tuple[Run, Dataset]) -> None:
+    plane, _ = work("density", people)["panels"]
+    shade = np.asarray(Image.open(io.BytesIO(base64.b64decode(plane["below"].split(",")[1]))))[..., 3].astype(float)
+    (left, right), (low, high) = plane["limits"]
+    x = left + (right - left) * (np.arange(shade.shape[1]) + 0.5) / shade.shape[1]
+    y = high - (high - low) * (np.arange(shade.shape[0]) + 0.5) / shade.shape[0]
+    weight = shade**2 / (shade**2).sum()  # shades are roots
+    assert float((weight * x).sum()) == pytest.approx(170, abs=3)
+    assert float((weight * y[:, None]).sum()) == pytest.approx(70, abs=3)
+
+
+@pytest.mark.parametrize("name", ["field", "paths", "samplers"])
+def test_planes_are_centred_on_the_data(name: str, people: tuple[Run, Dataset]) -> None:
+    panel = work(name, people)["panels"][0]
+    for plane in panel["items"] if panel["kind"] == "planes" else [panel]:
+        (left, right), (low, high) = plane["limits"]
+        assert left < 155 < 185 < right and low < 50 < 90 < high and right - left < 150 and high - low < 200
+
+
+def test_a_way_starts_where_it_is_told(people: tuple[Run, Dataset]) -> None:
+    panel = work("paths", people, place=[[1.0, -2.0]], steps=4)["panels"][0]
+    origin, unit = np.array(panel["origin"]), np.array(panel["unit"])
+    assert np.allclose(panel["paths"][0]["points"][:2], origin + unit * [1, -2], rtol=1e-3)
+    assert origin == pytest.approx([170, 70], abs=3)
 
 
 def test_a_step_without_fresh_noise_is_ddim_and_its_parts_add_up(digits_run: Run) -> None:

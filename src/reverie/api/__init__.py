@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from reverie.api.archives import compress, decompress
 from reverie.api.drawing import answers, sample, sample_to, text_cost, write_text
-from reverie.api.kinds import KINDS, entries, names, names_of
+from reverie.api.kinds import KINDS, entries, families_by_kind, names, names_of
 from reverie.api.measuring import compare_families, evaluate
 from reverie.api.processes import follow, to_go_on_with, together
 from reverie.api.training import begin, distil, train, train_classifier
@@ -18,6 +18,7 @@ from reverie.base.tables import Entry
 
 if TYPE_CHECKING:
     from reverie.data import READERS, Dataset
+    from reverie.data.peek import kind_of_data
     from reverie.data.shards.pack import pack
     from reverie.data.single import read_picture
     from reverie.data.sources import is_image
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 # Verbs, and the types they speak of, that stand elsewhere as they are.
 ELSEWHERE = {
     "data": ("READERS", "Dataset"),
+    "data.peek": ("kind_of_data",),
     "data.shards.pack": ("pack",),
     "data.single": ("read_picture",),
     "data.sources": ("is_image",),
@@ -109,9 +111,10 @@ __all__ = [
     "KINDS", "LESSONS", "READERS", "Config", "Dataset", "Entry", "EvaluationStopped", "Lesson", "Options", "Overview",
     "Restored", "Run", "Samples", "Screen", "Step", "Training", "answers", "begin", "begin_classifier", "check_place",
     "check_report", "check_results", "check_resumable", "clock", "compare", "compare_families", "compress", "confined",
-    "decompress", "distil", "edit", "entries", "evaluate", "export", "find_runs", "follow", "gallery", "holder", "illusion",
-    "import_model", "inpaint", "inspect", "interpolate", "interrupt", "invert", "is_image", "load", "load_all", "names",
-    "names_of", "overview", "pack", "prepare", "prepare_distillation", "read_config", "read_findings", "read_metrics",
-    "read_picture", "reread", "restore", "runs", "sample", "sample_to", "settings_again", "text_cost", "to_go_on_with",
-    "together", "train", "train_classifier", "verdict", "with_adapters", "with_backend", "write_text",
+    "decompress", "distil", "edit", "entries", "evaluate", "export", "families_by_kind", "find_runs", "follow", "gallery",
+    "holder", "illusion", "import_model", "inpaint", "inspect", "interpolate", "interrupt", "invert", "is_image",
+    "kind_of_data", "load", "load_all", "names", "names_of", "overview", "pack", "prepare", "prepare_distillation",
+    "read_config", "read_findings", "read_metrics", "read_picture", "reread", "restore", "runs", "sample", "sample_to",
+    "settings_again", "text_cost", "to_go_on_with", "together", "train", "train_classifier", "verdict", "with_adapters",
+    "with_backend", "write_text",
 ]  # fmt: skip

@@ -62,3 +62,12 @@ def _entry(kind: str, name: str, thing: Any) -> Entry:
         planned = any(field.is_required() for field in fields.values())  # then a plan for the data chooses all of them
         return Entry(name, thing.summary, {key: None if planned else field.default for key, field in fields.items()})
     return described(name, thing, OF_THE_DATA if kind == "networks" else ())
+
+
+def families_by_kind() -> dict[str, list[str]]:
+    """Return the families that take each kind of data, the default first."""
+    from reverie.data.kind import KINDS as DATA
+    from reverie.families import FAMILIES
+
+    able = {kind: [name for name, family in FAMILIES.items() if kind in family.kinds] for kind in DATA}
+    return {kind: sorted(names, key=lambda name: kind not in FAMILIES[name].default_for) for kind, names in able.items()}

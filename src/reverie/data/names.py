@@ -22,6 +22,7 @@ from reverie.data.dataset import Dataset
 from reverie.data.download import Remote, Unreachable, fetch
 from reverie.data.form import Options, encode_labels, images_dataset, points_dataset, shown_sizes
 from reverie.data.idx import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, find_pair, read_pair
+from reverie.data.kind import Kind
 from reverie.data.pair_files import pairs_dataset
 from reverie.data.pair_sets import PAIR_SETS, PAIRS, PairMaker
 from reverie.data.series import oscillation
@@ -258,4 +259,8 @@ DATASETS: dict[str, Loader] = {
     "captioned-digits": _captioned(_digits, "captioned-digits"),
     "captioned-mnist": _captioned(_idx(MNIST), "captioned-mnist"),
 }
+KIND_OF: dict[str, Kind] = {
+    **dict.fromkeys(TOYS, "points"), "patterns": "points", "oscillation": "series", "prose": "text",
+    **dict.fromkeys(PAIR_SETS, "pairs"),
+}  # fmt: skip  # the kinds of those that hold no images
 FROM_FILES = ("mnist", "fashion", "hoda", "binarized-mnist", "captioned-mnist")  # those of them whose files lie somewhere

@@ -88,6 +88,10 @@ class FittedFamily(Family[Settings]):
     learns_by_steps: ClassVar[bool] = False
     rounds: ClassVar[int] = 1  # at most
 
+    def held_out_measure(self, settings: Settings) -> str:
+        """Return nats/dim."""
+        return "nats/dim"
+
     def plan(self, request: PlanRequest) -> FamilyPlan[Settings]:
         """Take the settings asked for, and the defaults for others."""
         wished = {key: value for key, value in request.wished.items() if value is not None}

@@ -251,6 +251,10 @@ class Family(ABC, Generic[Settings]):
         """Which variables of a datum depend on which."""
         return GRAPHICAL[self.name]
 
+    def held_out_measure(self, settings: Settings) -> str:
+        """Return what `held_out` measures where it has no unit: figures are comparable only where this is the same."""
+        return f"loss of {self.name}"
+
     @abstractmethod
     def plan(self, request: PlanRequest) -> FamilyPlan[Settings]:
         """Choose settings for data and a budget; refuse what cannot be."""

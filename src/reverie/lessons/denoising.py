@@ -19,7 +19,7 @@ from reverie.diffusion.samplers import GRIDS, SAMPLERS
 from reverie.draw.picture import to_bytes
 from reverie.lessons.lesson import Control, Lesson
 from reverie.lessons.process import NUMBER, SEED, T, noised
-from reverie.lessons.show import Subject, bars, curves, dots, images, plane, planes, rms, says
+from reverie.lessons.show import Subject, axes_of, bars, curves, dots, images, limits_of, plane, planes, rms, says
 from reverie.runs.run import Run
 
 KNOWN, CODED = 3000, 256  # data that the optimal denoiser knows, and those that a network must code first
@@ -113,8 +113,8 @@ def samplers(run: Run, data: Dataset, picture: np.ndarray | None, steps: int, se
             ways.append((name, kept[-1][1]))
     if sheets:
         return {"panels": [images("", sheets, large=True)]}
-    edge = float(np.quantile(np.abs(np.concatenate([x for _, x in ways])), 0.995)) * 1.1
-    return {"panels": [planes([plane(name, (-edge, edge), dots=[dots(x)]) for name, x in ways])]}
+    limits = limits_of(np.concatenate([x for _, x in ways]))
+    return {"panels": [planes([plane(name, limits, dots=[dots(x)], axes=axes_of(run)) for name, x in ways])]}
 
 
 def _framed(image: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from reverie.diffusion.denoiser import Denoiser, Given
 from reverie.diffusion.oracle import DatasetDenoiser
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, start, trajectory
 from reverie.lessons.lesson import Control, Lesson
-from reverie.lessons.show import dots, plane, planes, rms, says
+from reverie.lessons.show import axes_of, dots, limits_of, plane, planes, rms, rounded, says
 from reverie.runs.run import Run
 
 SIDE, FINE, KNOWN = 22, 40, 4000  # arrows and cells along an edge, and data that the optimal denoiser knows
@@ -49,15 +49,15 @@ def _optimum(run: Run, data: Dataset, label: str) -> Denoiser:
     return DatasetDenoiser(run.diffusion.denoiser.schedule, run.model.encode(x.to(run.model.device)))
 
 
-def _places(run: Run, data: Dataset, t: float, count: int) -> tuple[float, Tensor]:
-    """Return how far the plane is looked at in user units at a time, and places on a grid in model units, (count², 2)."""
+def _places(run: Run, data: Dataset, t: float, count: int) -> tuple[np.ndarray, Tensor]:
+    """Return limits of the plane at a time in user units, (2, 2), and a grid of places on it in model units, (count², 2)."""
     alpha, sigma = (float(c) for c in run.diffusion.denoiser.schedule(t))
     x0 = run.model.encode(data.some(2000).to(run.model.device))
-    far = float(torch.quantile((x0.square() * alpha**2 + 6 * sigma**2).sqrt(), 0.995))
-    line = torch.linspace(-EDGE * far, EDGE * far, count)
+    far = EDGE * float(torch.quantile((x0.square() * alpha**2 + 6 * sigma**2).sqrt(), 0.995))
+    line = torch.linspace(-far, far, count)
     grid = torch.stack(torch.meshgrid(line, line, indexing="xy"), -1).reshape(-1, 2)
-    ends = run.decode(torch.tensor([[EDGE * far, EDGE * far]]))
-    return float(np.abs(ends).max()), grid.to(run.model.device)
+    corners = run.decode(torch.tensor([[-far, -far], [far, far]], device=run.model.device))
+    return corners.T, grid.to(run.model.device)
 
 
 def _each(denoiser: Denoiser, x: Tensor, t: float, kind: str) -> Tensor:
@@ -79,46 +79,54 @@ def field(
     """Return arrows on a grid, of the network beside those of the optimal denoiser of the data, or their difference."""
     check_plane(run)
     t = max(t, run.diffusion.denoiser.schedule.t_min)
-    edge, places = _places(run, data, t, SIDE)
+    limits, places = _places(run, data, t, SIDE)
     ours, best = (_each(d, places, t, arrows) for d in (_conditioned(run, label), _optimum(run, data, label)))
     scale = 2 * EDGE / SIDE * float(places.abs().max()) / max(float(torch.quantile(best.norm(dim=1), 0.9)), 1e-6)
     alpha, sigma = (float(c) for c in run.diffusion.denoiser.schedule(t))
     x0 = run.model.encode(data.batch(spread(len(data), CLOUD))[0].to(places.device))
     cloud = dots(run.decode(alpha * x0 + sigma * Noise(image_seeds(seed, len(x0))).like(x0)), 7, alpha=0.4)
-    origin, begin = run.decode(torch.zeros(1, 2, device=places.device)), run.decode(places).ravel().round(4)
+    origin, begin = run.decode(torch.zeros(1, 2, device=places.device)), rounded(run.decode(places))
     shown = {"network": ours, "optimum": best} if whose == BOTH else {"difference": ours - best}
     panels = []
     for k, (name, vectors) in enumerate(shown.items()):
-        tips = (run.decode(vectors * scale * 0.9) - origin).ravel().round(4)
+        tips = rounded(run.decode(vectors * scale * 0.9) - origin)
         layer = {"from": begin, "by": tips, "colour": k}
-        panels.append(plane(f"{arrows} of the {name}, t = {t:.2f}", (-edge, edge), dots=[cloud], arrows=[layer]))
+        title = f"{arrows} of the {name}, t = {t:.2f}"
+        panels.append(plane(title, limits, dots=[cloud], arrows=[layer], axes=axes_of(run)))
     off = rms(ours - best) / max(rms(best), 1e-9)
     said = says(f"network and optimum differ by {off:.1%} of the optimum's length, over the grid")
     return {"panels": [planes(panels), said]}
 
 
 def density(run: Run, data: Dataset, picture: np.ndarray | None, label: str) -> dict[str, Any]:
-    """Return the density by the probability flow on a grid, as a picture to lie below points."""
+    """Return the density by the probability flow, in user units, as a picture to lie below points: the middles of cells."""
     check_plane(run)
-    edge, places = _places(run, data, run.diffusion.denoiser.schedule.t_min, FINE)
+    limits, _ = _places(run, data, run.diffusion.denoiser.schedule.t_min, FINE)
+    (x, width), (y, height) = (_middles(low, high) for low, high in limits)
+    places = torch.from_numpy(np.stack(np.meshgrid(x, y), -1).reshape(-1, 2)).float().to(run.model.device)
     names = run.config.data.labels
     cond = torch.full((len(places),), names.index(label)) if label in names else None
-    found = run.diffusion.log_prob(
-        torch.from_numpy(run.decode(places)).to(places.device), cond, image_seeds(0, len(places)), tolerance=1e-2
-    )
+    found = run.diffusion.log_prob(places, cond, image_seeds(0, len(places)), tolerance=1e-3)
     p = found.nats.detach().float().cpu().numpy().reshape(FINE, FINE)[::-1]
     share = np.exp(p - p.max())
     shade = np.stack([42 + 0 * share, 102 + 0 * share, 211 + 0 * share, 235 * share**0.5], -1).round().astype(np.uint8)
-    cell = (2 * edge / FINE) ** 2
+    cloud = dots(data.some(500).numpy(), 7, alpha=0.35)
+    whole = float(np.exp(p.astype(np.float64)).sum() * width * height)
     return {
         "panels": [
-            plane("density by the flow", (-edge, edge), below=shade, dots=[dots(data.some(500).numpy(), 7, alpha=0.35)]),
+            plane("density by the flow", limits, below=shade, dots=[cloud], axes=axes_of(run)),
             says(
-                f"it adds up to {float(np.exp(p).sum() * cell):.2f} over the square that is shown, and should to 1 over the "
-                f"plane"
+                f"it adds up to {whole:.2f} over the part of the plane that is shown, and should to 1 over all of it",
+                f"at its densest it is {float(np.exp(p.max())):.3g} in the units of the data",
             ),
         ]
     }
+
+
+def _middles(low: float, high: float) -> tuple[np.ndarray, float]:
+    """Return the middles of FINE cells between two places, and the width of a cell."""
+    width = (high - low) / FINE
+    return low + width * (np.arange(FINE) + 0.5), width
 
 
 @torch.no_grad()
@@ -137,28 +145,27 @@ def paths(
     denoiser = _conditioned(run, label)
     model = run.diffusion
     names = [name for name in dict.fromkeys(chosen.values()) if name != "none"]
-    begin = run.model.encode(torch.tensor(place[:1], dtype=torch.float32, device=model.device))
     grid = GRIDS["uniform"]()(denoiser.schedule, steps)
     alpha, sigma = (float(c) for c in denoiser.schedule(float(grid[0])))
     size = (alpha**2 + sigma**2) ** 0.5
+    unit = torch.tensor(place[:1], dtype=torch.float32, device=model.device)
     ways: list[dict[str, Any]] = []
     lines = []
     for k, name in enumerate(names):
         sampler = build(SAMPLERS, name, "sampler")
-        unit = begin / size
         frames = list(
             trajectory(denoiser, sampler, start(denoiser.schedule, float(grid[0]), unit), grid, Noise(image_seeds(seed, 1)))
         )
         points = run.decode(torch.cat([*(f.x for f in frames), frames[-1].x0]))
-        ways.append({"points": points.ravel().round(4), "colour": k, "ends": True})
+        ways.append({"points": rounded(points), "colour": k, "ends": True})
         lines.append(f"{name}: ends at ({points[-1][0]:.3f}, {points[-1][1]:.3f})")
-    edge = max(float(np.abs(way["points"]).max()) for way in ways) * 1.08 if ways else 3.0
-    edge = max(edge, float(np.abs(data.some(500).numpy()).max()) * 1.1)
+    seen = [data.some(500).numpy(), *(way["points"].reshape(-1, 2) for way in ways)]
+    ends = np.concatenate([np.stack([points.min(0), points.max(0)]) for points in seen])
+    origin, far = run.decode(torch.tensor([[0.0, 0.0], [size, size]], device=model.device))
     below = dots(data.some(800).numpy(), 7, alpha=0.4)
-    return {
-        "panels": [plane("one point, several samplers", (-edge, edge), dots=[below], paths=ways), says(*lines)],
-        "names": names,
-    }
+    noise = {"origin": origin, "unit": far - origin}  # where standard deviations of the noise lie, for a place that is pressed
+    panel = plane("one point, several samplers", limits_of(ends), dots=[below], paths=ways, axes=axes_of(run), **noise)
+    return {"panels": [panel, says(*lines)], "names": names}
 
 
 _NAMES = ("none", *SAMPLERS)
@@ -202,7 +209,7 @@ LESSONS = {
         "reverie gallery samplers RUN",
         paths,
         (
-            Control("place", "Where it starts", [[1.0, -0.7]], "points", -3.0, 3.0),
+            Control("place", "Where it starts, in standard deviations of the noise", [[1.0, -0.7]], "points", -3.0, 3.0),
             Control("steps", "Steps", 16, "whole", 2, 100, 1),
             *(
                 Control(f"s{k + 1}", f"Sampler {k + 1}", name if name in SAMPLERS else "none", "choice", choices=_NAMES)

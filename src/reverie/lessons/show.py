@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from reverie.data import Dataset
-from reverie.draw.picture import axis_limits, to_bytes
+from reverie.draw.picture import to_bytes
 from reverie.lessons.lesson import Panel
 from reverie.runs.run import Run
 
+Limits = tuple[float, float] | np.ndarray
 CLOUD = 1200  # points of a cloud that are shown
 FAR = 2.6  # standard deviations of noise that a plane shows
+ALIKE = 2.0  # columns whose ranges differ by less than this factor share one scale
 LOW, MIDDLE, HIGH = np.array([42, 102, 211.0]), np.array([255, 255, 255.0]), np.array([217, 99, 58.0])
 
 
@@ -53,9 +55,29 @@ def says(*lines: str) -> Panel:
     return {"kind": "says", "lines": list(lines)}
 
 
-def plane(title: str, limits: tuple[float, float], **layers: Any) -> Panel:
-    """A plane; layers: dots, arrows and paths, each a list of {"points": (n, 2), "colour": k, ...}; a picture is `below`."""
-    return {"kind": "plane", "title": title, "limits": list(limits), **layers}
+def plane(title: str, limits: Limits, **layers: Any) -> Panel:
+    """A plane; layers: dots, arrows and paths, each a list of {"points": (n, 2), "colour": k, ...}; a picture is `below`.
+
+    limits: of x and y, one pair for both or one each; axes: the names of the columns, with which ticks are drawn.
+    """
+    return {"kind": "plane", "title": title, "limits": np.asarray(limits, float), **layers}
+
+
+def limits_of(points: np.ndarray, margin: float = 0.1) -> np.ndarray:
+    """Return limits for x and y that hold nearly all of the points with a margin, (2, 2); ranges that are alike share a scale.
+
+    points: (N, 2 or more).
+    """
+    low, high = np.quantile(points[:, :2], [0.002, 0.998], axis=0)
+    half = np.maximum((high - low) / 2, 1e-6) * (1 + 2 * margin)
+    if half.max() < ALIKE * half.min():
+        half = np.full_like(half, half.max())
+    return np.stack([(low + high) / 2 - half, (low + high) / 2 + half], -1)
+
+
+def axes_of(run: Run) -> list[str]:
+    """Return the names of the two columns that a plane shows, empty where they have none."""
+    return list(run.config.data.columns[:2]) or ["", ""]
 
 
 def planes(panels: Sequence[Panel]) -> Panel:
@@ -65,7 +87,13 @@ def planes(panels: Sequence[Panel]) -> Panel:
 
 def dots(x: Tensor | np.ndarray, colour: int = 0, **how: Any) -> dict[str, Any]:
     """A layer of dots.  x: (n, 2)."""
-    return {"points": np.asarray(x, float)[:, :2].ravel().round(4), "colour": colour, **how}
+    return {"points": rounded(np.asarray(x, float)[:, :2]), "colour": colour, **how}
+
+
+def rounded(places: np.ndarray) -> np.ndarray:
+    """Return places in the plane as one row of numbers, with four digits behind the first of the largest."""
+    most = float(np.abs(places[np.isfinite(places)]).max(initial=1e-12))
+    return places.ravel().round(4 - int(np.floor(np.log10(max(most, 1e-12)))))
 
 
 def heat(values: np.ndarray, most: float | None = None) -> np.ndarray:
@@ -91,10 +119,10 @@ class Subject:
         self.name = data.label_names[int(labels[0])] if labels is not None and self.images else ""
         with torch.no_grad():
             self.x0 = run.model.encode(x.to(run.model.device))
-        self.limits = (-3.2, 3.2)
+        self.limits: Limits = (-3.2, 3.2)
         if not self.images:
             far = FAR * torch.ones_like(self.x0[:1])  # how far noise reaches
-            self.limits = axis_limits(np.concatenate([self.user(x)[:, :2] for x in (self.x0, far, -far)]))
+            self.limits = limits_of(np.concatenate([self.user(x) for x in (self.x0, far, -far)]))
 
     def user(self, z: Tensor) -> np.ndarray:
         """Return model units as users know them."""
@@ -104,7 +132,7 @@ class Subject:
         """Return data as a picture with a title, or as a plane."""
         if self.images:
             return title, to_bytes(self.user(z)[0])
-        return plane(title, self.limits, dots=[dots(self.user(z), colour)])
+        return plane(title, self.limits, dots=[dots(self.user(z), colour)], axes=axes_of(self.run))
 
     def raw(self, title: str, z: Tensor, scale: float = 2.0) -> Any:
         """Return numbers that are no data, such as noise or a score, grey where they are 0; of points, arrows from them."""

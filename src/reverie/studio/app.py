@@ -75,6 +75,7 @@ class Studio:
             Route("/api/runs/{id}/resume", _answered(self._resume), methods=["POST"]),
             Route("/api/trainings", _answered(self._start), methods=["POST"]),
             Route("/api/data", _answered(self._data)),
+            Route("/api/data/{id}", _answered(self._kind)),
             Route("/api/work/{verb}", _answered(self._work), methods=["POST"]),
         ]
         app = Starlette(routes=routes, lifespan=self._running)
@@ -110,6 +111,9 @@ class Studio:
 
     async def _data(self, request: Request) -> Any:
         return await run_in_threadpool(self.facts.data)
+
+    async def _kind(self, request: Request) -> Any:
+        return await run_in_threadpool(self.facts.kind, request.path_params["id"])
 
     async def _start(self, request: Request) -> Any:
         wish = await _wished(request, wishes.StartWish)

@@ -37,7 +37,8 @@ class Facts:
             for name, lesson in api.LESSONS.items()
         ]
         form = [asdict(field) for field in self.trainings.form]
-        return {"folder": str(self.library.root), "tables": tables, "lessons": lessons, "form": form}
+        families = api.families_by_kind()
+        return {"folder": str(self.library.root), "tables": tables, "families": families, "lessons": lessons, "form": form}
 
     def studio(self) -> dict[str, Any]:
         """Return what stays as it is: every table of names, the form of a training, the lessons."""
@@ -74,8 +75,10 @@ class Facts:
         return {
             **self.library.overview(run), **_name(run), **_size(run.path), **self.trainings.state(run),
             "kind": data.kind, "shape": data.shape, "labels": data.labels, "label_counts": data.label_counts,
+            "columns": data.columns,
             "captions": data.condition is not None and data.condition.length > 0,
             "can": sorted(family.can), "options": sorted(family.options), "likelihood": family.likelihood,
+            "measure": family.held_out_measure(config.family), "fingerprint": data.fingerprint or data.name,
             "family": config.family.name, "settings": settings, "training_settings": dict(config.training),
             "learns_by_steps": family.learns_by_steps, "here": str(self.library.shown(run.path)),
             "ready": own_file(run.path, "model.safetensors").is_file(), **self.progress(run),
@@ -113,6 +116,15 @@ class Facts:
     def data(self) -> dict[str, Any]:
         """Return the data that can be chosen: those with a name, and those in the folder."""
         return {"named": self._fixed["tables"]["data"], "found": [_name(one) for one in self.library.data()]}
+
+    def kind(self, key: str) -> dict[str, Any]:
+        """Return the kind of data, by name or id, or why they cannot be read."""
+        source = self.library.source(key)
+        try:
+            with api.confined(self.library.root):
+                return {"kind": api.kind_of_data(source)}
+        except UserError as error:
+            return {"kind": None, "problem": str(error)}
 
 
 def _name(found: Found) -> dict[str, str]:

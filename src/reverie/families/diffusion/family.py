@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from torch.utils.flop_counter import FlopCounterMode
 
 from reverie.base.errors import UserError, pick
-from reverie.base.spec import Spec, build, complete, one_line, parse
+from reverie.base.spec import Spec, build, complete, one_line, parse, spoken
 from reverie.base.tensors import Form, forms_of
 from reverie.data import Dataset
 from reverie.data.augment import read, told_entries
@@ -135,6 +135,13 @@ class DiffusionFamily(Family[DiffusionSettings]):
             known: Spec = PRESETS.get(str(network.get("name")), {})
             pick({**NETWORKS, **PRESETS}, str(network.get("name")), "network")
             complete(NETWORKS, {**known, **network, "name": known.get("name", network["name"])}, "network")
+
+    def held_out_measure(self, settings: DiffusionSettings) -> str:
+        """Return what the loss is of, and what it is averaged over: other targets, weights or schedules give other numbers."""
+        if settings.distilled is not None:
+            return f"distillation loss, features of the {settings.distilled.features}"
+        over = f"weight {settings.weight}, times {settings.times}, schedule {spoken(settings.schedule)}"
+        return f"{spoken(settings.loss)} of {settings.target}, {over}, codec {settings.codec['name']}"
 
     def plan(self, request: PlanRequest) -> FamilyPlan[DiffusionSettings]:
         """Choose network, schedule, target, units and augmentation; see `reverie.diffusion.plan`."""

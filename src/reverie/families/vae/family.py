@@ -150,6 +150,10 @@ class DenoisingFamily(LatentFamily[DenoisingSettings]):
     options: ClassVar[Mapping[str, Any]] = {"steps": None}
     settings = DenoisingSettings
 
+    def held_out_measure(self, settings: DenoisingSettings) -> str:
+        """Return the name with the noise, by which the loss grows."""
+        return f"loss of {self.name}, sigma {settings.sigma:g}"
+
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return networks and units."""
         return super().chosen(request, pixels(request))

@@ -1,8 +1,8 @@
 // Draw: images appear while they are drawn; afterwards the slider goes back and forth through time.
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { floats, picture, work } from "./net.js";
-import { Code, Empty, Notes, Number_, Picture, Problem, Working, RunSelect, Select, Slider, Spec, Text, Tile, download, useRunning } from "./parts.js";
-import { Plane, limitsOf } from "./plots.js";
+import { Code, Empty, Notes, Number_, Picture, Problem, Working, RunSelect, Select, Slider, Spec, Text, Tile, Unfit, chosenRun, download, useRunning } from "./parts.js";
+import { Plane, axesOf, inPlane, limitsOf } from "./plots.js";
 import { choose, useKept } from "./state.js";
 import { useRun } from "./run.js";
 
@@ -57,18 +57,18 @@ export function SamplingControls({ query, run, studio, few = false }) {
 }
 
 export function Draw({ here, studio, runs }) {
-  const usable = runs.filter((r) => !r.problem && !r.preparing);
-  const chosen = usable.some((r) => r.id === here.query.run) ? here.query.run : usable[0]?.id;
+  const chosen = chosenRun(runs, here.query.run);
   useEffect(() => {
-    if (chosen && chosen !== here.query.run) choose({ run: chosen });
-  }, [chosen, here.query.run]);
-  const run = useRun(chosen);
-  if (!chosen) return html`<${Empty} title="Nothing to draw from yet"><p>Train a run first: <a href="#/train">start a training</a>.</p><//>`;
+    if (chosen.id && chosen.id !== here.query.run) choose({ run: chosen.id });
+  }, [chosen.id, here.query.run]);
+  const run = useRun(chosen.id);
+  if (chosen.why) return html`<div class="pagehead"><h1>Draw</h1></div><${Unfit} chosen=${chosen} />`;
+  if (!chosen.id) return html`<${Empty} title="Nothing to draw from yet"><p>Train a run first: <a href="#/train">start a training</a>.</p><//>`;
   if (!run) return html`<p class="loading">Loading …</p>`;
-  return html`<${Drawing} key=${chosen} run=${run} query=${{ ...here.query, run: chosen }} studio=${studio} runs=${runs} />`;
+  return html`<${Drawing} key=${chosen.id} run=${run} query=${{ ...here.query, run: chosen.id }} studio=${studio} chosen=${chosen} />`;
 }
 
-function Drawing({ run, query, studio, runs }) {
+function Drawing({ run, query, studio, chosen }) {
   const running = useRunning();
   const frames = useRef([]);
   const [count, setCount] = useState(0);
@@ -108,7 +108,7 @@ function Drawing({ run, query, studio, runs }) {
     <div class="pagehead"><h1>Draw</h1><p class="lead">New data from <a href="#/run/${run.id}">${run.name}</a>, from pure noise to what the model expects.</p></div>
     <div class="columns">
       <form class="panel controls" onSubmit=${(e) => (e.preventDefault(), draw())}>
-        <${RunSelect} runs=${runs} value=${run.id} change=${(id) => choose({ run: id, label: "", sum: "" })} />
+        <${RunSelect} chosen=${chosen} change=${(id) => choose({ run: id, label: "", sum: "" })} />
         <${Number_} label=${images ? "How many" : "How many points"} value=${query.n ?? (images ? 16 : 2000)} low=${1} high=${images ? 64 : 5000} change=${(v) => choose({ n: v })} />
         <${SamplingControls} query=${query} run=${run} studio=${studio} />
         <div class="actions"><button type="submit" class="main">Draw</button>
@@ -124,7 +124,7 @@ function Drawing({ run, query, studio, runs }) {
             ${images ? html`
               <${Tiles} title="x, what is there" frame=${frame} row=${0} n=${n} width=${width} height=${height} selected=${selected} select=${select} />
               <${Tiles} title="x₀, what is expected" frame=${frame} row=${1} n=${n} width=${width} height=${height} selected=${selected} select=${select} labels=${result?.labels} />`
-              : html`<${Cloud} frames=${ready} frame=${frame} of="x" title="x, what is there" /><${Cloud} frames=${ready} frame=${frame} of="x0" title="x₀, what is expected" />`}
+              : html`<${Cloud} frames=${ready} frame=${frame} of="x" axes=${axesOf(run)} title="x, what is there" /><${Cloud} frames=${ready} frame=${frame} of="x0" axes=${axesOf(run)} title="x₀, what is expected" />`}
           </div>
           <${Time} frames=${ready} k=${k} change=${setAt} />
         </section>`}
@@ -163,10 +163,10 @@ function Tiles({ title, frame, row, n, width, height, selected, select, labels }
     </div></div>`;
 }
 
-function Cloud({ frames, frame, of, title }) {
-  const flat = (f) => (f.wide === 2 ? f[of] : Float32Array.from({ length: (f[of].length / f.wide) * 2 }, (_, i) => f[of][(i >> 1) * f.wide + (i & 1)]));
-  const limits = limitsOf(flat(frames[0]), 1);
-  return html`<div class="pane"><${Plane} title=${title} scene=${{ limits, dots: [{ points: flat(frame) }] }} /></div>`;
+function Cloud({ frames, frame, of, title, axes }) {
+  const flat = (f) => inPlane(f[of], f.wide);
+  const limits = limitsOf(flat(frames[0]));
+  return html`<div class="pane"><${Plane} title=${title} scene=${{ limits, axes, dots: [{ points: flat(frame) }] }} /></div>`;
 }
 
 function Inspector({ result, k, width, height, frame, again }) {

@@ -1,13 +1,19 @@
 // Formulas: a chapter for each idea, acting on the chosen run or on what is moved by hand.
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { picture, work } from "./net.js";
-import { Code, Empty, Notes, Number_, Picture, Problem, Progress, RunSelect, Select, Slider, Text, useRunning } from "./parts.js";
+import { Code, Empty, Notes, Number_, Picture, Problem, Progress, RunSelect, Select, Slider, Text, Unfit, chosenRun, useRunning } from "./parts.js";
 import { Bars, Chart, Plane } from "./plots.js";
 import { address, choose } from "./state.js";
 import { useRun } from "./run.js";
 import { usePicture } from "./steer.js";
 
-const FITS = { any: () => true, diffusion: (r) => r.can.includes("sampler"), labels: (r) => r.can.includes("guidance") && r.classes > 0, plane: (r) => r.can.includes("sampler") && r.kind === "points" && r.shape[0] === 2, nothing: () => true };
+const sampled = (run) => (run.can.includes("sampler") ? "" : `the family ${run.family} is not drawn by a sampler`);
+/** Why a chapter cannot act on a run, or "", by what the chapter is of. */
+const LACKS = {
+  any: () => "", nothing: () => "", diffusion: sampled,
+  labels: (run) => sampled(run) || (run.can.includes("guidance") && run.classes > 0 ? "" : "it was trained without labels"),
+  plane: (run) => sampled(run) || (run.kind === "points" && run.shape[0] === 2 ? "" : "its data are not points of two columns"),
+};
 
 function Draggable({ control, value, change, colour }) {
   const scene = { limits: [control.low, control.high], dots: [{ points: value.flat(), colour, size: 6 }] };
@@ -144,20 +150,19 @@ export function useLesson(lesson, query, run, own_picture = "") {
 }
 
 function Chapter({ lesson, query, runs, studio }) {
-  const fitting = runs.filter((r) => !r.problem && !r.preparing && FITS[lesson.of](r));
-  const id = fitting.some((r) => r.id === query.run) ? query.run : fitting[0]?.id;
-  const run = useRun(lesson.of === "nothing" ? "" : id);
+  const chosen = chosenRun(runs, lesson.of === "nothing" ? "" : query.run, LACKS[lesson.of]);
+  const run = useRun(lesson.of === "nothing" ? "" : chosen.id);
   const mine = usePicture(run?.kind === "images" ? run : null, "lesson");
   const { values, set, found, running } = useLesson(lesson, query, run, mine.own?.picture ?? "");
-  const missing = lesson.of !== "nothing" && !id;
+  const missing = lesson.of !== "nothing" && !chosen.id;
   const command = lesson.command.replace("RUN", run?.here ?? "RUN").replace("DATA", run?.data ?? "DATA");
   return html`<article class="chapter">
     <h1>${lesson.title}</h1>
     <p class="words">${lesson.words}</p>
     <${Formula} source=${lesson.formula} />${lesson.formulas.map((f) => html`<${Formula} source=${f} />`)}
-    ${missing ? html`<${Empty} title="This chapter acts on a run"><p>It needs one that is drawn by a sampler${{ plane: ", of points in the plane", labels: ", with labels" }[lesson.of] ?? ""}. <a href="#/train">Train one</a>.</p><//>` : html`
+    ${chosen.why ? html`<${Unfit} chosen=${chosen} />` : missing ? html`<${Empty} title="This chapter acts on a run"><p>It needs one that is drawn by a sampler${{ plane: ", of points in the plane", labels: ", with labels" }[lesson.of] ?? ""}. <a href="#/train">Train one</a>.</p><//>` : html`
     <div class="panel">
-      <div class="chaptercontrols">${lesson.of !== "nothing" && html`<${RunSelect} runs=${runs} value=${id} fits=${FITS[lesson.of]} />`}
+      <div class="chaptercontrols">${lesson.of !== "nothing" && html`<${RunSelect} chosen=${chosen} />`}
         ${lesson.controls.map((c, k) => html`<${LessonControl} key=${c.name} control=${c} value=${values[c.name]} change=${set(c.name, c.kind)} run=${run} index=${k} />`)}
         ${run?.kind === "images" && lesson.controls.some((c) => c.name === "number") && html`<div class="field"><label for="own">Or an image of your own</label><input type="file" id="own" accept="image/*" onChange=${(e) => mine.take(e.target.files[0])} /></div>`}</div>
       <${Problem} message=${running.problem || mine.running.problem} />

@@ -144,11 +144,30 @@ export function Empty({ title, children }) {
   return html`<div class="empty"><h2>${title}</h2>${children}</div>`;
 }
 
-/** The run that a page works on; `fits` says which can be chosen. */
-export function RunSelect({ runs, value, fits = () => true, change = (run) => choose({ run }) }) {
-  const usable = runs.filter((run) => !run.problem && !run.preparing && fits(run));
-  return html`<${Select} label="Run" value=${value} change=${change}
-    options=${usable.map((run) => [run.id, `${run.name}`])} />`;
+/** Why a run cannot be used at all, or "". */
+const unusable = (run) => (run.problem ? `it cannot be used: ${run.problem}` : run.preparing ? "its training has not got so far yet" : "");
+
+/**
+ * The run that a page works on: that of the address, or the first that fits where the address has none.  A run that does not
+ * fit is never replaced by another one.  lacks: says why a run does not fit, "" where it does.
+ */
+export function chosenRun(runs, asked, lacks = () => "") {
+  const fitting = runs.filter((run) => !unusable(run) && !lacks(run));
+  const found = runs.find((run) => run.id === asked);
+  const why = !asked ? "" : found ? unusable(found) || lacks(found) : "it is no longer in the folder";
+  return { id: why ? "" : found?.id ?? fitting[0]?.id ?? "", fitting, why, name: found?.name ?? "This run" };
+}
+
+/** Says why the run of the address does not fit, and offers those that do. */
+export function Unfit({ chosen }) {
+  return html`<div class="problem" role="alert"><p><b>${chosen.name}</b> does not fit here: ${chosen.why}.</p>
+    ${chosen.fitting.length ? html`<p>Choose one that does:</p><div class="actions">${chosen.fitting.slice(0, 12).map((run) => html`<button type="button" onClick=${() => choose({ run: run.id })}>${run.name}</button>`)}</div>`
+      : html`<p>No run in the folder does. <a href="#/train">Train one</a>.</p>`}</div>`;
+}
+
+/** The choice of one of the runs that fit. */
+export function RunSelect({ chosen, change = (run) => choose({ run }) }) {
+  return html`<${Select} label="Run" value=${chosen.id} change=${change} options=${chosen.fitting.map((run) => [run.id, run.name])} />`;
 }
 
 /** One image of an atlas: row and column k, each height x width. */

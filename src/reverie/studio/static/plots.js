@@ -83,17 +83,53 @@ export function Bars({ items, title, unit = "" }) {
       <span class="barvalue">${i.value === null ? "–" : Number(i.value.toPrecision(3))} ${unit}</span></div>`)}</div></figure>`;
 }
 
-/** What a plane shows, as one function that draws: dots, arrows, paths, a picture of a density below. */
+/** The limits of x and of y; one pair of numbers is for both. */
+const sides = (limits) => (Array.isArray(limits[0]) ? limits : [limits, limits]);
+
+/** Round numbers between two limits, about n of them. */
+function ticks(low, high, n = 6) {
+  const raw = (high - low) / n;
+  const ten = 10 ** Math.floor(Math.log10(raw));
+  const step = ten * [1, 2, 5, 10].find((k) => k * ten >= raw);
+  const first = Math.ceil(low / step - 1e-9);
+  return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, k) => Number(((first + k) * step).toPrecision(10)));
+}
+
+/** Ticks along the lower and the left edge, with the names of the columns. */
+function label(c, size, X, Y, [[left, right], [low, high]], [xname, yname]) {
+  c.font = "11px system-ui";
+  c.fillStyle = c.strokeStyle = css("--soft");
+  const write = (text, x, y) => {
+    c.lineWidth = 3;
+    c.strokeStyle = css("--panel");
+    c.strokeText(text, x, y); // so that it can be read above points
+    c.fillText(text, x, y);
+    c.strokeStyle = css("--soft");
+    c.lineWidth = 1;
+  };
+  c.beginPath();
+  for (const v of ticks(left, right)) c.moveTo(X(v), size), c.lineTo(X(v), size - 5);
+  for (const v of ticks(low, high)) c.moveTo(0, Y(v)), c.lineTo(5, Y(v));
+  c.stroke();
+  c.textAlign = "center";
+  for (const v of ticks(left, right)) if (X(v) > 30 && X(v) < size - 16) write(String(v), X(v), size - 8);
+  c.textAlign = "left";
+  for (const v of ticks(low, high)) if (Y(v) > 22 && Y(v) < size - 22) write(String(v), 8, Y(v) + 4);
+  write(yname, 8, 13);
+  c.textAlign = "right";
+  write(xname, size - 6, size - 22);
+}
+
+/** What a plane shows, as one function that draws: dots, arrows, paths, a picture of a density below; axes: names of columns, with ticks. */
 export function paint(canvas, scene) {
   const dpr = devicePixelRatio || 1;
   const size = canvas.clientWidth;
   if (!size) return;
   if (canvas.width !== Math.round(size * dpr)) canvas.width = canvas.height = Math.round(size * dpr);
   const c = canvas.getContext("2d");
-  const [low, high] = scene.limits;
-  const to = (v) => ((v - low) / (high - low)) * size;
-  const X = to;
-  const Y = (v) => size - to(v);
+  const [[left, right], [low, high]] = sides(scene.limits);
+  const X = (v) => ((v - left) / (right - left)) * size;
+  const Y = (v) => size - ((v - low) / (high - low)) * size;
   c.setTransform(dpr, 0, 0, dpr, 0, 0);
   c.clearRect(0, 0, size, size);
   if (scene.below) {
@@ -110,7 +146,7 @@ export function paint(canvas, scene) {
     c.globalAlpha = 0.75;
     c.beginPath();
     for (let i = 0; i < from.length; i += 2) {
-      const [x, y, u, v] = [X(from[i]), Y(from[i + 1]), to(by[i]) - to(0), -(to(by[i + 1]) - to(0))];
+      const [x, y, u, v] = [X(from[i]), Y(from[i + 1]), X(by[i]) - X(0), Y(by[i + 1]) - Y(0)];
       const length = Math.hypot(u, v);
       if (length < 0.5) continue;
       const [a, b] = [u / length, v / length];
@@ -153,6 +189,7 @@ export function paint(canvas, scene) {
     c.globalAlpha = 1;
     c.lineWidth = 1;
   }
+  if (scene.axes) label(c, size, X, Y, sides(scene.limits), scene.axes);
 }
 
 export function Plane({ scene, title, click, children }) {
@@ -168,17 +205,30 @@ export function Plane({ scene, title, click, children }) {
   const clicked = (event) => {
     if (!click) return;
     const box = canvas.current.getBoundingClientRect();
-    const [low, high] = scene.limits;
-    click([low + ((event.clientX - box.left) / box.width) * (high - low), high - ((event.clientY - box.top) / box.height) * (high - low)]);
+    const [[left, right], [low, high]] = sides(scene.limits);
+    click([left + ((event.clientX - box.left) / box.width) * (right - left), high - ((event.clientY - box.top) / box.height) * (high - low)]);
   };
   return html`<figure class="plane"><figcaption>${title}</figcaption>
     <canvas ref=${canvas} role="img" aria-label=${title || "points in the plane"} onClick=${clicked} class=${click ? "clickable" : ""}></canvas>${children}</figure>`;
 }
 
-export function limitsOf(points, least = 0.5) {
-  const far = [];
-  for (let i = 0; i < points.length; i++) if (Number.isFinite(points[i])) far.push(Math.abs(points[i]));
-  far.sort((a, b) => a - b);
-  const edge = Math.max(least, (far[Math.floor(far.length * 0.998)] || 1) * 1.1);
-  return [-edge, edge];
+/** Limits of x and y that hold nearly all points with a margin; ranges that are alike share one scale, as in lessons/show.py. */
+export function limitsOf(points) {
+  const halves = [0, 1].map((k) => {
+    const own = Array.from(points).filter((v, i) => i % 2 === k && Number.isFinite(v)).sort((a, b) => a - b);
+    const [low, high] = [0.002, 0.998].map((q) => own[Math.round(q * (own.length - 1))] ?? 0);
+    return [(low + high) / 2, Math.max((high - low) / 2, 1e-6) * 1.2];
+  });
+  const [a, b] = halves.map(([, half]) => half);
+  const most = Math.max(a, b);
+  return halves.map(([middle, half]) => (most < 2 * Math.min(a, b) ? [middle - most, middle + most] : [middle - half, middle + half]));
 }
+
+/** The first two columns of points of so many; of one column, against 0. */
+export function inPlane(points, columns) {
+  if (columns === 2) return points;
+  return Float32Array.from({ length: (points.length / columns) * 2 }, (_, i) => (i % 2 < columns ? points[(i >> 1) * columns + (i % 2)] : 0));
+}
+
+/** The names of the two columns that a plane of a run shows. */
+export const axesOf = (run) => [run.columns?.[0] ?? "", run.columns?.[1] ?? ""];

@@ -1,8 +1,8 @@
 // Points: thousands of them move from noise to data; the field, the density, and the ways of one point.
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { floats, work } from "./net.js";
-import { Code, Empty, Notes, Number_, Problem, Working, RunSelect, Tabs, useRunning } from "./parts.js";
-import { limitsOf, paint } from "./plots.js";
+import { Code, Empty, Notes, Number_, Problem, Working, RunSelect, Tabs, Unfit, chosenRun, useRunning } from "./parts.js";
+import { axesOf, limitsOf, paint } from "./plots.js";
 import { choose } from "./state.js";
 import { LessonControl, Panels, PlanePanel, useLesson } from "./formulas.js";
 import { SamplingControls, wished } from "./draw.js";
@@ -74,7 +74,7 @@ function Moving({ run, query, studio }) {
       ...running.on, start: setStart,
       frame: (f) => {
         mine.push({ t: f.t, x: floats(f.x), x0: floats(f.x0) });
-        if (mine.length === 1) setLimits(limitsOf(mine[0].x, 1));
+        if (mine.length === 1) setLimits(limitsOf(mine[0].x));
         running.on.progress({ what: `t = ${f.t.toFixed(2)}`, done: f.i + 1, of: f.of });
         setFrames([...mine]);
         setAt(mine.length - 1);
@@ -85,7 +85,7 @@ function Moving({ run, query, studio }) {
       play(true);
     });
   };
-  const scene = (points) => ({ limits, dots: [{ points, colour: 0, size: 2, alpha: 0.75 }] });
+  const scene = (points) => ({ limits, axes: axesOf(run), dots: [{ points, colour: 0, size: 2, alpha: 0.75 }] });
   const t = frames.length ? frames[Math.min(frames.length - 1, Math.round(at))].t : 1;
   return html`<div class="columns">
     <form class="panel controls" onSubmit=${(e) => (e.preventDefault(), draw())}>
@@ -107,7 +107,8 @@ function LessonPart({ name, run, query, studio }) {
   const lesson = studio.lessons.find((l) => l.name === name);
   const { values, set, found, running } = useLesson(lesson, query, run);
   const [first, ...rest] = found?.panels ?? [];
-  const click = name === "paths" ? (p) => set("place", "points")([p.map((v) => Math.max(-3, Math.min(3, v)))]) : undefined;
+  const noise = (v, k) => (v - first.origin[k]) / first.unit[k]; // in standard deviations of the noise
+  const click = name === "paths" ? (p) => set("place", "points")([p.map((v, k) => Math.max(-3, Math.min(3, noise(v, k))))]) : undefined;
   const controls = lesson.controls.filter((c) => c.kind !== "points");
   return html`<div class="columns">
     <div class="panel controls">${controls.map((c, k) => html`<${LessonControl} key=${c.name} control=${c} value=${values[c.name]} change=${set(c.name, c.kind)} run=${run} index=${k} />`)}
@@ -117,15 +118,20 @@ function LessonPart({ name, run, query, studio }) {
       <${Code} title="The same in a terminal" text=${lesson.command.replace("RUN", run.here)} /></div></div>`;
 }
 
+/** Why a run is not shown in the plane, or "". */
+const unplanar = (run) => (run.kind === "points" && run.shape[0] === 2 ? "" : `it draws ${run.kind === "points" ? `points of ${run.shape[0]} columns` : run.kind}, and this page needs points of two columns`);
+
 export function Points({ here, studio, runs }) {
-  const fits = (r) => !r.problem && !r.preparing && r.kind === "points" && r.shape[0] === 2;
-  const usable = runs.filter(fits);
-  const id = usable.some((r) => r.id === here.query.run) ? here.query.run : usable[0]?.id;
-  const run = useRun(id);
-  const show = here.query.show || "moving";
-  if (!id) return html`<${Empty} title="No run of points yet"><p>Points in the plane show everything at once. <a href="#/train?data=spiral">Train one on the spiral</a>.</p><//>`;
+  const chosen = chosenRun(runs, here.query.run, unplanar);
+  const run = useRun(chosen.id);
   const tabs = [["moving", "Moving"], ["field", "Field"], ["density", "Density"], ["paths", "Ways of one point"]].filter(([t]) => t === "moving" || run?.can.includes("sampler"));
-  return html`<div class="pagehead"><h1>Points</h1><p class="lead">Noise becomes data, in the open.</p></div>
-    <div class="row wide"><${Tabs} label="What is shown" tabs=${tabs} value=${show} change=${(v) => choose({ show: v })} /><${RunSelect} runs=${runs} value=${id} fits=${fits} /></div>
-    ${run && (show === "moving" ? html`<${Moving} key=${id} run=${run} query=${{ ...here.query, run: id }} studio=${studio} />` : html`<${LessonPart} key=${show + id} name=${show} run=${run} query=${here.query} studio=${studio} />`)}`;
+  const asked = here.query.show || "moving";
+  const show = !run || tabs.some(([t]) => t === asked) ? asked : "moving";
+  const head = html`<div class="pagehead"><h1>Points</h1><p class="lead">Noise becomes data, in the open.</p></div>`;
+  if (chosen.why) return html`${head}<${Unfit} chosen=${chosen} />`;
+  if (!chosen.id) return html`<${Empty} title="No run of points yet"><p>Points in the plane show everything at once. <a href="#/train?data=spiral">Train one on the spiral</a>.</p><//>`;
+  return html`${head}
+    <div class="row wide"><${Tabs} label="What is shown" tabs=${tabs} value=${show} change=${(v) => choose({ show: v })} /><${RunSelect} chosen=${chosen} /></div>
+    ${show !== asked && html`<${Notes} notes=${[`The family ${run.family} is not drawn by a sampler, which this needs: ${asked}.`]} />`}
+    ${run && (show === "moving" ? html`<${Moving} key=${chosen.id} run=${run} query=${{ ...here.query, run: chosen.id }} studio=${studio} />` : html`<${LessonPart} key=${show + chosen.id} name=${show} run=${run} query=${here.query} studio=${studio} />`)}`;
 }

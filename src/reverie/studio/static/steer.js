@@ -1,7 +1,7 @@
 // Steer: paint a mask and fill it, draw a picture again, lead one into another, turn illusions, restore.
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { picture, work } from "./net.js";
-import { Code, Empty, Notes, Number_, Picture, Problem, Working, RunSelect, Select, Slider, Spec, Tabs, Tile, useRunning } from "./parts.js";
+import { Code, Empty, Notes, Number_, Picture, Problem, Working, RunSelect, Select, Slider, Spec, Tabs, Tile, Unfit, chosenRun, useRunning } from "./parts.js";
 import { choose } from "./state.js";
 import { SamplingControls, wished } from "./draw.js";
 import { useRun } from "./run.js";
@@ -280,15 +280,23 @@ function Views({ view, n, run, selected, select }) {
   return html`<div class="strip">${Array.from({ length: n }, (_, k) => html`<button type="button" class="tile" aria-pressed=${k === selected} aria-label="Illusion ${k + 1} as ${view.title}" onClick=${() => select(k)}><${Tile} image=${image} k=${k} width=${width} height=${height} alt="" /></button>`)}</div>`;
 }
 
+/** Why a run cannot be steered, or "". */
+function unsteerable(run) {
+  if (run.kind !== "images") return `it draws ${run.kind}, and steering needs a run of images`;
+  return MODES.some(([m]) => run.can.includes(m)) ? "" : `the family ${run.family} can do none of ${MODES.map(([, text]) => text.toLowerCase()).join(", ")}`;
+}
+
 export function Steer({ here, studio, runs }) {
-  const fits = (r) => !r.problem && !r.preparing && r.kind === "images" && MODES.some(([m]) => r.can.includes(m));
-  const usable = runs.filter(fits);
-  const id = usable.some((r) => r.id === here.query.run) ? here.query.run : usable[0]?.id;
-  const run = useRun(id);
+  const chosen = chosenRun(runs, here.query.run, unsteerable);
+  const run = useRun(chosen.id);
   const able = MODES.filter(([m]) => !run || run.can.includes(m));
-  const mode = able.some(([m]) => m === here.query.mode) ? here.query.mode : able[0]?.[0];
-  if (!id) return html`<${Empty} title="Nothing to steer yet"><p>Steering needs a run of images. <a href="#/train">Start a training</a>.</p><//>`;
-  return html`<div class="pagehead"><h1>Steer</h1><p class="lead">Say what is known or wanted, and let the model draw the rest.</p></div>
-    <div class="row wide"><${Tabs} label="What to do" tabs=${able} value=${mode} change=${(v) => choose({ mode: v })} /><${RunSelect} runs=${runs} value=${id} fits=${fits} /></div>
-    ${run && mode && html`<${Steering} key=${id} run=${run} query=${here.query} studio=${studio} mode=${mode} />`}`;
+  const asked = MODES.find(([m]) => m === here.query.mode);
+  const mode = able.includes(asked) ? asked[0] : able[0]?.[0];
+  const head = html`<div class="pagehead"><h1>Steer</h1><p class="lead">Say what is known or wanted, and let the model draw the rest.</p></div>`;
+  if (chosen.why) return html`${head}<${Unfit} chosen=${chosen} />`;
+  if (!chosen.id) return html`<${Empty} title="Nothing to steer yet"><p>Steering needs a run of images. <a href="#/train">Start a training</a>.</p><//>`;
+  return html`${head}
+    <div class="row wide"><${Tabs} label="What to do" tabs=${able} value=${mode} change=${(v) => choose({ mode: v })} /><${RunSelect} chosen=${chosen} /></div>
+    ${run && asked && !able.includes(asked) && html`<${Notes} notes=${[`The family ${run.family} cannot do this: ${asked[1].toLowerCase()}.`]} />`}
+    ${run && mode && html`<${Steering} key=${chosen.id} run=${run} query=${here.query} studio=${studio} mode=${mode} />`}`;
 }
