@@ -181,6 +181,7 @@ def test_files_of_named_data_may_lie_where_the_owner_keeps_them(
     root, outside = theirs
     rewrite(root, {'source = "patterns"': 'source = "mnist"', "[data.reading]": f'[data.reading]\ndata_dir = "{outside}"'})
     monkeypatch.setenv("REVERIE_DATA", str(outside))
-    monkeypatch.setattr(trainings.subprocess, "Popen", lambda *words, **how: None)
+    real = trainings.subprocess.Popen
+    monkeypatch.setattr(trainings.subprocess, "Popen", lambda words, **how: real(["true"], **how))
     guard = Guard(Studio(root, []).app(), port=PORT, token=TOKEN)
     assert ask(guard, f"/api/runs/{RUN}/resume", {"options": {}}).status == 200

@@ -77,7 +77,7 @@ def limits_of(points: np.ndarray, margin: float = 0.1) -> np.ndarray:
 
 def axes_of(run: Run) -> list[str]:
     """Return the names of the two columns that a plane shows, empty where they have none."""
-    return list(run.config.data.columns[:2]) or ["", ""]
+    return [*run.config.data.columns, "", ""][:2]
 
 
 def planes(panels: Sequence[Panel]) -> Panel:
