@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -62,6 +66,43 @@ def test_no_number_of_a_header_is_believed(run: Run, images: Tensor, tmp_path: P
         path.write_bytes(pack(header.model_copy(update=change), b"", bits))
         with pytest.raises(UserError, match="damaged"):
             decompress(run, path)
+
+
+READING = """
+import json, resource, sys, time
+from reverie.base.errors import UserError
+from reverie.compression.archive import decompress
+from reverie.runs.run import load
+from tests.files import forget, peak
+run = load(sys.argv[1], "cpu")
+for path in sys.argv[2:]:
+    forget()
+    before, begun, said = peak(), time.process_time(), ""
+    try:
+        decompress(run, path)
+    except UserError as error:
+        said = str(error)
+    print(json.dumps([said, (peak() - before) / 2**20, time.process_time() - begun]), flush=True)
+"""
+
+
+def test_small_files_of_many_images_or_steps_are_refused_before_anything_is_computed(
+    run: Run, images: Tensor, tmp_path: Path
+) -> None:
+    header, _, _ = read(compress(run, images[:12], tmp_path / "x.rvi", steps=3, end=0.1).path)
+    wrong = {"images": (622_000, {"count": 10**7}), "steps": (12_500, {"count": 64 * 12_500, "steps": 1000}),
+             "zeros": (4, {"count": 256, "steps": 1000, "growth": 0})}  # fmt: skip
+    for name, (size, change) in wrong.items():
+        words = np.random.default_rng(0).integers(0, 2**32, size // 4, dtype=np.uint32).tobytes()
+        (tmp_path / name).write_bytes(pack(header.model_copy(update={**change, "names_bytes": 0}), b"", words))
+    out = subprocess.run(
+        [sys.executable, "-c", READING, str(run.path), *(str(tmp_path / name) for name in wrong)],
+        capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2], check=True,
+    )  # fmt: skip
+    for (name, (_, change)), line in zip(wrong.items(), out.stdout.splitlines(), strict=True):
+        said, memory, seconds = json.loads(line)
+        assert memory < 64 and seconds < 5, (name, said, memory, seconds)
+        assert name in said and (f"{change['count']:,} images" in said or "MiB" in said), said
 
 
 def test_names_lead_nowhere_else(run: Run, images: Tensor, tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ import typer
 
 from reverie.cli.main import app
 from reverie.compression.archive import compress
-from reverie.compression.form import MAGIC
+from reverie.compression.form import BYTES, MAGIC, NUMBERS, Header, pack
+from reverie.compression.form import read as read_packed
 from reverie.runs.run import load
 from tests.fuzz.damage import NAMES, WORDS, damaged, reworded, scratched
 from tests.fuzz.files import DATA, PICTURES, SETTINGS, place, saved
@@ -157,10 +158,22 @@ def _packed() -> bytes:
         return made.path.read_bytes()
 
 
+def _reheaded(root: Path, chance: random.Random) -> bytes:
+    """Return the compressed images with another header and other bits."""
+    place(root, "x.rvi", _packed())
+    header, _, bits = read_packed(root / "x.rvi")
+    change: dict[str, int] = {"names_bytes": 0}
+    for field in chance.sample((*NUMBERS, *BYTES), chance.choice((1, 2))):
+        many = (0, 1, 2, 7, 50, 255, 1000, 10**6, 10**7, 64 * len(bits))
+        change[field] = chance.choice(many) if field in NUMBERS else chance.randrange(256)
+    bits = chance.choice((bits, bits[: chance.randrange(len(bits))], bytes(len(bits)), chance.randbytes(12_500), bits * 20))
+    return pack(Header.model_construct(**{**header.model_dump(), **change}), b"", bits)
+
+
 def packed(root: Path, chance: random.Random) -> Case:
     """Decompressing meets a damaged file, most of them with a checksum that is right."""
     place(root, "run", _run("images"))
-    content = scratched(_packed(), chance)
+    content = _reheaded(root, chance) if chance.random() < 0.4 else scratched(_packed(), chance)
     if chance.random() < 0.7:
         content = MAGIC + struct.pack("<I", zlib.crc32(content[8:])) + content[8:]
     place(root, "x.rvi", content)

@@ -20,7 +20,17 @@ from reverie.base.noise import image_seeds
 from reverie.base.progress import Tell, silent
 from reverie.compression.chain import TIMES, Chain, chosen_chain
 from reverie.compression.coder import FINENESS, ChainCoder, Stack, bits_to_begin, repeatable, stack_of
-from reverie.compression.form import MOST_IMAGES, MOST_STEPS, PER_BYTE, Header, groups, pack, pack_names, read
+from reverie.compression.form import (
+    MOST_IMAGES,
+    MOST_STEPS,
+    PER_BYTE,
+    Header,
+    check_amount,
+    groups,
+    pack,
+    pack_names,
+    read,
+)
 from reverie.compression.images import check_file, others, seen
 from reverie.compression.results import Compressed, Decompressed, check_out
 from reverie.data.dataset import spread
@@ -106,9 +116,11 @@ def compress(
     """
     out = check_file(out)
     model, began = _check(run, x, steps), time.monotonic()
+    size = math.prod(model.shape)
     with repeatable():
         few = seen(x[spread(len(x), CHOOSING)]).to(model.device)
         chain, cost = chosen_chain(model, few, image_seeds(seed, len(few)), steps, end)
+        check_amount(len(x), size, steps, math.ceil(len(x) * cost / (8 * math.log(2))), out)
         coders = [ChainCoder(model, chain, fineness) for fineness in FINENESS]
         stack, plain, plain_bytes = _begun(coders[0], x)
         begin = stack.num_valid_bits()
@@ -139,10 +151,10 @@ def compress(
     if len(x) > PER_BYTE * len(body):
         raise UserError(f"{len(x):,} images take less than {len(x) // PER_BYTE:,} bytes, which a file may not promise")
     whole = pack(header, packed, body)
+    check_amount(len(x), size, steps, len(whole), out)
     need = others(channels_last(x.numpy()), tell)
     with atomic(out) as aside:
         aside.write_bytes(whole)
-    size = math.prod(model.shape)
     continuous, error = mean_and_error(torch.cat(bits))
     return Compressed(
         path=out, count=len(x), shape=tuple(model.shape), size=len(whole), header=len(whole) - len(packed) - len(body),
@@ -165,6 +177,7 @@ def decompress(
     model = run.diffusion
     if run.kind != "images" or header.weights != _weights(model):
         raise UserError(f"{path} was compressed by another model than {run.path}; give the run that it was made with")
+    check_amount(header.count, math.prod(model.shape), header.steps, Path(path).expanduser().stat().st_size, path)
     if out is not None:
         check_out(out, overwrite, header, names, tuple(model.shape))
     broken = UserError(

@@ -28,11 +28,14 @@ from reverie.base.errors import UserError
 from reverie.base.files import expanded, reason
 from reverie.base.spec import one_line
 from reverie.base.visible import visible
+from reverie.data.room import check_size
 
 MAGIC = b"rvi1"
 FIXED = struct.Struct("<4s4sHBBB")
 LARGEST_FILE, MOST_IMAGES, MOST_STEPS = 2**31, 10**7, 1000
 PER_BYTE = 64  # images that a byte of the file may hold, at most; the coder's own losses are more
+WORK_PER_BYTE, WORK_ALWAYS = 2**14, 2**23  # numbers of images times steps, for each byte of a file, and for any file
+COPIES = 3  # of the images, that are held while they are decoded
 LONGEST_NAME = 1024  # bytes
 NAMES_RATIO = 100  # unpacked to packed, at most
 
@@ -79,6 +82,19 @@ def groups(header: Header, needs: Sequence[int], most: int) -> list[tuple[int, i
         found.append((count, fineness))
         done, stock = done + count, stock + count * header.growth
     return found
+
+
+def check_amount(count: int, numbers: int, steps: int, size: int, where: object) -> None:
+    """Refuse images that take much more memory or work than their file is long.
+
+    numbers: of an image; steps: of the chain; size: bytes of the file.
+    """
+    check_size(COPIES * count * numbers, size, str(where), "compress fewer images into one file")
+    if (work := count * numbers * steps) > (most := max(WORK_ALWAYS, WORK_PER_BYTE * size)):
+        raise UserError(
+            f"{where} has {size:,} bytes for {count:,} images of {numbers:,} numbers in {steps:,} steps: {work:,} numbers to"
+            f" compute, where at most {most:,} are computed for so many bytes; compress the images in fewer --steps"
+        )
 
 
 def safe_name(name: str) -> bool:
