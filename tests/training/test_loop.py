@@ -55,7 +55,7 @@ def test_the_run_folder_is_whole(spiral_run: Run) -> None:
 
 def test_minutes_are_kept(tmp_path: Path) -> None:
     steps = list(api.prepare("moons", tmp_path / "run", minutes=0.05, points=500))
-    assert 2 <= len(steps) <= 8 and steps[-1].fraction == 1 and 3.0 <= steps[-1].seconds < 30
+    assert 2 <= len(steps) <= 8 and steps[-1].fraction == 1 and 0.6 <= steps[-1].seconds < 30
     assert steps[0].held_out is not None  # weights are on disk from the first report on
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import reverie
 from reverie import api
+from reverie.base.budget import Budget
 from reverie.base.signals import Stopped, stop_requests
 from reverie.data import Dataset
 from reverie.diffusion.plan import network_for
@@ -151,11 +152,17 @@ class TestTheMinutesHold:
         monkeypatch.setattr(pace, "LARGE", 1)
         monkeypatch.setattr(pace, "seconds_each", lambda *_: 0.5)
         settings = TrainingConfig(minutes=1.0, batch=16)
-        smaller, note = pace.in_time(model, data, settings, ())
+
+        def budget(seconds: float) -> Budget:
+            made = Budget(wall=lambda: 0.0)
+            made.limit(seconds)
+            return made
+
+        smaller, note = pace.in_time(model, data, settings, (), budget(60))
         assert smaller.batch == 5 and note is not None and "batches of 5 in place of 16" in note
-        assert pace.in_time(model, data, settings, ("batch",))[0] == settings
-        assert pace.in_time(model, data, TrainingConfig(steps=10, batch=16), ())[0].batch == 16
-        barely, note = pace.in_time(model, data, TrainingConfig(minutes=0.1, batch=16), ())
+        assert pace.in_time(model, data, settings, ("batch",), budget(60))[0] == settings
+        assert pace.in_time(model, data, TrainingConfig(steps=10, batch=16), (), budget(math.inf))[0].batch == 16
+        barely, note = pace.in_time(model, data, TrainingConfig(minutes=0.1, batch=16), (), budget(6))
         assert barely.batch == 1 and note is not None and "about 12 are made in 0.1 minutes" in note
 
     def test_both_stages_of_latent_diffusion_go_by_the_same_clock(self, tmp_path: Path) -> None:
@@ -169,7 +176,9 @@ class TestTheMinutesHold:
         data = images(20, 8)
         model = api.prepare(data.x, tmp_path / "run", steps=1, network="unet:widths=8").learner.model
         before = {name: t.clone() for name, t in model.state_dict().items()}
-        assert isinstance(model, Diffusion) and pace.seconds_each(model, data, TrainingConfig(minutes=1.0)) > 0
+        assert (
+            isinstance(model, Diffusion) and pace.seconds_each(model, data, TrainingConfig(minutes=1.0), time.process_time) > 0
+        )
         assert all(p.grad is None for p in model.parameters())
         assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from reverie.api.watching import reported, watched
+from reverie.base.budget import Budget
 from reverie.base.errors import UserError
 from reverie.base.progress import Tell
 
@@ -37,9 +38,10 @@ def train(
     progress: show a bar and the verdict; if not given, on a terminal and in notebooks.  on_step: called with each report.
     """
     screen = watched(progress)
+    budget = Budget(say=screen.say)
     with screen.reading() as on_progress:
         options["on_progress"] = options.get("on_progress") or on_progress
-        training = begin(data, out, resume=resume, **options)
+        training = begin(data, out, resume=resume, budget=budget, **options)
     return _followed(screen, training, on_step)
 
 
@@ -50,7 +52,7 @@ def _followed(screen: Screen, training: Training, on_step: Callable[[Step], None
     for line in training.introduction():
         screen.say(line)
     try:
-        last = screen.follow_training(reported(training, on_step))
+        last = screen.follow_training(reported(training, on_step), training.budget)
     except KeyboardInterrupt:
         screen.say(f"interrupted; {training.kept()}")
         raise
@@ -65,9 +67,13 @@ def begin(
     out: str | Path | None = None,
     *,
     resume: str | Path | None = None,
+    budget: Budget | None = None,
     **options: Unpack[TrainingOptions],
 ) -> Training:
-    """Return a training that is ready to start, or to go on: `for step in reverie.api.begin("spiral", steps=2000): ...`."""
+    """Return a training that is ready to start, or to go on: `for step in reverie.api.begin("spiral", steps=2000): ...`.
+
+    budget: the time of the whole command, which begins when it is made; else it begins here.
+    """
     from reverie.training.prepare import check_options, prepare
     from reverie.training.resume import resume as go_on
 
@@ -79,12 +85,12 @@ def begin(
             raise UserError("--from starts a new run and --resume goes on with one; give only one of them")
         if options.pop("keep_data", False):
             raise UserError("keep_data is for a new run; one that is there keeps its data or does not")
-        return go_on(resume, data=data, **options)
+        return go_on(resume, data=data, budget=budget, **options)
     if data is None:
         raise UserError("DATA is missing: give a name such as digits, or a path, or go on with a run by --resume RUN")
     if options.pop("extend", False):
         raise UserError("--extend goes with --resume RUN")
-    return prepare(data, out, **options)
+    return prepare(data, out, budget=budget, **options)
 
 
 def distil(
@@ -102,10 +108,11 @@ def distil(
     from reverie.training.distil import prepare_distillation
 
     screen = watched(progress)
+    budget = Budget(say=screen.say)
     with screen.reading() as bars:
         training = prepare_distillation(
             run, out, minutes=minutes, steps=steps, guidance=guidance, seed=seed, device=device, overwrite=overwrite, data=data,
-            data_dir=data_dir, on_progress=bars, **options,
+            data_dir=data_dir, on_progress=bars, budget=budget, **options,
         )  # fmt: skip
     return _followed(screen, training, on_step)
 

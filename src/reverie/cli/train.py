@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reverie.base.budget import Budget
 from reverie.base.errors import UserError
 from reverie.cli.options import (
     DataDirOption,
@@ -51,6 +52,7 @@ def train(
 ) -> None:
     """Train a model of a data set, or go on with a run."""
     screen = screen_for(json, quiet)
+    budget = Budget(say=screen.say)
     from reverie import api
 
     if api.follow(device or "auto"):
@@ -70,7 +72,8 @@ def train(
             written = {key: value for key, value in written.items() if key not in LENGTHS}
         given = {**written, **given}
     with screen.reading() as on_progress:
-        learning = api.begin(given.pop("data", None), given.pop("out", None), resume=resume, on_progress=on_progress, **given)
+        given |= {"on_progress": on_progress, "budget": budget}
+        learning = api.begin(given.pop("data", None), given.pop("out", None), resume=resume, **given)
     follow(screen, learning)
 
 
@@ -83,7 +86,7 @@ def follow(screen: Screen, learning: Training) -> None:
     try:
         for note in learning.introduction():
             screen.say(note)
-        last = screen.follow_training(learning)
+        last = screen.follow_training(learning, learning.budget)
     except Stopped:
         kept = f"at step {learning.steps_done:,}, and kept\ngo on:   {learning.resume_command()}"
         screen.say(f"stopped {kept if learning.steps_done else 'before anything was learned, so nothing was kept'}")
@@ -131,13 +134,14 @@ def distil(
 ) -> None:
     """Teach a student of a run to draw in 1, 2 or 4 network evaluations."""
     screen = screen_for(json, quiet)
+    budget = Budget(say=screen.say)
     from reverie import api
 
     given: dict[str, Any] = {"batch": batch, "learning_rate": learning_rate, "clock": clock}
     with screen.reading() as on_progress:
         learning = api.prepare_distillation(
             run, out, minutes=minutes, steps=steps, guidance=guidance, seed=seed, device=device, overwrite=overwrite,
-            data=None if data is None else str(data), data_dir=data_dir, on_progress=on_progress,
+            data=None if data is None else str(data), data_dir=data_dir, on_progress=on_progress, budget=budget,
             **{key: value for key, value in given.items() if value is not None},
         )  # fmt: skip
     follow(screen, learning)

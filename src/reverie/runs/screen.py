@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
-from reverie.base.busy import BUSY
-from reverie.base.units import EXACT
+from reverie.base.units import EXACT, pace
 from reverie.base.visible import visible
 
 if TYPE_CHECKING:
+    from reverie.base.budget import Budget
     from reverie.runs.step import Step
 
 EVERY = 10.0  # seconds between lines where there is no terminal to draw a bar on
 FRESH = 1.25  # times the steps of the last check, up to which its held-out loss is shown beside the training loss
-JUDGED = 5.0  # seconds of training after which it is known whether the machine is busy
+FINISHING = 3.0  # seconds of the last stages, from which they are told a line each where there is no terminal
 SHOWN = 32  # classes, broken files and the like in a line of a table
 NOTE = 74  # columns that the longest progress note takes, so that it fits 80 with a bar or a percentage before it
 
@@ -40,11 +40,6 @@ def clock(seconds: float) -> str:
         return f"{whole} s"
     hours, rest = divmod(whole, 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
-
-
-def pace(per_second: float) -> str:
-    """Say a speed, however low: 120 steps/s, 2.5 steps/s, 0.04 steps/s."""
-    return f"{per_second:,.0f} steps/s" if per_second >= 9.95 else f"{max(per_second, 1e-4):.2g} steps/s"
 
 
 def progress_note(step: Step, check: Step | None) -> str:
@@ -124,15 +119,28 @@ class Screen:
         shown = self.talks and drawn
         return Progress(*(columns or usual), console=self.console, transient=True, disable=not shown)
 
-    def follow_training(self, steps: Iterable[Step]) -> Step:
-        """Show reports as they come, with the time left, and return the last one."""
+    def follow_training(self, steps: Iterable[Step], budget: Budget | None = None) -> Step:
+        """Show reports as they come, with the time left, and return the last one.
+
+        budget: the time of the command, of whose last stages the bar tells, and which says what is left out.
+        """
         held: Step | None = None
-        said, before, judged, waited, busy = time.monotonic(), 0.0, 0.0, 0.0, False
+        said = time.monotonic()
         width = max(5, min(40, self.console.width - NOTE - 1))
         with self._bar(BarColumn(width), TextColumn("{task.fields[note]}")) as bar:
             task = bar.add_task("training", total=1.0, note="")
             stage = ""
-            for k, step in enumerate(steps):
+            if budget is not None:
+
+                def finishing(what: str, done: int, of: int, left: float) -> None:
+                    note = f"finishing {done + 1}/{of}: {what}, {clock(left)} left"
+                    bar.update(task, completed=done / of, note=note)
+                    if bar.disable and left > FINISHING:
+                        self.say(note)
+
+                budget.say = lambda line: bar.console.print(visible(line), markup=False) if self.talks else None
+                budget.watch = finishing
+            for step in steps:
                 if step.stage != stage:
                     stage, held = step.stage, None
                     bar.console.print(f"{stage}:", markup=False) if self.talks else None
@@ -141,12 +149,6 @@ class Screen:
                 if step.loss is None:
                     continue
                 held = step if step.held_out is not None else held
-                before = step.seconds if k == 0 else min(before, step.seconds)
-                waited += (step.waited or 0.0) * (step.seconds - before)
-                judged, before = judged + step.seconds - before, step.seconds
-                if self.talks and not busy and judged > JUDGED and waited > BUSY * judged:
-                    busy = True
-                    bar.console.print(f"the machine is busy: training waits for a processor {waited / judged:.0%} of the time")
                 fresh = held is not None and step.i <= FRESH * held.i
                 note = progress_note(step, held if fresh else None)
                 bar.update(task, completed=step.fraction, note=note)

@@ -52,12 +52,13 @@ class Step:
     others: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     active: tuple[str, ...] = ()
+    finishing: float = 0.0  # seconds, about, that what comes after the last step will take
     stage: str = ""  # what is trained, where a training has several parts
 
     @property
     def seconds_left(self) -> float:
-        """The estimated time to the end."""
-        return self.seconds * (1 - self.fraction) / max(self.fraction, 1e-9)
+        """The estimated time to the very end."""
+        return self.seconds * (1 - self.fraction) / max(self.fraction, 1e-9) + self.finishing
 
     @property
     def done(self) -> str:
@@ -96,6 +97,7 @@ class StepRow(BaseModel):
     linear_levels: Levels = []
     look: dict[str, Number] = {}
     waited: Number = 0.0
+    finishing: float = Field(default=0.0, ge=0, le=1e12)
     active: list[str] = []
 
     @model_validator(mode="after")
@@ -115,10 +117,10 @@ def read_row(row: Any) -> StepRow | FindingRow:
 
 def report(
     i: int, fraction: float, seconds: float, per_second: float, loss: float, learning_rate: float, figures: Mapping[str, Any],
-    waited: float | None = None,
+    waited: float | None = None, finishing: float = 0.0,
 ) -> Step:  # fmt: skip
     """Return the report of a step with the figures of a check, those that every family has and others."""
     known = {f.name for f in fields(Step)}
     own = {key: value for key, value in figures.items() if key in known}
     others = {key: value for key, value in figures.items() if key not in known}
-    return Step(i, fraction, seconds, per_second, loss, learning_rate, waited=waited, others=others, **own)
+    return Step(i, fraction, seconds, per_second, loss, learning_rate, waited=waited, others=others, finishing=finishing, **own)

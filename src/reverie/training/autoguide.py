@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from reverie.base.budget import UNLIMITED, Stage
 from reverie.data import Dataset
 from reverie.data.looks import detail
 from reverie.diffusion.learned import Learned
@@ -29,6 +29,7 @@ TRIED = (2.0, 2.5, 3.0)  # scales that are tried in turn until samples have the 
 # training ended while its held-out loss still fell, by so much in its second half; and farther where no label, caption or
 # cluster tells what is drawn, so that a model mixes kinds.
 UNFINISHED, LED, UNTOLD = 0.045, 1.2, 2.0
+GUIDED = 2.0  # times the evaluations of samples that are not guided
 MOST_TIME = 0.1  # of a training in minutes, after which no further scale is tried
 ROUGH = 1.2  # times the data's detail from which samples are too sharp already
 EDGE, OTHER = 0.01, 0.1  # values that are black or white, and how far colours may differ, as a share of their range
@@ -65,12 +66,12 @@ def least_of(run: Run) -> float:
     return LED if fall is not None and rows[-1].get("unit") is None and fall[1] > UNFINISHED else 1.0
 
 
-def choose_autoguidance(run: Run, train: Dataset, steps: int) -> float:
+def choose_autoguidance(run: Run, train: Dataset, steps: int, stage: Stage = UNLIMITED) -> float:
     """Return the scale at which samples have as much detail as data, taken to grow evenly between those tried; 1 is none.
 
     It is at least that of `least_of`.  The detail of an image is how much its neighbouring pixels differ.  Where guided samples
     stray, there is no guidance; nor for runs that are trained for the likelihood, whose samples are to be those of the density
-    that was measured.
+    that was measured.  stage: of the training, in whose time scales are tried.
     """
     early, settings = (run.path / folder.EARLY_FILE).is_file(), run.config.family
     if run.kind != "images" or not isinstance(settings, DiffusionSettings) or not early or steps < FEWEST:
@@ -93,10 +94,17 @@ def choose_autoguidance(run: Run, train: Dataset, steps: int) -> float:
         images = run.model.decode(last.x0).cpu()
         return images, float(detail(images).mean()) / max(wanted, 1e-12)
 
-    begun, longest = time.monotonic(), math.inf if minutes is None else MOST_TIME * 60 * minutes
+    longest, before = math.inf if minutes is None else MOST_TIME * 60 * minutes, stage.left
     plain, sharp = draw(1.0)
-    scale = _scale_by_detail(draw, plain, sharp, x, lambda: time.monotonic() - begun > longest) if sharp < SHARP else 1.0
+    price = GUIDED * (before - stage.left) if math.isfinite(before) else 0.0
+
+    def late() -> bool:
+        return stage.left < price or before - stage.left > longest
+
+    scale = _scale_by_detail(draw, plain, sharp, x, late) if sharp < SHARP else 1.0
     least = least_of(run) if sharp <= ROUGH else 1.0
+    if late():
+        return scale
     return scale if least <= scale or strays(draw(least)[0], plain, x) else least
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
+from reverie.base.budget import Budget
 from reverie.base.errors import UserError
 from reverie.base.noise import check_seed
 from reverie.base.precision import usual_precision
@@ -33,6 +34,7 @@ from reverie.training import start
 from reverie.training import tensorboard as events
 from reverie.training.claim import check_free, claim, sweep
 from reverie.training.learner import Learner
+from reverie.training.loop import limit_budget
 from reverie.training.trainer import Training
 
 MINUTES = 5.0
@@ -167,13 +169,16 @@ def prepare_distillation(
     data: DataSource | None = None,
     data_dir: str | Path | None = None,
     on_progress: Tell | None = None,
+    budget: Budget | None = None,
     **options: Any,
 ) -> Training:
     """Check everything, make the folder of the student and return its training; nothing is written if anything is wrong.
 
     guidance: of the teacher that is imitated, folded into the student; data, data_dir: where the run's data are now; options:
-    further fields of TrainingConfig (batch, learning_rate, ...).
+    further fields of TrainingConfig (batch, learning_rate, ...); budget: the time of the whole command, where that began
+    before this.
     """
+    budget = budget or Budget()
     events.check(tensorboard)
     where = choose_device(device)
     check_seed(seed)
@@ -194,6 +199,7 @@ def prepare_distillation(
         training = TrainingConfig.model_validate({**planned, **options})
     except ValidationError as error:
         raise UserError(f"cannot distil like this: {one_line(error)}") from None
+    limit_budget(budget, training, where)
     bounded = teacher.diffusion.codec.levels is not None
     distilled = Distilled(guidance=guidance, samples=0 if guidance == 1 else DRAWN, clipped=bounded)
     tell = on_progress or silent
@@ -227,5 +233,6 @@ def prepare_distillation(
     why = f"a student of {teacher.path}{guided}: it starts from its weights and learns to draw in 1, 2 or 4 evaluations,"
     why += f" by how {by} the data"
     return Training(
-        Run(config, learner.average.model, lock.folder), learner, train_set, held_out, lock, (), (why,), tensorboard
-    )
+        Run(config, learner.average.model, lock.folder), learner, train_set, held_out, lock, (), (why,), tensorboard,
+        budget=budget,
+    )  # fmt: skip

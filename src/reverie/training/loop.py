@@ -6,10 +6,12 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
+from reverie.base.budget import Budget
 from reverie.base.busy import Waiting
 from reverie.base.errors import UserError
 from reverie.base.noise import mix_seed
@@ -32,6 +34,9 @@ CLOCK = 0.5  # the fewest seconds between reports when the length is given in mi
 STEP_DECAYS = 10  # "step" halves the learning rate as often in a run
 END_SHARE = 0.25  # of the time so far, a training until good takes to end
 LATEST_END = 1 / (1 + END_SHARE)  # of the longest time allowed, when it begins to end anyway
+LEAST = 0.2  # of the time, at least, goes into steps, however long the data took to be read and the end will take
+CHECK, OPTIMUM = "last check", "least possible loss"  # stages after the last step
+OPTIMUM_NUMBERS = 7e6  # numbers of training data for which the least possible loss takes as long as a check
 EXPLODED = 10.0  # times the first loss: then something is wrong
 
 
@@ -50,9 +55,42 @@ def learning_rate(settings: TrainingConfig, fraction: float, ending: float | Non
     return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * fraction))
 
 
-def clock_of(settings: TrainingConfig, device: torch.device) -> Callable[[], float]:
-    """Return what counts the seconds of a training: the wall's clock, or the time of all threads of this process on a CPU."""
-    return time.process_time if settings.clock == "processor" and device.type == "cpu" else time.monotonic
+def limit_budget(
+    budget: Budget, settings: TrainingConfig, device: torch.device, minutes: float | None = None, done: float = 0.0
+) -> None:
+    """Give a budget the minutes of a training, counted by the wall's clock or by all threads of this process on a CPU.
+
+    minutes: of the command, if it has other parts; done: seconds of them that were used before it.
+    """
+    minutes = settings.minutes if minutes is None else minutes
+    seconds = math.inf if minutes is None else max(0.0, 60 * minutes - done)
+    budget.limit(seconds, settings.clock if device.type == "cpu" else "wall")
+
+
+class StepTime:
+    """How much of a training is done, where its steps get the time of a command that other stages leave."""
+
+    def __init__(self, budget: Budget, seconds: float) -> None:
+        self.budget, self.clock = budget, budget.clock
+        self.begun = self.clock() - seconds
+        self.least = seconds + LEAST * budget.seconds if math.isfinite(budget.seconds) else math.inf
+        self.done = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of training so far."""
+        return self.clock() - self.begun
+
+    @property
+    def limit(self) -> float:
+        """The seconds of training at which it ends, as far as is known by now."""
+        return max(self.least, self.seconds + self.budget.free)
+
+    def fraction(self, seconds: float) -> float:
+        """Return how much is done after so many seconds; it never falls, though the limit may rise."""
+        if math.isfinite(self.least):
+            self.done = max(self.done, min(1.0, seconds / self.limit))
+        return self.done
 
 
 def end_of(ending: float) -> float:
@@ -101,6 +139,11 @@ def check_up(learner: Learner, train: Dataset, held_out: Dataset, seed: int) -> 
     }
 
 
+def optimum_share(train: Dataset) -> float:
+    """Return how long the least possible loss takes to work out, in checks; it is not, where data are not in memory."""
+    return train.x.numel() / OPTIMUM_NUMBERS if isinstance(train.x, torch.Tensor) else 0.0
+
+
 def _wrong(learner: Learner) -> tuple[int, str] | None:
     """Return the first step since the last report that went wrong, and how, or None."""
     first = learner.i - len(learner.window)
@@ -136,20 +179,22 @@ def rescue(learner: Learner, wrong: tuple[int, str], train: Dataset, settings: T
 
 def fit(
     learner: Learner, train: Dataset, held_out: Dataset, settings: TrainingConfig, stop: Callable[[], bool] = lambda: False,
-    mind_threads: Callable[[], None] = lambda: None, team: Team | None = None,
+    mind_threads: Callable[[], None] = lambda: None, team: Team | None = None, budget: Budget | None = None,
 ) -> Iterator[Step]:  # fmt: skip
     """Train to the given number of steps or minutes and yield reports; learner.average holds the weights to keep.
 
     Everything random at step i is a function of the seed, i, and how often the training was rescued, so a learner put
     back to an earlier state goes the same way again.  With a length in steps the result is a function of the settings;
     with a length in minutes it depends on the machine's speed as well.  When stop() is true, it ends after the step;
-    mind_threads() is called after each, see `reverie.base.busy`; team: other processes that share the work, and are ready.
+    mind_threads() is called after each, see `reverie.base.busy`; team: other processes that share the work, and are ready;
+    budget: the time of the command, of which the steps get what other stages leave.
     """
-    device, model = learner.device, learner.model
+    model = learner.model
+    if budget is None:
+        limit_budget(budget := Budget(), settings, learner.device, done=learner.seconds)
     if not isinstance(model, TrainedModel):
-        yield from fit_at_once(learner, train, held_out, settings, stop)
+        yield from fit_at_once(learner, train, held_out, settings, stop, budget)
         return
-    limit = settings.minutes * 60 if settings.minutes else math.inf
     total = settings.steps or math.inf
 
     def whole() -> float:
@@ -157,14 +202,14 @@ def fit(
         return 1.0 if learner.ending is None else end_of(learner.ending)
 
     def fraction_now() -> float:
-        return min(1.0, max(learner.i / total, learner.seconds / limit) / whole())
+        return min(1.0, max(learner.i / total, allowed.fraction(learner.seconds)) / whole())
 
     gradients = gradients_of(learner, train, settings, team)
     gradients.go_to(learner.i)
-    clock = clock_of(settings, device)
-    begun, reported, reported_at = clock() - learner.seconds, time.monotonic(), learner.i
+    allowed = StepTime(budget, learner.seconds)
+    reported, reported_at = time.monotonic(), learner.i
     fraction = fraction_now()
-    checks = CheckTimes(limit, fraction, learner.seconds)
+    checks = CheckTimes(allowed.limit, fraction, learner.seconds)
     waiting = Waiting()
     reports = math.floor(fraction * REPORTS) + 1 if learner.i else 0
     while fraction < 1 and not stop():
@@ -181,7 +226,7 @@ def fit(
         if learner.first_loss is None and math.isfinite(lost):
             learner.first_loss = float(lost)
         mind_threads()
-        learner.seconds = clock() - begun
+        learner.seconds = allowed.seconds
         fraction = fraction_now()
         now = time.monotonic()
         if not (fraction * REPORTS >= reports and (settings.steps is not None or now - reported >= CLOCK)) and fraction < 1:
@@ -202,17 +247,28 @@ def fit(
         learner.report()
         speed = (learner.i - reported_at) / max(now - reported, 1e-9)
         check = checks.due(fraction, learner.seconds, 1 / max(speed, 1e-9))
-        figures = check_up(learner, train, held_out, settings.seed) if check else {}
-        if fraction == 1:
-            figures |= learner.average.model.final_figures(train, settings.seed)
+        figures: dict[str, Any] = {}
         if check:
-            checks.made(fraction, time.monotonic() - now, first=learner.i == 1)
-        yield report(learner.i, fraction, learner.seconds, speed, mean, rate, figures, waited=waiting.share())
+            began = budget.clock()
+            with budget.stage(CHECK) if fraction == 1 else nullcontext():
+                figures = check_up(learner, train, held_out, settings.seed)
+            took = budget.clock() - began
+            checks.made(fraction, took, first=learner.i == 1)
+            price = took * optimum_share(train)
+            if fraction < 1:
+                budget.reserve(CHECK, took)
+                budget.reserve(OPTIMUM, price)
+            elif budget.affords(OPTIMUM, price):
+                with budget.stage(OPTIMUM):
+                    figures |= learner.average.model.final_figures(train, settings.seed)
+        yield report(
+            learner.i, fraction, learner.seconds, speed, mean, rate, figures, waiting.share(), finishing=budget.reserved
+        )  # fmt: skip
         reported, reported_at = time.monotonic(), learner.i
 
 
 def fit_at_once(
-    learner: Learner, train: Dataset, held_out: Dataset, settings: TrainingConfig, stop: Callable[[], bool]
+    learner: Learner, train: Dataset, held_out: Dataset, settings: TrainingConfig, stop: Callable[[], bool], budget: Budget
 ) -> Iterator[Step]:
     """Fit a model of closed form, or round by round, and yield a report of each round.
 
@@ -221,7 +277,7 @@ def fit_at_once(
     """
     model = learner.model
     assert isinstance(model, FittedModel)
-    clock = clock_of(settings, learner.device)
+    clock = budget.clock
     begun, learner.i = clock(), 0
     rounds = model.fit(train, settings.seed)
     cost = next(rounds, None)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
+from reverie.base.budget import Budget
 from reverie.base.errors import UserError, pick, unknown
 from reverie.base.noise import check_seed
 from reverie.base.precision import quick_at_bf16, usual_precision
@@ -38,8 +39,9 @@ from reverie.training import start
 from reverie.training import tensorboard as events
 from reverie.training.claim import CODEC_FOLDER, check_free, claim, sweep
 from reverie.training.gradient import micro_batches
-from reverie.training.latent import SHARE, LatentWish, codec_plan, open_codec, shared, take_codec
+from reverie.training.latent import SHARE, LatentWish, codec_plan, open_codec, shared, take_codec, whole_length
 from reverie.training.learner import Learner
+from reverie.training.loop import limit_budget
 from reverie.training.pace import in_time
 from reverie.training.resume import resume
 from reverie.training.shard import check_shard
@@ -52,7 +54,7 @@ READING = (
 )  # fmt: skip
 FAMILY_OPTIONS = {key for family in FAMILIES.values() for key in family.wishes}
 DEFAULT_FAMILY = "diffusion"  # of kinds that it takes
-NO_OPTIONS = ("data", "out", "path", "options", "given", "dataset")  # parameters that are not options of a training
+NO_OPTIONS = ("data", "out", "path", "options", "given", "dataset", "budget")  # parameters that are not options of a training
 
 
 def check_options(given: Iterable[str]) -> None:
@@ -94,6 +96,7 @@ def prepare(
     latent_space: bool | None = None,
     processes: int = 1,
     shard: bool = False,
+    budget: Budget | None = None,
     **options: Any,
 ) -> Training:
     """Check everything, make the run folder and return the training; nothing is written if anything is wrong.
@@ -104,7 +107,9 @@ def prepare(
     the run keeps a copy of them; latent_space: whether images are coded by an autoencoder, which is trained first, or by their
     size; codec: the run of one.
     processes: that share the work on this machine; shard: whether they share parameters, optimizer state and averages, too.
+    budget: the time of the whole command, where that began before this.
     """
+    budget = budget or Budget()
     check_options(options)
     reading = {key: options.pop(key) for key in READING if key in options}
     events.check(tensorboard)
@@ -168,12 +173,12 @@ def prepare(
         if steps > MOST_STEPS:
             raise UserError(f"{epochs:g} epochs of these data take {steps:,} steps; at most {MOST_STEPS:,} are made")
     tell = reading.get("on_progress") or silent
-    first, budget = None, (minutes, steps)
+    first, lengths = None, (minutes, steps)
     if (codec := latent.codec(dataset)) is not None:
         wished = {**wished, "codec": codec}
         if coder is None:
-            first, budget = codec_plan(dataset.shape, minutes, steps), shared(minutes, steps, 1 - SHARE)
-    plan = kind.plan(PlanRequest(dataset, train_set, *budget, seed, where.type, wished, options, tell))
+            first, lengths = codec_plan(dataset.shape, minutes, steps), shared(minutes, steps, 1 - SHARE)
+    plan = kind.plan(PlanRequest(dataset, train_set, *lengths, seed, where.type, wished, options, tell))
     reasons = (
         *suited,
         *((latent.reason(dataset, codec),) if codec is not None else ()),
@@ -223,6 +228,7 @@ def prepare(
         **({"codec": storable(str(given_codec))} if given_codec is not None else {}),
         **({"latent": latent_space} if latent_space is not None else {}),
     }})  # fmt: skip
+    limit_budget(budget, training, where, whole_length(config)[0])
     model = build_model(config)
     if isinstance(model, TrainedModel):
         model.begin(train_set)
@@ -234,7 +240,7 @@ def prepare(
         reasons += (small,)
     model = model.to(where)
     if max(processes, world_size()) == 1:
-        training, slow = in_time(model, train_set, training, given)
+        training, slow = in_time(model, train_set, training, given, budget)
         config = config.model_copy(update={"training": training})
         reasons += (slow,) if slow else ()
     about = tuple(describe(dataset))
@@ -253,7 +259,7 @@ def prepare(
             if where.type == "cpu":
                 also["precision"] = "fp32"  # bfloat16 is no quicker for these autoencoders
             own = configured(first, {**first.training, **also, **wishes.codec_smaller})
-            before_it = _codec_training(path, own, train_set, held_out, where)
+            before_it = _codec_training(path, own, train_set, held_out, where, budget)
             reasons += before_it.reasons
     except BaseException:
         sweep(path, whole_run=True)
@@ -261,17 +267,21 @@ def prepare(
         raise
     return Training(
         Run(config, learner.average.model, path), learner, train_set, held_out, lock, about, reasons, tensorboard,
-        first=before_it, processes=processes, shard=shard,
+        first=before_it, processes=processes, shard=shard, budget=budget,
     )  # fmt: skip
 
 
-def _codec_training(path: Path, config: Config, train: Dataset, held_out: Dataset, where: torch.device) -> Training:
-    """Return the training of the autoencoder of a run, which is a run in its folder."""
+def _codec_training(
+    path: Path, config: Config, train: Dataset, held_out: Dataset, where: torch.device, budget: Budget
+) -> Training:
+    """Return the training of the autoencoder of a run, which is a run in its folder.  budget: that of the whole command."""
     model = build_model(config)
     assert isinstance(model, TrainedModel)
     model.begin(train)
     micro = micro_batches(False, 1, config.training.model_dump(), train)
-    training, slow = in_time(model.to(where), train, config.training.model_copy(update={"micro": micro}), ())
+    training, slow = in_time(
+        model.to(where), train, config.training.model_copy(update={"micro": micro}), (), budget.part(SHARE)
+    )
     config = config.model_copy(update={"training": training})
     learner = Learner(model, training)
     lock = claim(path / CODEC_FOLDER, CODEC_FOLDER, overwrite=True)

@@ -45,6 +45,7 @@ MOST_READ = 2**29  # numbers in all of those from files
 SAME = 1 / 510  # of the data's range: what is closer is the same datum again, and no neighbour
 REFERENCE = 256  # data that previews are compared with: held-out ones, and training data where those are fewer
 LABEL_ROWS, LABEL_COLUMNS = 20, 8
+FILM_PRICE = 0.3  # previews, about, that joining them to a film takes the time of
 
 
 def quickly(run: Run) -> Options:
@@ -140,6 +141,14 @@ class Previews:
         for (axes, points), title in zip(panels, ("average weights", "raw weights", "training data"), strict=True):
             dots(point_axes(axes, limits, title, names), points)
         save(made, path)
+
+    def finish_share(self) -> float:
+        """Return about how many previews `finish` takes the time of."""
+        if self.train.kind != "images":
+            return FILM_PRICE
+        known = self.run.config.data
+        drawn = LABEL_ROWS if known.condition is not None else LABEL_COLUMNS * len(known.labels[:LABEL_ROWS])
+        return FILM_PRICE + drawn / (DRAWN["images"] + SHOWN)
 
     def finish(self) -> None:
         """Join the sheets to a film, and draw a contact sheet of the labels, or of some captions, of a conditional run."""

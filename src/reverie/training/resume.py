@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from reverie.base.budget import Budget
 from reverie.base.errors import UserError
 from reverie.base.processes import check_processes
 from reverie.base.progress import silent
@@ -32,6 +33,7 @@ from reverie.training.claim import CODEC_FOLDER, check_own, sweep
 from reverie.training.distil import taught_again, teacher_of
 from reverie.training.latent import is_coded, is_finished, take_codec, whole_length
 from reverie.training.learner import Learner
+from reverie.training.loop import limit_budget
 from reverie.training.shard import check_shard
 from reverie.training.trainer import Training
 
@@ -115,6 +117,12 @@ def check_resumable(path: Path) -> None:
             check_references(folder.read_config(place), kept=(place / KEPT_DATA).exists())
 
 
+def _reached_its_end(run: Run, learner: Learner) -> bool:
+    """Tell whether the last report of a run is of its whole length, and the state that was kept is of that step or later."""
+    rows = run.metrics()
+    return bool(rows) and rows[-1]["fraction"] == 1 and learner.i >= rows[-1]["i"]
+
+
 def resume(
     path: str | Path,
     *,
@@ -130,14 +138,17 @@ def resume(
     dataset: Dataset | None = None,
     processes: int = 1,
     shard: bool = False,
+    budget: Budget | None = None,
     **given: Any,
 ) -> Training:
     """Go on with a run where its last whole checkpoint left it; `extend` goes on with a finished one for longer.
 
     One that was stopped before its first checkpoint starts at step 0, after its autoencoder if it has one of its own.  data,
     data_dir: where its data are now, if they were moved, or the data themselves; dataset: the data as they were read already;
-    given: settings as for `prepare`; those that differ from the run's are refused.
+    given: settings as for `prepare`; those that differ from the run's are refused; budget: the time of the whole command, where
+    that began before this.
     """
+    budget = budget or Budget()
     path, where = Path(path), device_for(device)
     check_processes(processes)
     events.check(tensorboard)
@@ -175,10 +186,14 @@ def resume(
         t = config.training
         if shard:
             check_shard(t, max(processes, world_size()))
-        if max(learner.i / (t.steps or math.inf), learner.seconds / 60 / (t.minutes or math.inf)) >= 1:
+        if learner.i / (t.steps or math.inf) >= 1 or (not extend and _reached_its_end(run, learner)):
             raise UserError(f"{path} is finished; go on for longer with --extend --minutes 10, say")
         dataset = dataset or reread(config.data, folder=path, **reading)
         run.config = config = config.model_copy(update={"data": placed(config.data, data, data_dir)})
+        before_it = first.run.config.training.minutes or 0.0 if first is not None else 0.0
+        whole = t.minutes + before_it if t.minutes is not None else None
+        done = learner.seconds + (first.learner.seconds if first is not None else 0.0)
+        limit_budget(budget, t, where, whole, done)
         folder.keep_rows(path, -1 if fresh else learner.i)
         folder.write_config(path, config)
         train_set, held_out = dataset.split(config.data.seed)
@@ -189,7 +204,19 @@ def resume(
         if first is not None:
             about = first.about
         training = Training(
-            run, learner, train_set, held_out, lock, about, (), tensorboard, processes, shard, new=False, first=first
+            run,
+            learner,
+            train_set,
+            held_out,
+            lock,
+            about,
+            (),
+            tensorboard,
+            processes,
+            shard,
+            new=False,
+            first=first,
+            budget=budget,
         )
         stack.pop_all()  # the lock is the training's now
         return training

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from reverie.base.allocator import keep_freed_memory
+from reverie.base.budget import Budget, Stage
 from reverie.base.busy import few_threads_when_busy
 from reverie.base.errors import UserError
 from reverie.base.files import own_file, reason
@@ -33,18 +33,22 @@ from reverie.runs.run import Run
 from reverie.runs.step import Step
 from reverie.runs.weights import write_weights
 from reverie.training import checkpoints
-from reverie.training.autoguide import EARLY, choose_autoguidance, keeps_early
+from reverie.training.autoguide import EARLY, MOST_TIME, choose_autoguidance, keeps_early
 from reverie.training.claim import CODEC_FOLDER, LOSS_PICTURE, sweep
 from reverie.training.follower import lead
 from reverie.training.latent import take_codec
 from reverie.training.learner import Learner
 from reverie.training.loop import fit
+from reverie.training.pace import Expectation
 from reverie.training.previews import Previews
 from reverie.training.summary import meaning_of, purpose_of
 from reverie.training.tensorboard import recorder
 from reverie.training.text_previews import TextPreviews
 from reverie.training.watch import Doctor
 
+SAMPLING, FILM, WRITING = "choosing how samples are drawn", "film and sheet", "writing"  # stages after the last step
+CHOICE = 8.0  # previews, about, that choosing how samples are drawn takes
+CURVES = 1.5  # seconds that the curves of a run take to be drawn
 SMALL_NETWORK = 100_000  # parameters below which one thread is as quick as several
 WRITE_SHARE = 0.02  # of the training time, at most, goes into checkpoints
 
@@ -69,6 +73,7 @@ class Training:
     shard: bool = False  # whether they share the state of the learner, too
     new: bool = True  # whether it began this run, and does not go on with one
     first: Training | None = None  # that of the autoencoder in whose latent space this one works, if that comes first
+    budget: Budget = field(default_factory=Budget)  # the time of the whole command
     begun: bool = field(default=False, init=False)
 
     def close(self) -> None:
@@ -160,6 +165,7 @@ class Training:
 
     def _coded(self, first: Training) -> Iterator[Step]:
         """Train the autoencoder, and go on with its latent space."""
+        first.budget = self._budget_of(first)
         try:
             for step in first:
                 yield replace(step, stage="autoencoder")
@@ -169,6 +175,13 @@ class Training:
         take_codec(self.learner.model, first.run, self.train)
         self.learner = Learner(self.learner.model, self.run.config.training)
         self.run.model = self.learner.average.model
+
+    def _budget_of(self, first: Training) -> Budget:
+        """Return the budget of the autoencoder's training: by the minutes that are planned for it and for the rest."""
+        theirs, ours = (60 * (t.run.config.training.minutes or 0.0) - t.learner.seconds for t in (first, self))
+        budget = self.budget.part(max(0.0, theirs) / max(theirs + ours, 1e-9))
+        budget.reserve(WRITING, CURVES)
+        return budget
 
     @property
     def steps_done(self) -> int:
@@ -188,13 +201,19 @@ class Training:
         if not learner.i and self.new and self.first is None:
             sweep(path, whole_run=True)  # nothing was learned: leave no folder that looks like a run
         elif learner.i and whole and self._shown().is_finite():
-            between = {"last": learner.last} if learner.window else {}
-            others = {part: learner.whole(kept) for part, kept in {"good": learner.good, **between}.items()}
-            checkpoints.write(path, learner.whole(learner.snapshot()), others)
-            self._keep_best()
-            write_weights(path, self.run.config, learner.average.model)
-            save(loss_curve(self.run.metrics()), own_file(path, LOSS_PICTURE))
-            draw_schedule(self.run, path)
+            with self.budget.stage(WRITING):
+                self._write()
+
+    def _write(self) -> None:
+        """Write the state, the weights that are kept, and the curves."""
+        path, learner = self.run.path, self.learner
+        between = {"last": learner.last} if learner.window else {}
+        others = {part: learner.whole(kept) for part, kept in {"good": learner.good, **between}.items()}
+        checkpoints.write(path, learner.whole(learner.snapshot()), others)
+        self._keep_best()
+        write_weights(path, self.run.config, learner.average.model)
+        save(loss_curve(self.run.metrics()), own_file(path, LOSS_PICTURE))
+        draw_schedule(self.run, path)
 
     def _shown(self) -> Learner:
         """Return the learner with its models as they are."""
@@ -217,18 +236,24 @@ class Training:
         doctor = Doctor(self, previews)
         keep_early = keeps_early(run.model)
         best = min((row["held_out"] for row in doctor.rows if "held_out" in row), default=float("inf"))
-        writing = WRITE_SHARE * learner.seconds
+        writing, budget = WRITE_SHARE * learner.seconds, self.budget
+        expected = Expectation(run.config, budget)
+        budget.reserve(WRITING, CURVES)
         if team is not None:
             learner = self.learner = lead(team, run.config, run.path, learner, self.shard)
         with own_file(run.path, folder.METRICS).open("a", encoding="utf-8") as file:
-            for report in fit(learner, self.train, self.held_out, settings, stop, mind_threads, team):
+            for report in fit(learner, self.train, self.held_out, settings, stop, mind_threads, team, budget):
                 if not self.lock.held or not (run.path / folder.CONFIG).exists():
                     raise UserError(f"the run folder {run.path} was removed, so the training stopped at step {learner.i:,}")
+                if line := expected.correction(report):
+                    budget.say(line)
                 step = doctor.visit(report)
                 for row in step.as_rows():
                     file.write(json.dumps(row) + "\n")
                 file.flush()
-                began = time.monotonic()
+                if step.fraction < 1 and doctor.price is not None:
+                    self._reserve(doctor.price, previews.finish_share(), keep_early)
+                began = budget.clock()
                 early = run.path / folder.EARLY_FILE
                 if keep_early and step.loss is not None and step.fraction >= EARLY and not early.exists():
                     write_weights(run.path, run.config, run.model, folder.EARLY_FILE)
@@ -238,18 +263,27 @@ class Training:
                 if step.loss is not None and writing <= WRITE_SHARE * step.seconds:
                     checkpoints.write(run.path, learner.whole(learner.good if learner.good.facts.i else learner.last))
                     write_weights(run.path, run.config, run.model)
-                writing += time.monotonic() - began
+                writing += budget.clock() - began
                 yield step
         if not stop():
-            self._choose_sampling()
-            previews.finish()
+            with budget.stage(SAMPLING) as stage:
+                self._choose_sampling(stage)
+            if budget.affords(FILM, previews.finish_share() * (doctor.price or 0.0)):
+                with budget.stage(FILM):
+                    previews.finish()
 
-    def _choose_sampling(self) -> None:
+    def _reserve(self, price: float, film: float, choose: bool) -> None:
+        """Keep time back for what comes after the last step.  price: seconds of a preview; film: its price, in previews."""
+        self.budget.reserve(FILM, film * price)
+        if choose:
+            self.budget.reserve(SAMPLING, min(MOST_TIME * self.budget.seconds, CHOICE * price))
+
+    def _choose_sampling(self, stage: Stage) -> None:
         """Record how samples of the finished run are drawn and guided when nothing is said."""
         run = self.run
         if not isinstance(run.config.family, DiffusionSettings):
             return
-        found: dict[str, Any] = {"autoguidance": choose_autoguidance(run, self.train, self.learner.i)}
+        found: dict[str, Any] = {"autoguidance": choose_autoguidance(run, self.train, self.learner.i, stage)}
         if run.record is not None:
             found["sampling"] = run.record.model_copy(update={"precision": run.diffusion.usual_precision()})
         run.config = run.config.model_copy(update={"family": run.config.family.model_copy(update=found)})

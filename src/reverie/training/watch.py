@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from reverie.training.text_previews import TextPreviews
 if TYPE_CHECKING:
     from reverie.training.trainer import Training
 
+PREVIEW = "last preview"  # the stage after the last step
 PREVIEW_SHARE = 0.03  # of the training time, at most
 DATA_LOOKED_AT = 512
 LEAST_SIZE = 0.01  # the size that a weight which begins at zero is taken to have
@@ -57,6 +58,7 @@ class Doctor:
         self.look: Look | None = None
         self.looked_at = 0
         self.previewing = PREVIEW_SHARE * training.learner.seconds
+        self.price: float | None = None  # seconds of the last preview
 
     def _movement(self) -> dict[str, float]:
         """Return how far each parameter is from where it began, relative to its size there."""
@@ -75,13 +77,8 @@ class Doctor:
             if step.loss is not None:
                 self.rows.extend(step.as_rows())
             return step
-        began = time.monotonic()
-        if self.previewing <= max(FREE, PREVIEW_SHARE * step.seconds) or step.fraction == 1:
-            self.look, score = self.previews.take(step.i)
-            if self.look is not None and self.previews.truth is not None:
-                step = replace(step, preview_score=score, look=self.look.beside(self.previews.truth))
-            self.previewing += (time.monotonic() - began) * (step.i > 1)  # as with checks, the first is not held against others
-            self.looked_at = step.i
+        if self._has_time(step):
+            step = self._preview(step)
         if step.fraction == 1 and self.facts.linear is not None:
             step = replace(step, linear_levels=self.facts.linear.loss_levels)
         self.rows.extend(step.as_rows())
@@ -95,6 +92,27 @@ class Doctor:
         if self.training.run.config.training.until == "good" and learner.ending is None and self._is_good():
             learner.ending = step.fraction
         return replace(step, findings=new, active=tuple(found))
+
+    def _has_time(self, step: Step) -> bool:
+        """Tell whether there is time for a preview: within the share of previews, and at the end if any is left."""
+        if step.fraction == 1:
+            return self.training.budget.affords(PREVIEW, self.price or 0.0)
+        return self.previewing <= max(FREE, PREVIEW_SHARE * step.seconds)
+
+    def _preview(self, step: Step) -> Step:
+        """Take a preview and return the report with what it looks like."""
+        budget = self.training.budget
+        began = budget.clock()
+        with budget.stage(PREVIEW) if step.fraction == 1 else nullcontext():
+            self.look, score = self.previews.take(step.i)
+        self.price = budget.clock() - began
+        if step.fraction < 1:
+            budget.reserve(PREVIEW, self.price)
+        self.previewing += self.price * (step.i > 1)  # as with checks, the first is not held against others
+        self.looked_at = step.i
+        if self.look is None or self.previews.truth is None:
+            return step
+        return replace(step, preview_score=score, look=self.look.beside(self.previews.truth))
 
     def _is_good(self) -> bool:
         """Tell whether held-out loss and, where there are enough of them, previews have stopped improving."""

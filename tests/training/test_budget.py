@@ -1,0 +1,239 @@
+"""The time of a whole command: what is read, prepared and finished is inside the minutes, by a clock that the test moves."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from reverie import api
+from reverie.base.budget import Budget
+from reverie.base.errors import UserError
+from reverie.data import load_data
+from reverie.families.diffusion.model import Diffusion
+from reverie.runs.run import load
+from reverie.runs.screen import Screen
+from reverie.runs.step import Step
+from reverie.training import loop, trainer
+from reverie.training.loop import StepTime
+from reverie.training.pace import Expectation
+from reverie.training.previews import Previews
+from tests.conftest import TINY
+
+
+class Time:
+    """A clock that stands still until the test lets time pass."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def slow(self, call: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+        """Return a call that takes so long."""
+
+        def longer(*given: Any, **options: Any) -> Any:
+            self.now += seconds
+            return call(*given, **options)
+
+        return longer
+
+
+@dataclass
+class Told:
+    """A budget by a clock of the test, and what it said."""
+
+    budget: Budget
+    time: Time
+    lines: list[str]
+    stages: list[tuple[str, int, int]]
+
+
+@pytest.fixture
+def told() -> Told:
+    now, lines, stages = Time(), list[str](), list[tuple[str, int, int]]()
+    budget = Budget(now, now, lines.append)
+    budget.watch = lambda name, done, of, left: stages.append((name, done, of))
+    return Told(budget, now, lines, stages)
+
+
+def test_a_stage_has_what_is_not_kept_back_for_later_ones(told: Told) -> None:
+    budget, now = told.budget, told.time
+    assert budget.free == math.inf and budget.affords("film", 1e9)
+    now.now += 5
+    budget.limit(60)
+    assert (budget.spent, budget.left) == (5, 55)
+    budget.reserve("choice", 20)
+    budget.reserve("choice", 10)
+    budget.reserve("film", 5)
+    assert budget.free == 40
+    now.now += 42  # the steps took longer than they should have
+    with budget.stage("choice") as stage:
+        assert stage.left == 8
+        now.now += 100
+        assert stage.left == 0
+    assert budget.free == -92 and not budget.affords("film", 5) and "film" in told.lines[0] and "5 s" in told.lines[0]
+    assert told.stages == [("choice", 0, 2)] and budget.reserved == 0
+
+
+def test_a_part_has_its_share_of_what_is_left(told: Told) -> None:
+    told.budget.limit(90)
+    told.time.now += 30
+    part = told.budget.part(1 / 3)
+    told.time.now += 5
+    assert part.left == 15 and part.clock is told.budget.clock
+
+
+def test_by_processor_time_the_wall_does_not_count() -> None:
+    wall, work = Time(), Time()
+    budget = Budget(wall, work)
+    wall.now += 1000
+    work.now += 3
+    budget.limit(10, "processor")
+    assert budget.left == 7
+
+
+def test_steps_get_what_other_stages_leave(told: Told) -> None:
+    budget, now = told.budget, told.time
+    now.now += 20  # reading
+    budget.limit(60)
+    budget.reserve("end", 10)
+    steps = StepTime(budget, 0.0)
+    assert steps.limit == 30
+    now.now += 15
+    assert steps.fraction(steps.seconds) == 0.5
+    budget.reserve("end", 20)  # previews turn out to be slow
+    assert steps.fraction(steps.seconds) == 0.75
+    budget.reserve("end", 5)
+    assert steps.fraction(steps.seconds) == 0.75  # it never falls, by which learning rates go
+    now.now += 20
+    assert steps.fraction(steps.seconds) == 1
+
+
+def test_some_steps_are_made_however_long_the_data_took(told: Told) -> None:
+    told.time.now += 300
+    told.budget.limit(60)
+    steps = StepTime(told.budget, 0.0)
+    assert steps.limit == loop.LEAST * 60 and steps.fraction(0.0) == 0
+
+
+SLOW = {"reading": 12.0, "clusters": 6.0, "preview": 1.5, "film": 2.0}
+
+
+@pytest.fixture
+def slow(told: Told, monkeypatch: pytest.MonkeyPatch) -> Told:
+    """Stages that take long by the clock of the test; what they do is what they always do."""
+    now = told.time
+    monkeypatch.setattr("reverie.training.prepare.load_data", now.slow(load_data, SLOW["reading"]))
+    monkeypatch.setattr(Diffusion, "begin", now.slow(Diffusion.begin, SLOW["clusters"]))
+    monkeypatch.setattr(Previews, "take", now.slow(Previews.take, SLOW["preview"]))
+    monkeypatch.setattr(Previews, "finish", now.slow(Previews.finish, SLOW["film"]))
+    monkeypatch.setattr(loop, "make_step", now.slow(loop.make_step, 0.4))
+    monkeypatch.setattr(loop, "CLOCK", 0.0)
+    return told
+
+
+@pytest.mark.parametrize("clock", ["wall", "processor"])
+def test_the_whole_command_takes_its_minutes(clock: str, slow: Told, tmp_path: Path) -> None:
+    begun = slow.time.now
+    training = api.prepare("digits8", tmp_path / "run", minutes=1, clock=clock, network=TINY, budget=slow.budget)
+    steps = list(training)
+    took = slow.time.now - begun
+    assert steps[-1].fraction == 1 and 45 < took <= 60 + trainer.CURVES
+    assert 0.5 * 60 < steps[-1].seconds < 60 - SLOW["reading"] - SLOW["clusters"]
+    middle = steps[len(steps) // 2]
+    assert middle.finishing > SLOW["preview"] and middle.seconds_left > 60 * (1 - middle.fraction) / 2
+    assert [name for name, _, _ in slow.stages][-2:] == ["film and sheet", "writing"] and not any(
+        "left out" in line for line in slow.lines
+    )
+    assert load(tmp_path / "run").sample(1).x.shape == (1, 8, 8)
+
+
+def test_what_the_time_is_over_for_is_left_out_with_a_line(slow: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reverie.training.prepare.load_data", slow.time.slow(load_data, 55))
+    training = api.prepare("digits8", tmp_path / "run", minutes=1, network=TINY, budget=slow.budget)
+    *_, last = training
+    assert last.fraction == 1 and last.i > 10 and any("film" in line for line in slow.lines)
+    assert not (tmp_path / "run" / "previews" / "film.gif").exists()
+    assert load(tmp_path / "run").sample(1).x.shape == (1, 8, 8)
+
+
+def test_a_run_that_is_resumed_has_what_is_left_of_its_minutes(slow: Told, tmp_path: Path) -> None:
+    training = api.prepare("digits8", tmp_path / "run", minutes=1, network=TINY, budget=slow.budget)
+    for step in training:
+        if step.fraction > 0.5:
+            break
+    training.close()
+    begun, now = slow.time.now, slow.time
+    resumed = api.begin(resume=tmp_path / "run", budget=Budget(now, now))
+    *_, last = resumed
+    assert last.fraction == 1 and now.now - begun <= 60 - step.seconds + trainer.CURVES
+    with pytest.raises(UserError, match="finished"):
+        api.begin(resume=tmp_path / "run")
+
+
+def test_both_stages_of_a_latent_training_share_the_minutes(
+    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = told.time
+    monkeypatch.setattr(loop, "make_step", now.slow(loop.make_step, 0.5))
+    monkeypatch.setattr(Previews, "take", now.slow(Previews.take, 1.0))
+    monkeypatch.setattr(Previews, "finish", now.slow(Previews.finish, 3.0))
+    monkeypatch.setattr(loop, "CLOCK", 0.0)
+    x = np.random.default_rng(0).integers(0, 255, (40, 3, 16, 16), dtype=np.uint8)
+    begun = now.now
+    training = api.prepare(x, tmp_path / "run", minutes=1, latent_space=True, network=TINY, budget=told.budget)
+    stages: dict[str, float] = {}
+    for step in training:
+        stages[step.stage] = now.now - begun
+    assert 10 < stages["autoencoder"] <= 22 and 50 < now.now - begun <= 60 + trainer.CURVES
+
+
+def test_finishing_has_a_bar_with_its_stages(capsys: pytest.CaptureFixture[str], told: Told) -> None:
+    step = Step(9, 1.0, 60.0, 2.0, 0.5, 0.1)
+
+    def training() -> Any:
+        yield step
+        told.budget.reserve("choice", 20)
+        told.budget.reserve("film", 5)
+        with told.budget.stage("choice"):
+            told.budget.say("left out: something")
+        with told.budget.stage("film"):
+            pass
+
+    assert Screen(False, False).follow_training(training(), told.budget) == step
+    lines = capsys.readouterr().err
+    assert "1/2: choice, 25 s left" in lines and "2/2: film, 5 s left" in lines and "left out: something" in lines
+
+
+def test_the_expectation_is_corrected_once_where_the_machine_is_busy(told: Told, tmp_path: Path) -> None:
+    training = api.prepare("digits8", tmp_path / "run", minutes=1, network=TINY)
+    told.budget.limit(60)
+    busy = [Step(10 * k, k / 10, 6.0 * k, 1.6, 0.5, 0.1, waited=0.4) for k in range(1, 6)]
+    expected = Expectation(training.run.config, told.budget)
+    lines = [line for step in busy if (line := expected.correction(step))]
+    assert len(lines) == 1 and "40%" in lines[0] and "about 97 steps" in lines[0] and "1.6 steps/s" in lines[0]
+    quiet = Expectation(training.run.config, told.budget)
+    assert not any(quiet.correction(Step(10 * k, k / 10, 6.0 * k, 1.6, 0.5, 0.1, waited=0.05)) for k in range(1, 9))
+    training.discard()
+
+
+def test_the_processor_time_of_a_command_is_what_was_asked_for(
+    command: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    command("list", "data")  # what is imported is there
+    torch.manual_seed(0)
+    begun, asked = time.process_time(), 12.0
+    code, *_ = command(
+        "train", "digits8", "--out", tmp_path / "run", "--minutes", asked / 60, "--clock", "processor", "--network", TINY
+    )
+    assert code == 0 and time.process_time() - begun < 1.15 * asked + 4
+    assert (tmp_path / "run" / "model.safetensors").is_file()
