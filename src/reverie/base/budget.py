@@ -7,7 +7,7 @@ keeps that time back, so that the steps end so much earlier; when its turn comes
 
     with budget.stage("choosing the sampler") as stage:
         for candidate in candidates:
-            if stage.left < price_of_one:  # never negative; infinite where the length is given in steps
+            if stage.left < price_of_one:  # infinite where the length is given in steps
                 break
 
 A stage that can only be left out asks `budget.affords("film", price)` first, which says a line where there is no time for it.
@@ -20,30 +20,14 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from reverie.base.deadline import Deadline
 
 Clock = Callable[[], float]
 Say = Callable[[str], None]
 Watch = Callable[[str, int, int, float], None]  # (stage, how many are done, of how many, seconds left for all of them)
 
 PATIENCE, SLACK = 1.25, 1.0  # times the time that is left for a stage, and seconds more, up to which it is begun nevertheless
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A part of a command.  seconds: what it may take; begun: when, by the clock of the budget."""
-
-    seconds: float
-    begun: float
-    clock: Clock
-
-    @property
-    def left(self) -> float:
-        """The seconds that are left of it, at least 0."""
-        return max(0.0, self.seconds - (self.clock() - self.begun))
-
-
-UNLIMITED = Stage(math.inf, 0.0, lambda: 0.0)  # a stage of a command without a limit
 
 
 class Budget:
@@ -105,13 +89,13 @@ class Budget:
         return False
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[Stage]:
+    def stage(self, name: str) -> Iterator[Deadline]:
         """Begin a stage, which may take what is left and not kept back for later ones."""
         remaining = self.reserved
         self._kept.pop(name, None)
         self.watch(name, self._done, self._done + 1 + len(self._kept), remaining)
         try:
-            yield Stage(max(0.0, self.free), self.clock(), self.clock)
+            yield Deadline(max(0.0, self.free), self.clock)
         finally:
             self._done += 1
 

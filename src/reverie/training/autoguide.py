@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from reverie.base.budget import UNLIMITED, Stage
+from reverie.base.deadline import Deadline
 from reverie.data import Dataset
 from reverie.data.looks import detail
 from reverie.diffusion.learned import Learned
@@ -66,7 +66,7 @@ def least_of(run: Run) -> float:
     return LED if fall is not None and rows[-1].get("unit") is None and fall[1] > UNFINISHED else 1.0
 
 
-def choose_autoguidance(run: Run, train: Dataset, steps: int, stage: Stage = UNLIMITED) -> float:
+def choose_autoguidance(run: Run, train: Dataset, steps: int, stage: Deadline | None = None) -> float:
     """Return the scale at which samples have as much detail as data, taken to grow evenly between those tried; 1 is none.
 
     It is at least that of `least_of`.  The detail of an image is how much its neighbouring pixels differ.  Where guided samples
@@ -94,12 +94,13 @@ def choose_autoguidance(run: Run, train: Dataset, steps: int, stage: Stage = UNL
         images = run.model.decode(last.x0).cpu()
         return images, float(detail(images).mean()) / max(wanted, 1e-12)
 
-    longest, before = math.inf if minutes is None else MOST_TIME * 60 * minutes, stage.left
+    stage = stage or Deadline()
+    longest = math.inf if minutes is None else MOST_TIME * 60 * minutes
     plain, sharp = draw(1.0)
-    price = GUIDED * (before - stage.left) if math.isfinite(before) else 0.0
+    price = GUIDED * stage.elapsed
 
     def late() -> bool:
-        return stage.left < price or before - stage.left > longest
+        return stage.left < price or stage.elapsed > longest
 
     scale = _scale_by_detail(draw, plain, sharp, x, late) if sharp < SHARP else 1.0
     least = least_of(run) if sharp <= ROUGH else 1.0

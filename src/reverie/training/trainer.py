@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from reverie.base.allocator import keep_freed_memory
-from reverie.base.budget import Budget, Stage
+from reverie.base.budget import Budget
 from reverie.base.busy import few_threads_when_busy
+from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
 from reverie.base.files import own_file, reason
 from reverie.base.processes import team_of, threads_each
@@ -278,7 +279,7 @@ class Training:
         if choose:
             self.budget.reserve(SAMPLING, min(MOST_TIME * self.budget.seconds, CHOICE * price))
 
-    def _choose_sampling(self, stage: Stage) -> None:
+    def _choose_sampling(self, stage: Deadline) -> None:
         """Record how samples of the finished run are drawn and guided when nothing is said."""
         run = self.run
         if not isinstance(run.config.family, DiffusionSettings):
