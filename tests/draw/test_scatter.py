@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 
 from reverie.draw.picture import pixels
 from reverie.draw.scatter import PAIRED, point_frames, scatter
+from reverie.draw.series import lines
 
 RANDOM = np.random.default_rng(0)
 SPREAD = np.array([9.0, 1e4, 0.01, 3.0, 1.0, 1.0, 1.0])
@@ -66,3 +67,10 @@ def test_films_of_columns_show_their_own_scales() -> None:
     frames = list(point_frames([(1.0, x, x), (0.0, x, x)], None, ("height", "income")))
     inside = frames[-1][60:-60, 40:380]
     assert np.unique((inside < 200).any(-1).nonzero()[1]).size > 100  # spread over the panel, and no line of dots
+
+
+def test_series_name_their_columns() -> None:
+    fig = lines(RANDOM.normal(size=(4, 20, 3)), "w", ["warmth", "rain", "wind $"])
+    pixels(fig)
+    (shown,) = fig.legends
+    assert [text.get_text() for text in shown.get_texts()] == ["warmth", "rain", r"wind \$"]

@@ -21,6 +21,7 @@ from reverie.compression.archive import compress
 from reverie.compression.form import BYTES, MAGIC, NUMBERS, Header, pack
 from reverie.compression.form import read as read_packed
 from reverie.runs.run import load
+from tests.fuzz import tables
 from tests.fuzz.damage import NAMES, WORDS, damaged, reworded, scratched
 from tests.fuzz.files import DATA, PICTURES, SETTINGS, place, saved
 
@@ -235,8 +236,28 @@ def options(root: Path, chance: random.Random) -> Case:
     return Case(tuple(words), owned=("run",) if "--resume" in words or name == ("train-classifier",) else ())
 
 
-# Of twenty cases, thirteen meet data, two a run, one a file of compressed images and four options.
-KINDS = (*[read] * 4, options, *[read] * 3, run_file, read, options, *[read] * 4, options, read, run_file, packed, options)
+def table(root: Path, chance: random.Random) -> Case:
+    """A table is read, and what is read is compared with what it holds."""
+    return Case(call=lambda: tables.read(root, chance), owned=("t.",))
+
+
+# Of twenty cases, eleven meet data, two a table, two a run, one a file of compressed images and four options.
+KINDS = (
+    *[read] * 3,
+    table,
+    options,
+    *[read] * 3,
+    run_file,
+    read,
+    options,
+    table,
+    *[read] * 3,
+    options,
+    read,
+    run_file,
+    packed,
+    options,
+)
 
 
 def make(number: int, root: Path) -> Case:

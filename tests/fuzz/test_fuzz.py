@@ -1,7 +1,8 @@
 """Every reader of data, run file and command-line option meets damaged files and values that nobody means.
 
 None may end in a traceback, take more than 20 s or 1.5 GB, print what steers a terminal, or change a byte of what it was
-given.  A case is made from its number alone: `python -m tests.fuzz.worker 17 18` runs the one of that number.
+given, and no cell of a table may be lost or changed without a word.  A case is made from its number alone:
+`python -m tests.fuzz.worker 17 18` runs the one of that number.
 """
 
 from __future__ import annotations

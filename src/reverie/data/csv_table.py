@@ -116,7 +116,7 @@ def _first(text: str) -> str:
 
 
 def _suits(text: str, delimiter: str) -> float:
-    """Return how well a separator cuts a table: how many rows are of one width, and how many cells are numbers or empty."""
+    """Return how well a separator cuts a table: rows are of one width, and cells are numbers, and hold no other separators."""
     try:
         rows = list(islice(filter(_filled, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)), ROWS))
     except csv.Error:
@@ -125,8 +125,9 @@ def _suits(text: str, delimiter: str) -> float:
     if width < 2:
         return 0.0
     cells = [cell for row in rows for cell in row]
-    numbers = sum(plain_number(cell) is not None or comma_number(cell) is not None for cell in cells)
-    return like / len(rows) * (0.5 + numbers / len(cells))
+    words = [cell for cell in cells if plain_number(cell) is None and comma_number(cell) is None]
+    uncut = sum(any(other in cell for other in DELIMITERS) for cell in words)
+    return like / len(rows) * (2 - (len(words) + uncut) / len(cells))
 
 
 def _commas(rows: Sequence[Sequence[str]], delimiter: str) -> bool:

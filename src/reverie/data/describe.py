@@ -27,7 +27,7 @@ def draw_data(dataset: Dataset, out: Path) -> None:
     chosen = spread(len(dataset), count)
     x, names = dataset.batch(chosen)[0], dataset.said(chosen) or None
     if dataset.kind == "series":
-        save(lines(x.numpy(), dataset.name), out)
+        save(lines(x.numpy(), dataset.name, dataset.columns), out)
         return
     if dataset.kind != "images":
         save(scatter(x.numpy(), names, dataset.name, dataset.columns), out)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from reverie.draw import lettering
 from reverie.draw.curves import label_axes
-from reverie.draw.picture import ACCENT, CYCLE, FILM_FRAMES, INK, SOFT, WARM, Film, figure, pixels
+from reverie.draw.picture import ACCENT, CYCLE, FILM_FRAMES, INK, LEGEND, SOFT, WARM, Film, figure, matplotlib_text, pixels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +35,7 @@ def _panels(x: np.ndarray) -> tuple[Figure, list[Axes], tuple[float, float]]:
     return fig, axes[:count], (low, high)
 
 
-def lines(x: np.ndarray, title: str = "") -> Figure:
+def lines(x: np.ndarray, title: str = "", columns: Sequence[str] = ()) -> Figure:
     """Draw the first series, one panel each, one colour per channel.  x: (N, T, C)."""
     fig, panels, _ = _panels(x[:PANELS])
     for panel, series in zip(panels, x, strict=False):
@@ -42,6 +43,9 @@ def lines(x: np.ndarray, title: str = "") -> Figure:
             panel.plot(column, color=CYCLE[k % len(CYCLE)], lw=1)
     if title:
         fig.suptitle(title, fontsize=10, color=INK)
+    if columns:
+        shown = [matplotlib_text(lettering.shorten(name, 150, 11)) for name in columns[:LEGEND]]
+        fig.legend(panels[0].get_lines()[:LEGEND], shown, loc="outside lower center", ncols=6, fontsize=8, frameon=False)
     return fig
 
 

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -31,6 +31,9 @@ from reverie.draw.series import lines, series_frames
 from reverie.runs.destinations import TEXTS, check_kind, check_output, is_folder
 from reverie.runs.outputs import Manifest, sample_folder
 from reverie.runs.writing import as_text, write
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BETWEEN = "\n" + "-" * 60 + "\n"  # texts of one file
 
@@ -138,11 +141,15 @@ class Samples:
     def _repr_png_(self) -> bytes:
         if self.text or self.paired:
             raise UserError(f"texts are no picture; they are in .texts, and .save writes them as X{TEXTS[self.kind]}")
-        if self.kind == "series":
-            return png_bytes(lines(self.x))
         if self.kind != "images":
-            return png_bytes(scatter(self.x, self.labels, columns=self.columns))
+            return png_bytes(self._figure())
         return _png(contact_sheet(to_bytes(self.x), self.titles))
+
+    def _figure(self) -> Figure:
+        """Plot points or series with the names of their columns."""
+        if self.kind == "series":
+            return lines(self.x, columns=self.columns)
+        return scatter(self.x, self.labels, columns=self.columns)
 
     def save(self, path: str | Path, overwrite: bool = False) -> list[Path]:
         """Write .npy, .csv, .png, .gif or .mp4, or a folder with an image file each; return the files written.
@@ -180,10 +187,7 @@ class Samples:
             case _:
                 with sample_folder(path, Manifest(), overwrite) as files:
                     files += write([self], len(self), path / "points.npy")
-                    save(
-                        lines(self.x) if self.kind == "series" else scatter(self.x, self.labels, columns=self.columns),
-                        path / "picture.png",
-                    )
+                    save(self._figure(), path / "picture.png")
                 return [*files, path / "picture.png"]
         return [path]
 

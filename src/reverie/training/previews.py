@@ -117,7 +117,7 @@ class Previews:
         if self.train.kind == "images":
             self._sheet(path, z[:SHOWN], raw, index[:SHOWN], distance[:SHOWN])
         elif self.train.kind == "series":
-            save(lines(self.run.decode(z), "average weights"), path)
+            save(lines(self.run.decode(z), "average weights", self.train.columns), path)
         else:
             self._clouds(path, z, raw)
         return look_at(z, ratio, self.low, self.high), energy_distance(z, self.reference)
