@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
 
 import reverie
 from reverie.base.errors import UserError
 from reverie.exchange import hub
 from reverie.runs.run import Run
 
+ROOT = Path(__file__).parents[2]
 UNET = "unet:widths=[8,12],groups=4,embedding_dim=16"
 
 
@@ -35,15 +39,42 @@ def test_figures_with_their_errors_stand_in_the_card(digits_run: Run, tmp_path: 
     assert "512 samples, seed 0, quick mode" in card and "| figure | samples | real data |" in card and " ± " in card
 
 
-def test_nothing_of_the_machine_leaves(trained: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    np.save(tmp_path / "private-place.npy", rng.integers(0, 256, (30, 8, 8), dtype=np.uint8))
-    run = reverie.train(str(tmp_path / "private-place.npy"), tmp_path / "run", network=UNET, steps=2, batch=4)
-    reverie.train(str(tmp_path / "private-place.npy"), tmp_path / "tuned", start_from=run.path, steps=2, batch=4)
-    folder = reverie.export(tmp_path / "tuned", tmp_path / "hub", steps=2)
-    held = b"".join(p.read_bytes() for p in folder.iterdir())
-    for secret in (str(tmp_path), f"{Path.home()}/", str(Path.cwd())):
+@pytest.mark.parametrize("out", ["hub", "page.html", "model.onnx", "pipeline"])
+def test_nothing_of_the_machine_leaves(out: str, tmp_path: Path) -> None:
+    if out.endswith(".onnx"):
+        pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    place = tmp_path / "hildegard"
+    network = "diffusers-unet:widths=[8,16],norm_num_groups=4" if out == "pipeline" else UNET
+    place.mkdir()
+    np.save(place / "private.npy", np.random.default_rng(0).integers(0, 256, (30, 8, 8), dtype=np.uint8))
+    run = reverie.train(str(place / "private.npy"), place / "run", network=network, steps=2, batch=4)
+    if out == "hub":
+        run = reverie.train(str(place / "private.npy"), place / "tuned", start_from=run.path, steps=2, batch=4)
+    options: dict[str, Any] = {"format": "diffusers"} if out == "pipeline" else {"steps": 2}
+    made = reverie.export(run.path, tmp_path / "out" / out, **options)
+    held = b"".join(p.read_bytes() for p in (made.rglob("*") if made.is_dir() else [made]) if p.is_file())
+    assert len(held) > 1000
+    for secret in ("hildegard", str(tmp_path), f"{Path.home()}/", str(Path.cwd()), str(ROOT), "site-packages", sys.prefix):
         assert secret.encode() not in held, secret
+
+
+NAMES = ("<script>alert(1)</script>", "[here](https://evil.example)", "![x](//evil.example/x.png)", "https://evil.example",
+         "a | b", "`x`", "*b*", "# h", "www.evil.example", "a\\[b](c)", "<https://evil.example>", "&lt;b&gt;")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_shown_in_the_card_and_nothing_else(name: str, made: Callable[..., Run]) -> None:
+    run = made("digits", UNET, (1, 8, 8), labels=2)
+    data = run.config.data.model_copy(update={"name": name, "labels": (name, "plain")})
+    card = hub.card_text(run, run.config.model_copy(update={"data": data}), hub.Card(), None)
+    tokens = [
+        t for line in MarkdownIt().enable("table").parse(card.partition("---\n\n")[2]) for t in (line, *(line.children or ()))
+    ]
+    assert {t.type for t in tokens}.isdisjoint({"html_inline", "html_block", "link_open"})
+    assert [t.attrs["src"] for t in tokens if t.type == "image"] == [hub.GRID]
+    texts = ["".join(c.content for c in t.children or ()) for t in tokens if t.type == "inline"]
+    assert texts[0] == name and name in texts and f"2: {name}, plain" in texts
+    assert not re.search(r"(?<!\\)://|www\.", card)  # which GitHub would make links of
 
 
 def test_a_folder_of_others_is_never_replaced(made: Callable[..., Run], tmp_path: Path) -> None:

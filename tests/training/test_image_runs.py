@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -16,9 +17,12 @@ from PIL import Image
 
 import reverie
 from reverie import api
+from reverie.base.parse import read_json
 from reverie.data import load_data
 from reverie.diffusion.plan import network_for, plan
+from reverie.families.diffusion.levels import T_RANGES
 from reverie.runs.run import Run
+from reverie.runs.step import Step, StepRow, read_row
 from reverie.training.loader import batches
 from reverie.training.prepare import prepare
 from reverie.training.previews import LABEL_COLUMNS, STEPS, Previews
@@ -124,6 +128,32 @@ def test_inspect_shows_colour_images_at_the_size_that_a_training_uses(
     reasons = [*found["notes"], *training.reasons]
     assert found["shape"] == list(training.run.config.data.shape) == [3, side, side]
     assert sum("--size 64 --minutes 15" in reason for reason in reasons) == (2 if side == 32 else 0)
+
+
+@pytest.mark.parametrize("family", ["diffusion", "vae"])
+@pytest.mark.parametrize("shade", [(7,), (0, 255)])
+def test_every_report_on_constant_images_can_be_read_back(family: str, shade: tuple[int, ...], tmp_path: Path) -> None:
+    x = np.stack([np.full((8, 8), shade[k % len(shade)], np.uint8) for k in range(24)])
+    options: dict[str, Any] = {"network": TINY, "clusters": 0} if family == "diffusion" else {}
+    run = reverie.train(x, tmp_path / "run", family=family, steps=4, batch=4, device="cpu", **options)
+    rows = [read_json(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    read = [read_row(row) for row in rows]
+    assert any(isinstance(row, StepRow) and row.fraction == 1 and "nearest" in row.look for row in read), rows
+
+
+INFINITE = (math.inf,) * T_RANGES
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"look": {"nearest": math.inf}}, {"held_out": math.nan}, {"loss": math.nan}, {"held_out_levels": INFINITE}]
+)
+def test_a_report_leaves_out_what_is_no_number(wrong: dict[str, Any]) -> None:
+    whole = {"loss": 1.0, "held_out": 1.0, "seen": 1.0, "held_out_levels": (1.0,) * T_RANGES, "seen_levels": (1.0,) * T_RANGES}
+    step = Step(1, 0.5, 1.0, 2.0, **{"learning_rate": 0.1, "look": {"nearest": 1.0}, **whole, **wrong})
+    rows = list(step.as_rows())
+    assert len(rows) == ("loss" not in wrong)
+    for row in rows:
+        assert isinstance(read_row(read_json(json.dumps(row))), StepRow) and set(wrong).isdisjoint(row)
 
 
 def test_inspect_tells_size_cost_and_error(command, digits_run: Run, tmp_path: Path) -> None:

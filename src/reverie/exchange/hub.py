@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from reverie.runs.weights import read_weights, write_weights
 
 CARD, GRID = "README.md", "samples.png"
 WRITTEN = (CARD, GRID, folder.CONFIG, folder.WEIGHTS_FILE, folder.EARLY_FILE)
+MARKS = re.compile(r"[\\`*_\[\]<>|~&@#!]|:(?=//)|(?<=www)\.", re.IGNORECASE)  # what Markdown and GitHub read as more than text
 SHOWN = 64  # images of the sample grid; points are more
 POINTS = 2000
 
@@ -68,7 +70,6 @@ def export_hub(run: Run, out: Path, card: Card, options: Options, overwrite: boo
 def card_text(run: Run, config: Config, card: Card, measured: Evaluation | None) -> str:
     """Return the model card: front matter for hubs, then what a reader wants to know."""
     data, facts = config.data, run.model.facts()
-    name = visible(data.name)
     task = "unconditional-image-generation" if data.kind == "images" else None
     tags = ["reverie", config.family.name, data.kind]
     front = {"library_name": "reverie", "license": card.licence, "pipeline_tag": task, "tags": tags}
@@ -77,14 +78,14 @@ def card_text(run: Run, config: Config, card: Card, measured: Evaluation | None)
     learned = (
         f"trained with Reverie on {counted(data.count, data.shape)}" if data.fingerprint else f"of {described(data.shape)}"
     )
-    lines += [f"# {name}", "", f"A generative model of the family {config.family.name}, {learned}.", ""]
+    lines += [f"# {_cell(data.name)}", "", f"A generative model of the family {config.family.name}, {learned}.", ""]
     lines += [f"![Samples]({GRID})", "", "## Use", "", "```", "reverie import THIS_FOLDER --out runs/model",
               "reverie sample runs/model -n 16 --out samples.png", "```", ""]  # fmt: skip
-    lines += ["## Data", "", "| | |", "|---|---|", f"| name | {_cell(name)} |",
+    lines += ["## Data", "", "| | |", "|---|---|", f"| name | {_cell(data.name)} |",
               f"| count | {data.count if data.fingerprint else 'unknown'} |", f"| shape | {' x '.join(map(str, data.shape))} |",
               f"| fingerprint | {data.fingerprint or 'unknown'} |"]  # fmt: skip
     if data.labels:
-        shown = ", ".join(_cell(visible(label)) for label in data.labels[:20])
+        shown = ", ".join(map(_cell, data.labels[:20]))
         lines.append(f"| labels | {len(data.labels)}: {shown}{' ...' if len(data.labels) > 20 else ''} |")
     training = config.training
     length = f"{training.steps:,} steps" if training.steps else f"{training.minutes:g} minutes"
@@ -104,7 +105,8 @@ def _spoken(value: Any) -> str:
 
 
 def _cell(text: object) -> str:
-    return str(text).replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    """Return text that Markdown shows as it is, in a cell of a table too: neither HTML nor links nor other marks."""
+    return MARKS.sub(r"\\\g<0>", visible(str(text)))
 
 
 def _figures(measured: Evaluation | None) -> list[str]:

@@ -152,6 +152,14 @@ def export_module(module: nn.Module, inputs: list[tuple[str, Tensor, bool]], out
             exported, dynamo=True, input_names=[name for name, _, _ in inputs], output_names=outputs, verbose=False
         )
     assert made is not None
+    for node in made.model.graph.all_nodes():  # which torch annotates with the source files that it traced
+        node.metadata_props.clear()
+        node.doc_string = None
+        for value in node.outputs:
+            value.metadata_props.clear()
+    for value in (*made.model.graph.inputs, *made.model.graph.initializers.values()):
+        value.metadata_props.clear()
+    made.model.graph.metadata_props.clear()
     return made
 
 

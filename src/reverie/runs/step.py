@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any
 
@@ -15,6 +16,18 @@ from reverie.runs.finding import Finding, FindingRow
 MOST_I = 10**12  # of a run, however often it was extended
 Number = Annotated[float, Field(ge=-1e39, le=1e39)]  # what a float32 can be, and a float64 still be calculated with
 Levels = Annotated[list[Number], Field(min_length=T_RANGES, max_length=T_RANGES)]
+
+
+OF_A_CHECK = frozenset({"unit", "held_out_levels", "seen", "seen_levels", "raw_held_out", "look"})  # beside held_out
+
+
+def _finite(value: Any) -> bool:
+    """Tell whether there are only numbers in a figure that can be read back."""
+    if isinstance(value, Mapping):
+        return all(map(_finite, value.values()))
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return all(map(_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 @dataclass(frozen=True)
@@ -69,7 +82,13 @@ class Step:
         """Yield the report, and each finding, as rows of metrics.jsonl."""
         if self.loss is not None:
             own = {key: value for key, value in asdict(self).items() if key not in ("findings", "others", "stage")}
-            yield {key: value for key, value in {**self.others, **own}.items() if value not in (None, ())}
+            row = {key: value for key, value in {**self.others, **own}.items() if value not in (None, ()) and _finite(value)}
+            if "held_out" not in row:
+                row = {key: value for key, value in row.items() if key not in OF_A_CHECK}
+            if "held_out_levels" not in row:
+                row.pop("seen_levels", None)
+            if "loss" in row:
+                yield row
         for finding in self.findings:
             yield finding.as_row(self.i)
 
@@ -103,7 +122,7 @@ class StepRow(BaseModel):
     @model_validator(mode="after")
     def _whole(self) -> StepRow:
         given = self.model_fields_set
-        if given & {"unit", "held_out_levels", "seen", "seen_levels", "raw_held_out", "look"} and "held_out" not in given:
+        if given & OF_A_CHECK and "held_out" not in given:
             raise ValueError("figures of a check without held_out")
         if "seen_levels" in given and "held_out_levels" not in given:
             raise ValueError("seen_levels without held_out_levels")

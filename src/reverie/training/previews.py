@@ -98,7 +98,8 @@ class Previews:
         """
         distance, index = nearest(z, self._blocks())
         around, _ = nearest(self._encode(self.train, index.cpu()), self._blocks(), beyond=SAME * (self.high - self.low))
-        return torch.where(around.isinf(), distance, distance / around), index, distance
+        alone = around.isinf() | (around == 0)  # a datum that has no neighbour, or equal ones only
+        return torch.where(alone, distance, distance / around), index, distance
 
     def _blocks(self) -> Iterator[Tensor]:
         count = len(self.train)
