@@ -11,11 +11,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from reverie.base.cache import SWITCH
 from reverie.base.errors import UserError
 from reverie.base.files import reason
+from reverie.data import decoded
 from reverie.data.columns import read_columns
 from reverie.data.conditions import conditions_of
 from reverie.data.dataset import Dataset
+from reverie.data.decoded import DIGEST, Decoded
 from reverie.data.fitting import choose
 from reverie.data.form import Options, classes, duplicate_note, encode_labels, shown_sizes
 from reverie.data.labels import find_labels, listed
@@ -24,6 +27,7 @@ from reverie.data.pixels import DEEP, GREY, Broken, Header, Recipe, decode, quie
 from reverie.data.room import room_for
 from reverie.data.sources import BYTES, IMAGE_SUFFIXES, METADATA, TEXT, UNREAD, Entry, Listing, list_folder, list_tar, list_zip
 
+CACHED = f"decoded pixels are taken from the cache, as no file has changed since; {SWITCH}=off decodes them again"
 BLOCK = 512  # files handed to the threads at a time, so that a huge folder does not become a huge queue
 REASONS_SHOWN = 3
 ARCHIVES = {".zip": list_zip, ".tar": list_tar}
@@ -72,7 +76,7 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         labels, label_names = _encode(None if captioned else values)
         options.foretell(name, (len(entries), recipe.channels, recipe.height, recipe.width), labels, label_names)
         pixels = room_for((len(entries), recipe.channels, recipe.height, recipe.width))
-        good, digests, low, high, grey = _decode_all(entries, recipe, pixels, broken, options)
+        (good, digests, low, high, grey), cached = _decoded(entries, headers, recipe, pixels, broken, options)
         if not good:
             raise nothing_found(path, broken, hint)
         entries, headers = [entries[k] for k in good], [headers[k] for k in good]
@@ -111,6 +115,7 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         *([f"{len(good)} images are too many for memory and are {source} when needed"] if lazy else []),
         *_others(listing),
         *skipped_note(broken),
+        *([CACHED] if cached else []),
     ]
     report = {
         "source": str(path), "kind": "images", "count": len(good), "shape": list(x.shape[1:]), "fit": recipe.fit,
@@ -176,19 +181,39 @@ def read_entry(entry: Entry) -> bytes:
         raise Broken(f"cannot be unpacked ({' '.join(str(error).split())[:100]})") from None
 
 
+def _decoded(
+    entries: Sequence[Entry], headers: Sequence[Header], recipe: Recipe, out: np.ndarray | None,
+    broken: list[tuple[str, str]], options: Options,
+) -> tuple[Decoded, bool]:  # fmt: skip
+    """Decode every file, or take what they became from the cache; return it and whether it was there."""
+    kept = out is not None and not isinstance(out, np.memmap)
+    key = decoded.key_of(entries, headers, recipe) if kept else None
+    if out is None or key is None:
+        return _decode_all(entries, recipe, out, broken, options), False
+    if (known := decoded.recall(key, len(entries), recipe, out)) is not None:
+        found, unusable = known
+        if options.strict and unusable:
+            _refuse(entries[unusable[0][0]].name, unusable[0][1])
+        broken.extend((entries[k].name, why) for k, why in unusable)
+        return found, True
+    before = len(broken)
+    found = _decode_all(entries, recipe, out, broken, options)
+    if found.good and decoded.key_of(entries, headers, recipe) == key:  # no file changed meanwhile
+        unused = sorted(set(range(len(entries))) - set(found.good))
+        decoded.remember(key, found, [(k, why) for k, (_, why) in zip(unused, broken[before:], strict=True)], out)
+    return found, False
+
+
 def _decode_all(
     entries: Sequence[Entry], recipe: Recipe, out: np.ndarray | None, broken: list[tuple[str, str]], options: Options
-) -> tuple[list[int], tuple[bytes, ...], int, int, bool]:
-    """Decode and hash every file, keeping pixels in out, (N, C, H, W), one after another, if it is given.
-
-    Returns the indices of usable files, their hashes, the least and greatest value, and whether all are grey.
-    """
+) -> Decoded:
+    """Decode and hash every file, keeping pixels in out, (N, C, H, W), one after another, if it is given."""
 
     def one(entry: Entry) -> tuple[bytes, np.ndarray] | str:
         try:
             with BYTES.of(entry.size):
                 data = read_entry(entry)
-                return hashlib.blake2b(data, digest_size=16).digest(), decode(data, recipe)
+                return hashlib.blake2b(data, digest_size=DIGEST).digest(), decode(data, recipe)
         except Broken as error:
             return str(error)
 
@@ -210,7 +235,7 @@ def _decode_all(
             low, high = min(low, int(image.min())), max(high, int(image.max()))
             grey = grey and len(image) == 3 and bool((image[0] == image[1]).all() and (image[1] == image[2]).all())
         options.tell("reading images", min(begin + BLOCK, len(entries)), len(entries))
-    return good, tuple(digests), low, high, grey
+    return Decoded(good, tuple(digests), low, high, grey)
 
 
 def _refuse(file: str, why: str) -> None:

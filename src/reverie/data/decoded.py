@@ -1,0 +1,109 @@
+"""Decoded images in the user's cache: files that have not changed need not be decoded again for each command."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import PIL
+import torch
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from reverie.base.cache import Cache
+from reverie.base.tensors import Form
+from reverie.data.pixels import Header, Recipe
+from reverie.data.sources import Entry, Within
+
+CACHE = Cache("decoded", 2**31)
+DIGEST = 16  # bytes of a file's hash
+LEAST_WORK, EACH = 10**7, 10**4  # pixels in all from which decoding takes long enough to be kept, and those a file counts for
+
+
+class Decoded(NamedTuple):
+    """What files became: the indices of usable ones, their hashes, the least and greatest value, and whether all are grey."""
+
+    good: list[int]
+    digests: tuple[bytes, ...]
+    low: int
+    high: int
+    grey: bool
+
+
+class DecodedFacts(BaseModel):
+    """What is kept beside the pixels.  broken, reasons: the numbers of files that cannot be used, and why."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    format: Literal[1] = 1
+    good: list[int] = Field(min_length=1)
+    broken: list[int]
+    reasons: list[str]
+    low: int = Field(ge=0, le=255)
+    high: int = Field(ge=0, le=255)
+    grey: bool
+
+
+def key_of(entries: Sequence[Entry], headers: Sequence[Header], recipe: Recipe) -> str | None:
+    """Return a hash of where files are, their sizes and times, and of how they are decoded; None where it is done at once."""
+    work = sum(header.height * header.width for header in headers) + EACH * len(headers)
+    if work < LEAST_WORK:
+        return None
+    stamps: dict[Path, tuple[int, ...]] = {}
+    digest = hashlib.sha256(repr((DecodedFacts.model_fields["format"].default, PIL.__version__, astuple(recipe))).encode())
+    for entry in entries:
+        path, place = _place(entry)
+        try:
+            if path not in stamps:
+                state = path.stat()
+                stamps[path] = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+        except OSError:
+            return None
+        digest.update(repr((entry.name, entry.size, str(path), place, stamps[path])).encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:32]
+
+
+def _place(entry: Entry) -> tuple[Path, int]:
+    """Return the file that holds an entry, and where in it."""
+    if isinstance(entry.place, zipfile.ZipInfo):
+        assert entry.archive is not None
+        return Path(str(entry.archive.filename)).absolute(), entry.place.header_offset
+    path, offset = (entry.place.path, entry.place.offset) if isinstance(entry.place, Within) else (entry.place, 0)
+    return path.absolute(), offset
+
+
+def recall(key: str, count: int, recipe: Recipe, out: np.ndarray) -> tuple[Decoded, list[tuple[int, str]]] | None:
+    """Fill the pixels of so many files from the cache; return what they became and which are broken, or None.
+
+    out: (N, C, H, W) uint8.
+    """
+
+    def wanted(facts: DecodedFacts) -> dict[str, Form]:
+        n = len(facts.good)
+        shape = (n, recipe.channels, recipe.height, recipe.width)
+        return {"pixels": Form(torch.uint8, shape), "digests": Form(torch.uint8, (n, DIGEST))}
+
+    found = CACHE.read(key, wanted, TypeAdapter(DecodedFacts))
+    if found is None or sorted([*found[1].good, *found[1].broken]) != list(range(count)):
+        return None
+    tensors, facts = found
+    if len(facts.reasons) != len(facts.broken):
+        return None
+    out[: len(facts.good)] = tensors["pixels"].numpy()
+    digests = tuple(row.tobytes() for row in tensors["digests"].numpy())
+    return Decoded(facts.good, digests, facts.low, facts.high, facts.grey), list(zip(facts.broken, facts.reasons, strict=True))
+
+
+def remember(key: str, found: Decoded, broken: list[tuple[int, str]], out: np.ndarray) -> None:
+    """Keep what files became."""
+    files, reasons = [k for k, _ in broken], [why for _, why in broken]
+    facts = DecodedFacts(
+        good=found.good, broken=files, reasons=reasons, low=found.low, high=found.high, grey=found.grey
+    )  # fmt: skip
+    digests = np.frombuffer(b"".join(found.digests), np.uint8).reshape(-1, DIGEST).copy()
+    tensors = {"pixels": torch.from_numpy(out[: len(found.good)]), "digests": torch.from_numpy(digests)}
+    CACHE.write(key, tensors, facts.model_dump_json())
