@@ -13,6 +13,8 @@ from reverie.draw.picture import figure, png_bytes
 from reverie.evaluation.compare import Comparison
 from reverie.evaluation.evaluation import Evaluation
 from reverie.evaluation.html import report, write_report
+from reverie.evaluation.judge import judge
+from reverie.evaluation.score import score
 from reverie.evaluation.section import Section
 
 VOID = {"meta", "img"}
@@ -118,3 +120,15 @@ def test_runs_of_which_nothing_was_measured_are_not_called_alike() -> None:
     found = Comparison(tuple(Evaluation({"run": f"runs/{name}"}, lost, (), ()) for name in "ab")).verdict()
     assert found[0] == "nothing was measured of two runs, so there is nothing to compare"
     assert found[1:3] == [f"note: most of {name} could not be measured: the data are gone" for name in "ab"]
+
+
+@pytest.mark.parametrize(("precision", "good"), [(0.707, False), (0.93, True)])
+def test_good_is_not_said_beside_a_clearly_lower_precision(precision: float, good: bool) -> None:
+    """Seen: "good: no fault" beside precision 0.707 against 1.000."""
+    alike = {name: score(1.0, 0.01, 1.0, 0.01) for name in ("recall", "density", "coverage")}
+    sections = [
+        Section("quality", "q", figures={"kid": score(0.0, 0.01, 0.0, 0.01)}),
+        Section("variety", "v", figures={"precision": score(precision, 0.01, 1.0, 0.01), **alike}),
+    ]
+    flags, verdict = judge(sections)
+    assert not flags and f"{precision:.3f}" in verdict[0] and verdict[0].startswith("good") == good

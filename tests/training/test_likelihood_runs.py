@@ -69,7 +69,7 @@ def test_what_is_said_of_a_run(digits: Run, moons: Run, command) -> None:
         assert last["unit"] == unit and "linear_levels" not in last
         lines = verdict(run).lines
         assert f"{kind} for the likelihood, " in lines[1] and f": held-out bound {last['held_out']:.3f} {unit}, at" in lines[1]
-        assert lines[0] == "healthy: the doctor found nothing wrong" and "preview" not in lines[2]
+        assert lines[0] == "no fault found in training" and "preview" not in lines[2]
         seen = reverie.inspect(run.path)
         assert seen["purpose"].startswith("trained for the likelihood: held-out figures are the whole bound")
         assert (seen["unit"], seen["held_out_loss"], seen["training_loss"]) == (unit, last["held_out"], last["seen"])

@@ -29,7 +29,7 @@ from reverie.runs.step import Step
 from reverie.training.checks import copies, empty_previews
 from reverie.training.patient import NetworkFacts, Patient, Sizes, fell
 from reverie.training.remedy import handy, mend, sizes
-from reverie.training.summary import verdict
+from reverie.training.summary import short_verdict, verdict
 
 LIKE = {"detail": 1.0, "spread": 1.0, "nearest": 1.0, "noise": 0.0}
 SHAPE = (3, 32, 32)
@@ -95,13 +95,40 @@ def test_what_a_linear_filter_does_better_is_not_healthy(images: Run) -> None:
     assert first.lines[0] == "learned little: after 50 steps even the loss on training data is above that of a linear filter"
     assert "fell by 1% since step 40, so more time will help" in first.lines[2], "1 % in a quarter more steps is no standstill"
     levels["seen_levels"] = [0.4] * 4
-    assert verdict(told(images, *rows, {"i": 50, "held_out": 0.5, **levels})).lines[0].startswith("healthy")
+    assert verdict(told(images, *rows, {"i": 50, "held_out": 0.5, **levels})).lines[0] == "no fault found in training"
 
 
 def test_noise_is_never_healthy(images: Run) -> None:
     found = verdict(told(images, *FLAT[:2], {**FLAT[2], "look": {**LIKE, "noise": 0.5}}))
     assert found.lines[0] == "too short to judge: after 1,000 steps the previews are still noise"
-    assert verdict(told(images, *FLAT[:2], {**FLAT[2], "look": LIKE})).lines[0].startswith("healthy")
+    assert verdict(told(images, *FLAT[:2], {**FLAT[2], "look": LIKE})).lines[0] == "no fault found in training"
+
+
+def test_training_quality_and_what_is_missing_are_three_statements(images: Run) -> None:
+    """Seen: 454 steps on 352 pictures gave speckled blobs, and the last word was that nothing was wrong."""
+    rows = [{"i": 1, "held_out": 1.7, "waited": 0.5}, {"i": 227, "held_out": 0.6, "waited": 0.5}]
+    last = {"i": 454, "held_out": 0.5, "waited": 0.6, "look": {**LIKE, "detail": 0.28}}
+    training, quality, missing = verdict(told(images, *rows, last)).lines
+    assert training == "no fault found in training" and "28%" in quality and "blurred" in quality
+    assert "454" in missing and "1,000" in missing and "busy" in missing and "more time will help" in missing
+    said = short_verdict(images.config, images.metrics(), ())
+    assert all(word in said for word in ("no fault", "blurred", "too few steps"))
+    idle = verdict(told(images, *({**row, "waited": 0.0} for row in (*rows, last)))).lines[2]
+    assert "454" in idle and "busy" not in idle
+    colour = images.config.model_copy(update={"data": images.config.data.model_copy(update={"shape": (3, 8, 8)})})
+    assert "3,000" in verdict(replace(told(images, *rows, last), config=colour)).lines[2]
+    assert "too few steps" not in verdict(told(images, *FLAT[:2], {**FLAT[2], "look": LIKE})).lines[2]
+
+
+def test_text_has_a_line_on_its_quality(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog ran to the cat on the mat. " * 60)
+    run = reverie.train(str(tmp_path / "text.txt"), tmp_path / "run", family="rnn", steps=40, window=32)
+    training, quality, _ = verdict(run).lines
+    assert "strings of 8 characters" in quality
+    look = {"novel": 0.9, "held_out_novel": 0.2}
+    bad = verdict(told(run, *FLAT[:2], {**FLAT[2], "look": look})).lines
+    assert bad[0] == training == "no fault found in training" and "unlike the text: 10%" in bad[1] and "80%" in bad[1]
+    assert "unlike" not in verdict(told(run, *FLAT[:2], {**FLAT[2], "look": {**look, "novel": 0.3}})).lines[1]
 
 
 def test_the_second_line_is_plain_words(images: Run) -> None:
@@ -115,7 +142,14 @@ def test_the_second_line_is_plain_words(images: Run) -> None:
     line = verdict(told(led, *FLAT[:2], {**FLAT[2], "look": {**LIKE, "detail": 0.2}})).lines[1]
     assert line.endswith("autoguidance 2.5; the previews, which are not led, have 20% of the data's fine detail")
     linear = told(images, *FLAT[:2], {**FLAT[2], "look": LIKE, "linear_levels": [0.4, 0.5, 0.6, 0.7]})
-    assert verdict(linear).lines[1].endswith("held-out loss 0.4000, at first 1.7000, that of a linear filter 0.5500")
+    assert (
+        verdict(linear)
+        .lines[1]
+        .endswith(
+            "held-out loss 0.4000, at first 1.7000, that of a linear filter 0.5500;"
+            " the previews have 100% of the data's fine detail and 100% of its spread"
+        )
+    )
 
 
 def test_samples_off_the_data_are_told_of_points(spiral_run: Run, tmp_path: Path) -> None:

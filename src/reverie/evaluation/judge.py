@@ -11,6 +11,8 @@ from reverie.evaluation.section import Section
 Figures = Mapping[str, Any]
 
 FAR = 0.5  # of real data's precision, recall or coverage: less is a fault of its own
+NOTABLE = 0.85  # of real data's share: less is no fault of its own, and still not good
+EASILY = 0.75  # of right answers: samples that are often told from data
 BLURRED, GRAINY = 0.75, 1.35  # of the data's detail
 COPIED = 0.01  # share of copies that is worth a word
 RECITED = 1.5  # times the longest passage that held-out text shares with the training text
@@ -181,8 +183,8 @@ def faults(name: str, figures: Figures) -> tuple[str, ...]:
     return tuple(words for section, rule in RULES.values() if section == name and (words := rule(figures)))
 
 
-def differences(found: Mapping[str, Figures]) -> list[str]:
-    """Return the first figures that are worse than those of real data by more than the luck of so many, in words."""
+def differences(found: Mapping[str, Figures]) -> tuple[list[str], list[str]]:
+    """Return the first figures that are worse than those of real data by more than the luck of so many: much, and a little."""
     rows = [(row, row.of(found)) for row in HEADLINES.values()]
     known = [(row, figure) for row, figure in rows if figure is not None and {"floor", "error"} <= set(figure)]
 
@@ -192,7 +194,17 @@ def differences(found: Mapping[str, Figures]) -> list[str]:
             return abs(above) > beyond(len(known), 2)
         return (above if row.better == "low" else -above) > beyond(len(known))
 
-    return [f"{r.title} {f['value']:{r.form}} ({said(f, r.form, 'floor')})" for r, f in known if worse(r, f)]
+    def much(row: Headline, figure: Figures) -> bool:
+        if row.name == "told_apart":
+            return bool(figure["value"] > EASILY)
+        low = figure["value"] < NOTABLE * figure["floor"]
+        return low if row.better == "high" else row.name == "spread" and (low or figure["value"] > figure["floor"] / NOTABLE)
+
+    by_size: tuple[list[str], list[str]] = [], []
+    for r, f in known:
+        if worse(r, f):
+            by_size[not much(r, f)].append(f"{r.title} {f['value']:{r.form}} ({said(f, r.form, 'floor')})")
+    return by_size
 
 
 def judge(sections: Sequence[Section]) -> tuple[list[str], list[str]]:
@@ -203,9 +215,14 @@ def judge(sections: Sequence[Section]) -> tuple[list[str], list[str]]:
     if flags:
         lines = list(flags.values())
     elif {"quality", "points", "passages"} & set(found):
-        small = differences(found)
-        lines = [f"good: no fault was found; small differences from real data, larger than noise: {', '.join(small)}" if small
-                 else "good: nothing that was measured tells the samples from real data"]  # fmt: skip
+        large, small = differences(found)
+        beside = f"small differences from real data, larger than noise: {', '.join(small)}"
+        if large:
+            lines = [f"worse than real data: {', '.join(large)}", *([beside] if small else [])]
+        elif small:
+            lines = [f"good: no fault was found; {beside}"]
+        else:
+            lines = ["good: nothing that was measured tells the samples from real data"]
     elif measured:
         lines = ["nothing wrong was found, but too little could be measured to call it good"]
     else:

@@ -17,6 +17,7 @@ NOISY = 0.15  # white noise over the previews, as a share of the data's variance
 MISSED = 0.15  # the share of the noise lost beyond a linear filter from which a network does not see the noise
 FALLING = 0.03  # gain over the last half of the steps from which more time is worth it
 LAG = 0.1  # the share of what was learned by which the average may be worse than the raw weights
+UNCERTAIN = 0.02  # the difference of two held-out figures, a share of a loss or a cost in its unit, that their error explains
 RISE = 0.05  # how far above its lowest value a held-out figure may lie
 COPY = 0.5  # samples this much closer to the training data than held-out data are copies
 FLAT = 0.005  # gain in the held-out figure below which it has stopped
@@ -208,6 +209,8 @@ def lagging_average(p: Patient) -> Finding | None:
         return None
     first = float(p.checked()[0]["held_out"])
     if any(row["held_out"] - row["raw_held_out"] <= LAG * abs(first - row["raw_held_out"]) for row in rows[-2:]):
+        return None
+    if any(-gain(row["raw_held_out"], row["held_out"], p.unit) <= UNCERTAIN for row in rows[-2:]):
         return None
     what = f"the average weights are worse than the raw ones: {figure_name(p.unit)} {rows[-1]['held_out']:.3g} against"
     what += f" {rows[-1]['raw_held_out']:.3g}"

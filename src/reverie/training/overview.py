@@ -12,7 +12,7 @@ from reverie.base.files import own_file
 from reverie.base.tensors import read_forms
 from reverie.runs import folder
 from reverie.training import checkpoints
-from reverie.training.summary import health_of
+from reverie.training.summary import short_verdict
 
 DEPTH = 3  # folders below the one that is given
 
@@ -77,11 +77,10 @@ def overview(path: Path) -> Overview:
             raise UserError(f"{folder.METRICS} is damaged: {wrong[0]}")
         last: dict[str, Any] = rows[-1] if rows else {"i": 0, "seconds": 0.0, "fraction": 0.0}
         held: dict[str, Any] = next((row for row in reversed(rows) if "held_out" in row), {})
-        verdict = ", ".join(dict.fromkeys(finding.check for finding in findings))
         return Overview(
             str(path), config.data.name, config.data.count, config.family.name, last["i"],
             float(last["seconds"]), float(last["fraction"]), held.get("held_out"), held.get("unit", ""),
-            f"found wrong: {verdict}" if verdict else health_of(config, rows, findings).partition(":")[0],
+            short_verdict(config, rows, findings),
         )  # fmt: skip
     except UserError as error:
         return Overview(str(path), problem=str(error))

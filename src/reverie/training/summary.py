@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reverie.base.busy import BUSY
 from reverie.data.dataset import HELD_OUT
 from reverie.data.kind import KINDS
 from reverie.data.windows import OVERLAP
@@ -25,7 +26,13 @@ SHARP, VARIED = (0.7, 1.4), 0.7  # fine detail and spread of previews, as multip
 FAR = 1.5  # distance of samples to the closest training datum, as a multiple of held-out data's, that does not pass for theirs
 ABOVE = 1.15  # times a linear filter's loss at some noise level, from which a network is worse than that
 MORE = 5  # minutes to go on for where the steps so far were too few to tell anything
-SHORT, NOISE = "too short to judge", "the previews are noise"
+SHORT, NOISE, FAULTLESS = "too short to judge", "the previews are noise", "no fault found in training"
+NEEDED = {1: 1_000, 3: 3_000, 4: 3_000}  # steps of a diffusion of images, by channels, below which samples were blobs
+LIKE_TEXT = 0.5  # share of known 8-grams, as a share of that of held-out text, from which samples read like the text
+
+GOOD = {
+    "images": "the previews have the detail and spread of held-out data", "text": "what it writes reads like the text",
+}  # fmt: skip
 
 Row = Mapping[str, Any]
 
@@ -41,6 +48,9 @@ class Verdict:
 
 def _shown(config: Config, look: Mapping[str, float]) -> str:
     """Say what is amiss with the previews beside the data; nothing where nothing is."""
+    if "novel" in look:
+        unlike = 1 - look["novel"] < LIKE_TEXT * (1 - look["held_out_novel"])
+        return f"what it writes is unlike the text: {_known_strings(look)}" if unlike else ""
     if config.data.kind != "images":
         far = look.get("nearest", 1.0)
         return f"samples lie {far:.2g} times as far from the closest training datum as held-out data do" if far > FAR else ""
@@ -54,6 +64,11 @@ def _shown(config: Config, look: Mapping[str, float]) -> str:
     return f"the previews are alike, with {spread:.0%} of the data's spread" if spread < VARIED else ""
 
 
+def _known_strings(look: Mapping[str, float]) -> str:
+    known, usual = 1 - look["novel"], 1 - look["held_out_novel"]
+    return f"{known:.0%} of its strings of 8 characters are in the training text, of held-out text {usual:.0%}"
+
+
 def _health(findings: Sequence[Finding], steps: int, noise: bool = False, little: bool = False) -> str:
     if findings:
         return f"{len(findings)} found wrong: " + " | ".join(str(finding) for finding in findings)
@@ -63,7 +78,7 @@ def _health(findings: Sequence[Finding], steps: int, noise: bool = False, little
         return f"{SHORT}: {_steps(steps)}"
     if little:
         return f"learned little: after {_steps(steps)} even the loss on training data is above that of a linear filter"
-    return "healthy: the doctor found nothing wrong"
+    return FAULTLESS
 
 
 def _steps(count: int) -> str:
@@ -115,6 +130,41 @@ def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
     return line + (f"; {shown}" if shown else "")
 
 
+def _quality(config: Config, look: Mapping[str, float] | None) -> str:
+    """Say how good the last previews are, by their figures; nothing where there are none."""
+    if look is None:
+        return ""
+    if amiss := _shown(config, look):
+        return amiss
+    if "novel" in look:
+        return f"what it writes reads like the text: {_known_strings(look)}"
+    if config.data.kind != "images":
+        return f"samples lie {look.get('nearest', 1.0):.2g} times as far from the closest training datum as held-out data do"
+    detail, spread = look.get("detail", 1.0), look.get("spread", 1.0)
+    return f"the previews have {detail:.0%} of the data's fine detail and {spread:.0%} of its spread"
+
+
+def _too_few(config: Config, rows: Sequence[Row]) -> str:
+    """Say that too few steps were made for images, and whether the processor was busy meanwhile; nothing where they suffice."""
+    if not rows or config.data.kind != "images" or not isinstance(config.family, DiffusionSettings):
+        return ""
+    made, needed = rows[-1]["i"], NEEDED.get(config.data.shape[0], NEEDED[3])
+    if config.start is not None or made >= needed:
+        return ""
+    busy = _waited(rows)
+    beside = f", and the processor was busy for {busy:.0%} of the time" if busy > BUSY else ""
+    return f"too few steps: {made:,} were made{beside}; about {needed:,} are needed; "
+
+
+def _waited(rows: Sequence[Row]) -> float:
+    """Return the share of the time of a training in which it waited for a processor."""
+    waited = before = 0.0
+    for row in rows:
+        waited += row.get("waited", 0.0) * max(0.0, row["seconds"] - before)
+        before = row["seconds"]
+    return waited / before if before else 0.0
+
+
 def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], shown: str, looked: bool) -> str:
     if findings:
         return f"next: {findings[0].advice}"
@@ -132,12 +182,8 @@ def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], show
     if any(mine > ABOVE * its for mine, its in zip(rows[-1].get("seen_levels", ()), linear, strict=False)):
         shown = "even on training data the loss is worse than that of a linear filter"
     if looked and not shown:
-        kind = (
-            "samples lie as near to the training data as"
-            if config.data.kind != "images"
-            else "previews have the detail and spread of"
-        )
-        return f"{flat}, and the {kind} held-out data: more time will give little"
+        good = GOOD.get(config.data.kind, "the samples lie as near to the training data as held-out data")
+        return f"{flat}, and {good}: more time will give little"
     larger = sizes(config.family.network).larger if isinstance(config.family, DiffusionSettings) else None
     larger = None if _by_heart(rows, since) else larger
     advice = f"a larger network may give more: --network {larger}" if larger else "more data may give more"
@@ -165,11 +211,16 @@ def _fitted(run: Run, rows: Sequence[Row], findings: Sequence[Finding]) -> tuple
     return health, f"{fitted}: {cost}", f"next: measure it beside another family: reverie evaluate {path} OTHER-RUN"
 
 
-def _last_shown(config: Config, rows: Sequence[Row]) -> str | None:
-    """Say what is amiss with the last previews, nothing where nothing is; None where there were none, or not the purpose."""
+def _last_look(config: Config, rows: Sequence[Row]) -> Mapping[str, float] | None:
+    """Return the figures of the last previews; None where there were none, or where they are not the purpose."""
     if isinstance(config.family, DiffusionSettings) and config.family.purpose == "likelihood":
         return None
-    look = next((row["look"] for row in reversed(rows) if row.get("look")), None)
+    return next((row["look"] for row in reversed(rows) if row.get("look")), None)
+
+
+def _last_shown(config: Config, rows: Sequence[Row]) -> str | None:
+    """Say what is amiss with the last previews, nothing where nothing is; None where there were none, or not the purpose."""
+    look = _last_look(config, rows)
     return _shown(config, look) if look else None
 
 
@@ -180,6 +231,17 @@ def health_of(config: Config, rows: Sequence[Row], findings: Sequence[Finding]) 
     return _health(findings, steps, _last_shown(config, checked) == NOISE, little)
 
 
+def short_verdict(config: Config, rows: Sequence[Row], findings: Sequence[Finding]) -> str:
+    """Say in a few words how a run went: faults found in training, and what is amiss with what it makes."""
+    if findings:
+        return "found wrong: " + ", ".join(dict.fromkeys(finding.check for finding in findings))
+    said = health_of(config, rows, findings).partition(":")[0]
+    checked = [row for row in rows if "held_out" in row]
+    amiss = (_last_shown(config, checked) or "").partition(",")[0].partition(":")[0]
+    few = _too_few(config, [row for row in rows if "i" in row]).partition(":")[0]
+    return "; ".join(part for part in (said, amiss, few) if part) if said == FAULTLESS else said
+
+
 def _worse_than_a_filter(row: Row) -> bool:
     """Tell whether a network, over all noise levels, does worse on training data than the best linear filter."""
     seen, linear = row.get("seen_levels"), row.get("linear_levels")
@@ -188,7 +250,8 @@ def _worse_than_a_filter(row: Row) -> bool:
 
 def verdict(run: Run) -> Verdict:
     """Judge a run by its reports and findings."""
-    rows = [row for row in run.metrics() if "held_out" in row]
+    every = [row for row in run.metrics() if "i" in row and "seconds" in row]
+    rows = [row for row in every if "held_out" in row]
     findings = tuple(folder.read_findings(run.path))
     if not run.config.model_family.learns_by_steps:
         return Verdict(_fitted(run, rows, findings), findings, {})
@@ -201,5 +264,12 @@ def verdict(run: Run) -> Verdict:
     commands = {"go on": f"reverie train --resume {path}" + (f" --extend {longer}" if finished else "")}
     if findings and (command := mend(run, findings)):
         commands["mend"] = command
-    lines = (health, _gave(run.config, rows, shown or ""), _next(run.config, rows, findings, shown or "", shown is not None))
-    return Verdict(lines, findings, commands)
+    quality = _gave(run.config, rows, _quality(run.config, _last_look(run.config, rows)))
+    advice = _next(run.config, rows, findings, shown or "", shown is not None)
+    missing = "" if findings or steps_made(rows) < ENOUGH else _too_few(run.config, every)
+    return Verdict((health, quality, advice.replace("next: ", f"next: {missing}", 1)), findings, commands)
+
+
+def steps_made(rows: Sequence[Row]) -> int:
+    """Return the number of steps at the last check."""
+    return int(rows[-1]["i"]) if rows else 0

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from reverie.base.files import atomic, own_file
 from reverie.base.noise import image_seeds
-from reverie.data.windows import text_of, texts_of
+from reverie.data import Dataset
+from reverie.data.windows import TextWindows, codes_of, text_of, texts_of
 from reverie.families.model import DrawRequest
 from reverie.families.seq2seq.model import PairModel
 from reverie.runs.run import Run
+from reverie.text.passages import Passages
 from reverie.training.previews import FOLDER
 
 COUNT, LENGTH = 3, 200  # texts of a preview, and characters of each
 ANSWERS = 8  # to examples, of a model of pairs
 RULE = "-" * 60
+STRING = 8  # characters of the strings that are looked up
+SEARCHED, COMPARED = 2**18, 20 * LENGTH  # characters of training text searched, and of held-out text compared with, at most
 
 
 class TextPreviews:
-    """Writes previews into the run folder; what they look like beside the data is not told, so there is no `truth`."""
+    """Writes previews into the run folder, and compares the strings of texts with those of the training text.
+
+    beside: the share of strings of STRING characters that the training text lacks, in what was written and in held-out text.
+    """
 
     truth = None
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, train: Dataset, held_out: Dataset) -> None:
+        self.run, self.beside = run, dict[str, float]()
+        written = isinstance(train.x, TextWindows) and isinstance(held_out.x, TextWindows)
+        self.known = train.x.codes[:SEARCHED] if isinstance(train.x, TextWindows) and written else None
+        self.real = held_out.x.codes[:COMPARED] if isinstance(held_out.x, TextWindows) and written else None
 
     def take(self, i: int) -> tuple[None, None]:
         """Write the texts of step i."""
@@ -37,6 +48,7 @@ class TextPreviews:
             texts = ["\n".join(f"{text_of(source)} \u2192 {text_of(target)}" for source, target in rows)]
         else:
             texts = ["\n".join(texts_of(row)) for row in rows]
+            self._compare(texts)
         with atomic(own_file(self.run.path, f"{FOLDER}/step-{i:07d}.txt")) as aside:
             aside.write_bytes(f"\n{RULE}\n".join(texts).encode("utf-8", "backslashreplace") + b"\n")
         return None, None
@@ -44,6 +56,15 @@ class TextPreviews:
     def finish_share(self) -> float:
         """Return that `finish` takes no time."""
         return 0.0
+
+    def _compare(self, texts: list[str]) -> None:
+        codes = [codes_of(text) for text in texts if len(text) >= STRING]
+        if self.known is None or self.real is None or not codes or len(self.real) < STRING:
+            return
+        pieces = [self.real[k : k + LENGTH] for k in range(0, len(self.real) - STRING + 1, LENGTH)]
+        novel = Passages(self.known, [*codes, *pieces]).novel(STRING)
+        mine, theirs = novel[: len(codes)], novel[len(codes) :]
+        self.beside = {"novel": round(float(mine.mean()), 4), "held_out_novel": round(float(np.nanmean(theirs)), 4)}
 
     def finish(self) -> None:
         """Leave the last preview as it is."""

@@ -233,7 +233,8 @@ class Training:
     def _work(self, stop: Callable[[], bool], mind_threads: Callable[[], None], team: Team | None) -> Iterator[Step]:
         run, learner, settings = self.run, self.learner, self.run.config.training
         raw = replace(run, model=learner.model)
-        previews = TextPreviews(run) if self.train.kind in WRITTEN else Previews(run, raw, self.train, self.held_out)
+        sets = self.train, self.held_out
+        previews = TextPreviews(run, *sets) if self.train.kind in WRITTEN else Previews(run, raw, *sets)
         doctor = Doctor(self, previews)
         keep_early = keeps_early(run.model)
         best = min((row["held_out"] for row in doctor.rows if "held_out" in row), default=float("inf"))

@@ -110,6 +110,8 @@ class Doctor:
             budget.reserve(PREVIEW, self.price)
         self.previewing += self.price * (step.i > 1)  # as with checks, the first is not held against others
         self.looked_at = step.i
+        if isinstance(self.previews, TextPreviews):
+            return replace(step, look=self.previews.beside or None)
         if self.look is None or self.previews.truth is None:
             return step
         return replace(step, preview_score=score, look=self.look.beside(self.previews.truth))
