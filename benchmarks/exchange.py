@@ -20,7 +20,7 @@ from reverie.evaluation.evaluation import find_data
 from reverie.evaluation.metrics.features import own_classifier
 from reverie.exchange.onnx import Guided
 from reverie.exchange.parts import parts_of
-from reverie.nets.lenet import answers
+from reverie.nets.lenet import features_and_classes
 from reverie.runs.run import Run
 
 IMAGES, GUIDANCE, STEPS = 100, 2.0, 20
@@ -64,7 +64,7 @@ def accuracy(run: Run, images: np.ndarray) -> tuple[int, float]:
     train, held = find_data(run, 100)
     net, facts = own_classifier(train, held, silent)
     pictures = torch.tensor(images, dtype=torch.float32).reshape(-1, *run.model.shape)
-    read = answers(net, run.model.decode(pictures))[1]
+    read = features_and_classes(net, run.model.decode(pictures))[1]
     return int((read == torch.arange(len(read)) % len(run.config.data.labels)).sum()), facts["held_out_accuracy"]
 
 

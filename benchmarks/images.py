@@ -26,7 +26,7 @@ from reverie.data.idx import read_pair
 from reverie.diffusion.plan import PRESETS
 from reverie.evaluation.metrics.frechet import frechet_distance
 from reverie.nets import NETWORKS
-from reverie.nets.lenet import LeNet, accuracy, answers, train_classifier
+from reverie.nets.lenet import LeNet, accuracy, features_and_classes, train_classifier
 from reverie.runs.run import Run
 from reverie.training.optimizer import muon
 
@@ -199,7 +199,7 @@ class Mnist:
 
     def distance(self, images: np.ndarray) -> float:
         """Return the Fréchet distance of images, (N, 28, 28) in [0, 1], to the 60,000 training images."""
-        return frechet_distance(answers(self.net, torch.from_numpy(images)[:, None])[0], self.real)
+        return frechet_distance(features_and_classes(self.net, torch.from_numpy(images)[:, None])[0], self.real)
 
 
 @cache
@@ -217,7 +217,7 @@ def mnist(minutes: float = 5.0) -> Mnist | None:
     place = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, place)
     run = reverie.train(str(folder), Path(place) / "run", minutes=minutes)
-    return Mnist(run, net, images, answers(net, images)[0], accuracy(net, test, truth))
+    return Mnist(run, net, images, features_and_classes(net, images)[0], accuracy(net, test, truth))
 
 
 def quality(minutes: float = 5.0, count: int = 2000) -> list[str]:

@@ -31,7 +31,7 @@ from reverie.diffusion.oracle import DatasetDenoiser
 from reverie.diffusion.pair import Pair
 from reverie.evaluation.metrics.features import choose
 from reverie.evaluation.metrics.frechet import frechet_to
-from reverie.nets.lenet import answers
+from reverie.nets.lenet import features_and_classes
 from reverie.transport import sliced_wasserstein
 
 REFERENCE = 10_000  # data, at most, that features other than LeNet's are compared with
@@ -112,8 +112,8 @@ def mnist_judge() -> Judge:
     data = load_data("mnist")
     x = data.batch(torch.arange(len(data)))[0]
     net = label_classifier(data, data).net
-    to = frechet_to(answers(net, x)[0])
-    return Judge(lambda images: to(answers(net, images)[0]), float(detail(x[:2048]).mean()))
+    to = frechet_to(features_and_classes(net, x)[0])
+    return Judge(lambda images: to(features_and_classes(net, images)[0]), float(detail(x[:2048]).mean()))
 
 
 def drawn(run: Run, count: int, seed: int, steer: Steer | None = None, **options: Any) -> tuple[Tensor, float]:

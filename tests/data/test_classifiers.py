@@ -12,7 +12,7 @@ from reverie.base.cache import SWITCH, Cache, cache_folder
 from reverie.base.tensors import write_tensors
 from reverie.data import Dataset, classifiers, load_data
 from reverie.data.classifiers import cached_classifier, can_classify, label_classifier
-from reverie.nets.lenet import usual_steps
+from reverie.nets.lenet import default_steps
 
 SHORT = 0.2  # seconds
 
@@ -47,7 +47,7 @@ def test_a_classifier_is_trained_once(parts: tuple[Dataset, Dataset], monkeypatc
     x = parts[1].some(20)
     assert made == [SHORT] and again.cached and not first.cached
     assert again.facts == first.facts and torch.equal(again.net(x)[1], first.net(x)[1])
-    assert first.facts.steps < usual_steps(len(parts[0])) and first.facts.seconds > 0
+    assert first.facts.steps < default_steps(len(parts[0])) and first.facts.seconds > 0
     assert not label_classifier(*parts, seed=1, seconds=SHORT).cached  # of another seed
     assert not label_classifier(*parts, seconds=4 * SHORT).cached  # it had less than half of the time that there is now
     assert len(made) == 3 and cached_classifier(parts[0]) is None  # where there is no limit, none that was cut short is taken
@@ -55,7 +55,7 @@ def test_a_classifier_is_trained_once(parts: tuple[Dataset, Dataset], monkeypatc
 
 def test_a_whole_training_is_taken_for_any_limit(parts: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
     made = count_trainings(monkeypatch)
-    monkeypatch.setattr("reverie.nets.lenet.MOST_STEPS", 20)
+    monkeypatch.setattr("reverie.nets.lenet.MAX_STEPS", 20)
     label_classifier(*parts)
     assert label_classifier(*parts, seconds=1e-6).cached and label_classifier(*parts).cached and len(made) == 1
 

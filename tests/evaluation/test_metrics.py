@@ -25,7 +25,7 @@ from reverie.evaluation.metrics.memory import left_out, neighbours
 from reverie.evaluation.metrics.twosample import two_sample
 from reverie.evaluation.score import HEADLINES, excess
 from reverie.nets import efficientnet
-from reverie.nets.lenet import make, train_classifier, usual_steps
+from reverie.nets.lenet import build, default_steps, train_classifier
 
 
 def gauss(n: int, d: int, seed: int, mean: float = 0.0, scale: float = 1.0) -> Tensor:
@@ -207,18 +207,18 @@ def test_a_classifier_keeps_to_its_time_and_is_kept_apart(tmp_path: Path, monkey
     train_classifier(
         train.batch, len(train), shape, classes, seconds=40.0, clock=clock, on_progress=lambda *at: steps.append(at)
     )
-    assert 0 < steps[-1][0] <= 40 and steps[-1][1] < usual_steps(len(train))
+    assert 0 < steps[-1][0] <= 40 and steps[-1][1] < default_steps(len(train))
 
     told: list[tuple[int, int]] = []
     with pytest.raises(UserError, match="classifier of the labels"):
         own_classifier(train, held, silent, known=True)
     own_classifier(train, held, lambda _, *at: told.append(at), seconds=0.5)
-    assert told[-1][0] < usual_steps(len(train)) and len(list(kept.iterdir())) == 1
+    assert told[-1][0] < default_steps(len(train)) and len(list(kept.iterdir())) == 1
     before = len(told)
     own_classifier(train, held, lambda _, *at: told.append(at), seconds=0.5)
     assert len(told) == before  # taken from the cache
     own_classifier(train, held, lambda _, *at: told.append(at))  # which is no excuse for a whole one
-    assert told[-1] == (usual_steps(len(train)),) * 2 and len(list(kept.iterdir())) == 2
+    assert told[-1] == (default_steps(len(train)),) * 2 and len(list(kept.iterdir())) == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"no pickle"], ids=["empty", "text"])
@@ -235,7 +235,7 @@ def test_damaged_weights_of_the_general_network_are_told(
 
 @pytest.mark.parametrize("shape", [(1, 4, 4), (1, 8, 8), (3, 13, 40), (1, 28, 28), (3, 41, 41), (3, 64, 64)])
 def test_the_classifier_takes_any_size(shape: tuple[int, int, int]) -> None:
-    features, scores = make(shape, 5)(torch.rand(2, *shape))
+    features, scores = build(shape, 5)(torch.rand(2, *shape))
     assert features.shape == (2, 84) and scores.shape == (2, 5)
 
 

@@ -85,7 +85,7 @@ def test_at_their_noise_levels_the_network_is_told_their_time_steps(name: str, p
         alpha, sigma = schedule((k + 1) / 1000)
         assert abs(float(alpha) - float(bars[k].sqrt())) < 1e-5
         level = torch.tensor([noise_level(alpha, sigma)], dtype=torch.float32)
-        assert net.told(level)[1].tolist() == [k]  # to the bit, not about
+        assert net.levels_and_steps(level)[1].tolist() == [k]  # to the bit, not about
         with torch.no_grad():
             assert (net(x, level) - peer(x, k).sample).abs().max() < 1e-6
 

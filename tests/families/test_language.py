@@ -22,7 +22,7 @@ from reverie.families import FAMILIES
 from reverie.families.language.choice import Choice
 from reverie.families.language.model import LanguageModel
 from reverie.families.model import DrawRequest
-from reverie.nets.sequence import Attention, FixedContext
+from reverie.nets.sequence import CausalSelfAttention, FixedContext
 from reverie.runs.run import Run
 from reverie.text.learn import learn_tokenizer
 from reverie.text.table import TokenizerTable
@@ -105,7 +105,7 @@ def test_draws_have_the_frequencies_of_the_model() -> None:
 
 def test_attention_is_the_naive_loop() -> None:
     torch.manual_seed(0)
-    attention = Attention(8, 2, rotary=False)
+    attention = CausalSelfAttention(8, 2, rotary=False)
     torch.nn.init.normal_(attention.out.weight)
     x = torch.randn(1, 5, 8)
     q, k, v = attention.qkv(x).reshape(5, 3, 2, 4).permute(1, 2, 0, 3)

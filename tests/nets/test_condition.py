@@ -8,7 +8,7 @@ from torch import Tensor
 
 from reverie.base.spec import build
 from reverie.nets import NETWORKS
-from reverie.nets.condition import ConditionEncoder, CrossAttention, TextEncoder, TextLayer
+from reverie.nets.condition import ConditionEncoder, TextCrossAttention, TextEncoder, TextEncoderLayer
 
 NAN = math.nan
 
@@ -25,7 +25,11 @@ def naive(q: Tensor, k: Tensor, v: Tensor, there: Tensor) -> Tensor:
 
 def test_attention_between_words_is_that_of_a_loop() -> None:
     torch.manual_seed(0)
-    layer, x, there = TextLayer(8, heads=2), torch.randn(2, 5, 8), torch.tensor([[True] * 5, [True, True, True, False, False]])
+    layer, x, there = (
+        TextEncoderLayer(8, heads=2),
+        torch.randn(2, 5, 8),
+        torch.tensor([[True] * 5, [True, True, True, False, False]]),
+    )
     for b in range(2):
         q, k, v = layer.qkv(layer.first(x[b])).reshape(5, 3, 2, 4).permute(1, 2, 0, 3)
         gathered = torch.cat([naive(q[h], k[h], v[h], there[b]) for h in range(2)], 1)
@@ -35,7 +39,7 @@ def test_attention_between_words_is_that_of_a_loop() -> None:
 
 def test_attention_to_words_is_that_of_a_loop() -> None:
     torch.manual_seed(0)
-    layer = CrossAttention(8, 6, head=4)
+    layer = TextCrossAttention(8, 6, head=4)
     torch.nn.init.normal_(layer.out.weight)
     x, words, there = torch.randn(1, 3, 8), torch.randn(1, 4, 6), torch.tensor([[True, True, False, True]])
     q = layer.query(layer.norm(x[0])).reshape(3, 2, 4).permute(1, 0, 2)

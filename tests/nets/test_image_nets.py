@@ -25,7 +25,7 @@ from reverie.diffusion.plan import (
     stem_for,
 )
 from reverie.nets import NETWORKS
-from reverie.nets.dropout import repeatable_dropout
+from reverie.nets.dropout import seeded_dropout
 from reverie.nets.transformer import Transformer, places
 from reverie.nets.unet import UNet
 from reverie.training.optimizer import OPTIMIZERS
@@ -252,7 +252,7 @@ def test_dropout_is_a_function_of_the_seed_and_only_of_training() -> None:
 
     def drawn(seed: int) -> Tensor:
         torch.rand(seed)  # whatever else was drawn before
-        with repeatable_dropout(net, seed):
+        with seeded_dropout(net, seed):
             y: Tensor = net(x, level)
         return y
 
@@ -260,7 +260,7 @@ def test_dropout_is_a_function_of_the_seed_and_only_of_training() -> None:
     first, again, other = drawn(1), drawn(1), drawn(2)
     assert torch.equal(first, again) and not torch.equal(first, other)
     torch.random.set_rng_state(before)
-    with repeatable_dropout(net, 7):
+    with seeded_dropout(net, 7):
         torch.rand(3)
     assert torch.equal(torch.random.get_rng_state(), before)
     net.eval()

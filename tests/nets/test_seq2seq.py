@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from reverie.base.errors import UserError
-from reverie.nets.attention import Alignment, CrossAttention
+from reverie.nets.attention import Alignment, MultiHeadAttention
 from reverie.nets.seq2seq import EncoderDecoder, RecurrentPair, TransformerPair
 
 KINDS = ("none", "dot", "bilinear", "mlp", "transformer")
@@ -59,10 +59,10 @@ def test_alignment_is_the_naive_loop(kind: str) -> None:
 
 def test_cross_attention_is_the_naive_loop() -> None:
     torch.manual_seed(3)
-    attention = CrossAttention(8, 2).requires_grad_(False)
+    attention = MultiHeadAttention(8, 2).requires_grad_(False)
     torch.nn.init.normal_(attention.out.weight)
     memory, there, x = some()
-    k, v = attention.seen(memory)
+    k, v = attention.keys_values(memory)
     found, weights = attention(x, k, v, there), attention.weights(x, k, there)
     q = attention.query(x).reshape(2, 4, 2, 4)
     for b in range(2):
@@ -78,12 +78,12 @@ def test_cross_attention_is_the_naive_loop() -> None:
 @pytest.mark.parametrize("kind", ATTENDING)
 def test_weights_sum_to_one_over_what_is_there_and_move_with_the_input(kind: str) -> None:
     net, (x, there, inputs) = net_of(kind), some((5, 3))
-    for layer in net.alignments(net.read(x, there), inputs):
+    for layer in net.attention_weights(net.encode(x, there), inputs):
         assert torch.allclose(layer.sum(-1), torch.ones(layer.shape[:-1]), atol=1e-5)
         assert float(layer[1, ..., 3:].abs().max()) == 0
     order = torch.tensor([4, 2, 0, 1, 3])
-    before = net.alignments(net.read(x, there), inputs)[0][0]
-    after = net.alignments(net.read(x[:, order], there), inputs)[0][0]
+    before = net.attention_weights(net.encode(x, there), inputs)[0][0]
+    after = net.attention_weights(net.encode(x[:, order], there), inputs)[0][0]
     assert float((before - after).abs().max()) > 1e-3
 
 
@@ -98,33 +98,33 @@ def test_alignment_without_recurrence_moves_exactly_as_its_keys_do() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_changes_nothing(kind: str) -> None:
     net, (x, there, inputs) = net_of(kind, layers=2), some((5, 3))
-    whole = net(net.read(x, there), inputs)[0][1]
-    alone = net(net.read(x[1:, :3], there[1:, :3]), inputs[1:])[0][0]
+    whole = net(net.encode(x, there), inputs)[0][1]
+    alone = net(net.encode(x[1:, :3], there[1:, :3]), inputs[1:])[0][0]
     assert torch.allclose(whole, alone, atol=1e-6)
     other = x.clone()
     other[1, 3:] = 100.0
-    assert torch.equal(net(net.read(other, there), inputs)[0][1], whole)
+    assert torch.equal(net(net.encode(other, there), inputs)[0][1], whole)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_output_knows_later_inputs_and_every_one_knows_the_source(kind: str) -> None:
     net, (x, there, inputs) = net_of(kind), some((5,), 5)
-    said = net(net.read(x, there), inputs)[0]
+    said = net(net.encode(x, there), inputs)[0]
     for k in range(4):
         other = inputs.clone()
         other[0, k] += 1
-        changed = (net(net.read(x, there), other)[0] - said).abs().amax(-1)[0] > 0
+        changed = (net(net.encode(x, there), other)[0] - said).abs().amax(-1)[0] > 0
         assert not changed[:k].any() and changed[k]
     for k in range(5):
         other = x.clone()
         other[0, k] += 1
-        assert bool(((net(net.read(other, there), inputs)[0] - said).abs().amax(-1)[0] > 0).all())
+        assert bool(((net(net.encode(other, there), inputs)[0] - said).abs().amax(-1)[0] > 0).all())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_step_by_step_is_the_whole_sequence(kind: str) -> None:
     net, (x, there, inputs) = net_of(kind, layers=2), some()
-    memory = net.read(x, there)
+    memory = net.encode(x, there)
     whole, state, parts = net(memory, inputs)[0], None, []
     for k in range(4):
         y, state = net(memory, inputs[:, k : k + 1], state)

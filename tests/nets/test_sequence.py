@@ -8,7 +8,7 @@ import torch
 
 from reverie.autodiff.sparse import detect
 from reverie.base.errors import UserError
-from reverie.nets.sequence import LSTM, RNN, Decoder, FixedContext, SequenceNet, rotated, rotations
+from reverie.nets.sequence import LSTM, RNN, Decoder, FixedContext, SequenceNet, apply_rotary, rotary_angles
 
 NETS = {
     "rnn": lambda: RNN(8, 2), "lstm": lambda: LSTM(8, 2), "fixed": lambda: FixedContext(8, 6, 12),
@@ -62,7 +62,7 @@ def test_rotary_products_depend_on_how_far_places_are_apart() -> None:
     q, k = torch.randn(6, dtype=torch.float64), torch.randn(6, dtype=torch.float64)
 
     def product(i: int, j: int) -> float:
-        return float(rotated(q[None], rotations(i, 1, 6, q)) @ rotated(k[None], rotations(j, 1, 6, q)).T)
+        return float(apply_rotary(q[None], rotary_angles(i, 1, 6, q)) @ apply_rotary(k[None], rotary_angles(j, 1, 6, q)).T)
 
     assert product(7, 4) == pytest.approx(product(103, 100)) and product(7, 4) != pytest.approx(product(7, 5))
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import reverie
 from reverie.api import with_adapters
 from reverie.base.errors import UserError
-from reverie.nets.lora import attach, merged
+from reverie.nets.lora import add_adapters, merged_weights
 from reverie.nets.unet import UNet
 from reverie.runs.adapters import ADAPTER_FILE
 from reverie.runs.run import Run
@@ -44,7 +44,7 @@ def test_an_adapter_changes_nothing_at_first_and_learns_alone() -> None:
     before = {name: p.detach().clone() for name, p in net.named_parameters()}
     with torch.no_grad():
         wanted = net(x, level, cond)
-        attach(net, 4)
+        add_adapters(net, 4)
         assert torch.equal(net(x, level, cond), wanted)
     learned = {name for name, p in net.named_parameters() if p.requires_grad}
     assert all(name.endswith((".up", ".down", "label.table")) for name in learned)
@@ -56,7 +56,7 @@ def test_an_adapter_changes_nothing_at_first_and_learns_alone() -> None:
             if p.requires_grad and p.grad is not None:
                 p -= 0.1 * p.grad
         plain = UNet(labels=3)
-        plain.load_state_dict(merged(net))
+        plain.load_state_dict(merged_weights(net))
         assert (plain(x, level, cond) - net(x, level, cond)).abs().max() < 1e-5
         changed = {name for name, p in plain.named_parameters() if not torch.equal(p, before[name])}
     assert changed and not any(name.endswith("bias") for name in changed)

@@ -15,6 +15,8 @@ RENAMED: dict[str, dict[str, str]] = {  # module -> old name -> new name
         "Function": "RKHSFunction", "Unit": "Normalized", "Words": "BagOfWords", "gram_times": "gram_product",
         "is_positive": "is_positive_semidefinite", "section": "representer",
     },
+    "reverie.nets.condition": {"CrossAttention": "TextCrossAttention", "TextLayer": "TextEncoderLayer"},
+    "reverie.nets.sequence": {"rotated": "apply_rotary", "rotations": "rotary_angles"},
     "reverie.transport": {"costing": "problem_from_costs"},
 }  # fmt: skip
 

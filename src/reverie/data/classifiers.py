@@ -15,7 +15,7 @@ from reverie.base.cache import Cache
 from reverie.base.progress import Tell, silent
 from reverie.base.tensors import forms_of
 from reverie.data.dataset import Dataset
-from reverie.nets.lenet import LeNet, accuracy, make, train_classifier, usual_steps
+from reverie.nets.lenet import LeNet, accuracy, build, default_steps, train_classifier
 
 CACHE = Cache("classifiers", 2**26)
 JUDGED = 5000  # held-out images, at most, that a classifier is tried on
@@ -58,7 +58,7 @@ def cached_classifier(train: Dataset, seed: int = 0, seconds: float = math.inf) 
 
     seconds: the time limit for training one; one that was cut short is returned if it took about as long.
     """
-    net = make(train.shape, len(train.label_names), seed)
+    net = build(train.shape, len(train.label_names), seed)
     wanted = forms_of(net.state_dict())
     for key in (_key(train, seed), *((_key(train, seed, short=True),) if math.isfinite(seconds) else ())):
         found = CACHE.read(key, lambda _: wanted, TypeAdapter(ClassifierFacts))
@@ -91,7 +91,7 @@ def label_classifier(
     x, labels = held_out.batch(torch.arange(min(len(held_out), JUDGED)))
     assert labels is not None
     facts = ClassifierFacts(steps=max(1, steps), seconds=clock() - begun, accuracy=accuracy(net, x, labels), held_out=len(x))
-    CACHE.write(_key(train, seed, short=steps < usual_steps(len(train))), net.state_dict(), facts.model_dump_json())
+    CACHE.write(_key(train, seed, short=steps < default_steps(len(train))), net.state_dict(), facts.model_dump_json())
     return LabelClassifier(net, facts, cached=False)
 
 

@@ -21,7 +21,7 @@ from reverie.evaluation.metrics.features import own_classifier
 from reverie.evaluation.score import score
 from reverie.evaluation.section import Section
 from reverie.families.model import DrawRequest
-from reverie.nets.lenet import LeNet, answers
+from reverie.nets.lenet import LeNet, features_and_classes
 from reverie.runs.options import Options
 from reverie.runs.run import Run
 
@@ -47,7 +47,7 @@ class Judge:
         said = wanted >= 0
         if not bool(said.any()):
             return math.nan, 0
-        return float((answers(self.net, x[said])[1] == wanted[said]).double().mean()), int(said.sum())
+        return float((features_and_classes(self.net, x[said])[1] == wanted[said]).double().mean()), int(said.sum())
 
 
 def labels_of(attribute: Attribute, captions: Sequence[str]) -> Tensor:

@@ -23,7 +23,7 @@ from reverie.evaluation.metrics.spread import mean_distance
 from reverie.evaluation.metrics.twosample import two_sample
 from reverie.evaluation.score import score
 from reverie.evaluation.section import Section
-from reverie.nets.lenet import accuracy, answers
+from reverie.nets.lenet import accuracy, features_and_classes
 
 ENOUGH = 2048  # samples from which on a Fréchet distance leads
 NEIGHBOURS = 5
@@ -223,7 +223,7 @@ def labels_section(m: Material) -> Section | None:
         return None
     spare = m.deadline.limited and m.features.name != "classifier"
     net, facts = own_classifier(*m.taught, m.tell, seconds=learning(m.deadline), known=spare)
-    right = answers(net, m.samples)[1] == m.labels
+    right = features_and_classes(net, m.samples)[1] == m.labels
     x, labels = m.held.batch(torch.arange(min(len(m.held), JUDGED)))
     assert labels is not None
     share, floor = float(right.double().mean()), accuracy(net, x, labels)

@@ -23,7 +23,7 @@ from reverie.base.visible import storable
 from reverie.exchange.folders import write_run
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.nets import NETWORKS
-from reverie.nets.diffusers import NEEDED, DiffusersUNet
+from reverie.nets.diffusers import INSTALL, DiffusersUNet
 from reverie.runs.config import Config, DataConfig, TrainingConfig, build_model
 from reverie.runs.run import Run
 
@@ -208,7 +208,7 @@ def export_diffusers(run: Run, out: Path, overwrite: bool) -> Path:
     try:
         from diffusers import DDPMPipeline, DDPMScheduler, ScoreSdeVePipeline, ScoreSdeVeScheduler
     except ImportError:
-        raise UserError(f"this needs diffusers: {NEEDED}") from None
+        raise UserError(f"this needs diffusers: {INSTALL}") from None
     network: dict[str, Any] = settings.network
     if net.by_sigma:
         ends = {key: settings.schedule[key] for key in ("sigma_min", "sigma_max") if key in settings.schedule}

@@ -30,7 +30,7 @@ def heads_of(run: Run, sentence: str) -> tuple[list[str], Tensor]:
         raise UserError("there is nothing to attend to in an empty sentence; give one with --prompt")
     with torch.no_grad():
         x = model.inputs(torch.from_numpy(ids).long()[None].to(model.device))
-        found = torch.stack(model.net.attentions(x))[:, 0].cpu()
+        found = torch.stack(model.net.attention_weights(x))[:, 0].cpu()
     return ["start", *(model.tokenizer.spelled(int(k)) for k in ids)], found
 
 

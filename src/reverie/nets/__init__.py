@@ -1,4 +1,4 @@
-"""Networks.  They know nothing of diffusion: data, a noise level and a label in, data out."""
+"""Networks: maps of noisy data, noise level and condition to an output.  They do not depend on the diffusion code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small networks that tell the class of data seen through noise."""
+"""Noise-aware classifiers: small networks that classify noisy data given the noise level."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.nets.embedding import LEVEL_SCALE, SinusoidalEmbedding
-from reverie.nets.unet import Block, norm
+from reverie.nets.unet import ResidualBlock, group_norm
 
 EMBEDDING = 64
-SMALLEST = 8  # sides of the map at which halving ends
+MIN_SIDE = 8  # the feature map is halved until its sides are at most this
 GROUPS = 8
-WAVES = (2.0, 4.0, 8.0)  # w, where data have a standard deviation of about 1
+FREQUENCIES = (2.0, 4.0, 8.0)  # w, for data with a standard deviation of about 1
 
 
-class Convolutions(nn.Module):
-    """Residual blocks on maps that are halved until no side is above 8, then one dense layer.
+class ConvClassifier(nn.Module):
+    """A convolutional classifier: residual blocks on maps that are halved until no side is above 8, then a linear layer.
 
     x: (B, C, H, W) -> (B, classes); level: (B,).
     """
@@ -32,16 +32,16 @@ class Convolutions(nn.Module):
         wide = width
         while True:
             self.shrink.append(nn.Conv2d(channels, wide, 3, stride=2, padding=1))
-            self.blocks.append(Block(wide, wide, EMBEDDING, GROUPS, "scale-shift"))
+            self.blocks.append(ResidualBlock(wide, wide, EMBEDDING, GROUPS, "scale-shift"))
             height, high, channels = -(-height // 2), -(-high // 2), wide
-            if max(height, high) <= SMALLEST:
+            if max(height, high) <= MIN_SIDE:
                 break
             wide = min(2 * wide, 4 * width)
-        self.norm = norm(channels, GROUPS)
+        self.norm = group_norm(channels, GROUPS)
         self.out = nn.Linear(channels * height * high, classes)
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
-        """Return the scores, (B, classes)."""
+        """Return the logits, (B, classes)."""
         e = self.tell(self.embed(level * LEVEL_SCALE))
         for shrink, block in zip(self.shrink, self.blocks, strict=True):
             x = block(shrink(x), e)
@@ -49,8 +49,8 @@ class Convolutions(nn.Module):
         return scores
 
 
-class Layers(nn.Module):
-    """Three dense layers told of the noise level, on x and its waves sin(w x), cos(w x), which show fine structure.
+class MLPClassifier(nn.Module):
+    """An MLP with three layers, conditioned on the noise level, of x and its Fourier features sin(w x), cos(w x).
 
     x: (B, D) -> (B, classes); level: (B,).
     """
@@ -58,15 +58,15 @@ class Layers(nn.Module):
     def __init__(self, shape: tuple[int], classes: int, width: int = 96) -> None:
         super().__init__()
         self.embed = SinusoidalEmbedding(EMBEDDING)
-        sizes = (shape[0] * (1 + 2 * len(WAVES)), width, width, width)
+        sizes = (shape[0] * (1 + 2 * len(FREQUENCIES)), width, width, width)
         self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(sizes))
         self.tell = nn.ModuleList(nn.Linear(EMBEDDING, width) for _ in self.layers)
         self.out = nn.Linear(width, classes)
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
-        """Return the scores, (B, classes)."""
+        """Return the logits, (B, classes)."""
         e = self.embed(level * LEVEL_SCALE)
-        x = torch.cat([x, *((w * x).sin() for w in WAVES), *((w * x).cos() for w in WAVES)], dim=1)
+        x = torch.cat([x, *((w * x).sin() for w in FREQUENCIES), *((w * x).cos() for w in FREQUENCIES)], dim=1)
         for layer, tell in zip(self.layers, self.tell, strict=True):
             x = functional.silu(layer(x) + tell(e))
         scores: Tensor = self.out(x)
@@ -74,9 +74,9 @@ class Layers(nn.Module):
 
 
 def network_for(shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """Return the network for data of this shape, its weights drawn from the seed."""
+    """Return the classifier for data of this shape, with weights drawn from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if len(shape) == 1:
-            return Layers((shape[0],), classes)
-        return Convolutions((shape[0], shape[1], shape[2]), classes)
+            return MLPClassifier((shape[0],), classes)
+        return ConvClassifier((shape[0], shape[1], shape[2]), classes)

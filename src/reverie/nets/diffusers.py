@@ -1,4 +1,4 @@
-"""The U-Net of diffusers, `UNet2DModel`, as one of the networks; needs diffusers."""
+"""The U-Net of the package diffusers, `UNet2DModel`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from reverie.base.errors import UserError
 
-NEEDED = "pip install 'reverie[exchange]'"
-FLOOR = 1e-6  # of the noise level, as `reverie.diffusion.denoiser.noise_level` bends it
-NEAR = 0.02  # of a time step: nearer than this the level is that of the step, but for rounding
+INSTALL = "pip install 'reverie[exchange]'"
+FLOOR = 1e-6  # of the noise level, as in `reverie.diffusion.denoiser.noise_level`
+STEP_TOLERANCE = 0.02  # of a time step: closer levels are rounded to the step
 
 Down = Literal[
     "DownBlock2D", "AttnDownBlock2D", "ResnetDownsampleBlock2D", "SkipDownBlock2D", "AttnSkipDownBlock2D"
@@ -23,7 +23,7 @@ Wide = Annotated[int, Field(ge=4, le=2048)]
 
 
 def alpha_bars(schedule: str, start: float, end: float, steps: int) -> np.ndarray:
-    """Return prod (1 - beta) of each time step of diffusers, (steps,): the table that its schedulers share."""
+    """Return prod (1 - beta) of each time step of diffusers, (steps,), as in its schedulers."""
     if schedule == "squaredcos_cap_v2":  # arXiv:2102.09672
         nodes = np.cos((np.arange(steps + 1) / steps + 0.008) / 1.008 * np.pi / 2) ** 2
         betas = np.minimum(1 - nodes[1:] / nodes[:-1], 0.999)
@@ -35,11 +35,10 @@ def alpha_bars(schedule: str, start: float, end: float, steps: int) -> np.ndarra
 
 
 class DiffusersUNet(nn.Module):
-    """`UNet2DModel` of diffusers, told the time step, or with time_embedding_type=fourier the sigma, of the noise level.
+    """`UNet2DModel` of diffusers, conditioned on the time step, or on sigma for time_embedding_type=fourier.
 
-    It sees data of unit variance as diffusers has them: train it with sigma_data 1.  Row 0 of the class embeddings is "no
-    label".  x: (B, C, H, W); level: (B,); cond: (B,) or None.  widths are its block_out_channels; the other options have
-    its own names.
+    It expects data of unit variance: train it with sigma_data 1.  Row 0 of the class embeddings is the null label.
+    x: (B, C, H, W); level: (B,); cond: (B,) or None.  widths are its block_out_channels; the other options have its names.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class DiffusersUNet(nn.Module):
         try:
             from diffusers import UNet2DModel
         except ImportError:
-            raise UserError(f"the network diffusers-unet is that of diffusers, which is not installed: {NEEDED}") from None
+            raise UserError(f"the network diffusers-unet is that of diffusers, which is not installed: {INSTALL}") from None
         unit = 2 ** (len(widths) - 1)
         if height % unit or width % unit:
             raise UserError(f"this U-Net needs a height and width divisible by {unit}, got {height}x{width}")
@@ -87,7 +86,7 @@ class DiffusersUNet(nn.Module):
         bars = alpha_bars(beta_schedule, beta_start, beta_end, num_train_timesteps)
         if not (bars.min() > 0 and bars.max() < 1):
             raise UserError(f"betas from {beta_start} to {beta_end} leave no signal or no noise at some time step")
-        # Falling; a plain attribute, in float64 on the CPU, that is never cast and never moved.
+        # decreasing; a plain float64 attribute on the CPU, which is never cast or moved
         self.log_snr = torch.tensor(np.log(bars) - np.log1p(-bars), dtype=torch.float64, device="cpu")
         options: dict[str, Any] = {
             "sample_size": (height, width), "in_channels": channels, "out_channels": channels,
@@ -106,24 +105,24 @@ class DiffusersUNet(nn.Module):
             raise UserError(f"diffusers makes no such U-Net: {' '.join(str(error).split())[:200]}") from None
         self.labels = labels
 
-    def told(self, level: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-SNR of noise levels and their time steps, whole numbers where a level is that of a step: (B,) each."""
+    def levels_and_steps(self, level: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-SNR of noise levels and their time steps, rounded to a step that is near: (B,) each."""
         e = level.to(device="cpu", dtype=torch.float64).clamp(-13.815, 13.815).exp()
         log_snr = (e * (1 + FLOOR) - FLOOR).log() - (1 + FLOOR - FLOOR * e).log()
         table = self.log_snr
         below = ((table[None] >= log_snr[:, None]).sum(1) - 1).clamp(0, len(table) - 2)
         step = (below + (table[below] - log_snr) / (table[below] - table[below + 1])).clamp(0, len(table) - 1)
-        return log_snr, torch.where((step - step.round()).abs() < NEAR, step.round(), step)
+        return log_snr, torch.where((step - step.round()).abs() < STEP_TOLERANCE, step.round(), step)
 
     def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None) -> Tensor:
-        """Return the output, (B, C, H, W); by sigma it is eps, which is -sigma times the score that the network gives."""
+        """Return the output, (B, C, H, W); with sigma conditioning it is eps = -sigma score."""
         if self.labels:
             cond = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device) if cond is None else cond + 1
-        log_snr, step = (level, level) if level.is_meta else self.told(level)
+        log_snr, step = (level, level) if level.is_meta else self.levels_and_steps(level)
         if not self.by_sigma:
             out: Tensor = self.unet(x, step.to(x), cond if self.labels else None, return_dict=False)[0]
             return out
         sigma = (-log_snr / 2).exp().to(x)
-        spread = (sigma[:, None, None, None] ** 2 + 1).sqrt()  # the network knows x = x0 + sigma eps as it is
-        score: Tensor = self.unet(spread * x, sigma, cond if self.labels else None, return_dict=False)[0]
+        scale = (sigma[:, None, None, None] ** 2 + 1).sqrt()  # the network expects x = x0 + sigma eps
+        score: Tensor = self.unet(scale * x, sigma, cond if self.labels else None, return_dict=False)[0]
         return -sigma[:, None, None, None] * score

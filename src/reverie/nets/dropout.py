@@ -1,4 +1,4 @@
-"""Dropout that is a function of a seed, so that a training that is gone on with hides the same numbers."""
+"""Dropout that is a function of a seed, so that a resumed training drops the same units."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import nn
 
 
 @contextmanager
-def repeatable_dropout(net: nn.Module, seed: int) -> Iterator[None]:
-    """Draw what a network hides in training from this seed; nothing is done to networks that hide nothing."""
+def seeded_dropout(net: nn.Module, seed: int) -> Iterator[None]:
+    """Seed the dropout of a network in training; networks without dropout are not affected."""
     hides: float | None = getattr(net, "dropout", None)
     if not (net.training and hides):
         yield

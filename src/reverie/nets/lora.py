@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, arXiv:2106.09685): a frozen network learns a small change of each of its matrices."""
+"""Low-rank adapters (LoRA, arXiv:2106.09685): trainable low-rank changes of frozen weights."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch.nn.utils import parametrize
 
 T = TypeVar("T")
 
-LAYERS = nn.Linear | nn.Conv2d | nn.ConvTranspose2d
+ADAPTED = nn.Linear | nn.Conv2d | nn.ConvTranspose2d
 ORIGINAL, UP, DOWN = "parametrizations.weight.original", "parametrizations.weight.0.up", "parametrizations.weight.0.down"
-TABLE = "label.table"  # of labels, which new data may mean otherwise: it is learned whole, being small
+LABEL_TABLE = "label.table"  # labels may have another meaning in new data, so this small table is trained in full
 
 
 class LowRank(nn.Module):
-    """W -> W + up down, with up zero at first.  W: (out, ...) as a matrix (out, in); up: (out, rank); down: (rank, in)."""
+    """W -> W + up down, with up = 0 initially.  W: (out, ...) as a matrix (out, in); up: (out, rank); down: (rank, in)."""
 
     def __init__(self, weight: Tensor, rank: int, seed: int) -> None:
         super().__init__()
@@ -27,49 +27,49 @@ class LowRank(nn.Module):
         self.up, self.down = nn.Parameter(weight.new_zeros(rows, rank)), nn.Parameter(first.to(weight))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return the changed matrix."""
+        """Return the adapted matrix."""
         return weight + (self.up @ self.down).view_as(weight)
 
 
-def adaptable(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the layers that learn, by name."""
+def adaptable_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the trainable linear and convolutional layers with their names."""
     for name, layer in model.named_modules():
-        if isinstance(layer, LAYERS) and layer.weight.requires_grad:
+        if isinstance(layer, ADAPTED) and layer.weight.requires_grad:
             yield name, layer
 
 
-def attach(model: nn.Module, rank: int) -> None:
-    """Freeze a model and give each of its matrices a change of a rank that is learned, with the table of labels."""
-    layers = list(adaptable(model))
+def add_adapters(model: nn.Module, rank: int) -> None:
+    """Freeze a model and add a trainable change of this rank to each matrix; the label table stays trainable."""
+    layers = list(adaptable_layers(model))
     model.requires_grad_(False)
     for k, (_, layer) in enumerate(layers):
         weight: Tensor = layer.weight  # type: ignore[assignment]  # of a layer, a parameter
         parametrize.register_parametrization(layer, "weight", LowRank(weight, rank, k))
         layer.parametrizations.weight.original.requires_grad_(False)  # type: ignore[union-attr]  # torch says only Module
     for name, p in model.named_parameters():
-        if name.endswith((TABLE, UP, DOWN)):
+        if name.endswith((LABEL_TABLE, UP, DOWN)):
             p.requires_grad_(True)
 
 
-def plain(found: Mapping[str, T]) -> dict[str, T]:
-    """Return what is known of each tensor by the names of a model without adapters, and nothing of those of adapters."""
+def without_adapters(found: Mapping[str, T]) -> dict[str, T]:
+    """Return entries under the names of a model without adapters, and drop those of the adapters."""
     kept = {name: value for name, value in found.items() if not name.endswith((UP, DOWN))}
     return {f"{name.removesuffix(ORIGINAL)}weight" if name.endswith(ORIGINAL) else name: value for name, value in kept.items()}
 
 
-def merged(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of a model as if it had no adapters, with their changes in them; others as they are."""
+def merged_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights with the adapters merged into them, under the names of a model without adapters."""
     state = model.state_dict()
     for name in [name for name in state if name.endswith(ORIGINAL)]:
         layer = name.removesuffix(ORIGINAL)
         state[name] = state[name] + (state[layer + UP] @ state[layer + DOWN]).view_as(state[name])
-    return plain(state)
+    return without_adapters(state)
 
 
-def factors(model: nn.Module) -> dict[str, Tensor]:
-    """Return what an adapter is: up and down of each layer, and the table of labels; nothing for a model without."""
+def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights of the adapters (up and down of each layer) and the label table; empty without adapters."""
     state = model.state_dict()
     found = {
         name.replace("parametrizations.weight.0.", ""): tensor for name, tensor in state.items() if name.endswith((UP, DOWN))
     }
-    return {**found, **{name: t for name, t in state.items() if name.endswith(TABLE)}} if found else {}
+    return {**found, **{name: t for name, t in state.items() if name.endswith(LABEL_TABLE)}} if found else {}

@@ -1,4 +1,4 @@
-"""The small networks for points: dense layers, and radial basis functions."""
+"""Networks for points: a conditional MLP, and radial basis functions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, Level, level_emb
 
 Size = Annotated[int, Field(ge=1, le=8192)]
 Labels = Annotated[int, Field(ge=0, le=100_000)]
-Outputs = Annotated[int, Field(ge=1, le=256)]  # for each number of the data
+Outputs = Annotated[int, Field(ge=1, le=256)]  # outputs per number of the data
 
 
 class ConditionalMLP(nn.Module):
-    """Dense layers, to each of which a projection of the noise-level embedding is added, with SiLU between.
+    """An MLP that adds a projection of the noise-level embedding to every layer.
 
     h <- SiLU(W h + U e),  e = embedding(level) (+ embedding(label)).  x: (B, channels); level: (B,); cond: (B,) or None.
     connector="multiply": SiLU(W h * U e) instead, with U e around 1 at first.
@@ -63,7 +63,7 @@ class ConditionalMLP(nn.Module):
 
 
 class RBF(nn.Module):
-    """Gaussian bumps around learned centres, whose readout depends on the noise level (arXiv:1503.03585, appendix D.1.1).
+    """Gaussian radial basis functions whose readout depends on the noise level (arXiv:1503.03585, appendix D.1.1).
 
     y = b(e) + sum_k A_k(e) exp(-|x - c_k|² / (2 s_k²)),  A and b linear in e = embedding(level) (+ embedding(label)).
     x: (B, channels); level: (B,); cond: (B,) or None.
@@ -82,7 +82,7 @@ class RBF(nn.Module):
         self.embedding = level_embedding(embedding, embedding_dim)
         self.label = LabelEmbedding(labels, embedding_dim) if labels else None
         centres = torch.empty(hidden, channels)
-        width = math.sqrt(channels) * hidden ** (-1 / (channels + 1))  # a bump reaches a few of its neighbours
+        width = math.sqrt(channels) * hidden ** (-1 / (channels + 1))  # a basis function overlaps a few neighbours
         self.centres = nn.Parameter(centres if centres.is_meta else centres.normal_())  # data have unit variance
         self.log_widths = nn.Parameter(torch.full((hidden,), math.log(width)))
         self.readout = nn.Linear(embedding_dim, (hidden + 1) * channels * outputs)

@@ -1,4 +1,4 @@
-"""Attention by torch's own function, wherever it is quick."""
+"""Scaled dot-product attention, in the fastest precision of the device."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return softmax(q k^T / sqrt(d)) v, on processors never in bfloat16, whose gradient takes torch seven times as long there.
+def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return softmax(q k^T / sqrt(d)) v; never in bfloat16 on CPUs, where its backward pass is seven times as slow.
 
-    q: (B, N, L, d); k, v: (B, N, M, d); mask: (B, 1, 1, M), true where there is something to attend to.
+    q: (B, N, L, d); k, v: (B, N, M, d); mask: (B, 1, 1, M), true for keys to attend to.
     """
     if q.device.type != "cpu" or q.dtype != torch.bfloat16:
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)

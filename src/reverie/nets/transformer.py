@@ -10,25 +10,32 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.base.errors import UserError
-from reverie.nets.condition import ConditionEncoder, CrossAttention, Length, Numbers, Seen, Words
-from reverie.nets.embedding import LEVEL_SCALE, LabelEmbedding, Level, SinusoidalEmbedding, level_embedding, map_of_told
-from reverie.nets.sdpa import attended
+from reverie.nets.condition import ConditionEncoder, ImageChannels, Length, Numbers, TextCrossAttention, Words
+from reverie.nets.embedding import (
+    LEVEL_SCALE,
+    LabelEmbedding,
+    Level,
+    SinusoidalEmbedding,
+    conditioning_projection,
+    level_embedding,
+)
+from reverie.nets.sdpa import scaled_dot_product_attention
 
-MOST_PATCHES = 2**16  # attention compares each with every other
+MAX_PATCHES = 2**16  # attention compares all pairs
 
 
 def places(height: int, width: int, dim: int) -> Tensor:
-    """Return sinusoidal 2-D positions: half of the coordinates tell the row, half the column.  (height width, dim)."""
-    if (planned := torch.empty(height * width, dim)).is_meta:
-        return planned
+    """Return 2-D sinusoidal position embeddings, half of each for the row and half for the column: (height width, dim)."""
+    if (table := torch.empty(height * width, dim)).is_meta:
+        return table
     embed = SinusoidalEmbedding(dim // 2)
     rows, columns = embed(torch.arange(height).float()), embed(torch.arange(width).float())
     grid = torch.cat([rows[:, None].expand(-1, width, -1), columns[None].expand(height, -1, -1)], dim=-1)
     return grid.reshape(height * width, dim)
 
 
-class Layer(nn.Module):
-    """Attention and a dense part, each between a scale and shift and a gate that starts at zero (adaLN-zero).
+class DiTBlock(nn.Module):
+    """A transformer block with adaLN-zero: attention and an MLP, each with scale, shift and a gate that starts at zero.
 
     x: (B, L, D); e: (B, D).
     """
@@ -48,17 +55,17 @@ class Layer(nn.Module):
         b, length, dim = x.shape
         h = torch.addcmul(shift1, functional.layer_norm(x, (dim,)), 1 + scale1)
         q, k, v = self.qkv(h).reshape(b, length, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
-        gathered = attended(q, k, v).transpose(1, 2).reshape(b, length, dim)
-        x = torch.addcmul(x, gate1, self.out(gathered))
+        attended = scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, length, dim)
+        x = torch.addcmul(x, gate1, self.out(attended))
         h = torch.addcmul(shift2, functional.layer_norm(x, (dim,)), 1 + scale2)
         return torch.addcmul(x, gate2, self.dense(h))
 
 
 class Transformer(nn.Module):
-    """Patches of an image as tokens, told of the noise level in every layer (DiT, arXiv:2212.09748).
+    """A diffusion transformer on image patches, conditioned on the noise level in every layer (DiT, arXiv:2212.09748).
 
-    inputs, outputs: for each number of the data; words, length, numbers, seen, text_layers, attends: as in `UNet`.
-    x: (B, C inputs, H, W); level: (B,); cond: (B,) labels, (B, R) rows or None; told: (B, K) or None.
+    inputs, outputs: per number of the data; words, length, numbers, seen, text_layers, attends: as in `UNet`.
+    x: (B, C inputs, H, W); level: (B,); cond: (B,) labels, (B, R) condition vectors or None; conditioning: (B, K) or None.
     """
 
     def __init__(
@@ -78,21 +85,21 @@ class Transformer(nn.Module):
         words: Words = 0,
         length: Length = 0,
         numbers: Numbers = 0,
-        seen: Seen = 0,
+        seen: ImageChannels = 0,
         text_layers: Annotated[int, Field(ge=0, le=12)] = 2,
         attends: bool = False,
     ) -> None:
         super().__init__()
         if height % patch or width % patch:
-            legal = "x".join(str(max(1, round(side / patch)) * patch) for side in (height, width))
+            nearest = "x".join(str(max(1, round(side / patch)) * patch) for side in (height, width))
             raise UserError(
                 f"this transformer needs a height and width divisible by its patch of {patch}, got {height}x{width};"
-                f" the nearest legal size is {legal}"
+                f" the nearest valid size is {nearest}"
             )
-        if (height // patch) * (width // patch) > MOST_PATCHES:
+        if (height // patch) * (width // patch) > MAX_PATCHES:
             raise UserError(
                 f"{height}x{width} images have {(height // patch) * (width // patch):,} patches of {patch}x{patch}, and a"
-                f" transformer takes at most {MOST_PATCHES:,}; take a larger patch"
+                f" transformer supports at most {MAX_PATCHES:,}; use a larger patch"
             )
         if dim % (4 * heads):
             raise UserError(f"the transformer's dim must be divisible by 4 times its heads, got {dim} and {heads} heads")
@@ -101,26 +108,26 @@ class Transformer(nn.Module):
         self.embed = level_embedding(embedding, 64)
         self.tell = nn.Sequential(nn.Linear(64, dim), nn.SiLU(), nn.Linear(dim, dim))
         self.label = LabelEmbedding(labels, dim) if labels else None
-        self.told = map_of_told(told, dim) if told else None
+        self.told = conditioning_projection(told, dim) if told else None
         row = words, length, numbers, seen
         self.condition = ConditionEncoder(*row, (height, width), dim, text_layers) if any(row) else None
         self.enter = nn.Linear((channels * inputs + (seen + 1 if seen else 0)) * patch**2, dim)
-        self.layers = nn.ModuleList(Layer(dim, heads) for _ in range(layers))
+        self.layers = nn.ModuleList(DiTBlock(dim, heads) for _ in range(layers))
         inner = self.condition.dim if self.condition is not None and words and attends else 0
-        self.cross = nn.ModuleList(CrossAttention(dim, inner) for _ in range(layers)) if inner else None
+        self.cross = nn.ModuleList(TextCrossAttention(dim, inner) for _ in range(layers)) if inner else None
         self.leave_tell = nn.Linear(dim, 2 * dim)
         self.leave = nn.Linear(dim, channels * outputs * patch**2)
         for layer in (self.leave_tell, self.leave):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
 
-    def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None, told: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None, conditioning: Tensor | None = None) -> Tensor:
         """Return the output, (B, C outputs, H, W)."""
         e = self.tell(self.embed(level * LEVEL_SCALE))
         if self.label is not None:
             e = e + self.label(cond)
-        if self.told is not None and told is not None:
-            e = e + self.told(told)
+        if self.told is not None and conditioning is not None:
+            e = e + self.told(conditioning)
         text = None
         if self.condition is not None:
             vector, text, image = self.condition(cond, x)

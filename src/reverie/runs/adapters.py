@@ -18,7 +18,7 @@ from reverie.base.errors import UserError
 from reverie.base.files import own_file
 from reverie.base.section import Section
 from reverie.base.tensors import Form, read_tensors, write_tensors
-from reverie.nets.lora import TABLE, adaptable
+from reverie.nets.lora import LABEL_TABLE, adaptable_layers
 from reverie.runs.folder import WEIGHTS_FILE
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ def with_adapters(run: Run, adapters: Sequence[str]) -> Run:
     if not adapters:
         return run
     base, model = weights_hash(run.path), copy.deepcopy(run.model)
-    layers = dict(adaptable(model.requires_grad_(True)))
-    tables = {name: p for name, p in model.named_parameters() if name.endswith(TABLE)}
+    layers = dict(adaptable_layers(model.requires_grad_(True)))
+    tables = {name: p for name, p in model.named_parameters() if name.endswith(LABEL_TABLE)}
     state = model.state_dict()
     before = {name: p.detach().clone() for name, p in tables.items()}
     for text in adapters:

@@ -14,7 +14,7 @@ from reverie.base.errors import UserError
 from reverie.base.section import Section
 from reverie.base.tensors import Form, read_tensors, write_tensors
 from reverie.families.model import Model
-from reverie.nets.lora import factors, merged
+from reverie.nets.lora import adapter_weights, merged_weights
 from reverie.runs.adapters import AdapterFacts, write_adapter
 from reverie.runs.config import Config, build_model, model_forms
 from reverie.runs.folder import CONFIG, WEIGHTS_FILE
@@ -59,9 +59,14 @@ def _differences(kept: MadeFor, config: Config) -> list[str]:
 
 
 def write_weights(folder: Path, config: Config, model: nn.Module, file: str = WEIGHTS_FILE) -> None:
-    """Write model.safetensors, or another file of weights; what low-rank adapters change is in them, and beside them alone."""
-    write_tensors(folder / file, merged(model), made_for(config).model_dump_json())
-    if file == WEIGHTS_FILE and config.training.lora is not None and config.start is not None and (alone := factors(model)):
+    """Write model.safetensors, or another file of weights; low-rank adapters are merged into it and saved beside it."""
+    write_tensors(folder / file, merged_weights(model), made_for(config).model_dump_json())
+    if (
+        file == WEIGHTS_FILE
+        and config.training.lora is not None
+        and config.start is not None
+        and (alone := adapter_weights(model))
+    ):
         labels = config.data.labels
         write_adapter(folder, alone, AdapterFacts(base=config.start.weights, rank=config.training.lora, labels=labels))
 

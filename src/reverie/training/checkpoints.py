@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from reverie.base.errors import UserError
 from reverie.base.files import own_file
 from reverie.base.tensors import check_forms, read_forms, read_tensors, write_tensors
-from reverie.nets.lora import plain
+from reverie.nets.lora import without_adapters
 from reverie.runs.config import Config, model_forms
 from reverie.runs.folder import CONFIG, WEIGHTS_FILE
 from reverie.training.learner import Facts, Learner, Snapshot
@@ -83,7 +83,7 @@ def check_fit(run: Path, config: Config) -> None:
     for path in existing(run):
         try:
             found = {name: form for name, form in read_forms(path).items() if name.startswith(prefix)}
-            check_forms(path, wanted, plain(found), CONFIG)
+            check_forms(path, wanted, without_adapters(found), CONFIG)
         except UserError as error:
             complaints.append(str(error))
         else:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from reverie.base.tensors import Form, forms_of
 from reverie.families.model import Model
-from reverie.nets.lora import attach
+from reverie.nets.lora import add_adapters
 from reverie.runs.config import TrainingConfig
 from reverie.runs.step import MOST_I
 from reverie.training.optimizer import NEVER_NEGATIVE, OPTIMIZERS, STATE
@@ -77,7 +77,7 @@ class Learner:
 
     def __init__(self, model: Model, settings: TrainingConfig) -> None:
         if settings.lora is not None:
-            attach(model, settings.lora)
+            add_adapters(model, settings.lora)
         self.model = model
         self.average = Average(model, settings.ema_share)
         learns = any(p.requires_grad for p in model.parameters())  # else it is fitted, without an optimizer

@@ -26,7 +26,8 @@ from reverie.training.learner import Average, Learner, Snapshot
 from reverie.training.optimizer import Muon, adamw_of
 from reverie.training.rows import Rows, ShardedMuon
 
-UNITS = (unet.Block, transformer.Layer)  # whose parameters are gathered when they are computed; others, for the whole of a loss
+# whose parameters are gathered when they are computed; others, for the whole of a loss
+UNITS = (unet.ResidualBlock, transformer.DiTBlock)
 
 
 def check_shard(settings: TrainingConfig, world: int) -> None:

@@ -188,7 +188,7 @@ def suited(train: Dataset, held: Dataset, tell: Tell = silent, seconds: float = 
     if efficientnet.available():
         return "general", why
     warnings.warn(
-        f"{efficientnet.MISSING}; without it images are compared by their pixels, which see little of what people see",
+        f"{efficientnet.NOT_INSTALLED}; without it images are compared by their pixels, which see little of what people see",
         ReverieWarning, stacklevel=2,
     )  # fmt: skip
     return "pixels", "the general network is not installed"

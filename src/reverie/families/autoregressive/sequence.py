@@ -11,8 +11,8 @@ from reverie.base.noise import mix_seed
 from reverie.diffusion.lattice import level_of
 from reverie.families.autoregressive.model import Autoregressive, Writer
 from reverie.families.model import check_labelled
-from reverie.nets.dropout import repeatable_dropout
-from reverie.nets.embedding import LabelEmbedding, vectors
+from reverie.nets.dropout import seeded_dropout
+from reverie.nets.embedding import LabelEmbedding, random_vectors
 from reverie.nets.sequence import SequenceNet, State
 
 
@@ -25,7 +25,7 @@ class SequenceModel(Autoregressive):
     def __init__(self, net: SequenceNet, truncate: int = 0, **options: Any) -> None:
         super().__init__(**options)
         self.net, self.truncate, levels = net, truncate, self.codec.levels
-        self.start = vectors(1, net.dim)
+        self.start = random_vectors(1, net.dim)
         self.embed: nn.Module = nn.Embedding(levels, net.dim) if levels is not None else nn.Linear(1, net.dim)
         if isinstance(self.embed, nn.Embedding) and not self.embed.weight.is_meta:
             nn.init.normal_(self.embed.weight, std=net.dim**-0.5)
@@ -78,7 +78,7 @@ class SequenceModel(Autoregressive):
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
         """Return what each datum costs, in nats for each dimension: (B,)."""
-        with repeatable_dropout(self.net, mix_seed(seed, 3)):
+        with seeded_dropout(self.net, mix_seed(seed, 3)):
             return super().loss(x, cond, seed)
 
     def writer(self, count: int, cond: Tensor | None, order: Tensor) -> Writer:

@@ -33,7 +33,7 @@ from reverie.families.diffusion.likelihood import DiffusionLikelihood
 from reverie.families.diffusion.sampling import STEERING, Manner, build_guidance, build_sampling
 from reverie.families.diffusion.variational import end_costs
 from reverie.families.model import DrawRequest
-from reverie.nets.dropout import repeatable_dropout
+from reverie.nets.dropout import seeded_dropout
 
 HISTOGRAMS_OF = 20_000  # data that are not in memory, by which a denoiser of levels begins
 # Of the bound in the loss of a network that tells variances.  arXiv:2102.09672 has 0.001 for a million steps; in a few hundred
@@ -272,7 +272,7 @@ class Diffusion(DiffusionLikelihood):
             untold |= torch.rand(len(x), generator=torch.Generator().manual_seed(mix_seed(seed, 4))) < CLUSTERS_HIDDEN
         other = torch.Generator(z.device).manual_seed(mix_seed(seed, 1))  # a stream of its own, independent of the times
         eps = torch.randn(z.shape, generator=other, device=z.device, dtype=z.dtype)
-        with repeatable_dropout(self.denoiser.net, mix_seed(seed, 3)):
+        with seeded_dropout(self.denoiser.net, mix_seed(seed, 3)):
             return self.loss_at(Pair(z, eps), t, cond, self.told_of(x, changes, untold))
 
     def loss_at(self, truth: Pair, t: Tensor, cond: Tensor | None, told: Tensor | None = None) -> Tensor:

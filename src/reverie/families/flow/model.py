@@ -20,7 +20,7 @@ from reverie.diffusion.samplers import Frame
 from reverie.families.diffusion.levels import in_unit
 from reverie.families.flow.transforms import BEGIN_DATA, FlowTransform
 from reverie.families.model import DrawRequest, TrainedModel, check_labelled, check_one_label
-from reverie.nets.dropout import repeatable_dropout
+from reverie.nets.dropout import seeded_dropout
 
 FIGURE_DATA = 1024  # data, at most, of which held-out figures are the mean
 LOOKED_AT = 256  # of them at a time
@@ -78,7 +78,7 @@ class Flow(TrainedModel):
         if self.codec.levels is not None:
             random = torch.Generator(z.device).manual_seed(seed)
             z = self._within(z, torch.rand(z.shape, generator=random, device=z.device, dtype=z.dtype))
-        with repeatable_dropout(self.transform, mix_seed(seed, 1)):
+        with seeded_dropout(self.transform, mix_seed(seed, 1)):
             return -(self.transform.log_density(z, cond) + self._log_cell) / self.size
 
     def _noised(self, x: Tensor, seeds: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from reverie.data import Dataset
 from reverie.data.windows import TextWindows
 from reverie.families.language.model import NONE, LanguageModel
 from reverie.families.model import TrainedModel
-from reverie.nets.dropout import repeatable_dropout
-from reverie.nets.embedding import vectors
+from reverie.nets.dropout import seeded_dropout
+from reverie.nets.embedding import random_vectors
 from reverie.nets.sequence import SequenceNet, State
 from reverie.text.tokenizer import Tokenizer
 
@@ -30,7 +30,7 @@ class NeuralLanguageModel(LanguageModel, TrainedModel):
     ) -> None:
         super().__init__(tokenizer, shape, limit, begins)
         self.net = net
-        self.start = vectors(1, net.dim)
+        self.start = random_vectors(1, net.dim)
         self.embed = nn.Embedding(tokenizer.size, net.dim)
         self.head = None if tied else nn.Linear(net.dim, tokenizer.size, bias=False)
         self.bias = nn.Parameter(torch.zeros(tokenizer.size))
@@ -60,5 +60,5 @@ class NeuralLanguageModel(LanguageModel, TrainedModel):
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
         """Return what each text costs, in nats for each token: (B,)."""
         ids = self.encode(x)
-        with repeatable_dropout(self.net, mix_seed(seed, 3)):
+        with seeded_dropout(self.net, mix_seed(seed, 3)):
             return -self.log_tokens(ids).sum(1) / (ids != NONE).sum(1)

@@ -26,8 +26,8 @@ from reverie.families.language.choice import Choice
 from reverie.families.language.model import NONE
 from reverie.families.model import DrawRequest, TrainedModel
 from reverie.families.seq2seq.search import Candidate, beam_search
-from reverie.nets.dropout import repeatable_dropout
-from reverie.nets.embedding import vectors
+from reverie.nets.dropout import seeded_dropout
+from reverie.nets.embedding import random_vectors
 from reverie.nets.seq2seq import EncoderDecoder, Memory
 from reverie.nets.sequence import State
 from reverie.text.tokenizer import END, Tokenizer
@@ -72,7 +72,7 @@ class PairModel(TrainedModel):
     def __init__(self, net: EncoderDecoder, tied: bool, tokenizer: Tokenizer, shape: tuple[int, ...], examples: int) -> None:
         super().__init__()
         self.net, self.tokenizer, self.shape = net, tokenizer, shape
-        self.start = vectors(1, net.dim)
+        self.start = random_vectors(1, net.dim)
         self.embed = nn.Embedding(tokenizer.size, net.dim)
         self.head = None if tied else nn.Linear(net.dim, tokenizer.size, bias=False)
         self.bias = nn.Parameter(torch.zeros(tokenizer.size))
@@ -116,7 +116,7 @@ class PairModel(TrainedModel):
         closed = functional.pad(sources, (0, 1), value=NONE)
         lengths = (sources != NONE).sum(1)
         closed[torch.arange(len(closed), device=closed.device), lengths] = END
-        return self.net.read(self.embed(closed.clamp_min(0)), closed != NONE)
+        return self.net.encode(self.embed(closed.clamp_min(0)), closed != NONE)
 
     def inputs(self, targets: Tensor) -> Tensor:
         """Return the vectors of tokens after that of the start: (B, n + 1, dim).  targets: (B, n), NONE after the last."""
@@ -144,7 +144,7 @@ class PairModel(TrainedModel):
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
         """Return what each target costs, in nats for each token: (B,)."""
         z = self.encode(x)
-        with repeatable_dropout(self.net, mix_seed(seed, 3)):
+        with seeded_dropout(self.net, mix_seed(seed, 3)):
             return -self.log_targets(z).sum(1) / ((z[:, 1] != NONE).sum(1) + 1)
 
     @torch.no_grad()
@@ -275,7 +275,7 @@ class PairModel(TrainedModel):
         else:
             told = [int(k) for k in self.tokenizer.encode(target)]
         wanted = torch.tensor([told], dtype=torch.int64, device=self.device)
-        found = self.net.alignments(self.read(ids), self.inputs(wanted))
+        found = self.net.attention_weights(self.read(ids), self.inputs(wanted))
         names = [[self.tokenizer.spelled(int(k)) for k in (*row, END)] for row in (ids[0], told)]
         return names[0], names[1], [layer[0].cpu() for layer in found]
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from reverie.families.model import FamilySettings
 from reverie.families.seq2seq.model import SPARE, PairModel
-from reverie.nets.attention import Agreement
+from reverie.nets.attention import ScoreFunction
 from reverie.nets.seq2seq import EncoderDecoder, RecurrentPair, TransformerPair
 from reverie.text.table import TokenizerTable
 
@@ -33,7 +33,7 @@ class RecurrentPairSettings(PairSettings):
     """attention: how the decoder looks at the source, see `reverie.nets.attention.Alignment`; none: through one vector."""
 
     name: Literal["seq2seq"] = "seq2seq"
-    attention: Agreement = "dot"
+    attention: ScoreFunction = "dot"
 
 
 class TransformerPairSettings(PairSettings):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.base.errors import UserError
-from reverie.nets.unet import silent
+from reverie.nets.unet import zero_init
 
 SMALL = 1e-3  # deviation of a component, as a share of the first one's, below which it is taken as that
 UNSURE = -3.0  # log-deviation of a code at first, whose own deviation is 1
@@ -25,7 +25,7 @@ class LocalResidual(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.first, self.second = nn.Conv2d(width, width, 3, padding=1), silent(nn.Conv2d(width, width, 3, padding=1))
+        self.first, self.second = nn.Conv2d(width, width, 3, padding=1), zero_init(nn.Conv2d(width, width, 3, padding=1))
 
     def forward(self, h: Tensor) -> Tensor:
         """Return (B, width, h, w)."""
@@ -41,7 +41,7 @@ class Beside(nn.Module):
         self.linear, self.told = nn.Conv2d(inputs, outputs, 1), told
         self.enter = nn.Conv2d(inputs, width, 3, padding=1)
         self.blocks = nn.Sequential(*(LocalResidual(width) for _ in range(blocks)))
-        self.leave = silent(nn.Conv2d(width, told * outputs, 3, padding=1))
+        self.leave = zero_init(nn.Conv2d(width, told * outputs, 3, padding=1))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, told outputs, h, w): the first of what is told has the linear map beside it."""

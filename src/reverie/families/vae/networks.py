@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from reverie.base.errors import UserError
 from reverie.nets.embedding import LabelEmbedding
-from reverie.nets.unet import Block, norm, silent
+from reverie.nets.unet import ResidualBlock, group_norm, zero_init
 
 GROUPS, MAP_GROUPS = 8, 4  # of group normalisations
 TOLD = 32  # numbers of a label's embedding in convolutions
@@ -72,8 +72,8 @@ class MapResidual(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.first = norm(width, MAP_GROUPS), nn.Conv2d(width, width, 3, padding=1)
-        self.second = silent(nn.Conv2d(width, width, 3, padding=1))
+        self.norm, self.first = group_norm(width, MAP_GROUPS), nn.Conv2d(width, width, 3, padding=1)
+        self.second = zero_init(nn.Conv2d(width, width, 3, padding=1))
 
     def forward(self, h: Tensor) -> Tensor:
         """Return (B, width, H, W)."""
@@ -162,7 +162,7 @@ class ConvEncoder(nn.Module):
         self.enter = nn.Conv2d(channels, widths[0], 3, padding=1)
         self.blocks = nn.ModuleList(_block(width) for width in widths)
         self.halve = nn.ModuleList(nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in pairwise(widths))
-        self.norm, self.leave = norm(widths[-1], GROUPS), nn.Conv2d(widths[-1], outputs, 3, padding=1)
+        self.norm, self.leave = group_norm(widths[-1], GROUPS), nn.Conv2d(widths[-1], outputs, 3, padding=1)
 
     def forward(self, x: Tensor, cond: Tensor | None = None) -> Tensor:
         """Return the map.  cond: (B,) labels or None."""
@@ -183,7 +183,7 @@ class ConvDecoder(nn.Module):
         self.enter = nn.Conv2d(inputs, back[0], 3, padding=1)
         self.blocks = nn.ModuleList(_block(width) for width in back)
         self.twice = nn.ModuleList(nn.Conv2d(a, 4 * b, 1) for a, b in pairwise(back))  # the four become places
-        self.norm, self.leave = norm(back[-1], GROUPS), nn.Conv2d(back[-1], channels * parameters, 3, padding=1)
+        self.norm, self.leave = group_norm(back[-1], GROUPS), nn.Conv2d(back[-1], channels * parameters, 3, padding=1)
 
     def forward(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
         """Return the parameters of each number of the image.  cond: (B,) labels or None."""
@@ -194,8 +194,8 @@ class ConvDecoder(nn.Module):
         return out.movedim(2, -1)
 
 
-def _block(width: int) -> Block:
-    return Block(width, width, TOLD, GROUPS, "scale-shift")
+def _block(width: int) -> ResidualBlock:
+    return ResidualBlock(width, width, TOLD, GROUPS, "scale-shift")
 
 
 def conv_latent(shape: tuple[int, ...], latent: int, widths: tuple[int, ...]) -> tuple[int, int, int]:
