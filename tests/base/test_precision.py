@@ -10,7 +10,7 @@ import torch
 import reverie
 from reverie.base import precision
 from reverie.base.precision import quick_at_bf16, usual_precision
-from reverie.nets.sdpa import attended
+from reverie.nets.sdpa import scaled_dot_product_attention
 
 CPU = torch.device("cpu")
 
@@ -48,7 +48,7 @@ def test_attention_in_bfloat16_has_the_gradient_of_full_digits() -> None:
     for kind in (torch.float32, torch.bfloat16):
         rows = [x.to(kind, copy=True).requires_grad_() for x in (q, k, v)]
         with torch.autocast("cpu", torch.bfloat16, enabled=kind == torch.bfloat16):
-            out = attended(*rows, mask[:, None, None])
+            out = scaled_dot_product_attention(*rows, mask[:, None, None])
         assert out.dtype == torch.float32
         out.square().sum().backward()
         found.append([out, *(x.grad.float() for x in rows if x.grad is not None)])
