@@ -99,6 +99,7 @@ def test_a_row_of_another_width_is_refused_with_its_line(text: str, line: int, t
         ('a,b\n"1,5",2\n"2,25",3\n', "utf-8", [[1.5, 2], [2.25, 3]], ("by commas", "decimal commas")),
         ('a,b\n"1,500",2\n"2,250.5",3\n', "utf-8", [[1500, 2], [2250.5, 3]], ("commas between thousands",)),
         ("a\tb\n1,5\t2\n2,5\t3\n", "utf-16", [[1.5, 2], [2.5, 3]], ("tabs", "UTF-16")),
+        ("sep=;\na;b\n1,5;20 %\n2,5;30 %\n", "utf-8", [[1.5, 20], [2.5, 30]], ("semicolons", "with a header")),
         ("a|b\n1.5|2\n2.5|3\n", "utf-8", [[1.5, 2], [2.5, 3]], ("bars",)),
         ("a,b,\n1,2,\n3,4,\n,,\n", "utf-8", [[1, 2], [3, 4]], ("by commas",)),
     ],
@@ -185,3 +186,17 @@ def test_columns_that_cannot_be_chosen_are_refused(columns: str, said: str) -> N
         load_data(people(), columns=columns)
     with pytest.raises(UserError, match="--columns"):
         load_data("spiral", columns="x")
+
+
+def test_the_moments_of_a_frame_are_its_index(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    random = np.random.default_rng(1)
+    days = pandas.date_range("2024-01-01", periods=300, name="day")
+    frame = pandas.DataFrame({"warmth": np.convolve(random.normal(size=319), np.ones(20), "valid")}, index=days)
+    frame.to_csv(tmp_path / "a.csv")
+    here, there = load_data(frame), load_data(tmp_path / "a.csv")
+    assert here.columns == ("warmth",) and here.report["left_out"].keys() == {"day"} and here.notes == there.notes
+    assert any("--window" in note for note in here.notes)
+    assert torch.equal(
+        load_data(frame, window=20).batch(torch.arange(15))[0], load_data(frame[::-1], window=20).batch(torch.arange(15))[0]
+    )

@@ -27,8 +27,8 @@ Reader = Callable[[str], float | None]
 
 
 def plain_number(cell: str) -> float | None:
-    """Return a number with a decimal point, NaN where a cell is empty, None for anything else."""
-    cell = cell.strip()
+    """Return a number with a decimal point, of percents too, NaN where a cell is empty, None for anything else."""
+    cell = cell.strip().removesuffix("%").rstrip()
     if cell.lower() in NOTHING:
         return math.nan
     try:
@@ -39,7 +39,7 @@ def plain_number(cell: str) -> float | None:
 
 def comma_number(cell: str) -> float | None:
     """Return a number with a decimal comma, and points between thousands where there are any."""
-    cell = cell.strip()
+    cell = cell.strip().removesuffix("%").rstrip()
     if not WITH_COMMA.fullmatch(cell) or not any(map(str.isdecimal, cell)):
         return math.nan if cell.lower() in NOTHING else None
     return plain_number(cell.replace(".", "").replace(",", "."))

@@ -31,12 +31,17 @@ DELIMITERS = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}  # th
 
 @dataclass(frozen=True)
 class Form:
-    """How a table is written.  names: of its columns; header: whether the file has them; comma: whether decimals have one."""
+    """How a table is written.
+
+    names: of its columns; header: whether the file has them; head: rows before the first of numbers; comma: whether decimals
+    have one; sample: the first cells of each row, as they are written.
+    """
 
     encoding: str
     delimiter: str
     header: bool
     comma: bool
+    head: int
     names: tuple[str, ...]
     sample: tuple[tuple[str, ...], ...]
 
@@ -85,13 +90,16 @@ def recognise(path: Path) -> Form:
         rows = list(islice(filter(_filled, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)), ROWS))
     if not rows:
         raise UserError(f"{path} is empty; expected rows of numbers")
+    marked = len(rows) > 1 and rows[0][0].startswith("sep=")  # as Excel tells itself the separator
+    rows = rows[1:] if marked else rows
     comma = _commas(rows, delimiter)
     header, width = _is_header(rows, comma), len(rows[0])
     if width > MOST_COLUMNS:
         raise UserError(f"{path} has {width:,} columns; at most {MOST_COLUMNS:,} are read")
     body = rows[1:] if header else rows
     cells = tuple((*row, *[""] * (width - len(row)))[:width] for row in body)
-    return Form(encoding, delimiter, header, comma, distinct_names(rows[0] if header else [""] * width), cells)
+    head = int(header) + int(marked)
+    return Form(encoding, delimiter, header, comma, head, distinct_names(rows[0] if header else [""] * width), cells)
 
 
 def _encoding(data: bytes, path: Path) -> str:
@@ -163,13 +171,13 @@ def _rows(path: Path, form: Form) -> Iterator[tuple[int, list[str]]]:
     with _readable(path), path.open(encoding=form.encoding, newline="") as file:
         csv.field_size_limit(LONGEST_FIELD)
         reader = csv.reader(file, delimiter=form.delimiter)
-        skipped = not form.header
+        before = form.head
         for row in reader:
             line, begin = begin, reader.line_num + 1
             if not _filled(row):
                 continue
-            if not skipped:
-                skipped = True
+            if before:
+                before -= 1
                 continue
             if len(row) > width and not any(cell.strip() for cell in row[width:]):
                 row = row[:width]

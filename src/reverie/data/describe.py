@@ -16,6 +16,7 @@ from reverie.draw.scatter import scatter
 from reverie.draw.series import lines
 
 SHEET = 64  # images on a contact sheet
+NAMED = 20  # columns that are told by name
 
 
 def draw_data(dataset: Dataset, out: Path) -> None:
@@ -49,7 +50,8 @@ def describe(dataset: Dataset) -> Iterator[str]:
     if "table" in found:
         yield f"table of {found['table']}"
     if dataset.columns:
-        yield f"columns: {', '.join(dataset.columns)}"
+        rest = f" and {len(dataset.columns) - NAMED} more" if len(dataset.columns) > NAMED else ""
+        yield f"columns: {', '.join(dataset.columns[:NAMED])}{rest}"
     if dataset.kind == "images":
         low, high = found["range"]
         yield f"{len(dataset):,} images; sizes {_counts(found['sizes'])}; modes {_counts(found['modes'])}"

@@ -279,7 +279,7 @@ def _objects(column: Sequence[Any]) -> np.ndarray:
 
 def _table(data: Any) -> _Table | None:
     """Return the columns of a frame of pandas or polars, or of a data set of Hugging Face; None for what has no columns."""
-    names = getattr(data, "column_names", None)
+    names: Any = getattr(data, "column_names", None)
     if names is not None and not callable(names):
         features = getattr(data, "features", None) or {}
 
@@ -291,6 +291,10 @@ def _table(data: Any) -> _Table | None:
     if columns is None or isinstance(columns, str) or not isinstance(columns, Iterable):
         return None
     kept = list(columns)
+    index: Any = getattr(data, "index", None)
+    if getattr(getattr(index, "dtype", None), "kind", "") == "M":  # the moments of rows, as a frame of pandas has them
+        names = [str(getattr(index, "name", None) or "index"), *map(str, kept)]
+        return _Table(names, lambda k: index if k == 0 else data[kept[k - 1]], lambda k: None)
     return _Table([str(name) for name in kept], lambda k: data[kept[k]], lambda k: None)
 
 
