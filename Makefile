@@ -1,15 +1,26 @@
-# make demo, make test, make test-all, make bench, make bench-all, make docs, make docs-serve.  The first call makes .venv and
-# installs; later ones install nothing.
+# make demo, make test, make test-all, make bench, make bench-all, make docs, make docs-serve.  The first call makes
+# .venv and installs; later ones install nothing.  make locked installs by hashes, make lock writes them.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all bench bench-all lint docs docs-serve
+.PHONY: demo test test-all bench bench-all lint docs docs-serve lock locked
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $(READY)
+
+# The same versions, each checked by its hash, but for torch, of which there are many builds.
+locked:
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --require-hashes --no-deps -r requirements.lock
+	$(BIN)/python -m pip install -c constraints.txt torch
+	$(BIN)/python -m pip install --no-deps --no-build-isolation -e .
+	@touch $(READY)
+
+lock: $(READY)
+	$(BIN)/python -m tools.lock
 
 demo: $(READY)
 	@rm -rf demo
@@ -26,6 +37,8 @@ lint: $(READY)
 	$(BIN)/python -m tools.map --check
 	$(BIN)/python -m tools.reference --check
 	$(BIN)/python -m tools.notebooks --check
+	$(BIN)/python -m tools.licences --check
+	$(BIN)/python -m tools.lock --check
 	$(BIN)/mypy
 
 test: lint

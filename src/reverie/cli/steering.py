@@ -148,7 +148,7 @@ def interpolate(
     run: RunPath,
     begin: Annotated[str, typer.Option("--from", help="A seed, or a picture file.", metavar="SEED|IMAGE")],
     end: Annotated[str, typer.Option("--to", help="A seed, or a picture file.", metavar="SEED|IMAGE")],
-    out: Annotated[Path, typer.Option("--out", help="X.mp4 or X.gif film, X.png some of its images, X.npy.")] = Path("way.mp4"),
+    out: Annotated[Path, typer.Option("--out", help="X.gif or X.mp4 film, X.png some of its images, X.npy.")] = Path("way.gif"),
     frames: Annotated[int, typer.Option("--frames", help="Images on the way.")] = 60,
     sampler: InverterOption = None,
     device: DeviceOption = "auto",

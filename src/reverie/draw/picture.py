@@ -6,6 +6,7 @@ import io
 import math
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -161,6 +162,14 @@ def legend(axes: Axes, labels: Sequence[str] | None) -> None:
         axes.legend(fontsize=8, loc="upper right", framealpha=0.9)
 
 
+def check_video(path: Path) -> None:
+    """Refuse a video where the program that writes it is not installed."""
+    if path.suffix.lower() == ".mp4" and find_spec("imageio_ffmpeg") is None:
+        raise UserError(
+            f"cannot write {path}: .mp4 needs ffmpeg, pip install 'reverie[video]'; or choose a name that ends in .gif"
+        )
+
+
 def write_film(path: Path, frames: Iterable[np.ndarray], per_second: int | None = None, hold: float = 2.0) -> None:
     """Write frames, (H, W, 3) uint8, as .gif or .mp4; the last frame is held for `hold` seconds.
 
@@ -168,6 +177,7 @@ def write_film(path: Path, frames: Iterable[np.ndarray], per_second: int | None 
     """
     import imageio.v3 as iio
 
+    check_video(path)
     shown = list(frames)
     per_second = per_second or max(4, min(15, len(shown) // 3))
     height, width = shown[0].shape[:2]

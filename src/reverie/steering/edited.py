@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from reverie.base.errors import UserError
 from reverie.base.files import check_folder, write_array
-from reverie.draw.picture import PICTURE_SUFFIXES, png_bytes, save
+from reverie.draw.picture import PICTURE_SUFFIXES, check_video, png_bytes, save
 from reverie.runs.samples import Samples, counted_samples
 from reverie.steering.sheets import edit_sheet, inversion_sheet, save_way
 
@@ -24,6 +24,7 @@ def check_suffix(out: str | Path, suffixes: tuple[str, ...]) -> Path:
     path = Path(out)
     if path.suffix.lower() not in suffixes or path.is_dir():
         raise UserError(f"cannot write {path}: choose a name that ends in {', '.join(suffixes)}")
+    check_video(path)
     check_folder(path.parent)
     return path
 

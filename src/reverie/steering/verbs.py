@@ -76,7 +76,7 @@ def interpolate(
     run: str | Path | Run, begin: str | int | Path | np.ndarray, end: str | int | Path | np.ndarray, frames: int = 60, *,
     out: str | Path | None = None, device: str = "auto", on_progress: Tell | None = None, **options: Unpack[Options],
 ) -> Way:  # fmt: skip
-    """Draw the way between two seeds or images: `reverie.interpolate(run, 3, "seven.png").save("way.mp4")`."""
+    """Draw the way between two seeds or images: `reverie.interpolate(run, 3, "seven.png").save("way.gif")`."""
     if out is not None:
         check_suffix(out, WAY_SUFFIXES)
     made = Way(editing.interpolate(_opened(run, device), begin, end, frames, on_progress=on_progress, **options))

@@ -110,7 +110,7 @@ def interpolate(opened: Opened, job: Job, wish: InterpolateWish) -> dict[str, An
         str(end) if isinstance(end, int) else f"{name}.png" for end, name in zip((wish.begin, wish.end), "ab", strict=True)
     ]
     words = [opened.library.shown(run.path), "--from", names[0], "--to", names[1], "--frames", str(wish.frames)]
-    return {"image": _pictures(made.x), "command": command("interpolate", *words, *wish.words("seed"), "--out", "way.mp4")}
+    return {"image": _pictures(made.x), "command": command("interpolate", *words, *wish.words("seed"), "--out", "way.gif")}
 
 
 def illusion(opened: Opened, job: Job, wish: IllusionWish) -> dict[str, Any]:
