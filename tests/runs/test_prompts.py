@@ -121,6 +121,13 @@ def test_any_prompt_gives_a_picture(captioned_run: Run, prompt: str) -> None:
     assert np.isfinite(captioned_run.sample(1, prompt=prompt, **QUICK).x).all()
 
 
+def test_unknown_words_of_a_prompt_are_named(captioned_run: Run) -> None:
+    with pytest.warns(ReverieWarning) as told:
+        captioned_run.sample(1, prompt="a thick zebra, quux seven", **QUICK)
+    (said,) = (str(warning.message) for warning in told if "do not have" in str(warning.message))
+    assert "zebra" in said and "quux" in said and "thick" not in said and "seven" not in said
+
+
 def test_a_prompt_that_is_cut_is_told(captioned_run: Run) -> None:
     with pytest.warns(ReverieWarning, match="longer than any caption"):
         captioned_run.sample(1, prompt="seven " * 100, **QUICK)

@@ -324,3 +324,18 @@ def test_no_label_is_taken_for_a_formula(tmp_path: Path) -> None:
     Samples(np.zeros((7, 2), np.float32), labels=labels).save(tmp_path / "x.npy")
     rows = (tmp_path / "x.labels.csv").read_text().splitlines()
     assert rows == ["index,label", "0,'=1+1", "1,'@x", "2,-2", "3,'+a", "4,cat", "5,'-1.5e", "6,3"]
+
+
+@pytest.mark.parametrize(("count", "classes", "across"), [(30, 10, 10), (34, 10, 10), (64, 10, 10), (30, 2, 6), (7, 10, 3)])
+def test_classes_in_turn_stand_in_columns(count: int, classes: int, across: int) -> None:
+    titles = [str(k % classes) for k in range(count)]
+    sheet = contact_sheet(np.zeros((count, 8, 8), np.uint8), titles)
+    expected = contact_sheet(np.zeros((count, 8, 8), np.uint8), titles, across)
+    assert sheet.shape == expected.shape and (sheet == expected).all()
+
+
+def test_an_image_file_of_another_kind_is_refused_with_the_kinds_there_are(digits_run: Run, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        api.sample_to(digits_run, 1, tmp_path / "x.jpg")
+    said = str(refused.value)
+    assert all(ending in said for ending in (".png", ".gif", ".mp4", ".npy")) and ".txt" not in said and ".csv" not in said

@@ -37,8 +37,8 @@ def sample_to(
 
     run = opened(run, device)
     images = is_folder(out) and run.kind == "images"
-    check_folder(Path(out)) if images else check_output(out, overwrite)
     check_kind(out, run.kind)
+    check_folder(Path(out)) if images else check_output(out, overwrite)
     if run.kind not in ("text", "pairs"):
         check_room(out, n, run.config.data.shape)
     with shared_run(run, processes) as run:
@@ -67,8 +67,8 @@ def sample(
 
     run = opened(run, device)
     if out is not None:
-        check_output(out, overwrite)
         check_kind(out, run.kind)
+        check_output(out, overwrite)
         if run.kind not in ("text", "pairs"):
             check_room(out, n, run.config.data.shape)
         film = film or wants_film(out)

@@ -45,6 +45,7 @@ from reverie.cli.options import (
 )
 from reverie.cli.steering import steering
 from reverie.cli.studio import studio
+from reverie.cli.suggestions import meant
 from reverie.cli.train import distil, train
 
 if TYPE_CHECKING:
@@ -266,5 +267,10 @@ def _run() -> int:
 
 
 def _sentence(error: TyperException) -> str:
+    option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if option is not None and context is not None and error.__class__.__name__ == "NoSuchOption":
+        like = meant(option, (name for param in context.command.params for name in (*param.opts, *param.secondary_opts)))
+        hint = f"did you mean {like}?" if like else f"reverie {context.info_name} --help shows those there are"
+        return f"{context.info_name} has no option {option}; {hint}"
     said = error.format_message() if hasattr(error, "format_message") else str(error)
     return " ".join(str(said).split())

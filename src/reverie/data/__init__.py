@@ -229,5 +229,7 @@ def _not_there(source: str) -> UserError:
         beside = {p.name: str(path.parent / p.name) for p in path.parent.iterdir() if path.name and p.name[0] != "."}
     meant = {**beside, **({} if len(path.parts) > 1 else {name: name for name in DATASETS})}
     close = [repr(meant[guess]) for guess in get_close_matches(path.name, meant, n=2, cutoff=0.7)]
-    hint = f"did you mean {' or '.join(close)}? " if close else ""
-    return UserError(f"unknown data {source!r}: no such file or folder; {hint}give a path, or one of: {', '.join(DATASETS)}")
+    advice = f"give a path, or one of: {', '.join(DATASETS)}"
+    if close:
+        advice = f"did you mean {' or '.join(close)}? else give a path; the names are shown by: reverie list data"
+    return UserError(f"unknown data {source!r}: no such file or folder; {advice}")

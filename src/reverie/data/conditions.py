@@ -81,6 +81,18 @@ class ConditionForm(Section):
         row[: len(ids)] = ids[: self.length]
         return row, len(ids) <= self.length
 
+    def unknown_words(self, text: str) -> list[str]:
+        """Return the words of a text that no caption had, as far as the tokens tell.
+
+        A tokenizer whose vocabulary was not used up has a token for every word that captions had twice; of one that was, only
+        words that are spelled letter by letter are taken to be unknown.
+        """
+        if not self.length:
+            return []
+        spare = self.words.size < int(VOCABULARY.rpartition("=")[2])
+        words = {word: len(self.words.encode(plain(word))) for word in plain(text).split()}
+        return [word for word, tokens in words.items() if tokens > (1 if spare else max(3, len(word)))]
+
     def caption(self, row: Tensor) -> str:
         """Return the caption of a row (width,); empty where none is told."""
         tokens = row[: self.length]

@@ -233,8 +233,15 @@ def enlargement(height: int, width: int, across: int) -> int:
     return min(max(factor, 1), MAX_ENLARGEMENT)
 
 
-def _across(count: int, columns: int | None) -> int:
-    return min(columns or int(np.ceil(np.sqrt(count))), max(count, 1))
+def _across(count: int, columns: int | None, titles: Sequence[str] = ()) -> int:
+    """Return the number of columns; titles that come in turn, as those of all labels do, stand below each other."""
+    across, turn = columns or int(np.ceil(np.sqrt(count))), len(set(titles))
+    if columns is None and 1 < turn <= MAX_TURN and turn < count and all(a == b for a, b in zip(titles, titles[turn:])):  # noqa: B905
+        across = max(turn, across // turn * turn)
+    return min(across, max(count, 1))
+
+
+MAX_TURN = 40  # titles that stand side by side
 
 
 def max_on_sheet(height: int, width: int) -> int:
@@ -251,7 +258,7 @@ def contact_sheet(images: np.ndarray, titles: Sequence[str] | None = None, colum
     count, height, width = images.shape[:3]
     if count > (limit := max_on_sheet(height, width)):
         raise UserError(f"a sheet holds at most {limit:,} images of {height}x{width} pixels, got {count:,}; show fewer")
-    across = _across(count, columns)
+    across = _across(count, columns, titles or ())
     factor = enlargement(height, width, across)
     pixels = coloured(images, factor)
     size = min(max(width * factor // 12, 10), 13)

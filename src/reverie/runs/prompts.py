@@ -103,6 +103,13 @@ def rows_of(form: ConditionForm, options: Mapping[str, Any], fit: str) -> Tensor
                 ReverieWarning,
                 stacklevel=2,
             )
+    if unknown := [word for text in texts for word in form.unknown_words(text)]:
+        warnings.warn(
+            f"the training captions do not have these words, or only once: {', '.join(dict.fromkeys(unknown))[:200]}; the model"
+            " cannot know what they look like",
+            ReverieWarning,
+            stacklevel=2,
+        )
     return torch.stack([form.row(text, numbers, picture) for text in texts])
 
 
