@@ -16,12 +16,13 @@ import torch
 from reverie import api
 from reverie.base.budget import Budget
 from reverie.base.errors import UserError
-from reverie.data import load_data
+from reverie.data import classifiers, load_data
 from reverie.families.diffusion.model import Diffusion
-from reverie.runs.run import load
+from reverie.nets import lenet
+from reverie.runs.run import Run, load
 from reverie.runs.screen import Screen
 from reverie.runs.step import Step
-from reverie.training import loop, trainer
+from reverie.training import distil, loop, trainer
 from reverie.training.loop import StepTime
 from reverie.training.pace import Expectation
 from reverie.training.previews import Previews
@@ -237,3 +238,43 @@ def test_the_processor_time_of_a_command_is_what_was_asked_for(
     )
     assert code == 0 and time.process_time() - begun < 1.15 * asked + 4
     assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
+@pytest.fixture
+def teacher(digits_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return digits_run.path
+
+
+def test_distillation_trains_its_classifiers_within_a_fifth_of_the_time(
+    slow: Told, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = slow.time
+    monkeypatch.setattr(lenet, "_step", now.slow(lenet._step, 0.05))
+    begun = now.now
+    training = api.prepare_distillation(teacher, tmp_path / "fast", minutes=1, budget=slow.budget)
+    assert 0 < now.now - begun <= 0.2 * 60 + 0.5 and any("12 s" in line for line in slow.lines)
+    *_, last = training
+    assert last.fraction == 1 and last.seconds > 30 and now.now - begun <= 60 + trainer.CURVES
+
+    def never(*given: Any, **options: Any) -> None:
+        raise AssertionError("a classifier was trained again")
+
+    monkeypatch.setattr(classifiers, "train_classifier", never)
+    again = Budget(now, now, slow.lines.append)
+    api.prepare_distillation(teacher, tmp_path / "again", minutes=1, budget=again).discard()
+    assert "cache" in slow.lines[-1] or "cache" in slow.lines[-2]
+
+
+def test_a_guided_teacher_draws_as_many_samples_as_there_is_time_for(
+    slow: Told, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = slow.time
+    monkeypatch.setattr(Run, "batch_size", lambda self: 32)
+    monkeypatch.setattr(Run, "frames", now.slow(Run.frames, 2.0))
+    begun = now.now
+    training = api.prepare_distillation(teacher, tmp_path / "fast", minutes=1, guidance=2.0, budget=slow.budget)
+    distilled = training.run.config.family.distilled
+    assert 64 <= distilled.samples == len(training.train) + len(training.held_out) < distil.DRAWN
+    assert now.now - begun <= 0.2 * 60 + 2.0 + 0.2 * 60 and any(f"{distil.DRAWN:,}" in line for line in slow.lines)
+    training.discard()

@@ -9,14 +9,17 @@ from typing import Any
 
 import torch
 from pydantic import ValidationError
+from torch import Tensor
 
 from reverie.base.budget import Budget
+from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
 from reverie.base.noise import check_seed
 from reverie.base.precision import usual_precision
 from reverie.base.progress import Tell, silent
 from reverie.base.spec import one_line
 from reverie.data import Dataset
+from reverie.data.classifiers import cached_classifier, can_classify, label_classifier
 from reverie.data.memory import DataSource
 from reverie.diffusion.guidance import check_scale
 from reverie.diffusion.learned import Learned
@@ -24,12 +27,13 @@ from reverie.families.diffusion.distillation import ClassifierFeatures, Distille
 from reverie.families.diffusion.latent import Latent
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.model import Model
-from reverie.nets.lenet import LeNet, accuracy, train_classifier
+from reverie.nets.lenet import LeNet
 from reverie.runs import folder
 from reverie.runs.config import Config, TrainingConfig, build_model
 from reverie.runs.device import choose_device
 from reverie.runs.reread import placed, reread
 from reverie.runs.run import Run, load
+from reverie.runs.screen import clock
 from reverie.training import start
 from reverie.training import tensorboard as events
 from reverie.training.claim import check_free, claim, sweep
@@ -42,9 +46,9 @@ RATE = 0.2  # of the learning rate that the teacher was trained with
 FEWEST = 64  # in a batch: of fewer the distance between two tells little
 DRAWN = 4096  # samples of a guided teacher that its student learns from
 CLASSIFIERS = 3  # that students are taught by
+CLASSIFIERS_SHARE, DRAWN_SHARE = 0.2, 0.2  # of the time, at most, that they are trained in, and that samples are drawn in
+FEWEST_DRAWN = 64  # samples of a guided teacher, however short the time
 RIGHT = 0.95  # share of held-out data whose label a classifier must tell to be taught by: else it sees too little in them
-JUDGED = 5000  # held-out data that it is asked about, at most
-SMALLEST_SIDE = 4  # of images that a classifier takes
 
 
 def check_teacher(run: Run, guidance: float) -> None:
@@ -71,48 +75,67 @@ def check_teacher(run: Run, guidance: float) -> None:
 
 
 @torch.no_grad()
-def drawn(run: Run, guidance: float, count: int, seed: int, tell: Tell = silent) -> Dataset:
-    """Return samples of a guided run as data with their labels: the same for the same seed."""
-    known, size, parts = run.config.data, run.batch_size(), []
-    for first in range(0, count, size):
-        *_, last = run.frames(min(size, count - first), first, guidance=guidance, seed=seed)
+def drawn(
+    run: Run, guidance: float, count: int, seed: int, tell: Tell = silent, deadline: Deadline | None = None
+) -> Dataset:  # fmt: skip
+    """Return samples of a guided run as data with their labels: the same for the same seed.
+
+    deadline: by which they are to be drawn; where it comes sooner they are fewer, but at least FEWEST_DRAWN.
+    """
+    known, size, parts, made = run.config.data, run.batch_size(), list[Tensor](), 0
+    deadline = deadline or Deadline()
+    while made < count and (made < FEWEST_DRAWN or deadline.elapsed * size < deadline.left * made):
+        *_, last = run.frames(min(size, count - made), made, guidance=guidance, seed=seed)
         parts.append(run.model.decode(last.x0).float().cpu())
-        tell("drawing what is learned from", min(first + size, count), count)
+        made = min(made + size, count)
+        tell("drawing what is learned from", made, count)
     x = torch.cat(parts)
     if known.kind == "images":
         x = x.clamp(0, 1).mul(255).round().to(torch.uint8)
-    return Dataset(known.name, x, run.labels(None, count, seed), known.labels)
+    return Dataset(known.name, x, run.labels(None, made, seed), known.labels)
 
 
 def learned_from(
-    teacher: Run, distilled: Distilled, seed: int, dataset: Dataset, tell: Tell = silent
+    teacher: Run, distilled: Distilled, seed: int, dataset: Dataset, tell: Tell = silent, deadline: Deadline | None = None
 ) -> tuple[Dataset, Dataset]:
     """Return what a student is trained on and what is held out: the teacher's data, or samples of it under guidance."""
     if distilled.guidance != 1:
-        dataset = drawn(teacher, distilled.guidance, distilled.samples, seed, tell)
+        dataset = drawn(teacher, distilled.guidance, distilled.samples, seed, tell, deadline)
     return dataset.split(teacher.config.data.seed)
 
 
-def classifiers_of(train: Dataset, held_out: Dataset, seed: int, tell: Tell = silent) -> list[LeNet]:
-    """Return classifiers of the data's labels, the same for the same seed; none where they are not right about held-out data.
+def classifiers_of(
+    train: Dataset, held_out: Dataset, seed: int, tell: Tell = silent, budget: Budget | None = None, right: float = RIGHT
+) -> list[LeNet]:  # fmt: skip
+    """Return classifiers of the data's labels, from the cache or trained in their share of the time; none that are not right.
 
-    Several see more than one does, and what one alone mistakes for data counts less.
+    Several see more than one does, and what one alone mistakes for data counts less.  Each has half of what is left of the
+    time, the last one all of it.  Without a limit they are the same for the same seed.  right: least share of right answers.
     """
-    if train.kind != "images" or train.labels is None or len(train.label_names) < 2 or min(train.shape[1:]) < SMALLEST_SIDE:
+    if not can_classify(train):
         return []
-    x, labels = held_out.batch(torch.arange(min(len(held_out), JUDGED)))
-    about, nets = "learning to tell labels apart", []
-    for k in range(CLASSIFIERS):
-
-        def told(i: int, of: int, before: int = k) -> None:
-            tell(about, before * of + i, CLASSIFIERS * of)
-
-        classes, own = len(train.label_names), (seed + k) % 2**31
-        net = train_classifier(train.batch, len(train), train.shape, classes, seed=own, on_progress=told)
-        if labels is None or accuracy(net, x, labels) < RIGHT:
-            return []
-        nets.append(net)
+    budget, nets = budget or Budget(), list[LeNet]()
+    deadline = Deadline(min(CLASSIFIERS_SHARE * budget.seconds, max(0.0, budget.free)), budget.clock)
+    seeds = [(seed + k) % 2**31 for k in range(CLASSIFIERS)]
+    cached = all(cached_classifier(train, own, limit) for own, limit in zip(seeds, _limits(deadline.left), strict=True))
+    limit = f"in {clock(deadline.left)}, " if deadline.limited else ""
+    begin = "are taken from the cache" if cached else f"are trained first, {limit}and kept in the cache"
+    budget.say(f"classifiers: {CLASSIFIERS} of the labels, by whose features the student is compared with data, {begin}")
+    for k, own in enumerate(seeds):
+        seconds = _limits(deadline.left, CLASSIFIERS - k)[0]
+        found = label_classifier(train, held_out, own, seconds=seconds, tell=tell, clock=budget.clock)
+        if found.facts.accuracy < right:
+            budget.say(f"classifiers: one gives {found.facts.accuracy:.0%} of held-out data their label, which is too few;"
+                       f" {len(nets) or 'none'} of {CLASSIFIERS} are used")  # fmt: skip
+            break
+        nets.append(found.net)
     return nets
+
+
+def _limits(seconds: float, count: int = CLASSIFIERS) -> list[float]:
+    """Return the seconds of each of so many classifiers."""
+    limits = [seconds / 2 ** (k + 1) for k in range(count)]
+    return [*limits[:-1], 2 * limits[-1]]
 
 
 def teach(model: Model, teacher: Run, classifiers: list[LeNet], train: Dataset) -> Lesson:
@@ -141,13 +164,14 @@ def _distilled(config: Config) -> Distilled | None:
 
 
 def taught_again(
-    learner: Learner, teacher: Run, config: Config, dataset: Dataset, tell: Tell = silent
+    learner: Learner, teacher: Run, config: Config, dataset: Dataset, tell: Tell = silent, budget: Budget | None = None
 ) -> tuple[Dataset, Dataset]:
     """Give a student that goes on what it was taught by; return what it is trained on and what is held out."""
     distilled, seed = _distilled(config), config.training.seed
     assert distilled is not None
     train_set, held_out = learned_from(teacher, distilled, seed, dataset, tell)
-    classifiers = classifiers_of(train_set, held_out, seed, tell) if distilled.features == "classifier" else []
+    by_labels = distilled.features == "classifier"
+    classifiers = classifiers_of(train_set, held_out, seed, tell, budget, right=0.0) if by_labels else []
     lesson = teach(learner.model, teacher, classifiers, train_set)
     for model in (learner.model, learner.average.model):
         assert isinstance(model, Diffusion)
@@ -204,8 +228,14 @@ def prepare_distillation(
     distilled = Distilled(guidance=guidance, samples=0 if guidance == 1 else DRAWN, clipped=bounded)
     tell = on_progress or silent
     dataset = reread(known.data, folder=teacher.path, data=data, data_dir=data_dir, on_progress=on_progress)
-    train_set, held_out = learned_from(teacher, distilled, seed, dataset, tell)
-    classifiers = classifiers_of(train_set, held_out, seed, tell)
+    deadline = Deadline(min(DRAWN_SHARE * budget.seconds, max(0.0, budget.free)), budget.clock)
+    if guidance != 1:
+        limit = f", in {clock(deadline.left)} at most" if deadline.limited else ""
+        budget.say(f"data: up to {DRAWN:,} samples of {teacher.path} are drawn first{limit}")
+    train_set, held_out = learned_from(teacher, distilled, seed, dataset, tell, deadline)
+    if guidance != 1:
+        distilled = distilled.model_copy(update={"samples": len(train_set) + len(held_out)})
+    classifiers = classifiers_of(train_set, held_out, seed, tell, budget)
     if classifiers:
         distilled = distilled.model_copy(update={"features": "classifier"})
     student = teacher.diffusion_settings.model_copy(update={"distilled": distilled, "autoguidance": 1.0}).recorded()

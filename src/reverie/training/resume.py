@@ -198,25 +198,14 @@ def resume(
         folder.write_config(path, config)
         train_set, held_out = dataset.split(config.data.seed)
         if teacher is not None:
-            train_set, held_out = taught_again(learner, teacher, config, dataset, on_progress or silent)
+            train_set, held_out = taught_again(learner, teacher, config, dataset, on_progress or silent, budget)
         begun = f"{path} was stopped before its first checkpoint, so it starts at step 0"
         about = (*complaints, begun if fresh else f"continuing at step {learner.i:,}")
         if first is not None:
             about = first.about
         training = Training(
-            run,
-            learner,
-            train_set,
-            held_out,
-            lock,
-            about,
-            (),
-            tensorboard,
-            processes,
-            shard,
-            new=False,
-            first=first,
+            run, learner, train_set, held_out, lock, about, (), tensorboard, processes, shard, new=False, first=first,
             budget=budget,
-        )
+        )  # fmt: skip
         stack.pop_all()  # the lock is the training's now
         return training
