@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -225,9 +226,16 @@ def _tell(sentence: str) -> None:
     print(visible(sentence), file=sys.stderr)
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **also: Any) -> None:
-    if issubclass(category, ReverieWarning):
-        _tell(f"warning: {message}")
+def _warnings_once() -> Callable[..., None]:
+    """Return what shows our warnings, each sentence once."""
+    shown = set[str]()
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **also: Any) -> None:
+        if issubclass(category, ReverieWarning) and str(message) not in shown:
+            shown.add(str(message))
+            _tell(f"warning: {message}")
+
+    return show
 
 
 def main() -> None:
@@ -235,7 +243,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal may lack letters that a name has
             stream.reconfigure(errors="backslashreplace")
-    warnings.showwarning = _show_warning
+    warnings.showwarning = _warnings_once()
     warnings.simplefilter("always", ReverieWarning)
     with interrupted_by_sigterm() as request:
         code = _run()
