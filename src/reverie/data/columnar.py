@@ -55,12 +55,6 @@ class ParquetTable:
         self._file = parquet.ParquetFile(source, metadata=self._metadata, read_dictionary=words, pre_buffer=False)
         self.rows, self.groups = self._metadata.num_rows, self._metadata.num_row_groups
         self._bytes.chunks = {}
-        for k in range(self.groups):
-            for chunk in self._chunks(k):
-                start = chunk.data_page_offset
-                if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
-                    start = chunk.dictionary_page_offset
-                self._bytes.chunks[start] = (chunk.total_uncompressed_size, chunk.num_values)
 
     def __enter__(self) -> ParquetTable:
         return self
@@ -76,6 +70,15 @@ class ParquetTable:
             path = chunk.path_in_schema
             if columns is None or any(path == name or path.startswith(f"{name}.") for name in columns):
                 yield chunk
+
+    def _expect(self, group: int, columns: Sequence[str]) -> None:
+        """Note where some columns of a row group lie and what the footer states of them, before they are read."""
+        assert self._bytes.chunks is not None
+        for chunk in self._chunks(group, columns):
+            start = chunk.data_page_offset
+            if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
+                start = chunk.dictionary_page_offset
+            self._bytes.chunks[start] = (chunk.total_uncompressed_size, chunk.num_values)
 
     def cost(self, group: int, columns: Sequence[str], each: int = VALUE_ROOM) -> int:
         """Return how many bytes some columns of a row group take at most, by the footer.  each: bytes of a value beside it."""
@@ -93,10 +96,13 @@ class ParquetTable:
 
     def read_group(self, group: int, columns: Sequence[str]) -> Any:
         """Return some columns of a row group."""
+        self._expect(group, columns)
         return self._file.read_row_group(group, columns=list(columns), use_threads=False)
 
     def batches(self, size: int, columns: Sequence[str]) -> Iterator[Any]:
         """Yield some columns, so many rows at a time."""
+        for k in range(self.groups):
+            self._expect(k, columns)
         found: Iterator[Any] = self._file.iter_batches(size, columns=list(columns), use_threads=False)
         return found
 
