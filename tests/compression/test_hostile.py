@@ -17,7 +17,7 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.compression.archive import compress, decompress
-from reverie.compression.form import LARGEST_FILE, MAGIC, pack, pack_names, read, safe_name
+from reverie.compression.container import MAGIC, MAX_FILE_BYTES, pack, pack_names, read, safe_name
 from reverie.runs.run import Run
 
 
@@ -58,8 +58,8 @@ def test_no_number_of_a_header_is_believed(run: Run, images: Tensor, tmp_path: P
     path = compress(run, images[:12], tmp_path / "x.rvi", steps=3, end=0.1).path
     header, _, bits = read(path)
     for change in (
-        {"count": 10**7}, {"count": 10**6}, {"plain": 10**7}, {"plain": 13}, {"plain_bytes": LARGEST_FILE},
-        {"names_bytes": LARGEST_FILE},
+        {"count": 10**7}, {"count": 10**6}, {"plain": 10**7}, {"plain": 13}, {"plain_bytes": MAX_FILE_BYTES},
+        {"names_bytes": MAX_FILE_BYTES},
         {"steps": 1001}, {"steps": 1}, {"end": 0}, {"count": 0}, {"plain": 0}, {"count": 2**40},
         {"growth": 0}, {"begin": 0}, {"plain_bytes": 40}, {"count": 500},
     ):  # fmt: skip

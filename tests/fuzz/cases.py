@@ -18,8 +18,8 @@ import typer
 
 from reverie.cli.main import app
 from reverie.compression.archive import compress
-from reverie.compression.form import BYTES, MAGIC, NUMBERS, Header, pack
-from reverie.compression.form import read as read_packed
+from reverie.compression.container import BYTES, MAGIC, NUMBERS, Header, pack
+from reverie.compression.container import read as read_packed
 from reverie.runs.run import load
 from tests.fuzz import tables
 from tests.fuzz.damage import NAMES, WORDS, damaged, reworded, scratched

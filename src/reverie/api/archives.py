@@ -26,14 +26,14 @@ def compress(
     """
     from reverie.compression.archive import STEPS
     from reverie.compression.archive import compress as write
-    from reverie.compression.images import check_file, read_exactly
+    from reverie.compression.images import check_file, read_lossless
 
     run = opened(run, device)
     check_file(out)
     screen = watched(progress if on_progress is None else False)
     with screen.reading() as bars:
         tell = on_progress or bars
-        x, names = read_exactly(images, tuple(run.diffusion.shape), seed, data_dir, tell)
+        x, names = read_lossless(images, tuple(run.diffusion.shape), seed, data_dir, tell)
         return write(run, x, out, names=names, steps=STEPS if steps is None else steps, seed=seed, tell=tell)
 
 

@@ -1,1 +1,1 @@
-"""Lossless compression of images by a model: proof that its bits are bits."""
+"""Lossless image compression by a diffusion model, whose file sizes verify its likelihood bound."""

@@ -1,4 +1,4 @@
-"""Images on their way into a file and out of it, read and written without any change, and what others need for them."""
+"""Lossless reading and writing of images, and the sizes of other compressors for comparison."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from reverie.base.errors import UserError
 from reverie.base.files import atomic, check_folder, expanded, make_folder, own_file, remove_empty
 from reverie.base.progress import Tell, silent
 from reverie.base.visible import visible
-from reverie.compression.form import MAGIC, safe_name
+from reverie.compression.container import MAGIC, safe_name
 from reverie.data import load_data
 from reverie.data.kind import described
 from reverie.data.memory import DataSource, in_memory
 from reverie.data.pixels import Broken, Header, Recipe, decode, quiet, read_header
 from reverie.data.sources import FILE_LIMIT, Entry, is_image, list_folder, list_zip
 
-MODES = {1: ("1", "L"), 3: ("RGB", "P"), 4: ("RGBA",)}  # of files, that channels hold without a change
-SAME = ", and compression never changes an image; bring the images to that form first"
+MODES = {1: ("1", "L"), 3: ("RGB", "P"), 4: ("RGBA",)}  # image modes that can be stored losslessly in so many channels
+SAME = ", and compression is lossless; convert the images first"
 EXTREME = 9 | lzma.PRESET_EXTREME
 
 
-def read_exactly(
+def read_lossless(
     source: DataSource, shape: tuple[int, ...], seed: int = 0, data_dir: str | Path | None = None, tell: Tell = silent
 ) -> tuple[Tensor, list[str] | None]:
-    """Return images as they are, (N, C, H, W) uint8, and the names of their files; refuse any that would have to be changed.
+    """Return images, (N, C, H, W) uint8, and their file names; raise an error for images that would have to be changed.
 
-    source: a folder, a .zip or one file of images, or data by name, path or in memory as everywhere.
+    source: a folder, a .zip file, an image file, or data by name, path or in memory.
     """
     if len(shape) != 3:
-        raise UserError("only images can be compressed, and this run models points")
+        raise UserError("only images can be compressed, and this run models other data")
     path = None if in_memory(source) else Path(str(source)).expanduser()
     try:
         files = path is not None and (path.is_dir() or (path.is_file() and (is_image(path.name) or path.suffix == ".zip")))
@@ -52,9 +52,9 @@ def read_exactly(
     reading: Any = {"seed": seed, "data_dir": data_dir, "labels": "none", "on_progress": tell}
     data = load_data(source, **reading)
     if data.kind != "images":
-        raise UserError("only images can be compressed, and these data are points")
+        raise UserError("only images can be compressed, and these data are not images")
     if data.shape[1:] != shape[1:] and set(data.report.get("sizes", ())) == {size}:
-        data = load_data(source, size=size, **reading)  # which are larger than is chosen by itself
+        data = load_data(source, size=size, **reading)  # the default size is smaller
     report = data.report
     if set(report.get("sizes", ())) - {size}:
         raise UserError(f"the images have the sizes {', '.join(report['sizes'])} and the run models {described(shape)}{SAME}")
@@ -63,12 +63,12 @@ def read_exactly(
         found = ", ".join(sorted(modes))
         raise UserError(f"the images are {described(data.shape)} of {found} and the run models {described(shape)}{SAME}")
     if report.get("rounded"):
-        raise UserError(f"these numbers lie between the 256 levels of an image{SAME}")
+        raise UserError(f"these numbers are not among the 256 levels of an image{SAME}")
     return _pixels(data.batch(torch.arange(len(data)))[0]), None
 
 
-def seen(x: Tensor) -> Tensor:
-    """Return bytes in user units, as a data set gives them."""
+def to_unit_range(x: Tensor) -> Tensor:
+    """Return uint8 images in user units, float32 in [0, 1]."""
     return x.float().div_(255)
 
 
@@ -90,22 +90,22 @@ def _read_files(path: Path, shape: tuple[int, ...], tell: Tell) -> tuple[Tensor,
     for k, entry in enumerate(entries):
         try:
             if entry.size > FILE_LIMIT:
-                raise Broken("it is too large")
+                raise Broken("the file is too large")
             content = entry.read()
             out[k] = _unchanged(content, read_header(content), shape)
         except (Broken, OSError) as error:
             raise UserError(f"{visible(entry.name)} cannot be compressed: {error}") from None
         tell("reading images", k + 1, len(entries))
-    return torch.from_numpy(out), _kept_names([entry.name for entry in entries])
+    return torch.from_numpy(out), _png_names([entry.name for entry in entries])
 
 
 def _unchanged(content: bytes, header: Header, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an image that has the form already: (C, H, W) uint8."""
+    """Return an image that has the required shape and mode: (C, H, W) uint8."""
     channels, height, width = shape
     if (header.height, header.width) != (height, width):
         raise Broken(f"it has {header.height}x{header.width} pixels and the run models {described(shape)}{SAME}")
     if header.animated or header.turned:
-        raise Broken(f"it {'moves' if header.animated else 'is to be turned upright'}{SAME}")
+        raise Broken(f"it {'is animated' if header.animated else 'has an EXIF rotation'}{SAME}")
     if header.kind in ("16-bit", "32-bit", "floating-point") or (header.transparent and channels != 4):
         raise Broken(f"it is {'transparent' if header.transparent else header.kind}{SAME}")
     pixels = decode(content, Recipe(height, width, 3 if channels == 1 else channels))
@@ -116,22 +116,22 @@ def _unchanged(content: bytes, header: Header, shape: tuple[int, ...]) -> np.nda
     return pixels
 
 
-def _kept_names(names: Sequence[str]) -> list[str]:
-    """Return the names that images will have when they come back as PNG; a name that cannot be kept is a number."""
+def _png_names(names: Sequence[str]) -> list[str]:
+    """Return the PNG names of decompressed images; unsafe or duplicate names are replaced by numbers."""
     out: list[str] = []
-    taken: set[str] = set()
+    used: set[str] = set()
     for k, name in enumerate(names):
         place = PurePosixPath(name)
-        wished = (str(place.with_suffix(".png")), f"{name}.png", f"{k}.png")
-        kept = next((w for w in wished if safe_name(w) and w.lower() not in taken), None)
-        free = (f"{k}-{j}.png" for j in range(len(names) + 1))
-        out.append(kept or next(w for w in free if w not in taken))
-        taken.add(out[-1].lower())
+        candidates = (str(place.with_suffix(".png")), f"{name}.png", f"{k}.png")
+        kept = next((w for w in candidates if safe_name(w) and w.lower() not in used), None)
+        numbered = (f"{k}-{j}.png" for j in range(len(names) + 1))
+        out.append(kept or next(w for w in numbered if w not in used))
+        used.add(out[-1].lower())
     return out
 
 
 def check_file(out: str | Path) -> Path:
-    """Return where a file of compressed images goes; refuse a folder, or to replace anything but such a file."""
+    """Return the output path; raise an error for a folder or an existing file of another kind."""
     path = expanded(out)
     if str(out).endswith("/") or path.is_dir():
         raise UserError(f"{out} is a folder; give the file to write, like images.rvi")
@@ -140,24 +140,24 @@ def check_file(out: str | Path) -> Path:
         with path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise UserError(
-                    f"{path} is there and is no file of compressed images, so it is not replaced; choose another --out"
+                    f"{path} exists and is not a file of compressed images, so it is not replaced; choose another --out"
                 )
     return path
 
 
 def check_targets(folder: Path, names: Sequence[str]) -> None:
-    """Refuse a folder that cannot be written to, or where a file would be replaced or a link be followed."""
+    """Raise an error if the folder is not writable, a file would be replaced, or a link would be followed."""
     check_folder(folder)
     for name in names:
         path = own_file(folder, name)
         if path.exists():
-            raise UserError(f"{path} is there already; choose another --out")
+            raise UserError(f"{path} exists; choose another --out")
 
 
 def write_folder(folder: Path, names: Sequence[str], x: np.ndarray, tell: Tell = silent) -> list[Path]:
-    """Write images as PNG files; after a failure or Ctrl-C nothing stays.  x: (N, H, W) or (N, H, W, C) uint8."""
+    """Write images as PNG files, all or none.  x: (N, H, W) or (N, H, W, C) uint8."""
     check_targets(folder, names)
-    with _undone() as (made, written):
+    with _remove_on_failure() as (made, written):
         made += make_folder(folder)
         for k, (name, pixels) in enumerate(zip(names, x, strict=True)):
             path = own_file(folder, name)
@@ -170,7 +170,7 @@ def write_folder(folder: Path, names: Sequence[str], x: np.ndarray, tell: Tell =
 
 
 @contextmanager
-def _undone() -> Iterator[tuple[list[Path], list[Path]]]:
+def _remove_on_failure() -> Iterator[tuple[list[Path], list[Path]]]:
     made: list[Path] = []
     written: list[Path] = []
     try:
@@ -183,10 +183,10 @@ def _undone() -> Iterator[tuple[list[Path], list[Path]]]:
 
 
 def png_bytes(pixels: np.ndarray) -> int:
-    """Return how many bytes the shortest PNG of an image has that Pillow writes: (H, W) or (H, W, C) uint8."""
+    """Return the size in bytes of the smallest PNG that Pillow writes for an image: (H, W) or (H, W, C) uint8."""
     forms = [Image.fromarray(pixels)]
     values, index = np.unique(pixels, return_inverse=True)
-    if pixels.ndim == 2 and len(values) <= 16:  # a palette takes 4 bits or fewer for each pixel
+    if pixels.ndim == 2 and len(values) <= 16:  # a palette needs at most 4 bits per pixel
         few = Image.fromarray(index.reshape(pixels.shape).astype(np.uint8)).convert("P")
         few.putpalette(np.repeat(values, 3).tobytes())
         forms.append(few)
@@ -199,8 +199,8 @@ def png_bytes(pixels: np.ndarray) -> int:
     return min(sizes)
 
 
-def others(x: np.ndarray, tell: Tell = silent) -> dict[str, int]:
-    """Return how many bytes others need: PNG for each image, zlib and lzma for all of them together.  x: uint8."""
+def other_sizes(x: np.ndarray, tell: Tell = silent) -> dict[str, int]:
+    """Return the bytes of other compressors: PNG per image, zlib and lzma for all images together.  x: uint8."""
     png = 0
     for k, pixels in enumerate(x):
         png += png_bytes(pixels)

@@ -1,4 +1,4 @@
-"""What compressing and decompressing give: they tell, show and save themselves."""
+"""Results of compression and decompression, which print and save themselves."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.files import expanded
 from reverie.base.progress import Tell, silent
-from reverie.compression.form import Header
-from reverie.compression.images import check_targets, seen, write_folder
+from reverie.compression.container import Header
+from reverie.compression.images import check_targets, to_unit_range, write_folder
 from reverie.data.kind import counted
 from reverie.draw.picture import channels_last
 from reverie.runs.destinations import check_output, check_room, is_folder
@@ -23,12 +23,12 @@ from reverie.runs.samples import Samples
 
 @dataclass(frozen=True)
 class Compressed:
-    """What compressing came to.
+    """The result of compression.
 
-    size: bytes of the file, of which header are what is said about it and names those of the files; plain: images that stand at
-    the bottom, and cost plain_bytes; fine: those that had all the bits they need to begin with.  Bits for a number: of the
-    whole file, of the fine images, of the chain's bound for the very same ones, None if there are none, and of the bound in
-    continuous time with its error.  others: bytes that PNG, zlib and lzma need.
+    size: bytes of the file, including `header` and `names`; plain: images at the bottom of the stack, stored in plain_bytes;
+    fine: images coded with the finest bins.  In bits/dim: bits, of the whole file; coded, of the fine images; promised, the
+    variational bound along the chain for these (None without fine images); continuous, the continuous-time bound with its
+    error.  others: bytes of PNG, zlib and lzma.
     """
 
     path: Path
@@ -51,7 +51,7 @@ class Compressed:
     images_per_second: float
 
     def figures(self) -> dict[str, Any]:
-        """Return all of it for a machine."""
+        """Return all fields as JSON-compatible values."""
         return {**asdict(self), "path": str(self.path), "shape": list(self.shape)}
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class Compressed:
 
 @dataclass(frozen=True, repr=False)
 class Decompressed:
-    """Images as they were, (N, C, H, W) uint8, and the names of their files if they had any."""
+    """The original images, (N, C, H, W) uint8, and their file names, if any."""
 
     x: Tensor
     names: list[str] | None
@@ -91,11 +91,11 @@ class Decompressed:
 
     @property
     def samples(self) -> Samples:
-        """The images as sampling would give them, in [0, 1]."""
-        return Samples(channels_last(seen(self.x).numpy()))
+        """The images as samples, in [0, 1]."""
+        return Samples(channels_last(to_unit_range(self.x).numpy()))
 
     def save(self, out: str | Path, overwrite: bool = False, tell: Tell = silent) -> list[Path]:
-        """Write PNG files into a folder, by their names or numbers, or a sheet X.png or an array X.npy; return the files."""
+        """Write PNG files into a folder, a contact sheet X.png or an array X.npy; return the files."""
         if is_folder(out):
             return write_folder(expanded(out), _file_names(self.names, len(self)), channels_last(self.x.numpy()), tell)
         return self.samples.save(out, overwrite)
@@ -107,7 +107,7 @@ def _file_names(names: list[str] | None, count: int) -> list[str]:
 
 
 def check_out(out: str | Path, overwrite: bool, header: Header, names: list[str] | None, shape: tuple[int, ...]) -> None:
-    """Refuse a place that the images cannot go to, before they are decoded."""
+    """Raise an error before decoding if the output cannot be written."""
     if is_folder(out):
         check_targets(expanded(out), _file_names(names, header.count))
     elif Path(out).suffix.lower() not in (".npy", ".png"):

@@ -1,17 +1,17 @@
-"""The form of a file of compressed images: a short header, names of files where there were any, and the bits.
+"""The container format of compressed images: a header, optional file names, and the bits.
 
     4 bytes   rvi1
     4         CRC-32 of all that follows
     4         BLAKE2b of the model's weights
     4         CRC-32 of the pixels
-    2         the time at which the chain ends, in parts of 65,536
-    3         its variance, the bits that it begins with, the bits that an image adds to them: see `Chain` and `groups`
-    numbers   five, each of 7 bits a byte, least first: images, those that stand plainly at the bottom of the stack, bytes of
-              these (0: the model coded them), steps of the chain, bytes of names
-    names     zlib of names with zero bytes between
-    bits      32-bit words, least byte first
+    2         the end time of the chain, in units of 1/65,536
+    3         its variance, the initial bits, the bits that an image adds: see `Chain` and `groups`
+    numbers   five, 7 bits per byte, least significant first: images, plain images at the bottom of the stack, bytes of these
+              (0: coded by the model), steps of the chain, bytes of names
+    names     zlib of names, separated by zero bytes
+    bits      32-bit words, little endian
 
-Nothing in it is believed: no number makes more room than the file has bytes for.
+The file is untrusted: no number allocates more memory than the size of the file justifies.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from reverie.data.room import check_size
 
 MAGIC = b"rvi1"
 FIXED = struct.Struct("<4s4sHBBB")
-LARGEST_FILE, MOST_IMAGES, MOST_STEPS = 2**31, 10**7, 1000
-PER_BYTE = 64  # images that a byte of the file may hold, at most; the coder's own losses are more
+MAX_FILE_BYTES, MAX_IMAGES, MAX_STEPS = 2**31, 10**7, 1000
+MAX_IMAGES_PER_BYTE = 64  # maximum number of images per byte of a file
 WORK_PER_BYTE, WORK_ALWAYS = 2**14, 2**23  # numbers of images times steps, for each byte of a file, and for any file
 COPIES = 3  # of the images, that are held while they are decoded
-LONGEST_NAME = 1024  # bytes
-NAMES_RATIO = 100  # unpacked to packed, at most
+MAX_NAME_BYTES = 1024  # bytes
+MAX_NAMES_RATIO = 100  # maximum compression ratio of the names
 
 Byte = Annotated[int, Field(ge=0, le=255)]
-Size = Annotated[int, Field(ge=0, le=LARGEST_FILE)]
+Size = Annotated[int, Field(ge=0, le=MAX_FILE_BYTES)]
 
 
 class Header(BaseModel):
-    """What a file holds.
+    """The header of a file.
 
-    end: in parts of 65,536; plain: how many of the images stand at the bottom of the stack, as zlib left them in so many bytes,
-    or coded by the model; between, begin, growth: see `Chain` and `groups`.
+    end: in units of 1/65,536; plain: number of images at the bottom of the stack, compressed by zlib to plain_bytes, or coded
+    by the model if that is 0; between, begin, growth: see `Chain` and `groups`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -58,10 +58,10 @@ class Header(BaseModel):
     between: Byte
     begin: Byte
     growth: Byte
-    count: Annotated[int, Field(ge=1, le=MOST_IMAGES)]
-    plain: Annotated[int, Field(ge=1, le=MOST_IMAGES)]
+    count: Annotated[int, Field(ge=1, le=MAX_IMAGES)]
+    plain: Annotated[int, Field(ge=1, le=MAX_IMAGES)]
     plain_bytes: Size
-    steps: Annotated[int, Field(ge=2, le=MOST_STEPS)]
+    steps: Annotated[int, Field(ge=2, le=MAX_STEPS)]
     names_bytes: Size
 
 
@@ -69,16 +69,16 @@ NUMBERS = ("count", "plain", "plain_bytes", "steps", "names_bytes")
 BYTES = ("end", "between", "begin", "growth")
 
 
-def groups(header: Header, needs: Sequence[int], most: int) -> list[tuple[int, int]]:
-    """Return how many images are coded together, from 1 to `most`, and how finely, in turn, as the bits before allow.
+def groups(header: Header, needs: Sequence[int], max_batch: int) -> list[tuple[int, int]]:
+    """Return the batches of images, of at most `most` images, and their bin width, as the available bits allow.
 
-    needs: bits that an image needs to begin with, for each fineness, rising, in 256ths of the last one, as begin and growth
-    are; returns (images, number of the fineness) of each group.
+    needs: initial bits per image for each fineness, increasing, in 256ths of the last, like begin and growth.  Returns
+    (images, index of the fineness) of each batch.
     """
     stock, done, found = header.begin, header.plain, []
     while done < header.count:
         fineness = max([k for k, need in enumerate(needs) if need <= stock], default=0)
-        count = min(header.count - done, most, max(1, stock // needs[-1]))
+        count = min(header.count - done, max_batch, max(1, stock // needs[-1]))
         found.append((count, fineness))
         done, stock = done + count, stock + count * header.growth
     return found
@@ -90,26 +90,26 @@ def check_amount(count: int, numbers: int, steps: int, size: int, where: object)
     numbers: of an image; steps: of the chain; size: bytes of the file.
     """
     check_size(COPIES * count * numbers, size, str(where), "compress fewer images into one file")
-    if (work := count * numbers * steps) > (most := max(WORK_ALWAYS, WORK_PER_BYTE * size)):
+    if (work := count * numbers * steps) > (max_work := max(WORK_ALWAYS, WORK_PER_BYTE * size)):
         raise UserError(
             f"{where} has {size:,} bytes for {count:,} images of {numbers:,} numbers in {steps:,} steps: {work:,} numbers to"
-            f" compute, where at most {most:,} are computed for so many bytes; compress the images in fewer --steps"
+            f" compute, where at most {max_work:,} are computed for so many bytes; compress the images in fewer --steps"
         )
 
 
 def safe_name(name: str) -> bool:
-    """Tell whether a name leads to a file below the folder it is written to, on any machine, and can be shown."""
+    """Return whether a name is a portable, visible path below the output folder."""
     parts = name.split("/")
     return (
-        len(name.encode("utf-8", "surrogatepass")) <= LONGEST_NAME
+        len(name.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES
         and visible(name) == name
-        and not any(sign in name for sign in '\\:*?"<>|')
+        and not any(char in name for char in '\\:*?"<>|')
         and all(part and part[0] != "." and part[-1] not in ". " and len(part.encode()) <= 255 for part in parts)
     )
 
 
 def pack(header: Header, names: bytes, bits: bytes) -> bytes:
-    """Return the whole file."""
+    """Return the file content."""
     numbers = b"".join(_number(getattr(header, name)) for name in NUMBERS)
     fixed = FIXED.pack(header.weights, header.pixels, *(getattr(header, name) for name in BYTES))
     rest = fixed + numbers + names + bits
@@ -117,10 +117,10 @@ def pack(header: Header, names: bytes, bits: bytes) -> bytes:
 
 
 def pack_names(names: list[str] | None) -> bytes:
-    """Return names as a file keeps them."""
+    """Return names as stored in a file."""
     whole = "\0".join(names or ()).encode()
     packed = zlib.compress(whole, 9) if names else b""
-    return packed if len(whole) <= NAMES_RATIO * len(packed) else zlib.compress(whole, 0)
+    return packed if len(whole) <= MAX_NAMES_RATIO * len(packed) else zlib.compress(whole, 0)
 
 
 def _number(value: int) -> bytes:
@@ -132,20 +132,20 @@ def _number(value: int) -> bytes:
 
 
 def read(path: str | Path) -> tuple[Header, list[str] | None, bytes]:
-    """Return what a file says it holds, the names of its images if it has any, and its bits; refuse what is no such file."""
+    """Return the header, the names of the images (or None) and the bits of a file; raise an error for an invalid file."""
     path = expanded(path)
     try:
         if not path.is_file():
             raise UserError(f"there is no file {path}; give one that reverie compress wrote")
         with path.open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
+            data = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {reason(error) if isinstance(error, OSError) else error}") from None
     if not data.startswith(MAGIC):
-        raise UserError(f"{path} is no file of images that reverie compressed")
-    if len(data) > LARGEST_FILE:
-        raise UserError(f"{path} is larger than the {LARGEST_FILE >> 30} GiB that such a file may have")
-    broken = UserError(f"{path} is damaged: its end is missing, or bytes of it were changed; compress the images again")
+        raise UserError(f"{path} is not a file of compressed images; give one that reverie compress wrote")
+    if len(data) > MAX_FILE_BYTES:
+        raise UserError(f"{path} is larger than the limit of {MAX_FILE_BYTES >> 30} GiB")
+    broken = UserError(f"{path} is damaged: it is truncated or bytes of it were changed; compress the images again")
     rest = data[8:]
     if len(data) < 8 + FIXED.size + len(NUMBERS) or struct.unpack("<I", data[4:8])[0] != zlib.crc32(rest):
         raise broken
@@ -168,21 +168,21 @@ def read(path: str | Path) -> tuple[Header, list[str] | None, bytes]:
     bits = rest[place + header.names_bytes :]
     if len(rest) < place + header.names_bytes or len(bits) % 4 or not bits or header.plain > header.count:
         raise broken
-    if header.count > PER_BYTE * len(bits) or header.plain_bytes > len(bits):
-        raise UserError(f"{path} is damaged: it says that it holds {header.count:,} images, more than it has room for")
+    if header.count > MAX_IMAGES_PER_BYTE * len(bits) or header.plain_bytes > len(bits):
+        raise UserError(f"{path} is damaged: {header.count:,} images do not fit into its size")
     return header, _names(rest[place : place + header.names_bytes], header.count, path), bits
 
 
 def _names(packed: bytes, count: int, path: Path) -> list[str] | None:
     if not packed:
         return None
-    most = min(count * (LONGEST_NAME + 1), NAMES_RATIO * len(packed)) + 1
+    max_length = min(count * (MAX_NAME_BYTES + 1), MAX_NAMES_RATIO * len(packed)) + 1
     try:
-        names = zlib.decompressobj().decompress(packed, most).decode().split("\0")
+        names = zlib.decompressobj().decompress(packed, max_length).decode().split("\0")
     except (zlib.error, UnicodeDecodeError):
-        raise UserError(f"{path} is damaged: its names cannot be read") from None
+        raise UserError(f"{path} is damaged: its names are unreadable") from None
     if len(names) != count or len(set(names)) != count:
-        raise UserError(f"{path} is damaged: it holds {count:,} images and {len(set(names)):,} names")
+        raise UserError(f"{path} is damaged: it has {count:,} images and {len(set(names)):,} names")
     if (wrong := next((name for name in names if not safe_name(name)), None)) is not None:
-        raise UserError(f"{path} is not trusted: {visible(wrong)[:80]!r} is no name of a file in a folder")
+        raise UserError(f"{path} is not trusted: {visible(wrong)[:80]!r} is not a safe file name")
     return names
