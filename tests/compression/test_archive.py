@@ -135,7 +135,7 @@ def test_images_that_would_have_to_be_changed_are_refused(run: Run, images: Tens
         read_lossless(x.astype(np.float32) / 256, shape)
     with pytest.raises(UserError, match="sizes 9x8"):
         read_lossless(np.full((3, 9, 8), 9, np.uint8), shape)
-    with pytest.raises(UserError, match="points"):
+    with pytest.raises(UserError, match="images"):
         read_lossless("spiral", shape)
     with pytest.raises(UserError, match="never had"):
         compress(run, torch.full((3, 1, 8, 8), 7, dtype=torch.uint8), tmp_path / "x.rvi")
