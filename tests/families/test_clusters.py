@@ -14,6 +14,7 @@ from sklearn.cluster import KMeans
 
 import reverie
 from reverie import api
+from reverie.base.deadline import Deadline
 from reverie.base.distances import squared
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
@@ -196,3 +197,13 @@ def test_clusters_that_cannot_be_are_refused(data: str, options: dict[str, objec
 def test_small_sets_are_not_taken_apart() -> None:
     assert [clusters_for(n) for n in (200, 410, 2000)] == [0, 10, 50]
     assert clusters_for(10**6) == clusters_for(10**7)
+
+
+def test_k_means_ends_with_its_time() -> None:
+    """Whatever the time, each centre is a mean of data; with none left there is one round."""
+    x = torch.rand(500, 4, generator=torch.Generator().manual_seed(0))
+    whole, none, plenty = (k_means(x, 20, deadline=until) for until in (None, Deadline(0.0), Deadline(1e9)))
+    start = k_means(x, 20, deadline=Deadline(-1.0))
+    assert torch.equal(whole, plenty) and torch.equal(none, start) and not torch.equal(none, whole)
+    spread_of = [float(torch.cdist(x.double(), centres).min(1).values.square().mean()) for centres in (whole, none)]
+    assert spread_of[0] < spread_of[1] < 1.5 * spread_of[0]

@@ -76,9 +76,12 @@ class Budget:
         """The seconds that are not kept back for later stages."""
         return self.left - self.reserved
 
-    def reserve(self, stage: str, seconds: float) -> None:
-        """Keep time back for a later stage; the last estimate counts."""
-        self._kept[stage] = max(0.0, seconds)
+    def reserve(self, stage: str, seconds: float, share: float = 1.0) -> None:
+        """Keep time back for a later stage; the last estimate counts.
+
+        share: of the whole time, at most; nothing is kept back for what would take more, which then is left out.
+        """
+        self._kept[stage] = max(0.0, seconds) if seconds <= share * self.seconds else 0.0
 
     def affords(self, stage: str, seconds: float) -> bool:
         """Tell whether there is time for a stage that would take so long; say that it is left out where there is not."""

@@ -11,6 +11,7 @@ import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 
+from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
 from reverie.base.progress import Tell, silent
 from reverie.base.section import Section
@@ -165,8 +166,8 @@ class Completes(ABC):
 class TrainedModel(Model):
     """A model that learns by steps down the gradient of a loss."""
 
-    def begin(self, data: Dataset) -> None:
-        """Set first weights that depend on the training data."""
+    def begin(self, data: Dataset, deadline: Deadline | None = None) -> None:
+        """Set first weights that depend on the training data.  deadline: by which work that can be shortened is to end."""
         return
 
     def reach(self, fraction: float) -> None:

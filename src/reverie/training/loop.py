@@ -36,6 +36,7 @@ END_SHARE = 0.25  # of the time so far, a training until good takes to end
 LATEST_END = 1 / (1 + END_SHARE)  # of the longest time allowed, when it begins to end anyway
 LEAST = 0.2  # of the time, at least, goes into steps, however long the data took to be read and the end will take
 CHECK, OPTIMUM = "last check", "least possible loss"  # stages after the last step
+OPTIMUM_SHARE = 0.05  # of the time, at most, goes into the least possible loss
 OPTIMUM_NUMBERS = 7e6  # numbers of training data for which the least possible loss takes as long as a check
 EXPLODED = 10.0  # times the first loss: then something is wrong
 
@@ -257,7 +258,7 @@ def fit(
             price = took * optimum_share(train)
             if fraction < 1:
                 budget.reserve(CHECK, took)
-                budget.reserve(OPTIMUM, price)
+                budget.reserve(OPTIMUM, price, OPTIMUM_SHARE)
             elif budget.affords(OPTIMUM, price):
                 with budget.stage(OPTIMUM):
                     figures |= learner.average.model.final_figures(train, settings.seed)

@@ -14,6 +14,7 @@ import torch
 from pydantic import ValidationError
 
 from reverie.base.budget import Budget
+from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError, pick, unknown
 from reverie.base.noise import check_seed
 from reverie.base.precision import quick_at_bf16, usual_precision
@@ -53,6 +54,7 @@ READING = (
     "condition_number", "condition_image", "pairs", "columns",
 )  # fmt: skip
 FAMILY_OPTIONS = {key for family in FAMILIES.values() for key in family.wishes}
+BEGIN_SHARE = 0.05  # of the time, at most, goes into clusters and other first weights that depend on the data
 DEFAULT_FAMILY = "diffusion"  # of kinds that it takes
 NO_OPTIONS = ("data", "out", "path", "options", "given", "dataset", "budget")  # parameters that are not options of a training
 
@@ -231,7 +233,7 @@ def prepare(
     limit_budget(budget, training, where, whole_length(config)[0])
     model = build_model(config)
     if isinstance(model, TrainedModel):
-        model.begin(train_set)
+        model.begin(train_set, Deadline(BEGIN_SHARE * budget.seconds, budget.clock))
     if coder is not None:
         take_codec(model, coder, train_set)
     if before is not None:

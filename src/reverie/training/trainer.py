@@ -48,7 +48,11 @@ from reverie.training.text_previews import TextPreviews
 from reverie.training.watch import Doctor
 
 SAMPLING, FILM, WRITING = "choosing how samples are drawn", "film and sheet", "writing"  # stages after the last step
-CHOICE = 8.0  # previews, about, that choosing how samples are drawn takes
+FILM_SHARE = 0.1  # of the time, at most, goes into the film and the sheet
+CHOICE, FIRST_CHOICE = (
+    8.0,
+    2.0,
+)  # previews, about, that choosing how samples are drawn takes, and its first samples
 CURVES = 1.5  # seconds that the curves of a run take to be drawn
 SMALL_NETWORK = 100_000  # parameters below which one thread is as quick as several
 WRITE_SHARE = 0.02  # of the training time, at most, goes into checkpoints
@@ -269,23 +273,25 @@ class Training:
                 yield step
         if not stop():
             with budget.stage(SAMPLING) as stage:
-                self._choose_sampling(stage)
+                self._choose_sampling(stage, doctor.price or 0.0)
             if budget.affords(FILM, previews.finish_share() * (doctor.price or 0.0)):
                 with budget.stage(FILM):
                     previews.finish()
 
     def _reserve(self, price: float, film: float, choose: bool) -> None:
         """Keep time back for what comes after the last step.  price: seconds of a preview; film: its price, in previews."""
-        self.budget.reserve(FILM, film * price)
+        self.budget.reserve(FILM, film * price, FILM_SHARE)
         if choose:
             self.budget.reserve(SAMPLING, min(MOST_TIME * self.budget.seconds, CHOICE * price))
 
-    def _choose_sampling(self, stage: Deadline) -> None:
-        """Record how samples of the finished run are drawn and guided when nothing is said."""
+    def _choose_sampling(self, stage: Deadline, price: float) -> None:
+        """Record how samples of the finished run are drawn and guided when nothing is said.  price: seconds of a preview."""
         run = self.run
         if not isinstance(run.config.family, DiffusionSettings):
             return
-        found: dict[str, Any] = {"autoguidance": choose_autoguidance(run, self.train, self.learner.i, stage)}
+        known = stage.left < FIRST_CHOICE * price  # no time to look for a better one
+        scale = run.autoguidance if known else choose_autoguidance(run, self.train, self.learner.i, stage)
+        found: dict[str, Any] = {"autoguidance": scale}
         if run.record is not None:
             found["sampling"] = run.record.model_copy(update={"precision": run.diffusion.usual_precision()})
         run.config = run.config.model_copy(update={"family": run.config.family.model_copy(update=found)})

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from reverie.training.trainer import Training
 
 PREVIEW = "last preview"  # the stage after the last step
+LAST_SHARE = 0.1  # of the training time, at most, that the last preview takes
 PREVIEW_SHARE = 0.03  # of the training time, at most
 DATA_LOOKED_AT = 512
 LEAST_SIZE = 0.01  # the size that a weight which begins at zero is taken to have
@@ -107,7 +108,7 @@ class Doctor:
             self.look, score = self.previews.take(step.i)
         self.price = budget.clock() - began
         if step.fraction < 1:
-            budget.reserve(PREVIEW, self.price)
+            budget.reserve(PREVIEW, self.price, LAST_SHARE)
         self.previewing += self.price * (step.i > 1)  # as with checks, the first is not held against others
         self.looked_at = step.i
         if isinstance(self.previews, TextPreviews):

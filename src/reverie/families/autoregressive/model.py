@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise
 from reverie.data import Dataset, at_once
@@ -84,7 +85,7 @@ class Autoregressive(TrainedModel, Completes):
         """Return data in user units, by the codec."""
         return self.codec.decode(z)
 
-    def begin(self, data: Dataset) -> None:
+    def begin(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Let every number begin as it is without the others."""
         self.begin_with(self.codec.encode(data.some(BEGIN_DATA)))
 

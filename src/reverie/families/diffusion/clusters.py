@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from reverie.base.deadline import Deadline
 from reverie.base.distances import nearest
 from reverie.base.noise import Noise
 from reverie.base.scalar import Time
@@ -50,13 +51,13 @@ def small(x: Tensor) -> Tensor:
     return (functional.avg_pool2d(x, by, ceil_mode=True) if by > 1 else x).flatten(1)
 
 
-def k_means(x: Tensor, count: int, seed: int = 0) -> Tensor:
+def k_means(x: Tensor, count: int, seed: int = 0, deadline: Deadline | None = None) -> Tensor:
     """Return centres of clusters by Lloyd's rule from k-means++ starts: (count, D).  x: (N, D).
 
     Each centre is the mean of the data that it is the nearest to; one that no datum is near to stays where it is.  Where fewer
-    than `count` data differ, the last centre stands for those that are missing.
+    than `count` data differ, the last centre stands for those that are missing.  deadline: after which there is no other round.
     """
-    x = x.double()
+    x, deadline = x.double(), deadline or Deadline()
     centres = plus_plus(x, count, torch.Generator().manual_seed(seed))[0]
     for _ in range(ROUNDS):
         of = nearest(x, [centres])[1]
@@ -66,6 +67,8 @@ def k_means(x: Tensor, count: int, seed: int = 0) -> Tensor:
         if torch.equal(moved, centres):
             break
         centres = moved
+        if deadline.left <= 0:
+            break
     return torch.cat([centres, centres[-1:].expand(count - len(centres), -1)])
 
 
@@ -83,9 +86,13 @@ class Clusters(nn.Module):
     def __len__(self) -> int:
         return len(self.centres)
 
-    def fit(self, data: Dataset) -> None:
-        """Find the clusters of training images and count them; the same for the same data."""
-        self.count(data, lambda rows: self.centres.copy_(k_means(rows[spread(len(rows), FITTED)], len(self))))
+    def fit(self, data: Dataset, deadline: Deadline | None = None) -> None:
+        """Find the clusters of training images and count them; the same for the same data, where no deadline ends it."""
+
+        def find(rows: Tensor) -> None:
+            self.centres.copy_(k_means(rows[spread(len(rows), FITTED)], len(self), deadline=deadline))
+
+        self.count(data, find)
 
     def count(self, data: Dataset, find: Callable[[Tensor], object] = lambda rows: None) -> None:
         """Count how often each label is in each cluster, after `find` was shown the small images, (N, D)."""

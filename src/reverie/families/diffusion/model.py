@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, mix_seed
 from reverie.base.precision import Precision, usual_precision
@@ -301,13 +302,13 @@ class Diffusion(DiffusionLikelihood):
         """Whether the loss trains variances; a denoiser of levels has them of itself."""
         return self.denoiser.tells_variance and not isinstance(self.denoiser, LatticeDenoiser)
 
-    def begin(self, data: Dataset) -> None:
+    def begin(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Find clusters of the data, keep examples of their conditions, and give their histograms to a denoiser of levels."""
         if self.examples is not None and data.conditions is not None:
             rows = data.conditions.batch(spread(len(data), len(self.examples)))
             self.examples.copy_(rows.nan_to_num(UNTOLD))
         if self.clusters is not None:
-            self.clusters.fit(data)
+            self.clusters.fit(data, deadline)
         if isinstance(self.denoiser, LatticeDenoiser):
             most = len(data) if isinstance(data.x, Tensor) else HISTOGRAMS_OF
             self.denoiser.begin(self.codec.encode(data.batch(spread(len(data), most))[0]).to(self.device))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reverie.base.deadline import Deadline
 from reverie.base.noise import Noise, image_seeds, mix_seed
 from reverie.data import Dataset, at_once, evaluated_at_once
 from reverie.data.codec import Codec
@@ -65,7 +66,7 @@ class Flow(TrainedModel):
         return self.codec.log_cell(self.shape) if levels is None else -self.size * math.log(levels)
 
     @torch.no_grad()
-    def begin(self, data: Dataset) -> None:
+    def begin(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Let the transform begin with what is true of each number alone."""
         x = self.codec.encode(data.some(BEGIN_DATA))
         random = torch.Generator().manual_seed(0)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from reverie.base.deadline import Deadline
 from reverie.base.noise import mix_seed
 from reverie.data import Dataset
 from reverie.data.windows import TextWindows
@@ -40,7 +41,7 @@ class NeuralLanguageModel(LanguageModel, TrainedModel):
             nn.init.zeros_(self.head.weight)
 
     @torch.no_grad()
-    def begin(self, data: Dataset) -> None:
+    def begin(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Let every token begin as often as it is without the others."""
         assert isinstance(data.x, TextWindows)
         found = torch.from_numpy(self.tokens(data.x.codes[:BEGIN_CHARACTERS])).long()

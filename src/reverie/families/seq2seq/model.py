@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
+from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, mix_seed
 from reverie.data import Dataset
@@ -83,7 +84,7 @@ class PairModel(TrainedModel):
             nn.init.zeros_(self.head.weight)
 
     @torch.no_grad()
-    def begin(self, data: Dataset) -> None:
+    def begin(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Let every token begin as often as it is in targets, and keep some sources."""
         z = self.encode(data.batch(spread(len(data), BEGIN_PAIRS))[0])[:, 1]
         counts = torch.bincount(z[z != NONE], minlength=self.tokenizer.size) + 1.0

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reverie.base.deadline import Deadline
 from reverie.base.distances import precise
 from reverie.base.errors import ReverieWarning, UserError
 from reverie.base.noise import Noise, image_seeds
@@ -64,7 +65,7 @@ class SinkhornGenerator(TrainedModel):
         return self.codec.decode(z)
 
     @torch.no_grad()
-    def begin(self, data: Dataset) -> None:
+    def begin(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Take the mean cost of data, and as features the principal components, whitened half-way: variances to their roots."""
         x = self.codec.encode(data.some(BEGIN_DATA)).flatten(1)
         if self.features.shape[1]:

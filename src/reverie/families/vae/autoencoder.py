@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
 from reverie.data import Dataset, at_once
@@ -64,7 +65,7 @@ class Autoencoder(TrainedModel):
         """Return data in user units, by the codec."""
         return self.codec.decode(z)
 
-    def begin(self, data: Dataset) -> None:
+    def begin(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Take the mean of the data, so that networks need not learn it; maps begin as principal components of patches."""
         x = self.codec.encode(data.some(CODED))
         self.centre.copy_(x.mean(0))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
 from reverie.data import Dataset, at_once
@@ -99,7 +100,7 @@ class Variational(TrainedModel):
         return self.codec.decode(z)
 
     @torch.no_grad()
-    def begin(self, data: Dataset) -> None:
+    def begin(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Let the decoder begin with what is true of each number alone."""
         x = self.codec.encode(data.some(BEGIN_DATA))
         self.centre.copy_(x.mean(0))
