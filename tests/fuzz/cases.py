@@ -241,23 +241,19 @@ def table(root: Path, chance: random.Random) -> Case:
     return Case(call=lambda: tables.read(root, chance), owned=("t.",))
 
 
-# Of twenty cases, eleven meet data, two a table, two a run, one a file of compressed images and four options.
+def requests(root: Path, chance: random.Random) -> Case:
+    """The studio meets requests with paths, headers and bodies that nobody means."""
+    from tests.fuzz.studio import attack, place_folder
+
+    opened = place_folder(root, chance, _run)
+    return Case(call=lambda: attack(root, opened, chance), owned=("opened",))
+
+
+# Of twenty cases, ten meet data, two a table, two a run, one a file of compressed images, one the studio and four options.
 KINDS = (
-    *[read] * 3,
-    table,
+    *[read] * 3, table, options, *[read] * 3, run_file, requests, options, table, *[read] * 3, options, read, run_file, packed,
     options,
-    *[read] * 3,
-    run_file,
-    read,
-    options,
-    table,
-    *[read] * 3,
-    options,
-    read,
-    run_file,
-    packed,
-    options,
-)
+)  # fmt: skip
 
 
 def make(number: int, root: Path) -> Case:

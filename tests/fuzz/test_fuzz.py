@@ -1,4 +1,4 @@
-"""Every reader of data, run file and command-line option meets damaged files and values that nobody means.
+"""Every reader of data, run file, command-line option and route of the studio meets damaged files and unreasonable values.
 
 None may end in a traceback, take more than 20 s or 1.5 GB, print what steers a terminal, or change a byte of what it was
 given, and no cell of a table may be lost or changed without a word.  A case is made from its number alone:

@@ -84,6 +84,13 @@ def half(port: int) -> socket.socket:
     return made
 
 
+def is_closed(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(100) == b""
+    except ConnectionError:
+        return True
+
+
 def test_the_owner_is_let_in_beside_any_number_of_half_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "UNAUTHENTICATED", 40, raising=False)
     with serving(tmp_path, monkeypatch) as here, ExitStack() as stack:
@@ -91,13 +98,13 @@ def test_the_owner_is_let_in_beside_any_number_of_half_requests(tmp_path: Path, 
         assert here.status() == 200
         until(lambda: len(here.servers[0].server_state.connections) <= 41)
         assert here.status() == 200
-        assert sockets[0].recv(100) == b""  # the oldest were closed
+        assert is_closed(sockets[0])  # the oldest
 
 
 def test_a_half_request_is_closed_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEADER_TIMEOUT", 0.2)
     with serving(tmp_path, monkeypatch) as here, half(here.port) as made:
-        assert made.recv(100) == b""
+        assert is_closed(made)
         assert here.status() == 200
         until(lambda: not here.servers[0].server_state.connections)
 

@@ -18,6 +18,8 @@ from reverie.studio.guard import Guard
 from reverie.studio.library import identity
 from tests.studio.asgi import PORT, TOKEN, Answer, call
 
+STUDIOS: list[Studio] = []  # of the test that runs
+
 
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
@@ -32,13 +34,17 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen
 
     monkeypatch.setattr(trainings.subprocess, "Popen", start)
     yield made
+    for studio in STUDIOS:
+        studio.trainings.close()
+    STUDIOS.clear()
     for process in made:
         process.kill()
         process.wait()
 
 
 def guarded(folder: Path) -> Guard:
-    return Guard(Studio(folder, []).app(), port=PORT, token=TOKEN)
+    STUDIOS.append(Studio(folder, []))
+    return Guard(STUDIOS[-1].app(), port=PORT, token=TOKEN)
 
 
 def ask(app: Guard, *wishes: tuple[str, Any]) -> list[Answer]:

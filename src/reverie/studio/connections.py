@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ class LimitedProtocol(H11Protocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.app_state = {**self.app_state, "authenticate": self.authenticate}
+        self.app_state = {**self.app_state, "authenticate": self.authenticate, "unread": self.unread}
         self.authenticated, self.opened = False, self.loop.time()
         self.timer: asyncio.TimerHandle | None = None
 
@@ -48,6 +49,18 @@ class LimitedProtocol(H11Protocol):
         """Note that a request on this connection has shown the token."""
         self.authenticated = True
         self._stop_timer()
+
+    def unread(self) -> int:
+        """Return how many bytes were sent that the other end has not taken, as far as the system tells (tcp(7), SIOCOUTQ)."""
+        held = bytearray(4)
+        try:
+            import fcntl
+            import termios
+
+            fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, held)
+        except (ImportError, OSError, AttributeError):
+            pass
+        return int.from_bytes(held, sys.byteorder) + self.transport.get_write_buffer_size()
 
     def abort(self) -> None:
         """Close the connection at once."""

@@ -9,12 +9,13 @@ import threading
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from reverie.base.errors import ReverieWarning, UserError, out_of_memory
-from reverie.studio.guard import Message, Receive, Scope, Send
+from reverie.studio.guard import Receive, Scope, Send
 from reverie.studio.plain import as_json
 
 WAITING = 12  # pieces of work that may wait for their turn
@@ -151,6 +152,10 @@ class Lane:
             job.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def wait(self) -> None:
+        """Wait until the work that was cancelled has ended."""
+        self._pool.shutdown(wait=True)
+
 
 class Stream:
     """The answer that streams the events of a channel; when the client goes away, or takes nothing for long, `left` is called.
@@ -160,43 +165,49 @@ class Stream:
 
     def __init__(self, channel: Channel, left: Callable[[], object], contested: Callable[[], bool] = lambda: False) -> None:
         self.channel, self.left, self.contested = channel, left, contested
+        self._sent, self._sending = 0, False  # bytes, and whether some are on their way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until there are no more or nobody reads."""
-        gone = asyncio.ensure_future(_disconnected(receive))
+        unread = scope.get("state", {}).get("unread", lambda: 0)
+        work = asyncio.ensure_future(self._send(send))
+        ends = (work, asyncio.ensure_future(_disconnected(receive)), asyncio.ensure_future(self._until_stalled(unread)))
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": STREAM})
-            while not gone.done():
-                ended = self.channel.ended
-                body = self.channel.take()
-                if not body and not ended:
-                    self.channel.ready.clear()
-                    if not self.channel.ended:
-                        waiting = asyncio.ensure_future(self.channel.ready.wait())
-                        await asyncio.wait((waiting, gone), timeout=HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
-                        waiting.cancel()
-                    body = self.channel.take() or b": still here\n\n"
-                last = ended and not body
-                message: Message = {"type": "http.response.body", "body": body, "more_body": not last}
-                await self._delivered(send(message))
-                if last:
-                    return
-        except (TimeoutError, OSError):  # nobody reads
-            pass
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if work.done() and (error := work.exception()) is not None and not isinstance(error, OSError):
+                raise error
         finally:
-            gone.cancel()
+            for task in ends:
+                task.cancel()
             self.left()
 
-    async def _delivered(self, sent: Awaitable[None]) -> None:
-        """Wait until the client has taken a message, or as long as it may take."""
-        sending, began = asyncio.ensure_future(sent), asyncio.get_running_loop().time()
-        try:
-            while not (await asyncio.wait((sending,), timeout=LOOK))[0]:
-                if asyncio.get_running_loop().time() - began > (STALLED if self.contested() else PATIENCE):
-                    raise TimeoutError
-            await sending
-        finally:
-            sending.cancel()
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": STREAM})
+        while True:
+            ended = self.channel.ended
+            body = self.channel.take()
+            if not body and not ended:
+                self.channel.ready.clear()
+                if not self.channel.ended:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self.channel.ready.wait(), HEARTBEAT)
+                body = self.channel.take() or b": still here\n\n"
+            last = ended and not body
+            self._sending = True
+            await send({"type": "http.response.body", "body": body, "more_body": not last})
+            self._sending, self._sent = False, self._sent + len(body)
+            if last:
+                return
+
+    async def _until_stalled(self, unread: Callable[[], int]) -> None:
+        """Return when the client has taken no byte for longer than it may.  unread: bytes that it has not taken yet."""
+        clock = asyncio.get_running_loop().time
+        most, since = -1, clock()
+        while clock() - since <= (STALLED if self.contested() else PATIENCE):
+            await asyncio.sleep(LOOK)
+            waiting = unread()
+            if self._sent - waiting > most or not (waiting or self._sending):
+                most, since = self._sent - waiting, clock()
 
 
 async def _disconnected(receive: Receive) -> None:
