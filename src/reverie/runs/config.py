@@ -194,6 +194,11 @@ class Config(Section):
         return FAMILIES[table["name"]].settings.read(table)
 
     @property
+    def label_names(self) -> tuple[str, ...]:
+        """The labels that samples can be asked for: those of the data, if the family knows labels."""
+        return self.data.labels if "labels" in self.model_family.can else ()
+
+    @property
     def model_family(self) -> Family[Any]:
         """The family of the model."""
         return FAMILIES[self.family.name]

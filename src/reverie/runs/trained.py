@@ -50,7 +50,7 @@ class TrainedRun:
     @property
     def label_names(self) -> tuple[str, ...]:
         """The labels that samples can be asked for: those of the data, if the family knows labels."""
-        return self.config.data.labels if "labels" in self.config.model_family.can else ()
+        return self.config.label_names
 
     @property
     def conditional(self) -> bool:

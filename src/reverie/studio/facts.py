@@ -74,7 +74,7 @@ class Facts:
         }
         return {
             **self.library.overview(run), **_name(run), **_size(run.path), **self.trainings.state(run),
-            "kind": data.kind, "shape": data.shape, "labels": data.labels, "label_counts": data.label_counts,
+            "kind": data.kind, "shape": data.shape, "labels": config.label_names, "label_counts": data.label_counts,
             "columns": data.columns,
             "captions": data.condition is not None and data.condition.length > 0,
             "can": sorted(family.can), "options": sorted(family.options), "likelihood": family.likelihood,
