@@ -194,7 +194,7 @@ def test_large_maps_of_codes_are_computed_in_bfloat16(
     with closing(prepare((images, data[1]), tmp_path / "run", latent_space=True, **TINY)) as training:
         assert training.first is not None
         own, first = training.run.config.training, training.first.run.config.training
-        assert training.run.diffusion._usual_precision() == own.precision == precision
+        assert training.run.diffusion.usual_precision() == own.precision == precision
         assert first.precision == "fp32"
 
 

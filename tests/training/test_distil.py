@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import cdist, pdist
 
 import reverie
 from reverie.base.errors import UserError
-from reverie.families.diffusion.distillation import Lesson, drift, edges, energy_rows
+from reverie.families.diffusion.distillation import COMPARED, Lesson, Pool, drift, edges, energy_rows
+from reverie.families.diffusion.model import Diffusion
 from reverie.runs.run import Run
 from reverie.training.distil import check_teacher, prepare_distillation
 from reverie.training.resume import resume
@@ -124,6 +128,28 @@ def test_what_cannot_be_distilled_is_refused_in_a_sentence(teacher: Run, tmp_pat
     with pytest.raises(UserError, match="cannot distil like this"):
         reverie.distil(teacher.path, tmp_path / "no", steps=1, wings=2, progress=False)
     assert not (tmp_path / "no").exists()
+
+
+def test_the_training_loss_of_a_student_is_the_energy_distance_of_its_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mean over all features, each in units of the data's deviation there, as scipy's distances give it."""
+    reverie.train("moons", tmp_path / "run", points=300, steps=30, network="mlp:hidden=8,layers=1", progress=False)
+    training = prepare_distillation(tmp_path / "run", tmp_path / "fast", steps=1)
+    model, seen, chosen = training.learner.model, list[list[torch.Tensor]](), list[torch.Tensor]()
+    assert isinstance(model, Diffusion) and model.lesson is not None
+    lesson, pick = model.lesson, type(model.lesson.pool).some
+    monkeypatch.setattr(Pool, "some", lambda *given: (chosen.append(pick(*given)), chosen[-1])[1])
+    model.lesson = replace(lesson, features=lambda z: (seen.append(lesson.features(z)), seen[-1])[1])
+    for seed in range(4):
+        found = model.loss(training.train.some(40), None, seed)
+        peers, expected = chosen[-1][::COMPARED], []
+        for mine, theirs, unit in zip(seen[-1], lesson.pool.features, lesson.pool.units, strict=True):
+            a, b = (mine.detach() / unit).double().numpy(), theirs[peers].double().numpy()
+            within = [pdist(x).mean() for x in (a, b)]
+            expected.append((2 * cdist(a, b).mean() - sum(within)) / (b.std(0, ddof=1).mean() * b.shape[1] ** 0.5))
+        assert found.shape == (40,) and float(found.detach().mean()) == pytest.approx(np.mean(expected), rel=1e-4, abs=1e-5)
+    training.discard()
 
 
 def test_points_are_distilled_too(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from reverie.runs.folder import METRICS
 from reverie.runs.run import Run
 from reverie.runs.screen import Screen, progress_note
 from reverie.runs.step import Step
+from reverie.runs.weights import write_weights
 from reverie.training.checks import copies, empty_previews
 from reverie.training.patient import NetworkFacts, Patient, Sizes, fell
 from reverie.training.remedy import handy, mend, sizes
@@ -162,8 +163,10 @@ def test_samples_off_the_data_are_told_of_points(spiral_run: Run, tmp_path: Path
 def test_numbers_in_commands_are_round(images: Run) -> None:
     assert [handy(x) for x in (10.0087, 0.49987, 12.5, 1234.5, 123456.0)] == ["10", "0.5", "12.5", "1230", "123000"]
     longer = images.config.model_copy(update={"training": TrainingConfig(minutes=10.0087)})
-    commands = verdict(replace(told(images, *FLAT), config=longer)).commands
-    assert commands["go on"].endswith("--extend --minutes 10")
+    run = replace(told(images, *FLAT), config=longer)
+    assert verdict(run).commands["go on"].endswith(f"--resume {images.path}")  # its weights do not record the end yet
+    write_weights(images.path, images.config, images.model, ended=FLAT[-1]["i"])
+    assert verdict(run).commands["go on"].endswith("--extend --minutes 10")
 
 
 def test_networks_to_advise_are_of_the_same_design_and_another_size() -> None:

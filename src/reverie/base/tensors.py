@@ -112,6 +112,12 @@ def read_forms(path: Path, advice: str = "") -> dict[str, Form]:
         return _forms(file)
 
 
+def read_facts(path: Path, facts: TypeAdapter[F], advice: str = "") -> F:
+    """Return the facts in the header of a file of tensors, which is all that is read."""
+    with _opened(path, advice) as file:
+        return _validated(path, (file.metadata() or {}).get(FACTS, ""), facts, advice)
+
+
 def read_tensors(
     path: Path,
     wanted: Callable[[F], Mapping[str, Form]],

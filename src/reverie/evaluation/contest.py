@@ -32,8 +32,8 @@ from reverie.runs import folder
 from reverie.runs.reread import source_of
 from reverie.runs.run import Run, load
 from reverie.runs.screen import Screen
+from reverie.runs.weights import is_finished
 from reverie.training.footprint import step_bytes
-from reverie.training.latent import is_finished
 from reverie.training.prepare import FAMILY_OPTIONS, prepare, read_family
 from reverie.training.resume import differences, resume
 from reverie.training.trainer import Training

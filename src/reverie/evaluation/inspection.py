@@ -19,6 +19,7 @@ from reverie.draw.picture import check_picture, save
 from reverie.runs.device import choose_device
 from reverie.runs.folder import CONFIG
 from reverie.runs.run import Run, load
+from reverie.runs.weights import is_finished
 from reverie.training.summary import meaning_of, purpose_of, verdict
 
 
@@ -72,7 +73,7 @@ def inspect_run(run: Run, out: str | Path | None) -> dict[str, Any]:
         **{key: value for key, value in dict(run.config.family).items() if key in ("network", "target", "schedule")},
         "steps": rows[-1]["i"] if rows else 0,
         "seconds": rows[-1]["seconds"] if rows else 0.0,
-        "finished": bool(rows) and rows[-1]["fraction"] == 1,
+        "finished": is_finished(run.path),
         "training_loss": (held.get("seen") if "unit" in held else rows[-1]["loss"]) if rows else None,
         "held_out_loss": held.get("held_out"),
         **({"unit": held["unit"]} if "unit" in held else {}),

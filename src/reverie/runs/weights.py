@@ -12,12 +12,12 @@ from torch import nn
 
 from reverie.base.errors import UserError
 from reverie.base.section import Section
-from reverie.base.tensors import Form, read_tensors, write_tensors
+from reverie.base.tensors import Form, read_facts, read_tensors, write_tensors
 from reverie.families.model import Model
 from reverie.nets.lora import adapter_weights, merged_weights
 from reverie.runs.adapters import AdapterFacts, write_adapter
 from reverie.runs.config import Config, build_model, model_forms
-from reverie.runs.folder import CONFIG, WEIGHTS_FILE
+from reverie.runs.folder import CONFIG, WEIGHTS_FILE, read_metrics
 
 AGAIN = "; restore it or train the run again"
 
@@ -25,16 +25,21 @@ AGAIN = "; restore it or train the run again"
 class MadeFor(Section):
     """What weights mean something with: the data's shape, a hash of their labels or conditions, and the table [family].
 
-    Without the settings that are found by training, which are written down after the weights.
+    Without the settings that are found by training, which are written down after the weights.  ended: the step at which the
+    training of these weights ended, 0 while it is not over; None where that is not recorded, as in older files.
     """
 
     format: Literal[1] = 1
     shape: tuple[int, ...] = Field(min_length=1, max_length=3)
     labels: str
     family: dict[str, Any]
+    ended: int | None = Field(default=None, ge=0)
 
 
-def made_for(config: Config) -> MadeFor:
+FACTS: TypeAdapter[MadeFor | None] = TypeAdapter(MadeFor | None)
+
+
+def made_for(config: Config, ended: int | None = None) -> MadeFor:
     """Return what the weights of a run are made for."""
     family, names = config.model_family, json.dumps(config.data.labels).encode()
     if config.data.condition is not None:
@@ -43,6 +48,7 @@ def made_for(config: Config) -> MadeFor:
         shape=config.data.shape,
         labels=hashlib.blake2b(names, digest_size=16).hexdigest(),
         family=config.family.model_dump(mode="json", exclude=set(family.found)),
+        ended=ended,
     )
 
 
@@ -58,17 +64,29 @@ def _differences(kept: MadeFor, config: Config) -> list[str]:
     return differing + [f"data.{key}" for key in ("shape", "labels") if getattr(kept, key) != getattr(now, key)]
 
 
-def write_weights(folder: Path, config: Config, model: nn.Module, file: str = WEIGHTS_FILE) -> None:
-    """Write model.safetensors, or another file of weights; low-rank adapters are merged into it and saved beside it."""
-    write_tensors(folder / file, merged_weights(model), made_for(config).model_dump_json())
-    if (
-        file == WEIGHTS_FILE
-        and config.training.lora is not None
-        and config.start is not None
-        and (alone := adapter_weights(model))
-    ):
-        labels = config.data.labels
-        write_adapter(folder, alone, AdapterFacts(base=config.start.weights, rank=config.training.lora, labels=labels))
+def write_weights(
+    folder: Path, config: Config, model: nn.Module, file: str = WEIGHTS_FILE, ended: int | None = None
+) -> None:  # fmt: skip
+    """Write model.safetensors, or another file of weights; low-rank adapters are merged into it and saved beside it.
+
+    ended: see `MadeFor`; these weights are written last, so that a training is over where they say so.
+    """
+    rank, start = config.training.lora, config.start
+    if file == WEIGHTS_FILE and rank is not None and start is not None and (alone := adapter_weights(model)):
+        write_adapter(folder, alone, AdapterFacts(base=start.weights, rank=rank, labels=config.data.labels))
+    write_tensors(folder / file, merged_weights(model), made_for(config, ended).model_dump_json())
+
+
+def is_finished(folder: Path) -> bool:
+    """Tell whether the run in a folder was trained to its end: by its last report, and by its weights, which are those."""
+    rows = read_metrics(folder)
+    if not rows or rows[-1]["fraction"] < 1 or not (folder / WEIGHTS_FILE).is_file():
+        return False
+    try:
+        made = read_facts(folder / WEIGHTS_FILE, FACTS)
+    except UserError:  # a damaged file is written again
+        return False
+    return made is None or made.ended in (None, rows[-1]["i"])
 
 
 def read_weights(folder: Path, config: Config, file: str = WEIGHTS_FILE) -> Model:
@@ -85,7 +103,7 @@ def read_weights(folder: Path, config: Config, file: str = WEIGHTS_FILE) -> Mode
             raise UserError(f"{path} does not fit {CONFIG}: it was trained with another {' and '.join(differing)}{AGAIN}")
         return model_forms(config)
 
-    state, _ = read_tensors(path, wanted, TypeAdapter(MadeFor | None), fits=CONFIG, advice=AGAIN)
+    state, _ = read_tensors(path, wanted, FACTS, fits=CONFIG, advice=AGAIN)
     model = build_model(config)
     model.load_state_dict(state)
     return model

@@ -19,7 +19,7 @@ from reverie.families.model import FamilyPlan, Model
 from reverie.families.vae.settings import AutoencoderSettings
 from reverie.nets.efficientnet import available
 from reverie.runs.config import Config
-from reverie.runs.folder import check_run, read_metrics
+from reverie.runs.folder import check_run
 from reverie.runs.run import Run, load
 from reverie.training.claim import CODEC_FOLDER
 
@@ -148,12 +148,6 @@ def is_coded(config: Config) -> bool:
 def has_own_codec(config: Config) -> bool:
     """Tell whether a run trains its autoencoder itself, and not with that of another."""
     return is_coded(config) and config.codec is None and config.start is None
-
-
-def is_finished(path: Path) -> bool:
-    """Tell whether the run in a folder was trained to its end."""
-    rows = read_metrics(path)
-    return bool(rows) and rows[-1]["fraction"] == 1
 
 
 def take_codec(model: Model, run: Run, data: Dataset) -> None:

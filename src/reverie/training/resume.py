@@ -27,11 +27,12 @@ from reverie.runs.kept import KEPT_DATA
 from reverie.runs.lock import Lock
 from reverie.runs.reread import CHOSEN, placed, reread
 from reverie.runs.run import Run, load
+from reverie.runs.weights import is_finished
 from reverie.training import checkpoints, start
 from reverie.training import tensorboard as events
 from reverie.training.claim import CODEC_FOLDER, check_own, sweep
 from reverie.training.distil import taught_again, teacher_of
-from reverie.training.latent import is_coded, is_finished, take_codec, whole_length
+from reverie.training.latent import is_coded, take_codec, whole_length
 from reverie.training.learner import Learner
 from reverie.training.loop import limit_budget
 from reverie.training.shard import check_shard
@@ -102,7 +103,7 @@ def _codec_again(
         take_codec(model, run, train)
         return None
     inner = path / CODEC_FOLDER
-    if not inner.is_dir():
+    if not (inner / folder.CONFIG).is_file():
         raise UserError(f"{path} was stopped before its autoencoder was begun; train it again")
     if is_finished(inner):
         take_codec(model, load(inner, "cpu"), train)
@@ -179,7 +180,8 @@ def resume(
         learner = Learner(model, config.training)
         complaints = [] if fresh else checkpoints.restore(path, learner)
         run = Run(config, learner.average.model, path)
-        if not config.model_family.learns_by_steps and (extend or any(row["fraction"] == 1 for row in run.metrics())):
+        finished, by_steps = is_finished(path), config.model_family.learns_by_steps
+        if not by_steps and (extend or finished):
             raise UserError(f"{path} is of the family {config.family.name}, which is fitted at once; nothing is left to do")
         if extend:
             run.config = config = _longer(run, minutes, steps)
@@ -187,14 +189,16 @@ def resume(
         if shard:
             check_shard(t, max(processes, world_size()))
         if learner.i / (t.steps or math.inf) >= 1 or (not extend and _reached_its_end(run, learner)):
-            raise UserError(f"{path} is finished; go on for longer with --extend --minutes 10, say")
+            if finished:
+                raise UserError(f"{path} is finished; go on for longer with --extend --minutes 10, say")
+            learner.restore(learner.good)  # it was stopped after its last step and before its weights: the end is done again
         dataset = dataset or reread(config.data, folder=path, **reading)
         run.config = config = config.model_copy(update={"data": placed(config.data, data, data_dir)})
         before_it = first.run.config.training.minutes or 0.0 if first is not None else 0.0
         whole = t.minutes + before_it if t.minutes is not None else None
         done = learner.seconds + (first.learner.seconds if first is not None else 0.0)
         limit_budget(budget, t, where, whole, done)
-        folder.keep_rows(path, -1 if fresh else learner.i)
+        folder.keep_rows(path, learner.i if by_steps and not fresh else -1)
         folder.write_config(path, config)
         train_set, held_out = dataset.split(config.data.seed)
         if teacher is not None:

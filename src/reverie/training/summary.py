@@ -18,6 +18,7 @@ from reverie.runs import folder
 from reverie.runs.config import Config
 from reverie.runs.finding import Finding
 from reverie.runs.run import Run
+from reverie.runs.weights import is_finished
 from reverie.training.checks import FALLING, NOISY
 from reverie.training.patient import ENOUGH, fell, figure_name, gain
 from reverie.training.remedy import handy, mend, sizes
@@ -256,7 +257,7 @@ def verdict(run: Run) -> Verdict:
     if not run.config.model_family.learns_by_steps:
         return Verdict(_fitted(run, rows, findings), findings, {})
     path, training = shlex.quote(str(run.path)), run.config.training
-    finished = bool(rows) and rows[-1]["fraction"] == 1
+    finished = is_finished(run.path)
     shown = _last_shown(run.config, rows)
     health = health_of(run.config, rows, findings)
     as_long = f"--minutes {handy(training.minutes)}" if training.minutes else f"--steps {training.steps}"

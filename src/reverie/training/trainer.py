@@ -210,25 +210,30 @@ class Training:
                 self._write()
 
     def _write(self) -> None:
-        """Write the state, the weights that are kept, and the curves."""
+        """Write the state and the curves, and last the weights that are kept, which record whether the training is over."""
         path, learner = self.run.path, self.learner
         between = {"last": learner.last} if learner.window else {}
         others = {part: learner.whole(kept) for part, kept in {"good": learner.good, **between}.items()}
         checkpoints.write(path, learner.whole(learner.snapshot()), others)
         self._keep_best()
-        write_weights(path, self.run.config, learner.average.model)
         save(loss_curve(self.run.metrics()), own_file(path, LOSS_PICTURE))
         draw_schedule(self.run, path)
+        write_weights(path, self.run.config, learner.average.model, ended=learner.i if self._is_over() else 0)
 
     def _shown(self) -> Learner:
         """Return the learner with its models as they are."""
         self.learner.show()
         return self.learner
 
+    def _is_over(self) -> bool:
+        """Tell whether the last report is that of the end, and of the state as it is."""
+        rows = self.run.metrics()
+        return bool(rows) and rows[-1]["fraction"] == 1 and rows[-1]["i"] == self.learner.i
+
     def _keep_best(self) -> None:
         """Take the weights that were best on held-out data, where they are asked for and the training is over."""
-        best, rows = self.run.path / checkpoints.FOLDER / checkpoints.BEST, self.run.metrics()
-        if self.run.config.training.keep != "best" or not best.is_file() or not rows or rows[-1]["fraction"] < 1:
+        best = self.run.path / checkpoints.FOLDER / checkpoints.BEST
+        if self.run.config.training.keep != "best" or not best.is_file() or not self._is_over():
             return
         kept = checkpoints.read(best, self.learner)["now"].tensors
         average = {name.removeprefix("average."): t for name, t in kept.items() if name.startswith("average.")}
@@ -262,13 +267,14 @@ class Training:
                 began = budget.clock()
                 early = run.path / folder.EARLY_FILE
                 if keep_early and step.loss is not None and step.fraction >= EARLY and not early.exists():
-                    write_weights(run.path, run.config, run.model, folder.EARLY_FILE)
+                    write_weights(run.path, run.config, run.model, folder.EARLY_FILE, ended=0)
                 if step.held_out is not None and step.held_out < best:
                     best = step.held_out
                     checkpoints.write(run.path, learner.whole(learner.last), name=checkpoints.BEST)
-                if step.loss is not None and writing <= WRITE_SHARE * step.seconds:
-                    checkpoints.write(run.path, learner.whole(learner.good if learner.good.facts.i else learner.last))
-                    write_weights(run.path, run.config, run.model)
+                kept = learner.good if learner.good.facts.i or step.fraction == 1 else learner.last
+                if step.loss is not None and kept.facts.i and writing <= WRITE_SHARE * step.seconds:
+                    checkpoints.write(run.path, learner.whole(kept))
+                    write_weights(run.path, run.config, run.model, ended=0)
                 writing += budget.clock() - began
                 yield step
         if not stop():
