@@ -68,6 +68,7 @@ FAMILY: dict[str, st.SearchStrategy[Any]] = {
         optional={
             "precision": st.sampled_from(["fp32", "bf16"]),
             "source": st.sampled_from(["default", "version", "selected"]),
+            "samples": st.integers(0, 100),
             "candidates": st.lists(
                 st.fixed_dictionaries(
                     {"sampler": st.just("ddpm"), "steps": st.integers(1, 100), "grid": st.just("uniform")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -69,3 +70,19 @@ def look_at(z: Tensor, nearness: Tensor, low: float, high: float) -> Look:
         float(flat.mean()), float(flat.std(1).median()), float(spread), float(outside), float(nearness.median()),
         float(grain(z.clamp(low, high)).median()),
     )  # fmt: skip
+
+
+def octaves(images: Tensor) -> Tensor:
+    """Return the power of each image in each octave of its spectrum, the finest first: (N, O).
+
+    An octave holds the spatial frequencies from half of its highest up to that, which is 1/2 along a side in the finest;
+    the last holds all that are lower than one period in a quarter of the shorter side.  images: (N, C, H, W).
+    """
+    height, width = images.shape[-2:]
+    power = torch.fft.fft2(images.double()).abs().square().sum(1)
+    down, across = torch.fft.fftfreq(height)[:, None], torch.fft.fftfreq(width)[None]
+    octave = (-torch.log2((2 * (down.square() + across.square()).sqrt()).clamp(1e-9, 1))).floor()
+    last = max(0, math.ceil(math.log2(max(2, min(height, width)))) - 2)
+    octave = octave.clamp(0, last).to(power.device)
+    octave[0, 0] = -1  # the mean
+    return torch.stack([power[:, octave == k].sum(1) for k in range(last + 1)], 1)

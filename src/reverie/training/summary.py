@@ -13,6 +13,7 @@ from reverie.base.busy import BUSY
 from reverie.data.dataset import HELD_OUT
 from reverie.data.kind import KINDS
 from reverie.data.windows import OVERLAP
+from reverie.families.diffusion.record import described
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.runs import folder
 from reverie.runs.config import Config
@@ -126,8 +127,8 @@ def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
     line += f", at first {first['held_out']:{digits}}" if first is not last else ""
     if last.get("linear_levels") and not unit:
         line += f", that of a linear filter {statistics.fmean(last['linear_levels']):.4f}"
-    if isinstance(config.family, DiffusionSettings) and config.family.autoguidance != 1:
-        line += f"; samples are drawn with autoguidance {config.family.autoguidance:g}"
+    if isinstance(config.family, DiffusionSettings):
+        line += _drawn_by(config.family)
     return line + (f"; {shown}" if shown else "")
 
 
@@ -164,6 +165,14 @@ def _waited(rows: Sequence[Row]) -> float:
         waited += row.get("waited", 0.0) * max(0.0, row["seconds"] - before)
         before = row["seconds"]
     return waited / before if before else 0.0
+
+
+def _drawn_by(settings: DiffusionSettings) -> str:
+    """Say how samples are drawn when no option says otherwise, where the training has chosen it."""
+    guided, record = f" with autoguidance {settings.autoguidance:g}" if settings.autoguidance != 1 else "", settings.sampling
+    if record is None or record.source != "selected":
+        return f"; samples are drawn{guided}" if guided else ""
+    return f"; samples are drawn by {described(record.choice)}{guided}, the best of {len(record.candidates)} on held-out data"
 
 
 def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], shown: str, looked: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -42,6 +43,7 @@ from reverie.training.learner import Learner
 from reverie.training.loop import fit
 from reverie.training.pace import Expectation
 from reverie.training.previews import Previews
+from reverie.training.selection import SHARE, samples_for, select_sampling
 from reverie.training.summary import meaning_of, purpose_of
 from reverie.training.tensorboard import recorder
 from reverie.training.text_previews import TextPreviews
@@ -288,17 +290,24 @@ class Training:
         """Keep time back for what comes after the last step.  price: seconds of a preview; film: its price, in previews."""
         self.budget.reserve(FILM, film * price, FILM_SHARE)
         if choose:
-            self.budget.reserve(SAMPLING, min(MOST_TIME * self.budget.seconds, CHOICE * price))
+            selecting = SHARE * self.budget.seconds if self.budget.seconds < math.inf else 0.0
+            self.budget.reserve(SAMPLING, min(MOST_TIME * self.budget.seconds, max(CHOICE * price, selecting)))
 
     def _choose_sampling(self, stage: Deadline, price: float) -> None:
         """Record how samples of the finished run are drawn and guided when nothing is said.  price: seconds of a preview."""
         run = self.run
         if not isinstance(run.config.family, DiffusionSettings):
             return
-        known = stage.left < FIRST_CHOICE * price  # no time to look for a better one
-        scale = run.autoguidance if known else choose_autoguidance(run, self.train, self.learner.i, stage)
-        found: dict[str, Any] = {"autoguidance": scale}
-        if run.record is not None:
-            found["sampling"] = run.record.model_copy(update={"precision": run.diffusion.usual_precision()})
+        found: dict[str, Any] = {"autoguidance": run.autoguidance, "sampling": run.record}
+        if stage.left >= FIRST_CHOICE * price:  # otherwise there is no time to look for a better one
+            settings, selected = run.config.training, None
+            if n := samples_for(run, self.held_out, self.learner.i * settings.batch * settings.accumulate):
+                selected = select_sampling(run, self.held_out, n, stage)
+            if selected is not None:
+                found = {"autoguidance": selected.autoguidance, "sampling": selected.record}
+            else:
+                found["autoguidance"] = choose_autoguidance(run, self.train, self.learner.i, stage)
+        if found["sampling"] is not None:
+            found["sampling"] = found["sampling"].model_copy(update={"precision": run.diffusion.usual_precision()})
         run.config = run.config.model_copy(update={"family": run.config.family.model_copy(update=found)})
         folder.write_config(run.path, run.config)

@@ -151,6 +151,30 @@ class Karras(LogSNR):
 
 
 @dataclass(frozen=True)
+class Refined(Falling):
+    """Evenly spaced in t, with the last interval divided into `fine` steps evenly spaced in the log-SNR.
+
+    An even grid jumps from t = 1 / steps to the data, which loses detail finer than that noise.  Of fewer than three times as
+    many steps a third is fine.
+    """
+
+    fine: Annotated[int, Field(ge=1, le=1000)] = 5
+
+    def place(self, schedule: Schedule, end: float, share: Tensor) -> Tensor:
+        """Return evenly spaced times, and closer ones near the data."""
+        fine = min(self.fine, len(share) // 3)
+        if not fine:
+            return _between(self.start, end, share)
+        even = _between(self.start, end, torch.linspace(0, 1, len(share) - fine + 1, dtype=torch.float64))[:-1]
+        most, least = _log_noise(schedule, float(even[-1])), _log_noise(schedule, end)
+        near = torch.as_tensor(
+            schedule.invert(-2 * _between(most, least, torch.linspace(0, 1, fine + 1, dtype=torch.float64)[1:]))
+        )
+        near[-1] = end  # without the rounding of the inversion
+        return torch.cat([even, near])
+
+
+@dataclass(frozen=True)
 class Zigzag(Grid):
     """Another grid, in which every `jump` steps are walked `repeats` times: down, up by fresh noise, and down again.
 
@@ -192,6 +216,7 @@ INNER: dict[str, type[Grid]] = {
     "trailing": Trailing,
     "karras": Karras,
     "log-snr": LogSNR,
+    "refined": Refined,
 }
 
 GRIDS: dict[str, type[Grid]] = {**INNER, "zigzag": Zigzag, "level": Level}

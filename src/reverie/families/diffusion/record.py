@@ -59,7 +59,7 @@ class SamplingRecord(Section):
     """How a run is sampled when no option says otherwise: the table [family.sampling] of config.toml.
 
     source: "default", that of the version that made the run; "version", the same of a version that did not record it;
-    "selected", the best of `candidates`.  precision: None for what is quick where it is sampled.
+    "selected", the first of `candidates`, by so many samples of each.  precision: None for what is quick where it is sampled.
     """
 
     sampler: SamplerName
@@ -67,6 +67,7 @@ class SamplingRecord(Section):
     grid: GridName
     precision: Precision | None = None
     source: Literal["default", "version", "selected"] = "default"
+    samples: Annotated[int, Field(ge=0, le=10**6)] = 0
     candidates: Annotated[tuple[Candidate, ...], Field(max_length=64)] = ()
 
     @property
@@ -136,10 +137,12 @@ def why_sampling(
 def _recorded(record: SamplingRecord) -> str:
     if record.source != "selected":
         return "the default of the version that made the run"
-    of = next(c for c in record.candidates if (c.sampler, c.steps, c.grid) == record.choice)
+    if not record.candidates:
+        return "selected when the training ended"
+    best = record.candidates[0]
     return (
-        f"the best of {len(record.candidates)} when the training ended, with a distance of {of.distance:.3g} ± {of.error:.2g}"
-        " from held-out data"
+        f"the best of {len(record.candidates)} when the training ended, by {record.samples} samples of each: a distance of"
+        f" {best.distance:.3g} from held-out data"
     )
 
 
