@@ -58,8 +58,8 @@ class Measured:
 class Reference:
     """Held-out images as candidates are compared with them."""
 
-    def __init__(self, held_out: Dataset) -> None:
-        order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(SEED))[:HELD]
+    def __init__(self, held_out: Dataset, most: int = HELD) -> None:
+        order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(SEED))[:most]
         self.net = efficientnet.load_general()
         self.features, self.power = self.of(held_out.batch(order)[0])
         self.kernel = Polynomial(3, 1.0, 1 / self.features.shape[1])
@@ -95,7 +95,7 @@ def samples_for(run: Run, held_out: Dataset, seen: int) -> int:
     able = isinstance(settings, DiffusionSettings) and settings.purpose == "pictures" and settings.distilled is None
     if not able or run.kind != "images" or len(held_out) < 2 or not efficientnet.available():
         return 0
-    side = min(max(efficientnet.SMALLEST, *run.config.data.shape[1:]), efficientnet.LARGEST)
+    side = min(max(efficientnet.MIN_SIDE, *run.config.data.shape[1:]), efficientnet.MAX_SIDE)
     features = FEATURES * (side / 96) ** 2 / run.diffusion.operations()  # of an image, in evaluations
     guided = _can_guide(run)
     mean = sum(steps for _, steps, _ in CANDIDATES) / len(CANDIDATES)
@@ -124,7 +124,7 @@ def select_sampling(run: Run, held_out: Dataset, n: int, stage: Deadline | None 
 
     def measured(choices: Iterable[Choice], scales: Iterable[float]) -> list[Measured]:
         """Return what is finite; scales in turn, each for all choices."""
-        found = [_measured(run, reference, n, choice, scale) for scale, choice in product(scales, choices) if stage.left > 0]
+        found = [measure(run, reference, n, choice, scale) for scale, choice in product(scales, choices) if stage.left > 0]
         return [one for one in found if bool(one.features.isfinite().all())]
 
     found = measured(CANDIDATES, first)
@@ -133,7 +133,7 @@ def select_sampling(run: Run, held_out: Dataset, n: int, stage: Deadline | None 
         found += measured(list(dict.fromkeys(one.choice for one in order))[:FINALISTS], more)
     if len(found) < 2:
         return None
-    rows = _compared(reference, found)
+    rows = compare(reference, found)
     least = min(row.distance for row in rows)
     near = [row for row in rows if row.distance - least <= row.error]
     chosen = min(near, key=lambda row: math.hypot(*(math.log(max(ratio, 1e-6)) for ratio in row.octaves)))
@@ -144,18 +144,18 @@ def select_sampling(run: Run, held_out: Dataset, n: int, stage: Deadline | None 
     return Selection(record, chosen.autoguidance)
 
 
-def _measured(run: Run, reference: Reference, n: int, choice: Choice, scale: float) -> Measured:
-    """Sample with a candidate, always from the same noise, and measure."""
+def measure(run: Run, reference: Reference, n: int, choice: Choice, scale: float, seed: int = SEED) -> Measured:
+    """Sample with a candidate, from the same noise as all, and measure."""
     sampler, steps, grid = choice
     parts = []
     for done in range(0, n, run.batch_size()):
         many = min(run.batch_size(), n - done)
-        *_, last = run.frames(many, done, seed=SEED, sampler=sampler, steps=steps, grid=grid, autoguidance=scale)
+        *_, last = run.frames(many, done, seed=seed, sampler=sampler, steps=steps, grid=grid, autoguidance=scale)
         parts.append(run.model.decode(last.x0))
     return Measured(choice, scale, *reference.of(torch.cat(parts)))
 
 
-def _compared(reference: Reference, found: Sequence[Measured]) -> list[Candidate]:
+def compare(reference: Reference, found: Sequence[Measured]) -> list[Candidate]:
     """Return the figures of all, each with the standard error of its distance's difference from the least one's."""
     distances = [reference.distance(one.features) for one in found]
     least = min(distances, key=lambda each: each[0])[1]
