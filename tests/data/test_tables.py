@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from reverie.base.errors import UserError
-from reverie.data import Dataset, load_data
+from reverie.data import Dataset, csv_table, load_data
 
 ROWS = 120
 
@@ -200,3 +200,13 @@ def test_the_moments_of_a_frame_are_its_index(tmp_path: Path) -> None:
     assert torch.equal(
         load_data(frame, window=20).batch(torch.arange(15))[0], load_data(frame[::-1], window=20).batch(torch.arange(15))[0]
     )
+
+
+def test_a_table_of_many_columns_of_words_is_read_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = csv_table._rows
+    passes: list[Path] = []
+    monkeypatch.setattr(csv_table, "_rows", lambda path, form: passes.append(path) or read(path, form))
+    columns = [["ab"[k % 2] if j % 2 else f"word {k}" for k in range(8)] for j in range(200)]
+    rows = "\n".join(",".join([f"{k / 2}", *row]) for k, row in enumerate(zip(*columns, strict=True)))
+    data = of("x," + ",".join(f"c{j}" for j in range(200)) + "\n" + rows, tmp_path)
+    assert data.columns == ("x",) and len(data.report["left_out"]) == 200 and len(passes) <= 3

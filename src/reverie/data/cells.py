@@ -12,7 +12,7 @@ import numpy as np
 
 from reverie.base.visible import visible
 from reverie.data.moments import date_reader, seconds_of
-from reverie.data.table import Column
+from reverie.data.table import LABEL_LENGTH, ROWS_PER_LABEL, Column
 
 NOTHING = frozenset({
     "", "na", "n/a", "#n/a", "#na", "<na>", "nan", "-nan", "nat", "null", "none", "-", "--", "?", ".", "1.#ind", "1.#qnan",
@@ -21,6 +21,7 @@ NOTHING = frozenset({
 WITH_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)?(,\d*)?([eE][+-]?\d+)?")  # 1.234,5
 IN_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")  # 1,234.5
 FEW_WORDS = 0.1  # of the cells, up to which words are mistakes in a column of numbers
+MOST_CLASSES = 100_000
 LOOKED_AT = 100  # cells that tell how dates are written
 SHOWN, MOST_NAME = 40, 200  # characters of a cell in a refusal, and of a name
 Reader = Callable[[str], float | None]
@@ -67,6 +68,7 @@ class Cells:
         self._numbers = array("d")
         self._words, self._longest, self._some = 0, 0, list[str]()
         self._first = (0, "")
+        self._different: set[str] | None = set()  # words, as long as they could be labels
 
     def add(self, cells: Iterable[str], places: Sequence[int]) -> None:
         """Take the next cells; places: the line or row that each stands in, for a refusal."""
@@ -89,6 +91,10 @@ class Cells:
                 self._longest = max(self._longest, len(cell))
                 if len(self._some) < LOOKED_AT:
                     self._some.append(cell.strip())
+                if self._different is not None:
+                    self._different.add(cell.strip())
+                    if len(cell) > LABEL_LENGTH or len(self._different) > MOST_CLASSES:
+                        self._different = None
 
     def column(self, read: Callable[[], list[str]], place: str = "row") -> Column:
         """Return what was found: numbers, dates or words, or numbers with a few words.  read: gives all cells again."""
@@ -101,12 +107,15 @@ class Cells:
             return Column(self.name, numbers, cells, "numbers")
         dates = date_reader(self._some)
         moments = (lambda: seconds_of(cells(), dates)) if dates is not None else None
+        there = int(np.count_nonzero(~np.isnan(numbers)))
+        different = len(self._different) if self._different is not None and not there else 0
+        repeats = 2 <= different <= len(numbers) / ROWS_PER_LABEL
         problem = ""
-        if self._words <= FEW_WORDS * (self._words + np.count_nonzero(~np.isnan(numbers))):
+        if self._words <= FEW_WORDS * (self._words + there):
             at, cell = self._first
             also = f", nor are {self._words - 1:,} more" if self._words > 1 else ""
             problem = f"{visible(cell.strip()[:SHOWN])!r} in {place} {at:,} is no number{also}"
-        return Column(self.name, None, cells, "words", self._longest, moments, problem)
+        return Column(self.name, None, cells, "words", self._longest, moments, problem, repeats)
 
 
 def distinct_names(names: Sequence[str]) -> tuple[str, ...]:

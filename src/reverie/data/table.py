@@ -43,7 +43,7 @@ class Column:
 
     numbers: (N,) float64, NaN where a cell is empty, or None where it holds something else, which `holds` says; cells: gives
     what is written, "" where a cell is empty; longest: characters of a cell; moments: gives dates in seconds, (N,); problem:
-    why it is none of numbers although nearly all of it is.
+    why it is none of numbers although nearly all of it is; repeats: whether its words repeat as labels do, None if not known.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Column:
     longest: int = 0
     moments: Callable[[], np.ndarray] | None = None
     problem: str = ""
+    repeats: bool | None = None
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -233,14 +234,14 @@ def find_label(
         named = names.index(wished)
     if named is None:
         words = [k for k in free if columns[k].numbers is None and columns[k].moments is None and columns[k].holds == "words"]
-        found = {k: v for k in words if columns[k].longest <= LABEL_LENGTH and _repeats(v := columns[k].cells())}
+        found = [k for k in words if columns[k].longest <= LABEL_LENGTH and _may_be_label(columns[k])]
         if len(found) > 1:
             could = [names[k] for k in found]
             note = f"columns {listed(could)} could each be the label, so none is; choose one with --labels {could[0]}"
             return None, None, [note], could
         if not found:
             return None, None, [], ()
-        named, values = found.popitem()
+        named, values = found[0], columns[found[0]].cells()
         told = [f"{len(set(values) - {''})} classes told by the column {names[named]}; --labels none leaves them out"]
     else:
         values, told = _plain(columns[named]), []
@@ -264,6 +265,10 @@ def _plain(column: Column) -> list[str]:
     if column.numbers is None or _measured(column):
         return values
     return [str(int(n)) if "." in v and np.isfinite(n) else v for v, n in zip(values, column.numbers, strict=True)]
+
+
+def _may_be_label(column: Column) -> bool:
+    return _repeats(column.cells()) if column.repeats is None else column.repeats
 
 
 def _repeats(values: Sequence[str]) -> bool:
