@@ -166,7 +166,7 @@ def test_inspect_tells_size_cost_and_error(command, digits_run: Run, tmp_path: P
 def test_an_illegal_size_names_a_legal_one(command, tmp_path: Path) -> None:
     folder = draw_folder(tmp_path / "odd", "L", (31, 31))
     code, _, err = command("train", folder, "--out", tmp_path / "run", "--steps", 1, "--size", 31)
-    assert code == 2 and "nearest legal size is 32x32" in err and not (tmp_path / "run").exists()
+    assert code == 2 and "nearest valid size is 32x32" in err and not (tmp_path / "run").exists()
     assert (
         command("train", folder, "--out", tmp_path / "run", "--steps", 1, "--size", 32, "--network", TINY, "--batch", 4, "-q")[
             0

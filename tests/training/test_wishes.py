@@ -54,8 +54,8 @@ def pictures(tmp_path: Path) -> Path:
         ({"schedule": "linaer"}, "did you mean 'linear'"), ({"schedule": "linear:stpes=3"}, "did you mean 'steps'"),
         ({"weight": "foo"}, "unknown weight"), ({"times": "foo"}, "unknown way to draw times"), ({"batch": 0}, "batch"),
         ({"optimizer": "sgd"}, "optimizer"), ({"minuts": 1}, "unknown option of training 'minuts'; did you mean 'minutes'"),
-        ({"size": "45"}, "nearest legal size is 44x44"), ({"size": "17x40"}, "nearest legal size is 16x40"),
-        ({"network": "unet:stem=2", "size": "50"}, "nearest legal size is 48x48"), ({"size": "0"}, "out of range"),
+        ({"size": "45"}, "nearest valid size is 44x44"), ({"size": "17x40"}, "nearest valid size is 16x40"),
+        ({"network": "unet:stem=2", "size": "50"}, "nearest valid size is 48x48"), ({"size": "0"}, "out of range"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_before_anything_is_read(
