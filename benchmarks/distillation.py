@@ -28,7 +28,7 @@ from benchmarks.steps import judge_of
 from reverie.api import Run, load, reread
 from reverie.base.noise import Noise, image_seeds
 from reverie.data import Dataset
-from reverie.diffusion.denoiser import Denoiser, NetDenoiser, Told
+from reverie.diffusion.denoiser import Denoiser, NetDenoiser, WithConditioning
 from reverie.diffusion.pair import Pair
 from reverie.evaluation.metrics.frechet import frechet_to
 from reverie.families.diffusion.distillation import (
@@ -53,7 +53,7 @@ Step = Callable[[NetDenoiser, Tensor, Tensor, Tensor | None, float, torch.Genera
 
 def telling(net: NetDenoiser, told: Tensor | None) -> Denoiser:
     """Return a network that is told clusters, if there are any."""
-    return net if told is None else Told(net, told)
+    return net if told is None else WithConditioning(net, told)
 
 
 def cut(made: Tensor) -> Tensor:

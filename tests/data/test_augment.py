@@ -21,7 +21,7 @@ from reverie.data import Dataset, load_data
 from reverie.data.augment import AUGMENTATIONS, Augment, build_augment, read, told_entries
 from reverie.data.augment_plan import FEW, OFTEN, choose_augment
 from reverie.data.mirror import FEWEST, try_mirror
-from reverie.diffusion.denoiser import NetDenoiser, Told
+from reverie.diffusion.denoiser import NetDenoiser, WithConditioning
 from reverie.diffusion.schedule import Rectified
 from reverie.nets import NETWORKS
 from reverie.runs.config import build_model
@@ -177,8 +177,8 @@ def test_a_network_that_is_told_adds_a_linear_map_without_bias(name: str) -> Non
     denoise = NetDenoiser(net, Rectified())
     x, t, told = torch.randn(4, 1, 8, 8), torch.full((4,), 0.5, dtype=torch.float64), torch.randn(4, 3)
     plain = denoise(x, t)
-    torch.testing.assert_close(Told(denoise, torch.zeros(4, 3))(x, t).x0, plain.x0)
-    assert not torch.allclose(Told(denoise, told)(x, t).x0, plain.x0, atol=1e-3)
+    torch.testing.assert_close(WithConditioning(denoise, torch.zeros(4, 3))(x, t).x0, plain.x0)
+    assert not torch.allclose(WithConditioning(denoise, told)(x, t).x0, plain.x0, atol=1e-3)
     assert "told.weight" in net.state_dict() and "told.bias" not in net.state_dict()
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from reverie.diffusion.denoiser import Given, LowPrecision, NetDenoiser, noise_level
+from reverie.diffusion.denoiser import LowPrecision, NetDenoiser, WithCondition, noise_level
 from reverie.diffusion.guidance import ClassifierFree
 from reverie.diffusion.pair import TARGETS, pair_of, row
 from reverie.diffusion.schedule import Cosine, Linear, Rectified, Schedule
@@ -118,4 +118,4 @@ def test_guidance_follows_the_score_of_the_sharpened_label() -> None:
 
 def test_given_fixes_the_condition() -> None:
     oracle, x, cond = mixture(Linear()), torch.ones(2, 2, dtype=torch.float64), torch.tensor([0, 1])
-    torch.testing.assert_close(Given(oracle, cond)(x, 0.5).x0, oracle(x, 0.5, cond).x0)
+    torch.testing.assert_close(WithCondition(oracle, cond)(x, 0.5).x0, oracle(x, 0.5, cond).x0)

@@ -12,7 +12,7 @@ from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.scalar import Time
 from reverie.diffusion.condition import NULL
-from reverie.diffusion.denoiser import Denoiser, Given, NetDenoiser
+from reverie.diffusion.denoiser import Denoiser, NetDenoiser, WithCondition
 from reverie.diffusion.guidance import AutoGuided, ClassifierFree, ClassifierGuided, read_interval
 from reverie.diffusion.oracle import GaussianDenoiser, MixtureDenoiser
 from reverie.diffusion.pair import Pair
@@ -97,7 +97,7 @@ def test_a_composition_is_the_weighted_sum_of_scores(schedule: Schedule) -> None
     guided = ClassifierFree(oracle, 2.0, weights=weights)
     torch.testing.assert_close(guided.score(x, t, cond).detach(), wanted, rtol=1e-8, atol=1e-8)
     classifier = ClassifierGuided(oracle, lambda x, t, y: oracle.log_prob(x, t, y) - oracle.log_prob(x, t), 2.0, weights)
-    none = Given(Plain(classifier), cond)
+    none = WithCondition(Plain(classifier), cond)
     torch.testing.assert_close(none.score(x, t).detach(), wanted, rtol=1e-6, atol=1e-6)
 
 
@@ -164,10 +164,10 @@ def test_the_exact_classifier_makes_conditional_samples(name: str, make: type[Sc
     def exact(x: Tensor, t: Time, label: Tensor) -> Tensor:
         return oracle.log_prob(x, t, label) - oracle.log_prob(x, t)
 
-    guided = Given(ClassifierGuided(ClassifierFree(oracle, 0.0), exact, 1.0), cond)
+    guided = WithCondition(ClassifierGuided(ClassifierFree(oracle, 0.0), exact, 1.0), cond)
     # where alpha = 0 (Rectified at t = 1) the gradient is taken at alpha = 1e-4, which moves the first step by as much
     close = 1e-3 if name != "rk45" else 5e-3
-    torch.testing.assert_close(draw(guided, name), draw(Given(oracle, cond), name), rtol=close, atol=close)
+    torch.testing.assert_close(draw(guided, name), draw(WithCondition(oracle, cond), name), rtol=close, atol=close)
 
 
 @pytest.mark.parametrize("make", [pytest.param(Linear, marks=pytest.mark.slow), Rectified])
@@ -178,17 +178,17 @@ def test_every_sampler_under_every_guidance_gives_the_right_gaussian(name: str, 
     oracle = Shifted(make(), none, MEANS, COVARIANCE)
     cond, two = torch.full((6,), 1), torch.tensor([1, 2]).expand(6, -1)
     steered: dict[str, tuple[Denoiser, Tensor]] = {
-        "free": (Given(ClassifierFree(oracle, 2.5), cond), none + 2.5 * (MEANS[1] - none)),
+        "free": (WithCondition(ClassifierFree(oracle, 2.5), cond), none + 2.5 * (MEANS[1] - none)),
         "composed": (
-            Given(ClassifierFree(oracle, 1.0, weights=(1.5, -1.0)), two),
+            WithCondition(ClassifierFree(oracle, 1.0, weights=(1.5, -1.0)), two),
             none + 1.5 * (MEANS[1] - none) - (MEANS[2] - none),
         ),
         "classifier": (
-            Given(ClassifierGuided(ClassifierFree(oracle, 0.0), oracle.log_prob, 2.0), cond),
+            WithCondition(ClassifierGuided(ClassifierFree(oracle, 0.0), oracle.log_prob, 2.0), cond),
             none + 2.0 * (MEANS[1] - none),
         ),
         "both": (
-            Given(ClassifierGuided(ClassifierFree(oracle, 1.5), oracle.log_prob, 0.5), cond),
+            WithCondition(ClassifierGuided(ClassifierFree(oracle, 1.5), oracle.log_prob, 0.5), cond),
             none + 2.0 * (MEANS[1] - none),
         ),
     }
@@ -208,7 +208,7 @@ def test_every_sampler_under_illusions_gives_the_right_gaussian(name: str) -> No
     views = list(read_views("rotate90,negate", (1, 4, 4)).values())
     taken = torch.stack([view.back(mean.reshape(4, 4)).flatten() for view, mean in zip(views, means, strict=True)])
     conds = torch.tensor([[0], [1]]).expand(-1, 3)
-    steered = Illusion(Given(ClassifierFree(oracle, 2.0), None), views, conds)
+    steered = Illusion(WithCondition(ClassifierFree(oracle, 2.0), None), views, conds)
     got = draw(steered, name, (3, 1, 4, 4)).flatten(1)
     assert set(oracle.calls) == {12}  # two views and both halves of guidance in one batch
     wanted = draw(oracle.at(2.0 * taken.mean(0)), name, (3, 16))
@@ -233,10 +233,10 @@ def test_every_sampler_under_every_wrapper_is_finite_on_a_small_model(name: str)
     both = ClassifierGuided(guided, judge, 0.5)
     composed = ClassifierFree(model, 2.0, weights=(1.5, -1.0))
     for steered in (
-        Given(guided, cond),
-        Given(both, cond),
-        Given(composed, torch.stack([cond, cond + 1], 1)),
-        Illusion(Given(both, None), views, torch.tensor([0, 1, 2])[:, None].expand(-1, 2)),
+        WithCondition(guided, cond),
+        WithCondition(both, cond),
+        WithCondition(composed, torch.stack([cond, cond + 1], 1)),
+        Illusion(WithCondition(both, None), views, torch.tensor([0, 1, 2])[:, None].expand(-1, 2)),
     ):
         x = draw(steered, name, (2, 1, 8, 8), steps=5)
         assert x.isfinite().all() and x.shape == (2, 1, 8, 8)

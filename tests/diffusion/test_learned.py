@@ -58,11 +58,11 @@ def test_the_course_gets_the_gradient_of_the_squared_loss_and_the_ends_that_of_t
         total.backward()
         return {name: p.grad.clone() for name, p in schedule.named_parameters() if p.grad is not None}
 
-    schedule.for_least_variance(True)
+    schedule.minimize_variance(True)
     found = lost()
-    schedule.told_of(found)
+    schedule.record_loss(found)
     mixed = gradients(found.sum())
-    schedule.for_least_variance(False)
+    schedule.minimize_variance(False)
     plain, squared = gradients(lost().sum()), gradients(lost().square().sum())
     torch.testing.assert_close(mixed["moves"], plain["moves"])
     for name in ("raw_weights", "raw_slopes", "centres"):

@@ -304,11 +304,11 @@ def test_mistakes_are_told_in_one_sentence() -> None:
     for call in (lambda x: bound(oracle, x, grid, streams(3)), lambda x: log_prob(oracle, x, streams(3))):
         with pytest.raises(UserError, match="NaN or infinity"):
             call(bad)
-        with pytest.raises(UserError, match="no data"):
+        with pytest.raises(UserError, match="at least one datum"):
             call(x[:0])
     with pytest.raises(UserError, match="not 256 evenly spaced levels"):
         bound(oracle, x + 0.0123, grid, streams(3), levels=256)
-    with pytest.raises(UserError, match="a grid of at least 2 times that fall"):
+    with pytest.raises(UserError, match="at least 2"):
         bound(oracle, x, grid.flip(0), streams(3))
     with pytest.raises(UserError, match="unknown variance 'forwards'; did you mean 'forward'"):
         bound(oracle, x, grid, streams(3), variance="forwards")

@@ -58,7 +58,7 @@ def test_keeping_some_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measure", "shape", "said"), [(Pool(4), (1, 28, 30), "squares of 4"), (Grey(), (1, 8, 8), "only colour images")]
+    ("measure", "shape", "said"), [(Pool(4), (1, 28, 30), "squares of 4"), (Grey(), (1, 8, 8), "3 channels")]
 )
 def test_measurements_that_do_not_fit(measure: Degradation, shape: tuple[int, ...], said: str) -> None:
     with pytest.raises(UserError, match=said):

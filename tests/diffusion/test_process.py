@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from reverie.base.noise import Noise, image_seeds
-from reverie.diffusion.process import bayes, chain, jump, posterior, transition
+from reverie.diffusion.process import chain, gaussian_posterior, jump, posterior, transition
 from reverie.diffusion.schedule import Linear, Schedule
 
 N = 40_000
@@ -55,13 +55,13 @@ def test_bayes_rule_for_normals_agrees_with_the_joint_normal() -> None:
     random = torch.Generator().manual_seed(0)
     scale, std, spread = (torch.rand(50, generator=random, dtype=torch.float64) * 3 + 0.01 for _ in range(3))
     x, before = (torch.randn(50, 2, generator=random, dtype=torch.float64) for _ in range(2))
-    mean, variance = bayes(x, scale, std, before, spread)
+    mean, variance = gaussian_posterior(x, scale, std, before, spread)
     c_xx, c_yx = scale**2 * spread**2 + std**2, scale * spread**2
     torch.testing.assert_close(mean, before + (c_yx / c_xx)[:, None] * (x - scale[:, None] * before))
     torch.testing.assert_close(variance, spread**2 - c_yx**2 / c_xx)
     torch.testing.assert_close(1 / variance, scale**2 / std**2 + 1 / spread**2)
     for one, certain in (((2.0, 0.0, 1.5), x / 2), ((2.0, 0.7, 0.0), before)):  # x tells y exactly; y was known
-        mean, variance = bayes(x, one[0], one[1], before, one[2])
+        mean, variance = gaussian_posterior(x, one[0], one[1], before, one[2])
         torch.testing.assert_close(mean, certain)
         assert variance == 0
 

@@ -41,7 +41,7 @@ def test_linear_without_scaling_takes_its_betas_as_they_stand() -> None:
     betas = np.linspace(1e-4, 0.02, 300)
     alpha, _ = Linear(300, scale=False)(torch.arange(301, dtype=torch.float64) / 300)
     np.testing.assert_allclose(alpha.numpy()[1:] ** 2, np.cumprod(1 - betas), rtol=1e-12)
-    with pytest.warns(ReverieWarning, match="signal is left"):
+    with pytest.warns(ReverieWarning, match="signal remains"):
         Linear(300, scale=False).warn_if_signal_remains()
     assert Linear(10, scale=False).steps == 10  # which scaled would be refused
 
@@ -167,7 +167,7 @@ def test_a_schedule_that_keeps_signal_warns_with_the_figure() -> None:
     assert float(documents(1.0)[0]) == pytest.approx(0.976, abs=5e-4)
     with pytest.warns(ReverieWarning, match=r"alpha = 0\.976"):
         documents.warn_if_signal_remains()
-    with pytest.warns(ReverieWarning, match="signal is left"):
+    with pytest.warns(ReverieWarning, match="signal remains"):
         ScaledLinear().warn_if_signal_remains()
 
 

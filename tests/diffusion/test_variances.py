@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
 from reverie.diffusion.denoiser import Clip, Denoiser, LowPrecision, NetDenoiser
+from reverie.diffusion.error_curve import ErrorCurve, WithVariance, measure_error_curve
 from reverie.diffusion.guidance import AutoGuided, ClassifierFree
 from reverie.diffusion.known import Replace
 from reverie.diffusion.likelihood import bound, by_joint_chain, mean_and_error
@@ -25,7 +26,6 @@ from reverie.diffusion.process import transition
 from reverie.diffusion.samplers import GRIDS, trajectory
 from reverie.diffusion.samplers.onestep import DDPM, VARIANCES, step_variance
 from reverie.diffusion.schedule import Cosine, Linear, LogLinear, Rectified, Schedule
-from reverie.diffusion.spread import MeanError, Unsure, mean_error
 
 F = torch.float64
 
@@ -72,7 +72,7 @@ def test_the_variance_of_a_step_is_that_of_the_data_under_every_schedule(schedul
 def test_the_mean_error_is_the_mean_variance_of_the_data(schedule: Schedule) -> None:
     spreads, n = torch.tensor([0.1, 0.5], dtype=F), 20_000
     x0 = spreads.sqrt() * torch.randn(n, 2, dtype=F, generator=torch.Generator().manual_seed(0))
-    error = mean_error(normal(schedule, 0.1, 0.5), x0, Noise(image_seeds(0, n)), places=16)
+    error = measure_error_curve(normal(schedule, 0.1, 0.5), x0, Noise(image_seeds(0, n)), levels=16)
     for t in (0.999, 0.6, 0.2, 0.01):
         alpha, sigma = (float(c) for c in schedule(t))
         exact = float((spreads * sigma**2 / (alpha**2 * spreads + sigma**2)).mean())
@@ -83,7 +83,7 @@ def test_the_mean_error_is_the_mean_variance_of_the_data(schedule: Schedule) -> 
 def test_the_mean_error_is_what_the_norm_of_the_noise_says() -> None:
     """sigma² / alpha² (1 - E|eps_hat|² / D), arXiv:2201.06503, for an optimal denoiser."""
     oracle, x0 = mixture(Cosine()), of_the_mixture(40_000)
-    error = mean_error(oracle, x0, Noise(image_seeds(1, len(x0))), places=24)
+    error = measure_error_curve(oracle, x0, Noise(image_seeds(1, len(x0))), levels=24)
     for t in (0.3, 0.5, 0.7):
         alpha, sigma = (float(c) for c in Cosine()(t))
         eps = oracle(truth(x0, 7).mix(alpha, sigma), t).eps
@@ -91,7 +91,7 @@ def test_the_mean_error_is_what_the_norm_of_the_noise_says() -> None:
 
 
 def test_the_error_is_cut_where_an_estimate_is_worse_than_none() -> None:
-    wild = MeanError(torch.tensor([-10.0, 10.0], dtype=F), torch.tensor([1e6, 1e6], dtype=F))
+    wild = ErrorCurve(torch.tensor([-10.0, 10.0], dtype=F), torch.tensor([1e6, 1e6], dtype=F))
     for t in (0.2, 0.9):
         alpha, sigma = (float(c) for c in Cosine()(t))
         assert float(wild(Cosine(), t)) == pytest.approx((sigma / alpha) ** 2)
@@ -103,7 +103,7 @@ def test_the_optimal_variance_has_a_lower_bound_than_the_fixed_ones_and_that_of_
     oracle, x0 = mixture(Cosine()), of_the_mixture(4000)
     seeds = image_seeds(0, len(x0))
     grid = GRIDS["uniform"]()(Cosine(), steps + 1)
-    told = Unsure(oracle, mean_error(oracle, of_the_mixture(2000), Noise(image_seeds(5, 2000))))
+    told = WithVariance(oracle, measure_error_curve(oracle, of_the_mixture(2000), Noise(image_seeds(5, 2000))))
     denoisers = {"posterior": oracle, "forward": oracle, "optimal": told, "learned": oracle}
     nats = {name: bound(d, x0, grid, Noise(seeds), variance=name).nats for name, d in denoisers.items()}
     for better, worse in (("optimal", "posterior"), ("optimal", "forward"), ("learned", "optimal")):
@@ -118,7 +118,7 @@ def test_both_derivations_give_one_number(variance: str) -> None:
     oracle, x0 = mixture(Cosine()), of_the_mixture(4000)
     told: Denoiser = oracle
     if variance == "optimal":
-        told = Unsure(oracle, mean_error(oracle, of_the_mixture(2000), Noise(image_seeds(5, 2000))))
+        told = WithVariance(oracle, measure_error_curve(oracle, of_the_mixture(2000), Noise(image_seeds(5, 2000))))
     grid, n = GRIDS["uniform"]()(Cosine(), 10), len(x0)
     first, first_error = mean_and_error(bound(told, x0, grid, Noise(image_seeds(0, n)), variance=variance).nats)
     second, second_error = mean_and_error(by_joint_chain(told, x0, grid, Noise(image_seeds(1, n)), variance=variance))
@@ -131,7 +131,7 @@ def test_few_steps_of_the_right_variance_draw_from_the_truth() -> None:
     schedule, n = Rectified(), 20_000
     oracle, grid = normal(schedule, 0.3, 0.3), GRIDS["uniform"](end=0.1)(schedule, 4)
     x0 = math.sqrt(0.3) * torch.randn(4000, 2, dtype=F, generator=torch.Generator().manual_seed(0))
-    told = Unsure(oracle, mean_error(oracle, x0, Noise(image_seeds(9, 4000))))
+    told = WithVariance(oracle, measure_error_curve(oracle, x0, Noise(image_seeds(9, 4000))))
     alpha, sigma = (float(c) for c in schedule(0.1))
     exact, found = alpha**2 * 0.3 + sigma**2, {}
     for name, denoiser in (("posterior", oracle), ("forward", oracle), ("optimal", told), ("learned", oracle)):
@@ -187,11 +187,11 @@ def test_a_network_tells_the_variance_from_that_for_normal_data_and_wrappers_kee
     assert variance is not None and not variance[:, 0].any() and (variance[:, 1] > 0).all()
 
 
-def test_an_estimate_that_is_not_unsure_is_refused() -> None:
+def test_an_estimate_without_variance_is_refused() -> None:
     guess = Pair(torch.zeros(1, 2), torch.zeros(1, 2))
     with pytest.raises(UserError, match="--variance learned"):
         step_variance("learned", Cosine(), 0.5, 0.4, guess)
-    with pytest.raises(UserError, match="tells how sure it is"):
+    with pytest.raises(UserError, match="optimal"):
         step_variance("optimal", Cosine(), 0.5, 0.4, guess)
     with pytest.raises(UserError, match="did you mean 'optimal'"):
         DDPM("optimum")  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from reverie.base.noise import image_seeds
 from reverie.data import Dataset
-from reverie.diffusion.condition import hidden
+from reverie.diffusion.condition import drop_conditions
 from reverie.diffusion.pair import row
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.language.bigram import Bigram
@@ -110,7 +110,7 @@ def weighted_bound(model: Diffusion, x: Tensor, cond: Tensor | None) -> Mean:
     schedule, target, sigma_data = model.denoiser.schedule, model.denoiser.target, model.denoiser.sigma_data
     assert model.weight == "uniform" and not model.likelihood and not model.denoiser.tells_variance
     share = model.label_dropout if cond is not None else 0.0
-    without = None if cond is None else hidden(cond, torch.ones(len(x)).bool())
+    without = None if cond is None else drop_conditions(cond, torch.ones(len(x)).bool())
 
     def draw(k: int, labels: Tensor | None) -> Tensor:
         found = model.bound(x, labels, _seeds(x, k), draws=50)

@@ -13,7 +13,7 @@ import reverie
 from reverie import api
 from reverie.base.errors import ReverieWarning, UserError
 from reverie.base.scalar import Time
-from reverie.diffusion.condition import apart, hidden, nothing
+from reverie.diffusion.condition import drop_conditions, null_condition, split_conditions
 from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.guidance import ClassifierFree
 from reverie.diffusion.pair import Pair
@@ -45,13 +45,13 @@ class Echo(Denoiser):
 
 def test_conditions_as_tensors() -> None:
     labels, rows = torch.tensor([1, 2]), torch.tensor([[1.0, 2.0], [3.0, torch.nan]])
-    assert nothing(labels).tolist() == [-1, -1]
-    assert nothing(rows).isnan().all()
-    assert [part.tolist() for part in apart(labels)] == [[1, 2]]
-    assert [part.tolist() for part in apart(torch.tensor([[1, 2], [3, 4]]))] == [[1, 3], [2, 4]]
-    assert len(apart(rows)) == 1
-    assert torch.equal(apart(torch.stack([rows[:, :1], 10 * rows[:, :1]], 1))[1], 10 * rows[:, :1])
-    kept = hidden(rows, torch.tensor([True, False]))
+    assert null_condition(labels).tolist() == [-1, -1]
+    assert null_condition(rows).isnan().all()
+    assert [part.tolist() for part in split_conditions(labels)] == [[1, 2]]
+    assert [part.tolist() for part in split_conditions(torch.tensor([[1, 2], [3, 4]]))] == [[1, 3], [2, 4]]
+    assert len(split_conditions(rows)) == 1
+    assert torch.equal(split_conditions(torch.stack([rows[:, :1], 10 * rows[:, :1]], 1))[1], 10 * rows[:, :1])
+    kept = drop_conditions(rows, torch.tensor([True, False]))
     assert kept[0].isnan().all()
     assert kept[1, 0] == 3.0
 

@@ -216,7 +216,7 @@ MISTAKES = [
     (("restore", "{grey}", "{tmp}/image.png"), "--task"),
     (("restore", "{grey}", "{tmp}/image.png", "--task", "upscale:factor=3"), "squares of 3"),
     (("restore", "{grey}", "{tmp}/image.png", "--task", "color"), "did you mean 'colour'"),
-    (("restore", "{grey}", "{tmp}/image.png", "--task", "colour"), "only colour images"),
+    (("restore", "{grey}", "{tmp}/image.png", "--task", "colour"), "3 channels"),
     (("restore", "{grey}", "{tmp}/image.png", "--task", "deblur:width=-1"), "width"),
     (("restore", "{grey}", "{tmp}/image.png", "--task", "deblur", "--noise", "-0.1"), "noise must lie"),
     (("restore", "{grey}", "{tmp}/image.png", "--task", "deblur", "--noise", "nan"), "noise must lie"),

@@ -289,7 +289,7 @@ MISTAKES = [
     (("illusion", "{run}", "--views", "identity,rotate180", "--labels", "6,x"), "unknown label 'x'"),
     (("illusion", "{run}", "--views", "identity,rotate180", "--labels", "6,9", "--out", "{tmp}/x.jpg"), "ends in .png"),
     (("illusion", "{run}", "--views", "identity", "--labels", "6", "-n", "0"), "at least 1"),
-    (("illusion", "{bare}", "--views", "identity"), "run of points"),
+    (("illusion", "{bare}", "--views", "identity"), "images"),
     (("edit", "{run}", "{image}", "--strength", "1.2"), "got 1.2"),
     (("edit", "{run}", "{image}", "--strength", "0"), "got 0"),
     (("edit", "{run}", "{image}", "--steps", "0"), "between 1 and"),

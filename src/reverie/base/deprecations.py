@@ -11,6 +11,8 @@ RENAMED: dict[str, dict[str, str]] = {  # module -> old name -> new name
     "reverie.autodiff": {
         "Programme": "LinearProgram", "linear_programme": "linear_program", "of_parameters": "functionalize",
     },
+    "reverie.diffusion.denoiser": {"Given": "WithCondition", "Told": "WithConditioning"},
+    "reverie.diffusion.process": {"bayes": "gaussian_posterior"},
     "reverie.kernels": {
         "Function": "RKHSFunction", "Unit": "Normalized", "Words": "BagOfWords", "gram_times": "gram_product",
         "is_positive": "is_positive_semidefinite", "section": "representer",

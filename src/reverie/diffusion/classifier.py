@@ -1,4 +1,4 @@
-"""A classifier of noised data, which guides sampling by its gradient."""
+"""A noise-aware classifier, for classifier guidance."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from reverie.nets.classify import network_for
 
 
 class Classifier(nn.Module):
-    """log p(label | x at time t), for any schedule: like a denoiser's network it sees c_in x and the noise level.
+    """log p(label | x at time t), for any schedule: its network receives c_in x and the noise level, as a denoiser's does.
 
-    scores = prior + alpha k c_in net(c_in x, level),  c_in = 1 / sqrt(alpha² k² + sigma²), k = sigma_data.  The factor
-    alpha makes the gradient vanish with the signal, as the true one does, so that sigma² / alpha times it stays finite.
+    logits = prior + alpha k c_in net(c_in x, level),  c_in = 1 / sqrt(alpha² k² + sigma²), k = sigma_data.  The factor alpha
+    makes the gradient vanish with the signal, like the exact one, so that sigma² / alpha times the gradient stays finite.
     """
 
     def __init__(self, schedule: Schedule, shape: tuple[int, ...], classes: int, sigma_data: float, seed: int = 0) -> None:
@@ -25,7 +25,7 @@ class Classifier(nn.Module):
         self.prior = nn.Parameter(torch.zeros(classes))
 
     def forward(self, x: Tensor, t: Time) -> Tensor:
-        """Return the scores of every class, (B, classes).  x: (B, ...) in model units; t: float or (B,)."""
+        """Return the logits, (B, classes).  x: (B, ...) in model units; t: float or (B,)."""
         alpha, sigma = self.schedule(t)
         c_in = 1 / sqrt(alpha**2 * self.sigma_data**2 + sigma**2)
         level = torch.as_tensor(noise_level(alpha, sigma), dtype=torch.float64).to(device=x.device, dtype=x.dtype)

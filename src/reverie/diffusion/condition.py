@@ -1,6 +1,6 @@
-"""Conditions as tensors: labels, (B,) whole numbers, or rows of real numbers, (B, R), see `reverie.data.conditions`.
+"""Conditions as tensors: labels, (B,) int64, or condition vectors, (B, R) floats, see `reverie.data.conditions`.
 
-Several for each datum, (B, K) or (B, K, R), are composed.  "No condition" is -1 for a label and NaN in a row.
+Several conditions per datum, (B, K) or (B, K, R), are composed.  The null condition is -1 for a label and NaN in a vector.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import math
 import torch
 from torch import Tensor
 
-NULL = -1  # the label that stands for "no condition"
+NULL = -1  # the null label
 
 
-def nothing(cond: Tensor) -> Tensor:
-    """Return "no condition" in the form of the given ones."""
+def null_condition(cond: Tensor) -> Tensor:
+    """Return the null condition in the shape of the given conditions."""
     return torch.full_like(cond, math.nan if cond.is_floating_point() else NULL)
 
 
-def apart(cond: Tensor) -> tuple[Tensor, ...]:
-    """Return the conditions that are composed, each with one for each datum.  cond: (B,), (B, K), (B, R) or (B, K, R)."""
+def split_conditions(cond: Tensor) -> tuple[Tensor, ...]:
+    """Split composed conditions into single ones.  cond: (B,), (B, K), (B, R) or (B, K, R)."""
     own = cond.shape[-1:] if cond.is_floating_point() else ()
     return cond.reshape(len(cond), -1, *own).unbind(1)
 
 
-def hidden(cond: Tensor, which: Tensor) -> Tensor:
-    """Return conditions of which some are hidden.  cond: (B,) or (B, R); which: (B,) bool."""
-    return torch.where(which.to(cond.device).reshape(-1, *[1] * (cond.ndim - 1)), nothing(cond), cond)
+def drop_conditions(cond: Tensor, dropped: Tensor) -> Tensor:
+    """Replace some conditions by the null condition.  cond: (B,) or (B, R); dropped: (B,) bool."""
+    return torch.where(dropped.to(cond.device).reshape(-1, *[1] * (cond.ndim - 1)), null_condition(cond), cond)

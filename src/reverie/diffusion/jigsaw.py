@@ -1,8 +1,8 @@
-"""A jigsaw puzzle whose pieces can be put together in many ways.
+"""Jigsaw puzzles with interchangeable pieces.
 
-Every inner edge has the same form, a knob to one side in its first half and one to the other side in its second: it
-looks the same when turned by 180 degrees.  So all pieces within the puzzle are alike, whichever way they are turned, and
-so are all at the border and all at the corners, once their straight sides face outwards.
+Every inner edge has the same shape, a knob to one side in its first half and one to the other side in its second, which is
+symmetric under rotation by 180 degrees.  So all inner pieces are congruent in every orientation, and so are all border
+pieces and all corner pieces with their straight sides outwards.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ KNOB = 0.17  # radius of a knob in sides of a piece: larger ones would meet at t
 
 
 def owners(side: int, count: int) -> Tensor:
-    """Return the number of the piece that each pixel belongs to, (side, side)."""
+    """Return the index of the piece of each pixel, (side, side)."""
     piece = side // count
     place = torch.arange(side) // piece
     owner = place[:, None] * count + place
@@ -40,18 +40,18 @@ def _disc(y: Tensor, x: Tensor, middle_y: float, middle_x: float, piece: int) ->
 
 
 def _sides(place: tuple[int, int], count: int) -> tuple[bool, ...]:
-    """Return which sides are straight: top, right, bottom, left."""
+    """Return which sides of a piece are straight: top, right, bottom, left."""
     row, column = place
     return row == 0, column == count - 1, row == count - 1, column == 0
 
 
 def _turned(sides: tuple[bool, ...], quarters: int) -> tuple[bool, ...]:
-    """Return the sides after turning clockwise."""
+    """Return the sides after a clockwise rotation."""
     return tuple(sides[(k - quarters) % 4] for k in range(4))
 
 
 def jigsaw(side: int, count: int, seed: int) -> Tensor:
-    """Return which pixel each place of the puzzle shows when it is put together in another way, (side * side,)."""
+    """Return the source pixel of each position after a random valid rearrangement, (side * side,)."""
     random = torch.Generator().manual_seed(seed)
     owner, piece = owners(side, count), side // count
     kinds: dict[int, list[tuple[int, int]]] = {}

@@ -1,4 +1,4 @@
-"""Steering by what is known of the data: inpainting by replacement, and posterior guidance for y = A(x0) + noise."""
+"""Inpainting by replacement, and posterior sampling for y = A(x0) + noise."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from reverie.diffusion.measurements import Keep, Measurement
 from reverie.diffusion.pair import Pair, pair_of
 from reverie.diffusion.samplers.grids import INNER, MOST_NOISE
 
-Tell = Callable[[LinearSolution], None]
+OnSolution = Callable[[LinearSolution], None]
 
-MOST_MOVED = 10.0
+MAX_SHIFT = 10.0
 
 _pulled: Any = torch.func.vjp  # (f(x), u -> (u^T J,)); it works where gradients are switched off around it
 
 
 class Replace(Denoiser):
-    """A denoiser whose x0 is the truth where it is known; eps is recomputed so that x = alpha x0 + sigma eps still holds.
+    """A denoiser whose x0 is replaced by known values; eps is recomputed so that x = alpha x0 + sigma eps holds.
 
-    Under DDPM the known part of x then follows q(x_s | x_t, x0) exactly.  The estimate of the rest has seen the known part
-    through its noise only, so the result is biased; a zigzag grid lets the parts agree (RePaint, arXiv:2201.09865).
+    Under DDPM the known part of x then follows q(x_s | x_t, x0) exactly.  The estimate of the rest depends on the noisy known
+    part only, so the result is biased; a zigzag grid reduces the bias (RePaint, arXiv:2201.09865).
     values: (1 or B, ...); known: (...) bool, of one datum.
     """
 
@@ -40,7 +40,7 @@ class Replace(Denoiser):
         self.inner, self.schedule, self.values, self.known = inner, inner.schedule, values, known
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
-        """Return the inner estimate with the truth put in."""
+        """Return the inner estimate with the known values."""
         alpha, sigma = self.schedule(t)
         guess, known = self.inner(x, t, cond), self.known.to(x.device)
         pair = pair_of(x, torch.where(known, self.values.to(x), guess.x0), alpha, sigma, "x0")
@@ -48,15 +48,14 @@ class Replace(Denoiser):
 
 
 class Posterior(Denoiser):
-    """A denoiser that knows y = A(x0) + noise: x0 + C A^T w, where C = Cov[x0 | x] and a subclass chooses w.
+    """A denoiser conditioned on y = A(x0) + noise: x0 + C A^T w, where C = Cov[x0 | x] and a subclass defines w.
 
-    C = sigma² / alpha J^T with the Jacobian J = dE[x0 | x]/dx (Tweedie's formula of second order), so that C v is one pass
-    backward and C A^T w is sigma² / alpha times the gradient of w . A(E[x0 | x]).  That of a trained network is not quite
-    symmetric; products with it are always those of J^T.  At more noise than sigma / alpha = 100 the Jacobian is taken
-    there, where C is within 1e-4 of the covariance of the data: the formula itself is 0 / 0 at alpha = 0.  A covariance
-    that is not quite one can send x0 anywhere, so it is moved no further than ten times the gap and the length
-    of what is unsure for data N(0, I): |gap| + sqrt(d sigma² / (alpha² + sigma²)).
-    y: (1 or B, ...); measure: any differentiable function of x0.
+    C = sigma² / alpha J^T with the Jacobian J = dE[x0 | x]/dx (Tweedie's second-order formula), so that C v is one backward
+    pass and C A^T w is sigma² / alpha times the gradient of w . A(E[x0 | x]).  The Jacobian of a trained network is not exactly
+    symmetric; products use J^T.  Above sigma / alpha = 100 the Jacobian is evaluated at that ratio, where C is within 1e-4 of
+    the covariance of the data, because the formula is 0 / 0 at alpha = 0.  An inexact covariance may shift x0 too far, so the
+    shift is limited to ten times |gap| + sqrt(d sigma² / (alpha² + sigma²)), the second term being the std for data N(0, I). y:
+    (1 or B, ...); measure: any differentiable function of x0.
     """
 
     def __init__(self, inner: Denoiser, measure: Measurement, y: Tensor) -> None:
@@ -66,7 +65,7 @@ class Posterior(Denoiser):
 
     @abstractmethod
     def weigh(self, gap: Tensor, covariance: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return w for the gap y - A(x0) and the products u -> A C A^T u.  gap, u, w: of the shape of y."""
+        """Return w for the residual y - A(x0) and the product u -> A C A^T u.  gap, u, w: shape of y."""
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
         """Return the estimate given x and y."""
@@ -76,27 +75,27 @@ class Posterior(Denoiser):
             _, pull = _pulled(lambda x: self.inner(x, near, cond).x0, x)
         alpha, sigma = self.schedule(near)
         scale = expand(sigma**2 / alpha, x)
-        seen, back = _pulled(self.measure, x0)
+        predicted, back = _pulled(self.measure, x0)
 
-        def spread(u: Tensor) -> Tensor:
-            moved: Tensor = scale * pull(back(u)[0])[0]  # C A^T u
-            return moved
+        def covariance_pull(u: Tensor) -> Tensor:
+            shift: Tensor = scale * pull(back(u)[0])[0]  # C A^T u
+            return shift
 
         def covariance(u: Tensor) -> Tensor:
-            pushed: Tensor = torch.func.jvp(self.measure, (x0,), (spread(u),))[1]
+            pushed: Tensor = torch.func.jvp(self.measure, (x0,), (covariance_pull(u),))[1]
             return pushed
 
-        gap = self.y.to(seen) - seen
-        moved = spread(self.weigh(gap, covariance))
-        unsure = sigma / sqrt(alpha**2 + sigma**2)  # the deviation of x0 given x, for data N(0, I)
-        room = _size(gap, x.ndim) + expand(unsure, x) * math.sqrt(x[0].numel())
-        moved = moved * (MOST_MOVED * room / _size(moved, x.ndim)).clamp(max=1)
+        gap = self.y.to(predicted) - predicted
+        shift = covariance_pull(self.weigh(gap, covariance))
+        std = sigma / sqrt(alpha**2 + sigma**2)  # std of x0 given x, for data N(0, I)
+        limit = _size(gap, x.ndim) + expand(std, x) * math.sqrt(x[0].numel())
+        shift = shift * (MAX_SHIFT * limit / _size(shift, x.ndim)).clamp(max=1)
         alpha, sigma = self.schedule(t)
-        return pair_of(x, x0 + moved, alpha, sigma, "x0")
+        return pair_of(x, x0 + shift, alpha, sigma, "x0")
 
 
 def _size(x: Tensor, dimensions: int) -> Tensor:
-    """Return the length of each datum: (B, 1, ...) with so many dimensions."""
+    """Return the norm of each datum: (B, 1, ...) with so many dimensions."""
     size: Tensor = x.flatten(1).norm(dim=1).reshape(-1, *[1] * (dimensions - 1))
     return size
 
@@ -104,9 +103,8 @@ def _size(x: Tensor, dimensions: int) -> Tensor:
 class ResidualGradient(Posterior):
     """Diffusion posterior sampling (DPS, arXiv:2209.14687): the gradient of the residual's norm.
 
-    p(y | x) is taken as exp(-scale sqrt(m) |y - A(E[x0 | x])|) for m measured numbers, so w = scale sqrt(m) gap / |gap|:
-    the step of the paper (its eq. 16) made independent of the number of steps and of the sampler.  How noisy y is does not
-    matter.
+    p(y | x) is approximated by exp(-scale sqrt(m) |y - A(E[x0 | x])|) for m measured numbers, so w = scale sqrt(m) gap / |gap|:
+    the step of the paper (eq. 16), independent of the number of steps, the sampler, and the noise of y.
     """
 
     def __init__(self, inner: Denoiser, measure: Measurement, y: Tensor, scale: float = 3.0) -> None:
@@ -114,7 +112,7 @@ class ResidualGradient(Posterior):
         self.scale = scale
 
     def weigh(self, gap: Tensor, covariance: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the gap brought to the length scale sqrt(m)."""
+        """Return the residual, normalized to the length scale sqrt(m)."""
         size = _size(gap, gap.ndim) / math.sqrt(gap[0].numel())
         return self.scale * gap / torch.where(size > 0, size, 1.0)
 
@@ -122,10 +120,10 @@ class ResidualGradient(Posterior):
 class MomentMatching(Posterior):
     """E[x0 | x, y] where x0 given x is taken as Gaussian with the denoiser's own mean and covariance (arXiv:2405.13712).
 
-    (A C A^T + noise² I) w = gap, by a few conjugate residuals for each image.  For Gaussian data and linear A this is the
-    conditional mean itself, so every sampler draws from the exact posterior; other A are linearised at E[x0 | x].
-    noise: standard deviation, in model units; products: at most so many with A C A^T, each a pass backward; tell: is handed
-    every solution.
+    It solves (A C A^T + noise² I) w = gap by a few conjugate residual iterations per image.  For Gaussian data and linear A
+    this is the exact conditional mean, so samplers sample the exact posterior; other A are linearized at E[x0 | x].  noise:
+    std, in model units; products: maximum number of products with A C A^T, each a backward pass; tell: called with every
+    solution.
     """
 
     def __init__(
@@ -136,7 +134,7 @@ class MomentMatching(Posterior):
         noise: float = 0.0,
         products: int = 8,
         tolerance: float = 1e-3,
-        tell: Tell | None = None,
+        tell: OnSolution | None = None,
     ) -> None:
         super().__init__(inner, measure, y)
         self.noise, self.products, self.tolerance, self.tell = noise, products, tolerance, tell
@@ -152,23 +150,23 @@ class MomentMatching(Posterior):
 
 
 class Method(ABC):
-    """A way to steer by a measurement."""
+    """A method of posterior sampling."""
 
-    def grid(self, asked: str | None) -> str | None:
-        """Return the time grid to be used where this one is asked for; None is the usual one."""
-        return asked
+    def grid(self, requested: str | None) -> str | None:
+        """Return the time grid for a requested one; None is the default."""
+        return requested
 
     @abstractmethod
-    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: Tell) -> Steer:
-        """Return the wrapper for y = measure(x0) + noise, in model units; tell is handed what was solved on the way."""
+    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: OnSolution) -> Steer:
+        """Return the wrapper for y = measure(x0) + noise, in model units; `tell` is called with every linear solution."""
 
 
 @dataclass(frozen=True)
 class Replacement(Method):
-    """Put the known values into every estimate of x0."""
+    """Replace the known values in every estimate of x0."""
 
-    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: Tell) -> Steer:
-        """Return the wrapper; measure must be one that keeps some numbers."""
+    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: OnSolution) -> Steer:
+        """Return the wrapper; measure must be a `Keep`."""
         known = cast(Keep, measure).known
         values = y.new_zeros(len(y), *known.shape)
         values[:, known] = y
@@ -177,16 +175,16 @@ class Replacement(Method):
 
 @dataclass(frozen=True)
 class RePaint(Replacement):
-    """Replacement, with every few steps walked several times so that old and new can agree (arXiv:2201.09865)."""
+    """Replacement with resampling: every few steps are repeated (RePaint, arXiv:2201.09865)."""
 
     jump: Annotated[int, Field(ge=1, le=10_000)] = 5
     repeats: Annotated[int, Field(ge=1, le=1000)] = 5
 
-    def grid(self, asked: str | None) -> str:
-        """Return the zigzag along the grid that is asked for, by name."""
-        if asked is not None and asked not in INNER:
-            raise UserError(f"repaint walks along a grid without options, one of {', '.join(INNER)}; got {asked!r}")
-        return f"zigzag:grid={asked or 'uniform'},jump={self.jump},repeats={self.repeats}"
+    def grid(self, requested: str | None) -> str:
+        """Return the zigzag grid on the requested grid."""
+        if requested is not None and requested not in INNER:
+            raise UserError(f"repaint needs a grid without options, one of {', '.join(INNER)}; got {requested!r}")
+        return f"zigzag:grid={requested or 'uniform'},jump={self.jump},repeats={self.repeats}"
 
 
 @dataclass(frozen=True)
@@ -195,7 +193,7 @@ class DPS(Method):
 
     scale: Annotated[float, Field(gt=0, le=1e4)] = 3.0
 
-    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: Tell) -> Steer:
+    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: OnSolution) -> Steer:
         """Return the wrapper."""
         return lambda inner: ResidualGradient(inner, measure, y, self.scale)
 
@@ -207,7 +205,7 @@ class Moment(Method):
     products: Annotated[int, Field(ge=1, le=1000)] = 8
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 1e-3
 
-    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: Tell) -> Steer:
+    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: OnSolution) -> Steer:
         """Return the wrapper."""
         return lambda inner: MomentMatching(inner, measure, y, noise, self.products, self.tolerance, tell)
 

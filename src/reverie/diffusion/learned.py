@@ -1,4 +1,4 @@
-"""A schedule that is learned with the network."""
+"""A learned noise schedule."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from reverie.base.errors import UserError
 from reverie.base.scalar import Coefficient, Time, as_time
 from reverie.diffusion.schedule import Schedule
 
-FARTHEST = 6.0  # log-SNR
-SLOPES = 8.0  # of the bends when learning begins: each is felt over about a fourth of the times
+MAX_MOVE = 6.0  # of each end, in log-SNR
+SLOPES = 8.0  # initial slopes of the sigmoids: each covers about a fourth of the times
 
 
 class _Scaled(torch.autograd.Function):
-    """A value whose gradient is multiplied by a factor that is known only after it has been used."""
+    """A value whose gradient is scaled by a factor that is determined after the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, factor: list[Tensor]) -> Tensor:
@@ -29,7 +29,7 @@ class _Scaled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient times the factor."""
+        """Return the scaled gradient."""
         factor = ctx.factor[0].to(gradients[0]) if ctx.factor else 1.0
         return gradients[0] * factor, None
 
@@ -40,15 +40,15 @@ def _scaled(x: Tensor, factor: list[Tensor]) -> Tensor:
 
 
 class Learned(Schedule):
-    """Variance preserving, with a log-SNR whose ends and, between them, whose course are learned (arXiv:2107.00630).
+    """A variance-preserving schedule with a learned log-SNR, monotone in t (arXiv:2107.00630).
 
     log_snr(t) = first - (first - last) g(t),  alpha² = sigmoid(log_snr),  sigma² = sigmoid(-log_snr),
     g(t) = (m(t) - m(0)) / (m(1) - m(0)),  m(t) = t + sum_k w_k sigmoid(s_k (t - c_k)) with w, s > 0, so that g rises.
-    bends: how many terms the sum has; 0 is a straight line, of which the ends alone are learned.  Each end stays within
-    FARTHEST of where it began: beyond some log-SNR the bound hardly changes, and an optimizer would follow its noise for ever.
+    bends: number of terms of the sum; with 0 the log-SNR is linear and only its ends are learned.  Each end stays within
+    MAX_MOVE of its initial value: beyond some log-SNR the bound is almost constant, and an optimizer would follow its noise.
 
-    The bound in continuous time does not depend on g, but the variance of its estimate does: within `for_least_variance` the
-    gradient that reaches g is that of the squared loss (appendix I of the same).
+    The continuous-time bound does not depend on g, but the variance of its estimate does: under `minimize_variance` the
+    gradient with respect to g is that of the squared loss (appendix I of the same paper).
     """
 
     t_min = 0.0
@@ -74,16 +74,16 @@ class Learned(Schedule):
         self._factor: list[Tensor] | None = None
 
     def log_snr_and_rate(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-SNR and its derivative by t.  t: (B,) float64; both: (B,) float64."""
+        """Return the log-SNR and its derivative with respect to t.  t: (B,) float64; both: (B,) float64."""
         (first, last), (course, rate) = self.ends(), self._course(t)
         if self._factor is not None:
             course, rate = (_scaled(x, self._factor) for x in (course, rate))
         return first - (first - last) * course, -(first - last) * rate
 
     def ends(self) -> tuple[Tensor, Tensor]:
-        """Return the log-SNR at t = 0 and at t = 1, as they are now: () float64."""
+        """Return the current log-SNR at t = 0 and at t = 1: () float64."""
         first, last = self.begins_with
-        most = min(FARTHEST, 0.45 * (first - last))  # so that they never meet
+        most = min(MAX_MOVE, 0.45 * (first - last))  # so that they never meet
         now = torch.tensor([first, last], dtype=torch.float64) + most * torch.tanh(self.moves.cpu().double() / most)
         return now[0], now[1]
 
@@ -94,11 +94,11 @@ class Learned(Schedule):
         weights, slopes = (functional.softplus(p.cpu().double()) for p in (self.raw_weights, self.raw_slopes))
         centres = self.centres.cpu().double()
 
-        def bent(t: Tensor) -> tuple[Tensor, Tensor]:
+        def monotone(t: Tensor) -> tuple[Tensor, Tensor]:
             s = torch.sigmoid(slopes * (t[:, None] - centres))
             return t + s @ weights, 1 + (s * (1 - s)) @ (weights * slopes)
 
-        (low, high), (m, rate) = bent(torch.tensor([0.0, 1.0], dtype=t.dtype))[0], bent(t)
+        (low, high), (m, rate) = monotone(torch.tensor([0.0, 1.0], dtype=t.dtype))[0], monotone(t)
         return (m - low) / (high - low), rate / (high - low)
 
     def forward(self, t: Time) -> tuple[Coefficient, Coefficient]:
@@ -107,7 +107,7 @@ class Learned(Schedule):
         return self._like(t, alpha), self._like(t, sigma)
 
     def log_snr(self, t: Time) -> Coefficient:
-        """Return the log-SNR itself, without rounding at either end."""
+        """Return the log-SNR without rounding at either end."""
         return self._like(t, self.log_snr_and_rate(self._batch(t))[0])
 
     def rates(self, t: Time) -> tuple[Coefficient, Coefficient]:
@@ -116,12 +116,12 @@ class Learned(Schedule):
         alpha, sigma = self._amplitudes(log_snr)
         return self._like(t, alpha * sigma**2 * rate / 2), self._like(t, -sigma * alpha**2 * rate / 2)
 
-    def for_least_variance(self, on: bool) -> None:
-        """Let the gradient of the squared loss reach g from now on, or no longer; `told_of` must follow each loss."""
+    def minimize_variance(self, on: bool) -> None:
+        """Train g by the gradient of the squared loss from now on, or no longer; call `record_loss` after each loss."""
         self._factor = [] if on else None
 
-    def told_of(self, loss: Tensor) -> None:
-        """Note what the loss of each datum came to, before its gradient is taken.  loss: (B,)."""
+    def record_loss(self, loss: Tensor) -> None:
+        """Record the loss of each datum before its gradient is computed.  loss: (B,)."""
         if self._factor is not None:
             self._factor[:] = [2 * loss.detach().cpu()]
 

@@ -1,4 +1,4 @@
-"""The training loss for any schedule, target, weight and measure of an error, and the ways to draw its times."""
+"""Training losses for any schedule and target: weightings, error functions, and distributions of training times."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from reverie.diffusion.pair import Pair, row
 from reverie.diffusion.schedule import Schedule
 
 MIN_SNR_LIMIT = 5.0
-BIAS = 2.0  # log-SNR at which the perceptual weight is half of its most
+BIAS = 2.0  # log-SNR at which the perceptual weight is half its maximum
 
 
 class Weight(ABC):
-    """What the squared error of x0 is multiplied by at times t.
+    """The weight of the squared error of x0 at times t.
 
-    unit: the factor that turns the error of x0 into that of the target itself; steps: those of the chain whose times alone
-    are trained, 0 for all times.
+    unit: the factor from the squared error of x0 to that of the target; steps: train only the times of a chain of this many
+    steps, 0 for all times.
     """
 
     steps: int = 0
@@ -39,7 +39,7 @@ class Weight(ABC):
 
 
 class Plain(Weight):
-    """The plain error of the target; with "eps" the simple loss of DDPM."""
+    """The unweighted error of the target; with "eps" the simple loss of DDPM."""
 
     def __init__(self) -> None: ...
 
@@ -49,7 +49,7 @@ class Plain(Weight):
 
 
 class SNR(Weight):
-    """The plain error of eps, whatever the target."""
+    """The error of eps, for any target."""
 
     def __init__(self) -> None: ...
 
@@ -83,16 +83,16 @@ class VLB(Weight):
         if self.steps:
             return self.steps * step_weight(schedule, t, step_end(schedule, t, self.steps))
         (alpha, sigma), (d_alpha, d_sigma) = schedule(t), schedule.rates(t)
-        # snr times half of -d log_snr / dt, written so that alpha = 0 is no exception
+        # SNR times half of -d log_snr / dt, in a form that is finite at alpha = 0
         return alpha**2 * d_sigma / sigma**3 - alpha * d_alpha / sigma**2
 
 
 class Mixed(Weight):
-    """The variational bound, and a perceptual weight where there is much noise, which together still make a bound.
+    """A mixture of the variational bound and a perceptual weight for high noise, which is a bound as well.
 
-    share + (1 - share) sigmoid(2 - log_snr) times that of the bound.  It falls with the log-SNR, so that the loss is the bound
-    averaged over data with noise of all levels (arXiv:2303.00848, theorem 1): share=1 is "vlb", and share=0 leaves the finest
-    detail, which nobody sees, to what the network can still do.
+    share + (1 - share) sigmoid(2 - log_snr) times the weight of the bound.  It decreases with the log-SNR, so the loss is an
+    average of bounds of data with noise of all levels (arXiv:2303.00848, theorem 1): share=1 is "vlb", and share=0 puts the
+    least weight on imperceptible detail.
     """
 
     def __init__(self, share: Annotated[float, Field(ge=0, le=1)] = 0.5) -> None:
@@ -109,7 +109,7 @@ WEIGHTS: dict[str, type[Weight]] = {"uniform": Plain, "snr": SNR, "min-snr": Min
 
 @cache
 def build_weight(weight: str) -> Weight:
-    """Return the weight that a spec names, `vlb:steps=16`."""
+    """Return the weight of a spec, such as `vlb:steps=16`."""
     return build(WEIGHTS, weight, "weight")
 
 
@@ -123,15 +123,15 @@ def weight_of(weight: str, schedule: Schedule, t: Tensor, target: str, sigma_dat
 
 
 class Measure(ABC):
-    """What each number of an error costs.  error: any shape, and so is what is returned."""
+    """An elementwise loss.  error: any shape, which the result shares."""
 
     @abstractmethod
     def __call__(self, error: Tensor) -> Tensor:
-        """Return the cost of each number."""
+        """Return the loss of each number."""
 
 
 class Squared(Measure):
-    """The squared error, whose best guess is the mean, as denoising needs it."""
+    """The squared error, whose minimizer is the posterior mean, as samplers need."""
 
     def __init__(self) -> None: ...
 
@@ -141,7 +141,7 @@ class Squared(Measure):
 
 
 class Absolute(Measure):
-    """The absolute error, whose best guess is the median, which samplers take for the mean."""
+    """The absolute error, whose minimizer is the median; samplers treat it as the mean."""
 
     def __init__(self) -> None: ...
 
@@ -151,7 +151,7 @@ class Absolute(Measure):
 
 
 class Huber(Measure):
-    """Half the squared error up to delta, and from there on a straight line (Huber 1964).
+    """The Huber loss: half the squared error up to delta, linear beyond (Huber 1964).
 
     error² / 2 where |error| <= delta, else delta (|error| - delta / 2).
     """
@@ -162,7 +162,7 @@ class Huber(Measure):
         self.delta = delta
 
     def __call__(self, error: Tensor) -> Tensor:
-        """Return the cost."""
+        """Return the loss."""
         return functional.huber_loss(error, torch.zeros_like(error), reduction="none", delta=self.delta)
 
 
@@ -180,11 +180,11 @@ def loss(
     sigma_data: float = 1.0,
     measure: Measure = SQUARED,
 ) -> Tensor:
-    """Return the weighted error of the target, measured and averaged over dimensions, for each sample: (B,).
+    """Return the weighted loss of the target, averaged over dimensions, for each sample: (B,).
 
     measure(sqrt(w(t)) (mix_hat(a, b) - mix(a, b))) / D,  w = weight(t) (sigma / (alpha b - sigma a))², because an error of x0
-    shows up in the target multiplied by (alpha b - sigma a) / sigma.  Squared, that is the error times w; and under each
-    measure a weight means the same for all targets.  truth.x0, truth.eps: (B, ...); t: (B,).
+    is multiplied by (alpha b - sigma a) / sigma in the target.  Weights therefore have the same meaning for all targets.
+    truth.x0, truth.eps: (B, ...); t: (B,).
     """
     guess = denoiser(truth.mix(*denoiser.schedule(t)), t, cond)
     return loss_of(guess, denoiser.schedule, truth, t, target, weight, sigma_data, measure)
@@ -193,7 +193,7 @@ def loss(
 def loss_of(
     guess: Pair, schedule: Schedule, truth: Pair, t: Tensor, target: str, weight: str, sigma_data: float, measure: Measure
 ) -> Tensor:
-    """Return the loss, as above, of a guess that has been made: (B,)."""
+    """Return the loss of an estimate, see `loss`: (B,)."""
     alpha, sigma = schedule(t)
     size = sqrt(alpha**2 + sigma**2)
     a, b = row(target, alpha / size, sigma / size, sigma_data)
@@ -205,11 +205,11 @@ def loss_of(
 
 
 def variance_loss(guess: Pair, schedule: Schedule, truth: Pair, t: Tensor, steps: int) -> Tensor:
-    """Return what a chain of so many steps pays for the variance that a guess tells, in nats/dim: (B,).
+    """Return the cost of the estimated variance in a chain of `steps` steps, in nats/dim: (B,).
 
-    Its gradient reaches the variance alone (arXiv:2102.09672, section 3.1).  With the squared error e and the variance v of a
-    number of x0, and w = SNR(s) - SNR(t), a step costs (w (e - v) / (1 + w v) + log(1 + w v)) / 2, least on average where
-    v is the mean of e, whatever the step.
+    Only the variance receives gradients (arXiv:2102.09672, section 3.1).  With the squared error e and the variance v of a
+    number of x0, and w = SNR(s) - SNR(t), a step costs (w (e - v) / (1 + w v) + log(1 + w v)) / 2, which is minimal in
+    expectation if v is the mean of e, for any step.
     """
     assert guess.variance is not None
     w = 2 * torch.as_tensor(step_weight(schedule, t, step_end(schedule, t, steps))).detach()
@@ -230,7 +230,7 @@ def stratified(n: int, generator: torch.Generator) -> Tensor:
 
 
 def logit_normal(n: int, generator: torch.Generator) -> Tensor:
-    """Draw n times whose logit is standard normal: most effort in the middle (arXiv:2403.03206)."""
+    """Draw n times with a standard normal logit, most of them near the middle (arXiv:2403.03206)."""
     return torch.randn(n, generator=generator, dtype=torch.float64).sigmoid()
 
 

@@ -1,4 +1,4 @@
-"""Measurements of clean data, y = A(x0) + noise: what a picture was put through before it was seen.
+"""Measurements of clean data, y = A(x0) + noise: the forward operators of inverse problems.
 
 A measurement is any differentiable function of a batch, (B, ...) -> (B, ...).  Those named here are linear and keep constants,
 so that it does not matter whether they are applied in user units or in model units.
@@ -25,7 +25,7 @@ LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601: the g
 
 @dataclass(frozen=True)
 class Keep:
-    """Only some of the numbers are seen: A(x0) = x0 where known.  known: (...) bool, of one datum; y: (B, count)."""
+    """Observation of a subset: A(x0) = x0 where known.  known: (...) bool, of one datum; y: (B, count)."""
 
     known: Tensor
 
@@ -35,20 +35,20 @@ class Keep:
 
 
 class Degradation(ABC):
-    """A measurement of images that has a name."""
+    """A named forward operator of images."""
 
     @abstractmethod
     def __call__(self, x0: Tensor) -> Tensor:
-        """Return what is seen of clean images.  x0: (B, C, H, W)."""
+        """Return the measurement of clean images.  x0: (B, C, H, W)."""
 
     @abstractmethod
     def seen(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
-        """Return the shape of what is seen of images of this shape, (C, H, W), or say why there is none."""
+        """Return the shape of the measurement for images of this shape, (C, H, W); raise an error if there is none."""
 
 
 @dataclass(frozen=True)
 class Pool(Degradation):
-    """Means over squares of factor x factor pixels, to be scaled up again."""
+    """Downsampling by average pooling over factor x factor pixels."""
 
     factor: Annotated[int, Field(ge=2, le=64)] = 4
 
@@ -68,7 +68,7 @@ class Pool(Degradation):
 
 @dataclass(frozen=True)
 class Blur(Degradation):
-    """Gaussian blur; width is the standard deviation in pixels, and the edge pixels go on for ever."""
+    """Gaussian blur with replicated edges; width is the std in pixels."""
 
     width: Annotated[float, Field(gt=0, le=100)] = 2.0
 
@@ -84,7 +84,7 @@ class Blur(Degradation):
 
 
 def _blurring(size: int, width: float, like: Tensor) -> Tensor:
-    """Return the matrix (size, size) that blurs a line of pixels; what lies beyond an end has the value of the end."""
+    """Return the matrix (size, size) that blurs a line of pixels with replicated edges."""
     reach = max(1, round(4 * width))
     offsets = torch.arange(-reach, reach + 1, dtype=torch.float64)
     weights = (-(offsets**2) / (2 * width**2)).exp()
@@ -95,7 +95,7 @@ def _blurring(size: int, width: float, like: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Grey(Degradation):
-    """The luminance of colour images, to be coloured again."""
+    """Luminance, for colorization."""
 
     def __call__(self, x0: Tensor) -> Tensor:
         """Return the grey images: (B, 1, H, W)."""
@@ -105,7 +105,7 @@ class Grey(Degradation):
         """Return (1, H, W)."""
         channels, height, width = shape
         if channels != len(LUMINANCE):
-            raise UserError(f"only colour images can be coloured, and these have {channels} of the 3 channels they need")
+            raise UserError(f"colorization needs images with 3 channels, got {channels}")
         return 1, height, width
 
 

@@ -1,6 +1,6 @@
-"""Optimal denoisers with closed forms: a Gaussian, a mixture of Gaussians, a finite data set.
+"""Optimal denoisers in closed form: of a Gaussian, a mixture of Gaussians, and a finite data set.
 
-They are what a perfectly trained network would be, so samplers and losses are tested against them.
+Samplers and losses are tested against them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from reverie.diffusion.schedule import Schedule
 
 
 class GaussianDenoiser(Denoiser):
-    """The optimum for data N(mean, covariance).  mean: (D,); covariance: (D, D).
+    """The optimal denoiser of N(mean, covariance).  mean: (D,); covariance: (D, D).
 
     E[x0 | x] = mean + alpha C (alpha² C + sigma² I)^-1 (x - alpha mean), in the eigenbasis of C.
     """
@@ -41,20 +41,20 @@ class GaussianDenoiser(Denoiser):
         return (x - alpha * self.mean) @ self.vectors, alpha**2 * self.values + sigma**2, alpha
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
-        """Return the posterior mean and the noise that belongs to it.  x: (B, D)."""
+        """Return the posterior mean and the corresponding noise.  x: (B, D)."""
         centred, variances, alpha = self._centred(x, t)
         x0 = self.mean + (centred * alpha * self.values / variances) @ self.vectors.T
         alpha, sigma = self.schedule(t)
-        unsure = (expand(sigma**2, x) * self.values / variances) @ self.vectors.T.square()
-        return replace(pair_of(x, x0, alpha, sigma, "x0"), variance=unsure.expand_as(x))
+        variance = (expand(sigma**2, x) * self.values / variances) @ self.vectors.T.square()
+        return replace(pair_of(x, x0, alpha, sigma, "x0"), variance=variance.expand_as(x))
 
     def log_prob(self, x: Tensor, t: Time) -> Tensor:
-        """Return the log-density of noised data at time t in nats: (B,)."""
+        """Return the log-density of noisy data at time t in nats: (B,)."""
         centred, variances, _ = self._centred(x, t)
         return -0.5 * (centred**2 / variances + variances.log() + math.log(2 * math.pi)).sum(-1)
 
     def flow(self, x: Tensor, t: Time, s: Time) -> Tensor:
-        """Carry x from time t to s along the probability flow, exactly: each eigen-coordinate scales with its deviation."""
+        """Map x from time t to s along the probability flow, exactly: each eigen-coordinate scales with its std."""
         centred, at_t, _ = self._centred(x, t)
         alpha, sigma = (expand(c, x) for c in self.schedule(s))
         at_s = alpha**2 * self.values + sigma**2
@@ -62,7 +62,7 @@ class GaussianDenoiser(Denoiser):
 
 
 class MixtureDenoiser(Denoiser):
-    """The optimum for a mixture of Gaussians; a label picks one component.  weights: (K,).
+    """The optimal denoiser of a mixture of Gaussians; a label selects one component.  weights: (K,).
 
     E[x0 | x] = sum_k r_k E_k[x0 | x],  r_k proportional to weight_k N_k(x).
     """
@@ -84,7 +84,7 @@ class MixtureDenoiser(Denoiser):
         return joint.masked_fill(wrong, -torch.inf)
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
-        """Return the posterior mean and the noise that belongs to it.  x: (B, D); cond: (B,)."""
+        """Return the posterior mean and the corresponding noise.  x: (B, D); cond: (B,)."""
         share = self._log_joint(x, t, cond).softmax(-1)[:, None]  # (B, 1, K)
         parts: list[Pair] = [c(x, t) for c in self.components]
         means = torch.stack([part.x0 for part in parts], dim=-1)  # (B, D, K)
@@ -94,16 +94,15 @@ class MixtureDenoiser(Denoiser):
         return replace(pair_of(x, x0, *self.schedule(t), "x0"), variance=variance)
 
     def log_prob(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Tensor:
-        """Return the log-density of noised data at time t in nats: (B,).  With a label: jointly with that label."""
+        """Return the log-density of noisy data at time t in nats: (B,).  With a label: the joint log-density."""
         return self._log_joint(x, t, cond).logsumexp(-1)
 
 
 class DatasetDenoiser(Denoiser):
-    """The optimum for a finite set: the softmax-weighted mean of its members.  data: (N, ...); labels: (N,).
+    """The optimal denoiser of a finite data set: the softmax-weighted mean of its members.  data: (N, ...); labels: (N,).
 
     E[x0 | x] = sum_i w_i y_i,  w = softmax(-|x - alpha y_i|² / (2 sigma²)).  The members are visited in chunks with a
-    running maximum, so memory does not grow with N x B.  A sampler that follows it gives the set back: it is the
-    extreme of memorisation.
+    running maximum, so memory does not grow with N x B.  Sampling with it returns members of the set: complete memorization.
     """
 
     def __init__(self, schedule: Schedule, data: Tensor, labels: Tensor | None = None, chunk: int = 4096) -> None:
@@ -114,7 +113,7 @@ class DatasetDenoiser(Denoiser):
         self.labels = nn.Buffer(labels) if labels is not None else None
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
-        """Return the weighted mean and the noise that belongs to it.  x: (B, ...); cond: (B,)."""
+        """Return the weighted mean and the corresponding noise.  x: (B, ...); cond: (B,)."""
         # Squared distances over a small 2 sigma² amplify rounding, so the sums are done in float64 where there is one.
         dtype = torch.float32 if x.device.type == "mps" else torch.float64
         flat = x.flatten(1).to(dtype)
@@ -136,6 +135,6 @@ class DatasetDenoiser(Denoiser):
             mean = mean * rescale + weights @ y
             top = new_top
         if not (total > 0).all():
-            raise ValueError("a label was asked for that no member of the data set has")
+            raise ValueError("no member of the data set has one of the requested labels")
         alpha, sigma = self.schedule(t)
         return pair_of(x, (mean / total).to(x.dtype).reshape(x.shape), alpha, sigma, "x0")

@@ -1,4 +1,4 @@
-"""Clean data and noise as one value, and the seven things a network can be asked to output.
+"""Clean data and noise as one value, and the prediction targets of networks.
 
 Coefficients (alpha, sigma, a, b, ...) are floats or float64 of shape (B,); data have shape (B, ...).
 """
@@ -20,7 +20,7 @@ Row = tuple[Coefficient, Coefficient]
 class Pair:
     """Clean data x0 and unit noise eps.  x0, eps: (B, ...).
 
-    variance: of each number of x0 given the noised data, where an estimate tells how sure it is; it broadcasts to x0.
+    variance: of each number of x0 given x_t, if the estimate has one; it broadcasts to x0.
     """
 
     x0: Tensor
@@ -30,8 +30,8 @@ class Pair:
     def mix(self, a: Coefficient, b: Coefficient) -> Tensor:
         """Return a x0 + b eps.  a, b: float or (B,).
 
-        (alpha, sigma) gives noised data, a target's row gives what the network should output, (alpha_s, sigma_s)
-        is the deterministic step to time s, and the schedule's rates give the probability-flow velocity.
+        (alpha, sigma) gives the noisy sample, a target's row the target, (alpha_s, sigma_s) the deterministic (DDIM) step to
+        time s, and the schedule's rates the probability-flow velocity.
         """
         return combine(a, self.x0, b, self.eps)
 
@@ -100,9 +100,9 @@ def decode(x: Tensor, y: Tensor, alpha: Coefficient, sigma: Coefficient, a: Coef
 
 
 def pair_of(x: Tensor, y: Tensor, alpha: Coefficient, sigma: Coefficient, target: str, k: float = 1.0) -> Pair:
-    """Recover clean data and noise from noised data x and one target value y: `pair_of(x, y, alpha, sigma, "score")`.
+    """Recover clean data and noise from a noisy sample x and a target value y: `pair_of(x, y, alpha, sigma, "score")`.
 
     For "score" and "eps" this is Tweedie's formula, x0 = (x + sigma² score) / alpha = (x - sigma eps) / alpha.
-    The way back is `pair.mix(*row(target, alpha, sigma))`.
+    The inverse is `pair.mix(*row(target, alpha, sigma))`.
     """
     return decode(x, y, alpha, sigma, *row(target, alpha, sigma, k))

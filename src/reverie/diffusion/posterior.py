@@ -1,4 +1,4 @@
-"""The mean of a posterior over levels, for many numbers at once, without holding all probabilities."""
+"""Posterior means over levels, computed in chunks without storing all probabilities."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
-AT_ONCE = {"cpu": 400_000}  # probabilities: as many as a core's cache holds; elsewhere as many as fit easily
-AT_ONCE_ELSEWHERE = 2**26
+CHUNK = {"cpu": 400_000}  # number of probabilities: what fits in the cache of a core, or easily in memory on other devices
+CHUNK_ELSEWHERE = 2**26
 
 
-def _parts(features: Tensor, levels: int) -> Iterator[slice]:
-    """Yield ranges of places that are worked on together."""
+def _chunks(features: Tensor, levels: int) -> Iterator[slice]:
+    """Yield ranges of positions to process together."""
     data, places = features.shape[:2]
-    size = max(1, AT_ONCE.get(features.device.type, AT_ONCE_ELSEWHERE) // max(1, data * levels))
+    size = max(1, CHUNK.get(features.device.type, CHUNK_ELSEWHERE) // max(1, data * levels))
     for first in range(0, places, size):
         yield slice(first, first + size)
 
 
-def _shares(features: Tensor, to_levels: Tensor, prior: Tensor, part: slice) -> Tensor:
+def _probabilities(features: Tensor, to_levels: Tensor, prior: Tensor, part: slice) -> Tensor:
     return (features[:, part] @ to_levels).add(prior[part]).softmax(-1)
 
 
-class _Frugal(torch.autograd.Function):
-    """The mean, with probabilities worked out again for its gradient: d x0 / d logit_v = p_v (v - x0)."""
+class _RecomputedMean(torch.autograd.Function):
+    """The posterior mean with probabilities recomputed in the backward pass: d x0 / d logit_v = p_v (v - x0)."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, to_levels: Tensor, prior: Tensor, values: Tensor) -> Tensor:
         """Return x0."""
-        x0 = _plain(features, to_levels, prior, values)
+        x0 = _mean(features, to_levels, prior, values)
         ctx.save_for_backward(features, to_levels, prior, values, x0)
         return x0
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Return the gradients by features, matrix and prior."""
+        """Return the gradients with respect to features, matrix and prior."""
         features, to_levels, prior, values, x0 = ctx.saved_tensors
         by_features, by_matrix, by_prior = torch.empty_like(features), torch.zeros_like(to_levels), torch.empty_like(prior)
-        for part in _parts(features, len(values)):
-            by_logits = _shares(features, to_levels, prior, part)
+        for part in _chunks(features, len(values)):
+            by_logits = _probabilities(features, to_levels, prior, part)
             by_logits *= values - x0[:, part, None]
             by_logits *= gradients[0][:, part, None]
             by_features[:, part] = by_logits @ to_levels.mT
@@ -49,19 +49,18 @@ class _Frugal(torch.autograd.Function):
         return by_features, by_matrix, by_prior, None
 
 
-def _plain(features: Tensor, to_levels: Tensor, prior: Tensor, values: Tensor) -> Tensor:
-    means = [_shares(features, to_levels, prior, part) @ values for part in _parts(features, len(values))]
+def _mean(features: Tensor, to_levels: Tensor, prior: Tensor, values: Tensor) -> Tensor:
+    means = [_probabilities(features, to_levels, prior, part) @ values for part in _chunks(features, len(values))]
     return torch.cat(means, 1)
 
 
-def posterior_mean(features: Tensor, to_levels: Tensor, prior: Tensor, values: Tensor, *, frugal: bool) -> Tensor:
+def posterior_mean(features: Tensor, to_levels: Tensor, prior: Tensor, values: Tensor, *, recompute: bool) -> Tensor:
     """Return x0 = sum_v v softmax(features to_levels + prior)_v: (B, D).
 
-    features: (B, D, F); to_levels: (F, K); prior: (D, K); values: (K,), or (K, M) where not frugal, for (B, D, M).  frugal: a
-    first gradient is all that will be taken of it, and then the B D K probabilities are never held together; otherwise any
-    derivative may be.
+    features: (B, D, F); to_levels: (F, K); prior: (D, K); values: (K,), or (K, M) without recompute, for (B, D, M).  recompute:
+    recompute the B D K probabilities in the backward pass instead of storing them; supports first derivatives only.
     """
-    if not frugal:
-        return _plain(features, to_levels, prior, values)
-    mean: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = _Frugal.apply
+    if not recompute:
+        return _mean(features, to_levels, prior, values)
+    mean: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = _RecomputedMean.apply
     return mean(features, to_levels, prior, values)

@@ -1,11 +1,13 @@
-"""The forward process in one jump and as a Markov chain, and its posterior."""
+"""The forward process: marginals, transitions, and its posterior."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from reverie.base.deprecations import deprecated_names
 from reverie.base.noise import Noise
 from reverie.base.scalar import Coefficient, Time, combine, expand, sqrt
 from reverie.diffusion.pair import Pair
@@ -13,12 +15,12 @@ from reverie.diffusion.schedule import Schedule
 
 
 def jump(schedule: Schedule, x0: Tensor, t: Time, noise: Noise) -> Tensor:
-    """Draw x at time t given clean data, in one jump: x = alpha x0 + sigma eps.  x0: (B, ...); t: float or (B,)."""
+    """Sample x_t given clean data directly: x = alpha x0 + sigma eps.  x0: (B, ...); t: float or (B,)."""
     return Pair(x0, noise.like(x0)).mix(*schedule(t))
 
 
 def transition(schedule: Schedule, s: Time, t: Time) -> tuple[Coefficient, Coefficient]:
-    """Return the scale and the standard deviation of q(x_t | x_s) = N(scale x_s, std² I) for s < t.
+    """Return the scale and std of q(x_t | x_s) = N(scale x_s, std² I) for s < t.
 
     scale = alpha_t / alpha_s,  std² = sigma_t² - scale² sigma_s².  For neighbours of a discrete chain
     scale² = 1 - beta_t and std² = beta_t (arXiv:2006.11239, eq. 2).
@@ -29,7 +31,7 @@ def transition(schedule: Schedule, s: Time, t: Time) -> tuple[Coefficient, Coeff
 
 
 def chain(schedule: Schedule, x0: Tensor, grid: Tensor, noise: Noise) -> Iterator[Tensor]:
-    """Walk the Markov chain q(x_t | x_s) upwards along a grid and yield x at each of its times.
+    """Sample the forward Markov chain q(x_t | x_s) along a grid and yield x at each time.
 
     x0: (B, ...); grid: (n,), ascending; the first time is reached from clean data in one jump.
     """
@@ -42,15 +44,17 @@ def chain(schedule: Schedule, x0: Tensor, grid: Tensor, noise: Noise) -> Iterato
         yield x
 
 
-def bayes(x: Tensor, scale: Coefficient, std: Coefficient, mean: Tensor, spread: Coefficient) -> tuple[Tensor, Coefficient]:
-    """Return the mean and the variance of y given x, where y ~ N(mean, spread² I) and x | y ~ N(scale y, std² I).
+def gaussian_posterior(
+    x: Tensor, scale: Coefficient, std: Coefficient, mean: Tensor, prior_std: Coefficient
+) -> tuple[Tensor, Coefficient]:
+    """Return the mean and the variance of y given x, where y ~ N(mean, prior_std² I) and x | y ~ N(scale y, std² I).
 
-    1 / variance = scale² / std² + 1 / spread²,  mean of y | x = variance (scale x / std² + mean / spread²), written so that
-    one of std and spread may be 0.  Before x is known, x ~ N(scale mean, scale² spread² + std²).
-    x, mean: (B, ...); scale, std, spread, variance: float or (B,).
+    1 / variance = scale² / std² + 1 / prior_std²,  mean of y | x = variance (scale x / std² + mean / prior_std²), in a form
+    that allows one of std and prior_std to be 0.  The marginal of x is N(scale mean, scale² prior_std² + std²).
+    x, mean: (B, ...); scale, std, prior_std, variance: float or (B,).
     """
-    total = scale**2 * spread**2 + std**2
-    return combine(scale * spread**2 / total, x, std**2 / total, mean), std**2 * spread**2 / total
+    total = scale**2 * prior_std**2 + std**2
+    return combine(scale * prior_std**2 / total, x, std**2 / total, mean), std**2 * prior_std**2 / total
 
 
 def posterior(schedule: Schedule, x: Tensor, x0: Tensor, t: Time, s: Time) -> tuple[Tensor, Coefficient]:
@@ -61,4 +65,8 @@ def posterior(schedule: Schedule, x: Tensor, x0: Tensor, t: Time, s: Time) -> tu
     x, x0: (B, ...); t, s, variance: float or (B,).
     """
     alpha_s, sigma_s = schedule(s)
-    return bayes(x, *transition(schedule, s, t), expand(alpha_s, x0) * x0, sigma_s)
+    return gaussian_posterior(x, *transition(schedule, s, t), expand(alpha_s, x0) * x0, sigma_s)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = deprecated_names(__name__)

@@ -1,4 +1,4 @@
-"""How fast data turn into noise: alpha(t) and sigma(t) with x = alpha x0 + sigma eps, t = 0 data, t = 1 noise.
+"""Noise schedules: alpha(t) and sigma(t) with x = alpha x0 + sigma eps, t = 0 data, t = 1 noise.
 
 A time and its coefficients are floats, a batch of them float64 (B,) on the CPU; `reverie.base.scalar` casts them at the edge.
 """
@@ -21,23 +21,23 @@ from reverie.base.scalar import Coefficient, Time, as_time, exp, expm1, log, sqr
 
 Steps = Annotated[int, Field(ge=2, le=100_000)]
 
-SIGNAL_LIMIT = 0.03  # alpha / sigma at t = 1 above which samplers start from visibly wrong noise
-PURE_NOISE = 1e-7  # alpha / sigma up to which alpha is 0 but for rounding, be it that of a square root
-INVERTED_AT_ONCE = 4096  # times at which a schedule that is inverted is evaluated in one call
+SIGNAL_LIMIT = 0.03  # alpha / sigma at t = 1 above which sampling starts from visibly wrong noise
+PURE_NOISE = 1e-7  # alpha / sigma up to which alpha counts as 0, to allow for rounding
+INVERSION_BATCH = 4096  # number of times per evaluation in `invert`
 BETA_CAP = 0.999  # the largest beta of schedules that are given by alpha_bar (arXiv:2102.09672)
 
 
 class Schedule(nn.Module, ABC):
-    """A curve t -> (alpha, sigma), amplitudes (never squared, never cumulative).
+    """A curve t -> (alpha, sigma) of amplitudes.
 
-    A subclass defines `forward`; the rest follows from it.  t: float or (B,) in [0, 1].  What it must keep: both are finite,
-    not negative and can be differentiated by torch; alpha / sigma falls strictly with t; sigma > 0 from t_min on.  alpha(1)
-    may be 0, exactly or up to rounding as cos(pi / 2) is: at most PURE_NOISE sigma counts as 0.
+    A subclass defines `forward`; the other methods follow from it.  t: float or (B,) in [0, 1].  Requirements: alpha and sigma
+    are finite, non-negative and differentiable by torch; alpha / sigma decreases strictly; sigma > 0 from t_min on.  alpha(1)
+    may be 0, up to rounding: at most PURE_NOISE sigma counts as 0.
     """
 
     t_min: float = 1e-3  # the time at which sampling stops and the x0 estimate is taken
     signal_limit: float = SIGNAL_LIMIT
-    noisier: str = "raise beta_end or sigma_max"  # what to do for an end in noise
+    noisier: str = "raise beta_end or sigma_max"  # how to reach more noise at t = 1
 
     if TYPE_CHECKING:
 
@@ -62,13 +62,13 @@ class Schedule(nn.Module, ABC):
     def invert(self, log_snr: Time) -> Time:
         """Return the t in [0, 1] with the given log-SNR, to float64 precision.  log_snr: float or (B,).
 
-        The interval is divided into 2^k parts again and again, the fewer the larger the batch: a call takes the same time for
-        one time and for some thousand.  A log-SNR outside the schedule's range gives the nearer end.
+        It divides the interval repeatedly into 2^k parts, fewer for larger batches, so that the time is nearly independent of
+        the batch size.  A log-SNR outside the schedule's range gives the nearer end.
         """
         target = as_time(log_snr)
         if not isinstance(target, Tensor):
             return float(self.invert(torch.tensor([target], dtype=torch.float64)))
-        k = min(max((INVERTED_AT_ONCE // max(len(target), 1)).bit_length() - 1, 1), 6)
+        k = min(max((INVERSION_BATCH // max(len(target), 1)).bit_length() - 1, 1), 6)
         inner = torch.arange(1, 2**k, dtype=torch.float64) / 2**k
         low, width = torch.zeros_like(target), 1.0
         for _ in range(math.ceil(64 / k)):
@@ -79,22 +79,22 @@ class Schedule(nn.Module, ABC):
         return low + width / 2
 
     def is_pure_noise(self, t: float) -> bool:
-        """Tell whether nothing of the data is left at a time: alpha = 0, exactly or up to rounding."""
+        """Return whether alpha = 0 at a time, up to rounding."""
         alpha, sigma = self(t)
         return bool(alpha <= PURE_NOISE * sigma)
 
     def remaining_signal(self) -> float:
-        """Return alpha / sigma at t = 1: how much of the data is left in what should be pure noise."""
+        """Return alpha / sigma at t = 1, the signal remaining in what should be pure noise."""
         alpha, sigma = self(1.0)
         return float(alpha / sigma)
 
     def warn_if_signal_remains(self) -> None:
-        """Warn when the end of the schedule still holds signal, because then sampling starts from the wrong noise."""
-        if (left := self.remaining_signal()) > self.signal_limit:
+        """Warn if signal remains at t = 1, because sampling then starts from the wrong distribution."""
+        if (remaining := self.remaining_signal()) > self.signal_limit:
             alpha, sigma = self(1.0)
             warnings.warn(
-                f"the schedule ends at alpha = {float(alpha):.3g}, sigma = {float(sigma):.3g} (ratio {left:.2g}, wanted at"
-                f" most {self.signal_limit}): signal is left at t = 1, so sampling starts from noise the model never saw;"
+                f"the schedule ends at alpha = {float(alpha):.3g}, sigma = {float(sigma):.3g} (ratio {remaining:.2g}, limit"
+                f" {self.signal_limit}): signal remains at t = 1, so sampling starts from noise unlike that of training;"
                 f" {self.noisier}",
                 ReverieWarning,
                 stacklevel=3,
@@ -118,12 +118,12 @@ class Chain(Schedule):
         self._rows: list[Any] = curve.c.T.tolist()
 
     def value(self, t: Time) -> Coefficient:
-        """Return the curve's value from the cubic of the interval that t lies in."""
+        """Return the value of the interpolating cubic at t."""
         place = as_time(t) * self.steps
         if isinstance(place, Tensor):
-            left = place.detach().floor().clamp(0, self.steps - 1)
-            u: Coefficient = place - left
-            c3, c2, c1, c0 = self._cubics[left.long()].unbind(-1)
+            remaining = place.detach().floor().clamp(0, self.steps - 1)
+            u: Coefficient = place - remaining
+            c3, c2, c1, c0 = self._cubics[remaining.long()].unbind(-1)
         else:
             first = min(max(int(place), 0), self.steps - 1)
             u = place - first
@@ -160,8 +160,8 @@ def _count(steps: int) -> int:
     return steps
 
 
-def _rising(steps: int, beta_start: float, beta_end: float, scale: bool) -> np.ndarray:
-    """Return betas that grow linearly, (steps,); scaled ones are given for 1,000 steps."""
+def _linear_betas(steps: int, beta_start: float, beta_end: float, scale: bool) -> np.ndarray:
+    """Return linearly increasing betas, (steps,), scaled from 1,000 steps if `scale`."""
     factor = 1000 / _count(steps) if scale else 1.0
     return np.linspace(beta_start * factor, beta_end * factor, _count(steps))
 
@@ -169,23 +169,23 @@ def _rising(steps: int, beta_start: float, beta_end: float, scale: bool) -> np.n
 class Linear(Table):
     """beta grows linearly from beta_start to beta_end, both given for 1,000 steps and scaled by 1000/steps.
 
-    With scale=False they are taken as they stand, and fewer steps end with more of the data left.  arXiv:2006.11239, section 4.
+    With scale=False they are not scaled, and fewer steps leave more signal at t = 1.  arXiv:2006.11239, section 4.
     """
 
     def __init__(self, steps: Steps = 1000, beta_start: float = 1e-4, beta_end: float = 0.02, scale: bool = True) -> None:
         scaled = f"; beta_start and beta_end are scaled by 1000/steps = {1000 / _count(steps):.4g}" if scale else ""
-        super().__init__(_rising(steps, beta_start, beta_end, scale), scaled)
+        super().__init__(_linear_betas(steps, beta_start, beta_end, scale), scaled)
 
 
 class Additive(Chain):
-    """Noise is added and nothing fades: x_i = x_(i-1) + sqrt(beta_i) eps, beta growing linearly as in `linear`.
+    """Variance exploding by addition: x_i = x_(i-1) + sqrt(beta_i) eps, with beta linear as in `linear`.
 
-    alpha = 1, sigma² = beta_1 + ... + beta_i at t = i/T.  The way back takes off less than sqrt(beta) eps, because variances
-    add up and not deviations: DDIM's x - (sigma_i - sigma_(i-1)) eps, or DDPM's x - beta_i / sigma_i eps with fresh noise.
+    alpha = 1, sigma² = beta_1 + ... + beta_i at t = i/T.  A reverse step subtracts less than sqrt(beta) eps, because variances
+    add up, not stds: x - (sigma_i - sigma_(i-1)) eps for DDIM, or x - beta_i / sigma_i eps and fresh noise for DDPM.
     """
 
     def __init__(self, steps: Steps = 1000, beta_start: float = 1e-4, beta_end: float = 5.0, scale: bool = True) -> None:
-        betas = _rising(steps, beta_start, beta_end, scale)
+        betas = _linear_betas(steps, beta_start, beta_end, scale)
         if not 0 < betas.min() <= betas.max() < math.inf:
             raise UserError(f"an additive schedule needs betas above 0, got beta_start {beta_start} and beta_end {beta_end}")
         super().__init__(np.concatenate([[0.0], betas.cumsum()]))

@@ -1,4 +1,4 @@
-"""What a denoiser's Jacobian knows: how uncertain x0 is given x."""
+"""The uncertainty of x0 given x, from the denoiser's Jacobian."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def _mean(denoiser: Denoiser, t: Time, cond: Tensor | None) -> Callable[[Tensor]
 
 
 def _gain(denoiser: Denoiser, t: Time) -> Time:
-    """Return sigma² / alpha, by which the Jacobian is scaled."""
+    """Return sigma² / alpha, the factor of the Jacobian."""
     alpha, sigma = denoiser.schedule(t)
     if not bool(torch.as_tensor(alpha > 0).all()):
-        raise UserError("at alpha = 0 the denoiser's Jacobian is zero and says nothing of the covariance; ask at a smaller t")
+        raise UserError("at alpha = 0 the denoiser's Jacobian is zero and does not determine the covariance; use a smaller t")
     return sigma**2 / alpha
 
 
@@ -29,7 +29,7 @@ def posterior_covariance(denoiser: Denoiser, x: Tensor, t: Time, cond: Tensor | 
     """Return the covariance of x0 given x, (B, D, D), from the denoiser's Jacobian.
 
     Cov[x0 | x] = sigma² / alpha dE[x0 | x]/dx, Tweedie's formula of second order (arXiv:2205.15127, eq. 11 for alpha = 1).
-    It is exact for an optimal denoiser; that of a trained one need not be symmetric.
+    It is exact for an optimal denoiser; for a trained one it may be asymmetric.
     """
     gain, size = _gain(denoiser, t), x[0].numel()
     units = torch.eye(size, dtype=x.dtype, device=x.device).reshape(size, 1, *x.shape[1:])
@@ -47,9 +47,9 @@ def posterior_covariance(denoiser: Denoiser, x: Tensor, t: Time, cond: Tensor | 
 def posterior_variance(
     denoiser: Denoiser, x: Tensor, t: Time, cond: Tensor | None = None, plan: Coloring | None = None
 ) -> Tensor:
-    """Return the variance of each number of x0 given x, in the shape of x: the diagonal of the covariance.
+    """Return the variance of each number of x0 given x, the diagonal of the covariance, with the shape of x.
 
-    plan: a colouring of one image's Jacobian by "diagonal", to be used again; it makes networks of local reach cheap.
+    plan: a reusable colouring of one image's Jacobian for "diagonal"; it makes networks with local receptive fields cheap.
     """
     gain = _gain(denoiser, t)
     if plan is None:

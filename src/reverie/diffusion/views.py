@@ -1,4 +1,4 @@
-"""Views: ways to look at an image that only move its pixels, and the denoiser that sees one image through several.
+"""Views: signed permutations of pixels, and the denoiser of images that match a condition in each of several views.
 
 A view is a signed permutation of pixels, so it is orthogonal, takes unit noise to unit noise, and is undone exactly.
 """
@@ -28,18 +28,18 @@ Count = Annotated[int, Field(ge=2, le=64)]
 
 
 class View(ABC):
-    """A rule for pixels.  turn: degrees by which the whole image is turned, counter-clockwise, where that is all it does."""
+    """A permutation of pixels.  turn: counter-clockwise rotation in degrees, if the view is a rotation."""
 
     sign = 1.0
     turn: float | None = None
 
     @abstractmethod
     def source(self, places: Tensor) -> Tensor:
-        """Return which place of the image each place of the view shows.  places: (H, W), the numbers 0 .. H W - 1."""
+        """Return the source pixel of each position of the view.  places: (H, W), the indices 0 .. H W - 1."""
 
 
 class Identity(View):
-    """The image as it is."""
+    """The identity."""
 
     turn = 0.0
 
@@ -49,7 +49,7 @@ class Identity(View):
 
 
 class FlipHorizontal(View):
-    """Left and right exchanged."""
+    """Horizontal flip."""
 
     def source(self, places: Tensor) -> Tensor:
         """Return the columns in reverse."""
@@ -57,7 +57,7 @@ class FlipHorizontal(View):
 
 
 class FlipVertical(View):
-    """Top and bottom exchanged."""
+    """Vertical flip."""
 
     def source(self, places: Tensor) -> Tensor:
         """Return the rows in reverse."""
@@ -75,19 +75,19 @@ class _Rotation(View):
 
 
 class Rotate90(_Rotation):
-    """Turned by 90 degrees, counter-clockwise; for square images."""
+    """Rotation by 90 degrees, counter-clockwise; for square images."""
 
     quarters, turn = 1, 90.0
 
 
 class Rotate180(_Rotation):
-    """Upside down."""
+    """Rotation by 180 degrees."""
 
     quarters, turn = 2, 180.0
 
 
 class Rotate270(_Rotation):
-    """Turned by 270 degrees, counter-clockwise; for square images."""
+    """Rotation by 270 degrees, counter-clockwise; for square images."""
 
     quarters, turn = 3, 270.0
 
@@ -104,7 +104,7 @@ class Negate(View):
 
 @dataclass(frozen=True)
 class Patches(View):
-    """The image cut into count x count patches, which a seed shuffles."""
+    """count x count patches, shuffled by a seed."""
 
     count: Count = 4
     seed: Seed = 0
@@ -132,10 +132,10 @@ class Pixels(View):
 
 @dataclass(frozen=True)
 class InnerCircle(View):
-    """The disc in the middle turned by an angle in degrees, counter-clockwise, with the rest left in place.
+    """The central disc rotated by an angle in degrees, counter-clockwise.
 
-    The disc is cut into rings a pixel wide, in each of which the pixels, in the order of their angle, move on by the
-    nearest whole number of places: any angle is a permutation, and quarter turns of square images are exact.
+    In each ring of one pixel width the pixels, sorted by angle, are shifted cyclically by the nearest number of positions: any
+    angle is a permutation, and multiples of 90 degrees are exact for square images.
     """
 
     angle: Annotated[float, Field(ge=-360, le=360)] = 90.0
@@ -160,7 +160,7 @@ class InnerCircle(View):
 
 @dataclass(frozen=True)
 class Skew(View):
-    """Each column rolled down by slope more pixels than the one before it, none in the middle."""
+    """Columns rolled down by `slope` pixels more from one to the next, 0 in the middle."""
 
     slope: Annotated[float, Field(ge=-16, le=16)] = 1.0
 
@@ -173,7 +173,7 @@ class Skew(View):
 
 @dataclass(frozen=True)
 class Jigsaw(View):
-    """A puzzle of count x count interlocking pieces, put together again in another way that fits; for square images."""
+    """A jigsaw puzzle of count x count pieces, rearranged; for square images."""
 
     count: Count = 4
     seed: Seed = 0
@@ -209,7 +209,7 @@ VIEWS: dict[str, type[View]] = {
 def _need_square(places: Tensor, name: str) -> None:
     height, width = places.shape
     if height != width:
-        raise UserError(f"the view {name} needs square images, and these are {height}x{width}; rotate180 and flips do not")
+        raise UserError(f"the view {name} needs square images, got {height}x{width}; rotate180 and flips work for all sizes")
 
 
 def _shuffle(n: int, seed: int) -> Tensor:
@@ -217,7 +217,7 @@ def _shuffle(n: int, seed: int) -> Tensor:
 
 
 class Placed:
-    """A view of images of one size.  Called, it shows images; `back` takes what was shown back."""
+    """A view of images of one size; `back` is its inverse."""
 
     def __init__(self, view: View, height: int, width: int) -> None:
         self.view, self.sign = view, view.sign
@@ -226,11 +226,11 @@ class Placed:
         check(self)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return images as the view shows them.  x: (..., H, W)."""
+        """Return the views of images.  x: (..., H, W)."""
         return self._move(x, self.source)
 
     def back(self, x: Tensor) -> Tensor:
-        """Return the images that the view shows like this.  x: (..., H, W)."""
+        """Return the images of views.  x: (..., H, W)."""
         return self._move(x, self.inverse)
 
     def _move(self, x: Tensor, source: Tensor) -> Tensor:
@@ -239,7 +239,7 @@ class Placed:
 
 
 def check(placed: Placed) -> None:
-    """Verify that a view is orthogonal and exactly invertible: each pixel is shown once, with a sign of +-1."""
+    """Raise an error unless a view is a signed permutation of pixels."""
     places = torch.arange(len(placed.source))
     whole = torch.equal(placed.source.sort().values, places)
     if not (whole and torch.equal(placed.source[placed.inverse], places) and abs(placed.sign) == 1):
@@ -247,9 +247,9 @@ def check(placed: Placed) -> None:
 
 
 def read_views(views: str | Sequence[str], shape: tuple[int, ...]) -> dict[str, Placed]:
-    """Return the views named, by how they were written, as in `identity,patches:count=7,seed=3`.  shape: (C, H, W)."""
+    """Return the named views by their specs, as in `identity,patches:count=7,seed=3`.  shape: (C, H, W)."""
     if kind_of(shape) != "images":
-        raise UserError("views are of images, and this is a run of points")
+        raise UserError("views need images, and this run models other data")
     named: list[str] = []
     for word in views.split(",") if isinstance(views, str) else views:
         if isinstance(views, str) and named and "=" in word and ":" not in word:  # an option of the view before
@@ -257,17 +257,17 @@ def read_views(views: str | Sequence[str], shape: tuple[int, ...]) -> dict[str, 
         else:
             named.append(word.strip())
     if not named or not all(named):
-        raise UserError(f"cannot read the views {views!r}; write names with commas between, such as identity,rotate180")
+        raise UserError(f"cannot read the views {views!r}; separate names by commas, such as identity,rotate180")
     if len(set(named)) < len(named):
-        raise UserError(f"the views {', '.join(named)} name one of them twice; give each once")
+        raise UserError(f"the views {', '.join(named)} contain a duplicate; give each once")
     return {name: Placed(build(VIEWS, name, "view"), shape[1], shape[2]) for name in named}
 
 
 class Illusion(Denoiser):
-    """One image that is something else in every view (arXiv:2311.17919).
+    """One image that matches another condition in every view (visual anagrams, arXiv:2311.17919).
 
-    x0 = mean_v back_v(x0_v),  eps alike, where (x0_v, eps_v) is the inner estimate of view_v(x) under that view's own
-    condition.  Views are orthogonal, so what the inner denoiser sees is data in unit noise, and all views go in one batch.
+    x0 = mean_v back_v(x0_v), and likewise eps, where (x0_v, eps_v) is the inner estimate of view_v(x) for the condition of the
+    view.  Views are orthogonal, so the noise of every view is unit Gaussian; all views are evaluated in one batch.
     conds: (V, B) or (V, B, R), or None.
     """
 
@@ -276,7 +276,7 @@ class Illusion(Denoiser):
         self.inner, self.schedule, self.views, self.conds = inner, inner.schedule, tuple(views), conds
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
-        """Return the mean of what the views say.  x: (B, C, H, W)."""
+        """Return the mean of the estimates of all views.  x: (B, C, H, W)."""
         n = len(self.views)
         many = t.repeat(n) if isinstance(t, Tensor) and t.ndim else t
         conds = self.conds.flatten(0, 1).to(x.device) if self.conds is not None else None

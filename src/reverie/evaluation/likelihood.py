@@ -14,10 +14,9 @@ from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
 from reverie.base.progress import Count
 from reverie.data import Dataset
+from reverie.diffusion.error_curve import LEVELS, ErrorCurve
 from reverie.diffusion.likelihood import Bound, LogProb, Tightened, mean_and_error
 from reverie.diffusion.likelihood.ends import PLACES as ENDS
-from reverie.diffusion.spread import PLACES as LEVELS
-from reverie.diffusion.spread import MeanError
 from reverie.draw.curves import label_axes
 from reverie.draw.picture import ACCENT, SOFT, WARM, figure, png_bytes
 from reverie.evaluation.parts import bars, bound_parts
@@ -48,7 +47,7 @@ def _joined(parts: Sequence[Bound]) -> Bound:
 
 
 def _measure(
-    run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, variance: str, error: MeanError | None,
+    run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, variance: str, error: ErrorCurve | None,
     end: float | None, flow_n: int, tolerance: float, probes: int, paths: int, on_progress: Count | None,
 ) -> tuple[Bound, Bound, LogProb, Tightened | None]:  # fmt: skip
     """Return the bound of the chain and in continuous time, the log-probability, and the chain's bound by several paths.

@@ -21,9 +21,9 @@ from reverie.data import Dataset
 from reverie.data.codec import Units
 from reverie.data.kind import Kind
 from reverie.diffusion.classifier import Classifier
+from reverie.diffusion.error_curve import ErrorCurve
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.samplers import Frame
-from reverie.diffusion.spread import MeanError
 from reverie.families.graphical import GRAPHICAL, GraphicalModel
 
 Likelihood = Literal["exact", "lower bound", "none"]
@@ -70,7 +70,7 @@ class DrawRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     classifier: Callable[[], Classifier] | None = None
     weak: Callable[[], Model] | None = None
-    mean_error: Callable[[], MeanError] | None = None
+    mean_error: Callable[[], ErrorCurve] | None = None
 
 
 def check_one_label(wanted: DrawRequest) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from reverie.base.errors import UserError
 from reverie.data.kind import Kind
-from reverie.diffusion.guidance import MOST_GUIDANCE, read_numbers
+from reverie.diffusion.guidance import MAX_GUIDANCE, read_numbers
 from reverie.draw.picture import (
     INK,
     SOFT,
@@ -55,8 +55,8 @@ def draw(
     if not names:
         raise UserError(f"the run {run.path} was trained without labels, so guidance has nothing to steer by")
     values = read_numbers(scales, "the scales")
-    if len(values) > MOST_SCALES or max(map(abs, values)) > MOST_GUIDANCE:
-        raise UserError(f"at most {MOST_SCALES} scales within +-{MOST_GUIDANCE} can be shown, got {scales}")
+    if len(values) > MOST_SCALES or max(map(abs, values)) > MAX_GUIDANCE:
+        raise UserError(f"at most {MOST_SCALES} scales within +-{MAX_GUIDANCE} can be shown, got {scales}")
     images = run.kind == "images"
     n = SHOWN[run.kind]
     cells = [[run.sample(n, **_option(options, key, name, scale)).x for scale in values] for name in names]

@@ -10,7 +10,7 @@ import torch
 from matplotlib.axes import Axes
 
 from reverie.base.noise import Noise, image_seeds
-from reverie.diffusion.process import bayes
+from reverie.diffusion.process import gaussian_posterior
 from reverie.draw.picture import ACCENT, INK, SOFT, WARM, check_picture, figure, save
 
 MEAN, STD = 1.5, 0.7
@@ -44,7 +44,9 @@ def _histogram(axes: Axes, n: int, seed: int) -> None:
 
 def _rule(axes: Axes) -> None:
     scale, std, mean, spread, x = 1.0, 0.6, 0.0, 1.0, 1.4
-    middle, variance = bayes(torch.tensor([[x]], dtype=torch.float64), scale, std, torch.tensor([[mean]]).double(), spread)
+    middle, variance = gaussian_posterior(
+        torch.tensor([[x]], dtype=torch.float64), scale, std, torch.tensor([[mean]]).double(), spread
+    )
     y = np.linspace(-3, 3.5, 400)
     axes.plot(y, density(y, mean, spread), color=SOFT, lw=2, label=f"before: y ~ N({mean:g}, {spread:g}²)")
     axes.plot(y, density(x - scale * y, 0.0, std), color=ACCENT, lw=2, label=f"x = {x:g} seen, x | y ~ N(y, {std:g}²)")

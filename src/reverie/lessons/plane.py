@@ -13,7 +13,7 @@ from reverie.base.noise import Noise, image_seeds
 from reverie.base.spec import build
 from reverie.data import Dataset
 from reverie.data.dataset import spread
-from reverie.diffusion.denoiser import Denoiser, Given
+from reverie.diffusion.denoiser import Denoiser, WithCondition
 from reverie.diffusion.oracle import DatasetDenoiser
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, start, trajectory
 from reverie.lessons.lesson import Control, Lesson
@@ -38,7 +38,7 @@ def _conditioned(run: Run, label: str) -> Denoiser:
         return run.diffusion.denoiser
     if label not in names:
         raise UserError(f"the run has no label {label!r}; choose from: {', '.join(names)}")
-    return Given(run.diffusion.denoiser, torch.tensor([names.index(label)], device=run.model.device))
+    return WithCondition(run.diffusion.denoiser, torch.tensor([names.index(label)], device=run.model.device))
 
 
 def _optimum(run: Run, data: Dataset, label: str) -> Denoiser:
@@ -62,8 +62,8 @@ def _places(run: Run, data: Dataset, t: float, count: int) -> tuple[np.ndarray, 
 
 def _each(denoiser: Denoiser, x: Tensor, t: float, kind: str) -> Tensor:
     inner = denoiser
-    if isinstance(denoiser, Given) and denoiser.cond is not None:
-        inner = Given(denoiser.inner, denoiser.cond.expand(len(x)))
+    if isinstance(denoiser, WithCondition) and denoiser.cond is not None:
+        inner = WithCondition(denoiser.inner, denoiser.cond.expand(len(x)))
     alpha, sigma = (float(c) for c in inner.schedule(t))
     if kind == "score":
         return sigma * inner.score(x, t)  # of a length that every level can show

@@ -19,8 +19,8 @@ from reverie.data.kind import counted
 from reverie.data.windows import END_OF_TEXT
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.denoiser import Denoiser, Steer
+from reverie.diffusion.error_curve import ErrorCurve
 from reverie.diffusion.samplers import Frame, Sampler
-from reverie.diffusion.spread import MeanError
 from reverie.draw.picture import FILM_FRAMES, channels_last
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.record import SamplingRecord, offered_sampling, why_sampling
@@ -66,7 +66,7 @@ class Run(TrainedRun):
     """A trained model with its folder, which draws samples; its fields are those of `TrainedRun`."""
 
     _early: Model | None = field(default=None, init=False, repr=False, compare=False)
-    _mean_error: MeanError | None = field(default=None, init=False, repr=False, compare=False)
+    _mean_error: ErrorCurve | None = field(default=None, init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
         data = self.config.data
@@ -181,7 +181,7 @@ class Run(TrainedRun):
             self._early = model.to(self.model.device).eval()
         return self._early
 
-    def mean_error(self) -> MeanError:
+    def mean_error(self) -> ErrorCurve:
         """Return how far the estimates are off on training data, by which the variance "optimal" of DDPM's steps goes."""
         if self._mean_error is None:
             self._mean_error = mean_error_of(self)

@@ -15,7 +15,7 @@ from reverie.base.files import atomic, own_file, read_own
 from reverie.base.noise import image_seeds
 from reverie.base.section import Section
 from reverie.data import Dataset
-from reverie.diffusion.spread import MeanError
+from reverie.diffusion.error_curve import ErrorCurve
 from reverie.runs.reread import reread
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ class Spread(Section):
             raise ValueError("log_snr must rise and be as many as share")
         return self
 
-    def curve(self) -> MeanError:
+    def curve(self) -> ErrorCurve:
         """Return the curve."""
-        return MeanError(*(torch.tensor(part, dtype=torch.float64) for part in (self.log_snr, self.share)))
+        return ErrorCurve(*(torch.tensor(part, dtype=torch.float64) for part in (self.log_snr, self.share)))
 
 
 def _weights(run: Run) -> str:
@@ -59,7 +59,7 @@ def _weights(run: Run) -> str:
     return digest.hexdigest()
 
 
-def measured(run: Run, train: Dataset, seed: int = 0) -> MeanError:
+def measured(run: Run, train: Dataset, seed: int = 0) -> ErrorCurve:
     """Measure on data that are spread over a training set."""
     count = min(len(train), max(MEASURED, NUMBERS // math.prod(train.shape)))
     x, labels = train.batch(torch.linspace(0, len(train) - 1, count, dtype=torch.float64).long())
@@ -68,10 +68,10 @@ def measured(run: Run, train: Dataset, seed: int = 0) -> MeanError:
     for part in torch.arange(len(x)).split(run.batch_size()):
         found = run.diffusion.mean_error(x[part].to(device), None if cond is None else cond[part].to(device), seeds[part])
         total = total + found.share * (len(part) / len(x))
-    return MeanError(found.log_snr, total)
+    return ErrorCurve(found.log_snr, total)
 
 
-def mean_error_of(run: Run) -> MeanError:
+def mean_error_of(run: Run) -> ErrorCurve:
     """Return how far the estimates of a run are off: as kept, or measured now and kept where the folder can be written to."""
     file, weights = own_file(run.path, SPREAD_FILE), _weights(run)
     with suppress(OSError, ValueError):  # none, or one that is damaged

@@ -19,7 +19,7 @@ from reverie.base.progress import Tell
 from reverie.base.scalar import sqrt
 from reverie.base.spec import build, parse
 from reverie.data.single import Shape, read_picture
-from reverie.diffusion.denoiser import Denoiser, Given
+from reverie.diffusion.denoiser import Denoiser, WithCondition
 from reverie.diffusion.guidance import read_numbers
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, Frame, Sampler, start, trajectory
@@ -115,7 +115,7 @@ def guided(run: Run, options: Options, n: int, told: Tensor | None = None) -> De
     cond = run.condition(options, n) if label is not None or asks(options) else None
     denoiser, device = run.diffusion.denoiser, run.diffusion.device
     guided_one = run.guidance(asked)(denoiser if told is None else Clustered(denoiser, told))
-    return Given(guided_one, cond.to(device) if cond is not None else None)
+    return WithCondition(guided_one, cond.to(device) if cond is not None else None)
 
 
 def encode(denoise: Denoiser, sampler: Sampler, x0: Tensor, grid: Tensor) -> Iterator[Frame]:

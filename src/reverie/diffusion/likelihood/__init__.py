@@ -1,4 +1,4 @@
-"""How probable data are under a model: variational bounds, exact log-probability by the flow, losses of score models.
+"""Likelihood: variational bounds, exact log-probability by the probability flow, losses of score models.
 
 Functions of a denoiser take data in model units and give nats.  `Diffusion.bound` and `Diffusion.log_prob` take data in
 user units.  "Nats" of a bound are the nats to pay: at least -log p(x) in expectation.

@@ -1,8 +1,8 @@
 """The variational bound: of the T-step model as its parts, in two derivations, and in continuous time.
 
-The T-step model starts at N(0, (alpha² + sigma²) I), takes DDPM's ancestral steps along a grid of times, and ends with a
-normal around the last estimate of x0, of variance sigma² / (alpha² + sigma²), which is DDPM's beta_1 and the exact one for
-data N(0, I).  8-bit data have the discretised normal instead.
+The T-step model starts at N(0, (alpha² + sigma²) I), takes DDPM's ancestral steps along a grid of times, and ends with a normal
+around the last estimate of x0 of variance sigma² / (alpha² + sigma²), which is DDPM's beta_1 and exact for data N(0, I).
+8-bit data use the discretized normal instead.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from reverie.diffusion.samplers.onestep import Variance, ancestral, step_varianc
 from reverie.diffusion.samplers.rungekutta import straight, straight_time
 from reverie.diffusion.schedule import Schedule
 
-LEAST_LOG_SNR = -13.8  # where the integral over the log-SNR begins at the latest
+LEAST_LOG_SNR = -13.8  # lowest log-SNR of the integral
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What each of B data costs at most, as its parts, in nats.
+    """The variational bound on the NLL of B data, split into its terms, in nats.
 
-    prior: KL(q(x_1 | x0) || p(x_1)), (B,); denoising: KL(q(x_s | x_t, x0) || p(x_s | x_t)) of each step, or the pieces of
-    the integral over the log-SNR, (B, K), with log_snr, (B, K), where they lie; reconstruction: -log p(x0 | x_s) at the
+    prior: KL(q(x_1 | x0) || p(x_1)), (B,); denoising: KL(q(x_s | x_t, x0) || p(x_s | x_t)) of each step, or the strata of
+    the integral over the log-SNR, (B, K), at log_snr, (B, K); reconstruction: -log p(x0 | x_s) at the
     last time, (B,); size: numbers in a datum.
     """
 
@@ -51,22 +51,22 @@ class Bound:
 
     @property
     def bits(self) -> Tensor:
-        """The whole bound in bits for each dimension: (B,)."""
+        """The bound in bits/dim: (B,)."""
         return self.nats / (self.size * math.log(2))
 
     def parts(self) -> dict[str, Tensor]:
-        """Return the three parts by name, (B,) each."""
+        """Return the three terms by name, (B,) each."""
         return {"prior": self.prior, "denoising": self.denoising.sum(1), "reconstruction": self.reconstruction}
 
 
 def prior_cost(schedule: Schedule, x0: Tensor, t: float) -> Tensor:
-    """Return KL(q(x_t | x0) || N(0, (alpha² + sigma²) I)), of what is left of the data where sampling starts: (B,)."""
+    """Return KL(q(x_t | x0) || N(0, (alpha² + sigma²) I)), the prior term: (B,)."""
     alpha, sigma = (float(c) for c in schedule(t))
     return kl_normal(alpha**2 * x0.square(), sigma**2, alpha**2 + sigma**2)
 
 
 def reconstruction_cost(denoiser: Denoiser, truth: Pair, t: float, cond: Tensor | None, levels: int | None) -> Tensor:
-    """Return -log p(x0 | x_t) of the last step: (B,).  levels: of 8-bit data 256, None for real numbers."""
+    """Return -log p(x0 | x_t) of the last step, the reconstruction term: (B,).  levels: 256 for 8-bit data, None for reals."""
     alpha, sigma = (float(c) for c in denoiser.schedule(t))
     return -log_decoded(denoiser, truth.x0, truth.mix(alpha, sigma), t, cond, levels)
 
@@ -90,25 +90,25 @@ def denoising_cost(denoiser: Denoiser, truth: Pair, t: float, s: float, cond: Te
 
 
 def _check(x0: Tensor, grid: Tensor, variance: str, levels: int | None) -> list[float]:
-    """Return the times of a grid, or say what is wrong with it or the data."""
+    """Return the times of a grid; raise an error if the grid or the data are invalid."""
     pick(dict.fromkeys(get_args(Variance)), variance, "variance")
     check_data(x0, levels)
     times: list[float] = grid.tolist()
     if len(times) < 2 or any(t <= s for t, s in pairwise(times)):
-        raise UserError("the bound of a chain needs a grid of at least 2 times that fall")
+        raise UserError("the bound of a chain needs a grid of at least 2 decreasing times")
     return times
 
 
 def check_data(x0: Tensor, levels: int | None) -> None:
-    """Refuse data that are no batch of finite numbers, or that do not lie on the levels they should have."""
+    """Raise an error unless data are a finite batch on the expected levels."""
     if not len(x0) or not x0.numel():
-        raise UserError("there are no data to tell the likelihood of")
+        raise UserError("the likelihood needs at least one datum")
     if not x0.isfinite().all():
-        raise UserError("the data hold NaN or infinity, which have no likelihood; remove those first")
+        raise UserError("the data contain NaN or infinity, which have no likelihood; remove those first")
     if levels is not None:
         place = (x0 + 1) * (levels - 1) / 2
         if (place - place.round()).abs().max() > 1e-2 or place.min() < -0.5 or place.max() > levels - 0.5:
-            raise UserError(f"the data are not {levels} evenly spaced levels of [-1, 1], so bits for each pixel mean nothing")
+            raise UserError(f"the data are not {levels} evenly spaced levels of [-1, 1], so bits/dim are not defined")
 
 
 @torch.no_grad()
@@ -121,7 +121,7 @@ def bound(
     variance: str = "posterior",
     levels: int | None = None,
 ) -> Bound:
-    """Return the bound of the T-step model by its posterior form, one draw of x_t for each step and datum.
+    """Return the bound of the T-step model in its posterior form, from one sample of x_t per step and datum.
 
     -log p(x0) <= KL(q(x_T | x0) || p(x_T)) + sum_k E KL(q(x_s | x_t, x0) || p(x_s | x_t)) - E log p(x0 | x_1)
     (arXiv:2006.11239, eq. 5).  x0: (B, ...) in model units; grid: (T,) falling; variance: of DDPM's steps, as in `DDPM`;
@@ -148,10 +148,10 @@ def by_joint_chain(
     variance: str = "posterior",
     levels: int | None = None,
 ) -> Tensor:
-    """Return the same bound by the joint chain, from one walk of x_1, ..., x_T for each datum: (B,) nats.
+    """Return the same bound in its joint form, from one path x_1, ..., x_T per datum: (B,) nats.
 
-    -log p(x0) <= E_q[log q(x_1..T | x0) - log p(x_0..T)] (arXiv:2006.11239, eq. 3).  Its expectation is that of `bound`;
-    its variance is another, and may be smaller.
+    -log p(x0) <= E_q[log q(x_1..T | x0) - log p(x_0..T)] (arXiv:2006.11239, eq. 3).  It has the same expectation as `bound`,
+    and another variance.
     """
     schedule, times = denoiser.schedule, _check(x0, grid, variance, levels)
     path = zip(times[::-1], chain(schedule, x0, grid.flip(0), noise), strict=True)
@@ -180,17 +180,17 @@ def continuous_bound(
     start: float = 1.0,
     end: float | None = None,
 ) -> Bound:
-    """Return the bound of the chain of infinitely many steps, for any schedule.
+    """Return the continuous-time bound, the limit of infinitely many steps, for any schedule.
 
-    Prior and reconstruction as before, and between them 1/2 E integral |eps - eps_hat|² d log_snr (arXiv:2107.00630, eq. 17).
-    The integral is taken over tau = -log w, w = sigma / (alpha + sigma): d log_snr = 2 d tau / (1 - w).  Where a schedule ends
-    without any signal it begins at log-SNR -13.8, a millionth of signal power, because a network whose error in eps does not
-    vanish there would cost infinitely much; the prior is taken at the same time, so that this is still a bound.  Each datum
-    has one draw in each of `draws` equal strata of tau, with an offset of its own.  end: t_min unless told otherwise.
+    The denoising term is 1/2 E integral |eps - eps_hat|² d log_snr (arXiv:2107.00630, eq. 17), integrated over tau = -log w,
+    w = sigma / (alpha + sigma): d log_snr = 2 d tau / (1 - w).  For schedules that end in pure noise the integral starts at
+    log-SNR -13.8, because the cost of a non-zero error of eps would be infinite there; the prior term is evaluated at the same
+    time, so that the result remains a bound.  Each datum has one sample in each of `draws` equal strata of tau, with its own
+    offset.  end: default t_min.
     """
     check_data(x0, levels)
     if draws < 1:
-        raise UserError(f"the bound in continuous time needs at least 1 draw, got {draws}")
+        raise UserError(f"the continuous-time bound needs at least 1 draw, got {draws}")
     schedule = denoiser.schedule
     end = schedule.t_min if end is None else end
     if not 0 <= end < start <= 1 or not schedule(end)[1] > 0:

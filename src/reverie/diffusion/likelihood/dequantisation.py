@@ -1,7 +1,7 @@
-"""Noise that gives levels a density, so that the flow can tell how probable they are.
+"""Dequantization: noise that gives discrete levels a density, so that the probability flow has a likelihood.
 
-For any noise u of density q within half a step of a level x, log P(x) >= E_q[log p(x + u) - log q(u)], where P(x) is what the
-density p has in the box of the level (Flow++, arXiv:1902.00275, eq. 11).  It is exact where q is p within the box.
+For any noise u with a density q on the cell of a level x, log P(x) >= E_q[log p(x + u) - log q(u)], where P(x) is the mass of
+the density p in the cell (Flow++, arXiv:1902.00275, eq. 11).  It is exact if q is proportional to p in the cell.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEVIATIONS = 3.0  # of the normal noise within half a step
 
 @dataclass(frozen=True)
 class Dequantised:
-    """Data with noise, (B, ...); log q(u) of the noise in nats, (B,); end: where the flow stops, None for its own end."""
+    """Dequantized data, (B, ...); log q(u) of the noise in nats, (B,); end: end time of the flow, None for its default."""
 
     x: Tensor
     log_q: Tensor
@@ -30,7 +30,7 @@ class Dequantised:
 
 
 def dequantise(x0: Tensor, noise: Noise, levels: int = 256) -> Tensor:
-    """Return levels of [-1, 1] with uniform noise within half a step, so that they have a density.  x0: (B, ...).
+    """Return levels in [-1, 1] with uniform noise of half a step, so that they have a density.  x0: (B, ...).
 
     E log p(x0 + u) + D log h, h = 2 / (levels - 1), is at most the log of the mass of the level's box (arXiv:1511.01844).
     """
@@ -39,17 +39,17 @@ def dequantise(x0: Tensor, noise: Noise, levels: int = 256) -> Tensor:
 
 
 def _uniform(schedule: Schedule, x0: Tensor, noise: Noise, levels: int) -> Dequantised:
-    """Uniform noise: best for a density that knows nothing of levels."""
+    """Uniform noise: best for a density that does not model levels."""
     even = x0.new_full((len(x0),), -x0[0].numel() * math.log(2 / (levels - 1)))
     return Dequantised(dequantise(x0, noise, levels), even, None)
 
 
 def _normal(schedule: Schedule, x0: Tensor, noise: Noise, levels: int) -> Dequantised:
-    """The noise of the diffusion itself, cut off at half a step: best for a model that has learned the levels.
+    """Truncated normal noise, as in the diffusion: best for a model that has learned the levels.
 
-    u ~ N(0, s²) within half a step, and the flow stops where its noise is s = sigma / alpha, a third of half a step, as what
-    the network saw there in training was x0 + s eps (arXiv:2305.03935, section 4).  For a model that knows the levels perfectly
-    the bound misses log P(x0) by D log erf(3 / sqrt(2)) = -0.0027 D nats alone.
+    u ~ N(0, s²), truncated at half a step.  The flow stops at s = sigma / alpha, a third of half a step, where the training
+    data were x0 + s eps (arXiv:2305.03935, section 4).  For a model that has learned the levels perfectly the bound is off by
+    only D log erf(3 / sqrt(2)) = -0.0027 D nats.
     """
     half = 1 / (levels - 1)
     end = max(float(schedule.invert(2 * math.log(DEVIATIONS / half))), schedule.t_min)

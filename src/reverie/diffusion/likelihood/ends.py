@@ -1,4 +1,4 @@
-"""Where the bound in continuous time ends: below some noise level a network adds more to it than decoding takes away."""
+"""The optimal end time of the continuous-time bound: below some noise level the network's error exceeds the gain."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PLACES = 48  # times at which the bound may end
 def best_end(
     denoiser: Denoiser, x0: Tensor, noise: Noise, cond: Tensor | None = None, levels: int | None = None, places: int = PLACES
 ) -> float:
-    """Return the end at which the bound of these data is least: of so many, evenly spaced in tau = log(1 + alpha / sigma).
+    """Return the end time that minimizes the bound of these data, of `places` evenly spaced in tau = log(1 + alpha / sigma).
 
-    Every end gives a bound; what is found on training data is a choice, and on other data an honest bound.  All ends share
-    their noise levels, so that their differences are known far better than their values.  x0: (B, ...) in model units.
+    Every end time gives a valid bound for data that did not choose it.  All candidates share their noise levels, so that their
+    differences are more accurate than their values.  x0: (B, ...) in model units.
     """
     check_data(x0, levels)
     schedule = denoiser.schedule

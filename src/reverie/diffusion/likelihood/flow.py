@@ -1,7 +1,7 @@
 """Exact log-probability by the probability flow.
 
-A model's density is that of x / alpha at the time at which sampling stops: noise N(0, (alpha² + sigma²) I), carried there
-along the flow.  On the straight path y = x / (alpha + sigma), w = sigma / (alpha + sigma), with tau = -log w,
+A model's density is that of x / alpha at the end time of sampling, for noise N(0, (alpha² + sigma²) I) transported by the
+flow.  On the straight path y = x / (alpha + sigma), w = sigma / (alpha + sigma), with tau = -log w,
 
     dy/dtau = w (x0 - eps),   d log p(y) / dtau = -div of it   (arXiv:1810.01367, eq. 8)
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from reverie.autodiff.sparse import Coloring
 
 EXACT = "exact"
-SMALL = 16  # numbers in a datum up to which the divergence is exact when nothing is said
+SMALL = 16  # dimensions up to which the divergence is exact by default
 
 
 def _signs(noise: Noise, x: Tensor) -> Tensor:
     return (2 * (noise.bits(x[0].numel(), x.device) >> 63) + 1).to(x.dtype).reshape(x.shape)
 
 
-# The ways to draw a probe; signs have the least variance (Hutchinson 1990).
+# distributions of probes; signs have the least variance (Hutchinson 1990)
 PROBES: dict[str, Callable[[Noise, Tensor], Tensor]] = {"rademacher": _signs, "gaussian": lambda noise, x: noise.like(x)}
 
 
@@ -47,8 +47,8 @@ PROBES: dict[str, Callable[[Noise, Tensor], Tensor]] = {"rademacher": _signs, "g
 class LogProb:
     """The log-probability of each datum in nats, (B,).
 
-    error: the standard error of each that the estimated divergence leaves, (B,): 0 where it is exact, NaN for one probe;
-    evaluations: of the network, with its derivative; divergence: how it was taken; size: numbers in a datum.
+    error: the standard error due to the estimated divergence, (B,): 0 if it is exact, NaN for one probe; evaluations: of the
+    network and its derivative; divergence: the method; size: numbers in a datum.
     """
 
     nats: Tensor
@@ -59,7 +59,7 @@ class LogProb:
 
     @property
     def bits(self) -> Tensor:
-        """Bits for each dimension that a datum costs: -log2 p / D, (B,)."""
+        """Return bits/dim: -log2 p / D, (B,)."""
         return -self.nats / (self.size * math.log(2))
 
 
@@ -76,12 +76,12 @@ def log_prob(
     end: float | None = None,
     prior: Callable[[Tensor], Tensor] | None = None,
 ) -> LogProb:
-    """Return the log-density of data in model units, (B, ...), under the flow that stops at `end`, t_min if not told.
+    """Return the log-density of data in model units, (B, ...), under the flow that stops at `end` (default t_min).
 
-    divergence_by: "exact", "rademacher" or "gaussian" with so many probes, the same along the whole path; exact up to 16
-    dimensions when nothing is said.  plan: a colouring that makes an exact one cheaper.  tolerance: of each step, for the
-    root mean square of the error of y and for the error of the log-density in nats for each dimension.  prior: the
-    log-density of x at t = 1, (B,), where it is not the one that sampling starts from.
+    divergence_by: "exact", "rademacher" or "gaussian" (Hutchinson's estimator, with constant probes along the path); by default
+    exact up to 16 dimensions.  plan: a colouring that speeds up the exact divergence.  tolerance: per step, of the RMS error of
+    y and of the error of the log-density in nats/dim.  prior: the log-density of x at t = 1, (B,), if it differs from that of
+    sampling.
     """
     from reverie.autodiff.sparse import (  # half a second of scipy, which sampling does not need
         divergence,
@@ -129,9 +129,7 @@ def log_prob(
     try:
         state, _ = integrate(slope, state, slope(state, start), float(start[0]), -math.log(last), tolerance, size=error_size)
     except TooStiffError:
-        raise UserError(
-            f"the flow cannot be followed to the tolerance {tolerance:g} with this model; ask for a larger one"
-        ) from None
+        raise UserError(f"the flow solver cannot reach the tolerance {tolerance:g} with this model; use a larger one") from None
     x = (scale * state[:, :size]).reshape(x0.shape)
     alpha, sigma = (float(c) for c in schedule(1.0))
     at_noise = log_normal(x, 0.0, alpha**2 + sigma**2) if prior is None else prior(x)

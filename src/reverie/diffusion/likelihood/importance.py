@@ -1,4 +1,4 @@
-"""How tight the bound is: several paths for each datum, weighted by how well they explain it."""
+"""Importance-weighted bounds: several paths per datum, weighted by their likelihood ratio."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reverie.diffusion.likelihood.bound import by_joint_chain
 class Tightened:
     """The bound of each datum from K paths, (B,), and from one, (B,), in nats: truth <= nats <= single in expectation.
 
-    Their difference is a part of KL(q(x_1..T | x0) || p(x_1..T | x0)), the whole of it for many paths.
+    Their difference converges to KL(q(x_1..T | x0) || p(x_1..T | x0)) with the number of paths.
     """
 
     nats: Tensor
@@ -27,7 +27,7 @@ class Tightened:
 
     @property
     def gap(self) -> Tensor:
-        """What the paths gain: (B,) nats, never negative."""
+        """The improvement over one path: (B,) nats, never negative."""
         return self.single - self.nats
 
 

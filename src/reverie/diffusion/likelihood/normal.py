@@ -1,4 +1,4 @@
-"""Normal densities of a batch, and of its levels; means with their errors."""
+"""Normal log-densities and divergences of a batch, and means with standard errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reverie.base.distances import precise
 
 
 def summed(values: Tensor) -> Tensor:
-    """Return the sum over each datum in the finest dtype: (B,).  values: (B, ...)."""
+    """Return the sum over each datum in the widest dtype: (B,).  values: (B, ...)."""
     return values.flatten(1).to(precise(values)).sum(1)
 
 
@@ -45,7 +45,7 @@ class Diagonal:
     log_std: Tensor
 
     def at(self, eps: Tensor) -> Tensor:
-        """Return mean + std eps: a draw through which gradients flow (arXiv:1312.6114, section 2.4).  eps: (..., B, ...)."""
+        """Return the reparametrized sample mean + std eps (arXiv:1312.6114, section 2.4).  eps: (..., B, ...)."""
         return torch.addcmul(self.mean, self.log_std.exp(), eps)
 
     def log_density(self, z: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def discretised(x: Tensor, mean: Tensor, variance: float, levels: int = 256) -> 
     low, high = (x - half - mean) / std, (x + half - mean) / std
     low = torch.where(x < -1 + half, -torch.inf, low)
     high = torch.where(x > 1 - half, torch.inf, high)
-    # The mass of [low, high] is that of [-high, -low], and far out only the lower tail has digits.
+    # By symmetry the mass of [low, high] is that of [-high, -low]; far out only the lower tail is accurate.
     mirrored = low + high > 0
     low, high = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
     top, bottom = torch.special.log_ndtr(high), torch.special.log_ndtr(low)

@@ -1,6 +1,6 @@
 """One step of the bound, KL(q(x_s | x_t, x0) || p(x_s | x_t)) with DDPM's posterior variance, in its three forms.
 
-They are the same number, by what a network is asked for (arXiv:2107.00630, section 4; arXiv:2208.11970, eqs 108, 130, 148).
+They are equal, one per prediction target (arXiv:2107.00630, section 4; arXiv:2208.11970, eqs 108, 130, 148).
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ FORMS: dict[str, Callable[[Schedule, Time, Time], Coefficient]] = {"x0": _by_x0,
 
 
 def step_weight(schedule: Schedule, t: Time, s: Time, form: str = "x0") -> Coefficient:
-    """Return the factor of the squared error in one of the forms, for a step from t to s < t: float or (B,)."""
+    """Return the weight of the squared error in one of the forms, for a step from t to s < t: float or (B,)."""
     return pick(FORMS, form, "form of the bound")(schedule, t, s)
 
 
 def step_end(schedule: Schedule, t: Tensor, steps: int) -> Tensor:
-    """Return where a step from t ends in a chain of so many steps, of equal length, from 1 to t_min: (B,)."""
+    """Return the end of a step from t in a chain of `steps` equal steps from 1 to t_min: (B,)."""
     return (t - (1 - schedule.t_min) / steps).clamp(min=schedule.t_min)
 
 
 def even_times(schedule: Schedule, steps: int, end: float) -> Tensor:
-    """Return times that fall from where no signal is left to `end`, evenly in the log-SNR: (steps,)."""
+    """Return times from no signal to `end`, decreasing and evenly spaced in the log-SNR: (steps,)."""
     first, last = max(float(schedule.log_snr(1.0)), NO_SIGNAL), float(schedule.log_snr(end))
     times = schedule.invert(torch.linspace(first, last, steps, dtype=torch.float64))
     assert isinstance(times, Tensor)
@@ -58,7 +58,7 @@ def even_times(schedule: Schedule, steps: int, end: float) -> Tensor:
 
 
 def step_cost(denoiser: Denoiser, truth: Pair, t: float, s: float, cond: Tensor | None = None, form: str = "x0") -> Tensor:
-    """Return what a step from t to s costs at x_t = alpha x0 + sigma eps, in nats: (B,)."""
+    """Return the cost of a step from t to s at x_t = alpha x0 + sigma eps, in nats: (B,)."""
     alpha, sigma = denoiser.schedule(t)
     guess = denoiser(truth.mix(alpha, sigma), t, cond)
     a, b = row(form, alpha, sigma)

@@ -1,4 +1,4 @@
-"""Every sampler and every time grid, each a line of one table, and the one loop that runs them."""
+"""Samplers and time grids by name, and the sampling loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runge-Kutta 4(5) with steps of its own for each member of a batch: the integrator of sampling and of likelihoods."""
+"""Adaptive Runge-Kutta 4(5) with a step size per batch element, for sampling and likelihoods."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEAST_SHARE = 1e-7  # of the interval: smaller steps cannot help any more
 
 
 class TooStiffError(ArithmeticError):
-    """Steps became too small to go on."""
+    """The step size became too small."""
 
 
 def mean_size(error: Tensor, x: Tensor, ahead: Tensor) -> Tensor:
@@ -46,10 +46,10 @@ def integrate(
     stride: Tensor | None = None,
     size: Callable[[Tensor, Tensor, Tensor], Tensor] = mean_size,
 ) -> tuple[Tensor, Tensor]:
-    """Carry x from start to end along dx/dplace = slope(x, place), and return it with the length of the next step.
+    """Integrate dx/dplace = slope(x, place) from start to end; return x and the length of the next step.
 
-    A step is taken if size(error, x, ahead) is within the tolerance.  Each member has its own steps, so that it does not
-    depend on its batch.  first: the slope at the start; stride: lengths to begin with, (B,), positive either way.
+    A step is accepted if size(error, x, ahead) is within the tolerance.  Each batch element has its own steps, so that it does
+    not depend on its batch.  first: the slope at the start; stride: initial step lengths, (B,), positive.
     """
     way = 1.0 if end > start else -1.0
     whole = abs(end - start)
@@ -65,7 +65,7 @@ def integrate(
         x, first = torch.where(keep, ahead, x), torch.where(keep, next_slope, first)
         place = torch.where(accepted, torch.where(taken == left, end, place + way * taken), place)
         factor = (0.9 * ratio.clamp(min=1e-12) ** -0.2).clamp(0.2, 5.0)
-        # A last step that the end of the interval cut short says nothing against the longer one.
+        # keep the longer step size if the end of the interval shortened the last step
         cut = accepted & (taken < stride)
         stride = torch.where(going, torch.where(cut, torch.maximum(stride, taken * factor), taken * factor), stride)
         if float((stride / whole).min()) < LEAST_SHARE:
@@ -74,7 +74,7 @@ def integrate(
 
 
 def _try(slope: Slope, x: Tensor, place: Tensor, taken: Tensor, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Try steps of the given lengths, with their signs: return the ends, the slopes there, and the estimated errors."""
+    """Try steps of the given signed lengths: return the ends, the slopes there, and the estimated errors."""
     slopes = [first]
     for c, row in zip(PLACES, ROWS, strict=True):
         ahead = x + expand(taken, x) * _weighted(row, slopes)
@@ -83,7 +83,7 @@ def _try(slope: Slope, x: Tensor, place: Tensor, taken: Tensor, first: Tensor) -
 
 
 def _weighted(weights: Sequence[float], slopes: Sequence[Tensor]) -> Tensor:
-    """Return the sum of the slopes with their weights."""
+    """Return the weighted sum of the slopes."""
     total = weights[0] * slopes[0]
     for weight, slope in zip(weights[1:], slopes[1:], strict=True):
         total = total.add_(slope, alpha=weight) if weight else total

@@ -40,7 +40,7 @@ PREDICTORS: dict[str, type[Sampler]] = {
 def shake(x: Tensor, pair: Pair, sigma: float, size: float, noise: Noise) -> Tensor:
     """Take one step of unadjusted Langevin dynamics at a noise level: x + h score + sqrt(2 h) z,  h = size sigma².
 
-    Its stationary law is that of x up to O(size): a Gaussian's variance v comes out as v / (1 - h / (2 v)).
+    Its stationary distribution is that of x up to O(size): a Gaussian's variance v becomes v / (1 - h / (2 v)).
     """
     return combine(1.0, combine(1.0, x, -size * sigma, pair.eps), sqrt(2 * size) * sigma, noise.like(x))
 
@@ -60,7 +60,7 @@ class Langevin(Sampler):
         self.count, self.size = count, size
 
     def extra(self, first: bool) -> int:
-        """Return all but the first of the steps at a level."""
+        """Return the number of steps per level minus one."""
         return self.count - 1
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: None) -> tuple[Tensor, None]:
@@ -75,9 +75,9 @@ class Langevin(Sampler):
 class PredictorCorrector(Sampler):
     """A step of any predictor, then `count` Langevin steps at the level it reached (arXiv:2011.13456, algorithm 1).
 
-    h = 2 (snr sigma)²: drift and noise then stand in the ratio snr, for a score of its usual length sqrt(D) / sigma.  The
-    norms measured in a batch would tie an image to its batch, and its own would change the stationary law.  The
-    predictor begins anew each step, because what it remembers belongs to the x before the correction.
+    h = 2 (snr sigma)²: the ratio of drift to noise is then snr, for a score of the expected norm sqrt(D) / sigma.  Norms
+    measured over a batch would make images depend on their batch, and norms per image would change the stationary
+    distribution.  The predictor's memory is reset each step, because it belongs to the x before the correction.
     """
 
     def __init__(self, predictor: str = "ddpm", snr: float = 0.16, count: Count = 1) -> None:
@@ -87,12 +87,12 @@ class PredictorCorrector(Sampler):
         self.snr, self.count = snr, count
 
     def extra(self, first: bool) -> int | None:
-        """Return the predictor's and one for each correction."""
+        """Return the evaluations of the predictor and one per correction."""
         more = self.predictor.extra(first=True)
         return None if more is None else more + self.count
 
     def renoise(self, schedule: Schedule, x: Tensor, t: float, noise: Noise) -> tuple[Tensor, float]:
-        """Do as the predictor does."""
+        """Return what the predictor returns."""
         return self.predictor.renoise(schedule, x, t, noise)
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:

@@ -1,4 +1,4 @@
-"""The one sampling loop, and what it asks of a sampler."""
+"""The sampling loop, and the interface of samplers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from reverie.diffusion.schedule import Schedule
 
 @dataclass(frozen=True)
 class Frame:
-    """One moment of a trajectory, number i of as many: x at time t and the estimate made from it.  x: (B, ...)."""
+    """Step i of a trajectory: x at time t and its estimate.  x: (B, ...)."""
 
     i: int
     of: int
@@ -32,34 +32,34 @@ class Frame:
 
     @property
     def x0(self) -> Tensor:
-        """The clean data that x seems to hide: (B, ...)."""
+        """The predicted clean sample x0: (B, ...)."""
         return self.pair.x0
 
 
 class Sampler(ABC):
-    """A rule for one step.  It owns no schedule and no loop; what it must remember it returns."""
+    """A rule for one step.  It has no schedule and no loop; state between steps is returned as memory."""
 
-    order: int | None = None  # at which x converges to the probability flow as steps shrink; None where noise is drawn
-    may_stay: bool = False  # whether a step may end at the time it began
+    order: int | None = None  # of convergence to the probability flow; None for stochastic samplers
+    may_stay: bool = False  # whether a step may end at its start time
 
     @abstractmethod
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
         """Step from the current frame to time s and return x there and the memory (None at first).
 
-        The frame holds the estimate at (x, t), so a sampler of one evaluation a step never calls `denoise`
-        except for its schedule.
+        The frame contains the estimate at (x, t), so a sampler with one evaluation per step uses only the schedule of
+        `denoise`.
         """
 
     def renoise(self, schedule: Schedule, x: Tensor, t: float, noise: Noise) -> tuple[Tensor, float]:
-        """Return x and t from which the next frame is made: by default, those that the last step reached."""
+        """Return x and t of the next frame: by default, those of the last step."""
         return x, t
 
     def extra(self, first: bool) -> int | None:
-        """Return how often a step calls `denoise` besides the frame's own estimate; None if that depends on x."""
+        """Return the number of calls of `denoise` per step besides the frame's own; None if it depends on x."""
         return 0
 
     def evaluations(self, grid: Tensor) -> int | None:
-        """Return how many network evaluations a trajectory over a grid costs; None if that depends on x."""
+        """Return the number of function evaluations (NFE) of a trajectory over a grid; None if it depends on x."""
         total, first = 1, True
         for t, s in pairwise(grid.tolist()):
             if s <= t:
@@ -71,7 +71,7 @@ class Sampler(ABC):
         return total
 
     def check(self, schedule: Schedule, grid: Tensor) -> None:
-        """Refuse a grid that this sampler cannot walk under this schedule, before any network is called."""
+        """Raise an error if this sampler does not support a grid under this schedule."""
         times = grid.tolist()
         if not times or not all(0 <= t <= 1 and schedule(t)[1] > 0 for t in times):
             raise UserError("a time grid needs at least one time, each in [0, 1] and with some noise left (sigma > 0)")
@@ -85,7 +85,7 @@ class Sampler(ABC):
 
 
 def affordable(sampler: Sampler, grid: Callable[[Schedule, int], Tensor], schedule: Schedule, budget: int) -> int | None:
-    """Return the most steps on a grid that cost no more than a budget of network evaluations.
+    """Return the largest number of steps of a grid within a budget of function evaluations.
 
     None if the cost depends on x; one step if even two cost more.
     """
@@ -99,18 +99,17 @@ def affordable(sampler: Sampler, grid: Callable[[Schedule, int], Tensor], schedu
 
 
 def start(schedule: Schedule, t: float, eps: Tensor) -> Tensor:
-    """Return the noise a trajectory starts from: sqrt(alpha² + sigma²) eps, the right size for data of unit variance."""
+    """Return the initial noise of a trajectory: sqrt(alpha² + sigma²) eps, for data of unit variance."""
     alpha, sigma = schedule(t)
     return sqrt(alpha**2 + sigma**2) * eps
 
 
 @torch.no_grad()
 def trajectory(denoise: Denoiser, sampler: Sampler, x: Tensor, grid: Tensor, noise: Noise) -> Iterator[Frame]:
-    """Walk x along the grid and yield every frame; the last frame's x0 is the sample.
+    """Sample along the grid and yield every frame; the last frame's x0 is the sample.
 
-    The grid ends above sigma = 0, and the last act is always one more estimate: no case for the end is needed.  Where
-    the grid rises, x is noised again by q(x_s | x_t): no estimate is made there, and the sampler forgets what it
-    remembered.  x: (B, ...) at time grid[0]; grid: (n,) float64.
+    The grid ends above sigma = 0, where one more estimate is made.  Where the grid increases, x is noised again by q(x_s | x_t)
+    without an estimate, and the sampler's memory is reset.  x: (B, ...) at time grid[0]; grid: (n,) float64.
     """
     sampler.check(denoise.schedule, grid)
     times, memory = grid.tolist(), None

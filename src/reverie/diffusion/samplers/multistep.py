@@ -1,11 +1,11 @@
-"""Samplers that remember earlier estimates: DPM-Solver++, UniPC, Adams-Bashforth.
+"""Multistep samplers, which reuse earlier estimates: DPM-Solver++, UniPC, Adams-Bashforth.
 
 DPM-Solver++ and UniPC work in l = log(alpha / sigma), where the probability flow between times t and s is
 
     x_s = (sigma_s / sigma_t) x + sigma_s * integral from l_t to l_s of e^l x0(l) dl      (arXiv:2211.01095, eq. 8)
 
-and only x0(l) needs approximation: a polynomial through the estimates so far.  An estimate made at alpha = 0 lies
-infinitely far back in l and counts no more.
+and x0(l) is approximated by a polynomial through the estimates so far.  An estimate at alpha = 0 lies
+infinitely far back in l and is dropped.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ from reverie.diffusion.schedule import Schedule
 
 Past = list[tuple[float, Tensor]]  # (place, estimate) of earlier frames, the latest first
 
-# A step may be this many times as long as the one before for a straight line and for a parabola to be followed.  Longer
-# steps, such as the last of few uniform ones, where l runs away, are left to lower degrees.  Against the exact flow of a
-# Gaussian and a mixture (four schedules, 5 to 50 uniform steps) this makes errors 3 to 10 times smaller in the mean.
+# The maximum ratio of consecutive step lengths for linear and for quadratic extrapolation.  Longer steps, such as the last of
+# few
+# uniform ones, use lower degrees.  Measured against the exact flow of a Gaussian and a mixture (four schedules, 5 to 50
+# uniform steps), errors are 3 to 10 times smaller on average.
 GROWTH = (3.0, 1.5)
 
 
 def half_log_snr(schedule: Schedule, t: float) -> float:
-    """Return l = log(alpha / sigma), which rises as noise falls; -inf where alpha = 0."""
+    """Return l = log(alpha / sigma), which increases as noise decreases; -inf where alpha = 0."""
     return -math.inf if schedule.is_pure_noise(t) else float(schedule.log_snr(t)) / 2
 
 
 def remember(place: float, estimate: Tensor, past: Past, length: int) -> Past:
-    """Put the newest estimate in front and keep as many as are needed, none of them infinitely far away."""
+    """Prepend the newest estimate and keep as many as are needed, without infinite l."""
     return [(p, e) for p, e in [(place, estimate), *past][:length] if math.isfinite(p)]
 
 
 def within_reach(place: float, h: float, past: Past) -> Past:
-    """Return the estimates that the polynomial of a step of length h passes through besides the one at its start."""
+    """Return the earlier estimates that the polynomial of a step of length h interpolates."""
     return past[: sum(h <= most * (place - past[0][0]) for most in GROWTH)] if past else past
 
 
 def trapezoid(denoise: Denoiser, now: Frame, s: float) -> Tensor:
     """Return x at time s to second order, by x0 at both ends and one evaluation: d(x / sigma) = x0 d(alpha / sigma).
 
-    Methods of third order need such a first step, because a first-order one would leave an error of second order.
+    Third-order methods need such a first step, because a first-order step has a second-order error.
     """
     (alpha_t, sigma_t), (alpha_s, sigma_s) = denoise.schedule(now.t), denoise.schedule(s)
     ahead = denoise(now.pair.mix(alpha_s, sigma_s), s).x0
@@ -60,26 +61,28 @@ def trapezoid(denoise: Denoiser, now: Frame, s: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Stride:
-    """One step in l, of length h and with eta of the reverse equation's noise (1 is all of it).
+class ExponentialStep:
+    """The coefficients of one exponential-integrator step in l, of length h, with the fraction eta of the reverse noise.
 
-    x_s = keep x + gain (x0 + ...) + spread z,  keep = sigma_s / sigma_t e^(-eta h),  gain = alpha_s (1 - e^(-(1 + eta) h)).
+    x_s = keep x + gain (x0 + ...) + noise_std z,  keep = sigma_s / sigma_t e^(-eta h),  gain = alpha_s (1 - e^(-(1 + eta) h)).
     """
 
     h: float
     keep: float
     gain: float
-    spread: float
+    noise_std: float
     alpha: float
 
 
-def stride(schedule: Schedule, t: float, s: float, eta: float = 0.0) -> Stride:
-    """Measure the step from t to s."""
+def exponential_step(schedule: Schedule, t: float, s: float, eta: float = 0.0) -> ExponentialStep:
+    """Return the coefficients of the step from t to s."""
     (_, sigma_t), (alpha_s, sigma_s) = schedule(t), schedule(s)
     h = half_log_snr(schedule, s) - half_log_snr(schedule, t)
     decay = math.exp(-eta * h) if eta else 1.0
-    spread = float(sigma_s) * math.sqrt(-math.expm1(-2 * eta * h)) if eta else 0.0
-    return Stride(h, float(sigma_s / sigma_t) * decay, -float(alpha_s) * math.expm1(-(1 + eta) * h), spread, float(alpha_s))
+    noise_std = float(sigma_s) * math.sqrt(-math.expm1(-2 * eta * h)) if eta else 0.0
+    return ExponentialStep(
+        h, float(sigma_s / sigma_t) * decay, -float(alpha_s) * math.expm1(-(1 + eta) * h), noise_std, float(alpha_s)
+    )
 
 
 class DPM2M(Sampler):
@@ -92,23 +95,27 @@ class DPM2M(Sampler):
     eta = 0.0
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Past | None) -> tuple[Tensor, Past]:
-        """Return x at time s and the estimates to remember."""
-        go, place, past = stride(denoise.schedule, now.t, s, self.eta), half_log_snr(denoise.schedule, now.t), memory or []
+        """Return x at time s and the estimates to keep."""
+        go, place, past = (
+            exponential_step(denoise.schedule, now.t, s, self.eta),
+            half_log_snr(denoise.schedule, now.t),
+            memory or [],
+        )
         x = combine(go.keep, now.x, go.gain, now.x0)
         if near := within_reach(place, go.h, past):
             before, x0_before = near[0]
             lead = go.gain * go.h / (2 * (place - before))
             x = x.add_(now.x0, alpha=lead).sub_(x0_before, alpha=lead)
         if self.eta:
-            x = x.add_(noise.like(x), alpha=go.spread)
+            x = x.add_(noise.like(x), alpha=go.noise_std)
         return x, remember(place, now.x0, past, 1)
 
 
 class DPMSDE(DPM2M):
     """DPM-Solver++ for the reverse stochastic equation, two-step (arXiv:2211.01095, section 4.4 and appendix A).
 
-    As 2M with keep, gain and noise of the reverse equation.  eta scales its noise: 1 is all of it (a first step is then
-    exactly DDPM's), 0 is 2M.
+    As 2M, with keep, gain and noise of the reverse SDE.  eta scales the noise: 1 is the SDE (the first step is then DDPM's), 0
+    is 2M.
     """
 
     def __init__(self, eta: float = 1.0) -> None:
@@ -132,12 +139,12 @@ class DPM3M(Sampler):
         return int(first)
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Past | None) -> tuple[Tensor, Past]:
-        """Return x at time s and the estimates to remember."""
+        """Return x at time s and the estimates to keep."""
         place, past = half_log_snr(denoise.schedule, now.t), memory or []
         kept = remember(place, now.x0, past, 2)
         if memory is None:
             return trapezoid(denoise, now, s), kept
-        go = stride(denoise.schedule, now.t, s)
+        go = exponential_step(denoise.schedule, now.t, s)
         x = combine(go.keep, now.x, go.gain, now.x0)
         if near := within_reach(place, go.h, past):
             slope, bend = _derivatives(place, now.x0, near)
@@ -162,8 +169,8 @@ def _derivatives(place: float, estimate: Tensor, past: Past) -> tuple[Tensor, Te
 class UniPC(Sampler):
     """Predict, and correct the last prediction by the estimate that was made at it (arXiv:2302.04867, B(h) = e^h - 1).
 
-    Each estimate serves twice, so the corrector costs nothing: a predictor of order p is corrected to order p + 1.  The
-    first correction is of second order, which limits the whole to third.
+    Each estimate is used twice, so the corrector needs no extra evaluations: a predictor of order p is corrected to order p +
+    1. The first correction has order 2, which limits the order of the method to 3.
     """
 
     def __init__(self, order: Annotated[int, Field(ge=1, le=3)] = 2) -> None:
@@ -172,7 +179,7 @@ class UniPC(Sampler):
         self.predictor, self.order = order, min(order + 1, 3)
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
-        """Return x at time s, and what the correction of it will need: where it came from and the estimates before."""
+        """Return x at time s, and the start and estimates that its correction needs."""
         schedule, x, past = denoise.schedule, now.x, []
         if memory is not None:
             before, x_before, x0_before, past = memory
@@ -183,7 +190,7 @@ class UniPC(Sampler):
 
     def _move(self, schedule: Schedule, t: float, s: float, x: Tensor, x0: Tensor, past: Past, ahead: Tensor | None) -> Tensor:
         """Go from t to s by the estimates at t and before, and for a correction the one at s as well."""
-        go, place = stride(schedule, t, s), half_log_snr(schedule, t)
+        go, place = exponential_step(schedule, t, s), half_log_snr(schedule, t)
         others = [((p - place) / go.h, e) for p, e in within_reach(place, go.h, past)]
         others += [(1.0, ahead)] if ahead is not None else []
         x = combine(go.keep, x, go.gain, x0)

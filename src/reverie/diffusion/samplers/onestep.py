@@ -1,4 +1,4 @@
-"""Samplers that go by the last estimate alone: DDIM, DDPM, the sigma-space sampler, Euler and Euler-Maruyama."""
+"""One-step samplers: DDIM, DDPM, the sigma-space sampler, Euler and Euler-Maruyama."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reverie.diffusion.schedule import Schedule
 
 
 def _renewed(schedule: Schedule, t: float, s: float) -> Coefficient:
-    """Return the share of sigma_s² that the posterior q(x_s | x_t, x0) renews: 1 - (alpha_t sigma_s / (alpha_s sigma_t))²."""
+    """Return the fraction of sigma_s² that q(x_s | x_t, x0) resamples: 1 - (alpha_t sigma_s / (alpha_s sigma_t))²."""
     (alpha_t, sigma_t), (alpha_s, sigma_s) = schedule(t), schedule(s)
     return max(0.0, 1 - (alpha_t * sigma_s / (alpha_s * sigma_t)) ** 2)
 
@@ -66,17 +66,17 @@ Variance = Literal["posterior", "forward", "optimal", "learned"]
 
 
 def step_variance(name: str, schedule: Schedule, t: float, s: float, guess: Pair) -> float | Tensor:
-    """Return the variance of p(x_s | x_t) under an estimate of x0: a number, or one for each number of the data.
+    """Return the variance of p(x_s | x_t) for an estimate of x0: a number, or one per number of the data.
 
-    q(x_s | x_t, x0) has the variance sigma_s² k and moves with x0 by alpha_s k, k as in DDIM, so where x0 given x_t has the
-    variance v, x_s has sigma_s² k + (alpha_s k)² v.  "posterior" is v = 0 and "forward" v = sigma² / (alpha² + sigma²);
+    q(x_s | x_t, x0) has the variance sigma_s² k and its mean depends on x0 by alpha_s k, k as in DDIM, so if x0 given x_t has
+    the variance v, x_s has sigma_s² k + (alpha_s k)² v.  "posterior" is v = 0 and "forward" v = sigma² / (alpha² + sigma²);
     "optimal" and "learned" have v from the estimate (arXiv:2201.06503, theorem 1; arXiv:2206.07309).
     """
     if name in VARIANCES:
         return float(VARIANCES[name](schedule, t, s))
     if guess.variance is None:
         raise UserError(
-            f"the variance {name!r} needs an estimate that tells how sure it is, and this one does not; take variance=posterior"
+            f"the variance {name!r} needs an estimate with a variance, and this one has none; use variance=posterior"
             " or forward" + (", or train with --variance learned" if name == "learned" else " where you steer")
         )
     k, (alpha_s, sigma_s) = _renewed(schedule, t, s), schedule(s)
@@ -88,8 +88,8 @@ class DDPM(Sampler):
 
     posterior: sigma_s² k with k as in DDIM (beta-tilde, exact for a single data point);
     forward: r_s² (1 - (alpha_t r_s / (alpha_s r_t))²), r² = alpha² + sigma² (beta, exact for data N(0, I));
-    optimal: by the mean error of x0 on training data, the best of those that all numbers share (arXiv:2201.06503);
-    learned: of each number, as the network tells it (arXiv:2102.09672), after training with --variance learned.
+    optimal: from the mean squared error of x0 on training data, the optimum shared by all numbers (arXiv:2201.06503);
+    learned: per number, estimated by the network (arXiv:2102.09672), after training with --variance learned.
     """
 
     def __init__(self, variance: Variance = "posterior") -> None:

@@ -1,4 +1,4 @@
-"""Samplers that look ahead within a step: Heun's of EDM, and Runge-Kutta 4(5) with a tolerance."""
+"""Runge-Kutta samplers: Heun's method of EDM, and adaptive Runge-Kutta 4(5)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MOST_CHURN = math.sqrt(2) - 1  # above it more noise would be added than there i
 class Heun(Sampler):
     """Step in y = x / alpha, u = sigma / alpha by the mean of eps at both ends, with EDM's churn (arXiv:2206.00364).
 
-    y_s = y + (u_s - u_t) (eps_t + eps_s) / 2.  churn: before each step, while low <= u <= high, u is raised to (1 + churn) u
-    by fresh noise, `noise` times as strong as is exact; EDM's S_churn is churn times the number of steps.  Where u is
-    above 1,000 or infinite a small error of eps would be multiplied by it, and the step is the trapezoid's in x / sigma.
+    y_s = y + (u_s - u_t) (eps_t + eps_s) / 2.  churn: before each step, while low <= u <= high, u is raised to (1 + churn) u by
+    fresh noise, scaled by `noise`; EDM's S_churn is churn times the number of steps.  For u > 1,000, where errors of eps would
+    be amplified, the step is the trapezoidal rule in x / sigma.
     """
 
     def __init__(self, churn: float = 0.0, low: float = 0.0, high: float = 1e6, noise: float = 1.0) -> None:
@@ -42,7 +42,7 @@ class Heun(Sampler):
         return 1
 
     def renoise(self, schedule: Schedule, x: Tensor, t: float, noise: Noise) -> tuple[Tensor, float]:
-        """Raise the noise level, as far as the schedule goes."""
+        """Raise the noise level, up to the end of the schedule."""
         alpha, sigma = schedule(t)
         if not (self.churn and not schedule.is_pure_noise(t) and self.low <= sigma / alpha <= self.high):
             return x, t
@@ -63,11 +63,11 @@ class Heun(Sampler):
 
 
 class RK45(Sampler):
-    """Dormand-Prince Runge-Kutta 4(5), which chooses its own steps between the times of the grid.
+    """Dormand-Prince Runge-Kutta 4(5) with adaptive steps between the times of the grid.
 
     On the straight path y = x / (alpha + sigma), w = sigma / (alpha + sigma), dy/dw = eps - x0 is smooth up to alpha = 0 and
-    the same for every schedule.  Each image has its own steps, so that it does not depend on its batch: a step is taken
-    if the root mean square of error / (1 + |y|) is within the tolerance.
+    the same for every schedule.  Each image has its own step sizes, so that it does not depend on its batch: a step is accepted
+    if the RMS of error / (1 + |y|) is within the tolerance.
     """
 
     order = 5
@@ -78,7 +78,7 @@ class RK45(Sampler):
         self.tolerance = tolerance
 
     def extra(self, first: bool) -> None:
-        """Return None: as many as the tolerance takes."""
+        """Return None, because the number depends on the tolerance."""
         return
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -92,9 +92,7 @@ class RK45(Sampler):
         try:
             y, stride = integrate(slope, now.x / scale_t, first, w, end, self.tolerance, memory)
         except TooStiffError:
-            raise UserError(
-                f"rk45 cannot reach the tolerance {self.tolerance:g} with this model; ask for a larger one"
-            ) from None
+            raise UserError(f"rk45 cannot reach the tolerance {self.tolerance:g} with this model; use a larger one") from None
         return scale_s * y, stride
 
 

@@ -24,7 +24,7 @@ from reverie.base.noise import mix_seed
 from reverie.base.section import Section
 from reverie.data import Dataset
 from reverie.diffusion.denoiser import NetDenoiser
-from reverie.diffusion.guidance import MOST_GUIDANCE
+from reverie.diffusion.guidance import MAX_GUIDANCE
 from reverie.diffusion.pair import Pair
 from reverie.families.diffusion.sampling import Manner
 from reverie.nets.lenet import LeNet
@@ -50,7 +50,7 @@ class Distilled(Section):
     features: by whose features it was taught; clipped: whether its samples are cut off at -1 and 1, as they were when it was.
     """
 
-    guidance: Annotated[float, Field(ge=-MOST_GUIDANCE, le=MOST_GUIDANCE)] = 1.0
+    guidance: Annotated[float, Field(ge=-MAX_GUIDANCE, le=MAX_GUIDANCE)] = 1.0
     samples: Annotated[int, Field(ge=0, le=10**7)] = 0
     features: Literal["teacher", "classifier"] = "teacher"
     clipped: bool = False

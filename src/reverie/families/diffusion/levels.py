@@ -13,7 +13,7 @@ from reverie.base.noise import mix_seed
 from reverie.data import Dataset, evaluated_at_once
 from reverie.data.codec import Codec
 from reverie.data.kind import Kind
-from reverie.diffusion.denoiser import Denoiser, Told
+from reverie.diffusion.denoiser import Denoiser, WithConditioning
 from reverie.diffusion.lattice import LatticeDenoiser
 from reverie.diffusion.likelihood.bound import prior_cost, reconstruction_cost
 from reverie.diffusion.loss import SQUARED, Measure, Squared, loss, weight_of
@@ -100,7 +100,7 @@ def noised_losses(
     times, losses = [], []
     for draw in _draws(model, data, seed, draws or HELD_OUT_DRAWS[data.kind]):
         times.append(draw.t)
-        judged = denoiser or (d if draw.told is None else Told(d, draw.told))
+        judged = denoiser or (d if draw.told is None else WithConditioning(d, draw.told))
         cond = draw.kinds if by_kind else draw.cond
         lost = loss(judged, draw.truth, draw.t, cond, d.target, model.weight, d.sigma_data, measure)
         losses.append(lost.double().cpu())

@@ -11,13 +11,13 @@ from reverie.base.errors import UserError, pick
 from reverie.base.noise import Noise
 from reverie.data.codec import Codec
 from reverie.diffusion.denoiser import Denoiser, NetDenoiser
+from reverie.diffusion.error_curve import ErrorCurve, WithVariance, measure_error_curve
 from reverie.diffusion.lattice import LatticeDenoiser
 from reverie.diffusion.likelihood.bound import Bound, bound, check_data, continuous_bound
 from reverie.diffusion.likelihood.dequantisation import DEQUANTISERS
 from reverie.diffusion.likelihood.ends import best_end
 from reverie.diffusion.likelihood.flow import LogProb, log_prob
 from reverie.diffusion.likelihood.importance import Tightened, importance_weighted
-from reverie.diffusion.spread import MeanError, Unsure, mean_error
 from reverie.families.model import TrainedModel
 
 
@@ -55,13 +55,13 @@ class DiffusionLikelihood(TrainedModel):
         """Return the time at which the bound of these data is best left to decoding; x: (B, ...), seeds: (B,)."""
         return best_end(self.denoiser, self.codec.encode(x), Noise(seeds), cond, self.codec.levels)
 
-    def mean_error(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> MeanError:
+    def mean_error(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> ErrorCurve:
         """Return how far estimates of these data are off, which the variance "optimal" goes by; x: (B, ...), seeds: (B,)."""
-        return mean_error(self.denoiser, self.codec.encode(x), Noise(seeds), cond)
+        return measure_error_curve(self.denoiser, self.codec.encode(x), Noise(seeds), cond)
 
     def bound(
         self, x: Tensor, cond: Tensor | None, seeds: Tensor, grid: Tensor | None = None, variance: str = "posterior",
-        draws: int = 16, end: float | None = None, error: MeanError | None = None,
+        draws: int = 16, end: float | None = None, error: ErrorCurve | None = None,
     ) -> Bound:  # fmt: skip
         """Return the variational bound for data in user units, in nats: of DDPM's chain on a grid, or in continuous time.
 
@@ -82,7 +82,7 @@ class DiffusionLikelihood(TrainedModel):
 
     def importance_weighted(
         self, x: Tensor, cond: Tensor | None, seeds: Tensor, grid: Tensor, variance: str = "posterior", paths: int = 16,
-        end: float | None = None, error: MeanError | None = None,
+        end: float | None = None, error: ErrorCurve | None = None,
     ) -> Tightened:  # fmt: skip
         """Return the bound of DDPM's chain by several paths for each datum in user units, in nats; the rest as in `bound`."""
         levels, cell = self.codec.levels, self.codec.log_cell(self.shape)
@@ -91,7 +91,7 @@ class DiffusionLikelihood(TrainedModel):
         cell = 0.0 if levels is not None else cell
         return replace(found, nats=found.nats - cell, single=found.single - cell)
 
-    def _with_variance(self, variance: str, error: MeanError | None) -> Denoiser:
+    def _with_variance(self, variance: str, error: ErrorCurve | None) -> Denoiser:
         """Return the denoiser that tells what a variance of the chain's steps goes by."""
         if variance != "optimal":
             return self.denoiser
@@ -99,7 +99,7 @@ class DiffusionLikelihood(TrainedModel):
             raise UserError(
                 "the optimal variance goes by how far estimates are off on training data; give error=run.mean_error()"
             )
-        return Unsure(self.denoiser, error)
+        return WithVariance(self.denoiser, error)
 
 
 def _down_to(grid: Tensor, end: float | None) -> Tensor:

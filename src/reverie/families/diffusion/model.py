@@ -18,15 +18,15 @@ from reverie.data.augment import Augment
 from reverie.data.codec import Codec
 from reverie.data.dataset import spread
 from reverie.data.kind import Kind, kind_of
-from reverie.diffusion.condition import hidden
-from reverie.diffusion.denoiser import Clip, Denoiser, Given, NetDenoiser, Steer, Told
+from reverie.diffusion.condition import drop_conditions
+from reverie.diffusion.denoiser import Clip, Denoiser, NetDenoiser, Steer, WithCondition, WithConditioning
+from reverie.diffusion.error_curve import WithVariance
 from reverie.diffusion.lattice import LatticeDenoiser
 from reverie.diffusion.learned import Learned
 from reverie.diffusion.loss import SQUARED, Measure, build_weight, draw_times, loss_of, variance_loss
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame, Sampler, start, trajectory
 from reverie.diffusion.samplers.onestep import DDPM
-from reverie.diffusion.spread import Unsure
 from reverie.families.diffusion.clusters import Clustered, Clusters
 from reverie.families.diffusion.distillation import Distilled, Lesson, manner_of
 from reverie.families.diffusion.levels import held_out_figures, optimum_levels
@@ -241,7 +241,7 @@ class Diffusion(DiffusionLikelihood):
         if wanted.mean_error is None:
             raise UserError("the optimal variance is measured on training data, which only a run has")
         error = wanted.mean_error()
-        return lambda denoiser: Unsure(denoiser, error)
+        return lambda denoiser: WithVariance(denoiser, error)
 
     def _weak(self, wanted: DrawRequest) -> NetDenoiser:
         if isinstance(self.denoiser.schedule, Learned):
@@ -268,7 +268,7 @@ class Diffusion(DiffusionLikelihood):
         untold = torch.zeros(len(x), dtype=torch.bool)
         if cond is not None and self.label_dropout:
             untold = torch.rand(len(x), generator=random) < self.label_dropout
-            cond = hidden(cond, untold)
+            cond = drop_conditions(cond, untold)
         if self.clusters is not None:  # hidden with the label, and from others as well
             untold |= torch.rand(len(x), generator=torch.Generator().manual_seed(mix_seed(seed, 4))) < CLUSTERS_HIDDEN
         other = torch.Generator(z.device).manual_seed(mix_seed(seed, 1))  # a stream of its own, independent of the times
@@ -285,13 +285,13 @@ class Diffusion(DiffusionLikelihood):
         d, schedule = self.denoiser, self.denoiser.schedule
         steps = build_weight(self.weight).steps
         if isinstance(schedule, Learned):
-            schedule.for_least_variance(self.training and not steps)
-        denoiser = d if told is None else Told(d, told)
+            schedule.minimize_variance(self.training and not steps)
+        denoiser = d if told is None else WithConditioning(d, told)
         guess = denoiser(truth.mix(*schedule(t)), t, cond)
         lost = loss_of(guess, schedule, truth, t, d.target, self.weight, d.sigma_data, self.measure)
         if isinstance(schedule, Learned):
-            schedule.told_of(lost)
-            schedule.for_least_variance(False)
+            schedule.record_loss(lost)
+            schedule.minimize_variance(False)
             lost = lost + end_costs(schedule, truth, self.codec.levels)
         if self.learns_variance:
             lost = lost + VARIANCE_SHARE * variance_loss(guess, schedule, truth, t, steps or VARIANCE_STEPS)
@@ -330,7 +330,7 @@ class Diffusion(DiffusionLikelihood):
         from instead of noise alone.
         """
         noise = Noise(seeds)
-        denoise: Denoiser = Given(self.denoiser if guidance is None else guidance(self.denoiser), cond)
+        denoise: Denoiser = WithCondition(self.denoiser if guidance is None else guidance(self.denoiser), cond)
         if steer is not None:
             denoise = steer(denoise)
         eps = noise.like(torch.empty(len(seeds), *self.model_shape, device=self.device))
