@@ -106,3 +106,19 @@ def test_the_command_line_goes_through_api_alone(path: Path) -> None:
         for name in (package + alias.name for alias in node.names):
             allowed = not name.startswith("reverie.") or name.split(".")[1] in rooms
             assert allowed, f"{path.name}:{node.lineno} imports {name}"
+
+
+COLLECTED = """
+import gc
+from reverie import api
+seen = []
+gc.callbacks.append(lambda phase, info: seen.append(phase))
+api.load
+print(len(seen), gc.isenabled())
+"""
+
+
+def test_loading_is_not_held_up_by_the_garbage_collector() -> None:
+    done = subprocess.run([sys.executable, "-c", COLLECTED], capture_output=True, text=True, timeout=300, check=True)
+    collections, enabled = done.stdout.split()
+    assert int(collections) < 10 and enabled == "True"  # a few hundred otherwise

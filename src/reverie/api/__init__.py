@@ -14,6 +14,7 @@ from reverie.api.kinds import KINDS, entries, families_by_kind, names, names_of
 from reverie.api.measuring import compare_families, evaluate
 from reverie.api.processes import follow, to_go_on_with, together
 from reverie.api.training import begin, distil, train, train_classifier
+from reverie.base.loading import no_collection
 from reverie.base.tables import Entry
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ ELSEWHERE = {
 def __getattr__(name: str) -> Any:
     for module, offered in ELSEWHERE.items():
         if name in offered:
-            return getattr(import_module(f"reverie.{module}"), name)
+            with no_collection():
+                return getattr(import_module(f"reverie.{module}"), name)
     raise AttributeError(f"module 'reverie.api' has no attribute {name!r}")
 
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reverie.base.loading import no_collection
+
 if TYPE_CHECKING:
     from reverie.base.team import Team
     from reverie.runs.run import Run
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
 
 def follow(device: str = "auto") -> bool:
     """Tell whether this process was started as one that follows, which then works until the leading one leaves."""
-    from reverie.base.team import rank
+    with no_collection():  # torch is loaded by it
+        from reverie.base.team import rank
 
     if not rank():
         return False

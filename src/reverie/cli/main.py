@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import io
 import sys
 import warnings
@@ -243,6 +245,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal may lack letters that a name has
             stream.reconfigure(errors="backslashreplace")
+    atexit.register(gc.disable)  # the end of a process frees all its memory at once
     warnings.showwarning = _warnings_once()
     warnings.simplefilter("always", ReverieWarning)
     with interrupted_by_sigterm() as request:
