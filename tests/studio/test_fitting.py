@@ -155,6 +155,22 @@ def test_figures_share_an_axis_only_where_they_measure_the_same(visit: Visit) ->
 
 
 @browser
+def test_noise_and_its_estimate_are_shown_on_one_scale(visit: Visit) -> None:
+    page = visit.page
+    visit.go(f"draw?run={PATTERNS}&n=800&steps=6")
+    page.click("button.main:text-is('Draw')")
+    page.wait_for_selector("button[type=button]:text-is('Stop')", state="detached")
+    page.wait_for_function("document.querySelector('.time output')?.textContent === 't = 0.00'")
+    shown = """canvas => {
+        const d = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+        let blue = 0;
+        for (let i = 0; i < d.length; i += 4) blue += d[i + 3] > 80 && d[i + 2] > d[i] + 60;
+        return blue; }"""
+    pixels = page.locator(".pair .plane canvas").evaluate_all(f"all => all.map({shown})")
+    assert len(pixels) == 2 and min(pixels) > 700
+
+
+@browser
 def test_a_training_that_waits_is_shown_and_can_be_cancelled(visit: Visit, many: Path) -> None:
     page = visit.page
     visit.go("runs")

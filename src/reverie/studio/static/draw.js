@@ -165,7 +165,7 @@ function Tiles({ title, frame, row, n, width, height, selected, select, labels }
 
 function Cloud({ frames, frame, of, title, axes }) {
   const flat = (f) => inPlane(f[of], f.wide);
-  const limits = limitsOf(flat(frames[0]));
+  const limits = limitsOf(inPlane(frames[0].x, frames[0].wide)); // the same for both, as far as noise reaches
   return html`<div class="pane"><${Plane} title=${title} scene=${{ limits, axes, dots: [{ points: flat(frame) }] }} /></div>`;
 }
 
