@@ -78,11 +78,24 @@ def test_a_stage_has_what_is_not_kept_back_for_later_ones(told: Told) -> None:
     assert budget.free == 40
     now.now += 42  # the steps took longer than they should have
     with budget.stage("choice") as stage:
-        assert stage.left == 8
+        assert stage.left == pytest.approx(13 * 10 / 15)  # what is left is shared out by the estimates
         now.now += 100
-        assert stage.left == -92
+        assert stage.left < 0
     assert budget.free == -92 and not budget.affords("film", 5) and "film" in told.lines[0] and "5 s" in told.lines[0]
     assert told.stages == [("choice", 0, 2)] and budget.reserved == 0
+
+
+def test_a_short_stage_is_not_left_out_because_another_one_was_long(told: Told) -> None:
+    budget, now = told.budget, told.time
+    budget.limit(60)
+    for stage, seconds in (("check", 1), ("preview", 1), ("choice", 7), ("film", 3)):
+        budget.reserve(stage, seconds)
+    now.now += 48
+    with budget.stage("check"):
+        now.now += 3
+    assert budget.free == -2 and budget.affords("preview", 1) and budget.affords("film", 3) and not budget.affords("other", 9)
+    with budget.stage("choice") as stage:
+        assert 5 < stage.left < 7
 
 
 def test_a_part_has_its_share_of_what_is_left(told: Told) -> None:

@@ -85,22 +85,29 @@ class Budget:
 
     def affords(self, stage: str, seconds: float) -> bool:
         """Tell whether there is time for a stage that would take so long; say that it is left out where there is not."""
-        self._kept.pop(stage, None)
-        if seconds <= PATIENCE * self.free + SLACK:
+        share = self._share(stage)
+        if seconds <= PATIENCE * share + SLACK:
             return True
+        self._kept.pop(stage, None)
         self.say(f"left out, as the time is over: {stage}, which would take about {seconds:.0f} s")
         return False
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Deadline]:
-        """Begin a stage, which may take what is left and not kept back for later ones."""
-        remaining = self.reserved
+        """Begin a stage, which may take what later ones leave; where the time is short, all get a part of it."""
+        remaining, share = self.reserved, self._share(name)
         self._kept.pop(name, None)
         self.watch(name, self._done, self._done + 1 + len(self._kept), remaining)
         try:
-            yield Deadline(max(0.0, self.free), self.clock)
+            yield Deadline(share, self.clock)
         finally:
             self._done += 1
+
+    def _share(self, stage: str) -> float:
+        """Return the seconds for a stage: what later ones leave, or where they leave too little, what is left by estimates."""
+        own, left = self._kept.get(stage, 0.0), max(0.0, self.left)
+        others = self.reserved - own
+        return max(left - others, left * own / (own + others) if own else 0.0)
 
     def part(self, share: float) -> Budget:
         """Return the budget of a part of the command that begins now and gets a share of what is left."""
