@@ -97,7 +97,7 @@ def test_reading_views() -> None:
         ("jigsaw", (1, 28, 20), "needs square"),
         ("jigsaw:count=7", (1, 28, 28), "puzzle pieces"),
         ("patches:count=5", (1, 28, 28), "cannot be cut into 5x5"),
-        ("identity,identity", (1, 28, 28), "twice"),
+        ("identity,identity", (1, 28, 28), "identity, identity"),
         ("identity,", (1, 28, 28), "cannot read the views"),
         ("identity", (2,), "images"),
         ("negate:seed=1", (1, 28, 28), "takes no options"),
