@@ -42,7 +42,7 @@ def test_attention_is_what_the_network_uses(positions: str) -> None:
         if not p.any():
             torch.nn.init.normal_(p, 0, 0.3)
     x = torch.randn(1, 6, 8)
-    weights = net.attentions(x)
+    weights = net.attention_weights(x)
     assert all(torch.allclose(w.sum(-1), torch.ones(1, 2, 6)) and not w.triu(1).any() for w in weights)
     first = net.layers[0]
     h = first.norms[0](net._placed(x, 0))

@@ -28,7 +28,7 @@ class SinusoidalEmbedding(nn.Module):
         if dim < 2 or dim % 2:
             raise UserError(f"a sinusoidal embedding needs an even dimension of at least 2, got {dim}")
         self.dim, self.base = dim, base
-        self.exponent_dim = max(dim - 2, 1) if inclusive else dim  # with a single circle its exponent is 0 either way
+        self.exponent_dim = max(dim - 2, 1) if inclusive else dim  # a single frequency has exponent 0 in both cases
 
     def frequencies(self, like: Tensor) -> Tensor:
         """Return w_i, (dim/2,), in the dtype and on the device of `like`."""

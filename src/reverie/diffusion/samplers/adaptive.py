@@ -51,19 +51,19 @@ def integrate(
     A step is accepted if size(error, x, ahead) is within the tolerance.  Each batch element has its own steps, so that it does
     not depend on its batch.  first: the slope at the start; stride: initial step lengths, (B,), positive.
     """
-    way = 1.0 if end > start else -1.0
+    direction = 1.0 if end > start else -1.0
     whole = abs(end - start)
     place = torch.full((len(x),), start, dtype=torch.float64)
     stride = stride if stride is not None else torch.full_like(place, whole * FIRST_SHARE)
-    while (left := (end - place) * way).max() > 0:
+    while (left := (end - place) * direction).max() > 0:
         taken = torch.minimum(stride, left)
-        ahead, next_slope, error = _try(slope, x, place, taken * way, first)
+        ahead, next_slope, error = _try(slope, x, place, taken * direction, first)
         ratio = (size(error, x, ahead).double().cpu() / tolerance).nan_to_num(nan=torch.inf)
         going = left > 0
         accepted = (ratio <= 1) & going
         keep = accepted.to(x.device).reshape(-1, *[1] * (x.ndim - 1))
         x, first = torch.where(keep, ahead, x), torch.where(keep, next_slope, first)
-        place = torch.where(accepted, torch.where(taken == left, end, place + way * taken), place)
+        place = torch.where(accepted, torch.where(taken == left, end, place + direction * taken), place)
         factor = (0.9 * ratio.clamp(min=1e-12) ** -0.2).clamp(0.2, 5.0)
         # keep the longer step size if the end of the interval shortened the last step
         cut = accepted & (taken < stride)
