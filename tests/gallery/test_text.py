@@ -45,7 +45,7 @@ def test_attention_is_what_the_network_uses(positions: str) -> None:
     weights = net.attention_weights(x)
     assert all(torch.allclose(w.sum(-1), torch.ones(1, 2, 6)) and not w.triu(1).any() for w in weights)
     first = net.layers[0]
-    h = first.norms[0](net._placed(x, 0))
+    h = first.norms[0](net._add_positions(x, 0))
     v = first.attention.qkv(h).reshape(1, 6, 3, 2, 4).permute(2, 0, 3, 1, 4)[2]
     by_hand = first.attention.out((weights[0] @ v).transpose(1, 2).flatten(2))
     assert torch.allclose(first.attention(h, None, 0, 12)[0], by_hand, atol=1e-5)
