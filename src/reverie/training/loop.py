@@ -248,6 +248,8 @@ def fit(
         learner.report()
         speed = (learner.i - reported_at) / max(now - reported, 1e-9)
         check = checks.due(fraction, learner.seconds, 1 / max(speed, 1e-9))
+        if checks.price is None and fraction < 1:
+            budget.reserve(CHECK, FIRST_PRICE / max(speed, 1e-9))
         figures: dict[str, Any] = {}
         if check:
             began = budget.clock()

@@ -17,7 +17,7 @@ from reverie.runs.run import Run
 from reverie.runs.step import Step
 from reverie.training.checks import PATIENCE, examine, has_stopped_improving
 from reverie.training.linear import first_map, linear_filter
-from reverie.training.loop import FREE
+from reverie.training.loop import FIRST_PRICE, FREE
 from reverie.training.patient import NetworkFacts, Patient
 from reverie.training.previews import Previews
 from reverie.training.remedy import sizes
@@ -97,7 +97,8 @@ class Doctor:
     def _has_time(self, step: Step) -> bool:
         """Tell whether there is time for a preview: within the share of previews, and at the end if any is left."""
         if step.fraction == 1:
-            return self.training.budget.affords(PREVIEW, self.price or 0.0)
+            guess = FIRST_PRICE * step.seconds / max(1, step.i)  # where none was taken yet
+            return self.training.budget.affords(PREVIEW, guess if self.price is None else self.price)
         return self.previewing <= max(FREE, PREVIEW_SHARE * step.seconds)
 
     def _preview(self, step: Step) -> Step:
