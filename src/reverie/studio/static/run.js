@@ -85,7 +85,7 @@ export function RunPage({ here, refresh }) {
         ${run.held_out !== undefined && run.held_out !== null && html`<div><b>${Number(run.held_out.toPrecision(4))}</b><span>held out ${run.unit}</span></div>`}
         ${run.bytes !== undefined && html`<div><b>${bytes(run.bytes)}</b><span>${ago(run.age)}</span></div>`}
       </div>
-      ${run.training && html`<${Progress} what=${last ? `${Math.round(last.fraction * 100)} %, ${clock((last.seconds * (1 - last.fraction)) / Math.max(last.fraction, 1e-6))} left` : "beginning"} done=${last?.fraction ?? 0} of=${1} />`}
+      ${run.training && html`<${Progress} what=${last ? `${Math.round(last.fraction * 100)} %, ${clock((last.seconds * (1 - last.fraction)) / Math.max(last.fraction, 1e-6) + (last.finishing ?? 0))} left` : "beginning"} done=${last?.fraction ?? 0} of=${1} />`}
       <div class="actions">
         ${waits && html`<span class="soft">${run.queued ? `${run.queued} queued before it` : "the next in the queue"}</span><button type="button" onClick=${cancel}>Cancel</button>`}
         ${run.training && html`<button type="button" onClick=${() => act("stop")}>Stop, and keep what is learned</button>`}
