@@ -1,7 +1,7 @@
 """Write docs/book/reference.md: every command and option from the program itself, the Python interface from its docstrings.
 
 python -m tools.reference            write it
-python -m tools.reference --check    only tell whether it is that of the program; part of `make lint`
+python -m tools.reference --check    only check that it matches the program; part of `make lint`
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib
 import inspect
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,23 @@ from typing import Any
 import typer
 
 PAGE = Path(__file__).parent.parent / "docs" / "book" / "reference.md"
-ROOMS = {
-    "reverie": "The verbs, which the command line calls as well.",
+MANY = 5  # commands that take an option, from which on it is described before all commands
+HEAD = """# Reference
+
+Which commands, options, functions and classes are there? `python -m tools.reference` writes this page from the program.
+
+## Commands
+
+`--seed`, `--device`, `--json` and `--quiet` mean the same in every command. Options of a named component follow a colon:
+`--schedule linear:steps=40`, `--sampler ddim:eta=0.5`, `--grid karras:rho=7`, `--network mlp:hidden=64`. `reverie list KIND`
+prints the names of each kind with their options. `--config FILE.toml` reads options from a file; those on the command line
+take precedence. `reverie --install-completion` installs tab completion.
+"""
+MODULES = {
+    "reverie": "The functions behind the commands.",
     "reverie.runs.run:Run": "A trained model with its folder: what `reverie.train` and `reverie.load` return.",
     "reverie.diffusion.schedule": "Schedules.",
-    "reverie.diffusion.pair": "Clean data and noise, and what a network can be asked for.",
+    "reverie.diffusion.pair": "Clean data and noise, and prediction targets.",
     "reverie.diffusion.process": "The forward process and its posterior.",
     "reverie.diffusion.denoiser": "Denoisers.",
     "reverie.diffusion.oracle": "Optimal denoisers in closed form.",
@@ -39,28 +52,58 @@ ROOMS = {
 }
 
 
-def _cell(text: str) -> str:
-    return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;").strip()
+def _plain(text: str) -> str:
+    return re.sub(r"\s+", " ", text).replace("<", "&lt;").strip()
 
 
-def commands(command: Any, name: str) -> Iterator[str]:
-    """Yield a section for each command below one, in the order of the program."""
+def _leaves(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield each command below one with its full name, in the order of the program."""
     inner = getattr(command, "commands", None)
-    if inner is not None:
-        for word, each in inner.items():
-            yield from commands(each, f"{name} {word}")
-        return
-    arguments = [p for p in command.params if p.param_type_name == "argument"]
-    options = [p for p in command.params if p.param_type_name == "option"]
-    said = " ".join(((p.metavar or p.name) if p.required else f"[{(p.metavar or p.name)}]").upper() for p in arguments)
-    yield f"### {name}\n\n{_cell(command.help or '')}\n\n```\n{' '.join([name, said, '[OPTIONS]']).replace('  ', ' ')}\n```\n"
-    rows = [(f"`{(p.metavar or p.name).upper()}`", p.help or "", "") for p in arguments]
-    for p in options:
-        default = p.default() if callable(p.default) else p.default
-        shown = "" if default in (None, False, "", ()) or p.is_flag else f"`{default}`"
-        rows.append((", ".join(f"`{o}`" for o in (*p.opts, *p.secondary_opts)), p.help or "", shown))
-    lines = ["| option | what it does | default |", "|---|---|---|"]
-    yield "\n".join([*lines, *(f"| {a} | {_cell(b)} | {_cell(c)} |" for a, b, c in rows)]) + "\n"
+    if inner is None:
+        yield name, command
+    for word, each in (inner or {}).items():
+        yield from _leaves(each, f"{name} {word}")
+
+
+def _names(option: Any) -> str:
+    return ", ".join(f"`{o}`" for o in (*option.opts, *option.secondary_opts))
+
+
+def _line(option: Any) -> str:
+    default = option.default() if callable(option.default) else option.default
+    shown = "" if default in (None, False, "", ()) or option.is_flag else f" Default: `{default}`."
+    return f"- {_names(option)}: {_plain(option.help or '')}{shown}"
+
+
+def commands(program: Any, name: str) -> Iterator[str]:
+    """Yield the options of many commands, then a section for each command; an option of several is described in the first."""
+    leaves = [
+        (name, command, [p for p in command.params if not getattr(p, "hidden", False)])
+        for name, command in _leaves(program, name)
+    ]
+    options = [p for _, _, params in leaves for p in params if p.param_type_name == "option"]
+    first = {line: "shared-options" for line, count in Counter(map(_line, options)).items() if count >= MANY}
+    yield "\n".join(["### Shared options\n", "Each command lists which of these it takes.\n", *first])
+    for name, command, params in leaves:
+        arguments = [p for p in params if p.param_type_name == "argument"]
+        usage = " ".join(((p.metavar or p.name) if p.required else f"[{(p.metavar or p.name)}]").upper() for p in arguments)
+        yield f"\n### {name}\n\n{_plain(command.help or '')}\n\n```\n{' '.join(f'{name} {usage} [OPTIONS]'.split())}\n```\n"
+        for p in arguments:
+            yield f"- `{(p.metavar or p.name).upper()}`: {_plain(p.help or '')}"
+        elsewhere: dict[str, list[str]] = {}
+        for p in [p for p in params if p.param_type_name == "option"]:
+            place = first.setdefault(_line(p), name.replace(" ", "-"))
+            if place == name.replace(" ", "-"):
+                yield _line(p)
+            else:
+                elsewhere.setdefault(place, []).append(_names(p))
+        for place, names in elsewhere.items():
+            title = (
+                "Shared options"
+                if place == "shared-options"
+                else f"As in {place.replace('-', ' ', 2 if 'gallery' in place else 1)}"
+            )
+            yield f"- [{title}](#{place}): {', '.join(names)}"
 
 
 def _public(module: Any) -> Iterator[tuple[str, Any]]:
@@ -86,7 +129,7 @@ def _signature(thing: Any) -> str:
 
 def interface() -> Iterator[str]:
     """Yield a table for each module: what it offers, in the first sentence of its docstring."""
-    for place, words in ROOMS.items():
+    for place, words in MODULES.items():
         module_name, _, owner = place.partition(":")
         module = importlib.import_module(module_name)
         if owner:
@@ -95,32 +138,28 @@ def interface() -> Iterator[str]:
             rows = [(n, m) for n, m in members if not n.startswith("_") and (m.__doc__ or "").strip()]
         else:
             rows = list(_public(module))
-        lines = [f"### {place.replace(':', '.')}", "", words, "", "| name | what it is |", "|---|---|"]
+        lines = [f"\n### {place.replace(':', '.')}", "", words, ""]
         for name, thing in rows:
             sentence = (inspect.getdoc(thing) or "").strip().split("\n\n")[0]
-            said = "" if inspect.isclass(thing) or isinstance(thing, property) else _signature(thing)
-            lines.append(f"| `{name}{said}` | {_cell(sentence)} |")
-        yield "\n".join(lines) + "\n"
+            arguments = "" if inspect.isclass(thing) or isinstance(thing, property) else _signature(thing)
+            lines.append(f"- `{name}{arguments}`: {_plain(sentence)}")
+        yield "\n".join(lines)
 
 
-def made() -> str:
-    """Return the page."""
+def page() -> str:
+    """Return the text of the page."""
     from reverie.cli.main import app
 
-    head = (
-        "# Reference\n\nEvery command with every option, as the program has them, and the Python interface by its docstrings."
-        " Written by `python -m tools.reference`.\n\n## Commands\n"
-    )
-    return "\n".join([head, *commands(typer.main.get_command(app), "reverie"), "## Python\n", *interface()])
+    return "\n".join([HEAD, *commands(typer.main.get_command(app), "reverie"), "\n## Python", *interface(), ""])
 
 
 def main() -> None:
     """Write the page, or check it."""
-    page = made()
+    text = page()
     if "--check" not in sys.argv:
-        PAGE.write_text(page)
-    elif PAGE.read_text() != page:
-        raise SystemExit(f"{PAGE.name} is not that of the program; run: python -m tools.reference")
+        PAGE.write_text(text)
+    elif PAGE.read_text() != text:
+        raise SystemExit(f"{PAGE.name} does not match the program; run: python -m tools.reference")
 
 
 if __name__ == "__main__":
