@@ -42,7 +42,7 @@ def measured(run: Path, way: str) -> str:
             options.pop("network")
         made = reverie.train(images, Path(place) / "run", progress=False, **options)
         seconds = time.process_time() - begun
-        loss = made.model.figures(others, 0)["held_out"]
+        loss = made.model.held_out_metrics(others, 0)["held_out"]
         file = made.path / (ADAPTER_FILE if way == "lora" else "model.safetensors")
         size = file.stat().st_size
     return f"| {way} | {seconds:.0f} | {loss:.4f} | {size / 1e6:.2f} |"
@@ -54,7 +54,9 @@ def main() -> None:
     run = Path(sys.argv[1])
     print(f"| way, {STEPS} steps | processor s | held-out loss | MB kept |\n|---|---|---|---|")
     if not sys.argv[2:]:
-        before = reverie.load(run, "cpu").model.figures(_part(load_data("hoda", size="28"), COUNT, HELD), 0)["held_out"]
+        before = reverie.load(run, "cpu").model.held_out_metrics(_part(load_data("hoda", size="28"), COUNT, HELD), 0)[
+            "held_out"
+        ]
         print(f"| the base as it is | 0 | {before:.4f} | |", flush=True)
     for way in sys.argv[2:] or WAYS:
         print(measured(run, way), flush=True)

@@ -27,7 +27,7 @@ from reverie.data import load_data
 from reverie.diffusion.likelihood.normal import mean_and_error
 from reverie.families import FAMILIES
 from reverie.families.autoregressive.sequence import SequenceModel
-from reverie.families.model import DrawRequest
+from reverie.families.model import SamplingInputs
 
 # Which family on which data, the seconds of one thread it is trained for, and what it should cost.
 JOBS = {
@@ -70,7 +70,7 @@ def cached_keys(count: int = 4) -> str:
     model = family.build(family.settings.model_validate(table), LONG, 0, 0).eval()
     assert isinstance(model, SequenceModel)
     begun = time.process_time()
-    *_, last = model.frames(DrawRequest(image_seeds(0, count)))
+    *_, last = model.frames(SamplingInputs(image_seeds(0, count)))
     cached = time.process_time() - begun
     z = last.x0.flatten(1)
     begun = time.process_time()

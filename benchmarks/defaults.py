@@ -16,7 +16,7 @@ import torch
 
 from reverie.api import Run, load, reread
 from reverie.families.diffusion.record import Candidate, described
-from reverie.families.diffusion.sampling import usual_sampling
+from reverie.families.diffusion.sampling import default_sampling
 from reverie.training import selection
 from reverie.training.selection import Measured, Reference, Selection
 
@@ -62,7 +62,7 @@ def main() -> None:
         found, judge, share = selected(run, given.data_dir)
         rows = judged(run, found.record.candidates, judge, given.n, given.seed)
         best = min(rows, key=lambda row: row.distance)
-        usual = usual_sampling(run.config.data.shape, run.manner)
+        usual = default_sampling(run.config.data.shape, run.profile)
         default = selection.compare(judge, [selection.measure(run, judge, given.n, usual, 1.0, given.seed)])[0]
 
         def name(row: Candidate) -> str:

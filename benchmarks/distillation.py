@@ -33,8 +33,8 @@ from reverie.diffusion.pair import Pair
 from reverie.evaluation.metrics.frechet import frechet_to
 from reverie.families.diffusion.distillation import (
     ClassifierFeatures,
+    DistillationTarget,
     Features,
-    Lesson,
     Pool,
     TeacherFeatures,
     energy_rows,
@@ -151,11 +151,11 @@ def distribution_matching(teacher: NetDenoiser) -> tuple[Step, NetDenoiser]:
     return step, critic
 
 
-def drifting(lesson: Lesson) -> Step:
+def drifting(target: DistillationTarget) -> Step:
     """Where samples should go in features; see `reverie.families.diffusion.distillation`."""
 
     def step(net: NetDenoiser, x: Tensor, c: Tensor, told: Tensor | None, done: float, random: torch.Generator) -> Tensor:
-        return lesson.loss(net, x, c, int(torch.randint(2**62, (), generator=random))).mean()
+        return target.loss(net, x, c, int(torch.randint(2**62, (), generator=random))).mean()
 
     return step
 
@@ -220,7 +220,7 @@ def drawn(net: NetDenoiser, model: Diffusion, times: tuple[float, ...], count: i
         seeds = image_seeds(0, min(250, count - first), first)
         noise = Noise(seeds)
         c = torch.arange(first, min(first + 250, count)) % 10
-        student, x = telling(net, model.drawn_clusters(seeds, c)), noise.like(torch.empty(len(c), 1, 28, 28))
+        student, x = telling(net, model.sample_clusters(seeds, c)), noise.like(torch.empty(len(c), 1, 28, 28))
         for k, t in enumerate(times):
             x0 = student(x, t, c).x0.clamp(-1, 1)
             if k + 1 < len(times):
@@ -241,9 +241,9 @@ def taught(run: Run, way: str, x: Tensor, labels: Tensor, seconds: float) -> tup
             features = ClassifierFeatures([net_of(seed=11 + k) for k in range(CLASSIFIERS)])
         step, begun = energy(features), time.process_time()
         if way.startswith("drifting"):
-            told_of = run.diffusion.told_of
-            pool = Pool(features, Dataset("mnist", x, labels), lambda x: x * 2 - 1, torch.device("cpu"), told_of)
-            step = drifting(Lesson(features, run.diffusion.label_dropout, pool, True))
+            conditioning_of = run.diffusion.conditioning_of
+            pool = Pool(features, Dataset("mnist", x, labels), lambda x: x * 2 - 1, torch.device("cpu"), conditioning_of)
+            step = drifting(DistillationTarget(features, run.diffusion.label_dropout, pool, True))
     elif way == "distribution matching":
         step, critic = distribution_matching(teacher)
         extra = [critic]
@@ -257,7 +257,7 @@ def taught(run: Run, way: str, x: Tensor, labels: Tensor, seconds: float) -> tup
             optimizer.param_groups[0]["lr"] = rate * min(1, i / 20 + 0.05) * (1 + math.cos(math.pi * done)) / 2
             optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=low):
-            lost = step(student, x[index] * 2 - 1, labels[index], run.diffusion.told_of(x[index]), done, random)
+            lost = step(student, x[index] * 2 - 1, labels[index], run.diffusion.conditioning_of(x[index]), done, random)
         lost.backward()
         nn.utils.clip_grad_norm_(both.parameters(), 1.0)
         for optimizer in optimizers:

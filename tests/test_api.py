@@ -172,7 +172,7 @@ def test_every_option_of_training_has_a_type() -> None:
     taken = {*inspect.signature(prepare.prepare).parameters, *inspect.signature(prepare.resume).parameters}
     flags = {parameter.name for parameter in options_of_training().values()}
     spoken = {key for key in prepare.FAMILY_OPTIONS if key in flags}  # others are given with the family's name
-    known = taken | {*prepare.READING, *TrainingConfig.model_fields, *FAMILIES["diffusion"].wishes, *spoken}
+    known = taken | {*prepare.READING, *TrainingConfig.model_fields, *FAMILIES["diffusion"].option_names, *spoken}
     assert set(TrainingOptions.__annotations__) == known - {*prepare.NO_OPTIONS}
 
 

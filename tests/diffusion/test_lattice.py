@@ -34,7 +34,7 @@ def data(n: int, seed: int) -> Tensor:
 
 def denoiser() -> LatticeDenoiser:
     made = LatticeDenoiser(Nothing(), Learned(first=2 * math.log(3 * (LEVELS - 1)), last=-8.0, bends=0), SHAPE, LEVELS, LEVELS)
-    made.begin(data(20_000, 0))
+    made.initialize(data(20_000, 0))
     return made
 
 

@@ -99,7 +99,7 @@ def test_the_bound_of_some_steps_trains_the_whole_schedule() -> None:
     """Ends and course get the gradient of prior, reconstruction and the T-step denoising cost, as differences say."""
     schedule = bent(1, first=6.0, last=-5.0).double()
     oracle = GaussianDenoiser(schedule, torch.zeros(2, dtype=F), torch.diag(torch.tensor([0.2, 0.5], dtype=F)))
-    oracle.target, oracle.sigma_data, oracle.tells_variance = "v", 1.0, False  # as a network has them
+    oracle.target, oracle.sigma_data, oracle.has_variance = "v", 1.0, False  # as a network has them
     model = Diffusion(oracle, Standard([0.0, 0.0], [1.0, 1.0]), (2,), "vlb:steps=4").train()  # type: ignore[arg-type]
     random = torch.Generator().manual_seed(4)
     truth = Pair(*(torch.randn(40, 2, generator=random, dtype=F) for _ in range(2)))

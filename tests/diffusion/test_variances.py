@@ -170,12 +170,12 @@ class Told(nn.Module):
 
 
 def test_a_network_tells_the_variance_from_that_for_normal_data_and_wrappers_keep_it() -> None:
-    net = NetDenoiser(Told(), Rectified(), "v", sigma_data=0.5, tells_variance=True)
+    net = NetDenoiser(Told(), Rectified(), "v", sigma_data=0.5, has_variance=True)
     x, t, cond = torch.randn(3, 2, 4, 4, generator=torch.Generator().manual_seed(0)), 0.4, torch.tensor([0, 1, 2])
     expected = 2 * 0.25 * 0.16 / (0.36 * 0.25 + 0.16)
     wrappers = [
         net, Clip(net), LowPrecision(net), ClassifierFree(net, 3.0, rescale=0.5), ClassifierFree(net, 1.0),
-        AutoGuided(net, NetDenoiser(Told(), Rectified(), "v", tells_variance=True), 1.5),
+        AutoGuided(net, NetDenoiser(Told(), Rectified(), "v", has_variance=True), 1.5),
     ]  # fmt: skip
     for denoiser in wrappers:
         variance = denoiser(x, t, cond).variance

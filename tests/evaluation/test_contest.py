@@ -106,9 +106,9 @@ def test_the_best_weights_are_kept_where_they_are_asked_for(tmp_path: Path) -> N
     from reverie.evaluation.evaluation import find_data
 
     held = find_data(best, 1)[1]
-    assert best.model.figures(held, 0)["held_out"] == pytest.approx(min(checked), abs=1e-5)
-    assert reverie.load(best.path).model.figures(held, 0)["held_out"] == pytest.approx(min(checked), abs=1e-5)
-    assert last.model.figures(held, 0)["held_out"] == pytest.approx(checked[-1], abs=1e-5)
+    assert best.model.held_out_metrics(held, 0)["held_out"] == pytest.approx(min(checked), abs=1e-5)
+    assert reverie.load(best.path).model.held_out_metrics(held, 0)["held_out"] == pytest.approx(min(checked), abs=1e-5)
+    assert last.model.held_out_metrics(held, 0)["held_out"] == pytest.approx(checked[-1], abs=1e-5)
 
 
 def test_of_those_as_good_within_noise_the_one_that_covers_more_is_taken() -> None:

@@ -108,7 +108,7 @@ def weighted_bound(model: Diffusion, x: Tensor, cond: Tensor | None) -> Mean:
     share of the labels is hidden.
     """
     schedule, target, sigma_data = model.denoiser.schedule, model.denoiser.target, model.denoiser.sigma_data
-    assert model.weight == "uniform" and not model.likelihood and not model.denoiser.tells_variance
+    assert model.weight == "uniform" and not model.likelihood and not model.denoiser.has_variance
     share = model.label_dropout if cond is not None else 0.0
     without = None if cond is None else drop_conditions(cond, torch.ones(len(x)).bool())
 
@@ -179,7 +179,7 @@ def objectives(model: Model, data: Dataset, objective: Objective) -> tuple[Mean,
     if isinstance(model, Diffusion):
         model.augment = model.clusters = None
     if isinstance(model, SinkhornGenerator):
-        model.reach(0.0)  # a large epsilon, at which POT converges soon
+        model.set_progress(0.0)  # a large epsilon, at which POT converges soon
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         if isinstance(model, Bigram):

@@ -14,7 +14,7 @@ from reverie.base.errors import UserError
 from reverie.data import Dataset, load_data
 from reverie.data.codec import Pixels, Standard
 from reverie.families.latent import principal_angles
-from reverie.families.model import DrawRequest, TrainedModel
+from reverie.families.model import SamplingInputs, TrainedModel
 from reverie.families.vae.autoencoder import Autoencoder, DenoisingAutoencoder
 from reverie.families.vae.networks import ConvDecoder, ConvEncoder, Dense, Linear
 
@@ -44,7 +44,7 @@ def test_a_linear_autoencoder_trained_by_gradients_finds_the_subspace_of_pca() -
     torch.manual_seed(0)
     x = load_data("digits8").some(2000)
     model = Autoencoder(Linear((1, 8, 8), (6,)), Linear((6,), (1, 8, 8, 1)), (6,), Pixels(), (1, 8, 8), 0)
-    model.begin(Dataset("digits8", (255 * x).round().byte()))
+    model.initialize(Dataset("digits8", (255 * x).round().byte()))
     learn(model, x, steps=500, batch=256, rate=3e-2)
     z = (2 * x - 1).flatten(1).double()
     values, vectors = torch.linalg.eigh(z.T.cov(correction=0))
@@ -93,7 +93,7 @@ def test_a_denoising_autoencoder_knows_the_score_of_a_mixture_and_walks_to_its_s
         sigma=sigma,
     )
     learn(model, x, steps=4000, batch=512, rate=3e-3)
-    model.settle(Dataset("mixture", x))
+    model.finalize(Dataset("mixture", x))
     y = x[:1000] + sigma * torch.randn(1000, 2, generator=random)
     y.requires_grad_()
     far = (y[:, None] - centres).square().sum(2)
@@ -102,7 +102,7 @@ def test_a_denoising_autoencoder_knows_the_score_of_a_mixture_and_walks_to_its_s
     with torch.no_grad():
         off = (model.score(y) - exact).square().mean() / exact.square().mean()
     assert float(off.sqrt()) < 0.15
-    *_, last = model.frames(DrawRequest(torch.arange(3000), options={"steps": 200}))
+    *_, last = model.frames(SamplingInputs(torch.arange(3000), options={"steps": 200}))
     near = (last.x0[:, None] - centres).square().sum(2)
     nearest = near.argmin(1)
     assert torch.bincount(nearest, minlength=3).float().div(3000).sub(1 / 3).abs().max() < 0.08
@@ -120,10 +120,10 @@ def test_codes_are_drawn_with_the_moments_of_each_label() -> None:
             assert isinstance(part, Linear)
             part.map.weight.copy_(torch.eye(3))
             part.map.bias.zero_()
-    model.settle(Dataset("two", x, labels, ("a", "b")))
+    model.finalize(Dataset("two", x, labels, ("a", "b")))
     seeds = torch.arange(4000)
     for label in (0, 1):
-        (frame,) = model.frames(DrawRequest(seeds, torch.full((4000,), label)))
+        (frame,) = model.frames(SamplingInputs(seeds, torch.full((4000,), label)))
         assert torch.allclose(frame.x0.mean(0), x[labels == label].mean(0), atol=0.15)
         assert torch.allclose(frame.x0.std(0), x[labels == label].std(0), rtol=0.06)
 

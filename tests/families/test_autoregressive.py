@@ -20,7 +20,7 @@ from reverie.families.autoregressive.dense import FVSBN
 from reverie.families.autoregressive.model import Autoregressive
 from reverie.families.autoregressive.recurrence import Recurrence, block_of
 from reverie.families.autoregressive.sequence import SequenceModel
-from reverie.families.model import DrawRequest
+from reverie.families.model import SamplingInputs
 
 TINY: dict[str, dict[str, Any]] = {
     "fvsbn": {}, "nade": {"hidden": 5}, "orderless": {"name": "nade", "hidden": 5, "orderless": True},
@@ -108,7 +108,7 @@ def test_the_recurrence_in_blocks_is_the_recurrence() -> None:
 def test_drawing_number_by_number_follows_the_likelihood(name: str) -> None:
     model, x = tiny(name, (1, 2, 2), 2), every((1, 2, 2))
     cond = torch.ones(4000, dtype=torch.int64)
-    *_, last = model.frames(DrawRequest(image_seeds(1, 4000), cond))
+    *_, last = model.frames(SamplingInputs(image_seeds(1, 4000), cond))
     wanted = model.log_prob(x, torch.ones(16, dtype=torch.int64), torch.empty(0)).nats.exp()
     assert last.i + 1 == last.of == 4
     assert _p_value(model.decode(last.x0), x, wanted) > 1e-3
@@ -133,7 +133,7 @@ def test_completion_is_the_enumerated_conditional(name: str, first: bool, labels
     seen = torch.tensor([[[True, True, True], [False, False, False]]]) if first else SEEN
     truth, prior = x[43], torch.tensor([0.2, 0.5, 0.3]).log() if labels else None
     shares: list[float] = []
-    *_, last = model.complete(DrawRequest(image_seeds(2, 1500 if first else 500)), truth, seen, prior, shares.append)
+    *_, last = model.complete(SamplingInputs(image_seeds(2, 1500 if first else 500)), truth, seen, prior, shares.append)
     drawn = model.decode(last.x0)
     assert bool((drawn[:, seen] == truth[seen]).all())
     exact = first or name == "orderless"

@@ -88,11 +88,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> reverie.Run:
 
 def test_a_run_keeps_its_clusters_and_tells_them(run: reverie.Run) -> None:
     model = reverie.load(run.path).diffusion
-    assert model.clusters is not None and len(model.clusters) == 4 and model.told_changes == 2
+    assert model.clusters is not None and len(model.clusters) == 4 and model.augmentation_width == 2
     assert int(model.clusters.counts.sum()) > 1000
     net = model.denoiser.net
     assert net.told.weight.shape == (16, 6) and bool((net.told.weight[:, 2:].abs().sum(0) > 0).all())
-    told = model.told_of(torch.rand(3, 1, 8, 8), torch.tensor([[0.5, 0.0]] * 3), torch.tensor([False, True, False]))
+    told = model.conditioning_of(torch.rand(3, 1, 8, 8), torch.tensor([[0.5, 0.0]] * 3), torch.tensor([False, True, False]))
     assert told is not None
     assert told[:, :2].tolist() == [[0.5, 0.0]] * 3 and told[:, 2:].sum(1).tolist() == [1, 0, 1]
 
@@ -103,7 +103,7 @@ def test_where_no_label_is_told_no_cluster_is_either(run: reverie.Run) -> None:
     with torch.no_grad():
         model.denoiser.net.leave.weight.normal_(generator=torch.Generator().manual_seed(0))  # a short training left it silent
         x, cond = torch.randn(2, 1, 8, 8), torch.tensor([3, 5])
-        told = model.clusters.told(torch.tensor([1, 2]), model.told_changes)
+        told = model.clusters.told(torch.tensor([1, 2]), model.augmentation_width)
         guided = ClassifierFree(Clustered(model.denoiser, told), 2.0)(x, 0.5, cond)
         this = model.denoiser.estimate(x, 0.5, cond, told)
         none = model.denoiser(x, 0.5, torch.full_like(cond, NULL))

@@ -6,8 +6,8 @@ import pytest
 
 from reverie.base.errors import UserError
 from reverie.cli.options import read_steps
-from reverie.families.diffusion.record import why_sampling
-from reverie.families.diffusion.sampling import STEERING, Manner, chosen_sampling
+from reverie.families.diffusion.record import explain_sampling
+from reverie.families.diffusion.sampling import STEERING, SamplingProfile, chosen_sampling
 
 GREY, COLOUR = (1, 28, 28), (3, 64, 64)
 
@@ -22,12 +22,14 @@ def test_another_sampler_has_the_steps_that_it_needs() -> None:
     assert chosen_sampling(GREY, {"sampler": "dpm++sde"}) == ("dpm++sde", 12, "uniform")
 
 
-@pytest.mark.parametrize("manner", ["data", "codes"])
-def test_colour_images_are_drawn_in_twenty_evaluations_unless_something_steers(manner: Manner) -> None:
-    assert chosen_sampling(COLOUR, {}, manner) == ("dpm++sde", 20, "uniform")
-    assert "emoji and photos" in why_sampling(COLOUR, {}, manner) and "as asked" in why_sampling(COLOUR, {"steps": 12}, manner)
-    assert chosen_sampling(COLOUR, {"steer": object()}, manner) == ("ddpm", 40, "uniform")
-    assert chosen_sampling(COLOUR, {"sampler": "ddpm"}, manner) == ("ddpm", 40, "uniform")
+@pytest.mark.parametrize("profile", ["data", "codes"])
+def test_colour_images_are_drawn_in_twenty_evaluations_unless_something_steers(profile: SamplingProfile) -> None:
+    assert chosen_sampling(COLOUR, {}, profile) == ("dpm++sde", 20, "uniform")
+    assert "emoji and photos" in explain_sampling(COLOUR, {}, profile) and "as asked" in explain_sampling(
+        COLOUR, {"steps": 12}, profile
+    )
+    assert chosen_sampling(COLOUR, {"steer": object()}, profile) == ("ddpm", 40, "uniform")
+    assert chosen_sampling(COLOUR, {"sampler": "ddpm"}, profile) == ("ddpm", 40, "uniform")
 
 
 @pytest.mark.parametrize("key", STEERING)
@@ -48,7 +50,7 @@ def test_a_student_of_classifiers_is_drawn_in_two_unless_it_is_steered() -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "manner", "said"),
+    ("options", "profile", "said"),
     [
         ({}, "data", "dpm++sde in 12 steps"),
         ({"sampler": "ddpm"}, "data", "ddpm in 40 steps"),
@@ -56,8 +58,8 @@ def test_a_student_of_classifiers_is_drawn_in_two_unless_it_is_steered() -> None
         ({}, "quick student", "ddpm in 2 steps "),
     ],
 )
-def test_what_is_chosen_is_said(options: dict[str, str], manner: Manner, said: str) -> None:
-    assert said in why_sampling(GREY, options, manner)
+def test_what_is_chosen_is_said(options: dict[str, str], profile: SamplingProfile, said: str) -> None:
+    assert said in explain_sampling(GREY, options, profile)
 
 
 def test_steps_are_a_number_or_auto() -> None:

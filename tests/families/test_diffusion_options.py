@@ -74,11 +74,11 @@ def test_a_run_kept_without_an_option_has_its_default(tmp_path: Path) -> None:
     assert load(run.path).sample(3, seed=1).x.tolist() == run.sample(3, seed=1).x.tolist()
     assert before.larger is not None and sizes(load(run.path).diffusion_settings.network) == before
     same: dict[str, Any] = {"schedule": "linear", "network": "mlp:hidden=8", "loss": "mse"}
-    list(api.begin(resume=run.path, extend=True, steps=1, **same))
+    list(api.initialize(resume=run.path, extend=True, steps=1, **same))
     other = {"schedule": "linear:scale=false", "network": "mlp:hidden=8,connector=multiply", "loss": "mae"}
     for key, value in other.items():
         with pytest.raises(UserError, match=f"{key} was"):
-            api.begin(resume=run.path, extend=True, steps=1, **{key: value})
+            api.initialize(resume=run.path, extend=True, steps=1, **{key: value})
 
 
 def test_figures_of_squared_errors_stay_those_under_another_loss(tmp_path: Path) -> None:

@@ -71,9 +71,9 @@ def test_d_separation_is_where_partial_correlations_of_linear_gaussian_models_ar
 
 def test_chain_fork_and_collider() -> None:
     for arrows in ("a -> m -> b", "m -> a, b"):
-        graph = Graph.of_arrows(arrows)
+        graph = Graph.from_arrows(arrows)
         assert not graph.d_separated("a", "b") and graph.d_separated("a", "b", "m")
-    meeting = Graph.of_arrows("a, b -> m -> below -> deep; m -> beside")
+    meeting = Graph.from_arrows("a, b -> m -> below -> deep; m -> beside")
     assert meeting.d_separated("a", "b")
     assert not any(meeting.d_separated("a", "b", known) for known in ("m", "below", "deep", "beside"))
     assert meeting.d_separated("a", "deep", "below") and not meeting.d_separated("a", "beside", "below")
@@ -100,21 +100,21 @@ def test_a_graph_is_its_factorisation_and_its_arrows(graph: Graph, data: st.Data
     given_nodes = data.draw(st.sets(st.sampled_from(roots), max_size=len(graph.nodes) - 1))
     observed = data.draw(st.sets(st.sampled_from(graph.nodes)))
     whole = Graph(graph.nodes, graph.edges, frozenset(observed), frozenset(given_nodes))
-    assert Graph.of_arrows(whole.arrows(), observed, given_nodes) == whole
-    assert Graph.of_factorisation(whole.factorisation("q"), observed) == whole
+    assert Graph.from_arrows(whole.arrows(), observed, given_nodes) == whole
+    assert Graph.from_factorisation(whole.factorisation("q"), observed) == whole
 
 
 def test_factorisations_are_read_as_they_are_written_in_books() -> None:
-    graph = Graph.of_factorisation("p(z2) p(z1 | z2) p(x | z1)")
-    assert graph == Graph.of_arrows("z2 -> z1 -> x") and graph.nodes == ("z2", "z1", "x")
+    graph = Graph.from_factorisation("p(z2) p(z1 | z2) p(x | z1)")
+    assert graph == Graph.from_arrows("z2 -> z1 -> x") and graph.nodes == ("z2", "z1", "x")
     assert graph.factorisation() == "p(x, z1, z2) = p(z2) p(z1 | z2) p(x | z1)"
-    two = Graph.of_factorisation("p(x_1, x_2, z_1, z_2) = p(x_1|z_1, z_2) p(x_2|z_2) p(z_1) p(z_2|z_1)")
-    assert two == Graph.of_arrows("z_1 -> z_2 -> x_1, x_2; z_1 -> x_1")
+    two = Graph.from_factorisation("p(x_1, x_2, z_1, z_2) = p(x_1|z_1, z_2) p(x_2|z_2) p(z_1) p(z_2|z_1)")
+    assert two == Graph.from_arrows("z_1 -> z_2 -> x_1, x_2; z_1 -> x_1")
     assert two.d_separated("x_2", ["x_1", "z_1"], "z_2") and not two.d_separated("x_1", "x_2", "z_1")
-    assert Graph.of_factorisation("q(z | x)").given == {"x"}
-    chain = Graph.of_factorisation("q(x_{1:T} | x_0) = prod_{t=1}^T q(x_t | x_{t-1})", T=4)
+    assert Graph.from_factorisation("q(z | x)").given == {"x"}
+    chain = Graph.from_factorisation("q(x_{1:T} | x_0) = prod_{t=1}^T q(x_t | x_{t-1})", T=4)
     assert chain.nodes == ("x_0", "x_1", "x_2", "x_3", "x_4") and chain.given == {"x_0"} and len(chain.edges) == 4
-    above = Graph.of_factorisation("prod_{t=1}^{T} p(z_t | z_{t+1:T})", T=5)
+    above = Graph.from_factorisation("prod_{t=1}^{T} p(z_t | z_{t+1:T})", T=5)
     assert len(above.edges) == 10 and above.nodes[0] == "z_5"
 
 
@@ -140,21 +140,21 @@ def test_factorisations_are_read_as_they_are_written_in_books() -> None:
 )
 def test_a_wrong_factorisation_is_refused(text: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        Graph.of_factorisation(text, T=3)
+        Graph.from_factorisation(text, T=3)
 
 
 def test_wrong_questions_are_refused() -> None:
-    graph = Graph.of_arrows("a -> b -> c", observed=["c"])
+    graph = Graph.from_arrows("a -> b -> c", observed=["c"])
     for ask, said in (
         (lambda: graph.d_separated("a", "x"), "unknown variable 'x'"),
         (lambda: graph.d_separated("a", "b", ["a"]), "a is named twice"),
         (lambda: graph.markov_blanket("d"), "unknown variable 'd'"),
         (lambda: graph.unrolled(N=2), "no plate N; it has none"),
-        (lambda: Graph.of_arrows("a -> b -> a"), "go round"),
-        (lambda: Graph.of_arrows("a -> 2"), "'2' cannot be the name"),
-        (lambda: Graph.of_arrows("a -> b", given=["b"]), "b is given and has arrows"),
-        (lambda: Graph.of_arrows("a -> b", observed=["c"]), "unknown variable 'c'"),
-        (lambda: Graph.of_factorisation("p(x_T)", T=10**9), "at most 1000"),
+        (lambda: Graph.from_arrows("a -> b -> a"), "go round"),
+        (lambda: Graph.from_arrows("a -> 2"), "'2' cannot be the name"),
+        (lambda: Graph.from_arrows("a -> b", given=["b"]), "b is given and has arrows"),
+        (lambda: Graph.from_arrows("a -> b", observed=["c"]), "unknown variable 'c'"),
+        (lambda: Graph.from_factorisation("p(x_T)", T=10**9), "at most 1000"),
     ):
         with pytest.raises(UserError, match=said):
             ask()
@@ -162,7 +162,7 @@ def test_wrong_questions_are_refused() -> None:
 
 def test_copies_of_a_plate_are_independent_given_what_they_share() -> None:
     users, items = Plate("U", frozenset({"u", "r"})), Plate("I", frozenset({"i", "r"}))
-    graph = replace(Graph.of_arrows("s -> u -> r; i -> r", observed="r"), plates=(users, items))
+    graph = replace(Graph.from_arrows("s -> u -> r; i -> r", observed="r"), plates=(users, items))
     whole = graph.unrolled(U=2, I=3)
     assert len(whole.nodes) == 1 + 2 + 3 + 6 and len(whole.edges) == 2 + 6 + 6 and not whole.plates
     assert whole.parents("r_2_3") == {"u_2", "i_3"} and len(whole.observed) == 6

@@ -21,7 +21,7 @@ from reverie.data.windows import END_OF_TEXT, codes_of, windows_of
 from reverie.families import FAMILIES
 from reverie.families.language.choice import Choice
 from reverie.families.language.model import LanguageModel
-from reverie.families.model import DrawRequest
+from reverie.families.model import SamplingInputs
 from reverie.nets.sequence import CausalSelfAttention, FixedContext
 from reverie.runs.run import Run
 from reverie.text.learn import learn_tokenizer
@@ -86,7 +86,7 @@ def test_a_sequence_step_by_step_is_the_whole_sequence(name: str) -> None:
 def test_what_is_drawn_has_the_probability_that_the_model_tells(name: str) -> None:
     """Cached drawing equals uncached, beyond the context too: greedy tokens are the likeliest by `log_tokens`."""
     model = model_of(name, begins=False)
-    *_, last = model.frames(DrawRequest(image_seeds(0, 2), options={"temperature": 0.0, "length": 30, "prompt": "ab"}))
+    *_, last = model.frames(SamplingInputs(image_seeds(0, 2), options={"temperature": 0.0, "length": 30, "prompt": "ab"}))
     ids = last.x0
     assert ids.shape[1] > 2 * 8
     for k in range(2, ids.shape[1]):
@@ -97,7 +97,7 @@ def test_what_is_drawn_has_the_probability_that_the_model_tells(name: str) -> No
 
 def test_draws_have_the_frequencies_of_the_model() -> None:
     model = model_of("transformer")
-    *_, last = model.frames(DrawRequest(image_seeds(5, 4000), options={"length": 1}))
+    *_, last = model.frames(SamplingInputs(image_seeds(5, 4000), options={"length": 1}))
     found = torch.bincount(last.x0[:, 0], minlength=model.tokenizer.size) / 4000
     truth = model.logits(torch.zeros(1, 0, dtype=torch.int64), None)[0][0, -1].softmax(-1)
     assert float((found - truth).abs().max()) < 4 * math.sqrt(0.25 / 4000)
@@ -241,7 +241,7 @@ def test_going_on_is_bit_for_bit(tmp_path: Path) -> None:
     text.write_text("the cat sat on the mat and the rat sat on the cat. " * 30)
     options: dict[str, Any] = {"family": "transformer:dim=16,layers=1,dropout=0.1", "steps": 24, "batch": 8, "window": 16}
     whole = reverie.train(text, tmp_path / "whole", **options)
-    training = reverie.api.begin(text, tmp_path / "parts", **options)
+    training = reverie.api.initialize(text, tmp_path / "parts", **options)
     for step in training:
         if step.i >= 9:
             break

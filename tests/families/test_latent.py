@@ -95,7 +95,7 @@ def test_it_begins_as_the_principal_components_of_patches(data: Any) -> None:
     model = build(ALL_CODECS, latent_spec(settings, dataset.shape), "codec")
     assert isinstance(model, Latent)
     autoencoder: Any = model.autoencoder
-    autoencoder.begin(dataset)
+    autoencoder.initialize(dataset)
     x = 2 * dataset.batch(torch.arange(len(dataset)))[0] - 1
     patches = torch.nn.functional.pixel_unshuffle(x - x.mean(0), settings.patch).movedim(1, -1).flatten(0, 2).double()
     left = torch.linalg.eigvalsh(patches.T @ patches / len(patches))[: -settings.latent].sum() / patches.shape[1]

@@ -54,7 +54,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     if kind == "text":
         data = tmp_path_factory.mktemp("text") / "prose.txt"
         data.write_text(" ".join(topics.values())[:8000])
-    network = {"network": TINY[kind]} if "network" in FAMILIES[name].wishes else {}
+    network = {"network": TINY[kind]} if "network" in FAMILIES[name].option_names else {}
     options = {"family": name, **network, **SHORT.get(name, {}), **reading}
     return reverie.train(data, tmp_path_factory.mktemp("runs") / f"{name}-{kind}", **options)
 

@@ -18,7 +18,7 @@ from reverie.base.noise import image_seeds
 from reverie.data.pairs import pairs_of
 from reverie.families import FAMILIES
 from reverie.families.language.model import NONE
-from reverie.families.model import DrawRequest
+from reverie.families.model import SamplingInputs
 from reverie.families.seq2seq.model import PairModel, pair_codes
 from reverie.runs.reread import reread
 from reverie.runs.run import Run
@@ -87,7 +87,7 @@ def test_log_prob_is_that_of_the_pair_alone(name: str) -> None:
 def test_one_beam_is_greedy_and_its_probability_that_of_the_answer(name: str) -> None:
     model = model_of(name)
     for source in ("ab", "aabbab", ""):
-        *_, last = model.frames(DrawRequest(image_seeds(0, 1), options={"prompt": source, "length": 12}))
+        *_, last = model.frames(SamplingInputs(image_seeds(0, 1), options={"prompt": source, "length": 12}))
         (found,) = model.search(model.asked(source, torch.zeros(1, dtype=torch.int64))[0], 1, 12)
         greedy = [int(k) for k in last.x0[0, 1] if k != NONE]
         assert list(found.tokens) == greedy
@@ -117,7 +117,7 @@ def test_as_many_beams_as_there_are_answers_find_the_likeliest(name: str) -> Non
 def test_answers_are_drawn_with_their_probabilities() -> None:
     model = with_few_tokens("seq2seq:dot")
     options = {"prompt": "ab", "temperature": 1.0, "length": 1}
-    *_, last = model.frames(DrawRequest(image_seeds(3, 3000), options=options))
+    *_, last = model.frames(SamplingInputs(image_seeds(3, 3000), options=options))
     first = last.x0[:, 1, 0]
     memory = model.read(model.asked("ab", torch.zeros(1, dtype=torch.int64)))
     truth = model.logits(memory, torch.zeros(1, 0, dtype=torch.int64), None)[0][0, -1].softmax(-1)
@@ -220,7 +220,7 @@ GOING_ON = ["seq2seq:dim=8,dropout=0.2", pytest.param("transformer-seq2seq:dim=8
 def test_going_on_is_bit_for_bit(tmp_path: Path, family: str) -> None:
     options: dict[str, Any] = {"family": family, "steps": 8, "batch": 8, "points": 60}
     whole = reverie.train("numbers-fa", tmp_path / "whole", **options)
-    training = reverie.api.begin("numbers-fa", tmp_path / "parts", **options)
+    training = reverie.api.initialize("numbers-fa", tmp_path / "parts", **options)
     for step in training:
         if step.i >= 4:
             break

@@ -73,7 +73,7 @@ def test_epsilon_falls_to_the_given_one() -> None:
     model = generator()
     found = []
     for fraction in (0.0, 0.25, 0.5, 1.0):
-        model.reach(fraction)
+        model.set_progress(fraction)
         found.append(model.epsilon_now)
     assert found[0] == 0.5 and found[0] > found[1] > found[2] == pytest.approx(0.1) == found[3]
 
@@ -81,15 +81,15 @@ def test_epsilon_falls_to_the_given_one() -> None:
 def test_it_learns_by_the_divergence() -> None:
     data = load_data("spiral", 600)
     model, random = generator(), torch.Generator().manual_seed(0)
-    model.begin(data)
-    first = model.figures(data, 0)["held_out"]
+    model.initialize(data)
+    first = model.held_out_metrics(data, 0)["held_out"]
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     for k in range(60):
         x = data.batch(torch.randperm(len(data), generator=random)[:128])[0]
         optimizer.zero_grad()
         model.loss(x, None, k).mean().backward()
         optimizer.step()
-    assert model.figures(data, 0)["held_out"] < 0.3 * first
+    assert model.held_out_metrics(data, 0)["held_out"] < 0.3 * first
 
 
 def test_components_are_the_axes_of_the_data() -> None:
@@ -97,7 +97,7 @@ def test_components_are_the_axes_of_the_data() -> None:
     model = generator(features=1)
     axis = torch.tensor([0.6, 0.8])
     x = torch.randn(400, 1, generator=random) * axis + 0.01 * torch.randn(400, 2, generator=random)
-    model.begin(load_data(x.numpy()))
+    model.initialize(load_data(x.numpy()))
     found = model.features[:, 0] / model.features[:, 0].norm()
     assert abs(float(found @ axis)) == pytest.approx(1, abs=1e-3)
 

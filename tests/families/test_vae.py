@@ -113,7 +113,7 @@ def test_beta_free_bits_and_warm_up_weigh_the_kl() -> None:
 
     def loss(beta: float = 1.0, free_bits: float = 0.0, kl_warmup: float = 0.0, done: float = 1.0) -> Tensor:
         model.beta, model.free_bits, model.kl_warmup = beta, free_bits, kl_warmup
-        model.reach(done)
+        model.set_progress(done)
         return model.loss(x, None, 0) * 5
 
     plain = loss()
@@ -136,7 +136,7 @@ def test_the_probabilities_of_all_levels_sum_to_one(name: str, levels: int) -> N
 
 def test_a_logistic_far_from_its_level_has_a_gradient() -> None:
     observation = LogisticMixture(256)
-    y = observation.begin(torch.zeros(1, 1))[None].clone()
+    y = observation.initialize(torch.zeros(1, 1))[None].clone()
     y[..., 5:10], y[..., 10:] = 0.99, -7.0
     y.requires_grad_()
     observation.log_prob(torch.full((1, 1), -0.5), y).sum().backward()
@@ -148,7 +148,7 @@ def test_an_untrained_decoder_says_what_is_true_of_each_number_alone(name: str, 
     observation, random = OBSERVATIONS[name](levels), torch.Generator().manual_seed(0)
     k = torch.randint(0, levels or 5, (5000, 3), generator=random) * torch.tensor([0, 1, 1])
     x = k.float() if levels is None else 2 * k / (levels - 1) - 1
-    mean = observation.mean(observation.begin(x)[None].float())[0]
+    mean = observation.mean(observation.initialize(x)[None].float())[0]
     assert torch.allclose(mean, x.mean(0), atol=0.02)
 
 

@@ -72,9 +72,9 @@ def test_learned_variances_are_kept_and_sampled_with(unsure: Run, command, tmp_p
     code, _, err = command("sample", run.path, "-n", 2, "--sampler", "ddpm:variance=best", "--out", tmp_path / "x.npy")
     assert code == 2 and "variance" in err and not (tmp_path / "x.npy").exists()
     shutil.copytree(unsure.path, tmp_path / "r")
-    assert [step.i for step in api.begin(resume=tmp_path / "r", extend=True, steps=1, network=MLP, variance="learned")]
+    assert [step.i for step in api.initialize(resume=tmp_path / "r", extend=True, steps=1, network=MLP, variance="learned")]
     with pytest.raises(UserError, match="variance was"):
-        api.begin(resume=tmp_path / "r", extend=True, steps=1, variance="fixed")
+        api.initialize(resume=tmp_path / "r", extend=True, steps=1, variance="fixed")
 
 
 def test_the_error_is_measured_once_for_its_weights_and_a_damaged_file_anew(unsure: Run, tmp_path: Path) -> None:
@@ -129,5 +129,5 @@ def test_levels_tell_variances_of_themselves(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="leave --variance out"):
         reverie.train("digits8", tmp_path / "a", steps=1, purpose="likelihood", variance="learned", network=unet)
     run = reverie.train("digits8", tmp_path / "r", steps=2, purpose="likelihood", network=unet, weight="vlb:steps=4")
-    assert run.diffusion_settings.times == "stratified" and run.diffusion.denoiser.tells_variance
+    assert run.diffusion_settings.times == "stratified" and run.diffusion.denoiser.has_variance
     assert run.sample(2, sampler="ddpm:variance=learned", steps=4).x.shape == (2, 8, 8)

@@ -111,7 +111,7 @@ def test_forms_are_those_of_the_model(images: Run, spiral_run: Run) -> None:
         kind = FAMILIES[family]
         for shape, labels in (((3,), 0), ((1, 4, 4), 2)):
             settings = kind.settings.model_validate({"name": family})
-            assert kind.forms(settings, shape, labels) == forms_of(kind.build(settings, shape, labels, 0).state_dict())
+            assert kind.tensor_specs(settings, shape, labels) == forms_of(kind.build(settings, shape, labels, 0).state_dict())
 
 
 LARGE = """

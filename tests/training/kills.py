@@ -51,7 +51,7 @@ Begin = Callable[[Path, Path], api.Training]  # (folder of the data, folder of t
 
 def options_of(name: str, kind: str) -> dict[str, Any]:
     """Return how a family is trained on data of a kind."""
-    network = {"network": NETWORKS[kind]} if kind in NETWORKS and "network" in FAMILIES[name].wishes else {}
+    network = {"network": NETWORKS[kind]} if kind in NETWORKS and "network" in FAMILIES[name].option_names else {}
     return {**READING[kind], **BASIC, **network, "family": name + TINY[name]}
 
 

@@ -14,7 +14,7 @@ from scipy.spatial.distance import cdist, pdist
 
 import reverie
 from reverie.base.errors import UserError
-from reverie.families.diffusion.distillation import COMPARED, Lesson, Pool, drift, edges, energy_rows
+from reverie.families.diffusion.distillation import COMPARED, DistillationTarget, Pool, drift, edges, energy_rows
 from reverie.families.diffusion.model import Diffusion
 from reverie.runs.run import Run
 from reverie.training.distil import check_teacher, prepare_distillation
@@ -71,7 +71,7 @@ def test_what_is_cut_off_is_still_moved() -> None:
     """The gradient by samples beyond the limits is that by what they are cut off to."""
     made = torch.tensor([-3.0, 0.5, 2.0], requires_grad=True)
     for clipped, wanted in ((True, [-1.0, 0.5, 1.0]), (False, [-3.0, 0.5, 2.0])):
-        found = Lesson(None, 0.1, None, clipped).cut(made)  # type: ignore[arg-type]
+        found = DistillationTarget(None, 0.1, None, clipped).cut(made)  # type: ignore[arg-type]
         assert found.tolist() == wanted
         assert torch.autograd.grad((found * torch.arange(3)).sum(), made)[0].tolist() == [0, 1, 2]
 
@@ -137,14 +137,14 @@ def test_the_training_loss_of_a_student_is_the_energy_distance_of_its_samples(
     reverie.train("moons", tmp_path / "run", points=300, steps=30, network="mlp:hidden=8,layers=1", progress=False)
     training = prepare_distillation(tmp_path / "run", tmp_path / "fast", steps=1)
     model, seen, chosen = training.learner.model, list[list[torch.Tensor]](), list[torch.Tensor]()
-    assert isinstance(model, Diffusion) and model.lesson is not None
-    lesson, pick = model.lesson, type(model.lesson.pool).some
+    assert isinstance(model, Diffusion) and model.distillation_target is not None
+    target, pick = model.distillation_target, type(model.distillation_target.pool).some
     monkeypatch.setattr(Pool, "some", lambda *given: (chosen.append(pick(*given)), chosen[-1])[1])
-    model.lesson = replace(lesson, features=lambda z: (seen.append(lesson.features(z)), seen[-1])[1])
+    model.distillation_target = replace(target, features=lambda z: (seen.append(target.features(z)), seen[-1])[1])
     for seed in range(4):
         found = model.loss(training.train.some(40), None, seed)
         peers, expected = chosen[-1][::COMPARED], []
-        for mine, theirs, unit in zip(seen[-1], lesson.pool.features, lesson.pool.units, strict=True):
+        for mine, theirs, unit in zip(seen[-1], target.pool.features, target.pool.units, strict=True):
             a, b = (mine.detach() / unit).double().numpy(), theirs[peers].double().numpy()
             within = [pdist(x).mean() for x in (a, b)]
             expected.append((2 * cdist(a, b).mean() - sum(within)) / (b.std(0, ddof=1).mean() * b.shape[1] ** 0.5))

@@ -50,7 +50,7 @@ def likely(request: pytest.FixtureRequest) -> tuple[Run, Dataset]:
 
 def test_the_held_out_figure_is_the_whole_bound(likely: tuple[Run, Dataset]) -> None:
     run, held = likely
-    found = [run.diffusion.figures(held, seed) for seed in range(6)]
+    found = [run.diffusion.held_out_metrics(held, seed) for seed in range(6)]
     images = run.kind == "images"
     assert {f["unit"] for f in found} == {"bits/dim" if images else "nats"}
     x, labels = held.batch(torch.arange(len(held)))

@@ -58,7 +58,7 @@ def _entry(kind: str, name: str, thing: Any) -> Entry:
     from reverie.families.diffusion.family import OF_THE_DATA
 
     if kind == "families":
-        fields = {key: thing.settings.model_fields[key] for key in thing.wishes}
+        fields = {key: thing.settings.model_fields[key] for key in thing.option_names}
         planned = any(field.is_required() for field in fields.values())  # then a plan for the data chooses all of them
         return Entry(name, thing.summary, {key: None if planned else field.default for key, field in fields.items()})
     return described(name, thing, OF_THE_DATA if kind == "networks" else ())

@@ -121,7 +121,7 @@ def sample(
     options["steps"] = read_steps(steps)
     opened = api.with_adapters(api.load(run, device), adapter or ())
     if steps == "auto":
-        screen.say(opened.why_sampling(options))
+        screen.say(opened.explain_sampling(options))
     elif newer := opened.newer_sampling(options):
         screen.say(newer)
     if backend != "torch":  # which needs nothing more to be loaded

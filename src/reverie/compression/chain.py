@@ -59,14 +59,14 @@ def choose_chain(model: Diffusion, x: Tensor, seeds: Tensor, steps: int, end: fl
     end_index = min(TIME_UNITS - 1, max(1, round(TIME_UNITS * end)))
     schedule, noise, z = model.denoiser.schedule, Noise(seeds), model.codec.encode(x)
     grid: list[float] = even_times(schedule, steps, end_index / TIME_UNITS).tolist()
-    errors, posterior, forward, learned_cost = [], [], [], 0.0 if model.denoiser.tells_variance else math.inf
+    errors, posterior, forward, learned_cost = [], [], [], 0.0 if model.denoiser.has_variance else math.inf
     for t, s in pairwise(grid):
         truth, row = Pair(z, noise.like(z)), ancestral(schedule, t, s)
         guess = model.denoiser(truth.mix(*schedule(t)), t)
         squared = (guess.mix(*row) - truth.mix(*row)).square()
         errors.append(float(summed(squared).mean()))
         posterior.append(float(VARIANCES["posterior"](schedule, t, s)))
-        if model.denoiser.tells_variance:
+        if model.denoiser.has_variance:
             learned_cost += float(kl_normal(squared, posterior[-1], step_variance("learned", schedule, t, s, guess)).mean())
         forward.append(float(VARIANCES["forward"](schedule, t, s)))
     size, error, low, high = math.prod(model.shape), np.array(errors), np.array(posterior), np.array(forward)

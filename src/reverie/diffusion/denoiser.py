@@ -36,7 +36,7 @@ class Denoiser(nn.Module, ABC):
     """
 
     schedule: Schedule
-    tells_variance: bool = False  # whether its estimates have a variance
+    has_variance: bool = False  # whether its estimates have a variance
 
     if TYPE_CHECKING:
 
@@ -66,16 +66,16 @@ class NetDenoiser(Denoiser):
     alpha² + sigma² = 1.  It is therefore a function of the log-SNR: replacing the schedule after training gives the same x0.
     c_in = 1 / sqrt(alpha² k² + sigma²), k = sigma_data (arXiv:2206.00364, table 1).
 
-    tells_variance: a second output per number is its log-variance given x, relative to the variance k² sigma² c_in² for data
+    has_variance: a second output per number is its log-variance given x, relative to the variance k² sigma² c_in² for data
     N(0, k²).  It gives the variance of a step of any length; an interpolation between the two variances of a step
     (arXiv:2102.09672, eq. 15) holds only for the step length of training.
     """
 
     def __init__(
-        self, net: nn.Module, schedule: Schedule, target: str = "v", sigma_data: float = 1.0, tells_variance: bool = False
+        self, net: nn.Module, schedule: Schedule, target: str = "v", sigma_data: float = 1.0, has_variance: bool = False
     ) -> None:
         super().__init__()
-        self.tells_variance = tells_variance
+        self.has_variance = has_variance
         self.net = net
         self.schedule = schedule
         self.target = target
@@ -94,7 +94,7 @@ class NetDenoiser(Denoiser):
         inputs = (expand(c_in, x) * x, level.expand(x.shape[0]), cond)
         y = (self.net(*inputs) if conditioning is None else self.net(*inputs, conditioning)).to(x.dtype)
         a, b = row(self.target, alpha / size, sigma / size, self.sigma_data)
-        if not self.tells_variance:
+        if not self.has_variance:
             return decode(x, y, alpha, sigma, a, b)
         y, log_ratio = y.unflatten(1, (x.shape[1], 2)).unbind(2)
         gaussian_variance = expand((self.sigma_data * sigma * c_in) ** 2, x)

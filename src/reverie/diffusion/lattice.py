@@ -28,14 +28,14 @@ class LatticeDenoiser(NetDenoiser):
     """
 
     def __init__(self, net: nn.Module, schedule: Schedule, shape: tuple[int, ...], levels: int, features: int) -> None:
-        super().__init__(net, schedule, "x0", tells_variance=True)
+        super().__init__(net, schedule, "x0", has_variance=True)
         self.values = nn.Buffer(torch.linspace(-1, 1, levels), persistent=False)
         self.features = features
         self.log_prior = nn.Parameter(torch.zeros(*shape, levels))
         self.to_levels = nn.Parameter(bumps(features, levels))
 
     @torch.no_grad()
-    def begin(self, x0: Tensor) -> None:
+    def initialize(self, x0: Tensor) -> None:
         """Initialize the prior of each position by the histogram of the data.  x0: (N, ...) in model units, on the levels."""
         self.log_prior.copy_(log_histograms(x0, len(self.values)))
 

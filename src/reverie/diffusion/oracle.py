@@ -25,7 +25,7 @@ class GaussianDenoiser(Denoiser):
     E[x0 | x] = mean + alpha C (alpha² C + sigma² I)^-1 (x - alpha mean), in the eigenbasis of C.
     """
 
-    tells_variance = True
+    has_variance = True
 
     def __init__(self, schedule: Schedule, mean: Tensor, covariance: Tensor) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class MixtureDenoiser(Denoiser):
     E[x0 | x] = sum_k r_k E_k[x0 | x],  r_k proportional to weight_k N_k(x).
     """
 
-    tells_variance = True
+    has_variance = True
 
     def __init__(self, weights: Tensor, components: Sequence[GaussianDenoiser]) -> None:
         super().__init__()

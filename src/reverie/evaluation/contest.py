@@ -83,7 +83,7 @@ def entries(families: str | Iterable[str], place: Path) -> list[Entry]:
 def _options(entry: Entry, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a training that concern a family: the same time for all that learn by steps."""
     assert entry.family is not None
-    own = {key: value for key, value in options.items() if key not in FAMILY_OPTIONS or key in entry.family.wishes}
+    own = {key: value for key, value in options.items() if key not in FAMILY_OPTIONS or key in entry.family.option_names}
     if not any(own.get(length) is not None for length in ("steps", "minutes", "epochs")):
         own["minutes"] = MINUTES
     return {**EQUAL, **own}

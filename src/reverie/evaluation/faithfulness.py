@@ -20,7 +20,7 @@ from reverie.evaluation.judge import faults
 from reverie.evaluation.metrics.features import own_classifier
 from reverie.evaluation.score import score
 from reverie.evaluation.section import Section
-from reverie.families.model import DrawRequest
+from reverie.families.model import SamplingInputs
 from reverie.nets.lenet import LeNet, features_and_classes
 from reverie.runs.options import Options
 from reverie.runs.run import Run
@@ -111,7 +111,7 @@ def drawn_by(run: Run, captions: Sequence[str], seed: int, options: Options, tel
     own = run.with_defaults(options)
     parts = []
     for part in torch.arange(len(rows)).split(run.batch_size()):
-        wanted = DrawRequest(seeds[part], rows[part], options=own, weak=run.early, mean_error=run.mean_error)
+        wanted = SamplingInputs(seeds[part], rows[part], options=own, weak=run.early, mean_error=run.mean_error)
         *_, last = run.model.frames(wanted)
         parts.append(run.model.decode(last.x0).float().cpu())
         tell("drawing captions", int(part[-1]) + 1, len(rows))

@@ -169,7 +169,7 @@ def _chosen_end(run: Run, train: Dataset, seed: int) -> float:
 
 def _variance(run: Run, train: Dataset | None) -> str:
     """Return the best variance of the chain's steps that is known; "posterior" is far too small where steps are few."""
-    if run.diffusion.denoiser.tells_variance:
+    if run.diffusion.denoiser.has_variance:
         return "learned"
     return "optimal" if train is not None else "forward"
 

@@ -19,7 +19,7 @@ from reverie.evaluation.likelihood import NAME, TITLE
 from reverie.evaluation.planned import Planned, planned
 from reverie.evaluation.score import said, score
 from reverie.evaluation.section import Section
-from reverie.families.model import DrawRequest
+from reverie.families.model import SamplingInputs
 from reverie.families.seq2seq.model import UNIT, PairModel
 from reverie.runs.options import Options
 from reverie.runs.run import Run
@@ -52,7 +52,7 @@ def answered(model: PairModel, pairs: Sequence[Pair], options: Options, tell: Te
     for first in range(0, len(pairs), AT_ONCE):
         part = torch.arange(first, min(first + AT_ONCE, len(pairs)))
         rows = x.take(part)[:, 0].to(model.device)
-        *_, last = model.frames(DrawRequest(part + 1, options={**known, "sources": rows}))
+        *_, last = model.frames(SamplingInputs(part + 1, options={**known, "sources": rows}))
         found += [model.spelled(row) for row in last.x0[:, 1].cpu().numpy()]
         tell("answering", len(found), len(pairs))
     return found

@@ -84,6 +84,6 @@ def with_backend(run: Run, backend: str) -> Run:
 
 def _swapped(model: Diffusion) -> Diffusion:
     made = copy.deepcopy(model)
-    entries = model.told_changes + len(model.clusters or ())
+    entries = model.augmentation_width + len(model.clusters or ())
     made.denoiser.net = OnnxNetwork(model.denoiser.net, model.model_shape, model.label_count, entries)
     return made

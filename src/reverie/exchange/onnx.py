@@ -55,7 +55,7 @@ class Guided(nn.Module):
         super().__init__()
         self.strong, self.weak = (None if d is None else _told(d) for d in (parts.model.denoiser, parts.weak))
         self.codec, self.labels, self.clips = parts.model.codec, bool(parts.model.label_count), parts.model.clips
-        self.clusters, self.before = len(parts.model.clusters or ()), parts.model.told_changes
+        self.clusters, self.before = len(parts.model.clusters or ()), parts.model.augmentation_width
 
     def forward(self, x: Tensor, alpha: Tensor, sigma: Tensor, *more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the guided estimate and the clean data in the units of users."""

@@ -39,7 +39,7 @@ class Parts:
         """
         if (found := self.model.clusters) is None:
             return None
-        return {"counts": found.counts.long().tolist(), "draw": CLUSTER_DRAW, "before": self.model.told_changes}
+        return {"counts": found.counts.long().tolist(), "draw": CLUSTER_DRAW, "before": self.model.augmentation_width}
 
     def evaluations(self, options: Options) -> list[Evaluation]:
         """Return the table of steps of a sampler on a grid."""

@@ -21,13 +21,13 @@ from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
 from reverie.families.density import Density
 from reverie.families.model import (
-    DrawRequest,
     Family,
     FamilyPlan,
     FamilySettings,
     FittedModel,
     Likelihood,
     PlanRequest,
+    SamplingInputs,
     check_one_label,
 )
 
@@ -55,7 +55,7 @@ class FittedDensity(FittedModel):
             raise UserError(f"{len(data):,} data of shape {data.shape} are too many to fit at once; give fewer or smaller ones")
         yield from self.density.fit(*data.batch(torch.arange(len(data))), seed)
 
-    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
         """Draw at once: there is one frame."""
         check_one_label(wanted)
         x = self.density.draw(wanted.seeds, wanted.cond).float()
@@ -70,7 +70,7 @@ class FittedDensity(FittedModel):
         """Return plain facts of the model."""
         return {**super().facts(), **self.density.facts()}
 
-    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+    def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return the mean cost of data that were not fitted, in nats for each dimension: `held_out`."""
         x, labels = data.batch(torch.arange(min(len(data), FIGURE_DATA)))
         found = self.log_prob(x, labels, image_seeds(seed, len(x)))
@@ -94,9 +94,9 @@ class FittedFamily(Family[Settings]):
 
     def plan(self, request: PlanRequest) -> FamilyPlan[Settings]:
         """Take the settings asked for, and the defaults for others."""
-        wished = {key: value for key, value in request.wished.items() if value is not None}
+        requested = {key: value for key, value in request.requested.items() if value is not None}
         try:
-            settings = self.settings.model_validate({"name": self.name, **wished})
+            settings = self.settings.model_validate({"name": self.name, **requested})
         except ValidationError as error:
             raise UserError(f"cannot train like this: {one_line(error)}") from None
         given = [f"--{name}" for name, value in (("minutes", request.minutes), ("steps", request.steps)) if value is not None]

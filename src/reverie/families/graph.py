@@ -31,7 +31,7 @@ class Graph:
 
     nodes: kept in topological order, and by name where that leaves a choice, so that equal graphs are equal; edges: pairs
     (parent, child); observed: nodes whose value is known of data, the others are latent; given: nodes without a factor of
-    their own.  `Graph.of_arrows` and `Graph.of_factorisation` make them from text.
+    their own.  `Graph.from_arrows` and `Graph.from_factorisation` make them from text.
     """
 
     nodes: tuple[str, ...]
@@ -63,7 +63,7 @@ class Graph:
         return _grouped(self.nodes, self.edges)
 
     @classmethod
-    def of_arrows(cls, text: str, observed: Iterable[str] = (), given: Iterable[str] = ()) -> Graph:
+    def from_arrows(cls, text: str, observed: Iterable[str] = (), given: Iterable[str] = ()) -> Graph:
         """Make a graph of text such as `z_2 -> z_1 -> x; y -> x` or `y, z -> x`; a name without arrows is a node too."""
         nodes: dict[str, None] = {}
         edges = set()
@@ -74,7 +74,7 @@ class Graph:
         return cls(tuple(nodes), frozenset(edges), frozenset(observed), frozenset(given))
 
     @classmethod
-    def of_factorisation(cls, text: str, observed: Iterable[str] = (), **numbers: int) -> Graph:
+    def from_factorisation(cls, text: str, observed: Iterable[str] = (), **numbers: int) -> Graph:
         """Make a graph of text such as `p(z) p(x | z)`; numbers: what letters of indices stand for, see `factorisation`."""
         left, factors = read(text, numbers)
         parents: dict[str, tuple[str, ...]] = {}
@@ -101,7 +101,7 @@ class Graph:
         return cls((*dict.fromkeys(given), *parents), edges, frozenset(observed), frozenset(given))
 
     def arrows(self) -> str:
-        """Return the arrows as text that `of_arrows` reads."""
+        """Return the arrows as text that `from_arrows` reads."""
         lines = []
         for v in self.nodes:
             if children := [w for w in self.nodes if w in self.children(v)]:
@@ -111,7 +111,7 @@ class Graph:
         return "; ".join(lines)
 
     def factorisation(self, letter: str = "p") -> str:
-        """Return the factorisation as text that `of_factorisation` reads: `p(x, z) = p(z) p(x | z)`."""
+        """Return the factorisation as text that `from_factorisation` reads: `p(x, z) = p(z) p(x | z)`."""
 
         def told(variables: Iterable[str], parents: Iterable[str]) -> str:
             return f"{letter}({' | '.join(filter(None, (', '.join(variables), ', '.join(parents))))})"

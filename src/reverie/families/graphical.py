@@ -27,12 +27,12 @@ class GraphicalModel:
 
     def graph(self, levels: int = LEVELS) -> Graph:
         """Return the model's graph, one of N independent data."""
-        graph = Graph.of_factorisation(self.model, self.data(levels), T=levels)
+        graph = Graph.from_factorisation(self.model, self.data(levels), T=levels)
         return replace(graph, plates=(Plate("N", frozenset(graph.nodes)),))
 
     def encoder_graph(self, levels: int = LEVELS) -> Graph | None:
         """Return the graph of the encoder, in which the data are given."""
-        return Graph.of_factorisation(self.encoder, self.data(levels), T=levels) if self.encoder else None
+        return Graph.from_factorisation(self.encoder, self.data(levels), T=levels) if self.encoder else None
 
     def data(self, levels: int = LEVELS) -> tuple[str, ...]:
         """Return the nodes that are observed."""

@@ -56,7 +56,7 @@ class FamilySettings(Section):
 
 
 @dataclass(frozen=True)
-class DrawRequest:
+class SamplingInputs:
     """What to draw.
 
     seeds: (B,) int64; cond: (B,) labels, (B, K) where K are composed, or None; weights: of the composed labels; options: see
@@ -73,7 +73,7 @@ class DrawRequest:
     mean_error: Callable[[], ErrorCurve] | None = None
 
 
-def check_one_label(wanted: DrawRequest) -> None:
+def check_one_label(wanted: SamplingInputs) -> None:
     """Refuse to compose labels, which takes guidance."""
     if wanted.weights != (1.0,) or (wanted.cond is not None and wanted.cond.ndim > 1):
         raise UserError("labels are composed by guidance, which this family does not have; give one label")
@@ -112,14 +112,14 @@ class Model(nn.Module, ABC):
         return z
 
     @abstractmethod
-    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
         """Draw one datum per seed and yield what is on the way, in the model's units; the last frame's x0 is what is drawn."""
 
     @abstractmethod
-    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+    def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return figures of data that were not trained on: `held_out`, the less the better, and what else is to be kept."""
 
-    def final_figures(self, train: Dataset, seed: int) -> dict[str, Any]:
+    def final_metrics(self, train: Dataset, seed: int) -> dict[str, Any]:
         """Return further figures that are worked out once, when the training ends."""
         return {}
 
@@ -127,7 +127,7 @@ class Model(nn.Module, ABC):
         """Return plain facts of the model for `reverie inspect`."""
         return {"parameters": sum(t.numel() for t in self.state_dict().values())}
 
-    def about(self) -> str:
+    def summary_line(self) -> str:
         """Say how large the model is."""
         numbers = sum(t.numel() for t in self.state_dict().values())
         return f"model: {numbers:,} numbers"
@@ -141,7 +141,7 @@ class Model(nn.Module, ABC):
         """Return the log-probability of data in user units, in nats; see `Family.likelihood` for what it is."""
 
 
-class Completes(ABC):
+class CompletionModel(ABC):
     """A model that draws what is not known of a datum, given what is, without a denoiser to steer."""
 
     @abstractmethod
@@ -154,7 +154,7 @@ class Completes(ABC):
 
     @abstractmethod
     def complete(
-        self, wanted: DrawRequest, truth: Tensor, seen: Tensor, log_prior: Tensor | None, note: Callable[[float], None]
+        self, wanted: SamplingInputs, truth: Tensor, seen: Tensor, log_prior: Tensor | None, note: Callable[[float], None]
     ) -> Iterator[Frame]:
         """Draw what is not seen, one datum for each seed, and yield frames in model units.
 
@@ -166,15 +166,15 @@ class Completes(ABC):
 class TrainedModel(Model):
     """A model that learns by steps down the gradient of a loss."""
 
-    def begin(self, data: Dataset, deadline: Deadline | None = None) -> None:
+    def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Set first weights that depend on the training data.  deadline: by which work that can be shortened is to end."""
         return
 
-    def reach(self, fraction: float) -> None:
+    def set_progress(self, fraction: float) -> None:
         """Note how much of the training is done, 0 to 1, before each step: for what changes on the way."""
         return
 
-    def settle(self, data: Dataset) -> None:
+    def finalize(self, data: Dataset) -> None:
         """Work out what follows from the weights and the training data, before the model is looked at."""
         return
 
@@ -205,7 +205,7 @@ class PlanRequest:
     steps: int | None = None
     seed: int = 0
     device: str = "cpu"
-    wished: Mapping[str, Any] = field(default_factory=dict)
+    requested: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
     tell: Tell = silent
 
@@ -240,12 +240,12 @@ class Family(ABC, Generic[Settings]):
     dequantises: ClassVar[bool] = True  # whether an exact likelihood of images is one of noise added to their levels
     settings: type[Settings]
     learns_by_steps: ClassVar[bool] = True  # and can be trained for longer; else it is fitted at once
-    found: ClassVar[frozenset[str]] = frozenset()  # settings that cannot be asked for: they are found by training
+    set_by_training: ClassVar[frozenset[str]] = frozenset()  # settings that cannot be asked for: they are found by training
 
     @property
-    def wishes(self) -> tuple[str, ...]:
+    def option_names(self) -> tuple[str, ...]:
         """The names of the settings that can be asked for."""
-        return tuple(name for name in self.settings.model_fields if name != "name" and name not in self.found)
+        return tuple(name for name in self.settings.model_fields if name != "name" and name not in self.set_by_training)
 
     @property
     def graph(self) -> GraphicalModel:
@@ -264,23 +264,23 @@ class Family(ABC, Generic[Settings]):
     def build(self, settings: Settings, shape: tuple[int, ...], labels: int, seed: int) -> Model:
         """Make the model that settings describe, with first weights drawn from the seed; refuse parts that do not fit."""
 
-    def forms(self, settings: Settings, shape: tuple[int, ...], labels: int) -> dict[str, Form]:
+    def tensor_specs(self, settings: Settings, shape: tuple[int, ...], labels: int) -> dict[str, Form]:
         """Return the form of every tensor that the model has, without making any; refuse parts that do not fit."""
         with torch.device("meta"):
             return forms_of(self.build(settings, shape, labels, 0).state_dict())
 
-    def check(self, wished: Mapping[str, Any]) -> None:
+    def check(self, requested: Mapping[str, Any]) -> None:
         """Refuse options that no data could make possible, before data are read."""
-        if wrong := [key for key in wished if key not in self.wishes]:
-            having = [name for name, other in FAMILIES.items() if wrong[0] in other.wishes]
+        if wrong := [key for key in requested if key not in self.option_names]:
+            having = [name for name, other in FAMILIES.items() if wrong[0] in other.option_names]
             families = f"; families that have: {', '.join(having)}" if having else ""
             raise UserError(f"the family {self.name} has no option {wrong[0]!r}{families}")
 
-    def network(self, form: Dataset, minutes: float | None, steps: int | None, wished: Mapping[str, Any]) -> Spec | None:
+    def network(self, form: Dataset, minutes: float | None, steps: int | None, requested: Mapping[str, Any]) -> Spec | None:
         """Return the network for data of a form, so that its memory can be foreseen; None where there is none."""
         return None
 
-    def levels(self, form: Dataset, wished: Mapping[str, Any]) -> int:
+    def levels(self, form: Dataset, requested: Mapping[str, Any]) -> int:
         """Return of how many levels of each number a model for data of a form will keep the probability, at most."""
         return 0
 
@@ -288,7 +288,7 @@ class Family(ABC, Generic[Settings]):
         """Return how many data a step takes when nothing is said."""
         return 64
 
-    def agrees(self, settings: Settings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
+    def matches(self, settings: Settings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
         """Tell whether an option, as it was given, is what settings have already."""
         return bool(getattr(settings, key) == value)
 

@@ -67,7 +67,7 @@ class PlannedFamily(Family[Settings]):
 
     learned: ClassVar[frozenset[str]] = frozenset()
 
-    usual: ClassVar[Mapping[str, Any]] = {"batch": 128, "learning_rate": 2e-3}
+    training_defaults: ClassVar[Mapping[str, Any]] = {"batch": 128, "learning_rate": 2e-3}
 
     @abstractmethod
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
@@ -79,12 +79,12 @@ class PlannedFamily(Family[Settings]):
 
     def training(self, request: PlanRequest, settings: Settings) -> Mapping[str, Any]:
         """Return fields of the table [training] for data, where nothing else is asked for."""
-        return self.usual
+        return self.training_defaults
 
     def plan(self, request: PlanRequest) -> FamilyPlan[Settings]:
         """Choose settings for the data, and take what is asked for."""
-        wished = {key: value for key, value in request.wished.items() if value is not None and key not in self.learned}
-        settings = self.read({"name": self.name, **self.chosen(request, codec_for(request)), **wished})
+        requested = {key: value for key, value in request.requested.items() if value is not None and key not in self.learned}
+        settings = self.read({"name": self.name, **self.chosen(request, codec_for(request)), **requested})
         length: dict[str, Any] = {"minutes": request.minutes, "steps": request.steps}
         if request.minutes is None and request.steps is None:
             minutes = {"images": IMAGE_MINUTES, "text": TEXT_MINUTES, "pairs": PAIR_MINUTES}.get(request.data.kind)
@@ -94,7 +94,7 @@ class PlannedFamily(Family[Settings]):
 
     def batch(self, form: Dataset) -> int:
         """Return how many data a step takes when nothing is said."""
-        return int(self.usual["batch"])
+        return int(self.training_defaults["batch"])
 
     def read(self, table: Mapping[str, Any]) -> Settings:
         """Check settings."""
@@ -103,6 +103,6 @@ class PlannedFamily(Family[Settings]):
         except ValidationError as error:
             raise UserError(f"cannot train like this: {one_line(error)}") from None
 
-    def agrees(self, settings: Settings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
+    def matches(self, settings: Settings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
         """Tell whether an option, as it was given, is what settings have already."""
         return bool(getattr(self.read({**settings.model_dump(), key: value}), key) == getattr(settings, key))

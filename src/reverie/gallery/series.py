@@ -17,7 +17,7 @@ from reverie.draw.picture import save
 from reverie.draw.series import autocovariances, fan, lines
 from reverie.families.fitted import FittedDensity
 from reverie.families.linear_series import SeriesModel
-from reverie.families.model import Completes, DrawRequest
+from reverie.families.model import CompletionModel, SamplingInputs
 from reverie.runs.reread import reread
 from reverie.runs.run import Run, load
 
@@ -44,10 +44,10 @@ def continuation(run: Run, x: Tensor, given: int) -> tuple[np.ndarray, dict[str,
     if isinstance(model, FittedDensity) and isinstance(model.density, SeriesModel):
         mean, deviation = (part[:, 0].numpy() for part in model.density.predict(x[:given], len(x) - given))
         return mean, {name: (mean - width * deviation, mean + width * deviation) for name, width in BANDS.items()}
-    if not isinstance(model, Completes):
+    if not isinstance(model, CompletionModel):
         raise UserError(f"the family {run.config.family.name} continues no series; families that do: ar1, ar, rnn, lstm")
     seen = (torch.arange(len(x)) < given)[:, None].expand_as(x)
-    *_, last = model.complete(DrawRequest(image_seeds(0, DRAWN)), x, seen, None, lambda share: None)
+    *_, last = model.complete(SamplingInputs(image_seeds(0, DRAWN)), x, seen, None, lambda share: None)
     ways = run.decode(last.x0)[:, given:, 0]
     halves = {"95 %": 0.95, "50 %": 0.5}
     bands = {name: tuple(np.quantile(ways, [(1 - h) / 2, (1 + h) / 2], axis=0)) for name, h in halves.items()}

@@ -222,4 +222,4 @@ def build_model(config: Config) -> Model:
 
 def model_forms(config: Config) -> dict[str, Form]:
     """Return the form of every tensor of that model, which is not made."""
-    return config.model_family.forms(config.family, *_data_of(config))
+    return config.model_family.tensor_specs(config.family, *_data_of(config))

@@ -23,19 +23,19 @@ from reverie.diffusion.error_curve import ErrorCurve
 from reverie.diffusion.samplers import Frame, Sampler
 from reverie.draw.picture import FILM_FRAMES, channels_last
 from reverie.families.diffusion.model import Diffusion
-from reverie.families.diffusion.record import SamplingRecord, offered_sampling, why_sampling
+from reverie.families.diffusion.record import SamplingRecord, explain_sampling, suggest_sampling
 from reverie.families.diffusion.sampling import (
     STEERING,
     Choice,
-    Manner,
+    SamplingProfile,
     build_guidance,
     build_sampling,
     chosen_sampling,
-    usual_sampling,
+    default_sampling,
 )
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.families.language.model import LanguageModel
-from reverie.families.model import DrawRequest, Model
+from reverie.families.model import Model, SamplingInputs
 from reverie.families.seq2seq.model import Answer, PairModel
 from reverie.runs import folder
 from reverie.runs.classifier import read_classifier
@@ -83,28 +83,28 @@ class Run(TrainedRun):
         """Return the names of sampler and grid and the number of steps: those asked for, recorded, or else the defaults."""
         recorded = self.record.choice if self.record is not None else None
         given = {**options, "steer": steered or options.get("steer")}
-        return chosen_sampling(self.config.data.shape, given, self.manner, recorded)
+        return chosen_sampling(self.config.data.shape, given, self.profile, recorded)
 
-    def why_sampling(self, options: Mapping[str, Any]) -> str:
+    def explain_sampling(self, options: Mapping[str, Any]) -> str:
         """Say what samples are drawn with under the options, and why."""
         if "sampler" not in self.config.model_family.options:
             return f"the family {self.config.family.name} draws at once, without steps"
-        return why_sampling(self.config.data.shape, options, self.manner, self.record)
+        return explain_sampling(self.config.data.shape, options, self.profile, self.record)
 
     def newer_sampling(self, options: Mapping[str, Any]) -> str:
         """Offer the present defaults in a line where an earlier version's are sampled with; nothing elsewhere."""
-        usual = usual_sampling(self.config.data.shape, self.manner)
+        usual = default_sampling(self.config.data.shape, self.profile)
         asked = any(options.get(key) is not None for key in ("sampler", "steps", "grid"))
         if self.record is None or self.record.source == "selected" or asked or self.record.choice == usual:
             return ""
-        return offered_sampling(self.record.choice, usual)
+        return suggest_sampling(self.record.choice, usual)
 
     def sampling(self, options: Options) -> tuple[Sampler, Tensor]:
         """Build the sampler and the times that the options ask for, and refuse what does not go together."""
         self.check_options(options)
         sampler, steps, grid = self.chosen_sampling(options)
         given = {**options, "sampler": sampler, "steps": steps, "grid": grid}
-        return build_sampling(self.config.data.shape, self.diffusion.denoiser.schedule, given, self.manner)
+        return build_sampling(self.config.data.shape, self.diffusion.denoiser.schedule, given, self.profile)
 
     def with_defaults(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of the run's family, with those that it recorded where they are not given."""
@@ -143,12 +143,12 @@ class Run(TrainedRun):
         if first == 0:  # once for all batches
             self.model.warn()
         own = self.with_defaults(given)
-        return self.model.frames(DrawRequest(seeds, cond, weights, own, self.classifier, self.early, self.mean_error))
+        return self.model.frames(SamplingInputs(seeds, cond, weights, own, self.classifier, self.early, self.mean_error))
 
     @property
-    def manner(self) -> Manner:
+    def profile(self) -> SamplingProfile:
         """What a network of diffusion makes, by which the usual sampler is chosen."""
-        return self.model.manner if isinstance(self.model, Diffusion) else "data"
+        return self.model.profile if isinstance(self.model, Diffusion) else "data"
 
     @property
     def distilled(self) -> bool:

@@ -47,7 +47,7 @@ def made_for(config: Config, ended: int | None = None) -> MadeFor:
     return MadeFor(
         shape=config.data.shape,
         labels=hashlib.blake2b(names, digest_size=16).hexdigest(),
-        family=config.family.model_dump(mode="json", exclude=set(family.found)),
+        family=config.family.model_dump(mode="json", exclude=set(family.set_by_training)),
         ended=ended,
     )
 
@@ -56,7 +56,7 @@ def _differences(kept: MadeFor, config: Config) -> list[str]:
     """Return the names of the settings that weights were made for and that the configuration has otherwise."""
     family = config.model_family
     try:  # as this version writes it: settings that came later have their defaults
-        settings = family.settings.model_validate(kept.family).model_dump(mode="json", exclude=set(family.found))
+        settings = family.settings.model_validate(kept.family).model_dump(mode="json", exclude=set(family.set_by_training))
     except ValidationError:
         return ["family"]
     now = made_for(config)

@@ -234,7 +234,7 @@ def _end(run: Run, end: str | int | Path | np.ndarray, options: Options) -> tupl
         noise = Noise(seeds).like(torch.empty(1, *run.diffusion.model_shape, device=device))[0]
         cond = run.condition(options, 1)
         alone = options.get("label") is None if run.conditional else False
-        told = None if alone or (cond is not None and cond.ndim > 1) else run.diffusion.drawn_clusters(seeds, cond)
+        told = None if alone or (cond is not None and cond.ndim > 1) else run.diffusion.sample_clusters(seeds, cond)
         return noise, None if told is None else told[0]
     x0 = own_image(run, end)
     sampler, grid = inversion(run, options)

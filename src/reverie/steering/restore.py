@@ -21,7 +21,7 @@ from reverie.data.single import Shape, read_mask, read_picture
 from reverie.diffusion.known import INPAINTERS, POSTERIORS, Method, Replacement
 from reverie.diffusion.measurements import MEASUREMENTS, Keep, Measurement
 from reverie.draw.picture import channels_last
-from reverie.families.model import Completes, DrawRequest
+from reverie.families.model import CompletionModel, SamplingInputs
 from reverie.runs.options import Options, check_count
 from reverie.runs.prompts import asks
 from reverie.runs.run import Run, load
@@ -89,7 +89,7 @@ def inpaint(
         truth = torch.from_numpy(picture.x)
     n = RESULTS[run.kind] if n is None else n
     figures: dict[str, Any]
-    if isinstance(run.model, Completes):
+    if isinstance(run.model, CompletionModel):
         if method is not None:
             raise UserError(f"the family {run.config.family.name} draws what is missing by itself, so it takes no --method")
         x, labels, figures = _completed(run, run.model, n, truth, seen, options, on_progress)
@@ -195,7 +195,7 @@ def known_part(codec: Codec, truth: Tensor, seen: Tensor, by_replacing: bool) ->
 
 
 def _completed(
-    run: Run, model: Completes, n: int, truth: Tensor, seen: Tensor, options: Options, on_progress: Tell | None
+    run: Run, model: CompletionModel, n: int, truth: Tensor, seen: Tensor, options: Options, on_progress: Tell | None
 ) -> tuple[Tensor, list[str] | None, dict[str, Any]]:
     """Draw n results of a model that completes data itself: return them in user units, their labels, and figures."""
     check_count(n)
@@ -210,7 +210,7 @@ def _completed(
     for first in range(0, n, size):
         count = min(size, n - first)
         cond = run.labels(label, count, seed, first) if label is not None else None
-        wanted = DrawRequest(image_seeds(seed, count, first), cond, weights)
+        wanted = SamplingInputs(image_seeds(seed, count, first), cond, weights)
         for frame in model.complete(wanted, truth, seen, log_prior, shares.append):
             last = frame
             if on_progress:

@@ -23,7 +23,14 @@ from reverie.data.classifiers import cached_classifier, can_classify, label_clas
 from reverie.data.memory import DataSource
 from reverie.diffusion.guidance import check_scale
 from reverie.diffusion.learned import Learned
-from reverie.families.diffusion.distillation import ClassifierFeatures, Distilled, Features, Lesson, Pool, TeacherFeatures
+from reverie.families.diffusion.distillation import (
+    ClassifierFeatures,
+    DistillationTarget,
+    Distilled,
+    Features,
+    Pool,
+    TeacherFeatures,
+)
 from reverie.families.diffusion.latent import Latent
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.model import Model
@@ -138,14 +145,14 @@ def _limits(seconds: float, count: int = CLASSIFIERS) -> list[float]:
     return [*limits[:-1], 2 * limits[-1]]
 
 
-def teach(model: Model, teacher: Run, classifiers: list[LeNet], train: Dataset) -> Lesson:
+def teach(model: Model, teacher: Run, classifiers: list[LeNet], train: Dataset) -> DistillationTarget:
     """Return what a model is taught by, which is on the same device and stays as it is."""
     assert isinstance(model, Diffusion)
     features: Features = TeacherFeatures(teacher.diffusion.denoiser)
     if classifiers:
         features = ClassifierFeatures([net.to(model.device) for net in classifiers])
-    pool = Pool(features, train, model.codec.encode, model.device, model.told_of)
-    return Lesson(features, model.label_dropout, pool, model.clips)
+    pool = Pool(features, train, model.codec.encode, model.device, model.conditioning_of)
+    return DistillationTarget(features, model.label_dropout, pool, model.clips)
 
 
 def teacher_of(config: Config, device: torch.device) -> Run | None:
@@ -172,10 +179,10 @@ def taught_again(
     train_set, held_out = learned_from(teacher, distilled, seed, dataset, tell)
     by_labels = distilled.features == "classifier"
     classifiers = classifiers_of(train_set, held_out, seed, tell, budget, right=0.0) if by_labels else []
-    lesson = teach(learner.model, teacher, classifiers, train_set)
+    target = teach(learner.model, teacher, classifiers, train_set)
     for model in (learner.model, learner.average.model):
         assert isinstance(model, Diffusion)
-        model.lesson = lesson
+        model.distillation_target = target
     return train_set, held_out
 
 
@@ -249,7 +256,7 @@ def prepare_distillation(
     model.load_state_dict(teacher.model.state_dict())
     model = model.to(where)
     assert isinstance(model, Diffusion)
-    model.lesson = teach(model, teacher, classifiers, train_set)
+    model.distillation_target = teach(model, teacher, classifiers, train_set)
     lock = claim(out, f"{teacher.path.name}-fast", overwrite)
     try:
         folder.write_config(lock.folder, config)

@@ -107,7 +107,7 @@ def _codec_step(codec: str, batch: int) -> int:
     with fake, Ledger() as ledger:
         model = autoencoder_of(settings_of_autoencoder(spec["autoencoder"]), shape)
         if isinstance(model, Autoencoder) and model.perceptual:
-            model.looks_by(EfficientNetLite0())  # its weights need not be read to know their shapes
+            model.use_perceptual_network(EfficientNetLite0())  # its weights need not be read to know their shapes
         model.loss(torch.empty(batch, *shape), None, 0).mean().backward()
     return ALLOCATED + int(OVERHEAD * ledger.most)
 

@@ -132,7 +132,7 @@ def make_step(learner: Learner, gradients: Gradients, told: Told) -> tuple[Tenso
     for optimizer in learner.optimizers:
         optimizer.param_groups[0]["lr"] = told.rate
         optimizer.zero_grad(set_to_none=True)
-    gradients.model.reach(told.fraction)
+    gradients.model.set_progress(told.fraction)
     lost = gradients(told.i, told.seed)
     norm = learner.clip(gradients.settings.gradient_limit)
     learner.moving = True

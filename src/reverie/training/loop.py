@@ -130,13 +130,13 @@ def check_up(learner: Learner, train: Dataset, held_out: Dataset, seed: int) -> 
     """Return the figures of a check: of held-out data for average and raw weights, and of training data for the average."""
     average = learner.average.model
     if isinstance(average, TrainedModel):
-        average.settle(train)
-    seen = average.figures(train, seed)
+        average.finalize(train)
+    seen = average.held_out_metrics(train, seed)
     return {
-        **average.figures(held_out, seed),
+        **average.held_out_metrics(held_out, seed),
         "seen": seen["held_out"],
         "seen_levels": seen.get("held_out_levels", ()),
-        "raw_held_out": learner.model.figures(held_out, seed)["held_out"],
+        "raw_held_out": learner.model.held_out_metrics(held_out, seed)["held_out"],
     }
 
 
@@ -263,7 +263,7 @@ def fit(
                 budget.reserve(OPTIMUM, price, OPTIMUM_SHARE)
             elif budget.affords(OPTIMUM, price):
                 with budget.stage(OPTIMUM):
-                    figures |= learner.average.model.final_figures(train, settings.seed)
+                    figures |= learner.average.model.final_metrics(train, settings.seed)
         yield report(
             learner.i, fraction, learner.seconds, speed, mean, rate, figures, waiting.share(), finishing=budget.reserved
         )  # fmt: skip

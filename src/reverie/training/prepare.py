@@ -53,7 +53,7 @@ READING = (
     "points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress", "window", "text",
     "condition_number", "condition_image", "pairs", "columns",
 )  # fmt: skip
-FAMILY_OPTIONS = {key for family in FAMILIES.values() for key in family.wishes}
+FAMILY_OPTIONS = {key for family in FAMILIES.values() for key in family.option_names}
 BEGIN_SHARE = 0.05  # of the time, at most, goes into clusters and other first weights that depend on the data
 DEFAULT_FAMILY = "diffusion"  # of kinds that it takes
 NO_OPTIONS = ("data", "out", "path", "options", "given", "dataset", "budget")  # parameters that are not options of a training
@@ -75,7 +75,7 @@ def read_family(family: str | Spec, options: dict[str, Any]) -> tuple[Family[Any
     own = {key: value for key, value in spec.items() if key != "name"}
     for key in [key for key in options if key in FAMILY_OPTIONS]:
         value = options.pop(key)
-        if value is not None and (value != "auto" or key in found.wishes):
+        if value is not None and (value != "auto" or key in found.option_names):
             own[key] = value
     found.check(own)
     return found, own
@@ -159,7 +159,7 @@ def prepare(
     if before is not None:
         start.check_shape(before, dataset)
     kind, suited = family_for(dataset, kind, wished, chosen=family is not None or latent_space is not None or like is not None)
-    wished = {key: value for key, value in wished.items() if key in kind.wishes}
+    wished = {key: value for key, value in wished.items() if key in kind.option_names}
     if dataset.conditions is not None and "captions" not in kind.can:
         if reading.get("labels", "auto") != "auto" or reading.get("condition_number") or reading.get("condition_image"):
             able = ", ".join(name for name, other in FAMILIES.items() if "captions" in other.can)
@@ -233,7 +233,7 @@ def prepare(
     limit_budget(budget, training, where, whole_length(config)[0])
     model = build_model(config)
     if isinstance(model, TrainedModel):
-        model.begin(train_set, Deadline(BEGIN_SHARE * budget.seconds, budget.clock))
+        model.initialize(train_set, Deadline(BEGIN_SHARE * budget.seconds, budget.clock))
     if coder is not None:
         take_codec(model, coder, train_set)
     if before is not None:
@@ -279,7 +279,7 @@ def _codec_training(
     """Return the training of the autoencoder of a run, which is a run in its folder.  budget: that of the whole command."""
     model = build_model(config)
     assert isinstance(model, TrainedModel)
-    model.begin(train)
+    model.initialize(train)
     micro = micro_batches(False, 1, config.training.model_dump(), train)
     training, slow = in_time(
         model.to(where), train, config.training.model_copy(update={"micro": micro}), (), budget.part(SHARE)

@@ -32,7 +32,7 @@ from reverie.draw.picture import (
 )
 from reverie.draw.scatter import NAMED_CLOUDS, limits_of, point_axes
 from reverie.draw.series import lines
-from reverie.families.model import DrawRequest
+from reverie.families.model import SamplingInputs
 from reverie.runs.options import Options
 from reverie.runs.run import Run
 
@@ -176,6 +176,6 @@ class Previews:
         options = quickly(self.run)
         parts = []
         for part in torch.arange(len(seeds)).split(self.run.batch_size()):
-            *_, last = self.run.model.frames(DrawRequest(seeds[part], cond[part], options=options))
+            *_, last = self.run.model.frames(SamplingInputs(seeds[part], cond[part], options=options))
             parts.append(self.run.decode_final(last))
         return np.concatenate(parts)

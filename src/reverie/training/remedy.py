@@ -91,7 +91,7 @@ def _asked(config: Config) -> dict[str, Any]:
     family, asked = config.model_family, dict(config.asked)
     if isinstance(config.family, DiffusionSettings):
         return asked
-    own = {key: asked.pop(key) for key in family.wishes if key in asked}
+    own = {key: asked.pop(key) for key in family.option_names if key in asked}
     return {"family": spoken({"name": family.name, **own}), **asked}
 
 

@@ -72,7 +72,7 @@ def differences(config: Config, given: Mapping[str, Any]) -> list[str]:
         elif key == "codec" and isinstance(value, str | Path):
             same = str(Path(value).resolve()) in (kept["codec"], str(Path(str(kept["codec"])).parent))
         elif key in family.settings.model_fields:
-            same = family.agrees(config.family, key, value, data.shape, len(data.labels))
+            same = family.matches(config.family, key, value, data.shape, len(data.labels))
         elif key in CHOSEN and value == "auto":
             same = True  # what was chosen then is kept
         else:
@@ -171,7 +171,7 @@ def resume(
             dataset = dataset or reread(config.data, folder=path, **reading)
             train_set = dataset.split(config.data.seed)[0]
             if isinstance(model, TrainedModel):
-                model.begin(train_set)
+                model.initialize(train_set)
             start.carry_again(model, config, train_set)
             first = _codec_again(path, config, model, dataset, device, reading)
         model, teacher = model.to(where), teacher_of(config, where)

@@ -15,7 +15,7 @@ from reverie.base.visible import storable
 from reverie.data import Dataset
 from reverie.data.augment import told_entries
 from reverie.data.kind import described, kind_of
-from reverie.families.diffusion.clusters import told_clusters
+from reverie.families.diffusion.clusters import cluster_names
 from reverie.families.diffusion.family import CLUSTERS, NET, OF_THE_DATA
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.settings import settings_of
@@ -142,7 +142,7 @@ def carry(run: Run, model: Model, config: Config, train: Dataset) -> tuple[str, 
         new[BIAS].add_(old[LABELS][1 + before.index(config.data.name) if config.data.name in before else 0])
     if TOLD in new:
         before_it, now_it = run.diffusion_settings, settings_of(config.family)
-        known, wanted = (told_entries(s.augment, config.data.shape) + told_clusters(s.clusters) for s in (before_it, now_it))
+        known, wanted = (told_entries(s.augment, config.data.shape) + cluster_names(s.clusters) for s in (before_it, now_it))
         wanted = wanted if before_it.clusters == now_it.clusters else wanted[: len(wanted) - now_it.clusters]
         new[TOLD].copy_(_columns(old.get(TOLD), known, wanted, new[TOLD]))
     model.load_state_dict(new)

@@ -9,7 +9,7 @@ from reverie.base.files import atomic, own_file
 from reverie.base.noise import image_seeds
 from reverie.data import Dataset
 from reverie.data.windows import TextWindows, codes_of, text_of, texts_of
-from reverie.families.model import DrawRequest
+from reverie.families.model import SamplingInputs
 from reverie.families.seq2seq.model import PairModel
 from reverie.runs.run import Run
 from reverie.text.passages import Passages
@@ -40,7 +40,7 @@ class TextPreviews:
         """Write the texts of step i."""
         model = self.run.model
         paired = isinstance(model, PairModel)
-        wanted = DrawRequest(image_seeds(0, ANSWERS if paired else COUNT), options={} if paired else {"length": LENGTH})
+        wanted = SamplingInputs(image_seeds(0, ANSWERS if paired else COUNT), options={} if paired else {"length": LENGTH})
         with torch.no_grad():
             *_, last = model.frames(wanted)
         rows = model.decode(last.x0).cpu().numpy()

@@ -103,7 +103,7 @@ class Training:
         yield from self.reasons
         if meaning := meaning_of(config):
             yield f"trained {purpose_of(config)}: {meaning}"
-        yield self.run.model.about()
+        yield self.run.model.summary_line()
 
     def sample_command(self) -> str:
         """Return the command that samples from the run."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from reverie.base.noise import Noise
-from reverie.families.model import DrawRequest, check_labelled
+from reverie.families.model import SamplingInputs, check_labelled
 
 if TYPE_CHECKING:
     from reverie.families.autoregressive.model import Autoregressive
@@ -44,7 +44,7 @@ class Known:
 
 
 def complete(
-    model: Autoregressive, known: Known, order: Tensor, wanted: DrawRequest, log_prior: Tensor | None,
+    model: Autoregressive, known: Known, order: Tensor, wanted: SamplingInputs, log_prior: Tensor | None,
     note: Callable[[float], None],
 ) -> Iterator[tuple[int, Tensor]]:  # fmt: skip
     """Write data around what is known and yield the number of the last number and all so far: (B, D), in the given order.

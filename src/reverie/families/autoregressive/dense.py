@@ -48,10 +48,10 @@ class Dense(Autoregressive):
         self.bias = nn.Parameter(torch.zeros(self.size, self.told_numbers))
 
     @torch.no_grad()
-    def begin_with(self, z: Tensor) -> None:
+    def initialize_with(self, z: Tensor) -> None:
         """Take the mean of the features of each place, and what is said of each place that knows no other."""
         self.centre.copy_(self.features[level_of(z.flatten(1), len(self.features))].mean(0)[self.order])
-        self.bias.copy_(self.observation.begin(z).flatten(0, -2).to(self.bias)[self.order])
+        self.bias.copy_(self.observation.initialize(z).flatten(0, -2).to(self.bias)[self.order])
 
     def seen(self, z: Tensor, first: int = 0) -> Tensor:
         """Return the features of numbers first .. of a sequence: (B, n, Q).  z: (B, n) in model units."""
@@ -130,9 +130,9 @@ class NADE(Dense):
         self.label = nn.Parameter(torch.zeros(self.label_count, hidden)) if self.label_count else None
 
     @torch.no_grad()
-    def begin_with(self, z: Tensor) -> None:
+    def initialize_with(self, z: Tensor) -> None:
         """Scale the first weights to what the data's features vary by, all together."""
-        super().begin_with(z)
+        super().initialize_with(z)
         varied = float(self.seen(z.flatten(1)[:, self.order]).square().sum(1).mean(0).sum())
         self.into.mul_(SPREAD / math.sqrt(max(varied, 1e-6)))
         if self.orderless:

@@ -55,7 +55,7 @@ class FVSBNFamily(AutoregressiveFamily[FVSBNSettings]):
     name = "fvsbn"
     summary = "A fully visible sigmoid belief network: logistic regression of each pixel on all before it; exact likelihood."
     settings = FVSBNSettings
-    usual: ClassVar[Mapping[str, Any]] = {"batch": 100, "learning_rate": 1e-3}
+    training_defaults: ClassVar[Mapping[str, Any]] = {"batch": 100, "learning_rate": 1e-3}
 
     def reason(self, settings: FVSBNSettings) -> str:
         """Say in one line what was chosen."""
@@ -68,7 +68,7 @@ class NADEFamily(AutoregressiveFamily[NADESettings]):
     name = "nade"
     summary = "NADE (arXiv:1605.02226): hidden units with shared weights before each pixel; exact likelihood, any or one order."
     settings = NADESettings
-    usual: ClassVar[Mapping[str, Any]] = {"batch": 50, "learning_rate": 3e-3}
+    training_defaults: ClassVar[Mapping[str, Any]] = {"batch": 50, "learning_rate": 3e-3}
 
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Hide half of the hidden units, and tell of a level by few numbers, where data would else be learned by heart."""
@@ -77,7 +77,7 @@ class NADEFamily(AutoregressiveFamily[NADESettings]):
     def training(self, request: PlanRequest, settings: NADESettings) -> Mapping[str, Any]:
         """Learn slowly where data are few."""
         few = {"learning_rate": rate_for_few(request, 1e-3, FARTHEST)} if few_data(request) else {}
-        return {**self.usual, **few}
+        return {**self.training_defaults, **few}
 
     def reason(self, settings: NADESettings) -> str:
         """Say in one line what was chosen."""
@@ -99,7 +99,7 @@ class SequenceFamily(AutoregressiveFamily[Sequential]):
 
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Hide some numbers where data are few, which would else be learned by heart; of text, learn the tokens."""
-        asked = request.wished.get("tokenizer")
+        asked = request.requested.get("tokenizer")
         if request.train.kind == "text":
             return {**self.of_text, **learned(request, asked)[1]}
         if asked is not None:
@@ -108,21 +108,21 @@ class SequenceFamily(AutoregressiveFamily[Sequential]):
 
     def training(self, request: PlanRequest, settings: Sequential) -> Mapping[str, Any]:
         """Return fields of the table [training] for data, where nothing else is asked for."""
-        return self.text_training if settings.of_text else self.usual
+        return self.text_training if settings.of_text else self.training_defaults
 
     def batch(self, form: Dataset) -> int:
         """Return how many data a step takes when nothing is said."""
-        return int((self.text_training if form.kind == "text" else self.usual)["batch"])
+        return int((self.text_training if form.kind == "text" else self.training_defaults)["batch"])
 
     def build(self, settings: Sequential, shape: tuple[int, ...], labels: int, seed: int) -> Model:
         """Make the model."""
         return build_language(settings, shape, seed) if settings.of_text else super().build(settings, shape, labels, seed)
 
-    def agrees(self, settings: Sequential, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
+    def matches(self, settings: Sequential, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
         """Tell whether an option, as it was given, is what settings have already."""
         if key == "tokenizer":
             return settings.tokenizer is not None and same_tokenizer(settings.tokenizer, value)
-        return super().agrees(settings, key, value, shape, labels)
+        return super().matches(settings, key, value, shape, labels)
 
     def reason(self, settings: Sequential) -> str:
         """Say in one line what was chosen."""

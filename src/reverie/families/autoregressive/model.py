@@ -21,7 +21,7 @@ from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
 from reverie.families.autoregressive.completion import Known, complete
 from reverie.families.diffusion.levels import in_unit
-from reverie.families.model import Completes, DrawRequest, TrainedModel, check_labelled, check_one_label
+from reverie.families.model import CompletionModel, SamplingInputs, TrainedModel, check_labelled, check_one_label
 from reverie.families.vae.observation import Observation
 
 FIGURE_DATA = 1024  # data, at most, of which held-out figures are the mean
@@ -45,7 +45,7 @@ class Writer(ABC):
         """Go on with the chosen data, each as often as it is named.  index: (B,) int64."""
 
 
-class Autoregressive(TrainedModel, Completes):
+class Autoregressive(TrainedModel, CompletionModel):
     """log p(x) = sum_i log p(x_i | x_1 .. x_{i-1}), each number's distribution being an `Observation`.
 
     order: (D,) int64, at which place of a datum the numbers stand that are written one after another: of images the pixels
@@ -85,12 +85,12 @@ class Autoregressive(TrainedModel, Completes):
         """Return data in user units, by the codec."""
         return self.codec.decode(z)
 
-    def begin(self, data: Dataset, deadline: Deadline | None = None) -> None:
+    def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Let every number begin as it is without the others."""
-        self.begin_with(self.codec.encode(data.some(BEGIN_DATA)))
+        self.initialize_with(self.codec.encode(data.some(BEGIN_DATA)))
 
     @abstractmethod
-    def begin_with(self, z: Tensor) -> None:
+    def initialize_with(self, z: Tensor) -> None:
         """Set first weights by training data in model units: (N, ...)."""
 
     def log_numbers(self, z: Tensor, cond: Tensor | None, order: Tensor | None = None) -> Tensor:
@@ -132,13 +132,13 @@ class Autoregressive(TrainedModel, Completes):
         """How many data are looked at together."""
         return max(1, NUMBERS_AT_ONCE // (self.size * self.observation.parameters))
 
-    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+    def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return what data that were not trained on cost."""
         x, labels = data.batch(torch.arange(min(len(data), at_once(self.shape, FIGURE_DATA))))
         return in_unit(self.codec, self.shape, -float(self.log_prob(x, labels, torch.empty(0)).nats.mean()))
 
     @torch.no_grad()
-    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
         """Draw number by number and yield a frame after each; what is not written yet is at its least value."""
         check_one_label(wanted)
         count, noise = len(wanted.seeds), Noise(wanted.seeds)
@@ -171,9 +171,9 @@ class Autoregressive(TrainedModel, Completes):
 
     @torch.no_grad()
     def complete(
-        self, wanted: DrawRequest, truth: Tensor, seen: Tensor, log_prior: Tensor | None, note: Callable[[float], None]
+        self, wanted: SamplingInputs, truth: Tensor, seen: Tensor, log_prior: Tensor | None, note: Callable[[float], None]
     ) -> Iterator[Frame]:
-        """See `Completes.complete`."""
+        """See `CompletionModel.complete`."""
         check_one_label(wanted)
         there = seen.flatten().to(self.device)
         order = self.order_around(there)

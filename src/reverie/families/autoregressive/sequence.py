@@ -36,13 +36,13 @@ class SequenceModel(Autoregressive):
         self.bias = nn.Parameter(torch.zeros(self.size, self.observation.parameters))
 
     @torch.no_grad()
-    def begin_with(self, z: Tensor) -> None:
+    def initialize_with(self, z: Tensor) -> None:
         """Take what is said of each place that knows no other; of series all moments are alike."""
         if len(self.shape) == 2:
-            said = self.observation.begin(z.flatten(0, 1)).to(self.bias)  # (C, P)
+            said = self.observation.initialize(z.flatten(0, 1)).to(self.bias)  # (C, P)
             self.bias.copy_(said.repeat(self.shape[0], 1))
             return
-        self.bias.copy_(self.observation.begin(z).flatten(0, -2).to(self.bias)[self.order])
+        self.bias.copy_(self.observation.initialize(z).flatten(0, -2).to(self.bias)[self.order])
 
     def embedded(self, z: Tensor, cond: Tensor | None) -> Tensor:
         """Return the vectors of numbers: (B, n, dim).  z: (B, n) in model units."""

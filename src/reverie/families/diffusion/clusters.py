@@ -40,7 +40,7 @@ def clusters_for(count: int) -> int:
     return min(USUAL_CLUSTERS, count // EACH) if count >= FEWEST else 0
 
 
-def told_clusters(count: int) -> tuple[str, ...]:
+def cluster_names(count: int) -> tuple[str, ...]:
     """Return the names of the numbers that a network is told of clusters."""
     return tuple(f"cluster {k}" for k in range(count))
 
@@ -131,7 +131,7 @@ class Clustered(Denoiser):
 
     def __init__(self, inner: NetDenoiser, told: Tensor) -> None:
         super().__init__()
-        self.inner, self.schedule, self.tells_variance = inner, inner.schedule, inner.tells_variance
+        self.inner, self.schedule, self.has_variance = inner, inner.schedule, inner.has_variance
         self.told = told
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:

@@ -26,7 +26,7 @@ from reverie.data import Dataset
 from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.guidance import MAX_GUIDANCE
 from reverie.diffusion.pair import Pair
-from reverie.families.diffusion.sampling import Manner
+from reverie.families.diffusion.sampling import SamplingProfile
 from reverie.nets.lenet import LeNet
 
 PURE = 0.5  # of the batches begin at pure noise, which is the whole way; the others at times that later evaluations begin at
@@ -56,7 +56,7 @@ class Distilled(Section):
     clipped: bool = False
 
 
-def manner_of(distilled: Distilled | None, codes: bool) -> Manner:
+def profile_of(distilled: Distilled | None, codes: bool) -> SamplingProfile:
     """Return what a network makes, which decides its default sampling.  codes: whether it draws those of an autoencoder."""
     if distilled is None:
         return "codes" if codes else "data"
@@ -216,7 +216,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class DistillationTarget:
     """What a student is taught by: where features of its samples should go."""
 
     features: Features
@@ -224,7 +224,7 @@ class Lesson:
     pool: Pool
     clipped: bool = False
 
-    def __deepcopy__(self, _: dict[int, Any]) -> Lesson:
+    def __deepcopy__(self, _: dict[int, Any]) -> DistillationTarget:
         return self  # nothing in it changes, so that copies of the student share it
 
     def loss(self, student: NetDenoiser, z: Tensor, cond: Tensor | None, seed: int) -> Tensor:

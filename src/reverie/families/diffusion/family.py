@@ -35,9 +35,9 @@ from reverie.families.diffusion.settings import (
     Purpose,
     Spread,
     build_diffusion,
+    condition_width,
     outputs_of,
     plan_denoiser,
-    row_width,
 )
 from reverie.families.diffusion.variational import (
     DROPOUT,
@@ -81,7 +81,7 @@ def shape_of(network: Spec) -> tuple[int, ...]:
     return tuple(network[key] for key in ("channels", "height", "width") if key in network)
 
 
-def told_by_rows(form: ConditionForm, network: str, shape: tuple[int, ...]) -> Spec:
+def condition_options(form: ConditionForm, network: str, shape: tuple[int, ...]) -> Spec:
     """Return the options of a network that is told rows of conditions; refuse one that cannot be."""
     if network not in TAKE_ROWS:
         raise UserError(
@@ -112,24 +112,24 @@ class DiffusionFamily(Family[DiffusionSettings]):
     options: ClassVar[Mapping[str, Any]] = OPTIONS
     likelihood: ClassVar[Likelihood] = "lower bound"
     settings = DiffusionSettings
-    found: ClassVar[frozenset[str]] = frozenset({"autoguidance", "sampling", "distilled", "examples"})
+    set_by_training: ClassVar[frozenset[str]] = frozenset({"autoguidance", "sampling", "distilled", "examples"})
 
-    def check(self, wished: Mapping[str, Any]) -> None:
+    def check(self, requested: Mapping[str, Any]) -> None:
         """Refuse names and options of network, schedule, target, loss, weight, times and augmentation that are not known."""
-        super().check(wished)
-        build(LOSSES, wished.get("loss", "mse"), "loss")
-        pick(dict.fromkeys(get_args(Purpose)), wished.get("purpose") or "pictures", "purpose")
-        build(WEIGHTS, wished.get("weight", "uniform"), "weight")
-        pick(dict.fromkeys(get_args(Spread)), wished.get("variance") or "fixed", "variance")
-        pick(TIMES, wished.get("times", "stratified"), "way to draw times")
-        if wished.get("target") is not None:
-            pick(TARGETS, wished["target"], "target")
-        if wished.get("schedule") is not None:
-            build(SCHEDULES, wished["schedule"], "schedule")
-        if wished.get("augment", "auto") not in ("auto", "none"):
-            read(wished["augment"])
-        if wished.get("network") is not None:
-            network = parse(wished["network"])
+        super().check(requested)
+        build(LOSSES, requested.get("loss", "mse"), "loss")
+        pick(dict.fromkeys(get_args(Purpose)), requested.get("purpose") or "pictures", "purpose")
+        build(WEIGHTS, requested.get("weight", "uniform"), "weight")
+        pick(dict.fromkeys(get_args(Spread)), requested.get("variance") or "fixed", "variance")
+        pick(TIMES, requested.get("times", "stratified"), "way to draw times")
+        if requested.get("target") is not None:
+            pick(TARGETS, requested["target"], "target")
+        if requested.get("schedule") is not None:
+            build(SCHEDULES, requested["schedule"], "schedule")
+        if requested.get("augment", "auto") not in ("auto", "none"):
+            read(requested["augment"])
+        if requested.get("network") is not None:
+            network = parse(requested["network"])
             if taken := [key for key in OF_THE_DATA if key in network]:
                 raise UserError(f"the network's {taken[0]} are told by the data and cannot be given with --network")
             known: Spec = PRESETS.get(str(network.get("name")), {})
@@ -145,14 +145,14 @@ class DiffusionFamily(Family[DiffusionSettings]):
 
     def plan(self, request: PlanRequest) -> FamilyPlan[DiffusionSettings]:
         """Choose network, schedule, target, units and augmentation; see `reverie.diffusion.plan`."""
-        data, wished = request.data, {key: value for key, value in request.wished.items() if value is not None}
-        if parse(wished.get("network", "")).get("name") == "diffusers-unet":
-            wished = FOR_DIFFUSERS | wished
-        codec: Spec = wished.get("codec", {"name": "pixels"})
-        by_bound, coded = wished.get("purpose") == "likelihood", codec["name"] == "latent"
+        data, requested = request.data, {key: value for key, value in request.requested.items() if value is not None}
+        if parse(requested.get("network", "")).get("name") == "diffusers-unet":
+            requested = FOR_DIFFUSERS | requested
+        codec: Spec = requested.get("codec", {"name": "pixels"})
+        by_bound, coded = requested.get("purpose") == "likelihood", codec["name"] == "latent"
         if coded and by_bound:
             raise UserError("the codes of an autoencoder tell no likelihood of pixels; train for it with --no-latent")
-        if "codec" in wished:
+        if "codec" in requested:
             pass
         elif data.kind != "images":
             codec = standard_spec(request.train.batch(torch.arange(len(request.train)))[0])
@@ -162,27 +162,27 @@ class DiffusionFamily(Family[DiffusionSettings]):
         with torch.device("meta"):
             levels = build(ALL_CODECS, codec, "codec").levels
         if by_bound:
-            wished = for_likelihood(levels) | wished
-        if wished.get("schedule") is not None and parse(wished["schedule"]).get("name") == "learned":
-            wished = {"weight": "vlb"} | wished
-        if parse(wished.get("weight", "uniform"))["name"] in ("vlb", "mixed"):  # other times would weigh the bound anew
-            wished = {"times": "stratified"} | wished
+            requested = for_likelihood(levels) | requested
+        if requested.get("schedule") is not None and parse(requested["schedule"]).get("name") == "learned":
+            requested = {"weight": "vlb"} | requested
+        if parse(requested.get("weight", "uniform"))["name"] in ("vlb", "mixed"):  # other times would weigh the bound anew
+            requested = {"times": "stratified"} | requested
         chosen = plan(form_of(data, shape), request.minutes, request.steps)
         if by_bound and data.kind != "images":
             chosen = replace(chosen, network=NETWORK_OF_POINTS)
         times = {"times": chosen.settings["times"]} if "times" in chosen.settings else {}
         training = {key: value for key, value in chosen.settings.items() if key != "times"} | dict(request.training)
-        reasons = () if "network" in wished else chosen.reasons
-        network: Spec = parse(wished["network"]) if "network" in wished else chosen.network
+        reasons = () if "network" in requested else chosen.reasons
+        network: Spec = parse(requested["network"]) if "network" in requested else chosen.network
         full = network_for(shape, len(data.label_names), network)
         check_width(full)
         passes = self._passes(full, training, request)
         usual = augment_for_likelihood(passes) if by_bound and data.kind == "images" else "auto"
         if request.train.conditions is not None and request.train.conditions.form.image is not None:
             usual = "none"  # the image that is told would have to be changed alike
-        augment, why = choose_augment(wished.get("augment", usual), request.train, passes, request.seed, request.tell)
+        augment, why = choose_augment(requested.get("augment", usual), request.train, passes, request.seed, request.tell)
         reasons += (why,) if why else ()
-        clusters = self._clusters(wished, full["name"], request)
+        clusters = self._clusters(requested, full["name"], request)
         full |= {"told": n} if (n := len(told_entries(augment, data.shape)) + clusters) else {}
         if (slow := slow_size(full)) and "stem" not in network:
             reasons += (slow,)
@@ -191,41 +191,41 @@ class DiffusionFamily(Family[DiffusionSettings]):
             reasons += (f"dropout of {DROPOUT:g}, because each image will be seen about {passes:,.0f} times",)
         if data.kind == "images" and training.get("minutes") and request.device == "cpu" and not (by_bound or coded):
             reasons += (expectation(data.shape, training["minutes"]),)
-        if wished.get("target") == "levels" and levels is not None:
+        if requested.get("target") == "levels" and levels is not None:
             full |= {"inputs": 2, "outputs": min(FEATURES, levels)}
-        elif (outputs := outputs_of(wished.get("variance", "fixed"))) != 1:
+        elif (outputs := outputs_of(requested.get("variance", "fixed"))) != 1:
             full |= {"outputs": outputs}
-        given = {key: wished[key] for key in GIVEN if key in wished} | {"clusters": clusters}
-        if clusters and "clusters" not in wished:
+        given = {key: requested[key] for key in GIVEN if key in requested} | {"clusters": clusters}
+        if clusters and "clusters" not in requested:
             reasons += (
                 f"clusters: the network is told which of {clusters} kinds of image each is, by k-means; --clusters 0: none",
             )
         if request.train.conditions is not None:
-            full |= told_by_rows(request.train.conditions.form, full["name"], shape)
+            full |= condition_options(request.train.conditions.form, full["name"], shape)
             given["examples"] = examples_of(request.train.conditions.form.width, len(request.train))
             reasons += (f"conditions: {request.train.conditions.described()}",)
         try:
             settings = DiffusionSettings.model_validate({
-                "target": wished.get("target", chosen.target), "codec": codec, **times,
+                "target": requested.get("target", chosen.target), "codec": codec, **times,
                 "sigma_data": 1.0 if coded else spread(request.train),
-                "schedule": complete(SCHEDULES, wished.get("schedule", chosen.schedule), "schedule"), "network": full,
-                "loss": complete(LOSSES, wished.get("loss", "mse"), "loss"), "augment": augment, **given,
+                "schedule": complete(SCHEDULES, requested.get("schedule", chosen.schedule), "schedule"), "network": full,
+                "loss": complete(LOSSES, requested.get("loss", "mse"), "loss"), "augment": augment, **given,
             })  # fmt: skip
         except ValidationError as error:
             raise UserError(f"cannot train like this: {one_line(error)}") from None
         return FamilyPlan(settings.recorded(), training, reasons)
 
-    def _clusters(self, wished: Mapping[str, Any], network: str, request: PlanRequest) -> int:
+    def _clusters(self, requested: Mapping[str, Any], network: str, request: PlanRequest) -> int:
         """Return how many clusters of images the network is told of: as many as are asked for, or suit the data."""
-        if "clusters" in wished:
-            if wished["clusters"] and request.data.kind != "images":
+        if "clusters" in requested:
+            if requested["clusters"] and request.data.kind != "images":
                 raise UserError(f"clusters are of images, and these are {request.data.kind}; leave --clusters out")
-            if wished["clusters"] and network not in TAKE_ROWS:
+            if requested["clusters"] and network not in TAKE_ROWS:
                 others = " or ".join(TAKE_ROWS)
                 raise UserError(f"the network {network} is told no clusters; give --network {others}, or leave --clusters out")
-            return int(wished["clusters"])
+            return int(requested["clusters"])
         able = network in TAKE_ROWS and request.data.kind == "images" and request.train.conditions is None
-        return clusters_for(len(request.train)) if able and wished.get("purpose") != "likelihood" else 0
+        return clusters_for(len(request.train)) if able and requested.get("purpose") != "likelihood" else 0
 
     def _passes(self, network: Spec, training: Mapping[str, Any], request: PlanRequest) -> float:
         """Return how often a training will see each datum: by its steps, or about as often as fits into its minutes."""
@@ -237,19 +237,19 @@ class DiffusionFamily(Family[DiffusionSettings]):
         seen = 60 * float(training["minutes"]) * SPEED[request.device == "cpu"] / (3 * max(1, counter.get_total_flops()))
         return float(seen / len(request.train))
 
-    def network(self, form: Dataset, minutes: float | None, steps: int | None, wished: Mapping[str, Any]) -> Spec | None:
+    def network(self, form: Dataset, minutes: float | None, steps: int | None, requested: Mapping[str, Any]) -> Spec | None:
         """Return the network, asked for or planned; it refuses a shape that it cannot take."""
-        shape = model_shape(wished["codec"], form.shape) if wished.get("codec") else form.shape
-        asked: str | Spec | None = wished.get("network")
+        shape = model_shape(requested["codec"], form.shape) if requested.get("codec") else form.shape
+        asked: str | Spec | None = requested.get("network")
         asked = plan(form_of(form, shape), minutes, steps).network if asked is None else asked
         network = network_for(shape, len(form.label_names), asked)
         check_width(network)
         return network
 
-    def levels(self, form: Dataset, wished: Mapping[str, Any]) -> int:
+    def levels(self, form: Dataset, requested: Mapping[str, Any]) -> int:
         """Return all values of a byte where levels are told apart, as they are for the likelihood of images."""
-        usual = "levels" if wished.get("purpose") == "likelihood" else "flow"
-        return 256 if form.kind == "images" and (wished.get("target") or usual) == "levels" else 0
+        usual = "levels" if requested.get("purpose") == "likelihood" else "flow"
+        return 256 if form.kind == "images" and (requested.get("target") or usual) == "levels" else 0
 
     def batch(self, form: Dataset) -> int:
         """Return the batch of the plan."""
@@ -259,7 +259,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
         """Make the model; see `reverie.families.diffusion.settings`."""
         return build_diffusion(settings, shape, labels, seed)
 
-    def forms(self, settings: DiffusionSettings, shape: tuple[int, ...], labels: int) -> dict[str, Form]:
+    def tensor_specs(self, settings: DiffusionSettings, shape: tuple[int, ...], labels: int) -> dict[str, Form]:
         """Return the forms of the denoiser's tensors and of those of the codec, which are all that there are."""
         planned = plan_denoiser(settings, shape, labels)
         with torch.device("meta"):
@@ -271,10 +271,10 @@ class DiffusionFamily(Family[DiffusionSettings]):
                 clusters = Clusters(settings.clusters, shape, labels)
             forms |= {f"{CLUSTERS}{name}": form for name, form in forms_of(clusters.state_dict()).items()}
         if settings.examples:
-            forms["examples"] = Form(torch.float32, (settings.examples, row_width(settings.network)))
+            forms["examples"] = Form(torch.float32, (settings.examples, condition_width(settings.network)))
         return forms
 
-    def agrees(self, settings: DiffusionSettings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
+    def matches(self, settings: DiffusionSettings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
         """Tell whether an option is what settings have; a network by its plan, but for what another version may plan."""
         tables: Mapping[str, Mapping[str, Any]] = {"schedule": SCHEDULES, "loss": LOSSES, "weight": WEIGHTS}
         if (table := tables.get(key)) is not None:
@@ -286,4 +286,4 @@ class DiffusionFamily(Family[DiffusionSettings]):
             return all(planned.get(k) == v for k, v in kept.items() if k not in free)
         if key == "augment":
             return value == "auto" or (() if value == "none" else read(value)) == settings.augment
-        return super().agrees(settings, key, value, shape, labels)
+        return super().matches(settings, key, value, shape, labels)

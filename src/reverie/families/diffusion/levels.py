@@ -60,7 +60,7 @@ def _draws(model: Diffusion, data: Dataset, seed: int, draws: int) -> Iterator[D
         z = _coded_once(encode, x, (part % len(data)).tolist(), known) if model.codec.lossy else encode(x)
         truth = Pair(z, torch.randn(z.shape, generator=random).to(device))
         cond = labels.to(device) if labels is not None else None
-        yield Draw(t[part], truth, cond, model.told_of(x), model.kinds_of(x, cond))
+        yield Draw(t[part], truth, cond, model.conditioning_of(x), model.joint_labels(x, cond))
 
 
 def _coded_once(encode: Callable[[Tensor], Tensor], x: Tensor, numbers: list[int], known: dict[int, Tensor]) -> Tensor:
@@ -167,7 +167,7 @@ def optimum(model: Diffusion, data: Dataset) -> DatasetDenoiser | None:
     device = model.device
     x = data.batch(torch.arange(len(data)))[0]
     z = torch.cat([model.codec.encode(part.to(device)) for part in x.split(ENCODED)])
-    kinds = model.kinds_of(x.to(device), data.labels.to(device) if data.labels is not None else None)
+    kinds = model.joint_labels(x.to(device), data.labels.to(device) if data.labels is not None else None)
     return DatasetDenoiser(model.denoiser.schedule, z, kinds)
 
 

@@ -28,12 +28,12 @@ from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame, Sampler, start, trajectory
 from reverie.diffusion.samplers.onestep import DDPM
 from reverie.families.diffusion.clusters import Clustered, Clusters
-from reverie.families.diffusion.distillation import Distilled, Lesson, manner_of
+from reverie.families.diffusion.distillation import DistillationTarget, Distilled, profile_of
 from reverie.families.diffusion.levels import held_out_figures, optimum_levels
 from reverie.families.diffusion.likelihood import DiffusionLikelihood
-from reverie.families.diffusion.sampling import STEERING, Manner, build_guidance, build_sampling
+from reverie.families.diffusion.sampling import STEERING, SamplingProfile, build_guidance, build_sampling
 from reverie.families.diffusion.variational import end_costs
-from reverie.families.model import DrawRequest
+from reverie.families.model import SamplingInputs
 from reverie.nets.dropout import seeded_dropout
 
 HISTOGRAMS_OF = 20_000  # data that are not in memory, by which a denoiser of levels begins
@@ -75,7 +75,7 @@ class Diffusion(DiffusionLikelihood):
         super().__init__()
         self.examples = nn.Buffer(torch.full(examples, UNTOLD)) if examples is not None else None
         self.distilled, self.clusters = distilled, clusters
-        self.lesson: Lesson | None = None  # given by a training, and no part of what is kept
+        self.distillation_target: DistillationTarget | None = None  # given by a training, and no part of what is kept
         self.denoiser, self.codec, self.shape, self.model_shape = denoiser, codec, shape, codec.model_shape(shape)
         self.weight, self.times, self.label_dropout, self.augment = weight, times, label_dropout, augment
         self.measure, self.likelihood = measure, likelihood
@@ -98,9 +98,9 @@ class Diffusion(DiffusionLikelihood):
         return torch.where(rows == UNTOLD, torch.nan, rows)
 
     @property
-    def manner(self) -> Manner:
+    def profile(self) -> SamplingProfile:
         """What the network makes, by which the usual sampler is chosen."""
-        return manner_of(self.distilled, self.lossy)
+        return profile_of(self.distilled, self.lossy)
 
     @property
     def lossy(self) -> bool:
@@ -124,13 +124,13 @@ class Diffusion(DiffusionLikelihood):
         """Return data in user units, by the codec."""
         return self.codec.decode(z)
 
-    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+    def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return the loss, or the bound, on data that were not trained on; see `reverie.families.diffusion.levels`."""
-        if self.lesson is not None:
-            return {"held_out": self.lesson.held_out(self.denoiser, data, self.codec.encode, seed)}
+        if self.distillation_target is not None:
+            return {"held_out": self.distillation_target.held_out(self.denoiser, data, self.codec.encode, seed)}
         return held_out_figures(self, data, seed)
 
-    def final_figures(self, train: Dataset, seed: int) -> dict[str, Any]:
+    def final_metrics(self, train: Dataset, seed: int) -> dict[str, Any]:
         """Return the least loss that any model can have on the training data, in four ranges of t."""
         return {} if self.distilled else {"optimum_levels": optimum_levels(self, train, seed)}
 
@@ -149,7 +149,7 @@ class Diffusion(DiffusionLikelihood):
         found |= {"clusters": len(self.clusters)} if self.clusters is not None else {}
         return {**found, "codec": coded} if coded else found
 
-    def about(self) -> str:
+    def summary_line(self) -> str:
         """Say how large the network is."""
         name = type(self.denoiser.net).__name__.lower().removeprefix("conditional")
         parameters = sum(p.numel() for p in self.denoiser.parameters())
@@ -159,12 +159,12 @@ class Diffusion(DiffusionLikelihood):
         """Warn of a schedule that leaves a signal at t = 1."""
         self.denoiser.schedule.warn_if_signal_remains()
 
-    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
         """Draw as the options ask; see `reverie.families.diffusion.sampling`."""
         options = dict(wanted.options)
         if options.get("precision") is None and not any(options.get(key) is not None for key in STEERING):
             options["precision"] = self.usual_precision()
-        sampler, grid = build_sampling(self.shape, self.denoiser.schedule, options, self.manner)
+        sampler, grid = build_sampling(self.shape, self.denoiser.schedule, options, self.profile)
         times: Tensor | None = options.get("times")
         tell = self._teller(wanted)
         guide = build_guidance(
@@ -186,39 +186,39 @@ class Diffusion(DiffusionLikelihood):
     def _clip(self, denoiser: Denoiser) -> Denoiser:
         return Clip(denoiser) if self.clips else denoiser
 
-    def _teller(self, wanted: DrawRequest) -> Callable[[NetDenoiser], Denoiser]:
+    def _teller(self, wanted: SamplingInputs) -> Callable[[NetDenoiser], Denoiser]:
         """Return what tells a network the clusters of what it draws; nothing where something else decides what that is."""
         composed = wanted.cond is not None and wanted.cond.ndim > 1
         if composed or any(wanted.options.get(key) is not None for key in ("steer", "origin")):
             return lambda denoiser: denoiser
-        told = self.drawn_clusters(wanted.seeds, wanted.cond)
+        told = self.sample_clusters(wanted.seeds, wanted.cond)
         return lambda denoiser: denoiser if told is None else Clustered(denoiser, told)
 
-    def drawn_clusters(self, seeds: Tensor, cond: Tensor | None) -> Tensor | None:
+    def sample_clusters(self, seeds: Tensor, cond: Tensor | None) -> Tensor | None:
         """Return what the network is told of data to draw, (B, K), or None.  seeds: (B,); cond: (B,) labels or None."""
         if self.clusters is None:
             return None
-        return self.clusters.told(self.clusters.drawn(seeds, cond), self.told_changes)
+        return self.clusters.told(self.clusters.drawn(seeds, cond), self.augmentation_width)
 
     @property
-    def told_changes(self) -> int:
+    def augmentation_width(self) -> int:
         """How many numbers the network is told of changes of the data."""
         return 0 if self.augment is None else len(self.augment.told)
 
-    def kinds_of(self, x: Tensor, labels: Tensor | None) -> Tensor | None:
+    def joint_labels(self, x: Tensor, labels: Tensor | None) -> Tensor | None:
         """Return label and cluster of each datum as one number, (B,), or the label alone.  x: (B, ...) in user units."""
         if self.clusters is None:
             return labels
         return self.clusters.of(x) if labels is None else labels * len(self.clusters) + self.clusters.of(x)
 
-    def told_of(self, x: Tensor, changes: Tensor | None = None, untold: Tensor | None = None) -> Tensor | None:
+    def conditioning_of(self, x: Tensor, changes: Tensor | None = None, untold: Tensor | None = None) -> Tensor | None:
         """Return what the network is told of data: what was done to them, and their clusters; None where it is nothing.
 
         x: (B, ...) in user units, as they were; changes: (B, K) or None; untold: (B,), those whose clusters are hidden.
         """
         if self.clusters is None:
             return changes
-        told = self.clusters.told(self.clusters.of(x), self.told_changes)
+        told = self.clusters.told(self.clusters.of(x), self.augmentation_width)
         if untold is not None:
             told = told * ~untold.to(told.device)[:, None]
         return told if changes is None else torch.cat([changes.to(told), told[:, changes.shape[1] :]], 1)
@@ -228,10 +228,10 @@ class Diffusion(DiffusionLikelihood):
         measured = self.device.type == "cpu" and not self.likelihood
         return usual_precision(self.model_shape, self.device) if measured else "fp32"
 
-    def _unsure(self, sampler: Sampler, wanted: DrawRequest) -> Steer:
+    def _unsure(self, sampler: Sampler, wanted: SamplingInputs) -> Steer:
         """Return what makes the denoiser tell the variance that a sampler asks for; refuse one that is not known."""
         variance = sampler.variance if isinstance(sampler, DDPM) else "posterior"
-        if variance == "learned" and not self.denoiser.tells_variance:
+        if variance == "learned" and not self.denoiser.has_variance:
             raise UserError(
                 "this model was trained without variances of its own; sample with ddpm:variance=optimal, which needs none, or"
                 " train with --variance learned"
@@ -243,7 +243,7 @@ class Diffusion(DiffusionLikelihood):
         error = wanted.mean_error()
         return lambda denoiser: WithVariance(denoiser, error)
 
-    def _weak(self, wanted: DrawRequest) -> NetDenoiser:
+    def _weak(self, wanted: SamplingInputs) -> NetDenoiser:
         if isinstance(self.denoiser.schedule, Learned):
             raise UserError(
                 "autoguidance compares a run with its early state at the same noise, and this run has learned another schedule"
@@ -259,8 +259,8 @@ class Diffusion(DiffusionLikelihood):
 
         x: (B, ...) in user units; cond: (B,), (B, R) or None.
         """
-        if self.lesson is not None:
-            return self.lesson.loss(self.denoiser, self.codec.encode(x), cond, seed)
+        if self.distillation_target is not None:
+            return self.distillation_target.loss(self.denoiser, self.codec.encode(x), cond, seed)
         changed, changes = (x, None) if self.augment is None else self.augment(x, mix_seed(seed, 2))
         z = self.codec.encode(changed)
         random = torch.Generator().manual_seed(seed)
@@ -274,7 +274,7 @@ class Diffusion(DiffusionLikelihood):
         other = torch.Generator(z.device).manual_seed(mix_seed(seed, 1))  # a stream of its own, independent of the times
         eps = torch.randn(z.shape, generator=other, device=z.device, dtype=z.dtype)
         with seeded_dropout(self.denoiser.net, mix_seed(seed, 3)):
-            return self.loss_at(Pair(z, eps), t, cond, self.told_of(x, changes, untold))
+            return self.loss_at(Pair(z, eps), t, cond, self.conditioning_of(x, changes, untold))
 
     def loss_at(self, truth: Pair, t: Tensor, cond: Tensor | None, told: Tensor | None = None) -> Tensor:
         """Return the loss at given times for given noise, and for what the network is told was done to the data: (B,).
@@ -300,9 +300,9 @@ class Diffusion(DiffusionLikelihood):
     @property
     def learns_variance(self) -> bool:
         """Whether the loss trains variances; a denoiser of levels has them of itself."""
-        return self.denoiser.tells_variance and not isinstance(self.denoiser, LatticeDenoiser)
+        return self.denoiser.has_variance and not isinstance(self.denoiser, LatticeDenoiser)
 
-    def begin(self, data: Dataset, deadline: Deadline | None = None) -> None:
+    def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Find clusters of the data, keep examples of their conditions, and give their histograms to a denoiser of levels."""
         if self.examples is not None and data.conditions is not None:
             rows = data.conditions.batch(spread(len(data), len(self.examples)))
@@ -311,7 +311,7 @@ class Diffusion(DiffusionLikelihood):
             self.clusters.fit(data, deadline)
         if isinstance(self.denoiser, LatticeDenoiser):
             most = len(data) if isinstance(data.x, Tensor) else HISTOGRAMS_OF
-            self.denoiser.begin(self.codec.encode(data.batch(spread(len(data), most))[0]).to(self.device))
+            self.denoiser.initialize(self.codec.encode(data.batch(spread(len(data), most))[0]).to(self.device))
 
     def sample(
         self,

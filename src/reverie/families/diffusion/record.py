@@ -17,10 +17,10 @@ from reverie.families.diffusion.sampling import (
     STEERED,
     STUDENTS,
     Choice,
-    Manner,
+    SamplingProfile,
     chosen_sampling,
     data_of,
-    usual_sampling,
+    default_sampling,
 )
 
 
@@ -76,9 +76,9 @@ class SamplingRecord(Section):
         return self.sampler, self.steps, self.grid
 
 
-def default_record(shape: tuple[int, ...], manner: Manner) -> SamplingRecord:
+def default_record(shape: tuple[int, ...], profile: SamplingProfile) -> SamplingRecord:
     """Return the record of the present defaults.  shape: of one datum, or of its codes."""
-    sampler, steps, grid = usual_sampling(shape, manner)
+    sampler, steps, grid = default_sampling(shape, profile)
     return SamplingRecord(sampler=sampler, steps=steps, grid=grid)
 
 
@@ -95,16 +95,16 @@ EARLIER: tuple[tuple[str, Mapping[str, Choice], Precision | None], ...] = (
     ("clusters", {"points": POINTS, "grey": SDE_GREY, "colour": DDPM, "codes": SDE}, None),
     ("sampling", {"points": POINTS, "grey": SDE_GREY, "colour": SDE, "codes": SDE}, None),
 )
-EARLIER_STUDENTS: Mapping[Manner, Choice] = {
+EARLIER_STUDENTS: Mapping[SamplingProfile, Choice] = {
     "student": ("ddpm", 4, "trailing:last=0.5"),
     "quick student": ("ddpm", 2, "trailing:last=0.5"),
 }
 
 
-def earlier_record(table: Mapping[str, Any], shape: tuple[int, ...], manner: Manner) -> SamplingRecord:
+def earlier_record(table: Mapping[str, Any], shape: tuple[int, ...], profile: SamplingProfile) -> SamplingRecord:
     """Return the defaults of the version that wrote a table [family] without a record.  shape: as of `default_record`."""
     choices, precision = next((choices, precision) for key, choices, precision in EARLIER if key not in table)
-    sampler, steps, grid = EARLIER_STUDENTS.get(manner) or choices[data_of(shape, manner)]
+    sampler, steps, grid = EARLIER_STUDENTS.get(profile) or choices[data_of(shape, profile)]
     return SamplingRecord(sampler=sampler, steps=steps, grid=grid, precision=precision, source="version")
 
 
@@ -114,23 +114,23 @@ def described(choice: Choice) -> str:
     return f"{sampler} in {steps} step{'s' * (steps != 1)} on the {grid} grid"
 
 
-def why_sampling(
-    shape: tuple[int, ...], options: Mapping[str, Any], manner: Manner = "data", record: SamplingRecord | None = None
+def explain_sampling(
+    shape: tuple[int, ...], options: Mapping[str, Any], profile: SamplingProfile = "data", record: SamplingRecord | None = None
 ) -> str:
     """Say what is sampled with, and why.  shape: of one datum."""
-    usual = usual_sampling(shape, manner)
-    chosen = chosen_sampling(shape, options, manner, record.choice if record is not None else None)
+    usual = default_sampling(shape, profile)
+    chosen = chosen_sampling(shape, options, profile, record.choice if record is not None else None)
     said = f"drawn by {described(chosen)}: "
     if record is not None and chosen == record.choice and (record.source == "selected" or chosen != usual):
         return said + _recorded(record)
-    if manner in STUDENTS and chosen == usual:
+    if profile in STUDENTS and chosen == usual:
         few = "1 is quicker, and 4 gain nothing on MNIST (docs/few-steps.md)"
-        return f"{said}a student is taught to; {'2 and 1 are quicker and worse' if manner == 'student' else few}"
+        return f"{said}a student is taught to; {'2 and 1 are quicker and worse' if profile == 'student' else few}"
     if chosen != usual:
         return f"{said}as many as this sampler usually needs" if options.get("steps") is None else f"{said}as asked"
     if kind_of(shape) != "images":
         return f"{said}as good as 50 of ddim on three sets of points (docs/few-steps.md)"
-    of = "MNIST" if data_of(shape, manner) == "grey" else "emoji and photos"
+    of = "MNIST" if data_of(shape, profile) == "grey" else "emoji and photos"
     return f"{said}as good as 40 of ddpm on {of} (docs/few-steps.md)"
 
 
@@ -146,7 +146,7 @@ def _recorded(record: SamplingRecord) -> str:
     )
 
 
-def offered_sampling(recorded: Choice, usual: Choice) -> str:
+def suggest_sampling(recorded: Choice, usual: Choice) -> str:
     """Offer the present defaults for those of an earlier version."""
     sampler, steps, grid = usual
     return (

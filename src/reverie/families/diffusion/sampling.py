@@ -33,8 +33,8 @@ STEERED: dict[Kind, Choice] = {"points": ("ddim", 50, "uniform"), "images": ("dd
 STUDENT = ("ddpm", 4, "trailing:last=0.5")  # of a distilled model, each of whose evaluations gives data
 QUICK_STUDENT = ("ddpm", 2, "trailing:last=0.5")  # the same where classifiers taught it: on MNIST 4 evaluations gain nothing
 # What a network makes: data or codes step by step, or data at once, which are better in more evaluations or soon good enough.
-Manner = Literal["data", "codes", "student", "quick student"]
-STUDENTS: dict[Manner, Choice] = {"student": STUDENT, "quick student": QUICK_STUDENT}
+SamplingProfile = Literal["data", "codes", "student", "quick student"]
+STUDENTS: dict[SamplingProfile, Choice] = {"student": STUDENT, "quick student": QUICK_STUDENT}
 STEERING = ("steer", "origin", "times")  # options that only steering has
 # The options, and what each is when it is not given.  steer, origin and times are not for users but for steering: a wrapper
 # of the guided denoiser, data to start from, and a grid in place of the one that the options ask for.
@@ -45,38 +45,38 @@ OPTIONS: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def data_of(shape: tuple[int, ...], manner: Manner = "data") -> str:
+def data_of(shape: tuple[int, ...], profile: SamplingProfile = "data") -> str:
     """Return the key of `DEFAULTS` for data of a shape."""
-    if manner == "codes":
+    if profile == "codes":
         return "codes"
     return "points" if kind_of(shape) != "images" else "colour" if shape[0] > 1 else "grey"
 
 
-def usual_sampling(shape: tuple[int, ...], manner: Manner = "data") -> Choice:
+def default_sampling(shape: tuple[int, ...], profile: SamplingProfile = "data") -> Choice:
     """Return what data of a shape are drawn with when nothing is said and nothing steers."""
-    return STUDENTS[manner] if manner in STUDENTS else DEFAULTS[data_of(shape, manner)]
+    return STUDENTS[profile] if profile in STUDENTS else DEFAULTS[data_of(shape, profile)]
 
 
 def chosen_sampling(
-    shape: tuple[int, ...], options: Mapping[str, Any], manner: Manner = "data", recorded: Choice | None = None
+    shape: tuple[int, ...], options: Mapping[str, Any], profile: SamplingProfile = "data", recorded: Choice | None = None
 ) -> Choice:
     """Return the names of sampler and grid and the number of steps: those asked for, those recorded, or else the defaults.
 
     shape: of one datum, in user units.
     """
     asked = {key: options[key] for key in ("sampler", "steps", "grid") if options.get(key) is not None}
-    sampler, steps, grid = recorded or usual_sampling(shape, manner)
+    sampler, steps, grid = recorded or default_sampling(shape, profile)
     other = asked.get("sampler", sampler) != sampler or any(options.get(key) is not None for key in STEERING)
     if other:
-        sampler, steps, grid = STUDENT if manner in STUDENTS else STEERED[kind_of(shape)]
+        sampler, steps, grid = STUDENT if profile in STUDENTS else STEERED[kind_of(shape)]
     return asked.get("sampler", sampler), asked.get("steps", steps), asked.get("grid", grid)
 
 
 def build_sampling(
-    shape: tuple[int, ...], schedule: Schedule, options: Mapping[str, Any], manner: Manner = "data"
+    shape: tuple[int, ...], schedule: Schedule, options: Mapping[str, Any], profile: SamplingProfile = "data"
 ) -> tuple[Sampler, Tensor]:
     """Build the sampler and the times that the options ask for, and refuse what does not go together."""
-    named, steps, spaced = chosen_sampling(shape, options, manner)
+    named, steps, spaced = chosen_sampling(shape, options, profile)
     if not 1 <= steps <= MOST_STEPS:
         raise UserError(f"the number of sampling steps must lie between 1 and {MOST_STEPS:,}, got {steps}")
     sampler, grid = build(SAMPLERS, named, "sampler"), build(GRIDS, spaced, "grid")(schedule, steps)

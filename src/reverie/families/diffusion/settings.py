@@ -19,11 +19,11 @@ from reverie.diffusion.loss import LOSSES, TIMES, build_weight
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.schedules import SCHEDULES
 from reverie.families.diffusion.clusters import MOST_CLUSTERS, Clusters
-from reverie.families.diffusion.distillation import Distilled, manner_of
+from reverie.families.diffusion.distillation import Distilled, profile_of
 from reverie.families.diffusion.latent import ALL_CODECS, model_shape
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.record import SamplingRecord, default_record, earlier_record
-from reverie.families.diffusion.sampling import Manner
+from reverie.families.diffusion.sampling import SamplingProfile
 from reverie.families.model import FamilySettings
 from reverie.nets import NETWORKS
 
@@ -66,11 +66,11 @@ class DiffusionSettings(FamilySettings):
         settings = cls.model_validate(table)
         if settings.sampling is not None:
             return settings
-        return settings.model_copy(update={"sampling": earlier_record(table, settings.network_shape, settings.manner)})
+        return settings.model_copy(update={"sampling": earlier_record(table, settings.network_shape, settings.profile)})
 
     def recorded(self) -> Self:
         """Return the settings with the present default sampling as their record."""
-        return self.model_copy(update={"sampling": default_record(self.network_shape, self.manner)})
+        return self.model_copy(update={"sampling": default_record(self.network_shape, self.profile)})
 
     @property
     def network_shape(self) -> tuple[int, ...]:
@@ -78,9 +78,9 @@ class DiffusionSettings(FamilySettings):
         return tuple(self.network[key] for key in ("channels", "height", "width") if key in self.network)
 
     @property
-    def manner(self) -> Manner:
+    def profile(self) -> SamplingProfile:
         """What the network makes, by which the default sampling is chosen."""
-        return manner_of(self.distilled, self.codec["name"] == "latent")
+        return profile_of(self.distilled, self.codec["name"] == "latent")
 
 
 def settings_of(family: FamilySettings) -> DiffusionSettings:
@@ -95,7 +95,7 @@ def outputs_of(variance: str) -> int:
     return 2 if variance == "learned" else 1
 
 
-def row_width(network: Spec) -> int:
+def condition_width(network: Spec) -> int:
     """Return how many numbers a row of conditions has, 0 where there are none."""
     seen = network.get("seen", 0) * network.get("height", 0) * network.get("width", 0)
     return int((network.get("length", 0) if network.get("words") else 0) + network.get("numbers", 0) + seen)
@@ -108,13 +108,13 @@ def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int
         raise UserError(f"the data have the shape {inner} but the network is for {settings.network_shape}")
     if labels != network.get("labels", 0):
         raise UserError(f"the data have {labels} labels but the network has {network.get('labels', 0)}")
-    if bool(row_width(network)) != bool(settings.examples):
+    if bool(condition_width(network)) != bool(settings.examples):
         raise UserError("a network that is told rows of conditions keeps examples of them, and others keep none")
-    if row_width(network) and labels:
+    if condition_width(network) and labels:
         raise UserError("a network is told labels, or rows of other conditions, but not both")
     if settings.clusters and kind_of(data) != "images":
         raise UserError(f"clusters are of images, and these are {kind_of(data)}")
-    if settings.clusters and row_width(network):
+    if settings.clusters and condition_width(network):
         raise UserError("a network is told clusters beside labels, but not beside captions or numbers; give --clusters 0")
     if settings.clusters and settings.purpose == "likelihood":  # whose bound would not count what a cluster tells
         raise UserError(
@@ -195,7 +195,7 @@ def build_diffusion(settings: DiffusionSettings, shape: tuple[int, ...], labels:
     codec, augment = build(ALL_CODECS, settings.codec, "codec"), build_augment(settings.augment, shape)
     drawn = settings.weight, settings.times, settings.label_dropout
     measure, likelihood = build(LOSSES, settings.loss, "loss"), settings.purpose == "likelihood"
-    examples = (settings.examples, row_width(settings.network)) if settings.examples else None
+    examples = (settings.examples, condition_width(settings.network)) if settings.examples else None
     clusters = Clusters(settings.clusters, shape, labels) if settings.clusters else None
     told = examples, settings.distilled, clusters
     return Diffusion(denoiser, codec, shape, *drawn, augment, labels, measure, likelihood, *told)

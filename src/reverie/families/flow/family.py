@@ -45,21 +45,21 @@ class FlowFamily(PlannedFamily[FlowSettings]):
     can: ClassVar[frozenset[str]] = frozenset({"labels", "encode"})
     likelihood: ClassVar[Likelihood] = "exact"
     settings = FlowSettings
-    found: ClassVar[frozenset[str]] = frozenset({"knots"})
+    set_by_training: ClassVar[frozenset[str]] = frozenset({"knots"})
 
-    def check(self, wished: Mapping[str, Any]) -> None:
+    def check(self, requested: Mapping[str, Any]) -> None:
         """Refuse options that no data could make possible, and a family whose package is missing."""
-        super().check(wished)
+        super().check(requested)
         zuko()
 
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return the transform and its networks."""
         shape = request.train.shape
-        of_points, of_images = LAYERS.get(str(request.wished.get("transform")), LAYERS["spline"])
+        of_points, of_images = LAYERS.get(str(request.requested.get("transform")), LAYERS["spline"])
         if len(shape) == 1:
             return {"transform": "spline", "layers": of_points, "codec": codec, **OF_POINTS}
         halved = all(side % 2 == 0 for side in shape[1:])
-        if request.wished.get("transform") in (None, "multiscale") and halved:
+        if request.requested.get("transform") in (None, "multiscale") and halved:
             return {"transform": "multiscale", "codec": codec, "knots": knots_of(shares_of(request.train, codec), BINS)}
         if math.prod(shape) > DENSE_MOST:
             raise UserError(
@@ -70,7 +70,7 @@ class FlowFamily(PlannedFamily[FlowSettings]):
 
     def training(self, request: PlanRequest, settings: FlowSettings) -> Mapping[str, Any]:
         """Return batches that are as large as is worth it."""
-        return {**self.usual, "batch": BATCHES[settings.transform == "multiscale"], "weight_decay": 0.01}
+        return {**self.training_defaults, "batch": BATCHES[settings.transform == "multiscale"], "weight_decay": 0.01}
 
     def batch(self, form: Dataset) -> int:
         """Return how many data a step takes when nothing is said."""
@@ -88,6 +88,6 @@ class FlowFamily(PlannedFamily[FlowSettings]):
         """Make the model."""
         return build_flow(settings, shape, labels, seed)
 
-    def forms(self, settings: FlowSettings, shape: tuple[int, ...], labels: int) -> dict[str, Form]:
+    def tensor_specs(self, settings: FlowSettings, shape: tuple[int, ...], labels: int) -> dict[str, Form]:
         """Return the form of every tensor; zuko can only tell it of a flow that is made, whose size is checked first."""
         return forms_of(self.build(settings, shape, labels, 0).state_dict())

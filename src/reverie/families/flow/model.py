@@ -20,7 +20,7 @@ from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
 from reverie.families.diffusion.levels import in_unit
 from reverie.families.flow.transforms import BEGIN_DATA, FlowTransform
-from reverie.families.model import DrawRequest, TrainedModel, check_labelled, check_one_label
+from reverie.families.model import SamplingInputs, TrainedModel, check_labelled, check_one_label
 from reverie.nets.dropout import seeded_dropout
 
 FIGURE_DATA = 1024  # data, at most, of which held-out figures are the mean
@@ -66,11 +66,11 @@ class Flow(TrainedModel):
         return self.codec.log_cell(self.shape) if levels is None else -self.size * math.log(levels)
 
     @torch.no_grad()
-    def begin(self, data: Dataset, deadline: Deadline | None = None) -> None:
+    def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Let the transform begin with what is true of each number alone."""
         x = self.codec.encode(data.some(BEGIN_DATA))
         random = torch.Generator().manual_seed(0)
-        self.transform.begin(x if self.codec.levels is None else self._within(x, torch.rand(x.shape, generator=random)))
+        self.transform.initialize(x if self.codec.levels is None else self._within(x, torch.rand(x.shape, generator=random)))
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
         """Return -log p(x) in nats for each dimension, (B,); the noise within levels is a function of the seed."""
@@ -105,7 +105,7 @@ class Flow(TrainedModel):
         return LogProb(nats, torch.zeros_like(nats), 1, "change of variables", self.size)
 
     @torch.no_grad()
-    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+    def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return the mean cost of data, in bits/dim or nats, with noise that is the same at every call."""
         x, labels = data.batch(torch.arange(min(len(data), at_once(self.shape, FIGURE_DATA))))
         training = self.transform.training
@@ -138,7 +138,7 @@ class Flow(TrainedModel):
         return noise.like(torch.empty(shape, device=self.device))
 
     @torch.no_grad()
-    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
         """Draw noise and go back along the flow: there is one frame."""
         check_one_label(wanted)
         cond = wanted.cond.to(self.device) if wanted.cond is not None else None

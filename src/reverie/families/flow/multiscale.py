@@ -169,7 +169,7 @@ class Multiscale(FlowTransform):
         return [*range(self.shapes[0][0]), *(c for done in self.steps[:step] for c in done)]
 
     @torch.no_grad()
-    def begin(self, x: Tensor) -> None:
+    def initialize(self, x: Tensor) -> None:
         """Begin with what is true of each pixel by itself."""
         for steps in self._scales():
             y = squeezed(x)

@@ -44,7 +44,7 @@ class FlowTransform(nn.Module, ABC):
 
     uniform = False
 
-    def begin(self, x: Tensor) -> None:
+    def initialize(self, x: Tensor) -> None:
         """Set first weights by training data.  x: (N, ...) as `forward` takes them."""
         return
 
@@ -80,7 +80,7 @@ class DenseFlow(FlowTransform):
         self.mean, self.scale = nn.Buffer(torch.zeros(size)), nn.Buffer(torch.ones(size))
 
     @torch.no_grad()
-    def begin(self, x: Tensor) -> None:
+    def initialize(self, x: Tensor) -> None:
         """Take the mean and the deviation of each number of the data."""
         y, _ = self._real(x.flatten(1))
         self.mean.copy_(y.mean(0))

@@ -34,11 +34,11 @@ class LanguageFamily(Family[Any]):
     options: ClassVar[Mapping[str, Any]] = OPTIONS
     can: ClassVar[frozenset[str]] = frozenset()
 
-    def agrees(self, settings: Any, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
+    def matches(self, settings: Any, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
         """Tell whether an option, as it was given, is what settings have already."""
         if key == "tokenizer":
             return same_tokenizer(settings.tokenizer, value)
-        return super().agrees(settings, key, value, shape, labels)
+        return super().matches(settings, key, value, shape, labels)
 
 
 class BigramFamily(LanguageFamily):
@@ -51,7 +51,7 @@ class BigramFamily(LanguageFamily):
 
     def plan(self, request: PlanRequest) -> FamilyPlan[BigramSettings]:
         """Learn the tokens."""
-        tokenizer, found = learned(request, request.wished.get("tokenizer"))
+        tokenizer, found = learned(request, request.requested.get("tokenizer"))
         if tokenizer.size > MOST_TABLE:
             raise UserError(
                 f"the pairs of {tokenizer.size:,} tokens are too many to count; at most {MOST_TABLE:,} are possible"
@@ -73,11 +73,11 @@ class FixedContextFamily(LanguageFamily, PlannedFamily[FixedContextSettings]):
     summary = "A dense network that sees the vectors of the last few tokens of a text (Bengio et al. 2003); exact likelihood."
     settings = FixedContextSettings
     learned: ClassVar[frozenset[str]] = frozenset({"tokenizer"})
-    usual: ClassVar[Mapping[str, Any]] = {"batch": 16, "learning_rate": 3e-3}
+    training_defaults: ClassVar[Mapping[str, Any]] = {"batch": 16, "learning_rate": 3e-3}
 
     def chosen(self, request: PlanRequest, codec: Mapping[str, Any]) -> dict[str, Any]:
         """Learn the tokens."""
-        return learned(request, request.wished.get("tokenizer"))[1]
+        return learned(request, request.requested.get("tokenizer"))[1]
 
     def reason(self, settings: FixedContextSettings) -> str:
         """Say in one line what was chosen."""

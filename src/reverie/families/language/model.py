@@ -23,7 +23,7 @@ from reverie.diffusion.likelihood.normal import mean_and_error
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
 from reverie.families.language.choice import Choice
-from reverie.families.model import DrawRequest, Model
+from reverie.families.model import Model, SamplingInputs
 from reverie.nets.sequence import State
 from reverie.text.tokenizer import END, Tokenizer, utf8
 
@@ -151,7 +151,7 @@ class LanguageModel(Model):
         return TextCost(nats / math.log(2) / max(1, characters), error or 0.0, per_byte, nats, len(ids), characters)
 
     @torch.no_grad()
-    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+    def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return what windows of text that were not trained on cost, in bits for each character."""
         x, _ = data.batch(spread(len(data), FIGURE_TEXTS))
         found = self.log_prob(x, None, torch.empty(0))
@@ -161,9 +161,9 @@ class LanguageModel(Model):
         """Return plain facts of the model."""
         return {**super().facts(), "tokenizer": self.tokenizer.name, "vocabulary": self.tokenizer.size}
 
-    def about(self) -> str:
+    def summary_line(self) -> str:
         """Say how large the model is, and what its tokens are."""
-        return f"{super().about()}; {self.tokenizer.size:,} tokens ({self.tokenizer.name})"
+        return f"{super().summary_line()}; {self.tokenizer.size:,} tokens ({self.tokenizer.name})"
 
     def prompted(self, prompt: str | None) -> list[int]:
         """Return the tokens that a sample goes on from: those of a prompt, after the end of a text where there are many."""
@@ -172,7 +172,7 @@ class LanguageModel(Model):
         return [END] * self.begins + [int(k) for k in self.tokenizer.encode(prompt or "")]
 
     @torch.no_grad()
-    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
         """Write texts token by token; a frame has the tokens so far, those of the prompt among them."""
         options = wanted.options
         choice = Choice.of(options)

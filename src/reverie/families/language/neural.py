@@ -41,7 +41,7 @@ class NeuralLanguageModel(LanguageModel, TrainedModel):
             nn.init.zeros_(self.head.weight)
 
     @torch.no_grad()
-    def begin(self, data: Dataset, deadline: Deadline | None = None) -> None:
+    def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Let every token begin as often as it is without the others."""
         assert isinstance(data.x, TextWindows)
         found = torch.from_numpy(self.tokens(data.x.codes[:BEGIN_CHARACTERS])).long()

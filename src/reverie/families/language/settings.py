@@ -50,21 +50,21 @@ def training_text(data: Dataset) -> TextWindows:
     return data.x
 
 
-def learned(request: PlanRequest, wished: Any) -> tuple[Tokenizer, dict[str, Any]]:
+def learned(request: PlanRequest, requested: Any) -> tuple[Tokenizer, dict[str, Any]]:
     """Return the tokenizer that is asked for, learned from the training text, and the settings that follow from both."""
     train = training_text(request.train)
     texts = train.texts()
     request.tell("learning tokens", 0, 1)
-    tokenizer = learn_tokenizer(texts, wished or "characters")
+    tokenizer = learn_tokenizer(texts, requested or "characters")
     request.tell("learning tokens", 1, 1)
     return tokenizer, {"tokenizer": TokenizerTable.of(tokenizer).model_dump(), "begins": len(texts) > 1}
 
 
-def same_tokenizer(table: TokenizerTable, wished: str | Spec | None) -> bool:
+def same_tokenizer(table: TokenizerTable, requested: str | Spec | None) -> bool:
     """Tell whether a tokenizer that was learned is the one that is asked for."""
-    if wished is None:
+    if requested is None:
         return True
-    asked = complete(TOKENIZERS, wished, "tokenizer")
+    asked = complete(TOKENIZERS, requested, "tokenizer")
     size = asked.get("size")
     return asked["name"] == table.name and (size is None or table.build().size <= size)
 

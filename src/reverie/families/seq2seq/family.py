@@ -36,8 +36,8 @@ class PairFamily(PlannedFamily[Settings]):
     dequantises: ClassVar[bool] = False
     options: ClassVar[Mapping[str, Any]] = PAIR_OPTIONS
     learned: ClassVar[frozenset[str]] = frozenset({"tokenizer"})
-    found: ClassVar[frozenset[str]] = frozenset({"examples"})
-    usual: ClassVar[Mapping[str, Any]] = {"batch": 64, "learning_rate": 1e-2, "optimizer": "muon"}
+    set_by_training: ClassVar[frozenset[str]] = frozenset({"examples"})
+    training_defaults: ClassVar[Mapping[str, Any]] = {"batch": 64, "learning_rate": 1e-2, "optimizer": "muon"}
 
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Learn the tokens, and hide some numbers where pairs are few, which would else be learned by heart."""
@@ -46,7 +46,7 @@ class PairFamily(PlannedFamily[Settings]):
             raise UserError(f"{request.train.name} holds {request.train.kind}, and the family {self.name} takes pairs of texts")
         request.tell("learning tokens", 0, 1)
         tokenizer = learn_tokenizer(
-            [text for pair in x.pairs() for text in pair], request.wished.get("tokenizer") or "characters"
+            [text for pair in x.pairs() for text in pair], request.requested.get("tokenizer") or "characters"
         )
         request.tell("learning tokens", 1, 1)
         dropout = 0.1 if len(x) < FEW else 0.0
@@ -62,11 +62,11 @@ class PairFamily(PlannedFamily[Settings]):
         """Make the model."""
         return build_pair_model(settings, shape, seed)
 
-    def agrees(self, settings: Settings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
+    def matches(self, settings: Settings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
         """Tell whether an option, as it was given, is what settings have already."""
         if key == "tokenizer":
             return same_tokenizer(settings.tokenizer, value)
-        return super().agrees(settings, key, value, shape, labels)
+        return super().matches(settings, key, value, shape, labels)
 
 
 class RecurrentPairFamily(PairFamily[RecurrentPairSettings]):

@@ -25,7 +25,7 @@ from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
 from reverie.families.language.choice import Choice
 from reverie.families.language.model import NONE
-from reverie.families.model import DrawRequest, TrainedModel
+from reverie.families.model import SamplingInputs, TrainedModel
 from reverie.families.seq2seq.search import Candidate, beam_search
 from reverie.nets.dropout import seeded_dropout
 from reverie.nets.embedding import random_vectors
@@ -84,7 +84,7 @@ class PairModel(TrainedModel):
             nn.init.zeros_(self.head.weight)
 
     @torch.no_grad()
-    def begin(self, data: Dataset, deadline: Deadline | None = None) -> None:
+    def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Let every token begin as often as it is in targets, and keep some sources."""
         z = self.encode(data.batch(spread(len(data), BEGIN_PAIRS))[0])[:, 1]
         counts = torch.bincount(z[z != NONE], minlength=self.tokenizer.size) + 1.0
@@ -169,7 +169,7 @@ class PairModel(TrainedModel):
         return PairCost(each, error or 0.0, float(cost.sum()), int(count.sum()), len(x))
 
     @torch.no_grad()
-    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+    def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return what targets that were not trained on cost, in nats for each token."""
         return {"held_out": self.cost(data.batch(spread(len(data), FIGURE_PAIRS))[0]).nats_per_token, "unit": UNIT}
 
@@ -177,9 +177,9 @@ class PairModel(TrainedModel):
         """Return plain facts of the model."""
         return {**super().facts(), "tokenizer": self.tokenizer.name, "vocabulary": self.tokenizer.size}
 
-    def about(self) -> str:
+    def summary_line(self) -> str:
         """Say how large the model is, and what its tokens are."""
-        return f"{super().about()}; {self.tokenizer.size:,} tokens ({self.tokenizer.name})"
+        return f"{super().summary_line()}; {self.tokenizer.size:,} tokens ({self.tokenizer.name})"
 
     def sources(self, codes: Tensor) -> Tensor:
         """Return the tokens of sources, NONE after the last of each: (B, S).  codes: (B, W), of characters."""
@@ -202,7 +202,7 @@ class PairModel(TrainedModel):
         return 2 * max(self.shape[1], sources.shape[1]) + SPARE if length is None else length
 
     @torch.no_grad()
-    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
         """Answer token by token, always by the likeliest if nothing is said; a frame has sources and answers so far.
 
         What is answered: the codes of characters in the option `sources`, (B, W), else the prompt, else examples.

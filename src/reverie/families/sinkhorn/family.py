@@ -54,7 +54,10 @@ class SinkhornFamily(PlannedFamily[SinkhornSettings]):
     summary = "A generator trained by the Sinkhorn divergence of its batches from the data's (arXiv:1706.00292): no density."
     can: ClassVar[frozenset[str]] = frozenset({"labels"})
     settings = SinkhornSettings
-    usual: ClassVar[Mapping[str, Any]] = {"batch": 512, "learning_rate": 2e-3}  # a divergence of few data is mostly chance
+    training_defaults: ClassVar[Mapping[str, Any]] = {
+        "batch": 512,
+        "learning_rate": 2e-3,
+    }  # a divergence of few data is mostly chance
 
     def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return a network and an epsilon; small ones, as the cost is what takes the time."""

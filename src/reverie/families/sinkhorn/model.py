@@ -21,7 +21,7 @@ from reverie.data.kind import kind_of
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
-from reverie.families.model import DrawRequest, TrainedModel, check_labelled, check_one_label
+from reverie.families.model import SamplingInputs, TrainedModel, check_labelled, check_one_label
 from reverie.transport import Sinkhorn, between, sinkhorn
 
 BEGIN_DATA = 2048  # training data, at most, that the unit of the cost and the features are told by
@@ -65,7 +65,7 @@ class SinkhornGenerator(TrainedModel):
         return self.codec.decode(z)
 
     @torch.no_grad()
-    def begin(self, data: Dataset, deadline: Deadline | None = None) -> None:
+    def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Take the mean cost of data, and as features the principal components, whitened half-way: variances to their roots."""
         x = self.codec.encode(data.some(BEGIN_DATA)).flatten(1)
         if self.features.shape[1]:
@@ -75,7 +75,7 @@ class SinkhornGenerator(TrainedModel):
         points = self._points(x, None)
         self.unit.copy_(between(points, points, cost=self.cost).mean_cost().clamp_min(1e-12))
 
-    def reach(self, fraction: float) -> None:
+    def set_progress(self, fraction: float) -> None:
         """Note how much of the training is done, by which epsilon falls."""
         self.done = fraction
 
@@ -135,7 +135,7 @@ class SinkhornGenerator(TrainedModel):
         return noise.like(torch.empty(len(noise.seeds), self.latent, device=self.device))
 
     @torch.no_grad()
-    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+    def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return how far as many samples are from data, at the last epsilon, in units of the mean cost: `held_out`.
 
         It is the divergence; or, where batches are independent, OT(x, y) - OT(x, x')/2 with two sets of samples, which is least
@@ -154,7 +154,7 @@ class SinkhornGenerator(TrainedModel):
         return {"held_out": float(found / self.unit)}
 
     @torch.no_grad()
-    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
         """Draw codes and what they stand for: there is one frame."""
         check_one_label(wanted)
         cond = wanted.cond.to(self.device) if wanted.cond is not None else None

@@ -19,7 +19,7 @@ from reverie.data.kind import kind_of
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
-from reverie.families.model import DrawRequest, TrainedModel, check_one_label
+from reverie.families.model import SamplingInputs, TrainedModel, check_one_label
 from reverie.families.vae.maps import MapDecoder, MapEncoder, begin_with_components
 from reverie.families.vae.model import diagonal
 from reverie.nets.efficientnet import EfficientNetLite0, load_general, perceptual_distance
@@ -65,7 +65,7 @@ class Autoencoder(TrainedModel):
         """Return data in user units, by the codec."""
         return self.codec.decode(z)
 
-    def begin(self, data: Dataset, deadline: Deadline | None = None) -> None:
+    def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Take the mean of the data, so that networks need not learn it; maps begin as principal components of patches."""
         x = self.codec.encode(data.some(CODED))
         self.centre.copy_(x.mean(0))
@@ -106,7 +106,7 @@ class Autoencoder(TrainedModel):
         code = q.at(torch.randn(q.mean.shape, generator=random, device=z.device, dtype=z.dtype))
         return self._difference(self._decoded(code), z) + self.kl / math.prod(self.shape) * q.kl().flatten(1).sum(1)
 
-    def looks_by(self, network: EfficientNetLite0) -> None:
+    def use_perceptual_network(self, network: EfficientNetLite0) -> None:
         """Take this general network to see how different images look."""
         self._seeing[:] = [network]
 
@@ -116,11 +116,11 @@ class Autoencoder(TrainedModel):
         if not self.perceptual:
             return error
         if not self._seeing:
-            self.looks_by(load_general().to(truth.device))
+            self.use_perceptual_network(load_general().to(truth.device))
         return error + self.perceptual * perceptual_distance(self._seeing[0], self.codec.decode(y), self.codec.decode(truth))
 
     @torch.no_grad()
-    def settle(self, data: Dataset) -> None:
+    def finalize(self, data: Dataset) -> None:
         """Take the moments of the training data's codes; a label of fewer data than a code has numbers takes those of all."""
         index = spread(len(data), at_once(self.shape, CODED))
         labels = data.labels[index] if data.labels is not None else None
@@ -151,18 +151,18 @@ class Autoencoder(TrainedModel):
             apart = (self.code_spread[label] @ eps[..., None])[..., 0]
         return (self.code_mean[label] + apart).reshape(-1, *self.latent)
 
-    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
         """Draw codes and decode them: there is one frame."""
         x = self._started(wanted, Noise(wanted.seeds))
         yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))
 
     @torch.no_grad()
-    def _started(self, wanted: DrawRequest, noise: Noise) -> Tensor:
+    def _started(self, wanted: SamplingInputs, noise: Noise) -> Tensor:
         check_one_label(wanted)
         return self._decoded(self.drawn_codes(noise, wanted.cond))
 
     @torch.no_grad()
-    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+    def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return the mean difference of data that were not trained on."""
         return {"held_out": self._mean_error(data, seed, 0.0)}
 
@@ -204,12 +204,12 @@ class DenoisingAutoencoder(Autoencoder):
         return (self.rebuilt(y) - y) / self.sigma**2
 
     @torch.no_grad()
-    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+    def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return the mean squared error on data with noise, the same at every call."""
         return {"held_out": self._mean_error(data, seed, self.sigma)}
 
     @torch.no_grad()
-    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
         """Walk, and yield every step; the estimate of images is r without the noise that is added to go on."""
         noise = Noise(wanted.seeds)
         asked = wanted.options.get("steps")

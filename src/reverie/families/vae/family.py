@@ -71,8 +71,12 @@ class VariationalFamily(LatentFamily[Bounded]):
     def training(self, request: PlanRequest, settings: Bounded) -> Mapping[str, Any]:
         """Learn slowly where images are few."""
         few = request.train.kind == "images" and few_data(request)
-        most = float(self.usual["learning_rate"])
-        return {**self.usual, "learning_rate": rate_for_few(request, most, FARTHEST)} if few else self.usual
+        most = float(self.training_defaults["learning_rate"])
+        return (
+            {**self.training_defaults, "learning_rate": rate_for_few(request, most, FARTHEST)}
+            if few
+            else self.training_defaults
+        )
 
     def build(self, settings: Bounded, shape: tuple[int, ...], labels: int, seed: int) -> Variational:
         """Make the model."""

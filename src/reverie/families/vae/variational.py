@@ -22,7 +22,7 @@ from reverie.diffusion.likelihood.normal import Diagonal, summed
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
 from reverie.families.diffusion.levels import in_unit
-from reverie.families.model import DrawRequest, TrainedModel, check_labelled, check_one_label
+from reverie.families.model import SamplingInputs, TrainedModel, check_labelled, check_one_label
 from reverie.families.vae.observation import Observation
 
 Draw = Callable[[Tensor], Tensor]  # standard normals of a tensor's shape, dtype and device
@@ -100,13 +100,13 @@ class Variational(TrainedModel):
         return self.codec.decode(z)
 
     @torch.no_grad()
-    def begin(self, data: Dataset, deadline: Deadline | None = None) -> None:
+    def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Let the decoder begin with what is true of each number alone."""
         x = self.codec.encode(data.some(BEGIN_DATA))
         self.centre.copy_(x.mean(0))
-        self.bias.copy_(self.observation.begin(x).to(self.bias))
+        self.bias.copy_(self.observation.initialize(x).to(self.bias))
 
-    def reach(self, fraction: float) -> None:
+    def set_progress(self, fraction: float) -> None:
         """Note how much of the training is done, by which the weight of the KL rises."""
         self.done = fraction
 
@@ -171,7 +171,7 @@ class Variational(TrainedModel):
         return LogProb(tightened(found).cpu(), error.cpu(), draws, f"{draws} draws of the latent", self.size)
 
     @torch.no_grad()
-    def figures(self, data: Dataset, seed: int) -> dict[str, Any]:
+    def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return the bound on data, its two parts in nats for a datum, and the share of latent numbers that tell something."""
         count = min(len(data), at_once(self.shape, FIGURE_DATA))
         seeds, explained, told = image_seeds(seed, count), 0.0, list[Tensor]()
@@ -187,7 +187,7 @@ class Variational(TrainedModel):
         return {**costs, "kl": kl, "reconstruction": reconstruction, "active": float((each > ACTIVE).float().mean())}
 
     @torch.no_grad()
-    def frames(self, wanted: DrawRequest) -> Iterator[Frame]:
+    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
         """Draw at once: there is one frame."""
         check_one_label(wanted)
         noise = Noise(wanted.seeds)
