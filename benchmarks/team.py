@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from reverie.base.allocator import keep_freed_memory
-from reverie.base.team import Order, Team, Told
+from reverie.base.team import Instruction, StepInstruction, Team
 from reverie.training.gradient import Gradients, make_step, share_muon
 from reverie.training.optimizer import Matrices, Muon, made_orthogonal, shared_out
 from reverie.training.prepare import prepare
@@ -63,7 +63,7 @@ def stepper(training: Training, team: Team | None) -> Callable[[], None]:
         share_muon(learner, settings, team)
 
     def step() -> None:
-        told = Told(Order.STEP, learner.i, 0, 0.5, 1e-4)
+        told = StepInstruction(Instruction.STEP, learner.i, 0, 0.5, 1e-4)
         make_step(learner, gradients, told if team is None else team.tell(told))
         learner.i += 1
 

@@ -9,7 +9,7 @@ import torch
 
 import reverie
 from reverie.base import precision
-from reverie.base.precision import quick_at_bf16, usual_precision
+from reverie.base.precision import default_precision, has_fast_bf16
 from reverie.nets.sdpa import scaled_dot_product_attention
 
 CPU = torch.device("cpu")
@@ -25,8 +25,8 @@ CPU = torch.device("cpu")
 def test_images_that_are_large_enough_where_the_processor_is_quick(
     shape: tuple[int, ...], quick: bool, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision, "quick_at_bf16", lambda device: quick)
-    assert usual_precision(shape, CPU) == wanted
+    monkeypatch.setattr(precision, "has_fast_bf16", lambda device: quick)
+    assert default_precision(shape, CPU) == wanted
 
 
 def test_a_processor_says_what_it_has() -> None:
@@ -35,8 +35,8 @@ def test_a_processor_says_what_it_has() -> None:
     if not told.exists() or "flags" not in (text := told.read_text()):
         pytest.skip("the system does not list what its processor can do")
     flags = set(next(line for line in text.splitlines() if line.startswith("flags")).split())
-    assert quick_at_bf16(CPU) == bool(flags & {"avx512_bf16", "amx_tile"})
-    assert not quick_at_bf16(torch.device("meta"))
+    assert has_fast_bf16(CPU) == bool(flags & {"avx512_bf16", "amx_tile"})
+    assert not has_fast_bf16(torch.device("meta"))
 
 
 def test_attention_in_bfloat16_has_the_gradient_of_full_digits() -> None:
@@ -58,7 +58,7 @@ def test_attention_in_bfloat16_has_the_gradient_of_full_digits() -> None:
 
 def test_training_and_drawing_say_and_keep_what_they_compute_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By itself, as it is asked for, and in full digits where something steers or the images are small."""
-    monkeypatch.setattr(precision, "quick_at_bf16", lambda device: True)
+    monkeypatch.setattr(precision, "has_fast_bf16", lambda device: True)
     images = torch.rand(40, 16, 16, generator=torch.Generator().manual_seed(0)).numpy()
     network = "unet:widths=[8,16]"
     run = reverie.train(images, tmp_path / "quick", steps=2, network=network, progress=False)

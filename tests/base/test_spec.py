@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field, ValidationError
 
 from reverie.base.errors import UserError
-from reverie.base.spec import as_listed, complete, parse
+from reverie.base.spec import as_list, complete, parse
 from reverie.families import FAMILIES
 from reverie.nets import NETWORKS
 
@@ -32,9 +32,9 @@ class TestOneValueWhereSeveralAreTaken:
         assert not [fault for fault in refused.value.errors() if "widths" in fault["loc"]]
 
     def test_of_a_fixed_number_one_is_not_enough(self) -> None:
-        assert as_listed(tuple[int, int], "3") == "3"
-        assert as_listed(Annotated[tuple[int, ...], Field(max_length=2)], "3") == ["3"]
-        assert as_listed(list[float], "0.5") == ["0.5"] and as_listed(list[float], 0.5) == 0.5
+        assert as_list(tuple[int, int], "3") == "3"
+        assert as_list(Annotated[tuple[int, ...], Field(max_length=2)], "3") == ["3"]
+        assert as_list(list[float], "0.5") == ["0.5"] and as_list(list[float], 0.5) == 0.5
 
     def test_an_empty_list_has_nothing_in_it(self) -> None:
         assert parse("unet:widths=[]") == {"name": "unet", "widths": []}

@@ -10,7 +10,7 @@ from pydantic import BaseModel, TypeAdapter
 from safetensors.torch import load_file, save_file
 
 from reverie.base.errors import UserError
-from reverie.base.tensors import forms_of, read_tensors, write_tensors
+from reverie.base.tensors import read_tensors, tensor_specs, write_tensors
 
 
 class Facts(BaseModel):
@@ -21,7 +21,7 @@ WEIGHTS = {"a": torch.arange(6.0).reshape(2, 3).T, "b": torch.tensor(7), "c": to
 
 
 def read(path: Path, wanted: dict[str, torch.Tensor] = WEIGHTS, **options):
-    return read_tensors(path, lambda facts: forms_of(wanted), TypeAdapter(Facts), fits="the test", **options)
+    return read_tensors(path, lambda facts: tensor_specs(wanted), TypeAdapter(Facts), fits="the test", **options)
 
 
 def test_tensors_and_facts_come_back(tmp_path: Path) -> None:

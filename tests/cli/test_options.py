@@ -15,7 +15,7 @@ import reverie
 from reverie import api
 from reverie.base.errors import UserError
 from reverie.base.spec import complete
-from reverie.base.tables import Table
+from reverie.base.tables import NameTable
 from reverie.cli.main import app
 from reverie.cli.options import options_of_training
 from reverie.families import FAMILIES
@@ -127,7 +127,7 @@ def test_names_are_listed_with_what_they_mean(command) -> None:
         for entry in entries.values():
             assert len(entry.about) > 4 and "\n" not in entry.about, f"{kind} {entry.name} has no docstring"
         if kind in ("samplers", "grids", "schedules", "views"):  # what is listed is what a spec is completed with
-            table = parts[0].load() if isinstance(parts[0], Table) else {}
+            table = parts[0].load() if isinstance(parts[0], NameTable) else {}
             for name, entry in entries.items():
                 assert complete(table, name, kind) == {"name": name, **entry.options}
     code, out, _ = command("list", "samplers")

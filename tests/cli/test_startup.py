@@ -13,7 +13,7 @@ import pytest
 import reverie
 from reverie import api
 from reverie.base import tables
-from reverie.base.tables import Table
+from reverie.base.tables import NameTable
 
 CLI = Path(reverie.__file__).parent / "cli"
 HEAVY = ("sklearn", "scipy", "matplotlib", "imageio", "ot", "pandas", "sympy", "torch._dynamo", "reverie.autodiff",
@@ -77,7 +77,7 @@ def test_completion_loads_no_torch(line: str, wanted: set[str]) -> None:
 def test_the_names_that_are_completed_are_those_of_the_tables() -> None:
     for kind, parts in api.KINDS.items():
         for part in parts:
-            if isinstance(part, Table):
+            if isinstance(part, NameTable):
                 assert part.written() == list(part.load()) != [], kind
 
 
@@ -86,14 +86,14 @@ def test_names_without_a_source_come_from_the_table(monkeypatch: pytest.MonkeyPa
         raise FileNotFoundError(module)
 
     monkeypatch.setattr(tables, "_parsed", gone)
-    assert "ddim" in Table("diffusion.samplers", "SAMPLERS").names()
+    assert "ddim" in NameTable("diffusion.samplers", "SAMPLERS").names()
 
 
 def test_a_table_that_cannot_be_read_from_its_source_is_told() -> None:
     with pytest.raises(ValueError, match="cannot be read from how it is written"):
-        Table("base.tables", "ROOT").written()
+        NameTable("base.tables", "ROOT").written()
     with pytest.raises(ValueError, match="has no NOTHING"):
-        Table("base.tables", "NOTHING").written()
+        NameTable("base.tables", "NOTHING").written()
 
 
 @pytest.mark.parametrize("path", sorted(CLI.glob("*.py")), ids=lambda path: path.stem)

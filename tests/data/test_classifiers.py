@@ -122,7 +122,7 @@ def test_a_cache_keeps_what_was_used_last(tmp_path: Path, monkeypatch: pytest.Mo
 
     from pydantic import TypeAdapter
 
-    from reverie.base.tensors import forms_of
+    from reverie.base.tensors import tensor_specs
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cache, x = Cache("some", 5000), {"x": torch.zeros(1000, dtype=torch.uint8)}
@@ -130,7 +130,7 @@ def test_a_cache_keeps_what_was_used_last(tmp_path: Path, monkeypatch: pytest.Mo
     for k, name in enumerate("abcd"):
         cache.write(name, x, "1")
         os.utime(folder / f"{name}.safetensors", (k, k))
-    assert cache.read("a", lambda _: forms_of(x), TypeAdapter(int)) is not None  # used now
+    assert cache.read("a", lambda _: tensor_specs(x), TypeAdapter(int)) is not None  # used now
     (folder / ".e-12345678.safetensors").write_bytes(b"begun")
     os.utime(folder / ".e-12345678.safetensors", (0, 0))
     cache.write("f", x, "1")

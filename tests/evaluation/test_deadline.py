@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reverie import api
-from reverie.base.deadline import Deadline, OutOfTime, Paced
+from reverie.base.deadline import Deadline, OutOfTime, PacedProgress
 from reverie.base.progress import silent
 from reverie.data import classifiers
 from reverie.evaluation.evaluation import EvaluationStopped, evaluate_run
@@ -41,7 +41,7 @@ def left_out(found: api.Evaluation) -> set[str]:
 
 def test_a_part_that_would_not_end_in_time_is_broken_off() -> None:
     now = 0.0
-    tell = Paced(silent, Deadline(10.0, lambda: now))
+    tell = PacedProgress(silent, Deadline(10.0, lambda: now))
     tell("first", 0, 4)
     now = 2.0
     tell("first", 1, 4)  # 6 s more: they are there
@@ -69,7 +69,7 @@ def test_sections_are_measured_by_their_worth_and_shown_in_their_order() -> None
 
     plan = [takes("distances", 5.0), takes("likelihood", 8.0), takes("quality", 6.0)]
     deadline = Deadline(12.0, lambda: now)
-    sections, whole = measure_planned(plan, deadline, Paced(silent, deadline))
+    sections, whole = measure_planned(plan, deadline, PacedProgress(silent, deadline))
     assert order == ["quality", "distances"] and whole  # the likelihood is worth more, but does not fit
     assert [s.name for s in sections] == ["distances", "likelihood", "quality"]
     assert "12 s" in sections[1].figures["not_computable"] and now <= deadline.seconds

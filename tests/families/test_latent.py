@@ -189,12 +189,12 @@ def test_both_parts_go_by_the_clock_that_is_asked_for(data: Any, tmp_path: Path)
 def test_large_maps_of_codes_are_computed_in_bfloat16(
     side: int, precision: str, data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reverie.base.precision.quick_at_bf16", lambda device: True)
+    monkeypatch.setattr("reverie.base.precision.has_fast_bf16", lambda device: True)
     images = data[0].repeat(side // 16, 1).repeat(side // 16, 2)
     with closing(prepare((images, data[1]), tmp_path / "run", latent_space=True, **TINY)) as training:
         assert training.first is not None
         own, first = training.run.config.training, training.first.run.config.training
-        assert training.run.diffusion.usual_precision() == own.precision == precision
+        assert training.run.diffusion.default_precision() == own.precision == precision
         assert first.precision == "fp32"
 
 

@@ -317,7 +317,7 @@ def test_mmd_gradients_are_finite_differences() -> None:
 
 
 def test_mmd_adds_up_in_the_finest_dtype_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reverie.kernels.discrepancy.precise", lambda x: torch.float32)
+    monkeypatch.setattr("reverie.kernels.discrepancy.finest_dtype", lambda x: torch.float32)
     table = discrepancy._gram_sums(Gaussian(), X, Y)
     assert {part.dtype for part in (table.total, table.rows, table.columns)} == {torch.float32}
     for estimator in ("biased", "unbiased"):

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 import reverie
 from reverie import api
 from reverie.base.errors import ReverieWarning, UserError
-from reverie.base.tensors import checksum, forms_of
+from reverie.base.tensors import checksum, tensor_specs
 from reverie.families import FAMILIES
 from reverie.runs import folder
 from reverie.runs.config import build_model, model_forms
@@ -106,12 +106,14 @@ def test_weights_of_another_dtype_are_refused_by_name(images: Run, tmp_path: Pat
 
 def test_forms_are_those_of_the_model(images: Run, spiral_run: Run) -> None:
     for run in (images, spiral_run):
-        assert model_forms(run.config) == forms_of(build_model(run.config).state_dict())
+        assert model_forms(run.config) == tensor_specs(build_model(run.config).state_dict())
     for family in ("gaussian", "mixture", "pca"):
         kind = FAMILIES[family]
         for shape, labels in (((3,), 0), ((1, 4, 4), 2)):
             settings = kind.settings.model_validate({"name": family})
-            assert kind.tensor_specs(settings, shape, labels) == forms_of(kind.build(settings, shape, labels, 0).state_dict())
+            assert kind.tensor_specs(settings, shape, labels) == tensor_specs(
+                kind.build(settings, shape, labels, 0).state_dict()
+            )
 
 
 LARGE = """

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import reverie
 from reverie.base.errors import UserError
-from reverie.base.tensors import read_forms
+from reverie.base.tensors import read_tensor_specs
 from reverie.runs.finding import RESCUE
 from reverie.runs.folder import read_findings
 from reverie.runs.run import Run
@@ -37,7 +37,7 @@ def assert_alike(one: Run, two: Run) -> None:
     """Refuse losses that differ by more than 1e-5, and checkpoints of other tensors."""
     first, second = ([row["loss"] for row in run.metrics() if row.get("loss") is not None] for run in (one, two))
     assert len(first) == len(second) and first == pytest.approx(second, rel=1e-5)
-    forms = [read_forms(checkpoints.existing(run.path)[0]) for run in (one, two)]
+    forms = [read_tensor_specs(checkpoints.existing(run.path)[0]) for run in (one, two)]
     assert forms[0] == forms[1]
     weights = two.model.state_dict()
     for name, t in one.model.state_dict().items():

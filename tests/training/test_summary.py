@@ -13,10 +13,10 @@ import torch
 
 import reverie
 from reverie import api
-from reverie.base.busy import Waiting, few_threads_when_busy
+from reverie.base.busy import WaitMeter, few_threads_when_busy
 from reverie.base.errors import UserError
 from reverie.base.spec import complete
-from reverie.base.units import pace
+from reverie.base.units import format_speed
 from reverie.data.looks import Look
 from reverie.diffusion.plan import PRESETS, network_for
 from reverie.nets import NETWORKS
@@ -245,7 +245,7 @@ def test_the_losses_that_stand_side_by_side_are_over_the_same_noise_levels() -> 
 
 
 def test_speeds_are_told_however_low() -> None:
-    assert [pace(x) for x in (1234.4, 9.96, 2.54, 0.2, 0.04)] == [
+    assert [format_speed(x) for x in (1234.4, 9.96, 2.54, 0.2, 0.04)] == [
         "1,234 steps/s", "10 steps/s", "2.5 steps/s", "0.2 steps/s", "0.04 steps/s",
     ]  # fmt: skip
 
@@ -264,7 +264,7 @@ def test_an_old_held_out_loss_is_left_out(capsys: pytest.CaptureFixture[str], mo
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this system does not count waiting")
 def test_waiting_is_a_share() -> None:
-    waiting = Waiting()
+    waiting = WaitMeter()
     sum(range(2_000_000))
     share = waiting.share()
     assert share is not None and 0 <= share <= 1
@@ -272,7 +272,7 @@ def test_waiting_is_a_share() -> None:
 
 def test_one_thread_while_another_program_holds_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
     share, now, threads = 0.0, 0.0, []
-    monkeypatch.setattr(Waiting, "share", lambda self: share)
+    monkeypatch.setattr(WaitMeter, "share", lambda self: share)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -15,7 +15,7 @@ from reverie.api.measuring import compare_families, evaluate
 from reverie.api.processes import follow, to_go_on_with, together
 from reverie.api.training import begin, distil, train, train_classifier
 from reverie.base.loading import no_collection
-from reverie.base.tables import Entry
+from reverie.base.tables import NameEntry
 
 if TYPE_CHECKING:
     from reverie.data import READERS, Dataset
@@ -110,7 +110,7 @@ def load_all() -> None:
 
 
 __all__ = [
-    "KINDS", "LESSONS", "READERS", "Config", "Dataset", "Entry", "EvaluationStopped", "Lesson", "Options", "Overview",
+    "KINDS", "LESSONS", "READERS", "Config", "Dataset", "EvaluationStopped", "Lesson", "NameEntry", "Options", "Overview",
     "Restored", "Run", "Samples", "Screen", "Step", "Training", "answers", "begin", "begin_classifier", "check_place",
     "check_report", "check_results", "check_resumable", "clock", "compare", "compare_families", "compress", "confined",
     "decompress", "distil", "edit", "entries", "evaluate", "export", "families_by_kind", "find_runs", "follow", "gallery",

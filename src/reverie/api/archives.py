@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reverie.api.watching import opened, watched
-from reverie.base.progress import Tell
+from reverie.base.progress import OnProgress
 
 if TYPE_CHECKING:
     from reverie.compression.results import Compressed, Decompressed
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def compress(
     run: str | Path | Run, images: DataSource, out: str | Path, *, steps: int | None = None, seed: int = 0,
-    data_dir: str | Path | None = None, device: str = "cpu", progress: bool | None = None, on_progress: Tell | None = None,
+    data_dir: str | Path | None = None, device: str = "cpu", progress: bool | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Compressed:  # fmt: skip
     """Write images into one file without any loss: `reverie.compress("runs/digits", "pictures/", "pictures.rvi")`.
 
@@ -39,7 +40,7 @@ def compress(
 
 def decompress(
     run: str | Path | Run, file: str | Path, out: str | Path | None = None, *, overwrite: bool = False, device: str = "cpu",
-    progress: bool | None = None, on_progress: Tell | None = None,
+    progress: bool | None = None, on_progress: OnProgress | None = None,
 ) -> Decompressed:  # fmt: skip
     """Return the images of a file that `compress` wrote, bit for bit, and write them where `out` is given.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from reverie.api.watching import opened
 from reverie.base.errors import UserError
-from reverie.base.progress import Tell
+from reverie.base.progress import OnProgress
 
 if TYPE_CHECKING:
     from reverie.evaluation.evaluation import Say
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def sample_to(
     run: str | Path | Run, n: int, out: str | Path, first: int = 0, *, overwrite: bool = False, device: str = "auto",
-    processes: int = 1, on_progress: Tell | None = None, say: Say | None = None, **options: Unpack[Options],
+    processes: int = 1, on_progress: OnProgress | None = None, say: Say | None = None, **options: Unpack[Options],
 ) -> Sequence[Path]:  # fmt: skip
     """Draw n samples and write them as `out` says, arrays and folders batch by batch; return the files written.
 
@@ -54,7 +54,8 @@ def sample_to(
 
 def sample(
     run: str | Path | Run, n: int = 16, first: int = 0, *, out: str | Path | None = None, overwrite: bool = False,
-    film: bool = False, device: str = "auto", processes: int = 1, on_progress: Tell | None = None, **options: Unpack[Options],
+    film: bool = False, device: str = "auto", processes: int = 1, on_progress: OnProgress | None = None,
+    **options: Unpack[Options],
 ) -> Samples:  # fmt: skip
     """Draw n samples from a run: `reverie.sample("runs/spiral", 2000).save("points.npy")`.
 

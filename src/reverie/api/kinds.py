@@ -5,30 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 from reverie.base.errors import pick
-from reverie.base.tables import Entry, Table, described
+from reverie.base.tables import NameEntry, NameTable, describe_entry
 
 # Every kind of name that the commands take: words that mean something by themselves, and tables.
-KINDS: dict[str, tuple[Entry | Table, ...]] = {
-    "data": (Table("data.names", "DATASETS"),),
-    "families": (Table("families", "FAMILIES"),),
-    "schedules": (Table("diffusion.schedules", "SCHEDULES"),),
-    "targets": (Table("diffusion.pair", "TARGETS"),),
-    "losses": (Table("diffusion.loss", "LOSSES"),),
-    "weights": (Table("diffusion.loss", "WEIGHTS"),),
-    "times": (Table("diffusion.loss", "TIMES"),),
-    "tokenizers": (Table("text.learn", "TOKENIZERS"),),
-    "networks": (Table("nets", "NETWORKS"), Table("diffusion.plan", "PRESETS")),
-    "samplers": (Table("diffusion.samplers", "SAMPLERS"),),
-    "grids": (Table("diffusion.samplers", "GRIDS"),),
-    "features": (Entry("auto", "What suits the data."), Table("evaluation.metrics.features", "FEATURES")),
+KINDS: dict[str, tuple[NameEntry | NameTable, ...]] = {
+    "data": (NameTable("data.names", "DATASETS"),),
+    "families": (NameTable("families", "FAMILIES"),),
+    "schedules": (NameTable("diffusion.schedules", "SCHEDULES"),),
+    "targets": (NameTable("diffusion.pair", "TARGETS"),),
+    "losses": (NameTable("diffusion.loss", "LOSSES"),),
+    "weights": (NameTable("diffusion.loss", "WEIGHTS"),),
+    "times": (NameTable("diffusion.loss", "TIMES"),),
+    "tokenizers": (NameTable("text.learn", "TOKENIZERS"),),
+    "networks": (NameTable("nets", "NETWORKS"), NameTable("diffusion.plan", "PRESETS")),
+    "samplers": (NameTable("diffusion.samplers", "SAMPLERS"),),
+    "grids": (NameTable("diffusion.samplers", "GRIDS"),),
+    "features": (NameEntry("auto", "What suits the data."), NameTable("evaluation.metrics.features", "FEATURES")),
     "augmentations": (
-        Entry("auto", "What suits the data."), Entry("none", "No changes."), Table("data.augment", "AUGMENTATIONS"),
+        NameEntry("auto", "What suits the data."), NameEntry("none", "No changes."), NameTable("data.augment", "AUGMENTATIONS"),
     ),
-    "views": (Table("diffusion.views", "VIEWS"),),
-    "tasks": (Table("diffusion.measurements", "MEASUREMENTS"),),
-    "inpainters": (Table("diffusion.known", "INPAINTERS"),),
-    "posteriors": (Table("diffusion.known", "POSTERIORS"),),
-    "checks": (Table("training.checks", "CHECKS"),),
+    "views": (NameTable("diffusion.views", "VIEWS"),),
+    "tasks": (NameTable("diffusion.measurements", "MEASUREMENTS"),),
+    "inpainters": (NameTable("diffusion.known", "INPAINTERS"),),
+    "posteriors": (NameTable("diffusion.known", "POSTERIORS"),),
+    "checks": (NameTable("training.checks", "CHECKS"),),
 }  # fmt: skip
 
 
@@ -40,28 +40,28 @@ def names() -> dict[str, list[str]]:
 def names_of(kind: str) -> list[str]:
     """Return the names of one kind."""
     parts = pick(KINDS, kind, "kind of name")
-    return [name for part in parts for name in ([part.name] if isinstance(part, Entry) else part.names())]
+    return [name for part in parts for name in ([part.name] if isinstance(part, NameEntry) else part.names())]
 
 
-def entries(kind: str) -> list[Entry]:
+def entries(kind: str) -> list[NameEntry]:
     """Return the names of one kind with what each is, and its options with their defaults."""
-    found: list[Entry] = []
+    found: list[NameEntry] = []
     for part in pick(KINDS, kind, "kind of name"):
-        if isinstance(part, Entry):
+        if isinstance(part, NameEntry):
             found.append(part)
         else:
             found += [_entry(kind, name, thing) for name, thing in part.load().items()]
     return found
 
 
-def _entry(kind: str, name: str, thing: Any) -> Entry:
+def _entry(kind: str, name: str, thing: Any) -> NameEntry:
     from reverie.families.diffusion.family import OF_THE_DATA
 
     if kind == "families":
         fields = {key: thing.settings.model_fields[key] for key in thing.option_names}
         planned = any(field.is_required() for field in fields.values())  # then a plan for the data chooses all of them
-        return Entry(name, thing.summary, {key: None if planned else field.default for key, field in fields.items()})
-    return described(name, thing, OF_THE_DATA if kind == "networks" else ())
+        return NameEntry(name, thing.summary, {key: None if planned else field.default for key, field in fields.items()})
+    return describe_entry(name, thing, OF_THE_DATA if kind == "networks" else ())
 
 
 def families_by_kind() -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from reverie.api.watching import opened, watched
-from reverie.base.progress import Tell
+from reverie.base.progress import OnProgress
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +26,7 @@ def evaluate(
     run: str | Path | Run, n: int | None = None, *, out: str | Path | None = None, device: str = "auto", quick: bool = False,
     features: str | Callable[[Tensor], Tensor] = "auto", data: DataSource | None = None,
     data_dir: str | Path | None = None, processes: int = 1, progress: bool | None = None, say: Say | None = None,
-    on_progress: Tell | None = None, seconds: float | None = None, **options: Unpack[Options],
+    on_progress: OnProgress | None = None, seconds: float | None = None, **options: Unpack[Options],
 ) -> Evaluation:  # fmt: skip
     """Measure n samples of a run against its data: `reverie.evaluate("runs/spiral")["sliced_wasserstein"]`.
 

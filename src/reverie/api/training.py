@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 from reverie.api.watching import reported, watched
 from reverie.base.budget import Budget
 from reverie.base.errors import UserError
-from reverie.base.progress import Tell
+from reverie.base.progress import OnProgress
 
 if TYPE_CHECKING:
     from reverie.data.memory import DataSource
@@ -120,7 +120,7 @@ def distil(
 def train_classifier(
     run: str | Path | Run, *, device: str = "auto", minutes: float | None = None, steps: int | None = None, seed: int = 0,
     data: DataSource | None = None, data_dir: str | Path | None = None, progress: bool | None = None,
-    on_progress: Tell | None = None, on_step: Callable[[Step], None] | None = None,
+    on_progress: OnProgress | None = None, on_step: Callable[[Step], None] | None = None,
 ) -> dict[str, float]:  # fmt: skip
     """Train the classifier of a run and return its accuracy by time: `reverie.train_classifier("runs/digits", minutes=1)`.
 

@@ -13,7 +13,7 @@ PATIENCE, LONGEST = 30.0, 480.0  # seconds with one thread until all are tried a
 _TASKS = Path("/proc/self/task")
 
 
-class Waiting:
+class WaitMeter:
     """Tells, again and again, what share of the time in which its threads could have run this process has waited.
 
     Linux counts both for every thread (run_delay in schedstat, Documentation/scheduler/sched-stats.rst); elsewhere there
@@ -53,7 +53,7 @@ def few_threads_when_busy(clock: Callable[[], float] = time.monotonic) -> Iterat
     """
     import torch
 
-    most, waiting, wait = torch.get_num_threads(), Waiting(), PATIENCE
+    most, waiting, wait = torch.get_num_threads(), WaitMeter(), PATIENCE
     looked = began = clock()
     seen = 0  # looks in a row that found it busy: one alone may be a program that starts
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
     from torch import Tensor
 
-    from reverie.base.tensors import Form
+    from reverie.base.tensors import TensorSpec
 
 SWITCH = "REVERIE_CACHE"  # of the environment: "off" keeps nothing and reads nothing
 LARGEST = 1 / 4  # of a cache that one file may take
@@ -49,7 +49,7 @@ class Cache:
     most: int
 
     def read(
-        self, key: str, wanted: Callable[[F], Mapping[str, Form]], facts: TypeAdapter[F]
+        self, key: str, wanted: Callable[[F], Mapping[str, TensorSpec]], facts: TypeAdapter[F]
     ) -> tuple[dict[str, Tensor], F] | None:
         """Return the tensors and facts under a key, or None where there is no file that is whole and has these forms."""
         from reverie.base.tensors import read_tensors

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 
-from reverie.base.progress import Tell
+from reverie.base.progress import OnProgress
 
 
 class OutOfTime(Exception):
@@ -45,10 +45,10 @@ class Deadline:
             raise OutOfTime
 
 
-class Paced:
+class PacedProgress:
     """Progress that raises OutOfTime as soon as a part, at its speed so far, would not end in time."""
 
-    def __init__(self, tell: Tell, deadline: Deadline) -> None:
+    def __init__(self, tell: OnProgress, deadline: Deadline) -> None:
         self.tell, self.deadline = tell, deadline
         self.begun: dict[str, tuple[float, int]] = {}
 

@@ -11,12 +11,12 @@ from torch import Tensor
 TILE = 2**20  # numbers in a block: 8 MB in float64, so that a block stays near the processor
 
 
-def precise(x: Tensor) -> torch.dtype:
+def finest_dtype(x: Tensor) -> torch.dtype:
     """Return the finest dtype of x's device: float64 where there is one."""
     return torch.float32 if x.device.type == "mps" else torch.float64
 
 
-def attainable(tolerance: float, dtype: torch.dtype, size: float = 1.0) -> float:
+def attainable_tolerance(tolerance: float, dtype: torch.dtype, size: float = 1.0) -> float:
     """Return a tolerance, or what rounding leaves of it in a sum whose terms come from numbers of some size."""
     return max(tolerance, 16 * torch.finfo(dtype).eps * size)
 

@@ -132,7 +132,7 @@ def atomic(path: Path, flushed: bool = True) -> Iterator[Path]:
         remove_empty(made)
 
 
-def meant_for(name: str) -> str | None:
+def intended_name(name: str) -> str | None:
     """Return what a file was to be called that a killed program had begun to write; None if it is no such file."""
     aside = ASIDE.fullmatch(name)
     return None if aside is None else "".join(aside.groups())

@@ -13,7 +13,7 @@ from reverie.base.files import make_folder, reason, remove_empty
 
 
 @contextmanager
-def whole_folder(path: Path, ours: Callable[[str], bool], overwrite: bool) -> Iterator[Path]:
+def atomic_folder(path: Path, ours: Callable[[str], bool], overwrite: bool) -> Iterator[Path]:
     """Yield a folder aside to fill; on success it takes the place of the wanted one, on failure it is removed.
 
     A folder that is there and not empty is replaced only if so asked, and only if all that is in it are files of ours.

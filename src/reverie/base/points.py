@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.base.distances import precise
+from reverie.base.distances import finest_dtype
 from reverie.base.errors import UserError
 
 Weights = Tensor | None
@@ -56,7 +56,7 @@ def check_weights(weights: Weights, shape: tuple[int, ...], name: str, like: Ten
 def check_gaussian(mean: Any, covariance: Any) -> tuple[Tensor, Tensor]:
     """Return mean (D,) and covariance (D, D) in float64, or say what is wrong with them."""
     mean, covariance = tensor(mean), tensor(covariance)
-    mean, covariance = mean.to(precise(mean)), covariance.to(precise(covariance))
+    mean, covariance = mean.to(finest_dtype(mean)), covariance.to(finest_dtype(covariance))
     if mean.ndim != 1 or covariance.shape != (len(mean), len(mean)) or not len(mean):
         raise UserError(
             f"a Gaussian has a mean (d,) and a covariance (d, d), got {tuple(mean.shape)}, {tuple(covariance.shape)}"

@@ -16,7 +16,7 @@ import torch
 
 from reverie.base.errors import UserError
 from reverie.base.signals import Stopped
-from reverie.base.team import GO_ON, LostError, Team, world_size
+from reverie.base.team import RESUME_ADVICE, LostError, Team, world_size
 
 LEADER = "REVERIE_LEADER"  # of the environment: the process that started this one to follow it
 LEAVING = 20.0  # seconds that followers have to end before they are ended
@@ -44,7 +44,7 @@ def check_processes(count: int) -> int:
 
 
 @contextmanager
-def team_of(processes: int, device: torch.device, advice: str = GO_ON) -> Iterator[Team | None]:
+def team_of(processes: int, device: torch.device, advice: str = RESUME_ADVICE) -> Iterator[Team | None]:
     """Lead the processes that torchrun started, or start so many on this machine; None where there is just this one.
 
     A training within a training has the same team.  advice: what to do where a process is lost.  Who is interrupted in the

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-Count = Callable[[int, int], None]  # (how much is done, of how much)
-Tell = Callable[[str, int, int], None]  # (what is being done, how much of it is done, of how much)
+OnCount = Callable[[int, int], None]  # (how much is done, of how much)
+OnProgress = Callable[[str, int, int], None]  # (what is being done, how much of it is done, of how much)
 
 
 def silent(what: str, done: int, of: int) -> None:

@@ -12,7 +12,7 @@ from types import FrameType
 PATIENCE = 2.0  # seconds in which work that was asked to stop may come to a good end before it is broken off
 
 
-class Request:
+class StopRequest:
     """Whether, and by which signal, an end was asked for.  code: the exit code of a program that ends for it.
 
     at_work: whether something is being done that may be broken off, by `Stopped`, when it takes longer than PATIENCE to end.
@@ -32,18 +32,18 @@ class Request:
         return 128 + (self.by or signal.SIGINT)
 
 
-LAST = Request()  # of the whole program, which must tell it after libraries have made an exit code of their own of it
+LAST = StopRequest()  # of the whole program, which must tell it after libraries have made an exit code of their own of it
 
 
 @contextmanager
-def stop_requests() -> Iterator[Request]:
+def stop_requests() -> Iterator[StopRequest]:
     """Note the first Ctrl-C or SIGTERM instead of dying of it; a second Ctrl-C interrupts at once.
 
     Work that has not ended some time after the first is broken off where `Request.at_work` allows it: previews and figures of
     large images take long, and nobody will look at them.  Signals reach only the main thread of a program; elsewhere nothing
     is changed.
     """
-    request, overdue = Request(), threading.Event()
+    request, overdue = StopRequest(), threading.Event()
 
     def expire() -> None:
         overdue.set()
@@ -70,7 +70,7 @@ def stop_requests() -> Iterator[Request]:
 
 
 @contextmanager
-def interrupted_by_sigterm() -> Iterator[Request]:
+def interrupted_by_sigterm() -> Iterator[StopRequest]:
     """Let SIGTERM interrupt as Ctrl-C does, so that what is half written is removed; yield the last signal that was noted."""
     LAST.by = None
 

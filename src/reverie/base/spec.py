@@ -35,7 +35,7 @@ def parse(spec: str | Mapping[str, Any]) -> Spec:
     return parsed
 
 
-def spoken(spec: Mapping[str, Any] | str) -> str:
+def format_spec(spec: Mapping[str, Any] | str) -> str:
     """Write a spec as the command line takes it: the other way round than `parse`."""
     if isinstance(spec, str):
         return spec
@@ -47,7 +47,7 @@ def spoken(spec: Mapping[str, Any] | str) -> str:
     return f"{spec['name']}:{options}" if options else str(spec["name"])
 
 
-def as_listed(annotation: Any, value: Any) -> Any:
+def as_list(annotation: Any, value: Any) -> Any:
     """Return a lone word as a list of one where a type takes any number of them: `widths=8` is `widths=[8]`.
 
     Numbers stay as they are: what a file holds, and not a command line, is to be written in full.
@@ -57,7 +57,7 @@ def as_listed(annotation: Any, value: Any) -> Any:
     return [value] if takes_any_number and isinstance(value, str) else value
 
 
-def one_line(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
     """Say the first of pydantic's complaints in one clause: a refusal of our own as it is, others with what was given."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
@@ -88,9 +88,9 @@ def complete(table: Mapping[str, Callable[..., T]], spec: str | Mapping[str, Any
             full[key] = parameter.default
             continue
         try:
-            full[key] = _adapter(parameter.annotation).validate_python(as_listed(parameter.annotation, options[key]))
+            full[key] = _adapter(parameter.annotation).validate_python(as_list(parameter.annotation, options[key]))
         except ValidationError as error:
-            raise UserError(f"the {what} {name!r} cannot take {key}: {one_line(error)}") from None
+            raise UserError(f"the {what} {name!r} cannot take {key}: {first_problem(error)}") from None
     return full
 
 

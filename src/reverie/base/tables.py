@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True)
-class Table:
+class NameTable:
     """A table and where it stands: `Table("diffusion.schedules", "SCHEDULES")`."""
 
     module: str
@@ -44,7 +44,7 @@ class Table:
                     return list(self._keys(value))
         for node in body:
             if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == self.name for alias in node.names):
-                return Table(str(node.module).removeprefix("reverie."), self.name).written()
+                return NameTable(str(node.module).removeprefix("reverie."), self.name).written()
         raise ValueError(f"{self.module} has no {self.name}")
 
     def _keys(self, node: ast.AST | None) -> Iterator[str]:
@@ -53,7 +53,7 @@ class Table:
             case ast.Constant(value=str(name)):
                 yield name
             case ast.Name(id=name):
-                yield from Table(self.module, name).written()
+                yield from NameTable(self.module, name).written()
             case ast.Dict(keys=keys, values=values):
                 for key, value in zip(keys, values, strict=True):
                     yield from self._keys(value if key is None else key)
@@ -75,7 +75,7 @@ def _parsed(module: str) -> ast.Module:
 
 
 @dataclass(frozen=True)
-class Entry:
+class NameEntry:
     """A name that a command takes: what it is in one line, and its options with their defaults."""
 
     name: str
@@ -83,14 +83,14 @@ class Entry:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def described(name: str, thing: Any, without: Collection[str] = ()) -> Entry:
+def describe_entry(name: str, thing: Any, without: Collection[str] = ()) -> NameEntry:
     """Describe an entry of a table: a class by its docstring and signature, a function by its docstring, a spec by itself."""
     if isinstance(thing, Mapping):
-        from reverie.base.spec import spoken
+        from reverie.base.spec import format_spec
 
-        return Entry(name, spoken(thing))
+        return NameEntry(name, format_spec(thing))
     about = (inspect.getdoc(thing) or "").partition("\n")[0]
     if not inspect.isclass(thing):
-        return Entry(name, about)
+        return NameEntry(name, about)
     parameters = inspect.signature(thing).parameters
-    return Entry(name, about, {key: p.default for key, p in parameters.items() if key not in without})
+    return NameEntry(name, about, {key: p.default for key, p in parameters.items() if key not in without})

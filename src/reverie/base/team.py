@@ -25,10 +25,10 @@ from torch.distributed.rendezvous import rendezvous
 
 from reverie.base.errors import UserError
 
-LONGEST_WAIT = 600.0  # seconds that a process is waited for; REVERIE_TIMEOUT tells another number
-MOST_TEXT = 2**24  # bytes of what is told as text
-MOST_AXES = 8  # of an array that is sent
-GO_ON = "begin again, and the training goes on from its last checkpoint: --resume RUN"
+MAX_WAIT = 600.0  # seconds that a process is waited for; REVERIE_TIMEOUT tells another number
+MAX_TEXT_BYTES = 2**24  # bytes of what is told as text
+MAX_AXES = 8  # of an array that is sent
+RESUME_ADVICE = "begin again, and the training goes on from its last checkpoint: --resume RUN"
 
 
 def world_size() -> int:
@@ -54,7 +54,7 @@ class LostError(TeamError):
     """A process that is no longer there, or does not answer."""
 
 
-class Order(IntEnum):
+class Instruction(IntEnum):
     """What the leader wants: nothing more, or something of training, of sampling, or of measuring."""
 
     LEAVE = 0
@@ -78,10 +78,10 @@ class Order(IntEnum):
 
 
 @dataclass(frozen=True)
-class Told:
+class StepInstruction:
     """What the leader says before each step.  i: steps done; seed: of what is drawn; fraction, rate: see `loop.fit`."""
 
-    order: Order
+    order: Instruction
     i: int = 0
     seed: int = 0
     fraction: float = 0.0
@@ -90,7 +90,7 @@ class Told:
 
 def longest_wait() -> float:
     """Return the seconds that another process is waited for."""
-    given = os.environ.get("REVERIE_TIMEOUT", str(LONGEST_WAIT))
+    given = os.environ.get("REVERIE_TIMEOUT", str(MAX_WAIT))
     try:
         seconds = float(given)
     except ValueError:
@@ -129,7 +129,7 @@ def _meet(rank: int, world: int, wait: timedelta) -> Store:
 class Team:
     """The processes that work together, as one of them sees it.  advice: what to do where one of them is lost."""
 
-    advice = GO_ON
+    advice = RESUME_ADVICE
 
     def __init__(self, rank: int, world: int, device: torch.device) -> None:
         self.rank, self.world = rank, world
@@ -151,16 +151,16 @@ class Team:
                 f"another of the {self.world} processes {what} within {longest_wait():g} seconds ({first[:160]}); {self.advice}"
             ) from None
 
-    def tell(self, told: Told | None = None) -> Told:
+    def tell(self, told: StepInstruction | None = None) -> StepInstruction:
         """Tell the others what to do, as the leader, or hear it."""
-        sent = told or Told(Order.LEAVE)
+        sent = told or StepInstruction(Instruction.LEAVE)
         whole = torch.tensor([sent.order, sent.i, sent.seed], dtype=torch.int64)
         parts = torch.tensor([sent.fraction, sent.rate], dtype=torch.float64)
         with self.minded():
             dist.broadcast(whole, 0)
             dist.broadcast(parts, 0)
         order, i, seed = whole.tolist()
-        return Told(Order(order), i, seed, *parts.tolist())
+        return StepInstruction(Instruction(order), i, seed, *parts.tolist())
 
     def text(self, said: str = "") -> str:
         """Tell the others a text, as the leader, or hear it."""
@@ -168,7 +168,7 @@ class Team:
         size = torch.tensor([len(raw)])
         with self.minded():
             dist.broadcast(size, 0)
-            if not 0 <= int(size) <= MOST_TEXT:
+            if not 0 <= int(size) <= MAX_TEXT_BYTES:
                 raise LostError("what the leading process says cannot be read; are all of one version of Reverie?")
             raw = raw if self.rank == 0 else torch.empty(int(size), dtype=torch.uint8)
             if len(raw):
@@ -229,7 +229,7 @@ class Team:
     def arrays(self, mine: np.ndarray | None, fault: str = "") -> list[np.ndarray]:
         """Return the arrays of all, of any shapes, as float32 in the leader and nothing elsewhere.  mine: None for none."""
         x = torch.from_numpy(np.ascontiguousarray(np.empty(0) if mine is None else mine, np.float32))
-        form = torch.tensor([x.ndim, *x.shape, *[0] * (MOST_AXES - x.ndim)])
+        form = torch.tensor([x.ndim, *x.shape, *[0] * (MAX_AXES - x.ndim)])
         forms = self.gathered(form, fault).tolist()
         shapes = [form[1 : 1 + form[0]] for form in forms]
         longest = max(math.prod(shape) for shape in shapes)
@@ -256,7 +256,7 @@ class Team:
         """Leave; the leader tells the others to leave, too, if all of them listen."""
         if self.rank == 0 and whole:
             with suppress(UserError):
-                self.tell(Told(Order.LEAVE))
+                self.tell(StepInstruction(Instruction.LEAVE))
         if dist.is_initialized():
             with suppress(RuntimeError):
                 dist.destroy_process_group()

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, own_file, reason
 from reverie.base.parse import read_json
-from reverie.base.spec import one_line
+from reverie.base.spec import first_problem
 
 F = TypeVar("F")
 
@@ -31,7 +31,7 @@ FACTS, CHECKSUM = "facts", "checksum"  # keys of the header's metadata
 METADATA = "__metadata__"
 
 
-class Form(NamedTuple):
+class TensorSpec(NamedTuple):
     """What a tensor is before its values are read.  dtype: as safetensors calls it where it is none that we write."""
 
     dtype: torch.dtype | str
@@ -41,15 +41,15 @@ class Form(NamedTuple):
         return f"{str(self.dtype).removeprefix('torch.')} {self.shape}"
 
 
-def empty_like_form(form: Form) -> Tensor:
+def empty_tensor(form: TensorSpec) -> Tensor:
     """Return a tensor of a form, whose values are to come."""
     assert isinstance(form.dtype, torch.dtype)
     return torch.empty(form.shape, dtype=form.dtype)
 
 
-def forms_of(tensors: Mapping[str, Tensor]) -> dict[str, Form]:
+def tensor_specs(tensors: Mapping[str, Tensor]) -> dict[str, TensorSpec]:
     """Return the form of every tensor, by name."""
-    return {name: Form(tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+    return {name: TensorSpec(tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
 def device_of(module: nn.Module) -> torch.device:
@@ -101,15 +101,15 @@ def _opened(path: Path, advice: str) -> Iterator[Any]:
         raise UserError(f"{path} is truncated or damaged: {reason(error)}{advice}") from None
 
 
-def _forms(file: Any) -> dict[str, Form]:
+def _specs(file: Any) -> dict[str, TensorSpec]:
     slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, not a dict
-    return {name: Form(DTYPES.get(s.get_dtype(), s.get_dtype()), tuple(s.get_shape())) for name, s in slices.items()}
+    return {name: TensorSpec(DTYPES.get(s.get_dtype(), s.get_dtype()), tuple(s.get_shape())) for name, s in slices.items()}
 
 
-def read_forms(path: Path, advice: str = "") -> dict[str, Form]:
+def read_tensor_specs(path: Path, advice: str = "") -> dict[str, TensorSpec]:
     """Return what the header of a file of tensors says of them, which is all that is read."""
     with _opened(path, advice) as file:
-        return _forms(file)
+        return _specs(file)
 
 
 def read_facts(path: Path, facts: TypeAdapter[F], advice: str = "") -> F:
@@ -120,7 +120,7 @@ def read_facts(path: Path, facts: TypeAdapter[F], advice: str = "") -> F:
 
 def read_tensors(
     path: Path,
-    wanted: Callable[[F], Mapping[str, Form]],
+    wanted: Callable[[F], Mapping[str, TensorSpec]],
     facts: TypeAdapter[F],
     *,
     fits: str,
@@ -144,7 +144,7 @@ def read_tensors(
             raise UserError(f"{path} is damaged: its header has {other[0]!r}, which is no part of it{advice}")
         said = metadata.get(FACTS, "")
         known = _validated(path, said, facts, advice)
-        check_forms(path, wanted(known), found := _forms(file), fits, optional, advice)
+        check_tensor_specs(path, wanted(known), found := _specs(file), fits, optional, advice)
         tensors = {name: file.get_tensor(name) for name in found}
     if (summed or CHECKSUM in metadata) and metadata.get(CHECKSUM) != checksum(tensors, said):
         raise UserError(f"{path} is torn: its checksum is wrong{advice}")
@@ -157,15 +157,15 @@ def _validated(path: Path, said: str, facts: TypeAdapter[F], advice: str) -> F:
     try:
         return facts.validate_python(read_json(said or "null"))
     except ValidationError as error:
-        raise UserError(f"{path} does not say what it holds: {one_line(error)}{advice}") from None
+        raise UserError(f"{path} does not say what it holds: {first_problem(error)}{advice}") from None
     except ValueError as error:
         raise UserError(f"{path} does not say what it holds: {error}{advice}") from None
 
 
-def check_forms(
+def check_tensor_specs(
     path: Path,
-    wanted: Mapping[str, Form],
-    found: Mapping[str, Form],
+    wanted: Mapping[str, TensorSpec],
+    found: Mapping[str, TensorSpec],
     fits: str,
     optional: Callable[[str], bool] = lambda name: False,
     advice: str = "",

@@ -8,6 +8,6 @@ Unit = Literal["bits/dim", "bits/character", "nats/token", "nats"]
 EXACT = ("bits/character", "nats/token")  # of figures that are exact, and no bound
 
 
-def pace(per_second: float) -> str:
+def format_speed(per_second: float) -> str:
     """Say a speed, however low: 120 steps/s, 2.5 steps/s, 0.04 steps/s."""
     return f"{per_second:,.0f} steps/s" if per_second >= 9.95 else f"{max(per_second, 1e-4):.2g} steps/s"

@@ -70,8 +70,8 @@ def _typed(path: Path, key: str, value: Any, kind: type) -> Any:
         raise UserError(f"{key} in {path} must be {KINDS[kind]}, got {value!r}")
     if kind is not str:
         return kind(value)
-    from reverie.base.spec import spoken
+    from reverie.base.spec import format_spec
 
     if isinstance(value, list):
         return ",".join(_typed(path, key, part, str) for part in value)
-    return spoken(value) if isinstance(value, dict) else str(value)
+    return format_spec(value) if isinstance(value, dict) else str(value)

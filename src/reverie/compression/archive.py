@@ -17,7 +17,7 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.files import atomic
 from reverie.base.noise import image_seeds
-from reverie.base.progress import Tell, silent
+from reverie.base.progress import OnProgress, silent
 from reverie.compression.chain import TIME_UNITS, Chain, choose_chain
 from reverie.compression.coder import FINENESS, ChainCoder, Stack, deterministic, initial_bits, stack_of
 from reverie.compression.container import (
@@ -107,7 +107,7 @@ def _check(run: Run, x: Tensor, steps: int) -> Diffusion:
 
 def compress(
     run: Run, x: Tensor, out: str | Path, *, names: Sequence[str] | None = None, steps: int = STEPS, end: float | None = None,
-    seed: int = 0, tell: Tell = silent,
+    seed: int = 0, tell: OnProgress = silent,
 ) -> Compressed:  # fmt: skip
     """Write images into a compressed file.
 
@@ -170,7 +170,7 @@ def _checksum(x: Tensor) -> bytes:
 
 
 def decompress(
-    run: Run, path: str | Path, *, out: str | Path | None = None, overwrite: bool = False, tell: Tell = silent
+    run: Run, path: str | Path, *, out: str | Path | None = None, overwrite: bool = False, tell: OnProgress = silent
 ) -> Decompressed:
     """Return the images of a compressed file; write them to `out` if given, see `Decompressed.save`."""
     header, names, bits = read(path)
@@ -198,7 +198,7 @@ def decompress(
     return made
 
 
-def _decode(coders: Sequence[ChainCoder], header: Header, bits: bytes, tell: Tell) -> Tensor:
+def _decode(coders: Sequence[ChainCoder], header: Header, bits: bytes, tell: OnProgress) -> Tensor:
     stack = stack_of(np.frombuffer(bits, "<u4").astype(np.uint32))
     last: list[Tensor] = []
     coder, done, of = coders[0], 0, header.count - header.plain

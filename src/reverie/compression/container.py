@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from reverie.base.errors import UserError
 from reverie.base.files import expanded, reason
-from reverie.base.spec import one_line
+from reverie.base.spec import first_problem
 from reverie.base.visible import visible
 from reverie.data.room import check_size
 
@@ -164,7 +164,7 @@ def read(path: str | Path) -> tuple[Header, list[str] | None, bytes]:
     try:
         header = Header(weights=weights, pixels=pixels, **found)
     except ValidationError as error:
-        raise UserError(f"{path} is damaged: {one_line(error)}") from None
+        raise UserError(f"{path} is damaged: {first_problem(error)}") from None
     bits = rest[place + header.names_bytes :]
     if len(rest) < place + header.names_bytes or len(bits) % 4 or not bits or header.plain > header.count:
         raise broken

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, check_folder, expanded, make_folder, own_file, remove_empty
-from reverie.base.progress import Tell, silent
+from reverie.base.progress import OnProgress, silent
 from reverie.base.visible import visible
 from reverie.compression.container import MAGIC, safe_name
 from reverie.data import load_data
@@ -32,7 +32,7 @@ EXTREME = 9 | lzma.PRESET_EXTREME
 
 
 def read_lossless(
-    source: DataSource, shape: tuple[int, ...], seed: int = 0, data_dir: str | Path | None = None, tell: Tell = silent
+    source: DataSource, shape: tuple[int, ...], seed: int = 0, data_dir: str | Path | None = None, tell: OnProgress = silent
 ) -> tuple[Tensor, list[str] | None]:
     """Return images, (N, C, H, W) uint8, and their file names; raise an error for images that would have to be changed.
 
@@ -76,7 +76,7 @@ def _pixels(x: Tensor) -> Tensor:
     return (255 * x).round().to(torch.uint8)
 
 
-def _read_files(path: Path, shape: tuple[int, ...], tell: Tell) -> tuple[Tensor, list[str] | None]:
+def _read_files(path: Path, shape: tuple[int, ...], tell: OnProgress) -> tuple[Tensor, list[str] | None]:
     if path.is_file() and path.suffix != ".zip":
         entries, broken = [Entry(path.name, path.stat().st_size, path)], []
     else:
@@ -154,7 +154,7 @@ def check_targets(folder: Path, names: Sequence[str]) -> None:
             raise UserError(f"{path} exists; choose another --out")
 
 
-def write_folder(folder: Path, names: Sequence[str], x: np.ndarray, tell: Tell = silent) -> list[Path]:
+def write_folder(folder: Path, names: Sequence[str], x: np.ndarray, tell: OnProgress = silent) -> list[Path]:
     """Write images as PNG files, all or none.  x: (N, H, W) or (N, H, W, C) uint8."""
     check_targets(folder, names)
     with _remove_on_failure() as (made, written):
@@ -199,7 +199,7 @@ def png_bytes(pixels: np.ndarray) -> int:
     return min(sizes)
 
 
-def other_sizes(x: np.ndarray, tell: Tell = silent) -> dict[str, int]:
+def other_sizes(x: np.ndarray, tell: OnProgress = silent) -> dict[str, int]:
     """Return the bytes of other compressors: PNG per image, zlib and lzma for all images together.  x: uint8."""
     png = 0
     for k, pixels in enumerate(x):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.files import expanded
-from reverie.base.progress import Tell, silent
+from reverie.base.progress import OnProgress, silent
 from reverie.compression.container import Header
 from reverie.compression.images import check_targets, to_unit_range, write_folder
 from reverie.data.kind import counted
@@ -94,7 +94,7 @@ class Decompressed:
         """The images as samples, in [0, 1]."""
         return Samples(channels_last(to_unit_range(self.x).numpy()))
 
-    def save(self, out: str | Path, overwrite: bool = False, tell: Tell = silent) -> list[Path]:
+    def save(self, out: str | Path, overwrite: bool = False, tell: OnProgress = silent) -> list[Path]:
         """Write PNG files into a folder, a contact sheet X.png or an array X.npy; return the files."""
         if is_folder(out):
             return write_folder(expanded(out), _file_names(self.names, len(self)), channels_last(self.x.numpy()), tell)

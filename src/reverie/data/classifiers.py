@@ -12,8 +12,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from reverie.base.cache import Cache
-from reverie.base.progress import Tell, silent
-from reverie.base.tensors import forms_of
+from reverie.base.progress import OnProgress, silent
+from reverie.base.tensors import tensor_specs
 from reverie.data.dataset import Dataset
 from reverie.nets.lenet import LeNet, accuracy, build, default_steps, train_classifier
 
@@ -59,7 +59,7 @@ def cached_classifier(train: Dataset, seed: int = 0, seconds: float = math.inf) 
     seconds: the time limit for training one; one that was cut short is returned if it took about as long.
     """
     net = build(train.shape, len(train.label_names), seed)
-    wanted = forms_of(net.state_dict())
+    wanted = tensor_specs(net.state_dict())
     for key in (_key(train, seed), *((_key(train, seed, short=True),) if math.isfinite(seconds) else ())):
         found = CACHE.read(key, lambda _: wanted, TypeAdapter(ClassifierFacts))
         if found is not None and (key == _key(train, seed) or found[1].seconds >= LONG_ENOUGH * seconds):
@@ -69,7 +69,7 @@ def cached_classifier(train: Dataset, seed: int = 0, seconds: float = math.inf) 
 
 
 def label_classifier(
-    train: Dataset, held_out: Dataset, seed: int = 0, *, seconds: float = math.inf, tell: Tell = silent,
+    train: Dataset, held_out: Dataset, seed: int = 0, *, seconds: float = math.inf, tell: OnProgress = silent,
     clock: Callable[[], float] = time.perf_counter,
 ) -> LabelClassifier:  # fmt: skip
     """Return a classifier of the labels: from the cache, or trained in at most so many seconds and then kept there.

@@ -19,8 +19,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from reverie.base.config_section import ConfigSection
 from reverie.base.errors import UserError, unknown
-from reverie.base.section import Section
 from reverie.text.learn import learn_tokenizer
 from reverie.text.table import TokenizerTable
 from reverie.text.tokenizer import Tokenizer
@@ -38,7 +38,7 @@ Side = Annotated[int, Field(ge=1, le=1024)]
 NAME = r"^[^\x00-\x1f,=]{1,200}$"
 
 
-class Number(Section):
+class Number(ConfigSection):
     """A number that is told: the name of its column, its mean and its spread in the training data."""
 
     name: Annotated[str, Field(pattern=NAME)]
@@ -46,7 +46,7 @@ class Number(Section):
     spread: Annotated[float, Field(gt=0)]
 
 
-class ConditionForm(Section):
+class ConditionForm(ConfigSection):
     """What the rows of a data set hold.  length: tokens of a caption; image: channels, height and width of an image."""
 
     tokenizer: TokenizerTable | None = None

@@ -15,7 +15,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from reverie.base.cache import Cache
-from reverie.base.tensors import Form
+from reverie.base.tensors import TensorSpec
 from reverie.data.pixels import Header, Recipe
 from reverie.data.sources import Entry, Within
 
@@ -82,10 +82,10 @@ def recall(key: str, count: int, recipe: Recipe, out: np.ndarray) -> tuple[Decod
     out: (N, C, H, W) uint8.
     """
 
-    def wanted(facts: DecodedFacts) -> dict[str, Form]:
+    def wanted(facts: DecodedFacts) -> dict[str, TensorSpec]:
         n = len(facts.good)
         shape = (n, recipe.channels, recipe.height, recipe.width)
-        return {"pixels": Form(torch.uint8, shape), "digests": Form(torch.uint8, (n, DIGEST))}
+        return {"pixels": TensorSpec(torch.uint8, shape), "digests": TensorSpec(torch.uint8, (n, DIGEST))}
 
     found = CACHE.read(key, wanted, TypeAdapter(DecodedFacts))
     if found is None or sorted([*found[1].good, *found[1].broken]) != list(range(count)):

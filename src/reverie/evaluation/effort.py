@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from reverie.base.errors import UserError
-from reverie.base.progress import Count
+from reverie.base.progress import OnCount
 from reverie.base.spec import build
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, affordable
 from reverie.draw.picture import CYCLE, INK, SOFT, figure, png_bytes
@@ -108,7 +108,7 @@ def evaluations_section(
     samplers: Sequence[str] = SAMPLERS_SHOWN,
     floor: tuple[float, float] | None = None,
     evaluated: tuple[Options, Samples] | None = None,
-    on_progress: Count | None = None,
+    on_progress: OnCount | None = None,
 ) -> Section:
     """Draw n samples with each sampler and budget and measure them: quality(samples) gives a value and its standard error.
 

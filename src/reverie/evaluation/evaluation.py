@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.base.deadline import Deadline, Paced
+from reverie.base.deadline import Deadline, PacedProgress
 from reverie.base.errors import UserError, pick
-from reverie.base.progress import Tell, silent
+from reverie.base.progress import OnProgress, silent
 from reverie.data import DATASETS, Dataset, load_data
 from reverie.data.kind import KINDS
 from reverie.data.memory import MEMORY, DataSource
@@ -135,7 +135,7 @@ class EvaluationStopped(KeyboardInterrupt):
 
 
 def find_data(
-    run: Run, n: int, tell: Tell = silent, data: DataSource | None = None, data_dir: str | Path | None = None
+    run: Run, n: int, tell: OnProgress = silent, data: DataSource | None = None, data_dir: str | Path | None = None
 ) -> tuple[Dataset, Dataset]:
     """Return the training and held-out data of a run, read again, from another place if one is given.
 
@@ -169,7 +169,7 @@ def _parts(whole: tuple[Dataset, Dataset], label: str | None) -> tuple[Dataset, 
     return train, held
 
 
-def draw(run: Run, n: int, say: Say, tell: Tell, options: Options, deadline: Deadline) -> tuple[Samples, float, float]:
+def draw(run: Run, n: int, say: Say, tell: OnProgress, options: Options, deadline: Deadline) -> tuple[Samples, float, float]:
     """Draw the samples, or as many as its share of the time allows; say first how long one takes.
 
     Returns them and the seconds of wall and processor that each took.
@@ -196,7 +196,7 @@ def draw(run: Run, n: int, say: Say, tell: Tell, options: Options, deadline: Dea
 
 def evaluate_run(
     run: Run, n: int | None = None, *, quick: bool = False, features: str | Callable[[Tensor], Tensor] | Features = "auto",
-    data: DataSource | None = None, data_dir: str | Path | None = None, say: Say = lambda text: None, tell: Tell = silent,
+    data: DataSource | None = None, data_dir: str | Path | None = None, say: Say = lambda text: None, tell: OnProgress = silent,
     options: Options | None = None, deadline: Deadline | None = None,
 ) -> Evaluation:  # fmt: skip
     """Draw n samples of a run (2,048, or 512 when quick) and measure everything that can be, or that fits before the deadline.
@@ -223,7 +223,7 @@ def evaluate_run(
             raise
         why = str(error)
     deadline.leave(LEAST)
-    paced, count = Paced(tell, deadline), n
+    paced, count = PacedProgress(tell, deadline), n
     if run.kind == "text":
         plan, each, worked = text.text_plan(run, whole, why, n, quick, tell, options)
     elif run.kind == "pairs":
@@ -241,7 +241,7 @@ def evaluate_run(
 
 def _plan(
     run: Run, samples: Samples, whole: tuple[Dataset, Dataset] | None, why: str,
-    features: str | Callable[[Tensor], Tensor] | Features, quick: bool, options: Options, tell: Paced,
+    features: str | Callable[[Tensor], Tensor] | Features, quick: bool, options: Options, tell: PacedProgress,
 ) -> list[Planned]:  # fmt: skip
     """Return the sections of samples of points, images or series that are drawn."""
     known, seed, label, deadline = run.config.data, options.get("seed", 0), options.get("label"), tell.deadline

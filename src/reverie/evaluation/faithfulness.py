@@ -13,7 +13,7 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
-from reverie.base.progress import Tell, silent
+from reverie.base.progress import OnProgress, silent
 from reverie.data import Dataset, LazyImages
 from reverie.data.conditions import Attribute, plain
 from reverie.evaluation.judge import faults
@@ -79,7 +79,7 @@ def _real(train: Dataset, held: Dataset) -> tuple[tuple[Tensor, tuple[str, ...]]
     return learned, (torch.cat([held.x, told.unseen_images[count:]]), (*other.captions, *told.unseen[count:]))
 
 
-def learn_judges(train: Dataset, held: Dataset, tell: Tell = silent, seconds: float = math.inf) -> list[Judge]:
+def learn_judges(train: Dataset, held: Dataset, tell: OnProgress = silent, seconds: float = math.inf) -> list[Judge]:
     """Return a judge of each attribute, taught by real images and their captions, those left out of the training among them.
 
     seconds: that all of them may be trained for.
@@ -103,7 +103,7 @@ def learn_judges(train: Dataset, held: Dataset, tell: Tell = silent, seconds: fl
     return found
 
 
-def drawn_by(run: Run, captions: Sequence[str], seed: int, options: Options, tell: Tell = silent) -> Tensor:
+def drawn_by(run: Run, captions: Sequence[str], seed: int, options: Options, tell: OnProgress = silent) -> Tensor:
     """Return an image of each caption, (N, C, H, W) in [0, 1]."""
     form = run.config.data.condition
     assert form is not None
@@ -140,7 +140,7 @@ def faithfulness(judges: Sequence[Judge], sets: Sets, seed: int = 0) -> dict[str
 
 def captions_section(
     run: Run, train: Dataset, held: Dataset, samples: Tensor, captions: Sequence[str], options: Options, *, quick: bool,
-    seed: int, tell: Tell, seconds: float = math.inf,
+    seed: int, tell: OnProgress, seconds: float = math.inf,
 ) -> Section:  # fmt: skip
     """Ask judges of real images about samples of captions, and about words never seen together, if there are any."""
     told = train.conditions

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from reverie.base.errors import UserError
-from reverie.base.spec import spoken
+from reverie.base.spec import format_spec
 from reverie.data import Dataset
 from reverie.draw.picture import ACCENT, INK, SOFT, WARM, figure, png_bytes
 from reverie.evaluation.section import Section
@@ -92,7 +92,7 @@ def noise_levels_section(
                 row[f"{name}, standard error"] = column[k][1]
         rows.append(row)
     settings = run.diffusion_settings
-    measure = "" if settings.loss["name"] == "mse" else f"{spoken(settings.loss)} "
+    measure = "" if settings.loss["name"] == "mse" else f"{format_spec(settings.loss)} "
     loss = f"{settings.weight} {measure}loss of {settings.target}"
     draws = HELD_OUT_DRAWS[run.kind]
     figures: dict[str, Any] = {"loss": loss, "source": source, "seed": seed, "noised data in a column": draws, "levels": rows}

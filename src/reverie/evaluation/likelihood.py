@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
-from reverie.base.progress import Count
+from reverie.base.progress import OnCount
 from reverie.data import Dataset
 from reverie.diffusion.error_curve import LEVELS, ErrorCurve
 from reverie.diffusion.likelihood import Bound, LogProb, Tightened, mean_and_error
@@ -48,7 +48,7 @@ def _joined(parts: Sequence[Bound]) -> Bound:
 
 def _measure(
     run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, variance: str, error: ErrorCurve | None,
-    end: float | None, flow_n: int, tolerance: float, probes: int, paths: int, on_progress: Count | None,
+    end: float | None, flow_n: int, tolerance: float, probes: int, paths: int, on_progress: OnCount | None,
 ) -> tuple[Bound, Bound, LogProb, Tightened | None]:  # fmt: skip
     """Return the bound of the chain and in continuous time, the log-probability, and the chain's bound by several paths.
 
@@ -187,7 +187,7 @@ def likelihood_section(
     tolerance: float = 1e-3,
     probes: int = 1,
     paths: int = 0,
-    on_progress: Count | None = None,
+    on_progress: OnCount | None = None,
 ) -> Section:
     """Measure what n held-out data cost under a run, and flow_n of them by the flow as well.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
-from reverie.base.progress import Tell, silent
+from reverie.base.progress import OnProgress, silent
 from reverie.data import Dataset, LazyImages
 from reverie.data.kind import Kind
 from reverie.evaluation.metrics.features import Features, choose
@@ -100,7 +100,7 @@ class Material:
     by: str | Callable[[Tensor], Tensor] | Features = "auto"
     seed: int = 0
     effort: Effort = FULL
-    tell: Tell = silent
+    tell: OnProgress = silent
     source: str = ""
     known: tuple[Dataset, Dataset] | None = None
     deadline: Deadline = field(default_factory=Deadline)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.base.deadline import Deadline, Paced
-from reverie.base.progress import Tell, silent
+from reverie.base.deadline import Deadline, PacedProgress
+from reverie.base.progress import OnProgress, silent
 from reverie.data import Dataset
 from reverie.data.kind import Kind, kind_of
 from reverie.evaluation.material import Material, as_images, effort_for
@@ -58,8 +58,8 @@ MEASURES: dict[Kind, dict[str, Measure]] = {
 
 def measure(
     samples: np.ndarray, train: Dataset, held: Dataset, *, labels: Sequence[str] | None = None,
-    features: str | Callable[[Tensor], Tensor] | Features = "auto", seed: int = 0, quick: bool = False, tell: Tell = silent,
-    source: str = "",
+    features: str | Callable[[Tensor], Tensor] | Features = "auto", seed: int = 0, quick: bool = False,
+    tell: OnProgress = silent, source: str = "",
 ) -> list[Section]:  # fmt: skip
     """Measure samples, (N, D), (N, H, W) or (N, H, W, C) in user units, against training and held-out data, section by section.
 
@@ -71,7 +71,7 @@ def measure(
 
 def gather(
     samples: np.ndarray, train: Dataset, held: Dataset, labels: Sequence[str] | None,
-    features: str | Callable[[Tensor], Tensor] | Features, seed: int, quick: bool, tell: Tell, source: str,
+    features: str | Callable[[Tensor], Tensor] | Features, seed: int, quick: bool, tell: OnProgress, source: str,
     known: tuple[Dataset, Dataset] | None = None, deadline: Deadline | None = None,
 ) -> Material:  # fmt: skip
     """Lay samples and data out for measuring, as `measure` takes them.
@@ -87,7 +87,7 @@ def gather(
 
 def sections_of(material: Material) -> list[Section]:
     """Return the sections; one that cannot be computed says why."""
-    return measure_planned(plan_of(material), Deadline(), Paced(material.tell, Deadline()))[0]
+    return measure_planned(plan_of(material), Deadline(), PacedProgress(material.tell, Deadline()))[0]
 
 
 def plan_of(m: Material) -> list[Planned]:

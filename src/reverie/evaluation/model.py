@@ -8,9 +8,9 @@ from functools import cache
 
 import torch
 
-from reverie.base.deadline import Paced
+from reverie.base.deadline import PacedProgress
 from reverie.base.errors import UserError
-from reverie.base.progress import Tell
+from reverie.base.progress import OnProgress
 from reverie.draw.picture import channels_last
 from reverie.evaluation.density import density_section, held_out_of
 from reverie.evaluation.directions import NAME as DIRECTIONS
@@ -77,8 +77,8 @@ def _seconds_of_network(run: Run, clock: Callable[[], float]) -> float:
 
 
 def model_plan(
-    run: Run, m: Material | None, quick: bool, seed: int, tell: Paced, options: Options | None = None, *, steered: bool = False,
-    why: str = "",
+    run: Run, m: Material | None, quick: bool, seed: int, tell: PacedProgress, options: Options | None = None, *,
+    steered: bool = False, why: str = "",
 ) -> list[Planned]:  # fmt: skip
     """Return the sections on loss by noise level, likelihood, and quality against effort unless it is steered.
 
@@ -129,7 +129,7 @@ def _density_plan(run: Run, m: Material | None, seed: int, why: str) -> list[Pla
     return [replace(likelihood, measure=lambda: density_section(run, *held_out_of(m.held), seed)), ways]
 
 
-def _evaluations(run: Run, m: Material, seed: int, tell: Tell, options: Options) -> Section | None:
+def _evaluations(run: Run, m: Material, seed: int, tell: OnProgress, options: Options) -> Section | None:
     try:
         what, quality, floor = _quality(m)
     except UserError:

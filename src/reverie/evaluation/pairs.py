@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from reverie.base.errors import UserError
-from reverie.base.progress import Tell
+from reverie.base.progress import OnProgress
 from reverie.base.visible import visible
 from reverie.data import Dataset
 from reverie.data.pair_sets import longer_pairs
@@ -45,7 +45,7 @@ def share(right: Sequence[bool]) -> dict[str, Any]:
     return score(k / n, math.sqrt(p * (1 - p) / n), n=n)
 
 
-def answered(model: PairModel, pairs: Sequence[Pair], options: Options, tell: Tell) -> list[str]:
+def answered(model: PairModel, pairs: Sequence[Pair], options: Options, tell: OnProgress) -> list[str]:
     """Return the answer to each source."""
     found, x = list[str](), pairs_of(pairs)
     known = {key: value for key, value in options.items() if key in ("beams", "length", "temperature", "top_k", "top_p")}
@@ -74,7 +74,7 @@ def by_length(pairs: Sequence[Pair], right: Sequence[bool], longest: int) -> lis
 
 
 def pair_plan(
-    run: Run, whole: tuple[Dataset, Dataset] | None, why: str, n: int, tell: Tell, options: Options
+    run: Run, whole: tuple[Dataset, Dataset] | None, why: str, n: int, tell: OnProgress, options: Options
 ) -> tuple[list[Planned], float, float]:
     """Return the sections of a run of pairs, whose answers are given, and the seconds of wall and processor that one took."""
     model, title = pair_model(run), "Answers to unseen sources"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from reverie.base.deadline import Deadline, OutOfTime, Paced
+from reverie.base.deadline import Deadline, OutOfTime, PacedProgress
 from reverie.base.errors import UserError
 from reverie.evaluation.section import Section
 
@@ -51,7 +51,7 @@ def _measured(part: Planned, deadline: Deadline) -> Section | None:
         return part.left_out(str(error))
 
 
-def measure_planned(plan: Sequence[Planned], deadline: Deadline, tell: Paced) -> tuple[list[Section], bool]:
+def measure_planned(plan: Sequence[Planned], deadline: Deadline, tell: PacedProgress) -> tuple[list[Section], bool]:
     """Measure the sections, the most worthwhile first; return them in the order of the plan, and whether all were gone through.
 
     One that does not fit into the time says so; after Ctrl-C those that are missing say that.

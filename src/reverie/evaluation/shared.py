@@ -16,8 +16,8 @@ from torch import Tensor
 
 from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
-from reverie.base.progress import Tell
-from reverie.base.team import Order, Team, Told
+from reverie.base.progress import OnProgress
+from reverie.base.team import Instruction, StepInstruction, Team
 from reverie.data import Dataset
 from reverie.evaluation.material import learning
 from reverie.evaluation.metrics.features import BATCH, Features, choose, of_general, of_pixels, own_classifier
@@ -36,7 +36,7 @@ class SharedFeatures(Features):
         parts = images.split(BATCH)
         for k in range(0, len(parts), self.team.world):
             shared = parts[k : k + self.team.world]
-            self.team.tell(Told(Order.COMPUTE))
+            self.team.tell(StepInstruction(Instruction.COMPUTE))
             self.team.text(json.dumps([list(part.shape) for part in shared]))
             found = _computed(lambda: self.compute(self.team.deal(shared, ())))  # type: ignore[union-attr]  # noqa: B023
             yield from (torch.from_numpy(x) for x in self.team.arrays(*found)[: len(shared)])
@@ -51,7 +51,7 @@ def _computed(compute: Callable[[], Tensor]) -> tuple[np.ndarray | None, str]:
 
 
 def share_features(
-    by: str | Callable[[Tensor], Tensor] | Features, train: Dataset, held: Dataset, tell: Tell, team: Team,
+    by: str | Callable[[Tensor], Tensor] | Features, train: Dataset, held: Dataset, tell: OnProgress, team: Team,
     deadline: Deadline | None = None,
 ) -> Features:  # fmt: skip
     """Return features as `choose`, computed by a team; those of a function that was given, by the leader alone."""
@@ -59,7 +59,7 @@ def share_features(
     found = choose(by, train, held, tell, seconds)
     if not isinstance(by, str):
         return found
-    team.tell(Told(Order.FEATURES))
+    team.tell(StepInstruction(Instruction.FEATURES))
     classes = len(train.label_names)
     team.text(json.dumps({"name": found.name, "shape": list(train.shape), "classes": classes}))
     if found.name == "classifier":
@@ -75,10 +75,10 @@ class Measuring:
         self.team = team
         self.compute: Callable[[Tensor], Tensor] | None = None
 
-    def __call__(self, told: Told) -> None:
+    def __call__(self, told: StepInstruction) -> None:
         """Do what the leader tells."""
         said: Any = json.loads(self.team.text())
-        if told.order == Order.FEATURES:
+        if told.order == Instruction.FEATURES:
             self._get_ready(said["name"], tuple(map(int, said["shape"])), int(said["classes"]))
             return
         found: tuple[np.ndarray | None, str] = (None, "")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from reverie.base.errors import UserError
-from reverie.base.progress import Tell
+from reverie.base.progress import OnProgress
 from reverie.data import Dataset
 from reverie.data.windows import TextWindows, codes_of
 from reverie.diffusion.likelihood.normal import mean_and_error
@@ -106,7 +106,7 @@ def _mean(x: np.ndarray) -> tuple[float, float | None]:
 
 
 def text_plan(
-    run: Run, whole: tuple[Dataset, Dataset] | None, why: str, n: int, quick: bool, tell: Tell, options: Options
+    run: Run, whole: tuple[Dataset, Dataset] | None, why: str, n: int, quick: bool, tell: OnProgress, options: Options
 ) -> tuple[list[Planned], float, float]:
     """Return the sections of a run of text, whose samples are written, and the seconds of wall and processor that one took."""
     begun, worked = time.perf_counter(), time.process_time()

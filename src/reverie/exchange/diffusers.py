@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from reverie.base.errors import UserError
 from reverie.base.files import own_file, read_own
-from reverie.base.folders import whole_folder
+from reverie.base.folders import atomic_folder
 from reverie.base.parse import read_json
-from reverie.base.spec import Spec, build, complete, one_line
-from reverie.base.tensors import Form, forms_of, read_tensors
+from reverie.base.spec import Spec, build, complete, first_problem
+from reverie.base.tensors import TensorSpec, read_tensors, tensor_specs
 from reverie.base.visible import storable
 from reverie.exchange.folders import write_run
 from reverie.families.diffusion.settings import DiffusionSettings
@@ -104,7 +104,7 @@ def _read(folder: Path, name: str, kind: type[Any]) -> Any:
     try:
         return kind.model_validate(read_json(read_own(folder, name, MOST_CONFIG)))
     except ValidationError as error:
-        raise UserError(f"{path} describes no model that can be imported: {one_line(error)}") from None
+        raise UserError(f"{path} describes no model that can be imported: {first_problem(error)}") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid: {error}") from None
 
@@ -182,9 +182,9 @@ def import_diffusers(folder: Path, out: Path, name: str, overwrite: bool) -> Run
     with torch.device("meta"):
         planned = build(NETWORKS, settings.network, "network")
     prefix = "unet."
-    wanted = {key.removeprefix(prefix): form for key, form in forms_of(planned.state_dict()).items()}
+    wanted = {key.removeprefix(prefix): form for key, form in tensor_specs(planned.state_dict()).items()}
 
-    def forms(_: None) -> dict[str, Form]:
+    def forms(_: None) -> dict[str, TensorSpec]:
         return wanted
 
     tensors, _ = read_tensors(unet / WEIGHTS, forms, TypeAdapter(None), fits=f"{unet / 'config.json'}", foreign=True)
@@ -218,6 +218,6 @@ def export_diffusers(run: Run, out: Path, overwrite: bool) -> Path:
         pipeline = DDPMPipeline(
             net.unet, DDPMScheduler(**table, prediction_type=names[settings.target], clip_sample=run.diffusion.clips)
         )
-    with whole_folder(out, lambda name: name in WRITTEN, overwrite) as aside:
+    with atomic_folder(out, lambda name: name in WRITTEN, overwrite) as aside:
         pipeline.save_pretrained(aside, safe_serialization=True)
     return out

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from reverie.base.errors import UserError
-from reverie.base.folders import whole_folder
+from reverie.base.folders import atomic_folder
 from reverie.base.visible import visible
 from reverie.data.kind import counted, described
 from reverie.evaluation.evaluation import Evaluation, evaluate_run
@@ -54,7 +54,7 @@ def export_hub(run: Run, out: Path, card: Card, options: Options, overwrite: boo
         raise UserError("a licence is one short word, such as mit or cc-by-4.0")
     config = without_paths(run.config)
     measured = evaluate_run(run, quick=True, options=options) if card.measure else None
-    with whole_folder(out, lambda name: name in WRITTEN, overwrite) as aside:
+    with atomic_folder(out, lambda name: name in WRITTEN, overwrite) as aside:
         folder.write_config(aside, config)
         write_weights(aside, config, run.model)
         if run.autoguidance != 1:

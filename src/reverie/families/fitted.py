@@ -13,7 +13,7 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
-from reverie.base.spec import one_line
+from reverie.base.spec import first_problem
 from reverie.data import Dataset
 from reverie.data.kind import kind_of
 from reverie.diffusion.likelihood.flow import LogProb
@@ -98,7 +98,7 @@ class FittedFamily(Family[Settings]):
         try:
             settings = self.settings.model_validate({"name": self.name, **requested})
         except ValidationError as error:
-            raise UserError(f"cannot train like this: {one_line(error)}") from None
+            raise UserError(f"cannot train like this: {first_problem(error)}") from None
         given = [f"--{name}" for name, value in (("minutes", request.minutes), ("steps", request.steps)) if value is not None]
         reason = f"{self.name}: fitted to all {len(request.train):,} data at once"
         reason += f", so {' and '.join(given)} mean nothing" if given else ""

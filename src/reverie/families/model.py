@@ -11,12 +11,12 @@ import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 
+from reverie.base.config_section import ConfigSection
 from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
-from reverie.base.progress import Tell, silent
-from reverie.base.section import Section
-from reverie.base.spec import Spec, as_listed
-from reverie.base.tensors import Form, device_of, forms_of
+from reverie.base.progress import OnProgress, silent
+from reverie.base.spec import Spec, as_list
+from reverie.base.tensors import TensorSpec, device_of, tensor_specs
 from reverie.data import Dataset
 from reverie.data.codec import Units
 from reverie.data.kind import Kind
@@ -35,7 +35,7 @@ def check_labelled(labels: int, cond: Tensor | None, count: int) -> None:
         raise UserError(f"the model was trained with {labels} labels, and needs one for each datum")
 
 
-class FamilySettings(Section):
+class FamilySettings(ConfigSection):
     """The table [family] of config.toml: the family's name and its own options."""
 
     name: str
@@ -47,7 +47,7 @@ class FamilySettings(Section):
         if not isinstance(given, Mapping):
             return given
         types = {name: one.annotation for name, one in cls.model_fields.items()}
-        return {key: as_listed(types.get(key), value) for key, value in given.items()}
+        return {key: as_list(types.get(key), value) for key, value in given.items()}
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> Self:
@@ -207,7 +207,7 @@ class PlanRequest:
     device: str = "cpu"
     requested: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
-    tell: Tell = silent
+    tell: OnProgress = silent
 
 
 Settings = TypeVar("Settings", bound=FamilySettings)
@@ -264,10 +264,10 @@ class Family(ABC, Generic[Settings]):
     def build(self, settings: Settings, shape: tuple[int, ...], labels: int, seed: int) -> Model:
         """Make the model that settings describe, with first weights drawn from the seed; refuse parts that do not fit."""
 
-    def tensor_specs(self, settings: Settings, shape: tuple[int, ...], labels: int) -> dict[str, Form]:
+    def tensor_specs(self, settings: Settings, shape: tuple[int, ...], labels: int) -> dict[str, TensorSpec]:
         """Return the form of every tensor that the model has, without making any; refuse parts that do not fit."""
         with torch.device("meta"):
-            return forms_of(self.build(settings, shape, labels, 0).state_dict())
+            return tensor_specs(self.build(settings, shape, labels, 0).state_dict())
 
     def check(self, requested: Mapping[str, Any]) -> None:
         """Refuse options that no data could make possible, before data are read."""

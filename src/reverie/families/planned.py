@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from reverie.base.errors import UserError
-from reverie.base.spec import Spec, build, one_line
+from reverie.base.spec import Spec, build, first_problem
 from reverie.data import Dataset
 from reverie.data.codec import CODECS, standard_spec
 from reverie.data.kind import WRITTEN
@@ -101,7 +101,7 @@ class PlannedFamily(Family[Settings]):
         try:
             return self.settings.model_validate(table)
         except ValidationError as error:
-            raise UserError(f"cannot train like this: {one_line(error)}") from None
+            raise UserError(f"cannot train like this: {first_problem(error)}") from None
 
     def matches(self, settings: Settings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
         """Tell whether an option, as it was given, is what settings have already."""

@@ -15,7 +15,7 @@ from reverie.base.errors import UserError
 from reverie.base.files import check_folder
 from reverie.base.noise import Noise, check_seed, image_seeds
 from reverie.base.scalar import sqrt
-from reverie.base.spec import Spec, build, spoken
+from reverie.base.spec import Spec, build, format_spec
 from reverie.data import load_data
 from reverie.data.codec import CODECS, Codec, standard_spec
 from reverie.data.kind import Kind
@@ -120,7 +120,7 @@ def draw(
     codec = build(CODECS, {"name": "pixels"} if dataset.kind == "images" else standard_spec(x), "codec")
     moments = walk(process, codec, x, seed)
     made = sheet(process, moments)
-    set_suptitle(made, f"{dataset.name} under the schedule {spoken(schedule)}")
+    set_suptitle(made, f"{dataset.name} under the schedule {format_spec(schedule)}")
     files = [out / "forward.png", out / "forward.gif"]
     save(made, files[0])
     write_film(files[1], film(process, moments))

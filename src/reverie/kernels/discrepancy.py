@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from reverie.base.distances import precise, row_blocks
+from reverie.base.distances import finest_dtype, row_blocks
 from reverie.base.errors import UserError, pick
 from reverie.base.noise import check_seed
 from reverie.kernels.kernel import Gaussian, Kernel
@@ -110,7 +110,7 @@ def _gram_sums(kernel: Kernel, x: Points, y: Points | None = None) -> _GramSums:
     """
     same_set = y is None
     other = x if y is None else y
-    like = x.new_empty(0, dtype=precise(x)) if isinstance(x, Tensor) else torch.empty(0, dtype=torch.float64)
+    like = x.new_empty(0, dtype=finest_dtype(x)) if isinstance(x, Tensor) else torch.empty(0, dtype=torch.float64)
     total, squares = like.new_zeros(()), 0.0
     rows, columns = like.new_zeros(len(x)), like.new_zeros(len(other))
 

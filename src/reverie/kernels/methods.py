@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.base.distances import precise, row_blocks
+from reverie.base.distances import finest_dtype, row_blocks
 from reverie.base.errors import UserError
 from reverie.base.points import real_dtype, tensor
 from reverie.kernels.kernel import Kernel
@@ -120,8 +120,8 @@ def nadaraya_watson(kernel: Kernel, x: Any, y: Any, at: Any) -> Tensor:
     x, at = check_inputs(x, at)
     y = _targets(y, len(x))
     if isinstance(x, Tensor):
-        x, at = x.to(precise(x)), at.to(precise(at))
-    targets = y.to(precise(y))
+        x, at = x.to(finest_dtype(x)), at.to(finest_dtype(at))
+    targets = y.to(finest_dtype(y))
     means = []
     for rows in row_blocks(len(at), len(x)):
         logs = kernel.log(at[rows], x)

@@ -14,10 +14,10 @@ import torch
 from pydantic import Field, TypeAdapter
 from torch import Tensor
 
+from reverie.base.config_section import ConfigSection
 from reverie.base.errors import UserError
 from reverie.base.files import own_file
-from reverie.base.section import Section
-from reverie.base.tensors import Form, read_tensors, write_tensors
+from reverie.base.tensors import TensorSpec, read_tensors, write_tensors
 from reverie.nets.lora import LABEL_TABLE, adaptable_layers
 from reverie.runs.folder import WEIGHTS_FILE
 
@@ -28,7 +28,7 @@ ADAPTER_FILE = "adapter.safetensors"
 MOST_WEIGHT = 100.0
 
 
-class AdapterFacts(Section):
+class AdapterFacts(ConfigSection):
     """What an adapter belongs to: the hash of its base's weights, its rank, and the names of the labels it was trained with."""
 
     format: Literal[1] = 1
@@ -78,16 +78,16 @@ def with_adapters(run: Run, adapters: Sequence[str]) -> Run:
                 f"{place} has no {ADAPTER_FILE}; train one with: reverie train DATA --from {run.path} --lora rank=8"
             )
 
-        def wanted(facts: AdapterFacts, place: Path = place) -> dict[str, Form]:
+        def wanted(facts: AdapterFacts, place: Path = place) -> dict[str, TensorSpec]:
             if facts.base != base:
                 raise UserError(f"the adapter of {place} was trained on other weights than those of {run.path}")
-            forms: dict[str, Form] = {}
+            forms: dict[str, TensorSpec] = {}
             for name in layers:
                 matrix = state[f"{name}.weight"]
-                forms[f"{name}.up"] = Form(torch.float32, (len(matrix), facts.rank))
-                forms[f"{name}.down"] = Form(torch.float32, (facts.rank, matrix[0].numel()))
+                forms[f"{name}.up"] = TensorSpec(torch.float32, (len(matrix), facts.rank))
+                forms[f"{name}.down"] = TensorSpec(torch.float32, (facts.rank, matrix[0].numel()))
             for name, table in tables.items():
-                forms[name] = Form(torch.float32, (len(facts.labels) + 1, table.shape[1]))
+                forms[name] = TensorSpec(torch.float32, (len(facts.labels) + 1, table.shape[1]))
             return forms
 
         tensors, facts = read_tensors(

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from reverie.base.errors import UserError
 from reverie.base.spec import build
-from reverie.base.tensors import forms_of, read_tensors, write_tensors
+from reverie.base.tensors import read_tensors, tensor_specs, write_tensors
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.schedules import SCHEDULES
 from reverie.families.diffusion.latent import model_shape
@@ -58,7 +58,7 @@ def read_classifier(folder: Path, config: Config) -> Classifier:
     path, again = folder / CLASSIFIER_FILE, f"train it again with: reverie train-classifier {shlex.quote(str(folder))}"
     if not path.is_file():
         raise UserError(f"the run {folder} has no classifier to be guided by; {again.replace('it again', 'one')}")
-    wanted = forms_of(classifier_for(config, device="meta").state_dict())
+    wanted = tensor_specs(classifier_for(config, device="meta").state_dict())
     state, facts = read_tensors(
         path, lambda _: wanted, TypeAdapter(ClassifierFacts), fits="a classifier of this run", advice=f"; {again}"
     )

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 on only
 
+from reverie.base.config_section import ConfigSection, OptionName
 from reverie.base.errors import UserError
-from reverie.base.section import OptionName, Section
-from reverie.base.tensors import Form
+from reverie.base.tensors import TensorSpec
 from reverie.data.cells import MOST_NAME, distinct_names
 from reverie.data.conditions import ConditionForm
 from reverie.data.kind import DIMENSIONS, WRITTEN, Kind, kind_of
@@ -44,7 +44,7 @@ class Reading(TypedDict, total=False):
     columns: str
 
 
-class DataConfig(Section):
+class DataConfig(ConfigSection):
     """Which data, and what they looked like.
 
     source: the name or the whole path they were read from; reading: the options they were read with; kind: what one datum
@@ -98,7 +98,7 @@ class DataConfig(Section):
         return self
 
 
-class TrainingConfig(Section):
+class TrainingConfig(ConfigSection):
     """How long and how to train.  Either steps or minutes.
 
     clock: what minutes are counted by, the wall's or the processor's, which a busy machine does not slow down; keep: the
@@ -144,14 +144,14 @@ class TrainingConfig(Section):
         return self
 
 
-class StartConfig(Section):
+class StartConfig(ConfigSection):
     """Another run whose weights a training took, to start from or as its codec: its path then, and a hash of the weights."""
 
     run: str
     weights: str
 
 
-class Config(Section):
+class Config(ConfigSection):
     """The whole configuration of a run, as stored in config.toml.
 
     family: its name and its own options, checked by the family; start, codec: the run whose weights it began with, and that
@@ -220,6 +220,6 @@ def build_model(config: Config) -> Model:
     return config.model_family.build(config.family, *_data_of(config), config.training.seed)
 
 
-def model_forms(config: Config) -> dict[str, Form]:
+def model_forms(config: Config) -> dict[str, TensorSpec]:
     """Return the form of every tensor of that model, which is not made."""
     return config.model_family.tensor_specs(config.family, *_data_of(config))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from reverie.base.section import OptionName
+from reverie.base.config_section import OptionName
 
 RESCUE = "rescue"  # what a finding is called that tells of a rollback
 

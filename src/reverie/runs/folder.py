@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from reverie.base.errors import ReverieWarning, UserError
 from reverie.base.files import atomic, own_file, read_own, reason
 from reverie.base.parse import read_json, read_toml
-from reverie.base.spec import one_line
+from reverie.base.spec import first_problem
 from reverie.runs.config import Config
 from reverie.runs.finding import RESCUE, Finding, FindingRow
 from reverie.runs.step import read_row
@@ -61,7 +61,7 @@ def read_config(folder: Path) -> Config:
     try:
         return Config.model_validate(table)
     except ValidationError as error:
-        raise UserError(f"{path} is not a valid configuration: {one_line(error)}") from None
+        raise UserError(f"{path} is not a valid configuration: {first_problem(error)}") from None
 
 
 def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -87,7 +87,7 @@ def read_rows(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
             try:
                 read_row(row := read_json(line.decode()))
             except ValidationError as error:
-                wrong.append(f"line {number}: {one_line(error)}")
+                wrong.append(f"line {number}: {first_problem(error)}")
             except ValueError as error:
                 wrong.append(f"line {number}: {error}")
             else:

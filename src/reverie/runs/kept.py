@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter
 from torch import Tensor
 
 from reverie.base.errors import UserError
-from reverie.base.tensors import Form, read_tensors, write_tensors
+from reverie.base.tensors import TensorSpec, read_tensors, write_tensors
 from reverie.data.dataset import Dataset
 from reverie.data.kind import WRITTEN
 from reverie.data.lazy import LazyImages
@@ -52,9 +52,9 @@ def read_kept(folder: Path, known: DataConfig) -> Dataset:
     path, advice = folder / KEPT_DATA, "; remove it and give the data with data="
     if known.kind in WRITTEN:
         return Dataset(known.name, _texts(path, known, advice))
-    wanted = {"x": Form(DTYPES[known.kind], (known.count, *known.shape))}
+    wanted = {"x": TensorSpec(DTYPES[known.kind], (known.count, *known.shape))}
     if known.labels:
-        wanted["labels"] = Form(torch.int64, (known.count,))
+        wanted["labels"] = TensorSpec(torch.int64, (known.count,))
     parts, _ = read_tensors(path, lambda _: wanted, TypeAdapter(None), fits="the data of this run", advice=advice)
     labels = parts.get("labels")
     if labels is not None and (int(labels.min()) < 0 or int(labels.max()) >= len(known.labels)):
@@ -65,9 +65,9 @@ def read_kept(folder: Path, known: DataConfig) -> Dataset:
 def _texts(path: Path, known: DataConfig, advice: str) -> TextWindows | TextPairs:
     """Return the text, or the pairs of texts, that a run kept."""
 
-    def wanted(characters: int) -> Mapping[str, Form]:
-        lengths = {"lengths": Form(torch.int64, (known.count, 2))} if known.kind == "pairs" else {}
-        return {"codes": Form(torch.int32, (characters,)), **lengths}
+    def wanted(characters: int) -> Mapping[str, TensorSpec]:
+        lengths = {"lengths": TensorSpec(torch.int64, (known.count, 2))} if known.kind == "pairs" else {}
+        return {"codes": TensorSpec(torch.int32, (characters,)), **lengths}
 
     parts, _ = read_tensors(path, wanted, TypeAdapter(Characters), fits="the data of this run", advice=advice)
     codes, lengths = parts["codes"].numpy(), parts.get("lengths")

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from reverie.base.errors import UserError
-from reverie.base.files import atomic, make_folder, meant_for, own_file, read_own, remove_empty
+from reverie.base.files import atomic, intended_name, make_folder, own_file, read_own, remove_empty
 
 MANIFEST = ".reverie.json"
 MOST_MANIFEST = 2**16  # bytes
@@ -86,7 +86,7 @@ def check_place(folder: Path, overwrite: bool) -> list[str]:
 
 def left_in(folder: Path, ours: Manifest) -> list[str]:
     """Return the names of what a killed program had begun to write of ours."""
-    found = ((entry.name, meant_for(entry.name)) for entry in folder.iterdir())
+    found = ((entry.name, intended_name(entry.name)) for entry in folder.iterdir())
     return sorted(name for name, meant in found if meant is not None and (ours.holds(meant) or meant == MANIFEST))
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, make_folder, own_file, remove_empty
-from reverie.base.progress import Tell
+from reverie.base.progress import OnProgress
 from reverie.draw.picture import to_bytes
 from reverie.runs.options import Options, check_count, check_first
 from reverie.runs.outputs import MANIFEST, Manifest, check_place, for_images, left_in, read_manifest, write_manifest
@@ -80,7 +80,7 @@ def finished_in(folder: Path, manifest: Manifest, shape: tuple[int, ...]) -> np.
 
 
 def draw_to_folder(
-    run: Run, n: int, folder: Path, first: int = 0, *, overwrite: bool = False, tell: Tell | None = None,
+    run: Run, n: int, folder: Path, first: int = 0, *, overwrite: bool = False, tell: OnProgress | None = None,
     say: Callable[[str], None] = lambda text: None, options: Options,
 ) -> ImageFiles:  # fmt: skip
     """Draw images first .. first + n - 1 of the seed into a folder, of which one round of batches is held at a time.

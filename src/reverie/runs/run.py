@@ -14,7 +14,7 @@ from torch import Tensor
 from reverie.base.busy import few_threads_when_busy
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
-from reverie.base.progress import Tell
+from reverie.base.progress import OnProgress
 from reverie.data.kind import counted
 from reverie.data.windows import END_OF_TEXT
 from reverie.diffusion.classifier import Classifier
@@ -207,7 +207,7 @@ class Run(TrainedRun):
         return max(1, BATCH_VALUES // math.prod(shape))
 
     def batches(
-        self, n: int = 16, first: int = 0, *, on_progress: Tell | None = None, **options: Unpack[Options]
+        self, n: int = 16, first: int = 0, *, on_progress: OnProgress | None = None, **options: Unpack[Options]
     ) -> Iterator[Samples]:
         """Draw data first .. first + n - 1 of the seed in batches of a size that suits the machine, and yield each."""
         check_count(n)
@@ -220,19 +220,25 @@ class Run(TrainedRun):
         return math.ceil(n / self.batch_size())
 
     def numbered(
-        self, n: int, first: int, numbers: Sequence[int], tell: Tell | None, options: Options
+        self, n: int, first: int, numbers: Sequence[int], tell: OnProgress | None, options: Options
     ) -> Iterator[tuple[int, Samples]]:
         """Draw the batches of these numbers, of data first .. first + n - 1 of the seed, and yield each with its number."""
         for number in numbers:
             yield number, self.numbered_batch(n, first, number, tell, options)
 
-    def numbered_batch(self, n: int, first: int, number: int, tell: Tell | None, options: Options) -> Samples:
+    def numbered_batch(self, n: int, first: int, number: int, tell: OnProgress | None, options: Options) -> Samples:
         """Draw one batch: what is in it, and so every image in all its bits, is a function of its number alone."""
         done = number * self.batch_size()
         return self._draw(min(self.batch_size(), n - done), first, done, n, tell, options)
 
     def sample(
-        self, n: int = 16, first: int = 0, *, film: bool = False, on_progress: Tell | None = None, **options: Unpack[Options]
+        self,
+        n: int = 16,
+        first: int = 0,
+        *,
+        film: bool = False,
+        on_progress: OnProgress | None = None,
+        **options: Unpack[Options],
     ) -> Samples:
         """Draw data first .. first + n - 1 of the seed in user units: `run.sample(1, first=7)` is the eighth alone.
 
@@ -249,7 +255,7 @@ class Run(TrainedRun):
         return Samples(together([part.x for part in parts]), labels, titles=titles, **self._form)
 
     def _draw(
-        self, n: int, first: int, done: int, of: int, on_progress: Tell | None, options: Options,
+        self, n: int, first: int, done: int, of: int, on_progress: OnProgress | None, options: Options,
         kept: list[tuple[float, np.ndarray, np.ndarray]] | None = None,
     ) -> Samples:  # fmt: skip
         """Draw n data at once, after those `done` before `of` all from number `first` on; what is on the way goes into `kept`.

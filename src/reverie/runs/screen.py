@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
-from reverie.base.units import EXACT, pace
+from reverie.base.units import EXACT, format_speed
 from reverie.base.visible import visible
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def progress_note(step: Step, check: Step | None) -> str:
         name = "held-out cost" if check.unit in EXACT else "held-out bound"
         lost = f"{name} {check.held_out:.3g} {check.unit}" if check.unit else f"{seen}, held out {check.held_out:.3g}"
     left = f"{clock(step.seconds_left)} left" if step.fraction < 1 else "finishing"  # curves, and how samples are guided
-    return f"step {step.i:,}, {lost}, {pace(step.per_second)}, {left}"
+    return f"step {step.i:,}, {lost}, {format_speed(step.per_second)}, {left}"
 
 
 def plain(value: Any) -> str:

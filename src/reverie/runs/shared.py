@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from reverie.base.errors import UserError
 from reverie.base.processes import check_processes, team_of, threads_each
-from reverie.base.progress import Tell
-from reverie.base.team import Order, Team, Told
+from reverie.base.progress import OnProgress
+from reverie.base.team import Instruction, StepInstruction, Team
 from reverie.runs.adapters import weights_hash
 from reverie.runs.options import Options
 from reverie.runs.run import Run
@@ -73,7 +73,7 @@ class SharedRun(Run):
     team: Team | None = field(default=None, repr=False, compare=False)
 
     def numbered(
-        self, n: int, first: int, numbers: Sequence[int], tell: Tell | None, options: Options
+        self, n: int, first: int, numbers: Sequence[int], tell: OnProgress | None, options: Options
     ) -> Iterator[tuple[int, Samples]]:
         """Draw batches in rounds, one of each process, and yield them in the order of their numbers."""
         team = self.team
@@ -82,13 +82,13 @@ class SharedRun(Run):
             path=str(self.path.resolve()), changes=self.changes, identity=identity(self), n=n, first=first,
             options=tellable(options),
         )  # fmt: skip
-        team.tell(Told(Order.OPEN))
+        team.tell(StepInstruction(Instruction.OPEN))
         team.text(str(wish))
         team.agree()
         size, finished = self.batch_size(), n - sum(min(self.batch_size(), n - k * self.batch_size()) for k in numbers)
         for k in range(0, len(numbers), team.world):
             shared = numbers[k : k + team.world]
-            team.tell(Told(Order.DRAW))
+            team.tell(StepInstruction(Instruction.DRAW))
             team.text(json.dumps(list(shared)))
             heard = _of_round(tell, finished, shared[0] * size, len(shared))
             mine, fault = drawn(lambda: self.numbered_batch(n, first, shared[0], heard, options).x)  # noqa: B023  # called here
@@ -97,7 +97,7 @@ class SharedRun(Run):
                 yield number, self.as_samples(x, first + number * size, options)
 
 
-def _of_round(tell: Tell | None, finished: int, start: int, of: int) -> Tell | None:
+def _of_round(tell: OnProgress | None, finished: int, start: int, of: int) -> OnProgress | None:
     """Return what hears of the first batch of a round and tells of all of them, which are equally far."""
     if tell is None:
         return None
@@ -120,10 +120,10 @@ class Drawing:
         self.wish: DrawWish | None = None
         self.run: Run | None = None
 
-    def __call__(self, told: Told) -> None:
+    def __call__(self, told: StepInstruction) -> None:
         """Do what the leader tells."""
         said = self.team.text()
-        if told.order == Order.OPEN:
+        if told.order == Instruction.OPEN:
             fault = ""
             try:
                 self._open(said)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import torch
 from pydantic import Field, model_validator
 
+from reverie.base.config_section import ConfigSection
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, own_file, read_own
 from reverie.base.noise import image_seeds
-from reverie.base.section import Section
 from reverie.data import Dataset
 from reverie.diffusion.error_curve import ErrorCurve
 from reverie.runs.reread import reread
@@ -33,7 +33,7 @@ Shares = Annotated[
 ]
 
 
-class Spread(Section):
+class Spread(ConfigSection):
     """The file: a hash of the weights that were measured, and the curve of `MeanError`."""
 
     weights: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 from torch import nn
 
+from reverie.base.config_section import ConfigSection
 from reverie.base.errors import UserError
-from reverie.base.section import Section
-from reverie.base.tensors import Form, read_facts, read_tensors, write_tensors
+from reverie.base.tensors import TensorSpec, read_facts, read_tensors, write_tensors
 from reverie.families.model import Model
 from reverie.nets.lora import adapter_weights, merged_weights
 from reverie.runs.adapters import AdapterFacts, write_adapter
@@ -22,7 +22,7 @@ from reverie.runs.folder import CONFIG, WEIGHTS_FILE, read_metrics
 AGAIN = "; restore it or train the run again"
 
 
-class MadeFor(Section):
+class MadeFor(ConfigSection):
     """What weights mean something with: the data's shape, a hash of their labels or conditions, and the table [family].
 
     Without the settings that are found by training, which are written down after the weights.  ended: the step at which the
@@ -98,7 +98,7 @@ def read_weights(folder: Path, config: Config, file: str = WEIGHTS_FILE) -> Mode
     if not path.is_file():
         raise UserError(f"the run {folder} has no weights: {path} is missing; train it again")
 
-    def wanted(kept: MadeFor | None) -> dict[str, Form]:  # older files do not say what they were made for
+    def wanted(kept: MadeFor | None) -> dict[str, TensorSpec]:  # older files do not say what they were made for
         if kept is not None and (differing := _differences(kept, config)):
             raise UserError(f"{path} does not fit {CONFIG}: it was trained with another {' and '.join(differing)}{AGAIN}")
         return model_forms(config)

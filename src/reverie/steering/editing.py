@@ -15,7 +15,7 @@ from torch import Tensor
 
 from reverie.base.errors import UserError, unknown
 from reverie.base.noise import Noise, image_seeds
-from reverie.base.progress import Tell
+from reverie.base.progress import OnProgress
 from reverie.base.scalar import sqrt
 from reverie.base.spec import build, parse
 from reverie.data.single import Shape, read_picture
@@ -72,7 +72,7 @@ def edit(
     strength: str | float | Sequence[float] = 0.6,
     n: int = 1,
     *,
-    on_progress: Tell | None = None,
+    on_progress: OnProgress | None = None,
     **options: Unpack[Options],
 ) -> Edits:
     """Draw an image again (arXiv:2108.01073): it is noised to the time t = strength and denoised from there.
@@ -172,7 +172,7 @@ def invert(
     run: Run,
     image: str | Path | np.ndarray | Tensor,
     *,
-    on_progress: Tell | None = None,
+    on_progress: OnProgress | None = None,
     **options: Unpack[Options],
 ) -> Inversion:
     """Take an image to the noise that the model draws it from, and back, by DDIM or Heun."""
@@ -256,7 +256,7 @@ def interpolate(
     end: str | int | Path | np.ndarray,
     frames: int = 60,
     *,
-    on_progress: Tell | None = None,
+    on_progress: OnProgress | None = None,
     **options: Unpack[Options],
 ) -> np.ndarray:
     """Draw the way from one image to another along the arc between their noises: (frames, H, W[, C]).

@@ -15,7 +15,7 @@ from PIL import Image
 
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, write_array
-from reverie.base.progress import Tell
+from reverie.base.progress import OnProgress
 from reverie.diffusion.condition import NULL
 from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.views import Illusion, Placed, read_views
@@ -118,7 +118,7 @@ def illusion(
     labels: str | Sequence[str] | None = None,
     n: int = 1,
     *,
-    on_progress: Tell | None = None,
+    on_progress: OnProgress | None = None,
     **options: Unpack[Options],
 ) -> Illusions:
     """Draw n pictures that are the label of each view in that view: `illusion(run, "identity,rotate180", "6,9")`.

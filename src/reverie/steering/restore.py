@@ -13,7 +13,7 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
-from reverie.base.progress import Tell
+from reverie.base.progress import OnProgress
 from reverie.base.spec import build
 from reverie.data.codec import Codec
 from reverie.data.kind import WRITTEN, Kind
@@ -50,7 +50,7 @@ def inpaint(
     method: str | None = None,
     out: str | Path | None = None,
     device: str = "auto",
-    on_progress: Tell | None = None,
+    on_progress: OnProgress | None = None,
     **options: Unpack[Options],
 ) -> Restored:
     """Draw what a mask hides of an image, n times: `reverie.inpaint("runs/digits", "seven.png", mask="left-half")`.
@@ -125,7 +125,7 @@ def restore(
     method: str = "moment",
     out: str | Path | None = None,
     device: str = "auto",
-    on_progress: Tell | None = None,
+    on_progress: OnProgress | None = None,
     **options: Unpack[Options],
 ) -> Restored:
     """Undo what was done to an image, n times: `reverie.restore("runs/digits", "small.png", task="upscale:factor=4")`.
@@ -195,7 +195,7 @@ def known_part(codec: Codec, truth: Tensor, seen: Tensor, by_replacing: bool) ->
 
 
 def _completed(
-    run: Run, model: CompletionModel, n: int, truth: Tensor, seen: Tensor, options: Options, on_progress: Tell | None
+    run: Run, model: CompletionModel, n: int, truth: Tensor, seen: Tensor, options: Options, on_progress: OnProgress | None
 ) -> tuple[Tensor, list[str] | None, dict[str, Any]]:
     """Draw n results of a model that completes data itself: return them in user units, their labels, and figures."""
     check_count(n)
@@ -235,7 +235,8 @@ def _psnr(x: Tensor, truth: Tensor) -> float:
 
 
 def _draw(
-    run: Run, n: int, way: Method, measure: Measurement, y: Tensor, noise: float, options: Options, on_progress: Tell | None
+    run: Run, n: int, way: Method, measure: Measurement, y: Tensor, noise: float, options: Options,
+    on_progress: OnProgress | None,
 ) -> tuple[Tensor, list[str] | None, list[Tensor]]:  # fmt: skip
     """Draw n results in batches: return them in user units, their labels, and the residuals of all solves."""
     check_count(n)

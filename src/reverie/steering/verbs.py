@@ -8,7 +8,7 @@ from typing import Unpack
 
 import numpy as np
 
-from reverie.base.progress import Tell
+from reverie.base.progress import OnProgress
 from reverie.data.memory import DataSource
 from reverie.runs.options import Options
 from reverie.runs.run import Run, load
@@ -25,7 +25,7 @@ def _opened(run: str | Path | Run, device: str) -> Run:
 
 def begin_classifier(
     run: str | Path | Run, *, device: str = "auto", minutes: float | None = None, steps: int | None = None, seed: int = 0,
-    data: DataSource | None = None, data_dir: str | Path | None = None, on_progress: Tell | None = None,
+    data: DataSource | None = None, data_dir: str | Path | None = None, on_progress: OnProgress | None = None,
 ) -> ClassifierTraining:  # fmt: skip
     """Return the training of a run's classifier, ready to start: `for step in reverie.api.begin_classifier(run): ...`."""
     return ClassifierTraining(
@@ -35,7 +35,7 @@ def begin_classifier(
 
 def illusion(
     run: str | Path | Run, views: str | Sequence[str], labels: str | Sequence[str] | None = None, n: int = 1, *,
-    out: str | Path | None = None, device: str = "auto", on_progress: Tell | None = None, **options: Unpack[Options],
+    out: str | Path | None = None, device: str = "auto", on_progress: OnProgress | None = None, **options: Unpack[Options],
 ) -> Illusions:  # fmt: skip
     """Draw pictures that are something else in every view: `reverie.illusion(run, "identity,rotate180", "6,9")`."""
     if out is not None:
@@ -48,7 +48,7 @@ def illusion(
 
 def edit(
     run: str | Path | Run, image: str | Path | np.ndarray, strength: str | float | Sequence[float] = 0.6, n: int = 1, *,
-    out: str | Path | None = None, device: str = "auto", on_progress: Tell | None = None, **options: Unpack[Options],
+    out: str | Path | None = None, device: str = "auto", on_progress: OnProgress | None = None, **options: Unpack[Options],
 ) -> Edits:  # fmt: skip
     """Draw an image again, n times at each strength: `reverie.edit(run, "seven.png", 0.6, label="3")`."""
     if out is not None:
@@ -61,7 +61,7 @@ def edit(
 
 def invert(
     run: str | Path | Run, image: str | Path | np.ndarray, *,
-    out: str | Path | None = None, device: str = "auto", on_progress: Tell | None = None, **options: Unpack[Options],
+    out: str | Path | None = None, device: str = "auto", on_progress: OnProgress | None = None, **options: Unpack[Options],
 ) -> Inversion:  # fmt: skip
     """Take an image to the noise that the model draws it from, and back: `reverie.invert(run, "seven.png").error`."""
     if out is not None:
@@ -74,7 +74,7 @@ def invert(
 
 def interpolate(
     run: str | Path | Run, begin: str | int | Path | np.ndarray, end: str | int | Path | np.ndarray, frames: int = 60, *,
-    out: str | Path | None = None, device: str = "auto", on_progress: Tell | None = None, **options: Unpack[Options],
+    out: str | Path | None = None, device: str = "auto", on_progress: OnProgress | None = None, **options: Unpack[Options],
 ) -> Way:  # fmt: skip
     """Draw the way between two seeds or images: `reverie.interpolate(run, 3, "seven.png").save("way.gif")`."""
     if out is not None:

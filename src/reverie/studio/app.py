@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 
 from reverie import api
 from reverie.base.errors import UserError, pick
-from reverie.base.spec import one_line
+from reverie.base.spec import first_problem
 from reverie.studio import drawing, looking, steering, wishes
 from reverie.studio.facts import Facts
 from reverie.studio.library import Library
@@ -181,7 +181,7 @@ def _answered(answer: Answer) -> Answer:
         except ClientDisconnect:
             status, message = 413, "what was sent is too long"
         except ValidationError as error:
-            message = one_line(error)
+            message = first_problem(error)
         except Busy as error:
             status, message, headers["retry-after"] = 503, str(error), "5"
         except UserError as error:

@@ -12,7 +12,7 @@ from typing import Any
 from reverie import api
 from reverie.base.errors import UserError
 from reverie.base.files import own_file
-from reverie.base.spec import spoken
+from reverie.base.spec import format_spec
 from reverie.studio.library import Found, Library
 from reverie.studio.mathml import mathml
 from reverie.studio.trainings import Trainings
@@ -70,7 +70,7 @@ class Facts:
         config = api.read_config(run.path)
         family, data = config.model_family, config.data
         settings = {
-            key: spoken(value) if isinstance(value, dict) and "name" in value else value for key, value in config.family
+            key: format_spec(value) if isinstance(value, dict) and "name" in value else value for key, value in config.family
         }
         return {
             **self.library.overview(run), **_name(run), **_size(run.path), **self.trainings.state(run),

@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from reverie.base.section import Section
+from reverie.base.config_section import ConfigSection
 from reverie.text.merges import MAX_TOKEN_LENGTH, ByteBPETokenizer, CharacterBPETokenizer
 from reverie.text.tokenizer import MAX_ALPHABET, MAX_VOCABULARY, ByteTokenizer, CharacterTokenizer, Tokenizer
 
 
-class TokenizerTable(Section):
+class TokenizerTable(ConfigSection):
     """A tokenizer as stored in config.toml.  merges: the first and second token of each pair, flattened."""
 
     name: Literal["characters", "bytes", "bpe", "byte-bpe"]

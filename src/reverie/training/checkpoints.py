@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from reverie.base.errors import UserError
 from reverie.base.files import own_file
-from reverie.base.tensors import check_forms, read_forms, read_tensors, write_tensors
+from reverie.base.tensors import check_tensor_specs, read_tensor_specs, read_tensors, write_tensors
 from reverie.nets.lora import without_adapters
 from reverie.runs.config import Config, model_forms
 from reverie.runs.folder import CONFIG, WEIGHTS_FILE
@@ -82,8 +82,8 @@ def check_fit(run: Path, config: Config) -> None:
     wanted = {f"{prefix}{name}": form for name, form in model_forms(config).items()}
     for path in existing(run):
         try:
-            found = {name: form for name, form in read_forms(path).items() if name.startswith(prefix)}
-            check_forms(path, wanted, without_adapters(found), CONFIG)
+            found = {name: form for name, form in read_tensor_specs(path).items() if name.startswith(prefix)}
+            check_tensor_specs(path, wanted, without_adapters(found), CONFIG)
         except UserError as error:
             complaints.append(str(error))
         else:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from reverie.base.errors import UserError
-from reverie.base.files import check_folder, meant_for, own_file, reason, remove_empty
+from reverie.base.files import check_folder, intended_name, own_file, reason, remove_empty
 from reverie.runs import folder
 from reverie.runs.adapters import ADAPTER_FILE
 from reverie.runs.classifier import CLASSIFIER_FILE
@@ -46,7 +46,7 @@ def is_own(name: str) -> bool:
 def is_left(name: str) -> bool:
     """Tell whether a path in a run folder is what a killed training leaves: the lock, or a file it was about to rename."""
     name = _inner(name)
-    return name == LOCK or is_own(meant_for(name) or "")
+    return name == LOCK or is_own(intended_name(name) or "")
 
 
 def _names(run: Path) -> Iterator[str]:

@@ -15,9 +15,9 @@ from reverie.base.budget import Budget
 from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
 from reverie.base.noise import check_seed
-from reverie.base.precision import usual_precision
-from reverie.base.progress import Tell, silent
-from reverie.base.spec import one_line
+from reverie.base.precision import default_precision
+from reverie.base.progress import OnProgress, silent
+from reverie.base.spec import first_problem
 from reverie.data import Dataset
 from reverie.data.classifiers import cached_classifier, can_classify, label_classifier
 from reverie.data.memory import DataSource
@@ -83,7 +83,7 @@ def check_teacher(run: Run, guidance: float) -> None:
 
 @torch.no_grad()
 def drawn(
-    run: Run, guidance: float, count: int, seed: int, tell: Tell = silent, deadline: Deadline | None = None
+    run: Run, guidance: float, count: int, seed: int, tell: OnProgress = silent, deadline: Deadline | None = None
 ) -> Dataset:  # fmt: skip
     """Return samples of a guided run as data with their labels: the same for the same seed.
 
@@ -103,7 +103,7 @@ def drawn(
 
 
 def learned_from(
-    teacher: Run, distilled: Distilled, seed: int, dataset: Dataset, tell: Tell = silent, deadline: Deadline | None = None
+    teacher: Run, distilled: Distilled, seed: int, dataset: Dataset, tell: OnProgress = silent, deadline: Deadline | None = None
 ) -> tuple[Dataset, Dataset]:
     """Return what a student is trained on and what is held out: the teacher's data, or samples of it under guidance."""
     if distilled.guidance != 1:
@@ -112,7 +112,7 @@ def learned_from(
 
 
 def classifiers_of(
-    train: Dataset, held_out: Dataset, seed: int, tell: Tell = silent, budget: Budget | None = None, right: float = RIGHT
+    train: Dataset, held_out: Dataset, seed: int, tell: OnProgress = silent, budget: Budget | None = None, right: float = RIGHT
 ) -> list[LeNet]:  # fmt: skip
     """Return classifiers of the data's labels, from the cache or trained in their share of the time; none that are not right.
 
@@ -171,7 +171,7 @@ def _distilled(config: Config) -> Distilled | None:
 
 
 def taught_again(
-    learner: Learner, teacher: Run, config: Config, dataset: Dataset, tell: Tell = silent, budget: Budget | None = None
+    learner: Learner, teacher: Run, config: Config, dataset: Dataset, tell: OnProgress = silent, budget: Budget | None = None
 ) -> tuple[Dataset, Dataset]:
     """Give a student that goes on what it was taught by; return what it is trained on and what is held out."""
     distilled, seed = _distilled(config), config.training.seed
@@ -199,7 +199,7 @@ def prepare_distillation(
     tensorboard: bool = False,
     data: DataSource | None = None,
     data_dir: str | Path | None = None,
-    on_progress: Tell | None = None,
+    on_progress: OnProgress | None = None,
     budget: Budget | None = None,
     **options: Any,
 ) -> Training:
@@ -223,13 +223,13 @@ def prepare_distillation(
     before = known.training
     planned: dict[str, Any] = {
         "batch": max(FEWEST, before.batch), "optimizer": before.optimizer, "learning_rate": RATE * before.learning_rate,
-        "precision": usual_precision(known.data.shape, where),
+        "precision": default_precision(known.data.shape, where),
         "steps": steps, "minutes": MINUTES if steps is None and minutes is None else minutes, "seed": seed,
     }  # fmt: skip
     try:
         training = TrainingConfig.model_validate({**planned, **options})
     except ValidationError as error:
-        raise UserError(f"cannot distil like this: {one_line(error)}") from None
+        raise UserError(f"cannot distil like this: {first_problem(error)}") from None
     limit_budget(budget, training, where)
     bounded = teacher.diffusion.codec.levels is not None
     distilled = Distilled(guidance=guidance, samples=0 if guidance == 1 else DRAWN, clipped=bounded)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from reverie.base.errors import UserError
 from reverie.base.parse import read_toml
 from reverie.base.processes import end_with_leader
-from reverie.base.team import LostError, Order, Team, Told, rank, world_size
+from reverie.base.team import Instruction, LostError, StepInstruction, Team, rank, world_size
 from reverie.families.model import TrainedModel
 from reverie.runs.config import Config, build_model
 from reverie.runs.reread import reread
@@ -30,7 +30,7 @@ def lead(team: Team, config: Config, path: Path, learner: Learner, shard: bool) 
     """
     if not isinstance(learner.model, TrainedModel):
         return learner
-    team.tell(Told(Order.TRAIN, learner.i))
+    team.tell(StepInstruction(Instruction.TRAIN, learner.i))
     team.text(tomli_w.dumps(config.as_table()))
     team.text(str(path.resolve()))
     team.agree()
@@ -38,7 +38,7 @@ def lead(team: Team, config: Config, path: Path, learner: Learner, shard: bool) 
     share_muon(learner, config.training, team)
     if not shard:
         return learner
-    team.tell(Told(Order.SHARD, learner.i))
+    team.tell(StepInstruction(Instruction.SHARD, learner.i))
     return ShardedLearner(learner, team)
 
 
@@ -65,9 +65,9 @@ class Learning:
         self.learner: Learner | None = None
         self.gradients: Gradients | None = None
 
-    def __call__(self, told: Told) -> None:
+    def __call__(self, told: StepInstruction) -> None:
         """Do what the leader tells."""
-        if told.order == Order.TRAIN:
+        if told.order == Instruction.TRAIN:
             config, path, fault = self.team.text(), self.team.text(), ""
             try:
                 self.learner, self.gradients = _ready(self.team, self.device, config, path)
@@ -75,11 +75,11 @@ class Learning:
                 fault = str(error)
             self.team.agree(fault)
         assert self.learner is not None and self.gradients is not None
-        if told.order == Order.SHARD:
+        if told.order == Instruction.SHARD:
             learner = ShardedLearner(self.learner, self.team)
             self.learner, self.gradients = learner, ShardedGradients(learner, self.gradients.train, self.gradients.settings)
             self.gradients.go_to(told.i)
-        elif told.order == Order.STEP:
+        elif told.order == Instruction.STEP:
             make_step(self.learner, self.gradients, told)
             if isinstance(self.learner, ShardedLearner):
                 self.learner.average.update(told.i)
@@ -90,14 +90,14 @@ class Learning:
             share_state(self.team, self.learner)
             self.gradients.go_to(told.i)
 
-    def _tend(self, learner: ShardedLearner, gradients: Gradients, told: Told) -> None:
+    def _tend(self, learner: ShardedLearner, gradients: Gradients, told: StepInstruction) -> None:
         """Do with this process's share of the state what the leader does with its own."""
         match told.order:
-            case Order.SHOW:
+            case Instruction.SHOW:
                 learner.show()
-            case Order.KEEP:
+            case Instruction.KEEP:
                 learner.report()
-            case Order.WHOLE:
+            case Instruction.WHOLE:
                 learner.contribute(told.i)
             case _:
                 learner.restore(learner.good)
@@ -105,13 +105,13 @@ class Learning:
                 gradients.go_to(told.i)
 
 
-Duty = Callable[[Told], None]  # what a process that follows does when it is told something
+Duty = Callable[[StepInstruction], None]  # what a process that follows does when it is told something
 
 
 def serve(device: torch.device, duties: Mapping[str, Callable[[Team], Duty]]) -> None:
     """Follow the leader until it leaves, or is lost; then this process ends with code 3, and the leader, if any, says why.
 
-    duties: by the names of `Order.duty`, each made when it is first needed.
+    duties: by the names of `Instruction.duty`, each made when it is first needed.
     """
     for number in (signal.SIGINT, signal.SIGTERM):  # the leader decides when the step is done
         signal.signal(number, signal.SIG_IGN)
@@ -119,7 +119,7 @@ def serve(device: torch.device, duties: Mapping[str, Callable[[Team], Duty]]) ->
     try:
         team, made = Team(rank(), world_size(), device), dict[str, Duty]()
         try:
-            while (told := team.tell()).order != Order.LEAVE:
+            while (told := team.tell()).order != Instruction.LEAVE:
                 name = told.order.duty
                 if name not in made:
                     made[name] = duties[name](team)

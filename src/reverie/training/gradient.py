@@ -11,8 +11,8 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.noise import mix_seed
-from reverie.base.team import LostError, Team, Told, world_size
-from reverie.base.tensors import empty_like_form
+from reverie.base.team import LostError, StepInstruction, Team, world_size
+from reverie.base.tensors import empty_tensor
 from reverie.data import Dataset
 from reverie.families.model import TrainedModel
 from reverie.runs.config import TrainingConfig
@@ -127,7 +127,7 @@ def _in_order(rows: list[Tensor]) -> Tensor:
     return total
 
 
-def make_step(learner: Learner, gradients: Gradients, told: Told) -> tuple[Tensor, Tensor]:
+def make_step(learner: Learner, gradients: Gradients, told: StepInstruction) -> tuple[Tensor, Tensor]:
     """Make a step of the optimizers, and return the loss and the norm of the gradient: (), ()."""
     for optimizer in learner.optimizers:
         optimizer.param_groups[0]["lr"] = told.rate
@@ -158,7 +158,7 @@ def share_state(team: Team, learner: Learner) -> None:
     forms = learner.forms()
     if unknown := [name for name in names if name not in forms]:
         raise LostError(f"this process has no {unknown[0]}, which the leading one has; are all of one version of Reverie?")
-    taken = {name: empty_like_form(forms[name]) for name in names}
+    taken = {name: empty_tensor(forms[name]) for name in names}
     team.share(taken)
     average = {name.replace("model.", "average.", 1): t for name, t in taken.items() if name.startswith("model.")}
     learner.restore(Snapshot({**taken, **average}, Facts()))

@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from reverie.base.tensors import Form, forms_of
+from reverie.base.tensors import TensorSpec, tensor_specs
 from reverie.families.model import Model
 from reverie.nets.lora import add_adapters
 from reverie.runs.config import TrainingConfig
@@ -118,14 +118,16 @@ class Learner:
             found |= {f"{prefix}.{key}": value for key, value in optimizer.state.get(p, {}).items()}
         return found
 
-    def forms(self) -> dict[str, Form]:
+    def forms(self) -> dict[str, TensorSpec]:
         """Return the form of every tensor that a learner like this can have; the optimizers' may be missing."""
         wanted = {
-            f"{part}.{name}": form for part, module in self._modules() for name, form in forms_of(module.state_dict()).items()
+            f"{part}.{name}": form
+            for part, module in self._modules()
+            for name, form in tensor_specs(module.state_dict()).items()
         }
         for prefix, _, optimizer, p in self._optimizer_parameters():
             shapes = {key: () if key == "step" else tuple(p.shape) for key in STATE[type(optimizer)]}
-            wanted |= {f"{prefix}.{key}": Form(p.dtype, shape) for key, shape in shapes.items()}
+            wanted |= {f"{prefix}.{key}": TensorSpec(p.dtype, shape) for key, shape in shapes.items()}
         return wanted
 
     def fault(self, kept: Snapshot) -> str | None:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from reverie.base.budget import Budget
-from reverie.base.busy import Waiting
+from reverie.base.busy import WaitMeter
 from reverie.base.errors import UserError
 from reverie.base.noise import mix_seed
-from reverie.base.team import Order, Team, Told
+from reverie.base.team import Instruction, StepInstruction, Team
 from reverie.data import Dataset
 from reverie.families.model import FittedModel, TrainedModel
 from reverie.runs.config import TrainingConfig
@@ -211,12 +211,12 @@ def fit(
     reported, reported_at = time.monotonic(), learner.i
     fraction = fraction_now()
     checks = CheckTimes(allowed.limit, fraction, learner.seconds)
-    waiting = Waiting()
+    waiting = WaitMeter()
     reports = math.floor(fraction * REPORTS) + 1 if learner.i else 0
     while fraction < 1 and not stop():
         seed = settings.seed if not learner.rescues else mix_seed(settings.seed, -(2**41) - learner.rescues)
         rate = 0.5**learner.rescues * learning_rate(settings, fraction * whole(), learner.ending)
-        told = Told(Order.STEP, learner.i, seed, fraction, rate)
+        told = StepInstruction(Instruction.STEP, learner.i, seed, fraction, rate)
         if team is not None:
             team.tell(told)
         lost, norm = make_step(learner, gradients, told)
@@ -236,7 +236,7 @@ def fit(
         if wrong := _wrong(learner):
             finding = rescue(learner, wrong, train, settings)
             if team is not None and not isinstance(learner, ShardedLearner):
-                team.tell(Told(Order.RESTORE, learner.i))
+                team.tell(StepInstruction(Instruction.RESTORE, learner.i))
                 share_state(team, learner)
             gradients.go_to(learner.i)
             fraction = fraction_now()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypedDict
 
-from reverie.base.progress import Tell
+from reverie.base.progress import OnProgress
 from reverie.base.spec import Spec
 
 
@@ -29,7 +29,7 @@ class ReadingOptions(TypedDict, total=False):
     labels: str
     data_dir: str | Path | None
     strict: bool
-    on_progress: Tell | None
+    on_progress: OnProgress | None
     window: int | None
     text: str | None
     condition_number: str | None

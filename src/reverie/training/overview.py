@@ -9,7 +9,7 @@ from typing import Any
 
 from reverie.base.errors import UserError
 from reverie.base.files import own_file
-from reverie.base.tensors import read_forms
+from reverie.base.tensors import read_tensor_specs
 from reverie.runs import folder
 from reverie.training import checkpoints
 from reverie.training.summary import short_verdict
@@ -92,4 +92,4 @@ def _check_weights(path: Path) -> None:
     if not weights.exists():
         why = "it was stopped before its first checkpoint, or is training now" if not checkpoints.existing(path) else "missing"
         raise UserError(f"no weights in {folder.WEIGHTS_FILE}: {why}")
-    read_forms(weights)
+    read_tensor_specs(weights)

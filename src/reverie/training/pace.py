@@ -10,7 +10,7 @@ import torch
 
 from reverie.base.budget import Budget, Clock
 from reverie.base.busy import BUSY
-from reverie.base.units import pace
+from reverie.base.units import format_speed
 from reverie.data import Dataset
 from reverie.diffusion.plan import counted, looks
 from reverie.families.diffusion.settings import DiffusionSettings
@@ -97,7 +97,7 @@ class Expectation:
         if minutes is None or self.budget.counted != "wall":
             return line
         left = step.seconds_left - step.finishing
-        line += f"; at {pace(step.per_second)} about {step.i + round(left * step.per_second):,} steps fit into the time"
+        line += f"; at {format_speed(step.per_second)} about {step.i + round(left * step.per_second):,} steps fit into the time"
         if self.config.data.kind != "images" or not isinstance(self.config.family, DiffusionSettings):
             return line
         equal = used * (step.seconds + left) / 60

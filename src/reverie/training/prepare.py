@@ -17,10 +17,10 @@ from reverie.base.budget import Budget
 from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError, pick, unknown
 from reverie.base.noise import check_seed
-from reverie.base.precision import quick_at_bf16, usual_precision
+from reverie.base.precision import default_precision, has_fast_bf16
 from reverie.base.processes import check_processes
 from reverie.base.progress import silent
-from reverie.base.spec import Spec, one_line, parse, spoken
+from reverie.base.spec import Spec, first_problem, format_spec, parse
 from reverie.base.team import world_size
 from reverie.base.visible import storable
 from reverie.data import Dataset, load_data
@@ -198,7 +198,7 @@ def prepare(
         planned["micro"] = micro_batches(bool(options.get("exact")), processes, planned, train_set)
     pictures = kind.name == "diffusion" and getattr(plan.settings, "purpose", None) == "pictures"
     shape = model_shape(plan.settings.codec, dataset.shape) if pictures else ()  # what bfloat16 was measured for on processors
-    precision = usual_precision(shape, where) if where.type == "cpu" else "bf16" if quick_at_bf16(where) else "fp32"
+    precision = default_precision(shape, where) if where.type == "cpu" else "bf16" if has_fast_bf16(where) else "fp32"
     if precision == "bf16" and where.type == "cpu" and "precision" not in options:
         reasons = (*reasons, "computed in bfloat16, which this processor is quick at; --precision fp32 for full digits")
     described_data = DataConfig(
@@ -213,7 +213,7 @@ def prepare(
         try:
             settings = TrainingConfig(**{"seed": seed, "precision": precision, **training})
         except ValidationError as error:
-            raise UserError(f"cannot train like this: {one_line(error)}") from None
+            raise UserError(f"cannot train like this: {first_problem(error)}") from None
         versions = {"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()}
         return Config(versions=versions, data=described_data, family=of.settings, training=settings, **also)
 
@@ -295,8 +295,8 @@ def _codec_training(
 def _as_asked(value: Any) -> Any:
     """Return an option of a family as it is given on the command line."""
     if isinstance(value, list | tuple):
-        return ",".join(map(spoken, value))
-    return spoken(value) if isinstance(value, str | Mapping) else value
+        return ",".join(map(format_spec, value))
+    return format_spec(value) if isinstance(value, str | Mapping) else value
 
 
 def family_for(

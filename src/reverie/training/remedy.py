@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from reverie.base.errors import UserError
-from reverie.base.spec import Spec, build, complete, spoken
+from reverie.base.spec import Spec, build, complete, format_spec
 from reverie.data.memory import MEMORY
 from reverie.diffusion.plan import PRESETS, network_for
 from reverie.families.diffusion.family import OF_THE_DATA
@@ -37,7 +37,7 @@ def _own(network: Spec) -> str:
     """Write a network of a run with its stem, which is planned if not given, and what is neither usual nor told by the data."""
     usual = complete(NETWORKS, {"name": network["name"]}, "network")
     plain = {key: tuple(v) if isinstance(v, list) else v for key, v in network.items()}
-    return spoken({k: v for k, v in plain.items() if k in ("name", "stem") or (k not in OF_THE_DATA and v != usual[k])})
+    return format_spec({k: v for k, v in plain.items() if k in ("name", "stem") or (k not in OF_THE_DATA and v != usual[k])})
 
 
 def _parameters(network: Spec) -> int:
@@ -56,7 +56,7 @@ def _counts(network: Spec) -> Iterator[tuple[int, str]]:
     shape = tuple(network[key] for key in ("channels", "height", "width") if key in network)
     others = [name for name, preset in PRESETS.items() if preset["name"] == network["name"]]
     if grows := GROWS.get(network["name"]):
-        others += [spoken({"name": network["name"], grows: size}) for size in (network[grows] // 2, network[grows] * 2)]
+        others += [format_spec({"name": network["name"], grows: size}) for size in (network[grows] // 2, network[grows] * 2)]
     for name in others:
         with suppress(UserError):
             full = {**network_for(shape, network.get("labels", 0), name), "told": network.get("told", 0)}
@@ -82,7 +82,7 @@ def _settings(config: Config) -> dict[str, Any]:
     family = config.family
     now = {**config.training.model_dump(), **config.data.reading, **dict(family)}
     if isinstance(family, DiffusionSettings):
-        now |= {"schedule": spoken(family.schedule), "network": _own(family.network)}
+        now |= {"schedule": format_spec(family.schedule), "network": _own(family.network)}
     return now
 
 
@@ -92,7 +92,7 @@ def _asked(config: Config) -> dict[str, Any]:
     if isinstance(config.family, DiffusionSettings):
         return asked
     own = {key: asked.pop(key) for key in family.option_names if key in asked}
-    return {"family": spoken({"name": family.name, **own}), **asked}
+    return {"family": format_spec({"name": family.name, **own}), **asked}
 
 
 def settings_again(path: str | Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from reverie.base.budget import Budget
 from reverie.base.errors import UserError
 from reverie.base.processes import check_processes
 from reverie.base.progress import silent
-from reverie.base.spec import one_line, parse
+from reverie.base.spec import first_problem, parse
 from reverie.base.team import world_size
 from reverie.data import Dataset
 from reverie.data.memory import DataSource
@@ -54,7 +54,7 @@ def _longer(run: Run, minutes: float | None, steps: int | None) -> Config:
     try:
         training = TrainingConfig.model_validate({**now.model_dump(), **length})
     except ValidationError as error:
-        raise UserError(f"cannot go on for so long: {one_line(error)}") from None
+        raise UserError(f"cannot go on for so long: {first_problem(error)}") from None
     return run.config.model_copy(update={"training": training})
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.base.errors import UserError
-from reverie.base.team import Order, Team, Told
+from reverie.base.team import Instruction, StepInstruction, Team
 from reverie.data import Dataset
 from reverie.families.model import Model, TrainedModel
 from reverie.nets import transformer, unet
@@ -138,7 +138,7 @@ class ShardedLearner(Learner):
     def whole(self, kept: Snapshot) -> Snapshot:
         """Return a snapshot as one process would have it; only the leader asks."""
         which = 1 if kept is self.good else 2 if kept is self.last else 0
-        self.team.tell(Told(Order.WHOLE, which))
+        self.team.tell(StepInstruction(Instruction.WHOLE, which))
         return Snapshot(self.gather(dict(kept.tensors)), kept.facts)
 
     def contribute(self, which: int) -> None:
@@ -150,7 +150,7 @@ class ShardedLearner(Learner):
         if self.shown:
             return
         if self.team.rank == 0:
-            self.team.tell(Told(Order.SHOW))
+            self.team.tell(StepInstruction(Instruction.SHOW))
         now = self.tensors()
         found = self.gather({name: t for name, t in now.items() if not name.startswith("optimizer.")})
         for part, module in self._modules():
@@ -173,14 +173,14 @@ class ShardedLearner(Learner):
     def report(self) -> None:
         """Note that all went well since the last report, in all processes."""
         if self.team.rank == 0:
-            self.team.tell(Told(Order.KEEP))
+            self.team.tell(StepInstruction(Instruction.KEEP))
         super().report()
 
     def restore(self, kept: Snapshot) -> None:
         """Put all processes back to their good state."""
         assert kept is self.good, "processes know of no other state"
         if self.team.rank == 0:
-            self.team.tell(Told(Order.BACK, kept.facts.i))
+            self.team.tell(StepInstruction(Instruction.BACK, kept.facts.i))
         for prefix, _, optimizer, p in self._optimizer_parameters():
             if not any(name.startswith(f"{prefix}.") for name in kept.tensors):  # before its first gradient
                 optimizer.state.pop(p, None)

@@ -308,6 +308,6 @@ class Training:
             else:
                 found["autoguidance"] = choose_autoguidance(run, self.train, self.learner.i, stage)
         if found["sampling"] is not None:
-            found["sampling"] = found["sampling"].model_copy(update={"precision": run.diffusion.usual_precision()})
+            found["sampling"] = found["sampling"].model_copy(update={"precision": run.diffusion.default_precision()})
         run.config = run.config.model_copy(update={"family": run.config.family.model_copy(update=found)})
         folder.write_config(run.path, run.config)

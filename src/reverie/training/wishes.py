@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 
 from reverie.base.errors import UserError
-from reverie.base.spec import Spec, one_line
+from reverie.base.spec import Spec, first_problem
 from reverie.data import DATASETS, Dataset, evaluated_at_once
 from reverie.data.fitting import said, whole_side
 from reverie.data.memory import DataSource, in_memory
@@ -60,7 +60,7 @@ class Wishes:
         try:
             TrainingConfig(**{"steps": 1, **self.settings})
         except ValidationError as error:
-            raise UserError(f"cannot train like this: {one_line(error)}") from None
+            raise UserError(f"cannot train like this: {first_problem(error)}") from None
         self.family.check(self.wished)
         if size is None or in_memory(data):
             return

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from reverie.base.distances import attainable
+from reverie.base.distances import attainable_tolerance
 from reverie.base.errors import ReverieWarning, UserError
 from reverie.base.points import Weights, tensor
 from reverie.transport.anderson import Anderson
@@ -80,7 +80,7 @@ def sinkhorn(
     if not 0 < epsilon < float("inf"):
         raise UserError(f"epsilon must be above 0 and finite, got {epsilon}")
     if tolerance is None:
-        tolerance = attainable(1e-6, problem.a.dtype, 1 / epsilon)
+        tolerance = attainable_tolerance(1e-6, problem.a.dtype, 1 / epsilon)
     with torch.no_grad():
         unit = _unit(problem, scale)
         f, g, errors = solve(problem, epsilon, unit, tolerance, max_iterations, start)

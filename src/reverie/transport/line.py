@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.base.distances import precise, root
+from reverie.base.distances import finest_dtype, root
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.points import Weights, check_points, check_weights, tensor
@@ -28,7 +28,7 @@ def wasserstein_1d(x: Any, y: Any, a: Weights = None, b: Weights = None, p: floa
     check_points(x[..., None], "x")
     check_points(y[..., None], "y")
     dtype = torch.promote_types(x.dtype, y.dtype)
-    x, y = x.to(precise(x)), y.to(precise(y))
+    x, y = x.to(finest_dtype(x)), y.to(finest_dtype(y))
     a, b = check_weights(a, x.shape, "a", x), check_weights(b, y.shape, "b", y)
     return _norm(*_staircase(x, y, a, b), p).to(dtype)
 
@@ -48,7 +48,7 @@ def sliced_wasserstein(
     if directions < 1:
         raise UserError(f"directions must be at least 1, got {directions}")
     dtype = torch.promote_types(x.dtype, y.dtype)
-    x, y = x.to(precise(x)), y.to(precise(y))
+    x, y = x.to(finest_dtype(x)), y.to(finest_dtype(y))
     u = Noise(image_seeds(seed, directions)).like(x.new_empty(directions, x.shape[1]))
     u = u / u.norm(dim=1, keepdim=True)
     a, b = check_weights(a, x.shape[:1], "a", x), check_weights(b, y.shape[:1], "b", y)

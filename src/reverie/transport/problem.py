@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.base.distances import euclidean, manhattan, precise, row_blocks, squared, squared_factors
+from reverie.base.distances import euclidean, finest_dtype, manhattan, row_blocks, squared, squared_factors
 from reverie.base.errors import UserError, pick
 from reverie.base.points import Weights, check_points, check_weights, real_dtype, tensor
 
@@ -88,7 +88,7 @@ def between(x: Any, y: Any, a: Weights = None, b: Weights = None, cost: str | Co
         raise UserError(f"x has the batch shape {tuple(x.shape[:-2])} and y has {tuple(y.shape[:-2])}; they must be equal")
     function = pick(COSTS, cost, "cost") if isinstance(cost, str) else cost
     dtype = torch.promote_types(x.dtype, y.dtype)
-    x, y = x.to(precise(x)), y.to(precise(y))
+    x, y = x.to(finest_dtype(x)), y.to(finest_dtype(y))
     a, b = check_weights(a, x.shape[:-1], "a", x), check_weights(b, y.shape[:-1], "b", y)
     if function is squared:
         centre = (b[..., None] * y).detach().sum(-2, keepdim=True)
@@ -108,7 +108,7 @@ def problem_from_costs(matrix: Any, a: Weights = None, b: Weights = None) -> Pro
     if matrix.ndim < 2 or 0 in matrix.shape:
         raise UserError(f"a cost matrix must have shape (..., n, m) with n, m > 0, got {tuple(matrix.shape)}")
     dtype = real_dtype(matrix)
-    matrix = matrix.to(precise(matrix))
+    matrix = matrix.to(finest_dtype(matrix))
     a = check_weights(a, matrix.shape[:-1], "a", matrix)
     b = check_weights(b, (*matrix.shape[:-2], matrix.shape[-1]), "b", matrix)
     return _check_costs(Problem(a, b, lambda rows: matrix[..., rows, :], dtype))

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from reverie.base.distances import attainable, precise
+from reverie.base.distances import attainable_tolerance, finest_dtype
 from reverie.base.errors import ReverieWarning, UserError
 from reverie.base.points import real_dtype, tensor
 from reverie.transport.entropic import solve
@@ -45,7 +45,7 @@ def scale_matrix(
     matrix, rows, columns = (tensor(part).detach() for part in (matrix, rows, columns))
     if matrix.ndim < 2 or not matrix.isfinite().all() or not (matrix >= 0).all():
         raise UserError("a matrix to be scaled must have finite entries that are 0 or more")
-    k = matrix.to(precise(matrix))
+    k = matrix.to(finest_dtype(matrix))
     rows, columns = rows.to(k), columns.to(k)
     for name, sums, size in (("rows", rows, k.shape[-2]), ("columns", columns, k.shape[-1])):
         if sums.shape[-1:] != (size,) or not sums.isfinite().all() or not (sums >= 0).all():
@@ -58,7 +58,7 @@ def scale_matrix(
         raise UserError("a row or column of the matrix is zero, so it cannot have a positive sum")
     problem = problem_from_costs(-k.log(), rows, columns)
     if tolerance is None:
-        tolerance = attainable(1e-9, k.dtype)
+        tolerance = attainable_tolerance(1e-9, k.dtype)
     one, start = k.new_ones(k.shape[:-2]), torch.zeros_like(problem.b)
     f, g, errors = solve(problem, 1.0, one, tolerance, max_iterations, start)
     if not errors[-1] <= tolerance:
@@ -78,7 +78,7 @@ def doubly_stochastic(matrix: Any, *, tolerance: float | None = None, max_iterat
     matrix = tensor(matrix)
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
         raise UserError(f"a doubly stochastic matrix is square, got the shape {tuple(matrix.shape)}")
-    ones = torch.ones(matrix.shape[:-1], dtype=precise(matrix), device=matrix.device)
+    ones = torch.ones(matrix.shape[:-1], dtype=finest_dtype(matrix), device=matrix.device)
     return scale_matrix(matrix, ones, ones, tolerance=tolerance, max_iterations=max_iterations)
 
 
@@ -187,9 +187,9 @@ def kl_project(
     q = tensor(q)
     if not q.isfinite().all() or not (q >= 0).all() or not constraints:
         raise UserError("a projection needs a finite array without negative entries and at least one constraint")
-    p = q.to(precise(q))
+    p = q.to(finest_dtype(q))
     if tolerance is None:
-        tolerance = attainable(1e-9, p.dtype)
+        tolerance = attainable_tolerance(1e-9, p.dtype)
     error, rounds = float("inf"), 0
     while not error <= tolerance and rounds < max_iterations:
         for constraint in constraints:

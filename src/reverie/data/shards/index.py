@@ -19,9 +19,9 @@ import torch
 from pydantic import Field, TypeAdapter
 from torch import Tensor
 
+from reverie.base.config_section import ConfigSection
 from reverie.base.errors import UserError
-from reverie.base.section import Section
-from reverie.base.tensors import Form, read_tensors, write_tensors
+from reverie.base.tensors import TensorSpec, read_tensors, write_tensors
 from reverie.data.pixels import Header
 from reverie.data.shards.store import Stored
 from reverie.data.sources import FILE_LIMIT
@@ -40,7 +40,7 @@ Name = Annotated[str, Field(min_length=1, max_length=1000)]
 Kind = Literal["tar", "parquet", "arrow"]
 
 
-class ShardFacts(Section):
+class ShardFacts(ConfigSection):
     """A shard as it was when the index was made.  column: that of the images, in a table."""
 
     name: Name
@@ -50,7 +50,7 @@ class ShardFacts(Section):
     column: Annotated[str, Field(max_length=200)] = ""
 
 
-class IndexFacts(Section):
+class IndexFacts(ConfigSection):
     """What an index says of itself, and how long its parts are."""
 
     format: Literal[1] = 1
@@ -65,14 +65,14 @@ class IndexFacts(Section):
     broken: Annotated[tuple[tuple[str, str], ...], Field(max_length=MOST_BROKEN)] = ()
     broken_count: Count = 0
 
-    def forms(self) -> dict[str, Form]:
+    def forms(self) -> dict[str, TensorSpec]:
         """Return the tensors that belong to it."""
         lengths = {"block_shard": torch.int32, "block_start": torch.int64, "block_size": torch.int64}
         return {
-            **{name: Form(dtype, (self.count,)) for name, dtype in EACH.items()},
-            **{name: Form(dtype, (self.blocks,)) for name, dtype in lengths.items()},
-            "names": Form(torch.uint8, (self.names_size,)), "captions": Form(torch.uint8, (self.captions_size,)),
-            "numbers": Form(torch.int32, (self.count, len(self.numbers))),
+            **{name: TensorSpec(dtype, (self.count,)) for name, dtype in EACH.items()},
+            **{name: TensorSpec(dtype, (self.blocks,)) for name, dtype in lengths.items()},
+            "names": TensorSpec(torch.uint8, (self.names_size,)), "captions": TensorSpec(torch.uint8, (self.captions_size,)),
+            "numbers": TensorSpec(torch.int32, (self.count, len(self.numbers))),
         }  # fmt: skip
 
 

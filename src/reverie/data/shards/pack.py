@@ -13,8 +13,8 @@ from typing import Any
 
 from reverie.base.errors import UserError
 from reverie.base.files import expanded
-from reverie.base.folders import whole_folder
-from reverie.base.progress import Tell
+from reverie.base.folders import atomic_folder
+from reverie.base.progress import OnProgress
 from reverie.data.columns import listed_columns, read_columns
 from reverie.data.folder import ARCHIVES, list_images, nothing_found, read_entry, read_headers, skipped_note
 from reverie.data.form import Options, encode_labels
@@ -65,7 +65,7 @@ def parse_bytes(text: str) -> int:
 
 def pack(
     source: str | Path, out: str | Path, *, shard_size: str = "256MB", labels: str = "auto",
-    condition_number: str | None = None, strict: bool = False, overwrite: bool = False, on_progress: Tell | None = None,
+    condition_number: str | None = None, strict: bool = False, overwrite: bool = False, on_progress: OnProgress | None = None,
 ) -> Packed:  # fmt: skip
     """Write images into shards, in the order in which they are trained on: `reverie.pack("photos/", "shards/")`.
 
@@ -79,7 +79,7 @@ def pack(
     if path.is_dir() and path.resolve() in (place.resolve(), *place.resolve().parents):
         raise UserError(f"{place} lies in {path}, whose images would be found twice; choose an --out outside of it")
     options = Options(labels=labels, strict=strict, on_progress=on_progress, condition_numbers=listed_columns(condition_number))
-    with quiet(), whole_folder(place, _ours, overwrite) as aside:
+    with quiet(), atomic_folder(place, _ours, overwrite) as aside:
         return _write(path, place, aside, size, options)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from reverie.base.distances import precise
+from reverie.base.distances import finest_dtype
 from reverie.base.errors import UserError, pick
 from reverie.base.noise import Noise
 from reverie.base.scalar import expand
@@ -123,7 +123,7 @@ def log_prob(
         return torch.maximum(mean_size(error[:, :size], before[:, :size], ahead[:, :size]), change)
 
     (first, _), (last, scale) = straight(schedule, schedule.t_min if end is None else end), straight(schedule, 1.0)
-    y = ((1 - first) * x0.to(precise(x0))).flatten(1)
+    y = ((1 - first) * x0.to(finest_dtype(x0))).flatten(1)
     state = torch.cat([y, y.new_zeros(len(y), 1 if by == EXACT else probes)], 1)
     start = torch.full((len(y),), -math.log(first), dtype=torch.float64)
     try:

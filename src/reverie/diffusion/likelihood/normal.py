@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from reverie.base.distances import precise
+from reverie.base.distances import finest_dtype
 
 
 def summed(values: Tensor) -> Tensor:
     """Return the sum over each datum in the widest dtype: (B,).  values: (B, ...)."""
-    return values.flatten(1).to(precise(values)).sum(1)
+    return values.flatten(1).to(finest_dtype(values)).sum(1)
 
 
 def log_normal(x: Tensor, mean: Tensor | float, variance: float | Tensor) -> Tensor:
     """Return log N(x; mean, variance) of each datum in nats: (B,).  x, mean: (B, ...); variance: one, or of each number."""
     if isinstance(variance, Tensor):
-        variance = variance.to(precise(x)).expand_as(x)
+        variance = variance.to(finest_dtype(x)).expand_as(x)
         return -summed((x - mean).square() / variance + (2 * math.pi * variance).log()) / 2
     size = x[0].numel()
     return -summed((x - mean).square()) / (2 * variance) - size / 2 * math.log(2 * math.pi * variance)
@@ -31,7 +31,7 @@ def kl_normal(squared: Tensor, of: float, to: float | Tensor) -> Tensor:
     squared: (a - b)² of each number, (B, ...); to: one variance, or one of each number.
     """
     if isinstance(to, Tensor):
-        squared, to = squared.to(precise(squared)), to.to(precise(squared)).expand_as(squared)
+        squared, to = squared.to(finest_dtype(squared)), to.to(finest_dtype(squared)).expand_as(squared)
         return summed((squared + of) / to - 1 - (of / to).log()) / 2
     ratio = of / to
     return summed(squared) / (2 * to) + squared[0].numel() / 2 * (ratio - 1 - math.log(ratio))
@@ -71,7 +71,7 @@ def discretised(x: Tensor, mean: Tensor, variance: float, levels: int = 256) -> 
     N(mean, variance) within h / 2 of it; the outermost two get the tails as well, so that the sum over all levels is 1
     (arXiv:2006.11239, eq. 13).  x, mean: (B, ...).
     """
-    x, mean = x.to(precise(x)), mean.to(precise(x))
+    x, mean = x.to(finest_dtype(x)), mean.to(finest_dtype(x))
     half, std = 1 / (levels - 1), math.sqrt(variance)
     low, high = (x - half - mean) / std, (x + half - mean) / std
     low = torch.where(x < -1 + half, -torch.inf, low)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.base.errors import ReverieWarning, UserError, pick
-from reverie.base.progress import Tell, silent
+from reverie.base.progress import OnProgress, silent
 from reverie.data import Dataset
 from reverie.data.classifiers import cached_classifier, can_classify, label_classifier
 from reverie.nets import efficientnet
@@ -42,7 +42,7 @@ class Features:
     learned: bool = False
 
     @torch.no_grad()
-    def of(self, images: Tensor, tell: Tell = silent, what: str = "features") -> Tensor:
+    def of(self, images: Tensor, tell: OnProgress = silent, what: str = "features") -> Tensor:
         """Return the features of images in memory, (N, D) float32."""
         parts = []
         for block in self.blocks(images):
@@ -58,7 +58,7 @@ class Features:
         return (self.compute(part).flatten(1).float().cpu() for part in images.split(BATCH))
 
 
-def pixels(train: Dataset, held: Dataset, tell: Tell, seconds: float = math.inf) -> Features:
+def pixels(train: Dataset, held: Dataset, tell: OnProgress, seconds: float = math.inf) -> Features:
     """The pixels themselves, averaged over squares until there are no more than 256."""
     return of_pixels(train.shape)
 
@@ -76,7 +76,7 @@ def of_pixels(shape: tuple[int, ...]) -> Features:
     return Features("pixels", compute, {"net": f"none: {said}"})
 
 
-def general(train: Dataset, held: Dataset, tell: Tell, seconds: float = math.inf) -> Features:
+def general(train: Dataset, held: Dataset, tell: OnProgress, seconds: float = math.inf) -> Features:
     """EfficientNet-Lite0, trained on ImageNet: for whatever is seen by texture, shape and colour."""
     return of_general()
 
@@ -92,7 +92,7 @@ def of_general() -> Features:
 
 
 def own_classifier(
-    train: Dataset, held: Dataset, tell: Tell, *, seconds: float = math.inf, known: bool = False
+    train: Dataset, held: Dataset, tell: OnProgress, *, seconds: float = math.inf, known: bool = False
 ) -> tuple[LeNet, dict[str, Any]]:
     """Return a classifier of the training labels and what is known of it, from the cache if it was trained before.
 
@@ -116,13 +116,13 @@ def own_classifier(
     }
 
 
-def by_classifier(train: Dataset, held: Dataset, tell: Tell, seconds: float = math.inf) -> Features:
+def by_classifier(train: Dataset, held: Dataset, tell: OnProgress, seconds: float = math.inf) -> Features:
     """The penultimate features of a LeNet that knows the data's own labels."""
     net, facts = own_classifier(train, held, tell, seconds=seconds)
     return Features("classifier", lambda x: net(x)[0], facts, learned=True)
 
 
-FEATURES: dict[str, Callable[[Dataset, Dataset, Tell, float], Features]] = {
+FEATURES: dict[str, Callable[[Dataset, Dataset, OnProgress, float], Features]] = {
     "classifier": by_classifier,
     "general": general,
     "pixels": pixels,
@@ -171,7 +171,7 @@ def accurate(share: float, count: int) -> bool:
     return share >= ACCURATE and usual - 2 * math.sqrt(usual * (1 - usual) / (count + 2)) >= SURELY
 
 
-def suited(train: Dataset, held: Dataset, tell: Tell = silent, seconds: float = math.inf) -> tuple[str, str]:
+def suited(train: Dataset, held: Dataset, tell: OnProgress = silent, seconds: float = math.inf) -> tuple[str, str]:
     """Return the name of the features that suit images, and why: those of their own classifier if it can be trusted."""
     why = unlike_digits(train)
     if why is None:
@@ -195,7 +195,7 @@ def suited(train: Dataset, held: Dataset, tell: Tell = silent, seconds: float = 
 
 
 def choose(
-    features: str | Callable[[Tensor], Tensor] | Features, train: Dataset, held: Dataset, tell: Tell = silent,
+    features: str | Callable[[Tensor], Tensor] | Features, train: Dataset, held: Dataset, tell: OnProgress = silent,
     seconds: float = math.inf,
 ) -> Features:  # fmt: skip
     """Return features by name, "auto", or made of any function from images (B, C, H, W) in [0, 1] to (B, ...).

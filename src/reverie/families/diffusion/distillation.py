@@ -19,9 +19,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from reverie.base.config_section import ConfigSection
 from reverie.base.distances import root, squared
 from reverie.base.noise import mix_seed
-from reverie.base.section import Section
 from reverie.data import Dataset
 from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.guidance import MAX_GUIDANCE
@@ -43,7 +43,7 @@ PARTS = (4, 1)  # along a side, of which it is told how much neighbouring pixels
 CHECKED = 512  # held-out data that the distance is told of
 
 
-class Distilled(Section):
+class Distilled(ConfigSection):
     """The table [family.distilled] of config.toml: what a student learned from.
 
     guidance: of the teacher whose samples were the data, 1 where these were the teacher's own data; samples: how many;

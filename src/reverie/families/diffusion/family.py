@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from torch.utils.flop_counter import FlopCounterMode
 
 from reverie.base.errors import UserError, pick
-from reverie.base.spec import Spec, build, complete, one_line, parse, spoken
-from reverie.base.tensors import Form, forms_of
+from reverie.base.spec import Spec, build, complete, first_problem, format_spec, parse
+from reverie.base.tensors import TensorSpec, tensor_specs
 from reverie.data import Dataset
 from reverie.data.augment import read, told_entries
 from reverie.data.augment_plan import choose_augment
@@ -140,8 +140,8 @@ class DiffusionFamily(Family[DiffusionSettings]):
         """Return what the loss is of, and what it is averaged over: other targets, weights or schedules give other numbers."""
         if settings.distilled is not None:
             return f"distillation loss, features of the {settings.distilled.features}"
-        over = f"weight {settings.weight}, times {settings.times}, schedule {spoken(settings.schedule)}"
-        return f"{spoken(settings.loss)} of {settings.target}, {over}, codec {settings.codec['name']}"
+        over = f"weight {settings.weight}, times {settings.times}, schedule {format_spec(settings.schedule)}"
+        return f"{format_spec(settings.loss)} of {settings.target}, {over}, codec {settings.codec['name']}"
 
     def plan(self, request: PlanRequest) -> FamilyPlan[DiffusionSettings]:
         """Choose network, schedule, target, units and augmentation; see `reverie.diffusion.plan`."""
@@ -212,7 +212,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
                 "loss": complete(LOSSES, requested.get("loss", "mse"), "loss"), "augment": augment, **given,
             })  # fmt: skip
         except ValidationError as error:
-            raise UserError(f"cannot train like this: {one_line(error)}") from None
+            raise UserError(f"cannot train like this: {first_problem(error)}") from None
         return FamilyPlan(settings.recorded(), training, reasons)
 
     def _clusters(self, requested: Mapping[str, Any], network: str, request: PlanRequest) -> int:
@@ -259,19 +259,19 @@ class DiffusionFamily(Family[DiffusionSettings]):
         """Make the model; see `reverie.families.diffusion.settings`."""
         return build_diffusion(settings, shape, labels, seed)
 
-    def tensor_specs(self, settings: DiffusionSettings, shape: tuple[int, ...], labels: int) -> dict[str, Form]:
+    def tensor_specs(self, settings: DiffusionSettings, shape: tuple[int, ...], labels: int) -> dict[str, TensorSpec]:
         """Return the forms of the denoiser's tensors and of those of the codec, which are all that there are."""
         planned = plan_denoiser(settings, shape, labels)
         with torch.device("meta"):
             codec = build(ALL_CODECS, settings.codec, "codec")
         parts = ((DENOISER, planned), (CODEC, codec))
-        forms = {f"{part}{name}": form for part, module in parts for name, form in forms_of(module.state_dict()).items()}
+        forms = {f"{part}{name}": form for part, module in parts for name, form in tensor_specs(module.state_dict()).items()}
         if settings.clusters:
             with torch.device("meta"):
                 clusters = Clusters(settings.clusters, shape, labels)
-            forms |= {f"{CLUSTERS}{name}": form for name, form in forms_of(clusters.state_dict()).items()}
+            forms |= {f"{CLUSTERS}{name}": form for name, form in tensor_specs(clusters.state_dict()).items()}
         if settings.examples:
-            forms["examples"] = Form(torch.float32, (settings.examples, condition_width(settings.network)))
+            forms["examples"] = TensorSpec(torch.float32, (settings.examples, condition_width(settings.network)))
         return forms
 
     def matches(self, settings: DiffusionSettings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
 from reverie.base.errors import UserError
-from reverie.base.spec import Spec, build, one_line
+from reverie.base.spec import Spec, build, first_problem
 from reverie.data import Dataset, at_once
 from reverie.data.codec import CODECS, Codec
 from reverie.families.model import FAMILIES, FamilySettings, Model
@@ -31,7 +31,7 @@ def settings_of_autoencoder(table: dict[str, Any]) -> FamilySettings:
     try:
         settings: FamilySettings = family.settings.model_validate(table)
     except ValidationError as error:
-        raise UserError(f"the autoencoder of a latent codec is not valid: {one_line(error)}") from None
+        raise UserError(f"the autoencoder of a latent codec is not valid: {first_problem(error)}") from None
     return settings
 
 

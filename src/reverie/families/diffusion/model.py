@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, mix_seed
-from reverie.base.precision import Precision, usual_precision
+from reverie.base.precision import Precision, default_precision
 from reverie.data import Dataset
 from reverie.data.augment import Augment
 from reverie.data.codec import Codec
@@ -163,7 +163,7 @@ class Diffusion(DiffusionLikelihood):
         """Draw as the options ask; see `reverie.families.diffusion.sampling`."""
         options = dict(wanted.options)
         if options.get("precision") is None and not any(options.get(key) is not None for key in STEERING):
-            options["precision"] = self.usual_precision()
+            options["precision"] = self.default_precision()
         sampler, grid = build_sampling(self.shape, self.denoiser.schedule, options, self.profile)
         times: Tensor | None = options.get("times")
         tell = self._teller(wanted)
@@ -223,10 +223,10 @@ class Diffusion(DiffusionLikelihood):
             told = told * ~untold.to(told.device)[:, None]
         return told if changes is None else torch.cat([changes.to(told), told[:, changes.shape[1] :]], 1)
 
-    def usual_precision(self) -> Precision:
+    def default_precision(self) -> Precision:
         """Return what it draws in where nothing is said: bfloat16 was measured for pictures and their codes on processors."""
         measured = self.device.type == "cpu" and not self.likelihood
-        return usual_precision(self.model_shape, self.device) if measured else "fp32"
+        return default_precision(self.model_shape, self.device) if measured else "fp32"
 
     def _unsure(self, sampler: Sampler, wanted: SamplingInputs) -> Steer:
         """Return what makes the denoiser tell the variance that a sampler asks for; refuse one that is not known."""

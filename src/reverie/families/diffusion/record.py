@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from reverie.base.config_section import ConfigSection
 from reverie.base.precision import Precision
-from reverie.base.section import Section
 from reverie.base.spec import build
 from reverie.data.kind import kind_of
 from reverie.diffusion.samplers import GRIDS, SAMPLERS
@@ -39,7 +39,7 @@ GridName = Annotated[str, Field(max_length=200), AfterValidator(_grid)]
 Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 
 
-class Candidate(Section):
+class Candidate(ConfigSection):
     """A sampling that was compared with others when a training ended, and its figures on held-out data.
 
     distance, error: kernel distance of features and the standard error of its difference from the least; octaves: power of
@@ -55,7 +55,7 @@ class Candidate(Section):
     octaves: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(max_length=16)] = ()
 
 
-class SamplingRecord(Section):
+class SamplingRecord(ConfigSection):
     """How a run is sampled when no option says otherwise: the table [family.sampling] of config.toml.
 
     source: "default", that of the version that made the run; "version", the same of a version that did not record it;

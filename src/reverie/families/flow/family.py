@@ -10,7 +10,7 @@ import torch
 
 from reverie.base.errors import UserError
 from reverie.base.spec import Spec, build
-from reverie.base.tensors import Form, forms_of
+from reverie.base.tensors import TensorSpec, tensor_specs
 from reverie.data import Dataset
 from reverie.data.codec import CODECS
 from reverie.families.flow.histogram import knots_of
@@ -88,6 +88,6 @@ class FlowFamily(PlannedFamily[FlowSettings]):
         """Make the model."""
         return build_flow(settings, shape, labels, seed)
 
-    def tensor_specs(self, settings: FlowSettings, shape: tuple[int, ...], labels: int) -> dict[str, Form]:
+    def tensor_specs(self, settings: FlowSettings, shape: tuple[int, ...], labels: int) -> dict[str, TensorSpec]:
         """Return the form of every tensor; zuko can only tell it of a flow that is made, whose size is checked first."""
-        return forms_of(self.build(settings, shape, labels, 0).state_dict())
+        return tensor_specs(self.build(settings, shape, labels, 0).state_dict())

@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from reverie.base.distances import precise
+from reverie.base.distances import finest_dtype
 
 SMALLEST = 1e-6  # share of a datum's mass that each bin has at least, so that the map can be undone
 
@@ -60,7 +60,7 @@ class Histogram(nn.Module):
 
     def _steps(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return F at the edges, (..., K + 1), and the masses, in the precision that lets it be undone."""
-        mass = self._log_masses(logits).to(precise(logits)).exp()
+        mass = self._log_masses(logits).to(finest_dtype(logits)).exp()
         mass = mass / mass.sum(-1, keepdim=True)
         return torch.nn.functional.pad(mass.cumsum(-1), (1, 0)), mass
 

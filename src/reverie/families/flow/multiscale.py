@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.base.distances import precise
+from reverie.base.distances import finest_dtype
 from reverie.base.errors import UserError
 from reverie.families.flow.histogram import Histogram
 from reverie.families.flow.transforms import FlowTransform, activation, without_masks, zuko
@@ -196,7 +196,7 @@ class Multiscale(FlowTransform):
         volume, kept = self.log_density(x, cond), []
         for steps in self._scales():
             y = squeezed(x)
-            seen, u = self._seen(y), y.to(precise(y))
+            seen, u = self._seen(y), y.to(finest_dtype(y))
             for known, step, coupling in steps:
                 u[:, step] = self.histogram(coupling(seen[:, known], cond), y[:, step]).to(u)
             kept.append(u)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from reverie.base.errors import UserError
-from reverie.base.spec import Spec, complete, spoken
+from reverie.base.spec import Spec, complete, format_spec
 from reverie.data import Dataset
 from reverie.data.windows import TextWindows
 from reverie.families.model import FamilySettings, PlanRequest
@@ -71,4 +71,4 @@ def same_tokenizer(table: TokenizerTable, requested: str | Spec | None) -> bool:
 
 def told(tokenizer: Tokenizer) -> str:
     """Say what the tokens are."""
-    return f"{tokenizer.size:,} tokens ({spoken(tokenizer.name)})"
+    return f"{tokenizer.size:,} tokens ({format_spec(tokenizer.name)})"

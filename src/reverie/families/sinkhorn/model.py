@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.base.deadline import Deadline
-from reverie.base.distances import precise
+from reverie.base.distances import finest_dtype
 from reverie.base.errors import ReverieWarning, UserError
 from reverie.base.noise import Noise, image_seeds
 from reverie.data import Dataset, at_once
@@ -69,7 +69,7 @@ class SinkhornGenerator(TrainedModel):
         """Take the mean cost of data, and as features the principal components, whitened half-way: variances to their roots."""
         x = self.codec.encode(data.some(BEGIN_DATA)).flatten(1)
         if self.features.shape[1]:
-            values, vectors = torch.linalg.eigh(torch.atleast_2d(x.to(precise(x)).T.cov(correction=0)))
+            values, vectors = torch.linalg.eigh(torch.atleast_2d(x.to(finest_dtype(x)).T.cov(correction=0)))
             values, vectors = values.flip(0)[: self.features.shape[1]], vectors.flip(1)[:, : self.features.shape[1]]
             self.features.copy_(vectors * values.clamp_min(1e-6 * values[0]) ** -0.25)
         points = self._points(x, None)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 OptionName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]  # as it is put behind -- in a command that is advised
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """A part of the configuration: unknown keys, infinities and later changes are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
