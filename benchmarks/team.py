@@ -37,7 +37,7 @@ def training_of(network: str) -> Training:
     """Return a training on random images of 28 x 28."""
     folder = Path(tempfile.mkdtemp())
     np.save(folder / "images.npy", np.random.default_rng(0).random((COUNT, *SHAPE), np.float32))
-    options = {"batch": BATCH, "micro": 2, "augment": "none", "device": "cpu"}
+    options = {"batch": BATCH, "micro_batches": 2, "augment": "none", "device": "cpu"}
     return prepare(folder / "images.npy", folder / "run", steps=10**6, network=network, **options)  # type: ignore[arg-type]  # of many kinds
 
 

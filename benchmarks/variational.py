@@ -101,7 +101,7 @@ class Fixed(Learned):
 def of_schedules(place: Path, steps: int, seeds: int) -> list[str]:
     """Train for the bound of few steps with fixed schedules and with a learned one."""
     lines = [
-        f"`reverie train {DATA} --for likelihood --network {NETWORK} --weight vlb:steps={FEW} --steps {steps}`, seeds 0 to"
+        f"`reverie train {DATA} --purpose likelihood --network {NETWORK} --weight vlb:steps={FEW} --steps {steps}`, seeds 0 to"
         f" {seeds - 1}:",
         f"the bound of the {FEW} steps that were trained, on all held-out images of 17 levels; mean over seeds ± standard",
         "error.",

@@ -32,8 +32,8 @@ SAMPLING: dict[str, set[str]] = {
     "illusion": {"label"},  # there is one for each view
     "invert": {"seed"}, "interpolate": {"seed"},  # nothing is random
     # what a page or a file begins with; the rest is chosen where it is used
-    "export": {"label", "guidance_interval", "guidance_rescale", "classifier_guidance", "precision", "prompt", "avoid", "told",
-               "condition_image"},
+    "export": {"label", "guidance_interval", "guidance_rescale", "classifier_guidance", "precision", "prompt",
+               "negative_prompt", "condition", "condition_image"},
     "gallery samplers": {"sampler", "steps"}, "gallery guidance": {"label", "guidance"},  # they show all of them
     "gallery spiral": {"label", "guidance", "guidance_interval", "guidance_rescale", "classifier_guidance"},  # has no labels
 }  # fmt: skip
@@ -81,7 +81,7 @@ def test_every_setting_of_a_training_is_an_option() -> None:
 
 
 def test_what_the_doctor_advises_can_be_set(command, tmp_path: Path) -> None:
-    wanted = {"ema_share": 0.2, "warmup": 0.1, "weight_decay": 0.01, "gradient_limit": 2.0, "label_dropout": 0.3}
+    wanted = {"ema_share": 0.2, "warmup": 0.1, "weight_decay": 0.01, "gradient_clip": 2.0, "label_dropout": 0.3}
     words = [word for key, value in wanted.items() for word in (f"--{key.replace('_', '-')}", value)]
     code, _, err = command("train", "patterns", "--points", 100, "--steps", 2, "--out", tmp_path / "r", *words)
     assert code == 0, err

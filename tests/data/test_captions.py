@@ -87,7 +87,7 @@ def test_numbers_and_images_of_columns(tmp_path: Path) -> None:
     names = pictures(tmp_path)
     rows = [{"file_name": n, "angle": 10.0 * k, "edges": names[k + 3]} for k, n in enumerate(names[:3])]
     (tmp_path / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    data = load_data(tmp_path, labels="none", condition_number="angle", condition_image="edges")
+    data = load_data(tmp_path, labels="none", condition_columns="angle", condition_image="edges")
     assert len(data) == 3  # the others are conditions
     assert data.conditions is not None
     assert data.conditions.form.image == (1, 8, 8)
@@ -102,9 +102,9 @@ def test_numbers_and_images_of_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "options", "words"),
     [
-        ({"angle": "steep"}, {"condition_number": "angle"}, "no number"),
-        ({"angle": "inf"}, {"condition_number": "angle"}, "finite"),
-        ({"angle": 1}, {"condition_number": "age"}, "age"),
+        ({"angle": "steep"}, {"condition_columns": "angle"}, "no number"),
+        ({"angle": "inf"}, {"condition_columns": "angle"}, "finite"),
+        ({"angle": 1}, {"condition_columns": "age"}, "age"),
         ({"edges": "../../etc/passwd"}, {"condition_image": "edges"}, "no usable image"),
         ({"edges": ""}, {"condition_image": "edges"}, "no image"),
     ],

@@ -495,7 +495,7 @@ def test_columns_of_metadata_are_labels_by_name_and_others_are_told(tmp_path: Pa
     write(tmp_path, FLAT | {"metadata.csv": rows.encode()})
     data = load_data(str(tmp_path))
     assert any("columns age and kind of the metadata are not used; --labels kind" in note for note in data.notes)
-    told = load_data(str(tmp_path), condition_number="age")
+    told = load_data(str(tmp_path), condition_columns="age")
     assert any("the column kind of the metadata is not used; --labels kind" in note for note in told.notes)
     data = load_data(str(tmp_path), labels="Kind")
     assert (

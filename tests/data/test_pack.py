@@ -58,16 +58,16 @@ def test_captions_and_numbers_go_along(photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos / "cat", tmp_path / "cats")
     rows = [{"file_name": f"{k}.png", "text": f"cat {k} sits", "angle": k / 2} for k in range(40)]
     (tmp_path / "cats" / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    reverie.pack(tmp_path / "cats", tmp_path / "a", condition_number="angle")
-    ours = load_data(tmp_path / "a", condition_number="angle")
-    theirs = load_data(tmp_path / "cats", condition_number="angle")
+    reverie.pack(tmp_path / "cats", tmp_path / "a", condition_columns="angle")
+    ours = load_data(tmp_path / "a", condition_columns="angle")
+    theirs = load_data(tmp_path / "cats", condition_columns="angle")
     assert ours.conditions is not None and theirs.conditions is not None
     assert ours.conditions.captions == theirs.conditions.captions and ours.conditions.form == theirs.conditions.form
     every = torch.arange(40)
     assert torch.allclose(ours.conditions.batch(every), theirs.conditions.batch(every), rtol=0, atol=0, equal_nan=True)
     assert ours.fingerprint() == theirs.fingerprint()
     with pytest.raises(UserError, match=r"tell no number 'height'.*they tell: angle"):
-        load_data(tmp_path / "a", condition_number="height")
+        load_data(tmp_path / "a", condition_columns="height")
 
 
 def test_labels_of_shards_can_come_from_the_names_of_their_images(photos: Path, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_one_parquet_file_with_bytes_captions_and_numbers(tmp_path: Path, monkey
         "angle": [0.5] * 6,
     }
     parquet.write_table(arrow.table(rows), tmp_path / "one.parquet")
-    data = load_data(tmp_path / "one.parquet", condition_number="angle", labels="captions")
+    data = load_data(tmp_path / "one.parquet", condition_columns="angle", labels="captions")
     assert data.conditions is not None and data.conditions.captions[3] == "a thing number 3"
     assert data.conditions.numbers is not None and data.conditions.numbers.tolist() == [[0.5]] * 6
 

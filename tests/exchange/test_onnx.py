@@ -150,7 +150,7 @@ def test_a_run_that_is_told_numbers_is_refused_by_the_backend(tmp_path: Path) ->
     rows = "".join(f"{k}.png,{k / 8}\n" for k in range(8))
     (table / "metadata.csv").write_text(f"file_name,size\n{rows}")
     network = "unet:widths=[8,12],groups=4,embedding_dim=16"
-    run = reverie.train(table, tmp_path / "r", condition_number="size", steps=1, network=network)
+    run = reverie.train(table, tmp_path / "r", condition_columns="size", steps=1, network=network)
     with pytest.raises(UserError, match="use --backend torch"):
         with_backend(run, "onnx")
 

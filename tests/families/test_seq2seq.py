@@ -189,7 +189,7 @@ def test_every_source_has_an_answer(run: Run, name: str) -> None:
         ({"prompt": "a", "beams": 2, "temperature": 1.0}, "draws nothing"),
         ({"prompt": "a", "length": 0}, "length of an answer"), ({"prompt": "a", "temperature": -1.0}, "temperature"),
         ({"sampler": "ddim"}, "has no --sampler"),
-        ({"avoid": "b"}, "trained with pairs alone"),
+        ({"negative_prompt": "b"}, "trained with pairs alone"),
     ],
 )  # fmt: skip
 def test_options_that_cannot_be_are_refused(run: Run, options: dict[str, Any], words: str) -> None:

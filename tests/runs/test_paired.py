@@ -36,13 +36,15 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     options = {"steps": 150, "batch": 32, "network": TINY, "labels": "none", "augment": "none", "progress": False}
-    options |= {"condition_image": "negative", "condition_number": "light"}
+    options |= {"condition_image": "negative", "condition_columns": "light"}
     return reverie.train(str(pairs), tmp_path_factory.mktemp("run") / "run", **options)
 
 
 def test_what_is_drawn_is_the_picture_of_the_condition(run: Run, pairs: Path) -> None:
     wanted = [np.asarray(Image.open(pairs / f"{k}.png")) / 255 for k in range(4)]
-    drawn = [run.sample(4, condition_image=pairs / f"negative-{k}.png", told="light=0.8", steps=10).x.mean(0) for k in range(4)]
+    drawn = [
+        run.sample(4, condition_image=pairs / f"negative-{k}.png", condition="light=0.8", steps=10).x.mean(0) for k in range(4)
+    ]
     alike = np.array([[np.corrcoef(a.ravel(), b.ravel())[0, 1] for b in wanted] for a in drawn])
     assert (alike.argmax(1) == np.arange(4)).all(), alike
     assert alike.diagonal().min() > 0.8, alike
@@ -50,7 +52,7 @@ def test_what_is_drawn_is_the_picture_of_the_condition(run: Run, pairs: Path) ->
 
 def test_what_is_drawn_goes_by_the_number(run: Run, pairs: Path) -> None:
     levels = [
-        run.sample(8, condition_image=pairs / "negative-0.png", told={"light": light}, steps=10).x.mean()
+        run.sample(8, condition_image=pairs / "negative-0.png", condition={"light": light}, steps=10).x.mean()
         for light in (0.35, 0.65, 0.95)
     ]
     assert levels[0] < levels[1] < levels[2]
@@ -63,10 +65,21 @@ def test_the_run_and_its_data_are_read_again(
     again = reverie.load(run.path)
     assert again.config.data.condition == run.config.data.condition
     np.testing.assert_array_equal(again.sample(2, steps=3).x, run.sample(2, steps=3).x)
-    words = ("sample", run.path, "-n", 2, "--condition-image", pairs / "negative-1.png", "--told", "light=0.5", "--steps", 3)
+    words = (
+        "sample",
+        run.path,
+        "-n",
+        2,
+        "--condition-image",
+        pairs / "negative-1.png",
+        "--condition",
+        "light=0.5",
+        "--steps",
+        3,
+    )
     code, _, err = command(*words, "--out", tmp_path / "x.png", "-q")
     assert (code, err) == (0, "")
-    code, _, err = command(*words[:-3], "told=1", "--steps", 3, "--told", "age=1", "--out", tmp_path / "y.png", "-q")
+    code, _, err = command(*words[:-3], "condition=1", "--steps", 3, "--condition", "age=1", "--out", tmp_path / "y.png", "-q")
     assert code == 2
     assert "light" in err
     assert err.count("\n") == 1

@@ -18,7 +18,7 @@ from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.guidance import ClassifierFree
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.schedules import SCHEDULES
-from reverie.runs.prompts import avoided, read_prompt, read_told, rows_of, weights_of, with_guidance
+from reverie.runs.prompts import negative_prompt, read_prompt, read_told, rows_of, weights_of, with_guidance
 from reverie.runs.run import Run
 from tests.conftest import TINY
 
@@ -57,7 +57,7 @@ def test_conditions_as_tensors() -> None:
 
 
 def test_what_is_avoided_takes_the_place_of_no_condition() -> None:
-    options = with_guidance({"prompt": "x", "avoid": "y"})
+    options = with_guidance({"prompt": "x", "negative_prompt": "y"})
     assert options["guidance"] == 2.0
     for scale in (1.5, 2.0, 4.0):
         weights = weights_of({**options, "guidance": scale})
@@ -70,9 +70,9 @@ def test_what_is_avoided_takes_the_place_of_no_condition() -> None:
 def test_what_is_avoided_is_the_prompt_with_these_words(captioned_run: Run) -> None:
     form = captioned_run.config.data.condition
     assert form is not None
-    rows = rows_of(form, {"prompt": "a thin seven", "avoid": "slanted"}, "crop")
+    rows = rows_of(form, {"prompt": "a thin seven", "negative_prompt": "slanted"}, "crop")
     assert [form.caption(row) for row in rows] == ["a thin seven", "a thin seven slanted"]
-    assert avoided(form, "a thin seven " * 2, "slanted backward thick") == "slanted backward thick"  # no room for both
+    assert negative_prompt(form, "a thin seven " * 2, "slanted backward thick") == "slanted backward thick"  # no room for both
 
 
 def test_weighted_prompts_are_the_composition_of_labels() -> None:
@@ -101,7 +101,7 @@ def test_prompts_steer_and_seeds_stay(captioned_run: Run) -> None:
     assert np.abs(run.sample(3, prompt="a thin one", guidance=3.0, **QUICK).x - three.x).max() > 1e-3
     nothing_said = run.sample(3, guidance=0.0, **QUICK).x
     np.testing.assert_allclose(run.sample(3, prompt="", **QUICK).x, nothing_said, atol=1e-6)
-    avoided = run.sample(3, prompt="a thin one", avoid="thick", **QUICK).x
+    avoided = run.sample(3, prompt="a thin one", negative_prompt="thick", **QUICK).x
     assert np.abs(avoided - run.sample(3, prompt="a thin one", guidance=2.0, **QUICK).x).max() > 1e-4
 
 
@@ -136,11 +136,11 @@ def test_a_prompt_that_is_cut_is_told(captioned_run: Run) -> None:
 def test_what_cannot_be_asked_is_refused_in_a_sentence(captioned_run: Run, digits_run: Run) -> None:
     for run, options, words in (
         (captioned_run, {"label": "seven"}, "--prompt"),
-        (captioned_run, {"told": "angle=1"}, "trained without numbers"),
+        (captioned_run, {"condition": "angle=1"}, "trained without numbers"),
         (captioned_run, {"condition_image": "x.png"}, "without an image"),
-        (captioned_run, {"prompt": "a", "avoid": "b", "guidance": 0.5}, "above 1"),
+        (captioned_run, {"prompt": "a", "negative_prompt": "b", "guidance": 0.5}, "above 1"),
         (digits_run, {"prompt": "seven"}, "give --label"),
-        (digits_run, {"avoid": "seven"}, "give --label"),
+        (digits_run, {"negative_prompt": "seven"}, "give --label"),
     ):
         with pytest.raises(UserError, match=words):
             run.sample(1, **options, **QUICK)
@@ -169,7 +169,7 @@ def test_a_captioned_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_prompts_on_the_command_line(captioned_run: Run, command: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
-    asked = ("sample", captioned_run.path, "-n", 2, "--steps", 3, "--prompt", "a thin seven", "--avoid", "slanted")
+    asked = ("sample", captioned_run.path, "-n", 2, "--steps", 3, "--prompt", "a thin seven", "--negative-prompt", "slanted")
     assert command(*asked, "--out", tmp_path / "x.png", "-q") == (0, "", "")
     assert command("sample", captioned_run.path, "-n", 2, "--steps", 3, "--out", tmp_path / "y.png", "-q") == (0, "", "")
     code, _, err = command("sample", captioned_run.path, "--label", "7", "--out", tmp_path / "z.png", "-q")

@@ -291,7 +291,7 @@ def test_a_distance_around_zero_has_stopped_improving() -> None:
 
 
 def test_a_training_until_good_ends_with_a_falling_rate() -> None:
-    settings = TrainingConfig(steps=100, learning_rate=1.0, until="good")
+    settings = TrainingConfig(steps=100, learning_rate=1.0, until="converged")
     assert [learning_rate(settings, f) for f in (0.1, 0.5, 0.79)] == [1, 1, 1]
     assert learning_rate(settings, 0.9) == pytest.approx(0.5) and learning_rate(settings, 1.0) == pytest.approx(0)
     assert end_of(0.4) == pytest.approx(0.5) and learning_rate(settings, 0.45, 0.4) == pytest.approx(0.5)
@@ -307,7 +307,7 @@ def test_a_rate_that_decays_in_steps_is_halved_ten_times() -> None:
 def test_until_good_ends_early_and_says_when(tmp_path: Path) -> None:
     """A set this simple stops improving long before the longest time allowed."""
     steps: list[Step] = []
-    run = reverie.train("moons", tmp_path / "run", points=300, batch=64, steps=25_000, until="good", on_step=steps.append)
+    run = reverie.train("moons", tmp_path / "run", points=300, batch=64, steps=25_000, until="converged", on_step=steps.append)
     assert steps[-1].fraction == 1 and steps[-1].i < 20_000
     assert run.metrics()[-1]["learning_rate"] < 0.05 * max(row["learning_rate"] for row in run.metrics())
 

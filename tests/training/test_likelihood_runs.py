@@ -162,7 +162,7 @@ def test_a_learned_schedule_has_no_autoguidance(digits: Run) -> None:
         ("digits8", {"weight": "snr"}, "which --weight snr does not give; leave that out, or give another --schedule"),
         ("digits8", {"loss": "mae"}, "which --loss mae does not give"),
         ("digits8", {"times": "logit-normal"}, "which --times logit-normal does not give"),
-        ("digits8", {"purpose": "beauty"}, "unknown purpose 'beauty'; choose from: pictures, likelihood"),
+        ("digits8", {"purpose": "beauty"}, "unknown purpose 'beauty'; choose from: samples, likelihood"),
         ("digits8", {"family": "gaussian"}, "the family gaussian has no option 'purpose'; families that have: diffusion"),
     ],
 )
@@ -191,8 +191,8 @@ def test_the_memory_of_levels_is_foreseen(monkeypatch: pytest.MonkeyPatch, tmp_p
     images = np.random.default_rng(0).integers(0, 256, (64, 32, 32, 3), dtype=np.uint8)
     monkeypatch.setattr("reverie.training.wishes.available", lambda device: 6 * 10**8)
     said = {}
-    for purpose in ("pictures", "likelihood"):
+    for purpose in ("samples", "likelihood"):
         learning = api.begin(images, tmp_path / purpose, steps=1, purpose=purpose)
         said[purpose] = (learning.run.config.training.batch, any("one after another" in r for r in learning.reasons))
         learning.close()
-    assert said == {"pictures": (32, False), "likelihood": (16, True)}
+    assert said == {"samples": (32, False), "likelihood": (16, True)}

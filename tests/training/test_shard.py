@@ -30,7 +30,7 @@ WIDE = "mlp:hidden=160"
 
 def trained(out: Path, data: str = "spiral", **options: Any) -> Run:
     points = {"points": 400} if data == "spiral" else {}
-    return reverie.train(data, out, progress=False, **{"steps": 4, "micro": 2, **points, **options})
+    return reverie.train(data, out, progress=False, **{"steps": 4, "micro_batches": 2, **points, **options})
 
 
 def assert_alike(one: Run, two: Run) -> None:
@@ -106,7 +106,7 @@ def test_any_model_is_shared_out(data: str, options: dict[str, Any], tmp_path: P
 @pytest.mark.slow
 def test_a_run_goes_on_shared_out_whole_and_shared_out_again(tmp_path: Path) -> None:
     whole = trained(tmp_path / "whole", steps=12)
-    training = prepare("spiral", tmp_path / "run", points=400, steps=12, micro=2, processes=2, shard=True)
+    training = prepare("spiral", tmp_path / "run", points=400, steps=12, micro_batches=2, processes=2, shard=True)
     for shard in (False, True, True):
         for step in training:
             if step.i in (4, 8) and step.fraction < 1:
@@ -122,7 +122,7 @@ def test_a_run_goes_on_shared_out_whole_and_shared_out_again(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_training_that_explodes_is_rescued(tmp_path: Path) -> None:
-    options = {"learning_rate": 9.0, "steps": 200, "gradient_limit": 1e9}
+    options = {"learning_rate": 9.0, "steps": 200, "gradient_clip": 1e9}
     rows = []
     for name, more in (("whole", {}), ("shared", {"processes": 2, "shard": True})):
         try:
@@ -164,7 +164,7 @@ def test_ctrl_c_keeps_the_whole_state(tmp_path: Path) -> None:
     [
         ({}, "give --processes 2"),
         ({"processes": 2, "exact": True}, "--exact adds whole gradients"),
-        ({"processes": 2, "micro": 3}, "cannot be shared out evenly among 2"),
+        ({"processes": 2, "micro_batches": 3}, "cannot be shared out evenly among 2"),
     ],
 )
 def test_what_cannot_be_shared_out_is_refused(options: dict[str, Any], said: str, tmp_path: Path) -> None:

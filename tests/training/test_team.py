@@ -61,7 +61,7 @@ def test_any_number_of_processes_gives_the_same_bits(family: str, tmp_path: Path
 
 @pytest.mark.slow
 def test_gradients_that_are_added_at_once_differ_by_rounding(tmp_path: Path) -> None:
-    alone, together = trained(tmp_path / "1", 1, micro=2), trained(tmp_path / "2", 2)
+    alone, together = trained(tmp_path / "1", 1, micro_batches=2), trained(tmp_path / "2", 2)
     for name in alone:
         torch.testing.assert_close(together[name], alone[name], rtol=1e-3, atol=1e-4)
 
@@ -97,7 +97,7 @@ def test_a_process_that_cannot_read_the_data_is_told(tmp_path: Path) -> None:
         ({"processes": 0}, "from 1 to"),
         ({"processes": 1000}, "on this machine"),
         ({"processes": 3, "batch": 2}, "cannot be cut into 3"),
-        ({"micro": 0}, "micro"),
+        ({"micro_batches": 0}, "micro_batches"),
     ],
 )
 def test_bad_numbers_are_one_sentence(options: dict[str, int], said: str, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_bad_numbers_are_one_sentence(options: dict[str, int], said: str, tmp_pa
 
 def test_a_batch_has_no_more_parts_than_data() -> None:
     with pytest.raises(ValueError, match="cannot be cut into 9"):
-        TrainingConfig(steps=1, batch=8, micro=9)
+        TrainingConfig(steps=1, batch=8, micro_batches=9)
 
 
 def begun(out: Path, *options: str, by: tuple[str, ...] = (), exact: bool = True) -> subprocess.Popen[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from reverie.api.watching import opened
+from reverie.base.deprecations import renamed_options
 from reverie.base.errors import UserError
 from reverie.base.progress import OnProgress
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from reverie.runs.samples import Samples
 
 
+@renamed_options
 def sample_to(
     run: str | Path | Run, n: int, out: str | Path, first: int = 0, *, overwrite: bool = False, device: str = "auto",
     processes: int = 1, on_progress: OnProgress | None = None, say: Say | None = None, **options: Unpack[Options],
@@ -52,6 +54,7 @@ def sample_to(
         return run.sample(n, first, film=wants_film(out), on_progress=on_progress, **options).save(out, overwrite)
 
 
+@renamed_options
 def sample(
     run: str | Path | Run, n: int = 16, first: int = 0, *, out: str | Path | None = None, overwrite: bool = False,
     film: bool = False, device: str = "auto", processes: int = 1, on_progress: OnProgress | None = None,
@@ -80,6 +83,7 @@ def sample(
     return made
 
 
+@renamed_options
 def write_text(run: str | Path | Run, first: int = 0, *, device: str = "auto", **options: Unpack[Options]) -> Iterator[str]:
     """Yield a text piece by piece as a run writes it: `"".join(reverie.api.write_text("runs/prose", prompt="The "))`."""
     return opened(run, device).written(first, **options)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from reverie.api.watching import opened, watched
+from reverie.base.deprecations import renamed_options
 from reverie.base.progress import OnProgress
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from reverie.training.options import TrainingOptions
 
 
+@renamed_options
 def evaluate(
     run: str | Path | Run, n: int | None = None, *, out: str | Path | None = None, device: str = "auto", quick: bool = False,
     features: str | Callable[[Tensor], Tensor] = "auto", data: DataSource | None = None,
@@ -65,6 +67,7 @@ def evaluate(
     return found
 
 
+@renamed_options
 def compare_families(
     data: DataSource, families: str | Iterable[str], out: str | Path | None = None, *, runs: str | Path | None = None,
     n: int | None = None, quick: bool = False, features: str | Callable[[Tensor], Tensor] = "auto",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from reverie.api.watching import reported, watched
 from reverie.base.budget import Budget
+from reverie.base.deprecations import renamed_options
 from reverie.base.errors import UserError
 from reverie.base.progress import OnProgress
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from reverie.training.trainer import Training
 
 
+@renamed_options
 def train(
     data: DataSource | None = None,
     out: str | Path | None = None,
@@ -62,6 +64,7 @@ def _followed(screen: Screen, training: Training, on_step: Callable[[Step], None
     return run
 
 
+@renamed_options
 def begin(
     data: DataSource | None = None,
     out: str | Path | None = None,
@@ -93,6 +96,7 @@ def begin(
     return prepare(data, out, budget=budget, **options)
 
 
+@renamed_options
 def distil(
     run: str | Path, out: str | Path | None = None, *, minutes: float | None = None, steps: int | None = None,
     guidance: float = 1.0, seed: int = 0, device: str = "auto", overwrite: bool = False, data: DataSource | None = None,

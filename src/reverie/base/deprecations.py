@@ -1,11 +1,18 @@
-"""Old names of the Python interface, which keep working for one release."""
+"""Old names of the Python interface and of options, which keep working for one release."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+from reverie.base.errors import ReverieWarning, UserError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 RENAMED: dict[str, dict[str, str]] = {  # module -> old name -> new name
     "reverie.autodiff": {
@@ -21,6 +28,62 @@ RENAMED: dict[str, dict[str, str]] = {  # module -> old name -> new name
     "reverie.nets.sequence": {"rotated": "apply_rotary", "rotations": "rotary_angles"},
     "reverie.transport": {"costing": "problem_from_costs"},
 }  # fmt: skip
+
+# Options of the command line (with - for _), parameters of verbs, keys of --config files and of stored configurations.
+OPTIONS: dict[str, str] = {  # old name -> new name
+    "avoid": "negative_prompt", "condition_number": "condition_columns", "for": "purpose", "gradient_limit": "gradient_clip",
+    "micro": "micro_batches", "told": "condition",
+}  # fmt: skip
+VALUES: dict[str, dict[str, str]] = {  # option -> old value -> new value
+    "purpose": {"pictures": "samples"},
+    "until": {"good": "converged"},
+}
+
+
+class RenamedWarning(ReverieWarning, DeprecationWarning):
+    """An old name or value of an option was used."""
+
+
+def flag(option: str) -> str:
+    """Return an option as the command line writes it."""
+    return "--" + option.replace("_", "-")
+
+
+def warn_renamed(old: str, new: str, stacklevel: int = 2) -> None:
+    """Warn that an old name was used, and name the new one."""
+    warnings.warn(f"{old} is deprecated; use {new}", RenamedWarning, stacklevel=stacklevel + 1)
+
+
+def current_options(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored options under their present names and with present values, without a warning."""
+    present: dict[str, Any] = {}
+    for key, value in stored.items():
+        name = OPTIONS.get(key, key)
+        present[name] = VALUES.get(name, {}).get(value, value) if isinstance(value, str) else value
+    return present
+
+
+def renamed_options(verb: Callable[P, R]) -> Callable[P, R]:
+    """Let a verb take its options under their old names and values, with a warning."""
+    own = set(inspect.signature(verb).parameters)
+
+    @functools.wraps(verb)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        options: dict[str, Any] = kwargs
+        for old in [key for key in options if key in OPTIONS and key not in own]:
+            new = OPTIONS[old]
+            if new in options:
+                raise UserError(f"{old} is the old name of {new}; give only {new}")
+            warn_renamed(old, new)
+            options[new] = options.pop(old)
+        for name in VALUES.keys() & options.keys():
+            value = options[name]
+            if isinstance(value, str) and value in VALUES[name]:
+                warn_renamed(f"{name}={value!r}", repr(VALUES[name][value]))
+                options[name] = VALUES[name][value]
+        return verb(*args, **kwargs)
+
+    return called
 
 
 def deprecated_names(module: str) -> Callable[[str], Any]:

@@ -11,8 +11,8 @@ from reverie.cli.options import AdapterOption, DeviceOption, JsonOption, QuietOp
 
 ReplaceOption = Annotated[bool, typer.Option("--overwrite", help="Replace what such a command wrote there before.")]
 NOT_TAKEN = (
-    "label", "prompt", "avoid", "told", "condition_image", "guidance_interval", "guidance_rescale", "classifier_guidance",
-    "precision",
+    "label", "prompt", "negative_prompt", "condition", "condition_image", "guidance_interval", "guidance_rescale",
+    "classifier_guidance", "precision",
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from reverie.cli.group import Group
 from reverie.cli.options import (
     ChannelsOption,
     DataDirOption,
@@ -27,7 +28,7 @@ from reverie.cli.options import (
 DATA_HELP = "Name of a data set, or a path."
 DataName = Annotated[str, typer.Argument(help=DATA_HELP, metavar="DATA", autocompletion=completer("data"))]
 
-gallery = typer.Typer(name="gallery", help="Pictures that show a formula at work.", no_args_is_help=True)
+gallery = typer.Typer(name="gallery", cls=Group, help="Pictures that show a formula at work.", no_args_is_help=True)
 
 FolderOption = Annotated[Path, typer.Option("--out", help="Folder for the pictures.")]
 PictureOption = Annotated[Path, typer.Option("--out", help="Picture to draw.")]

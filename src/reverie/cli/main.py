@@ -20,6 +20,7 @@ from reverie.base.visible import visible
 from reverie.cli import compress, exchange, pack, restore
 from reverie.cli.evaluate import compare, evaluate
 from reverie.cli.gallery import gallery
+from reverie.cli.group import Group
 from reverie.cli.listing import list_names, runs
 from reverie.cli.options import (
     AdapterOption,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="reverie",
+    cls=Group,
     help="Train, sample, steer and measure denoising diffusion models on your own small data.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

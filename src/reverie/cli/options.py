@@ -69,8 +69,12 @@ PromptOption = Annotated[
         help="What to draw, in words, or weighted: 'a seven::1.5, slanted::-0.5'; what a text goes on from, or answers.",
     ),
 ]
-AvoidOption = Annotated[str | None, typer.Option("--avoid", help="Words to be led away from; guidance is then 2.")]
-ToldOption = Annotated[str | None, typer.Option("--told", help="Numbers that the model is told, by name: angle=0.5.")]
+NegativePromptOption = Annotated[
+    str | None, typer.Option("--negative-prompt", help="Text that guidance moves away from; the guidance scale is then 2.")
+]
+ConditionOption = Annotated[
+    str | None, typer.Option("--condition", help="Numbers that the model is conditioned on, by name: angle=0.5.")
+]
 ConditionImageOption = Annotated[
     Path | None, typer.Option("--condition-image", help="Picture to draw by, for a model that is told one.", metavar="FILE")
 ]
@@ -142,8 +146,8 @@ LAST = ("device", "json", "quiet")  # options that the help lists at the end
 def _sampling(
     label: LabelOption = None,
     prompt: PromptOption = None,
-    avoid: AvoidOption = None,
-    told: ToldOption = None,
+    negative_prompt: NegativePromptOption = None,
+    condition: ConditionOption = None,
     condition_image: ConditionImageOption = None,
     guidance: GuidanceOption = 1.0,
     guidance_interval: IntervalOption = None,
@@ -174,12 +178,14 @@ def _training(
         str | None, named("families", "Kind of model, with options like NAME:key=value; else by the kind of data", "--family")
     ] = None,
     purpose: Annotated[
-        str | None, typer.Option("--for", help="What to be good at: pictures, or likelihood.", metavar="PURPOSE")
+        str | None, typer.Option("--purpose", help="What to be good at: samples, or likelihood.", metavar="PURPOSE")
     ] = None,
     minutes: Annotated[float | None, typer.Option("--minutes", help="Train for this long.")] = None,
     steps: Annotated[int | None, typer.Option("--steps", help="Train for this many steps.")] = None,
     epochs: Annotated[float | None, typer.Option("--epochs", help="Train for this many passes over the data.")] = None,
-    until: Annotated[str | None, typer.Option("--until", help="good: stop when nothing improves, within --minutes.")] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="converged: stop when nothing improves, within --minutes.")
+    ] = None,
     clock: Annotated[
         str | None, typer.Option("--clock", help="What --minutes are counted by: wall, or processor, all its threads together.")
     ] = None,
@@ -192,9 +198,9 @@ def _training(
     data_dir: DataDirOption = None,
     strict: StrictOption = False,
     window: WindowOption = None,
-    condition_number: Annotated[
+    condition_columns: Annotated[
         str | None,
-        typer.Option("--condition-number", help="Columns of metadata whose numbers the model is told.", metavar="COLUMNS"),
+        typer.Option("--condition-columns", help="Columns of metadata whose numbers the model is told.", metavar="COLUMNS"),
     ] = None,
     condition_image: Annotated[
         str | None,
@@ -216,7 +222,9 @@ def _training(
     shard: Annotated[
         bool, typer.Option("--shard", help="Share parameters, optimizer state and averages out among the processes (FSDP).")
     ] = False,
-    micro: Annotated[int | None, typer.Option("--micro", help="Parts of a batch that processes share out.")] = None,
+    micro_batches: Annotated[
+        int | None, typer.Option("--micro-batches", help="Parts of a batch that processes share out.")
+    ] = None,
     optimizer: Annotated[str | None, typer.Option("--optimizer", help="adamw or muon.")] = None,
     learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="Highest learning rate.")] = None,
     warmup: Annotated[
@@ -224,7 +232,7 @@ def _training(
     ] = None,
     decay: Annotated[str | None, typer.Option("--decay", help="How the learning rate falls: cosine or step.")] = None,
     weight_decay: Annotated[float | None, typer.Option("--weight-decay", help="Pull of the weights towards zero.")] = None,
-    gradient_limit: Annotated[float | None, typer.Option("--gradient-limit", help="Longest gradient; more is cut.")] = None,
+    gradient_clip: Annotated[float | None, typer.Option("--gradient-clip", help="Longest gradient; more is cut.")] = None,
     ema_share: Annotated[
         float | None, typer.Option("--ema-share", help="Share of the steps that the average of the weights (EMA) is over.")
     ] = None,

@@ -17,9 +17,9 @@ def pack(
         "256MB"
     ),
     labels: LabelsOption = "auto",
-    condition_number: Annotated[
+    condition_columns: Annotated[
         str | None,
-        typer.Option("--condition-number", help="Columns of metadata with numbers to keep.", metavar="COLUMNS"),
+        typer.Option("--condition-columns", help="Columns of metadata with numbers to keep.", metavar="COLUMNS"),
     ] = None,
     strict: StrictOption = False,
     overwrite: OverwriteOption = False,
@@ -32,7 +32,7 @@ def pack(
 
     try:
         with screen.reading() as on_progress:
-            made = api.pack(folder, out, shard_size=shard_size, labels=labels, condition_number=condition_number,
+            made = api.pack(folder, out, shard_size=shard_size, labels=labels, condition_columns=condition_columns,
                             strict=strict, overwrite=overwrite, on_progress=on_progress)  # fmt: skip
     except KeyboardInterrupt:
         screen.say(f"interrupted; {out} appears when all images are packed, so nothing was kept")

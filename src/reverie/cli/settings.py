@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, get_args
 
+from reverie.base.deprecations import OPTIONS, warn_renamed
 from reverie.base.errors import UserError, unknown
 from reverie.base.files import own_file, reason
 from reverie.base.parse import read_toml
@@ -31,6 +32,9 @@ def read_settings(path: Path) -> dict[str, Any]:
     found = {}
     for written, value in table.items():
         key = written.replace("-", "_")
+        if key not in known and (new := OPTIONS.get(key)) in known:
+            warn_renamed(f"{written} in {path}", new)
+            key = new
         if key not in known:
             raise unknown(written, known, f"setting in {path}:")
         name, kind = known[key]

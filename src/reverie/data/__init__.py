@@ -7,6 +7,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 
+from reverie.base.deprecations import renamed_options
 from reverie.base.errors import UserError, pick
 from reverie.base.files import expanded
 from reverie.base.visible import visible
@@ -69,12 +70,14 @@ TABLES = (".csv", ".tsv", ".parquet")
 WHOLE = ("series", "text", "pairs")  # kinds of data whose windows, if any, are their own
 
 
+@renamed_options
 def load_data(
     source: DataSource, points: int | None = None, seed: int = 0, *, size: str | None = None, fit: str = "auto",
     channels: int | None = None, labels: str = "auto", data_dir: str | Path | None = None, strict: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None, on_form: Callable[[Dataset], None] | None = None,
-    largest_colour: int = DEFAULT_SIDE, window: int | None = None, text: str | None = None, condition_number: str | None = None,
-    condition_image: str | None = None, pairs: str | None = None, columns: str | Sequence[str] | None = None,
+    largest_colour: int = DEFAULT_SIDE, window: int | None = None, text: str | None = None,
+    condition_columns: str | None = None, condition_image: str | None = None, pairs: str | None = None,
+    columns: str | Sequence[str] | None = None,
 ) -> Dataset:  # fmt: skip
     """Return a data set by name (names win), by path, or of data in memory as `reverie.data.memory` takes them.
 
@@ -84,7 +87,7 @@ def load_data(
     first; strict: refuse where a broken file would be skipped; on_progress: called with what is done, how much, of how much;
     on_form: called with the set without its pixels when their form is known, and before they are read, so that it can refuse;
     largest_colour: the longest side that is chosen for colour images; window: take rows of numbers as a series, in windows of
-    so many, or so many characters of text at a time; text: the column of a table, or field, that holds text; condition_number,
+    so many, or so many characters of text at a time; text: the column of a table, or field, that holds text; condition_columns,
     condition_image: columns of a folder's metadata, numbers with commas between and the name of another image, that a model is
     told of each image; pairs: the columns or fields that hold sources and targets, with a comma between, or the file whose
     lines are the targets of those of the source; columns: of a table that are coordinates, with commas between, or all of
@@ -95,7 +98,7 @@ def load_data(
     if points is not None:
         check_count(points)
     check_window(window)
-    numbers, wanted = listed_columns(condition_number), table_columns(columns)
+    numbers, wanted = listed_columns(condition_columns), table_columns(columns)
     pixels = parse_size(size) if size is not None else None
     if in_memory(source):
         if data_dir is not None:

@@ -121,7 +121,7 @@ class ConditionForm(ConfigSection):
         told = [(given.pop(n.name) - n.mean) / n.spread if n.name in given else math.nan for n in self.numbers]
         if given:
             if not self.numbers:
-                raise UserError("the model was trained without numbers of the data; leave --told out")
+                raise UserError("the model was trained without numbers of the data; leave --condition out")
             raise unknown(next(iter(given)), [n.name for n in self.numbers], "number that the run is told")
         parts.append(torch.tensor(told, dtype=torch.float32))
         if self.image is not None:

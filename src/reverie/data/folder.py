@@ -309,7 +309,7 @@ def _unused(columns: frozenset[str]) -> list[str]:
     few = sorted(columns)[:REASONS_SHOWN]
     names = listed(few) if len(columns) <= REASONS_SHOWN else f"{', '.join(few)} and {len(columns) - REASONS_SHOWN} more"
     said = f"{'columns' if len(columns) > 1 else 'the column'} {names} of the metadata {'are' if len(columns) > 1 else 'is'}"
-    return [f"{said} not used; --labels {few[-1]} takes that one for classes, --condition-number as numbers"]
+    return [f"{said} not used; --labels {few[-1]} takes that one for classes, --condition-columns as numbers"]
 
 
 def _others(listing: Listing) -> list[str]:

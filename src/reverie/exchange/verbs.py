@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
+from reverie.base.deprecations import renamed_options
 from reverie.base.errors import UserError, pick
 from reverie.base.files import check_folder
 from reverie.data.kind import WRITTEN
@@ -37,6 +38,7 @@ def chosen_format(out: str | Path, wished: str | None) -> str:
                     " --format diffusers writes a folder for diffusers")  # fmt: skip
 
 
+@renamed_options
 def export(
     run: str | Path | Run, out: str | Path, *, format: str | None = None, overwrite: bool = False, measure: bool = False,
     licence: str = "unknown", device: str = "cpu", **options: Unpack[Options],

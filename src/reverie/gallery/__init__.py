@@ -8,6 +8,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from reverie.base.deprecations import renamed_options
 from reverie.base.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ GALLERIES = (
 SHOWS = {"run": "a run", "data": "a data set"}
 
 
+@renamed_options
 def gallery(
     name: str, out: str | Path, *, run: str | Path | Run | None = None, data: DataSource | None = None,
     schedule: str | Spec | None = None, reading: Mapping[str, Any] | None = None, scales: str | Sequence[float] | None = None,

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_v
 from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 on only
 
 from reverie.base.config_section import ConfigSection, OptionName
+from reverie.base.deprecations import current_options
 from reverie.base.errors import UserError
 from reverie.base.tensors import TensorSpec
 from reverie.data.cells import MOST_NAME, distinct_names
@@ -38,7 +39,7 @@ class Reading(TypedDict, total=False):
     data_dir: str
     window: Annotated[int, Field(ge=2, le=MOST_WINDOW)]
     text: str
-    condition_number: str
+    condition_columns: str
     condition_image: str
     pairs: str
     columns: str
@@ -103,8 +104,8 @@ class TrainingConfig(ConfigSection):
 
     clock: what minutes are counted by, the wall's or the processor's, which a busy machine does not slow down; keep: the
     weights of the end, or those that were best on held-out data; lora: rank of changes that are learned, if not all weights.
-    micro: micro-batches of each batch, of which several processes share the work; exact: whether their gradients are added in
-    the order of their numbers, so that any number of processes gives the same bits.
+    micro_batches: of each batch, of which several processes share the work; exact: whether their gradients are added in the
+    order of their numbers, so that any number of processes gives the same bits.
     """
 
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = None
@@ -114,12 +115,12 @@ class TrainingConfig(ConfigSection):
     learning_rate: Annotated[float, Field(gt=0, le=10)] = 5e-3
     warmup: Annotated[float, Field(ge=0, le=0.5)] = 0.02
     ema_share: Annotated[float, Field(gt=0, le=1)] = 0.05
-    gradient_limit: Annotated[float, Field(gt=0)] = 1.0
+    gradient_clip: Annotated[float, Field(gt=0)] = 1.0
     accumulate: Annotated[int, Field(ge=1, le=10_000)] = 1
-    micro: Annotated[int, Field(ge=1, le=10_000)] = 1
+    micro_batches: Annotated[int, Field(ge=1, le=10_000)] = 1
     exact: bool = False
     decay: Literal["cosine", "step"] = "cosine"
-    until: Literal["end", "good"] = "end"
+    until: Literal["end", "converged"] = "end"
     clock: Literal["wall", "processor"] = "wall"
     keep: Literal["last", "best"] = "last"
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
@@ -137,8 +138,8 @@ class TrainingConfig(ConfigSection):
     def _one_length(self) -> TrainingConfig:
         if (self.steps is None) == (self.minutes is None):
             raise ValueError("give either steps or minutes")
-        if self.micro > self.batch:
-            raise ValueError(f"a batch of {self.batch} cannot be cut into {self.micro} micro-batches")
+        if self.micro_batches > self.batch:
+            raise ValueError(f"a batch of {self.batch} cannot be cut into {self.micro_batches} micro-batches")
         if self.lora is not None and self.optimizer != "adamw":
             raise ValueError("adapters of low rank are trained by adamw")
         return self
@@ -181,6 +182,19 @@ class Config(ConfigSection):
         family = {key: rest.pop(key) for key in OF_FORMAT_1 if key in rest}
         family |= {key: training.pop(key) for key in OF_TRAINING_1 if key in training}
         return {**rest, "format": 2, "family": {"name": "diffusion", **family}, "training": training}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _under_present_names(cls, table: Any) -> Any:
+        """Rename options that had other names when the run was written."""
+        if not isinstance(table, dict):
+            return table
+        parts = [key for key in ("training", "family", "asked") if isinstance(table.get(key), dict)]
+        present = {key: current_options(table[key]) for key in parts}
+        data = table.get("data")
+        if isinstance(data, dict) and isinstance(data.get("reading"), dict):
+            present["data"] = {**data, "reading": current_options(data["reading"])}
+        return {**table, **present}
 
     @field_validator("family", mode="before")
     @classmethod

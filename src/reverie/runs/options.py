@@ -17,8 +17,8 @@ class Options(TypedDict, total=False):
     """How to sample.
 
     label: a name, "all" for each in turn, or weighted names such as "6:1.5,8:-1"; prompt: a text, or weighted ones such as
-    "a seven::1.5, slanted::-0.5"; avoid: a text to be led away from; told: numbers by name, "angle=0.5"; condition_image: a
-    picture, all of what a model was trained to be told; guidance: 1 is none;
+    "a seven::1.5, slanted::-0.5"; negative_prompt: a text that guidance moves away from; condition: numbers by name,
+    "angle=0.5"; condition_image: a picture, each for a model that was trained with it; guidance: 1 is none;
     guidance_interval: the times it is limited to, "LOW,HIGH"; guidance_rescale, classifier_guidance: see
     `reverie.diffusion.guidance`, 0 is none; autoguidance: its scale, 1 is none, None what the training chose;
     precision: "fp32", or "bf16" for faster and slightly other images, None the one that is quick here; seed: image k of a
@@ -30,8 +30,8 @@ class Options(TypedDict, total=False):
 
     label: str | None
     prompt: str | None
-    avoid: str | None
-    told: str | Mapping[str, float] | None
+    negative_prompt: str | None
+    condition: str | Mapping[str, float] | None
     condition_image: str | Path | np.ndarray | None
     guidance: float
     guidance_interval: str | tuple[float, float] | None

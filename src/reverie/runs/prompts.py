@@ -1,4 +1,4 @@
-"""What a user asks of a model that is told captions, numbers or an image: prompts, weighted ones, and what to avoid."""
+"""What a user asks of a model that is told captions, numbers or an image: prompts, weighted ones, and negative prompts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from reverie.data.single import read_picture
 from reverie.diffusion.guidance import check_scale
 from reverie.runs.labels import MOST_PARTS
 
-AVOIDING = 2.0  # the guidance scale where something is to be avoided and nothing is said
+NEGATIVE_GUIDANCE = 2.0  # the default guidance scale with a negative prompt
 PART = re.compile(r"\s*(.+?)::\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(?:,\s*|$)", re.IGNORECASE | re.DOTALL)
-ASKED = ("prompt", "avoid", "told", "condition_image")  # options of sampling that say what to draw, beside label
+ASKED = ("prompt", "negative_prompt", "condition", "condition_image")  # options of sampling that say what to draw, beside label
 
 
 def read_prompt(text: str) -> tuple[tuple[str, ...], tuple[float, ...]]:
@@ -53,7 +53,7 @@ def read_told(text: str | Mapping[str, float] | None) -> dict[str, float]:
         except ValueError:
             equals = ""
         if not equals or not math.isfinite(told[name.strip().lower()]):
-            raise UserError(f"cannot read {part.strip()[:80]!r} of --told; write numbers by name, such as angle=0.5,age=3")
+            raise UserError(f"cannot read {part.strip()[:80]!r} of --condition; write numbers by name, such as angle=0.5,age=3")
     return told
 
 
@@ -65,37 +65,39 @@ def asks(options: Mapping[str, Any]) -> bool:
 def weights_of(options: Mapping[str, Any]) -> tuple[float, ...]:
     """Return the weight of each row of `rows_of`.
 
-    What is avoided takes the place of "no condition" (a negative prompt): s c + (1 - s) a for a scale s is, in the form of
+    The negative prompt takes the place of the null condition: s c + (1 - s) a for a scale s is, in the form of
     `ClassifierFree`, a weight of (1 - s) / s.
     """
-    prompt, avoid = options.get("prompt"), options.get("avoid")
+    prompt, negative = options.get("prompt"), options.get("negative_prompt")
     weights = read_prompt(prompt)[1] if prompt is not None else (1.0,)
-    if avoid is None:
+    if negative is None:
         return weights
     scale = options.get("guidance", 1.0)
     return (*weights, (1 - scale * sum(weights)) / scale)
 
 
 def with_guidance(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with the guidance that avoiding something takes, where none was given."""
-    if options.get("avoid") is None or options.get("guidance", 1.0) != 1:
-        if options.get("avoid") is not None and options["guidance"] <= 1:
-            raise UserError("what is avoided is led away from by guidance; give --guidance above 1, or leave it out")
+    """Return options with the default guidance scale of a negative prompt, if none was given."""
+    if options.get("negative_prompt") is None or options.get("guidance", 1.0) != 1:
+        if options.get("negative_prompt") is not None and options["guidance"] <= 1:
+            raise UserError(
+                f"--negative-prompt needs guidance, but --guidance is {options['guidance']}; give one above 1, or leave it out"
+            )
         return dict(options)
-    return {**options, "guidance": AVOIDING}
+    return {**options, "guidance": NEGATIVE_GUIDANCE}
 
 
 def rows_of(form: ConditionForm, options: Mapping[str, Any], fit: str) -> Tensor:
-    """Return the rows that options ask for, one for each part of the prompt and last what is avoided: (K, R)."""
-    prompt, avoid, image = options.get("prompt"), options.get("avoid"), options.get("condition_image")
+    """Return the rows that options ask for, one for each part of the prompt and last the negative prompt: (K, R)."""
+    prompt, negative, image = options.get("prompt"), options.get("negative_prompt"), options.get("condition_image")
     texts: Sequence[str] = read_prompt(prompt)[0] if prompt is not None else ("",)
-    if (prompt is not None or avoid is not None) and not form.length:
+    if (prompt is not None or negative is not None) and not form.length:
         raise UserError("the model was trained without captions, so it takes no prompt")
     if image is not None and form.image is None:
         raise UserError("the model was trained without an image as condition; train it with --condition-image COLUMN")
-    texts = (*texts, avoided(form, texts[0], avoid)) if avoid is not None else texts
+    texts = (*texts, negative_prompt(form, texts[0], negative)) if negative is not None else texts
     picture = _picture(image, form.image, fit) if image is not None and form.image is not None else None
-    numbers = read_told(options.get("told"))
+    numbers = read_told(options.get("condition"))
     for text in texts:
         if form.length and (len(text) > MOST_CAPTION or not form.tokens(text)[1]):
             warnings.warn(
@@ -113,14 +115,14 @@ def rows_of(form: ConditionForm, options: Mapping[str, Any], fit: str) -> Tensor
     return torch.stack([form.row(text, numbers, picture) for text in texts])
 
 
-def avoided(form: ConditionForm, prompt: str, avoid: str) -> str:
-    """Return the text that is led away from: the prompt with the words to avoid, or these alone where both have no room.
+def negative_prompt(form: ConditionForm, prompt: str, negative: str) -> str:
+    """Return the text that guidance moves away from: the prompt plus the negative prompt, or that alone if both are too long.
 
     A model of small data knows whole captions: it makes little of "slanted" alone, and what "a thin seven slanted" has more
     than "a thin seven" is just that.
     """
-    both = f"{prompt} {avoid}"
-    return both if form.tokens(both)[1] else avoid
+    both = f"{prompt} {negative}"
+    return both if form.tokens(both)[1] else negative
 
 
 def _picture(image: str | Path | np.ndarray, shape: tuple[int, int, int], fit: str) -> Tensor:

@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from reverie.base.busy import few_threads_when_busy
+from reverie.base.deprecations import renamed_options
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
 from reverie.base.progress import OnProgress
@@ -120,6 +121,7 @@ class Run(TrainedRun):
             own["precision"] = self.record.precision
         return own
 
+    @renamed_options
     def frames(
         self,
         n: int = 16,
@@ -206,6 +208,7 @@ class Run(TrainedRun):
         shape = self.model.model_shape if isinstance(self.model, Diffusion) else self.config.data.shape
         return max(1, BATCH_VALUES // math.prod(shape))
 
+    @renamed_options
     def batches(
         self, n: int = 16, first: int = 0, *, on_progress: OnProgress | None = None, **options: Unpack[Options]
     ) -> Iterator[Samples]:
@@ -231,6 +234,7 @@ class Run(TrainedRun):
         done = number * self.batch_size()
         return self._draw(min(self.batch_size(), n - done), first, done, n, tell, options)
 
+    @renamed_options
     def sample(
         self,
         n: int = 16,
@@ -286,6 +290,7 @@ class Run(TrainedRun):
         return {"series": self.kind == "series", "text": self.kind == "text", "paired": self.kind == "pairs",
                 "columns": self.config.data.columns}  # fmt: skip
 
+    @renamed_options
     def written(self, first: int = 0, **options: Unpack[Options]) -> Iterator[str]:
         """Write text number `first` of the seed and yield it piece by piece as it is written, the prompt first."""
         model = self.model

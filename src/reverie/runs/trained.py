@@ -163,7 +163,7 @@ class TrainedRun:
         if cond is None or (self.config.data.labels and not self.label_names):
             return None
         if (form := self.config.data.condition) is not None:
-            asked = ", ".join(str(options[key]) for key in ("prompt", "told") if options.get(key) is not None)
+            asked = ", ".join(str(options[key]) for key in ("prompt", "condition") if options.get(key) is not None)
             names = [asked] * len(cond) if asks(options) else [form.described(row) for row in cond]
             return names if any(names) else None
         if cond.ndim > 1:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.base.deprecations import renamed_options
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.progress import OnProgress
@@ -40,6 +41,7 @@ OTHERS = 1000  # points of the model that are drawn behind the results
 DEGRADE_DRAW = 2**29  # the number of the draw, of each image's own stream, that is the noise of a degraded picture
 
 
+@renamed_options
 def inpaint(
     run: str | Path | Run,
     image: Picture | None = None,
@@ -114,6 +116,7 @@ def inpaint(
     return made
 
 
+@renamed_options
 def restore(
     run: str | Path | Run,
     image: Picture,

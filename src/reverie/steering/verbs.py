@@ -8,6 +8,7 @@ from typing import Unpack
 
 import numpy as np
 
+from reverie.base.deprecations import renamed_options
 from reverie.base.progress import OnProgress
 from reverie.data.memory import DataSource
 from reverie.runs.options import Options
@@ -33,6 +34,7 @@ def begin_classifier(
     )
 
 
+@renamed_options
 def illusion(
     run: str | Path | Run, views: str | Sequence[str], labels: str | Sequence[str] | None = None, n: int = 1, *,
     out: str | Path | None = None, device: str = "auto", on_progress: OnProgress | None = None, **options: Unpack[Options],
@@ -46,6 +48,7 @@ def illusion(
     return made
 
 
+@renamed_options
 def edit(
     run: str | Path | Run, image: str | Path | np.ndarray, strength: str | float | Sequence[float] = 0.6, n: int = 1, *,
     out: str | Path | None = None, device: str = "auto", on_progress: OnProgress | None = None, **options: Unpack[Options],
@@ -59,6 +62,7 @@ def edit(
     return made
 
 
+@renamed_options
 def invert(
     run: str | Path | Run, image: str | Path | np.ndarray, *,
     out: str | Path | None = None, device: str = "auto", on_progress: OnProgress | None = None, **options: Unpack[Options],
@@ -72,6 +76,7 @@ def invert(
     return made
 
 
+@renamed_options
 def interpolate(
     run: str | Path | Run, begin: str | int | Path | np.ndarray, end: str | int | Path | np.ndarray, frames: int = 60, *,
     out: str | Path | None = None, device: str = "auto", on_progress: OnProgress | None = None, **options: Unpack[Options],

@@ -25,7 +25,7 @@ class Sampling(Wish):
 
     label: Name | None = None
     prompt: Text | None = None
-    avoid: Text | None = None
+    negative_prompt: Text | None = None
     guidance: Number | None = None
     guidance_interval: tuple[Number, Number] | None = None
     guidance_rescale: Number | None = None

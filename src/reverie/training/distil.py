@@ -13,6 +13,7 @@ from torch import Tensor
 
 from reverie.base.budget import Budget
 from reverie.base.deadline import Deadline
+from reverie.base.deprecations import renamed_options
 from reverie.base.errors import UserError
 from reverie.base.noise import check_seed
 from reverie.base.precision import default_precision
@@ -186,6 +187,7 @@ def taught_again(
     return train_set, held_out
 
 
+@renamed_options
 def prepare_distillation(
     run: str | Path,
     out: str | Path | None = None,

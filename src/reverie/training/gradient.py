@@ -44,7 +44,7 @@ class Gradients:
     def __init__(self, model: TrainedModel, train: Dataset, settings: TrainingConfig, team: Team | None) -> None:
         self.model, self.train, self.settings, self.team = model, train, settings, team
         self.rank, self.world = (team.rank, team.world) if team is not None else (0, 1)
-        self.micro = max(settings.micro, math.ceil(self.world / settings.accumulate))
+        self.micro = max(settings.micro_batches, math.ceil(self.world / settings.accumulate))
         self.parts = settings.accumulate * self.micro
         if self.micro > min(settings.batch, len(train)):
             raise UserError(f"batches of {min(settings.batch, len(train))} cannot be cut into {self.micro} parts for"
@@ -134,7 +134,7 @@ def make_step(learner: Learner, gradients: Gradients, told: StepInstruction) -> 
         optimizer.zero_grad(set_to_none=True)
     gradients.model.set_progress(told.fraction)
     lost = gradients(told.i, told.seed)
-    norm = learner.clip(gradients.settings.gradient_limit)
+    norm = learner.clip(gradients.settings.gradient_clip)
     learner.moving = True
     for optimizer in learner.optimizers:
         optimizer.step()

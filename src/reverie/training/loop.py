@@ -48,7 +48,7 @@ def learning_rate(settings: TrainingConfig, fraction: float, ending: float | Non
     """
     if fraction < settings.warmup:
         return settings.learning_rate * max(fraction, 1e-3) / settings.warmup
-    if settings.until == "good":
+    if settings.until == "converged":
         begun = LATEST_END if ending is None else ending
         return settings.learning_rate * max(0.0, min(1.0, 1 - (fraction - begun) / (end_of(begun) - begun)))
     if settings.decay == "step":

@@ -17,7 +17,7 @@ class ReadingOptions(TypedDict, total=False):
     "auto"; channels: 1 grey, 3 colour, 4 with transparency; labels: "auto", "none", where they come from, or a column of a
     table; data_dir: where the files of named data sets are; strict: refuse broken files instead of skipping them;
     on_progress: told (what, done, of); window: take rows of numbers as a series in time, in windows of so many, or
-    so many characters of text at a time; text: the column of a table, or field, that holds text; condition_number,
+    so many characters of text at a time; text: the column of a table, or field, that holds text; condition_columns,
     condition_image: columns of metadata that the model is told of each image; pairs: the columns of sources and targets, with
     a comma between, or the file of the targets; columns: of a table that are coordinates, or "all".
     """
@@ -32,7 +32,7 @@ class ReadingOptions(TypedDict, total=False):
     on_progress: OnProgress | None
     window: int | None
     text: str | None
-    condition_number: str | None
+    condition_columns: str | None
     condition_image: str | None
     pairs: str | None
     columns: str | Sequence[str] | None
@@ -41,7 +41,7 @@ class ReadingOptions(TypedDict, total=False):
 class TrainingOptions(ReadingOptions, total=False):
     """How to train; what is not given is chosen for the data and the time.
 
-    steps, minutes, epochs: how long, one of them; until: "good" stops when nothing improves; clock: what minutes
+    steps, minutes, epochs: how long, one of them; until: "converged" stops when nothing improves; clock: what minutes
     are counted by; keep: the last weights or the best on held-out data; extend: go on with a finished run
     for longer; start_from: a run whose weights are the first ones; keep_data: keep a copy of the data in the run; overwrite:
     replace a run that is in the folder; family: a name with its own options, like "mixture:components=8"; purpose, schedule,
@@ -56,7 +56,7 @@ class TrainingOptions(ReadingOptions, total=False):
     steps: int | None
     minutes: float | None
     epochs: float | None
-    until: Literal["end", "good"]
+    until: Literal["end", "converged"]
     clock: Literal["wall", "processor"]
     keep: Literal["last", "best"]
     extend: bool
@@ -66,7 +66,7 @@ class TrainingOptions(ReadingOptions, total=False):
     keep_data: bool
     overwrite: bool
     tensorboard: bool
-    purpose: Literal["pictures", "likelihood"]
+    purpose: Literal["samples", "likelihood"]
     schedule: str | Spec | None
     network: str | Spec | None
     target: str | None
@@ -77,7 +77,7 @@ class TrainingOptions(ReadingOptions, total=False):
     times: str
     batch: int
     accumulate: int
-    micro: int
+    micro_batches: int
     exact: bool
     processes: int
     shard: bool
@@ -86,7 +86,7 @@ class TrainingOptions(ReadingOptions, total=False):
     decay: Literal["cosine", "step"]
     warmup: float
     ema_share: float
-    gradient_limit: float
+    gradient_clip: float
     weight_decay: float
     precision: Literal["fp32", "bf16"]
     lora: str | int | None
@@ -110,7 +110,7 @@ class DistilOptions(TypedDict, total=False):
     learning_rate: float
     warmup: float
     ema_share: float
-    gradient_limit: float
+    gradient_clip: float
     weight_decay: float
     clock: Literal["wall", "processor"]
     keep: Literal["last", "best"]

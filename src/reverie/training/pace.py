@@ -58,13 +58,13 @@ def in_time(
     made = limit / (each * fitting)
     few = f"{said}, so about {max(1, round(made))} are made in {length}; for more give more --minutes or a smaller --size"
     too_few = few if made < FEWEST_STEPS else None
-    if fitting == whole or {"batch", "accumulate", "micro", "exact"} & set(asked):
+    if fitting == whole or {"batch", "accumulate", "micro_batches", "exact"} & set(asked):
         return training, too_few
     batch = min(fitting, training.batch)
     smaller = training.model_copy(update={"batch": batch, "accumulate": max(1, fitting // batch)})
     micro = micro_batches(False, 1, smaller.model_dump(), data)
     note = too_few or f"batches of {batch} in place of {whole}: {said}, and {length} are to hold some steps"
-    return smaller.model_copy(update={"micro": micro}), note
+    return smaller.model_copy(update={"micro_batches": micro}), note
 
 
 class Expectation:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from reverie.base.budget import Budget
 from reverie.base.deadline import Deadline
+from reverie.base.deprecations import renamed_options
 from reverie.base.errors import UserError, pick, unknown
 from reverie.base.noise import check_seed
 from reverie.base.precision import default_precision, has_fast_bf16
@@ -51,7 +52,7 @@ from reverie.training.wishes import Wishes
 
 READING = (
     "points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress", "window", "text",
-    "condition_number", "condition_image", "pairs", "columns",
+    "condition_columns", "condition_image", "pairs", "columns",
 )  # fmt: skip
 FAMILY_OPTIONS = {key for family in FAMILIES.values() for key in family.option_names}
 BEGIN_SHARE = 0.05  # of the time, at most, goes into clusters and other first weights that depend on the data
@@ -81,6 +82,7 @@ def read_family(family: str | Spec, options: dict[str, Any]) -> tuple[Family[Any
     return found, own
 
 
+@renamed_options
 def prepare(
     data: DataSource,
     out: str | Path | None = None,
@@ -161,7 +163,7 @@ def prepare(
     kind, suited = family_for(dataset, kind, wished, chosen=family is not None or latent_space is not None or like is not None)
     wished = {key: value for key, value in wished.items() if key in kind.option_names}
     if dataset.conditions is not None and "captions" not in kind.can:
-        if reading.get("labels", "auto") != "auto" or reading.get("condition_number") or reading.get("condition_image"):
+        if reading.get("labels", "auto") != "auto" or reading.get("condition_columns") or reading.get("condition_image"):
             able = ", ".join(name for name, other in FAMILIES.items() if "captions" in other.can)
             raise UserError(f"the family {kind.name} is told no captions, numbers or images; families that are: {able}")
         dataset = replace(dataset, conditions=None, report={**dataset.report, "labels_by": "none"})
@@ -194,9 +196,9 @@ def prepare(
         planned |= {} if "learning_rate" in options else {"learning_rate": start.RATE * planned["learning_rate"]}
         if options.get("lora") is not None:
             planned |= {key: value for key, value in start.FOR_LORA.items() if key not in options}
-    if "micro" not in options:
-        planned["micro"] = micro_batches(bool(options.get("exact")), processes, planned, train_set)
-    pictures = kind.name == "diffusion" and getattr(plan.settings, "purpose", None) == "pictures"
+    if "micro_batches" not in options:
+        planned["micro_batches"] = micro_batches(bool(options.get("exact")), processes, planned, train_set)
+    pictures = kind.name == "diffusion" and getattr(plan.settings, "purpose", None) == "samples"
     shape = model_shape(plan.settings.codec, dataset.shape) if pictures else ()  # what bfloat16 was measured for on processors
     precision = default_precision(shape, where) if where.type == "cpu" else "bf16" if has_fast_bf16(where) else "fp32"
     if precision == "bf16" and where.type == "cpu" and "precision" not in options:
@@ -282,7 +284,7 @@ def _codec_training(
     model.initialize(train)
     micro = micro_batches(False, 1, config.training.model_dump(), train)
     training, slow = in_time(
-        model.to(where), train, config.training.model_copy(update={"micro": micro}), (), budget.part(SHARE)
+        model.to(where), train, config.training.model_copy(update={"micro_batches": micro}), (), budget.part(SHARE)
     )
     config = config.model_copy(update={"training": training})
     learner = Learner(model, training)

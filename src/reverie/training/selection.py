@@ -92,7 +92,7 @@ def samples_for(run: Run, held_out: Dataset, seen: int) -> int:
     It is a function of the number of steps and not of time, so that a run that was interrupted selects the same.
     """
     settings = run.config.family
-    able = isinstance(settings, DiffusionSettings) and settings.purpose == "pictures" and settings.distilled is None
+    able = isinstance(settings, DiffusionSettings) and settings.purpose == "samples" and settings.distilled is None
     if not able or run.kind != "images" or len(held_out) < 2 or not efficientnet.available():
         return 0
     side = min(max(efficientnet.MIN_SIDE, *run.config.data.shape[1:]), efficientnet.MAX_SIDE)

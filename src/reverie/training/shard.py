@@ -38,10 +38,10 @@ def check_shard(settings: TrainingConfig, world: int) -> None:
         raise UserError("--exact adds whole gradients in one order, which --shard never has in one place; give one of them")
     if settings.lora is not None:
         raise UserError("--lora learns few weights, which need not be shared out; leave --shard out")
-    parts = settings.accumulate * max(settings.micro, math.ceil(world / settings.accumulate))  # see `Gradients`
+    parts = settings.accumulate * max(settings.micro_batches, math.ceil(world / settings.accumulate))  # see `Gradients`
     if parts % world:
         raise UserError(f"a step of {parts} micro-batches cannot be shared out evenly among {world} processes; give"
-                        f" --micro {world}, or leave --shard out")  # fmt: skip
+                        f" --micro-batches {world}, or leave --shard out")  # fmt: skip
 
 
 class ShardedAverage(Average[Model]):

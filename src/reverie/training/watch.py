@@ -90,7 +90,7 @@ class Doctor:
         found = {finding.check: finding for finding in examine(patient)}
         new = tuple(finding for name, finding in found.items() if name not in self.active)
         self.active = found
-        if self.training.run.config.training.until == "good" and learner.ending is None and self._is_good():
+        if self.training.run.config.training.until == "converged" and learner.ending is None and self._is_good():
             learner.ending = step.fraction
         return replace(step, findings=new, active=tuple(found))
 

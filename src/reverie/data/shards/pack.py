@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from reverie.base.deprecations import renamed_options
 from reverie.base.errors import UserError
 from reverie.base.files import expanded
 from reverie.base.folders import atomic_folder
@@ -63,13 +64,14 @@ def parse_bytes(text: str) -> int:
     return size
 
 
+@renamed_options
 def pack(
     source: str | Path, out: str | Path, *, shard_size: str = "256MB", labels: str = "auto",
-    condition_number: str | None = None, strict: bool = False, overwrite: bool = False, on_progress: OnProgress | None = None,
+    condition_columns: str | None = None, strict: bool = False, overwrite: bool = False, on_progress: OnProgress | None = None,
 ) -> Packed:  # fmt: skip
     """Write images into shards, in the order in which they are trained on: `reverie.pack("photos/", "shards/")`.
 
-    source: a folder, .zip or .tar; shard_size: about how large each tar file is; condition_number: columns of metadata to keep.
+    source: a folder, .zip or .tar; shard_size: about how large each tar file is; condition_columns: columns of metadata.
     The files go in as they are, with labels as .cls, captions as .txt, and names, labels and numbers as .json.  The folder
     appears when all is written; the same images give the same bytes.
     """
@@ -78,7 +80,8 @@ def pack(
         raise UserError(f"{path} is no folder, .zip or .tar of images, so it cannot be packed")
     if path.is_dir() and path.resolve() in (place.resolve(), *place.resolve().parents):
         raise UserError(f"{place} lies in {path}, whose images would be found twice; choose an --out outside of it")
-    options = Options(labels=labels, strict=strict, on_progress=on_progress, condition_numbers=listed_columns(condition_number))
+    numbers = listed_columns(condition_columns)
+    options = Options(labels=labels, strict=strict, on_progress=on_progress, condition_numbers=numbers)
     with quiet(), atomic_folder(place, _ours, overwrite) as aside:
         return _write(path, place, aside, size, options)
 

@@ -118,7 +118,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
         """Refuse names and options of network, schedule, target, loss, weight, times and augmentation that are not known."""
         super().check(requested)
         build(LOSSES, requested.get("loss", "mse"), "loss")
-        pick(dict.fromkeys(get_args(Purpose)), requested.get("purpose") or "pictures", "purpose")
+        pick(dict.fromkeys(get_args(Purpose)), requested.get("purpose") or "samples", "purpose")
         build(WEIGHTS, requested.get("weight", "uniform"), "weight")
         pick(dict.fromkeys(get_args(Spread)), requested.get("variance") or "fixed", "variance")
         pick(TIMES, requested.get("times", "stratified"), "way to draw times")

@@ -34,7 +34,7 @@ ALPHA_LIMIT = 1e-3  # below this alpha at t = 1, targets whose decoding divides 
 MOST_EXAMPLES, EXAMPLE_NUMBERS = 1024, 2**18  # rows of conditions that are kept, and numbers of all of them together
 ROW = ("words", "length", "numbers", "seen")  # options of a network that say what its conditions are, if these are rows
 
-Purpose = Literal["pictures", "likelihood"]
+Purpose = Literal["samples", "likelihood"]
 Spread = Literal["fixed", "learned"]
 
 
@@ -42,7 +42,7 @@ class DiffusionSettings(FamilySettings):
     """Network, schedule and target, the units of the data, and what the loss is taken over."""
 
     name: Literal["diffusion"] = "diffusion"
-    purpose: Purpose = "pictures"
+    purpose: Purpose = "samples"
     target: str = "v"
     sigma_data: Annotated[float, Field(gt=0, le=10**6)] = 1.0
     loss: Spec = Field(default={"name": "mse"})

@@ -16,7 +16,7 @@ export function wished(query, run) {
   const has = (name) => run.options?.includes(name);
   const wish = { run: query.run, n: query.n ?? (run.kind === "images" ? 16 : 2000), seed: query.seed ?? 0 };
   if (labelsOf(run).length) wish.label = query.sum || query.label || "";
-  if (run.captions) for (const name of ["prompt", "avoid"]) if (query[name]) wish[name] = query[name];
+  if (run.captions) for (const name of ["prompt", "negative_prompt"]) if (query[name]) wish[name] = query[name];
   for (const name of ["sampler", "grid", "steps", "guidance", "guidance_rescale", "autoguidance", "classifier_guidance"])
     if (has(name) && query[name] !== undefined) wish[name] = query[name];
   if (has("guidance_interval") && (query.low || query.high)) wish.guidance_interval = [Number(query.low || 0), Number(query.high || 1)];
@@ -35,7 +35,7 @@ export function SamplingControls({ query, run, studio, few = false }) {
   const labels = labelsOf(run), steered = labels.length > 0 || run.captions;
   return html`
     ${run.captions && html`<${Text} label="Prompt" value=${query.prompt || ""} change=${set("prompt")} placeholder="what to draw, in words" />
-      <${Text} label="Avoid" value=${query.avoid || ""} change=${set("avoid")} placeholder="words to be led away from" />`}
+      <${Text} label="Negative prompt" value=${query.negative_prompt || ""} change=${set("negative_prompt")} placeholder="words that guidance moves away from" />`}
     ${labels.length > 0 && html`<${Select} label="Label" value=${query.label || ""} change=${set("label")}
       options=${[["", few ? "none" : "as often as in the data"], ...(few ? [] : [["all", "each in turn"]]), ...labels]} />`}
     ${labels.length > 0 && !few && html`<${Text} label="Or a sum of labels" value=${query.sum || ""} change=${set("sum")}

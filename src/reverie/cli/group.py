@@ -1,0 +1,31 @@
+"""The group of commands, which takes the old names of options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.core import TyperGroup
+
+from reverie.base.deprecations import OPTIONS, flag, warn_renamed
+
+
+class Group(TyperGroup):
+    """A group whose commands take the old names of their options for one release, with a warning; the help omits them."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the name of the command, the command, and its arguments with present names."""
+        name, command, words = super().resolve_command(ctx, args)
+        known = {option for parameter in getattr(command, "params", ()) for option in parameter.opts}
+        renamed = {flag(old): flag(new) for old, new in OPTIONS.items() if flag(new) in known and flag(old) not in known}
+        present = []
+        for at, word in enumerate(words):
+            if word == "--":
+                present += words[at:]
+                break
+            option, equals, value = word.partition("=")
+            if option in renamed:
+                if not ctx.resilient_parsing:
+                    warn_renamed(option, renamed[option])
+                word = renamed[option] + equals + value
+            present.append(word)
+        return name, command, present
