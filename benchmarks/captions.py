@@ -19,7 +19,7 @@ import reverie
 from benchmarks.measure import machine
 from reverie.base.errors import UserError
 from reverie.data import load_data
-from reverie.evaluation.faithfulness import Judge, drawn_by, faithfulness, learn_judges
+from reverie.evaluation.faithfulness import AttributeClassifier, caption_accuracy, sample_captions, train_attribute_classifiers
 from reverie.runs.run import Run
 
 SECONDS = 550.0
@@ -28,15 +28,15 @@ HEAD = ["| data | network | seconds of one thread | steps | guidance | seed | ca
         "|---|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
 
 
-def rows(run: Run, judges: list[Judge], network: str, guidance: float, count: int, seed: int) -> list[str]:
+def rows(run: Run, classifiers: list[AttributeClassifier], network: str, guidance: float, count: int, seed: int) -> list[str]:
     """Draw captions of held-out data and of combinations left out, and return a line of figures for each."""
     data = load_data(run.config.data.source)
     held, told = data.split(run.config.data.seed)[1].conditions, data.conditions
     assert held is not None and told is not None
     order = torch.randperm(len(told.unseen), generator=torch.Generator().manual_seed(0))[:count]
     asked = {"seen": list(held.captions[:count]), "never seen": [told.unseen[int(k)] for k in order]}
-    sets = {name: (drawn_by(run, captions, seed, {"guidance": guidance}), captions) for name, captions in asked.items()}
-    found = faithfulness(judges, sets)
+    sets = {name: (sample_captions(run, captions, seed, {"guidance": guidance}), captions) for name, captions in asked.items()}
+    found = caption_accuracy(classifiers, sets)
     last = run.metrics()[-1]
     lines = []
     for name, captions in asked.items():
@@ -57,9 +57,9 @@ def captions(seconds: float = SECONDS, seeds: tuple[int, ...] = (0, 1, 2), **opt
         found = load_data(data)
     except UserError:
         found = load_data(data := "captioned-digits")
-    judges = learn_judges(*found.split(0))
-    told = ", ".join(f"{judge.attribute.name} {judge.accuracy:.3f}" for judge in judges)
-    lines = [f"Judges are right about real digits that they have not seen: {told} (of {judges[0].asked:,}).", "", *HEAD]
+    classifiers = train_attribute_classifiers(*found.split(0))
+    told = ", ".join(f"{classifier.attribute.name} {classifier.accuracy:.3f}" for classifier in classifiers)
+    lines = [f"Judges are right about real digits that they have not seen: {told} (of {classifiers[0].asked:,}).", "", *HEAD]
     print(*lines, sep="\n", flush=True)
     for network in networks:
         for seed in seeds:
@@ -74,7 +74,7 @@ def captions(seconds: float = SECONDS, seeds: tuple[int, ...] = (0, 1, 2), **opt
                     progress=False,
                 )
                 for scale in guidance:
-                    made = rows(run, judges, network, scale, options.get("count", 512), seed)
+                    made = rows(run, classifiers, network, scale, options.get("count", 512), seed)
                     print(*made, sep="\n", flush=True)
                     lines += made
     return lines

@@ -16,10 +16,10 @@ import torch
 import reverie
 from benchmarks.measure import side_by_side
 from reverie.base.progress import silent
-from reverie.evaluation.evaluation import find_data
-from reverie.evaluation.metrics.features import own_classifier
+from reverie.evaluation.metrics.features import dataset_classifier
+from reverie.evaluation.reports import find_data
+from reverie.exchange.export_parts import split_run
 from reverie.exchange.onnx import Guided
-from reverie.exchange.parts import parts_of
 from reverie.nets.lenet import features_and_classes
 from reverie.runs.run import Run
 
@@ -62,7 +62,7 @@ def drawn_by_browser(page_file: Path, count: int = IMAGES) -> tuple[float, float
 def accuracy(run: Run, images: np.ndarray) -> tuple[int, float]:
     """Return how many images, of labels in turn, a classifier of the data reads as asked, and its accuracy on held-out data."""
     train, held = find_data(run, 100)
-    net, facts = own_classifier(train, held, silent)
+    net, facts = dataset_classifier(train, held, silent)
     pictures = torch.tensor(images, dtype=torch.float32).reshape(-1, *run.model.shape)
     read = features_and_classes(net, run.model.decode(pictures))[1]
     return int((read == torch.arange(len(read)) % len(run.config.data.labels)).sum()), facts["held_out_accuracy"]
@@ -75,7 +75,7 @@ def against_onnx(run: Run, file: Path) -> list[str]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(file), options)
-    module, threads = Guided(parts_of(run, {"autoguidance": 1.0}, "a file")), torch.get_num_threads()
+    module, threads = Guided(split_run(run, {"autoguidance": 1.0}, "a file")), torch.get_num_threads()
     torch.set_num_threads(1)
     x, one = torch.randn(16, *run.model.shape), torch.tensor(0.7, dtype=torch.float64)
     labels = torch.arange(16) % len(run.config.data.labels)

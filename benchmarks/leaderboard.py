@@ -16,7 +16,7 @@ from benchmarks.measure import machine
 from reverie import api
 from reverie.base.files import atomic
 from reverie.evaluation.compare import Comparison, advice, likelihoods
-from reverie.evaluation.score import HEADLINES, said
+from reverie.evaluation.scores import HEADLINE_METRICS, format_score
 
 PAGE = Path(__file__).parent.parent / "docs" / "leaderboard.md"
 FAMILIES = {
@@ -34,21 +34,28 @@ def table(found: Comparison) -> list[str]:
     rows = [row for row in found.rows() if row.key in SHOWN]
     costs = {name: [] for name in found.names}  # type: dict[str, list[str]]
     for told in likelihoods(found):
-        costs[str(told["run"])].append(f"{said(told, '.3f')} {told.get('unit', '')} ({told['kind'].split(',')[0]})")
-    head = ["family", *(HEADLINES[row.key].title for row in rows), "cost of held-out data", "numbers", "trained", "a sample"]
+        costs[str(told["run"])].append(f"{format_score(told, '.3f')} {told.get('unit', '')} ({told['kind'].split(',')[0]})")
+    head = [
+        "family",
+        *(HEADLINE_METRICS[row.key].title for row in rows),
+        "cost of held-out data",
+        "numbers",
+        "trained",
+        "a sample",
+    ]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for k, (entrant, evaluation) in enumerate(zip(found.entrants, found.evaluations, strict=True)):
-        cells = [entrant.name]
+    for k, (competitor, evaluation) in enumerate(zip(found.competitors, found.evaluations, strict=True)):
+        cells = [competitor.name]
         for row in rows:
             figure = row.figures[k]
-            text = said(figure, HEADLINES[row.key].form) if figure else ""
+            text = format_score(figure, HEADLINE_METRICS[row.key].form) if figure else ""
             cells.append(
                 f"**{text}**" if k == row.best else f"{text} ~" if figure and row.sure and k not in row.worse else text
             )
         each = float(evaluation.facts["processor_milliseconds_per_sample"])
-        steps = f"{entrant.costs['steps']:,} steps, " if "step_bytes" in entrant.costs else ""
-        cells += ["; ".join(costs[entrant.name]), f"{entrant.costs['parameters']:,}",
-                  f"{steps}{entrant.costs['seconds']:.0f} s", f"{each:.2g} ms"]  # fmt: skip
+        steps = f"{competitor.costs['steps']:,} steps, " if "step_bytes" in competitor.costs else ""
+        cells += ["; ".join(costs[competitor.name]), f"{competitor.costs['parameters']:,}",
+                  f"{steps}{competitor.costs['seconds']:.0f} s", f"{each:.2g} ms"]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 

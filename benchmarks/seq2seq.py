@@ -20,9 +20,9 @@ import reverie
 from benchmarks.measure import machine
 from reverie.data.pair_sets import LONGEST_STRING, PAIRS, reversal
 from reverie.data.pairs import Pair, TextPairs
-from reverie.evaluation.evaluation import find_data
-from reverie.evaluation.pairs import answered, pair_model, share
-from reverie.evaluation.score import said
+from reverie.evaluation.pair_metrics import answer_pairs, pair_model, share_right
+from reverie.evaluation.reports import find_data
+from reverie.evaluation.scores import format_score
 from reverie.runs.run import Run
 
 SECONDS = 110.0  # of one thread
@@ -81,14 +81,15 @@ def row(name: str, seed: int, seconds: float, place: Path) -> str:
     judged = figures["exact_match"]
     if data.startswith("reversal"):
         pairs = strings(run)
-        answers = answered(pair_model(run), pairs, {}, lambda what, i, of: None)
-        judged = share([answer == target for answer, (_, target) in zip(answers, pairs, strict=True)])
-    longer = said(figures["exact_match_longer"], ".3f") if "exact_match_longer" in figures else ""
+        answers = answer_pairs(pair_model(run), pairs, {}, lambda what, i, of: None)
+        judged = share_right([answer == target for answer, (_, target) in zip(answers, pairs, strict=True)])
+    longer = format_score(figures["exact_match_longer"], ".3f") if "exact_match_longer" in figures else ""
     print(f"{name} seed {seed} by characters:", {r["characters"]: (r["exact"], r["pairs"]) for r in figures["by_length"]})
     cost = found["sections"]["likelihood"]["exact"]
+    exact = f"{format_score(figures['exact_match'], '.4f')} of {figures['exact_match']['n']:,}"
     return (
         f"| {data} | {family} | {seed} | {run.model.facts()['parameters']:,} | {int(run.metrics()[-1]['i']):,} | {taken:.0f} |"
-        f" {said(judged, '.4f')} | {goal} | {said(figures['exact_match'], '.4f')} of {figures['exact_match']['n']:,} |"
+        f" {format_score(judged, '.4f')} | {goal} | {exact} |"
         f" {cost['value']:.5f} | {longer} | {1e3 / found['processor_milliseconds_per_sample']:,.0f} |"
     )
 

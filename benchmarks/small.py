@@ -23,8 +23,8 @@ import reverie
 from benchmarks.measure import machine
 from reverie.data import Dataset, load_data
 from reverie.diffusion.condition import NULL
-from reverie.evaluation.material import as_images
-from reverie.evaluation.metrics.features import choose
+from reverie.evaluation.evaluation_data import samples_tensor
+from reverie.evaluation.metrics.features import choose_features
 from reverie.evaluation.metrics.kid import kid
 from reverie.evaluation.metrics.memory import neighbours
 from reverie.families.diffusion.family import OF_THE_DATA
@@ -83,8 +83,8 @@ class Bench:
         run = reverie.load(path) if path.exists() else reverie.train(str(split.folder), path, steps=steps, **options)
         test = as_known(split.test, run)
         lost = torch.cat([noised_losses(run.diffusion, test, seed)[1] for seed in range(LOSS_SEEDS)])
-        samples, train = as_images(run.sample(self.count).x), some(split.train)
-        features = choose("general", split.train, split.test)
+        samples, train = samples_tensor(run.sample(self.count).x), some(split.train)
+        features = choose_features("general", split.train, split.test)
         drawn, seen, unseen = (features.of(x) for x in (samples, train[: self.count], some(split.test, self.count)))
         unit = float(unseen.square().mean().sqrt())  # as in evaluate: KID does not depend on how large features are
         ours, real = (kid(x / unit, unseen / unit) for x in (drawn, seen))

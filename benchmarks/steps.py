@@ -29,7 +29,7 @@ from reverie.data.looks import detail
 from reverie.diffusion.denoiser import Denoiser, Steer
 from reverie.diffusion.oracle import DatasetDenoiser
 from reverie.diffusion.pair import Pair
-from reverie.evaluation.metrics.features import choose
+from reverie.evaluation.metrics.features import choose_features
 from reverie.evaluation.metrics.frechet import frechet_to
 from reverie.nets.lenet import features_and_classes
 from reverie.transport import sliced_wasserstein
@@ -100,7 +100,7 @@ def judge_of(path: str) -> Judge:
     x = data.batch(torch.arange(len(data)))[0]
     fine = float(detail(x[:2048]).mean())
     if run.config.data.name != "mnist":
-        features = choose("auto", *data.split(0))
+        features = choose_features("auto", *data.split(0))
         to = frechet_to(features.of(x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:REFERENCE]]))
         return Judge(lambda images: to(features.of(images)), fine)
     return mnist_judge()

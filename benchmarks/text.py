@@ -21,8 +21,8 @@ from torch import nn
 import reverie
 from benchmarks.measure import machine
 from reverie.data.windows import TextWindows
-from reverie.evaluation.evaluation import find_data
-from reverie.evaluation.text import language_model
+from reverie.evaluation.reports import find_data
+from reverie.evaluation.text_metrics import language_model
 from reverie.runs.run import Run
 
 SECONDS = 330.0  # of one thread

@@ -23,7 +23,7 @@ from reverie.data.dataset import Dataset
 from reverie.data.lazy import FileImages
 from reverie.data.memory import MEMORY
 from reverie.data.pixels import Recipe
-from reverie.evaluation.evaluation import find_data
+from reverie.evaluation.reports import find_data
 from reverie.families import FAMILIES
 from reverie.runs.config import TrainingConfig
 from reverie.runs.kept import KEPT_DATA, check_keepable

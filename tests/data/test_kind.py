@@ -11,7 +11,7 @@ from reverie.base.errors import UserError
 from reverie.data import load_data
 from reverie.data.dataset import Dataset
 from reverie.data.kind import DIMENSIONS, KINDS, WRITTEN, Kind, kind_of, kind_of_samples
-from reverie.evaluation.measure import MEASURES
+from reverie.evaluation.sample_metrics import MEASURES
 from reverie.families import FAMILIES
 from reverie.families.diffusion.levels import HELD_OUT_DRAWS
 from reverie.families.diffusion.sampling import DEFAULTS, STEERED

@@ -11,7 +11,7 @@ from reverie.base.spec import build
 from reverie.diffusion.jigsaw import owners
 from reverie.diffusion.views import VIEWS, Placed, View, check, read_views
 from reverie.steering.illusion import Illusions
-from reverie.steering.motion import between
+from reverie.steering.view_transitions import interpolate_views
 
 OPTIONS = (
     "patches:count=2,seed=5",
@@ -112,9 +112,9 @@ def test_a_film_ends_with_the_view_itself(name: str) -> None:
     x = np.random.default_rng(0).random((2, 24, 24, 3)).astype(np.float32)
     first, second = placed("identity", 24, 24), placed(name, 24, 24)
     made = Illusions(x, [first, second], ["a", "b"])
-    middle = between(x, first, second, 0.5, 3)
+    middle = interpolate_views(x, first, second, 0.5, 3)
     assert middle.shape == (2, 72, 72, 3) and middle.dtype == np.uint8
     for share, k in ((0.0, 0), (1.0, 1)):
         wanted = np.rint(made.seen(k).astype(np.float64) * 255)
-        got = between(x, first, second, share, 3)[:, ::3, ::3]
+        got = interpolate_views(x, first, second, share, 3)[:, ::3, ::3]
         assert np.abs(got - wanted).max() <= 1

@@ -13,9 +13,9 @@ import torch
 from reverie import api
 from reverie.base.errors import UserError
 from reverie.evaluation.compare import Comparison, advice, likelihoods
-from reverie.evaluation.contest import split
-from reverie.evaluation.evaluation import Evaluation
-from reverie.evaluation.section import Section
+from reverie.evaluation.family_comparison import split_families
+from reverie.evaluation.report_section import ReportSection
+from reverie.evaluation.reports import Evaluation
 
 MEANS = np.array([[-2.0, 0.0], [2.0, 0.5], [0.0, 2.5]])
 STDS, WEIGHTS = np.array([0.3, 0.5, 0.4]), np.array([0.5, 0.3, 0.2])
@@ -82,7 +82,7 @@ def test_kinds_of_likelihood_are_not_ranked_with_each_other() -> None:
     def made(name: str, key: str, value: float) -> Evaluation:
         facts = {"run": name, "data": "d", "samples": 9, "seed": 0, "processor_milliseconds_per_sample": 1.0}
         figure = {"value": value, "error": 0.01, "unit": "bits/dim"}
-        return Evaluation(facts, (Section("likelihood", "Likelihood", figures={key: figure}),), (), ())
+        return Evaluation(facts, (ReportSection("likelihood", "Likelihood", figures={key: figure}),), (), ())
 
     high = Comparison((made("a", "exact", 2.0), made("b", "bound", 2.5), made("c", "dequantised", 2.2)))
     assert "take a 2.000 ± 0.010 bits/dim (exact)" in advice(high)[1] and "are not ranked" in advice(high)[1]
@@ -92,7 +92,7 @@ def test_kinds_of_likelihood_are_not_ranked_with_each_other() -> None:
 
 
 def test_families_are_split_at_their_commas() -> None:
-    assert split("gaussian, mixture:components=4,rank=2,flow") == ["gaussian", "mixture:components=4,rank=2", "flow"]
+    assert split_families("gaussian, mixture:components=4,rank=2,flow") == ["gaussian", "mixture:components=4,rank=2", "flow"]
 
 
 def test_the_best_weights_are_kept_where_they_are_asked_for(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_the_best_weights_are_kept_where_they_are_asked_for(tmp_path: Path) -> N
     best, last = (reverie.train(x, tmp_path / keep, keep=keep, **options) for keep in ("best", "last"))
     checked = [row["held_out"] for row in best.metrics() if "held_out" in row]
     assert min(checked) < checked[-1] - 0.05  # it learned the few data by heart
-    from reverie.evaluation.evaluation import find_data
+    from reverie.evaluation.reports import find_data
 
     held = find_data(best, 1)[1]
     assert best.model.held_out_metrics(held, 0)["held_out"] == pytest.approx(min(checked), abs=1e-5)
@@ -114,12 +114,12 @@ def test_the_best_weights_are_kept_where_they_are_asked_for(tmp_path: Path) -> N
 def test_of_those_as_good_within_noise_the_one_that_covers_more_is_taken() -> None:
     def made(name: str, distance: float, coverage: float, spread: float = 1.0, recall: float = 0.9) -> Evaluation:
         facts = {"run": name, "data": "d", "samples": 9, "seed": 0, "processor_milliseconds_per_sample": 1.0}
-        near = Section("points", "Points", figures={"sliced_wasserstein": {"value": distance, "error": 0.01}})
+        near = ReportSection("points", "Points", figures={"sliced_wasserstein": {"value": distance, "error": 0.01}})
         variety = {
             "coverage": {"value": coverage, "error": 0.01}, "recall": {"value": recall, "error": 0.01},
             "spread": {"value": spread, "error": 0.01, "floor": 1.0},
         }  # fmt: skip
-        return Evaluation(facts, (near, Section("variety", "Variety", figures=variety)), (), ())
+        return Evaluation(facts, (near, ReportSection("variety", "Variety", figures=variety)), (), ())
 
     first = advice(Comparison((made("a", 0.05, 0.1), made("b", 0.06, 0.5), made("c", 0.5, 0.9))))[0]
     assert "take b, with" in first and "a is as good" in first and "more of the data than a" in first

@@ -13,10 +13,10 @@ from reverie import api
 from reverie.base.deadline import Deadline, OutOfTime, PacedProgress
 from reverie.base.progress import silent
 from reverie.data import classifiers
-from reverie.evaluation.evaluation import EvaluationStopped, evaluate_run
-from reverie.evaluation.measure import MEASURES
-from reverie.evaluation.planned import Planned, measure_planned
-from reverie.evaluation.section import Section
+from reverie.evaluation.report_section import ReportSection
+from reverie.evaluation.reports import EvaluationStopped, evaluate_run
+from reverie.evaluation.sample_metrics import MEASURES
+from reverie.evaluation.section_plan import Planned, measure_planned
 from reverie.runs.run import Run
 
 
@@ -59,11 +59,11 @@ def test_sections_are_measured_by_their_worth_and_shown_in_their_order() -> None
     now, order = 0.0, list[str]()
 
     def takes(name: str, seconds: float) -> Planned:
-        def measure() -> Section:
+        def measure() -> ReportSection:
             nonlocal now
             now += seconds
             order.append(name)
-            return Section(name, name)
+            return ReportSection(name, name)
 
         return Planned(name, name, measure, lambda: seconds)
 

@@ -14,10 +14,10 @@ from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
 from reverie.data import load_data
 from reverie.diffusion.likelihood import mean_and_error
-from reverie.evaluation.effort import evaluations_section
-from reverie.evaluation.html import write_report
-from reverie.evaluation.levels import noise_levels_section
+from reverie.evaluation.html_report import write_report
 from reverie.evaluation.likelihood import likelihood_section
+from reverie.evaluation.nfe_quality import evaluations_section
+from reverie.evaluation.noise_level_loss import noise_levels_section
 from reverie.runs.run import Run
 from reverie.runs.samples import Samples
 
@@ -109,8 +109,8 @@ def test_quality_against_evaluations(spiral_run: Run) -> None:
     assert all(row["evaluations"] <= budget for row, budget in zip(rows, (4, 8, 4, 8), strict=True))
     best = min(row["value"] for row in rows)
     enough = min((row for row in rows if row["value"] < best + 0.02 * 2**0.5), key=lambda row: row["evaluations"])
-    said = "has the least distance" if enough["value"] == best else "is enough"
-    assert section.verdict[0].startswith(f"{enough['sampler']} with {enough['evaluations']} network evaluations {said}")
+    message = "has the least distance" if enough["value"] == best else "is enough"
+    assert section.verdict[0].startswith(f"{enough['sampler']} with {enough['evaluations']} network evaluations {message}")
     vague = evaluations_section(spiral_run, lambda samples: (0.0, None), what="distance", n=2, counts=(2,))
     assert "by more than noise" in vague.verdict[0] and "No sampler" in vague.verdict[0]
     with pytest.raises(UserError, match="rk45"):

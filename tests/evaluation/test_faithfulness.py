@@ -7,8 +7,8 @@ import torch
 
 from reverie.data.conditions import Attribute, conditions_of
 from reverie.data.dataset import Dataset
-from reverie.evaluation.faithfulness import attributes_of, faithfulness, learn_judges
-from reverie.evaluation.judge import faults
+from reverie.evaluation.faithfulness import attributes_of, caption_accuracy, train_attribute_classifiers
+from reverie.evaluation.verdicts import find_faults
 
 ATTRIBUTES = (Attribute("light", ("dark", "bright")), Attribute("side", ("left", "right")))
 
@@ -33,21 +33,21 @@ def aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("aside")
 def test_judges_see_what_captions_say_and_what_they_do_not() -> None:
     train, held, new = (squares(n, seed) for n, seed in ((400, 0), (60, 1), (200, 2)))
-    judges = learn_judges(train, held)
-    assert [judge.attribute.name for judge in judges] == ["light", "side"]
+    classifiers = train_attribute_classifiers(train, held)
+    assert [judge.attribute.name for judge in classifiers] == ["light", "side"]
     assert new.conditions is not None
     x, captions = new.batch(torch.arange(200))[0], new.conditions.captions
     wrong = [caption.replace("dark", "?").replace("bright", "dark").replace("?", "bright") for caption in captions]
-    found = faithfulness(judges, {"seen": (x, captions), "wrong": (x, wrong)})
+    found = caption_accuracy(classifiers, {"seen": (x, captions), "wrong": (x, wrong)})
     assert found["light, seen"]["value"] > 0.95
     assert found["side, seen"]["value"] > 0.95
     assert 0.35 < found["light, seen"]["shuffled"] < 0.65
     assert found["light, seen"]["chance"] == 0.5
     assert found["light, wrong"]["value"] < 0.05
     assert found["side, wrong"]["value"] == found["side, seen"]["value"]
-    assert not faults("captions", {"light": found["light, seen"]})
-    (said,) = faults("captions", {"light": found["light, wrong"]})
-    assert "captions are not obeyed" in said
+    assert not find_faults("captions", {"light": found["light, seen"]})
+    (message,) = find_faults("captions", {"light": found["light, wrong"]})
+    assert "captions are not obeyed" in message
 
 
 def test_words_that_tell_captions_apart_are_judged_where_nothing_is_said() -> None:

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from reverie.data import Dataset
-from reverie.evaluation.compare import clear
-from reverie.evaluation.material import QUICK, Material
+from reverie.evaluation.compare import difference_threshold
+from reverie.evaluation.evaluation_data import QUICK, EvaluationData
+from reverie.evaluation.memorization import _median_error, memory_section, points_section
 from reverie.evaluation.metrics.features import Features
-from reverie.evaluation.nearness import _median_error, memory_section, points_section
 from reverie.evaluation.quality import _detail, _frechet, _kid, distances_section, variety_section
-from reverie.evaluation.score import CLEAR, excess
+from reverie.evaluation.scores import FLOOR_THRESHOLD, z_above_floor
 
 Figures = Mapping[str, Mapping[str, Any]]
 
@@ -32,7 +32,7 @@ def points(count: int, random: np.random.Generator, fault: float) -> torch.Tenso
     return torch.from_numpy(place + random.normal(0, 0.25 * (1 + fault), (count, 2))).float()
 
 
-def laid_out(kind: str, counts: tuple[int, int, int], seed: int, fault: float, parted: bool) -> list[Material]:
+def laid_out(kind: str, counts: tuple[int, int, int], seed: int, fault: float, parted: bool) -> list[EvaluationData]:
     """Return two runs of one law beside the same data, held-out and training: the law of the data, but for the fault."""
     random, draw = np.random.default_rng(seed), images if kind == "images" else points
     samples, train, held = counts
@@ -40,14 +40,14 @@ def laid_out(kind: str, counts: tuple[int, int, int], seed: int, fault: float, p
             for x in (draw(count, random, 0.0) for count in (train, held))]  # fmt: skip
     pixels = Features("given", lambda x: 4 * x.flatten(1) - 2, {"net": "none"}, learned=not parted)
     by = pixels if kind == "images" else "auto"
-    return [Material(draw(samples, random, fault), None, real[0], real[1], by, seed, QUICK) for _ in range(2)]
+    return [EvaluationData(draw(samples, random, fault), None, real[0], real[1], by, seed, QUICK) for _ in range(2)]
 
 
-def distances(m: Material) -> Figures:
+def distances(m: EvaluationData) -> Figures:
     return {**_kid(m), **_frechet(m)}
 
 
-def of_images(m: Material) -> Figures:
+def of_images(m: EvaluationData) -> Figures:
     sections = distances_section(m).figures, variety_section(m).figures, memory_section(m).figures
     return {**distances(m), **_detail(m), **sections[0], **sections[1], **sections[2]}
 
@@ -59,7 +59,7 @@ def simulated(measure: Any, repeats: int, *case: Any) -> dict[str, np.ndarray]:
         a, b = (measure(m) for m in laid_out(case[0], case[1], seed, *case[2:]))
         for key in a:
             if isinstance(a[key], Mapping) and "floor" in a[key]:
-                found[key] += [excess(a[key]), excess(b[key])]
+                found[key] += [z_above_floor(a[key]), z_above_floor(b[key])]
                 gap, error = a[key]["value"] - b[key]["value"], np.hypot(a[key]["error"], b[key]["error"])
                 found[f"{key} of runs"].append(gap / error if gap else 0.0)
     return {key: np.array(values) for key, values in found.items()}
@@ -67,7 +67,7 @@ def simulated(measure: Any, repeats: int, *case: Any) -> dict[str, np.ndarray]:
 
 def alarms(key: str, z: np.ndarray) -> float:
     """Return how often a difference counts."""
-    return float(np.mean(abs(z) > clear(2) if key.endswith("runs") else z > CLEAR))
+    return float(np.mean(abs(z) > difference_threshold(2) if key.endswith("runs") else z > FLOOR_THRESHOLD))
 
 
 @pytest.mark.parametrize("parted", [True, False])

@@ -19,16 +19,16 @@ from reverie import api
 from reverie.base.errors import UserError
 from reverie.base.progress import silent
 from reverie.data import Dataset, load_data
-from reverie.evaluation.compare import clear, compare
-from reverie.evaluation.evaluation import Evaluation, of_label
-from reverie.evaluation.judge import RULES, judge
-from reverie.evaluation.measure import gather, measure, sections_of, without_data
-from reverie.evaluation.metrics.features import choose, own_classifier
+from reverie.evaluation.compare import compare, difference_threshold
+from reverie.evaluation.memorization import samples_section
+from reverie.evaluation.metrics.features import choose_features, dataset_classifier
 from reverie.evaluation.metrics.frechet import frechet_distance
-from reverie.evaluation.model import _quality
-from reverie.evaluation.nearness import samples_section
+from reverie.evaluation.model_metrics import _quality
 from reverie.evaluation.quality import quality_section
-from reverie.evaluation.section import Section
+from reverie.evaluation.report_section import ReportSection
+from reverie.evaluation.reports import Evaluation, of_label
+from reverie.evaluation.sample_metrics import collect_data, measure_samples, measure_sections, sections_without_data
+from reverie.evaluation.verdicts import RULES, assess
 from reverie.families.diffusion.sampling import DEFAULTS
 from reverie.runs.run import Run
 from reverie.runs.samples import Samples
@@ -75,59 +75,62 @@ def fakes(digits: tuple[Dataset, Dataset, np.ndarray, list[str]], kind: str) -> 
 
 
 @pytest.fixture(scope="module")
-def found(digits: tuple[Dataset, Dataset, np.ndarray, list[str]]) -> dict[str, dict[str, Section]]:
+def found(digits: tuple[Dataset, Dataset, np.ndarray, list[str]]) -> dict[str, dict[str, ReportSection]]:
     train, held, _, labels = digits
     kinds = ("fresh", "noise", "blurred", "grainy", "repeated", "copied")
-    return {kind: {s.name: s for s in measure(fakes(digits, kind), train, held, labels=labels, quick=True)} for kind in kinds}
+    return {
+        kind: {s.name: s for s in measure_samples(fakes(digits, kind), train, held, labels=labels, quick=True)}
+        for kind in kinds
+    }
 
 
-def verdict(sections: dict[str, Section]) -> tuple[list[str], str]:
-    flags, lines = judge(list(sections.values()))
+def verdict(sections: dict[str, ReportSection]) -> tuple[list[str], str]:
+    flags, lines = assess(list(sections.values()))
     return flags, " | ".join(lines)
 
 
-def gap(sections: dict[str, Section], section: str, key: str) -> float:
+def gap(sections: dict[str, ReportSection], section: str, key: str) -> float:
     """By how many standard errors a figure lies above the floor."""
     f = sections[section].figures[key]
     return (f["value"] - f["floor"]) / np.hypot(f["error"], f.get("floor_error", 0.0))
 
 
-def test_data_that_were_held_out_score_at_the_floor(found: dict[str, dict[str, Section]]) -> None:
+def test_data_that_were_held_out_score_at_the_floor(found: dict[str, dict[str, ReportSection]]) -> None:
     fresh = found["fresh"]
-    flags, said = verdict(fresh)
-    assert flags == [] and said.startswith("good: nothing that was measured tells the samples from real data")
+    flags, message = verdict(fresh)
+    assert flags == [] and message.startswith("good: nothing that was measured tells the samples from real data")
     for section, key in (("quality", "kid"), ("quality", "frechet"), ("quality", "detail"), ("variety", "precision"),
                          ("variety", "recall"), ("variety", "coverage"), ("memory", "copies"),
                          ("labels", "label_accuracy"), ("two_sample", "told_apart")):  # fmt: skip
         assert abs(gap(fresh, section, key)) < 3.5, (key, fresh[section].figures[key])
 
 
-def test_noise_is_unlike_the_data(found: dict[str, dict[str, Section]]) -> None:
-    flags, said = verdict(found["noise"])
-    assert {"unlike", "distant", "grainy", "told_apart"} <= set(flags) and "do not look like the data" in said
+def test_noise_is_unlike_the_data(found: dict[str, dict[str, ReportSection]]) -> None:
+    flags, message = verdict(found["noise"])
+    assert {"unlike", "distant", "grainy", "told_apart"} <= set(flags) and "do not look like the data" in message
     assert gap(found["noise"], "quality", "kid") > 10 and gap(found["noise"], "quality", "frechet") > 10
     density = found["noise"]["variety"].figures["density"]
     assert density["value"] < 0.3 * density["floor"]
     assert found["noise"]["two_sample"].figures["told_apart"]["value"] > 0.98
-    assert found["noise"]["labels"].figures["label_accuracy"]["value"] < 0.3 and "labels are not obeyed" in said
+    assert found["noise"]["labels"].figures["label_accuracy"]["value"] < 0.3 and "labels are not obeyed" in message
 
 
-def test_blurred_data_are_called_blurred(found: dict[str, dict[str, Section]]) -> None:
-    flags, said = verdict(found["blurred"])
-    assert {"blurred", "distant"} <= set(flags) and "the samples are blurred" in said
+def test_blurred_data_are_called_blurred(found: dict[str, dict[str, ReportSection]]) -> None:
+    flags, message = verdict(found["blurred"])
+    assert {"blurred", "distant"} <= set(flags) and "the samples are blurred" in message
     assert gap(found["blurred"], "quality", "kid") > 3
     assert verdict(found["grainy"])[0][0] != "blurred" and "grainy" in verdict(found["grainy"])[0]
 
 
-def test_one_repeated_image_is_called_a_collapse(found: dict[str, dict[str, Section]]) -> None:
-    flags, said = verdict(found["repeated"])
-    assert {"repeated", "collapsed"} <= set(flags) and "lack variety" in said and "collapsed" in said
+def test_one_repeated_image_is_called_a_collapse(found: dict[str, dict[str, ReportSection]]) -> None:
+    flags, message = verdict(found["repeated"])
+    assert {"repeated", "collapsed"} <= set(flags) and "lack variety" in message and "collapsed" in message
     assert found["repeated"]["variety"].figures["recall"]["value"] < 0.02
 
 
-def test_copied_training_data_are_called_copies(found: dict[str, dict[str, Section]]) -> None:
-    flags, said = verdict(found["copied"])
-    assert flags[0] == "copied" and "copies its training data" in said
+def test_copied_training_data_are_called_copies(found: dict[str, dict[str, ReportSection]]) -> None:
+    flags, message = verdict(found["copied"])
+    assert flags[0] == "copied" and "copies its training data" in message
     copies = found["copied"]["memory"].figures["copies"]
     assert copies["value"] == 1 and copies["floor"] < 0.02
     assert gap(found["copied"], "quality", "kid") < 3  # the distances alone would have praised them
@@ -135,7 +138,7 @@ def test_copied_training_data_are_called_copies(found: dict[str, dict[str, Secti
     assert all(picture.startswith(b"\x89PNG") for picture in (sheet, histogram))
 
 
-def test_every_score_tells_features_counts_and_seeds(found: dict[str, dict[str, Section]]) -> None:
+def test_every_score_tells_features_counts_and_seeds(found: dict[str, dict[str, ReportSection]]) -> None:
     for name in ("quality", "variety", "two_sample"):
         figures = found["fresh"][name].figures
         net = figures["features"]
@@ -145,38 +148,38 @@ def test_every_score_tells_features_counts_and_seeds(found: dict[str, dict[str, 
     json.dumps([s.figures for s in found["fresh"].values()])
 
 
-def test_every_rule_belongs_to_a_section_that_is_measured(found: dict[str, dict[str, Section]]) -> None:
+def test_every_rule_belongs_to_a_section_that_is_measured(found: dict[str, dict[str, ReportSection]]) -> None:
     assert {section for section, _ in RULES.values()} <= {*found["fresh"], "points", "captions", "passages"}
 
 
 def test_what_cannot_be_measured_is_said(digits: tuple[Dataset, Dataset, np.ndarray, list[str]]) -> None:
     train, held, x, labels = digits
     pixels = {"features": "pixels", "quick": True}
-    one = {s.name: s for s in measure(x[:1], train, held, labels=labels[:1], **pixels)}
+    one = {s.name: s for s in measure_samples(x[:1], train, held, labels=labels[:1], **pixels)}
     assert "at least two" in one["quality"].figures["not_computable"] and "copies" in one["memory"].figures
     assert "not measured: distance to the data: " in verdict(one)[1]
     with pytest.raises(UserError, match="2 of 250 samples hold NaN"):
         bad = x.copy()
         bad[:2, 3, 3] = np.nan
-        list(measure(bad, train, held))
+        list(measure_samples(bad, train, held))
     with pytest.raises(UserError, match="1x27x28 cannot be measured against data of 1x28x28"):
-        list(measure(x[:, 1:], train, held))
+        list(measure_samples(x[:, 1:], train, held))
     plain = [replace(part.take(torch.arange(200)), labels=None, label_names=()) for part in (train, held)]
-    found = {s.name: s for s in measure(x[:100], *plain, quick=True)}
+    found = {s.name: s for s in measure_samples(x[:100], *plain, quick=True)}
     assert found["quality"].figures["features"]["name"] == "general" and "labels" not in found and "good" in verdict(found)[1]
-    asked = {s.name: s for s in measure(x[:50], *plain, features="classifier", quick=True)}
+    asked = {s.name: s for s in measure_samples(x[:50], *plain, features="classifier", quick=True)}
     assert "have no labels" in asked["quality"].figures["not_computable"]
-    gone = {s.name: s for s in without_data(x, labels, "the data are gone")}
+    gone = {s.name: s for s in sections_without_data(x, labels, "the data are gone")}
     assert {s.figures.get("not_computable") for s in gone.values()} == {None, "the data are gone"}
     assert "too little could be measured" in verdict(gone)[1]
 
 
 def test_constant_images_are_measured_and_found_wrong(digits: tuple[Dataset, Dataset, np.ndarray, list[str]]) -> None:
     train, held, x, _ = digits
-    black = {s.name: s for s in measure(np.zeros_like(x[:60]), train, held, features="pixels", quick=True)}
+    black = {s.name: s for s in measure_samples(np.zeros_like(x[:60]), train, held, features="pixels", quick=True)}
     assert {"repeated", "collapsed", "blurred"} <= set(verdict(black)[0])
     flat = Dataset("flat", torch.zeros(60, 1, 28, 28, dtype=torch.uint8))
-    found = {s.name: s for s in measure(x[:50], flat, flat.take(torch.arange(20)), quick=True)}
+    found = {s.name: s for s in measure_samples(x[:50], flat, flat.take(torch.arange(20)), quick=True)}
     assert "told_apart" in verdict(found)[0] or "distant" in verdict(found)[0]
 
 
@@ -186,7 +189,7 @@ def test_any_function_gives_features(digits: tuple[Dataset, Dataset, np.ndarray,
     def quarters(images: torch.Tensor) -> torch.Tensor:
         return functional.adaptive_avg_pool2d(images, 2)
 
-    found = next(s for s in measure(x, train, held, features=quarters, quick=True) if s.name == "quality")
+    found = next(s for s in measure_samples(x, train, held, features=quarters, quick=True) if s.name == "quality")
     assert found.figures["features"]["name"] == "quarters" and abs(gap({"quality": found}, "quality", "kid")) < 3.5
 
 
@@ -201,9 +204,9 @@ def test_points_and_their_exact_truth(spiral_run: Run) -> None:
     assert found["verdict"] == list(found.verdict) and "sliced Wasserstein" in str(found)
     data = load_data("spiral", 400, 5).x.numpy()
     train, held = load_data("spiral", 2000).split(0)[0], load_data("spiral", 800, 9)
-    right = {s.name: s for s in measure(data, train, held, source="spiral", quick=True)}
-    wrong = {s.name: s for s in measure(data + 0.2, train, held, source="spiral", quick=True)}
-    copies = {s.name: s for s in measure(train.x.numpy()[:400], train, held, source="spiral", quick=True)}
+    right = {s.name: s for s in measure_samples(data, train, held, source="spiral", quick=True)}
+    wrong = {s.name: s for s in measure_samples(data + 0.2, train, held, source="spiral", quick=True)}
+    copies = {s.name: s for s in measure_samples(train.x.numpy()[:400], train, held, source="spiral", quick=True)}
     assert verdict(right)[0] == [] and "far_off" in verdict(wrong)[0] and "copied" in verdict(copies)[0]
 
 
@@ -235,7 +238,7 @@ def test_a_label_is_measured_against_its_own_data(digits_run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--features", "pixel"), "did you mean 'pixels'"),
         (("--out", "report.pdf"), "report.pdf"),
@@ -244,9 +247,9 @@ def test_a_label_is_measured_against_its_own_data(digits_run: Run) -> None:
         (("--label", "eleven"), "unknown label"),
     ],
 )
-def test_mistakes_of_the_command(command, digits_run: Run, words: tuple[str, ...], said: str) -> None:
+def test_mistakes_of_the_command(command, digits_run: Run, words: tuple[str, ...], message: str) -> None:
     code, out, err = command("evaluate", digits_run.path, *(w.format(run=digits_run.path) for w in words))
-    assert code == 2 and out == "" and err.startswith("error: ") and err.count("\n") == 1 and said in err
+    assert code == 2 and out == "" and err.startswith("error: ") and err.count("\n") == 1 and message in err
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +280,7 @@ def test_ten_images_are_measured_as_far_as_they_go(command, few_photos: Run, wor
 def test_no_data_to_measure_against(digits: tuple[Dataset, Dataset, np.ndarray, list[str]]) -> None:
     train, held, x, _ = digits
     with pytest.raises(UserError, match="no held-out data"):
-        measure(x, train, held.take(torch.arange(0)))
+        measure_samples(x, train, held.take(torch.arange(0)))
 
 
 def test_the_classifier_of_one_label_knows_the_others(
@@ -286,18 +289,20 @@ def test_the_classifier_of_one_label_knows_the_others(
     train, held, x, labels = digits
     threes = np.array(labels) == "3"
     own = of_label(train, "3"), of_label(held, "3")
-    wrong = gather(x[~threes][:60], *own, ["3"] * 60, "auto", 0, True, silent, "", (train, held))
-    right = gather(x[threes], *own, ["3"] * int(threes.sum()), "auto", 0, True, silent, "", (train, held))
-    shares = [{s.name: s for s in sections_of(m)}["labels"].figures["label_accuracy"] for m in (wrong, right)]
+    wrong = collect_data(x[~threes][:60], *own, ["3"] * 60, "auto", 0, True, silent, "", (train, held))
+    right = collect_data(x[threes], *own, ["3"] * int(threes.sum()), "auto", 0, True, silent, "", (train, held))
+    shares = [{s.name: s for s in measure_sections(m)}["labels"].figures["label_accuracy"] for m in (wrong, right)]
     assert shares[0]["value"] < 0.1 and shares[1]["value"] > 0.8 and shares[1]["floor"] > 0.9
     with pytest.raises(UserError, match="all of one label"):
-        own_classifier(*own, silent)
+        dataset_classifier(*own, silent)
 
 
 def test_too_few_points_are_told() -> None:
     train, held = load_data("spiral", 400).split(0)
     for samples, kept in ((1, 20), (20, 3)):
-        found = {s.name: s for s in measure(train.x.numpy()[:samples], train, held.take(torch.arange(kept)), quick=True)}
+        found = {
+            s.name: s for s in measure_samples(train.x.numpy()[:samples], train, held.take(torch.arange(kept)), quick=True)
+        }
         assert f"needs 2 samples and 4 held-out points, got {samples} and {kept}" in found["points"].figures["not_computable"]
 
 
@@ -316,11 +321,11 @@ def test_memorised_sets_of_few_images_are_called_copied() -> None:
     train, held = Dataset("few", x[:18]), Dataset("few", x[18:])
     copies = train.batch(torch.arange(100) % 18)[0][:, 0].numpy()
     fresh = np.random.default_rng(1).random((100, 8, 8), np.float32)
-    memory = {s.name: s for s in measure(copies, train, held, quick=True)}["memory"]
+    memory = {s.name: s for s in measure_samples(copies, train, held, quick=True)}["memory"]
     assert "copies its training data" in memory.verdict[0] and "each left out in turn" in memory.words[-1]
     assert memory.figures["copies"]["floor"] == 0 and memory.figures["floor_count"] == 18
-    assert {s.name: s for s in measure(fresh, train, held, quick=True)}["memory"].verdict == ()
-    alone = {s.name: s for s in measure(copies, train.take(torch.arange(1)), held, quick=True)}["memory"]
+    assert {s.name: s for s in measure_samples(fresh, train, held, quick=True)}["memory"].verdict == ()
+    alone = {s.name: s for s in measure_samples(copies, train.take(torch.arange(1)), held, quick=True)}["memory"]
     assert alone.figures["floor_of"] == "held-out data" and len(alone.pictures) == 2
 
 
@@ -329,7 +334,7 @@ def test_the_frechet_distance_and_its_floor_have_one_count(
 ) -> None:
     train, held, x, _ = digits
     few = held.take(torch.arange(50))
-    m = gather(x, train, few, None, replace(choose("pixels", train, few), learned=True), 0, True, silent, "")
+    m = collect_data(x, train, few, None, replace(choose_features("pixels", train, few), learned=True), 0, True, silent, "")
     figures = quality_section(m).figures
     by_hand = np.mean([frechet_distance(part, m.of_train) for part in m.of_samples.split(50)])
     assert figures["frechet"]["value"] == pytest.approx(by_hand) and figures["frechet"]["samples"] == 50
@@ -340,7 +345,7 @@ def test_the_frechet_distance_and_its_floor_have_one_count(
 def test_the_floor_of_points_is_not_measured_against_itself() -> None:
     train, held = load_data("spiral", 400).split(0)
     half = len(held) // 2
-    m = gather(train.x.numpy()[:40], train, held, None, "auto", 0, True, silent, "spiral")
+    m = collect_data(train.x.numpy()[:40], train, held, None, "auto", 0, True, silent, "spiral")
     _, quality, (floor, _) = _quality(m)
     data = m.some(held)
     assert floor == pytest.approx(float(sliced_wasserstein(data[:half], data[half:], p=1)))
@@ -365,7 +370,7 @@ def test_data_that_are_gone(command, tmp_path: Path) -> None:
 def made(run: str, kid: float, error: float, **more: object) -> Evaluation:
     figures = {"kid": {"value": kid, "error": error, "floor": 0.0}, **more}
     facts = {"run": run, "fingerprint": "a", "samples": 9, "processor_milliseconds_per_sample": 1.0}
-    return Evaluation(facts, (Section("quality", "q", figures=figures),), (), ())
+    return Evaluation(facts, (ReportSection("quality", "q", figures=figures),), (), ())
 
 
 def test_many_equal_runs_seldom_differ() -> None:
@@ -373,7 +378,7 @@ def test_many_equal_runs_seldom_differ() -> None:
     rows = [compare([made(f"r{k}", float(v), 1.0) for k, v in enumerate(random.normal(size=6))]).rows()[0] for _ in range(600)]
     share = np.mean([bool(row.worse) for row in rows])
     assert 0.01 < share < 0.09  # 5 %, with a standard error of 0.9 %; 2 standard errors for all would give 20 %
-    assert clear(2) == pytest.approx(1.96, abs=0.001)
+    assert difference_threshold(2) == pytest.approx(1.96, abs=0.001)
 
 
 def test_differences_within_noise_are_no_differences() -> None:

@@ -15,15 +15,15 @@ from reverie.base.distances import nearest
 from reverie.base.errors import UserError
 from reverie.base.progress import silent
 from reverie.data import load_data
-from reverie.evaluation.measure import measure
 from reverie.evaluation.metrics.distances import DISTANCES
-from reverie.evaluation.metrics.features import FEATURES, choose, own_classifier
+from reverie.evaluation.metrics.features import FEATURES, choose_features, dataset_classifier
 from reverie.evaluation.metrics.frechet import frechet_distance, frechet_spread
 from reverie.evaluation.metrics.kid import kid
 from reverie.evaluation.metrics.manifold import manifold
 from reverie.evaluation.metrics.memory import left_out, neighbours
 from reverie.evaluation.metrics.twosample import two_sample
-from reverie.evaluation.score import HEADLINES, excess
+from reverie.evaluation.sample_metrics import measure_samples
+from reverie.evaluation.scores import HEADLINE_METRICS, z_above_floor
 from reverie.nets import efficientnet
 from reverie.nets.lenet import build, default_steps, train_classifier
 
@@ -100,8 +100,8 @@ def test_a_distance_grows_as_the_sets_differ(name: str) -> None:
 def test_a_distance_is_measured_beside_real_data_and_printed(name: str) -> None:
     train, held = load_data("moons", 1500).split(0)
     good, bad = load_data("moons", 400, seed=1).x.numpy(), np.random.default_rng(0).uniform(-1, 1, (400, 2))
-    found = [{s.name: s for s in measure(x, train, held, quick=True)}["distances"].figures[name] for x in (good, bad)]
-    assert abs(excess(found[0])) < 4 < excess(found[1]) and HEADLINES[name].section == "distances"
+    found = [{s.name: s for s in measure_samples(x, train, held, quick=True)}["distances"].figures[name] for x in (good, bad)]
+    assert abs(z_above_floor(found[0])) < 4 < z_above_floor(found[1]) and HEADLINE_METRICS[name].section == "distances"
 
 
 def brute_manifold(fake: np.ndarray, real: np.ndarray, k: int) -> dict[str, float]:
@@ -172,7 +172,7 @@ def test_data_left_out_in_turn_have_the_neighbours_of_the_rest() -> None:
 
 def test_neighbours_beyond_a_distance() -> None:
     z, data = torch.rand(20, 5), torch.rand(64, 5)
-    distance, index = nearest(torch.cat([z, data[:3]]), [data, data[:3]], beyond=1e-3)
+    distance, index = nearest(torch.cat([z, data[:3]]), [data, data[:3]], familywise_threshold=1e-3)
     table = torch.cdist(torch.cat([z, data[:3]]), data) / 5**0.5
     table[table < 1e-3] = torch.inf
     assert torch.allclose(distance, table.min(1).values, atol=1e-5) and (index % 64 == table.argmin(1)).all()
@@ -189,8 +189,8 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", list(MISTAKES))
 def test_mistakes_are_told(name: str) -> None:
-    call, said = MISTAKES[name]
-    with pytest.raises(UserError, match=said):
+    call, message = MISTAKES[name]
+    with pytest.raises(UserError, match=message):
         call()
 
 
@@ -211,13 +211,13 @@ def test_a_classifier_keeps_to_its_time_and_is_kept_apart(tmp_path: Path, monkey
 
     told: list[tuple[int, int]] = []
     with pytest.raises(UserError, match="classifier of the labels"):
-        own_classifier(train, held, silent, known=True)
-    own_classifier(train, held, lambda _, *at: told.append(at), seconds=0.5)
+        dataset_classifier(train, held, silent, known=True)
+    dataset_classifier(train, held, lambda _, *at: told.append(at), seconds=0.5)
     assert told[-1][0] < default_steps(len(train)) and len(list(kept.iterdir())) == 1
     before = len(told)
-    own_classifier(train, held, lambda _, *at: told.append(at), seconds=0.5)
+    dataset_classifier(train, held, lambda _, *at: told.append(at), seconds=0.5)
     assert len(told) == before  # taken from the cache
-    own_classifier(train, held, lambda _, *at: told.append(at))  # which is no excuse for a whole one
+    dataset_classifier(train, held, lambda _, *at: told.append(at))  # which is no excuse for a whole one
     assert told[-1] == (default_steps(len(train)),) * 2 and len(list(kept.iterdir())) == 2
 
 
@@ -241,14 +241,14 @@ def test_the_classifier_takes_any_size(shape: tuple[int, int, int]) -> None:
 
 def test_features_are_chosen_by_name_or_given() -> None:
     train, held = load_data("digits8").split(0)
-    assert choose("pixels", train, held).of(torch.rand(3, 1, 8, 8)).shape == (3, 64)
-    given = choose(lambda x: x.mean((1, 2, 3))[:, None], train, held)
+    assert choose_features("pixels", train, held).of(torch.rand(3, 1, 8, 8)).shape == (3, 64)
+    given = choose_features(lambda x: x.mean((1, 2, 3))[:, None], train, held)
     assert given.of(torch.rand(3, 1, 8, 8)).shape == (3, 1) and "given by the caller" in given.facts["net"]
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5))
     x = torch.rand(3, 1, 8, 8)
-    assert torch.equal(choose(net, train, held).of(x), x.flatten(1)) and net.training
+    assert torch.equal(choose_features(net, train, held).of(x), x.flatten(1)) and net.training
     with pytest.raises(UserError, match="did you mean 'pixels'"):
-        choose("pixel", train, held)
+        choose_features("pixel", train, held)
     assert set(FEATURES) == {"classifier", "general", "pixels"}
 
 

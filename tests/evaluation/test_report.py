@@ -11,11 +11,11 @@ import pytest
 from reverie.base.errors import UserError
 from reverie.draw.picture import figure, png_bytes
 from reverie.evaluation.compare import Comparison
-from reverie.evaluation.evaluation import Evaluation
-from reverie.evaluation.html import report, write_report
-from reverie.evaluation.judge import judge
-from reverie.evaluation.score import score
-from reverie.evaluation.section import Section
+from reverie.evaluation.html_report import report, write_report
+from reverie.evaluation.report_section import ReportSection
+from reverie.evaluation.reports import Evaluation
+from reverie.evaluation.scores import score
+from reverie.evaluation.verdicts import assess
 
 VOID = {"meta", "img"}
 
@@ -47,10 +47,10 @@ class Page(HTMLParser):
 HOSTILE = """</style><script>alert(1)</script>"'><img src=x onerror=alert(1)> &amp; \x1b[31m\u202etxt\x00 \ud800"""
 
 
-def full(text: str) -> list[Section]:
+def full(text: str) -> list[ReportSection]:
     made = figure(1, 1)
     return [
-        Section(
+        ReportSection(
             text, text, (text,), (text,),
             {
                 text: text, "bits": {"value": 1.25, "error": 0.01, "unit": text, "n": 2000, "seed": 1234},
@@ -59,7 +59,7 @@ def full(text: str) -> list[Section]:
             },
             {text: png_bytes(made)},
         ),
-        Section("b", "Second", figures={"not_computable": text}),
+        ReportSection("b", "Second", figures={"not_computable": text}),
     ]  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def test_links_lead_somewhere_and_figures_say_counts_seeds_and_units() -> None:
 def test_the_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     out = write_report(tmp_path / "new" / "report.html", HOSTILE, {}, full(HOSTILE))
     assert Page(out.read_text(encoding="utf-8")).tags[0][0] == "html"
-    broken = Section("a", "A", pictures={"not a picture": b"text"})
+    broken = ReportSection("a", "A", pictures={"not a picture": b"text"})
     before = out.read_bytes()
     with pytest.raises(ValueError, match="neither PNG"):
         write_report(out, "title", {}, [broken])
@@ -109,14 +109,14 @@ def test_a_report_is_an_html_file(name: str, tmp_path: Path) -> None:
 
 def test_a_figure_is_told_in_one_line_beside_that_of_real_data() -> None:
     figure = {"value": 2.0, "error": 0.1, "floor": 1.0, "floor_error": 0.2, "samples": 256}
-    page = Page(report("A report", {}, [Section("a", "A", ("Said once.",), figures={"frechet": figure})]))
+    page = Page(report("A report", {}, [ReportSection("a", "A", ("Said once.",), figures={"frechet": figure})]))
     assert "2 ± 0.1 (real data 1 ± 0.2, samples = 256)" in page.text
     assert page.text.count("Said once.") == 1  # the box above the first section says it
 
 
 def test_runs_of_which_nothing_was_measured_are_not_called_alike() -> None:
     gone = {"not_computable": "the data are gone"}
-    lost = tuple(Section(name, name, figures=gone) for name in ("quality", "variety", "memory"))
+    lost = tuple(ReportSection(name, name, figures=gone) for name in ("quality", "variety", "memory"))
     found = Comparison(tuple(Evaluation({"run": f"runs/{name}"}, lost, (), ()) for name in "ab")).verdict()
     assert found[0] == "nothing was measured of two runs, so there is nothing to compare"
     assert found[1:3] == [f"note: most of {name} could not be measured: the data are gone" for name in "ab"]
@@ -127,8 +127,8 @@ def test_good_is_not_said_beside_a_clearly_lower_precision(precision: float, goo
     """Seen: "good: no fault" beside precision 0.707 against 1.000."""
     alike = {name: score(1.0, 0.01, 1.0, 0.01) for name in ("recall", "density", "coverage")}
     sections = [
-        Section("quality", "q", figures={"kid": score(0.0, 0.01, 0.0, 0.01)}),
-        Section("variety", "v", figures={"precision": score(precision, 0.01, 1.0, 0.01), **alike}),
+        ReportSection("quality", "q", figures={"kid": score(0.0, 0.01, 0.0, 0.01)}),
+        ReportSection("variety", "v", figures={"precision": score(precision, 0.01, 1.0, 0.01), **alike}),
     ]
-    flags, verdict = judge(sections)
+    flags, verdict = assess(sections)
     assert not flags and f"{precision:.3f}" in verdict[0] and verdict[0].startswith("good") == good

@@ -12,7 +12,7 @@ import pytest
 import reverie
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
-from reverie.exchange.html import PAINTING, page_of
+from reverie.exchange.html_page import PAINTING, page_of
 from reverie.runs.run import Run
 from tests.exchange.conftest import Browser
 

@@ -99,7 +99,7 @@ def test_an_export_that_fails_leaves_nothing(
         raise RuntimeError("on the way")
 
     monkeypatch.setattr("reverie.exchange.hub.card_text", fail)
-    monkeypatch.setattr("reverie.exchange.html.page_of", fail)
+    monkeypatch.setattr("reverie.exchange.html_page.page_of", fail)
     with pytest.raises(RuntimeError, match="on the way"):
         reverie.export(run, tmp_path / "out" / out, steps=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["digits"]

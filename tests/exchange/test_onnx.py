@@ -18,8 +18,8 @@ import reverie
 from reverie.api import with_backend
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
+from reverie.exchange.export_parts import split_run
 from reverie.exchange.onnx import Guided, inputs_of
-from reverie.exchange.parts import parts_of
 from reverie.runs.run import Run
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
@@ -66,7 +66,7 @@ class Eager:
     """A session that computes what the file would, without writing it."""
 
     def __init__(self, run: Run) -> None:
-        parts = parts_of(run, WAY, "a file")
+        parts = split_run(run, WAY, "a file")
         facts = {**parts.facts(WAY), "evaluations": [e.plain() for e in parts.evaluations(WAY)]}
         self.custom_metadata_map, self.module = {"reverie": json.dumps(facts)}, Guided(parts)
         types = {torch.float32: "tensor(float)", torch.float64: "tensor(double)", torch.int64: "tensor(int64)"}
@@ -107,7 +107,7 @@ def test_clusters_are_drawn_by_what_the_metadata_tell(name: str, made: Callable[
     seeds, labels = image_seeds(9, 300), run.labels(None, 300, 9)
     assert run.diffusion.clusters is not None
     of = -np.ones(300) if labels is None else labels.numpy()
-    found = defined["clusters"](seeds.numpy().astype(np.uint64), of, parts_of(run, WAY, "a file").clusters)
+    found = defined["clusters"](seeds.numpy().astype(np.uint64), of, split_run(run, WAY, "a file").clusters)
     assert np.array_equal(found, run.diffusion.clusters.drawn(seeds, labels)) and len(set(found)) > 2
 
 

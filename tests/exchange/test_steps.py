@@ -13,7 +13,7 @@ from reverie.diffusion.samplers.onestep import DDPM
 from reverie.diffusion.samplers.rungekutta import RK45, Heun
 from reverie.diffusion.schedule import Schedule
 from reverie.diffusion.schedules import SCHEDULES
-from reverie.exchange.steps import evaluations_of
+from reverie.exchange.solver_steps import solver_steps
 
 SEEDS = torch.arange(3)
 FIXED = [name for name in SAMPLERS if name != "rk45"]
@@ -26,7 +26,7 @@ def walked(denoiser: GaussianDenoiser, sampler: object, grid: torch.Tensor) -> f
     x = start(schedule, float(grid[0]), noise.like(like))
     wanted = [frame.x0 for frame in trajectory(denoiser, sampler, x, grid, noise)]  # type: ignore[arg-type]
     x0, eps, found = [], [], []
-    for step in evaluations_of(sampler, schedule, grid):  # type: ignore[arg-type]
+    for step in solver_steps(sampler, schedule, grid):  # type: ignore[arg-type]
         drawn = torch.zeros_like(like)
         for k, weight in step.noise:
             drawn += weight * Noise(SEEDS, draws=k).like(like)
@@ -64,8 +64,8 @@ def test_what_depends_on_the_image_has_no_table() -> None:
     schedule = SCHEDULES["cosine"]()
     grid = GRIDS["uniform"]()(schedule, 5)
     with pytest.raises(UserError, match="chooses its steps"):
-        evaluations_of(RK45(), schedule, grid)
+        solver_steps(RK45(), schedule, grid)
     with pytest.raises(UserError, match="'optimal'"):
-        evaluations_of(DDPM("optimal"), schedule, grid)
+        solver_steps(DDPM("optimal"), schedule, grid)
     with pytest.raises(UserError, match="at most 2,000"):
-        evaluations_of(DDPM(), schedule, GRIDS["uniform"]()(schedule, 3000))
+        solver_steps(DDPM(), schedule, GRIDS["uniform"]()(schedule, 3000))

@@ -16,7 +16,7 @@ from reverie import api
 from reverie.base.errors import UserError
 from reverie.diffusion.loss import Absolute, Huber, loss
 from reverie.diffusion.pair import Pair
-from reverie.evaluation.levels import noise_levels_section
+from reverie.evaluation.noise_level_loss import noise_levels_section
 from reverie.families.diffusion.levels import held_out_figures, level_of, optimum
 from reverie.runs.run import load
 from reverie.training.linear import linear_filter

@@ -13,7 +13,7 @@ import tomli_w
 import reverie
 from reverie.base.errors import UserError
 from reverie.base.parse import read_toml
-from reverie.exchange.parts import parts_of
+from reverie.exchange.export_parts import split_run
 from reverie.families.diffusion import sampling
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.runs.folder import read_config
@@ -65,7 +65,7 @@ def test_a_recorded_run_samples_the_same_whatever_the_defaults_are_later(
     monkeypatch.setattr(sampling, "DEFAULTS", dict.fromkeys(sampling.DEFAULTS, OTHER))
     again = load(digits_run.path)
     assert np.array_equal(again.sample(4, seed=1).x, before) and again.chosen_sampling({}) != OTHER
-    facts = parts_of(again, {}, "a page").facts({})
+    facts = split_run(again, {}, "a page").facts({})
     assert (facts["sampler"], facts["steps"], facts["grid"]) == again.chosen_sampling({})
     assert again.record is not None and again.record.precision == "fp32"
 

@@ -19,10 +19,10 @@ import reverie
 from reverie import api
 from reverie.base.errors import UserError
 from reverie.base.progress import silent
-from reverie.evaluation.evaluation import find_data
-from reverie.evaluation.measure import gather
 from reverie.evaluation.quality import quality_section
-from reverie.evaluation.shared import share_features
+from reverie.evaluation.reports import find_data
+from reverie.evaluation.sample_metrics import collect_data
+from reverie.evaluation.shared_features import share_features
 from reverie.runs import run as run_module
 from reverie.runs.outputs import MANIFEST
 from reverie.runs.run import Run
@@ -57,7 +57,7 @@ def test_two_processes_draw_what_one_draws_and_measure_the_same(digits_run: Run)
         assert isinstance(shared, SharedRun) and shared.team is not None
         by = share_features("classifier", train, held, silent, shared.team)
         one, two = (
-            quality_section(gather(samples.x, train, held, samples.labels, features, 0, True, silent, "digits8")).figures
+            quality_section(collect_data(samples.x, train, held, samples.labels, features, 0, True, silent, "digits8")).figures
             for features, samples in (("classifier", alone), (by, together))
         )
     assert one["kid"] == two["kid"] and one["frechet"] == two["frechet"] and one["frechet_all"] == two["frechet_all"]

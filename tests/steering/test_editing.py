@@ -14,7 +14,7 @@ from reverie.diffusion.oracle import GaussianDenoiser
 from reverie.diffusion.samplers import SAMPLERS, start, trajectory
 from reverie.diffusion.samplers.grids import Uniform
 from reverie.diffusion.schedule import Cosine, Linear, Rectified, Schedule
-from reverie.steering.editing import check_strengths, encode, slerp, unit_noise
+from reverie.steering.editing import check_strengths, invert_to_noise, slerp, unit_noise
 
 MEAN = torch.tensor([0.4, -0.2], dtype=torch.float64)
 COVARIANCE = torch.tensor([[0.5, 0.2], [0.2, 0.3]], dtype=torch.float64)
@@ -24,7 +24,7 @@ DATA = torch.tensor([[0.9, 0.1], [-0.5, -0.6], [0.3, 0.4]], dtype=torch.float64)
 def there_and_back(oracle: GaussianDenoiser, name: str, steps: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return x at the first time of the way up, the noise, and x when the way down has come to the same time."""
     grid = Uniform()(oracle.schedule, steps)
-    frames = list(encode(oracle, SAMPLERS[name](), DATA, grid.flip(0)))
+    frames = list(invert_to_noise(oracle, SAMPLERS[name](), DATA, grid.flip(0)))
     top = frames[-1]
     x = start(oracle.schedule, top.t, unit_noise(oracle.schedule, top.x, top.t))
     back = list(trajectory(oracle, SAMPLERS[name](), x, grid, Noise(torch.zeros(3, dtype=torch.int64))))[-1]

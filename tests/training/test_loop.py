@@ -13,8 +13,8 @@ from reverie import api
 from reverie.base.errors import ReverieWarning, UserError
 from reverie.data import load_data
 from reverie.diffusion.pair import Pair
-from reverie.evaluation.evaluation import Evaluation
 from reverie.evaluation.metrics.points import score_spiral
+from reverie.evaluation.reports import Evaluation
 from reverie.families.diffusion.levels import held_out_figures
 from reverie.runs.config import TrainingConfig, build_model
 from reverie.runs.run import Run

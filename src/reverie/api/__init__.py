@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from reverie.data.single import read_picture
     from reverie.data.sources import is_image
     from reverie.evaluation.compare import compare
-    from reverie.evaluation.evaluation import EvaluationStopped
-    from reverie.evaluation.html import check_report
+    from reverie.evaluation.html_report import check_report
     from reverie.evaluation.inspection import inspect
+    from reverie.evaluation.reports import EvaluationStopped
     from reverie.exchange.backend import with_backend
-    from reverie.exchange.verbs import export, import_model
+    from reverie.exchange.formats import export, import_model
     from reverie.gallery import gallery
     from reverie.lessons import LESSONS, Lesson
     from reverie.runs.adapters import with_adapters
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from reverie.runs.samples import Samples
     from reverie.runs.screen import Screen, clock
     from reverie.runs.step import Step
+    from reverie.steering.entry_points import begin_classifier, edit, illusion, interpolate, invert
+    from reverie.steering.restoration_results import Restored, check_results
     from reverie.steering.restore import inpaint, restore
-    from reverie.steering.results import Restored, check_results
-    from reverie.steering.verbs import begin_classifier, edit, illusion, interpolate, invert
     from reverie.training.distil import prepare_distillation
     from reverie.training.overview import Overview, find_runs, overview, runs
     from reverie.training.prepare import prepare
@@ -61,11 +61,11 @@ ELSEWHERE = {
     "data.single": ("read_picture",),
     "data.sources": ("is_image",),
     "evaluation.compare": ("compare",),
-    "evaluation.evaluation": ("EvaluationStopped",),
-    "evaluation.html": ("check_report",),
+    "evaluation.reports": ("EvaluationStopped",),
+    "evaluation.html_report": ("check_report",),
     "evaluation.inspection": ("inspect",),
     "exchange.backend": ("with_backend",),
-    "exchange.verbs": ("export", "import_model"),
+    "exchange.formats": ("export", "import_model"),
     "gallery": ("gallery",),
     "runs.adapters": ("with_adapters",),
     "lessons": ("LESSONS", "Lesson"),
@@ -79,8 +79,8 @@ ELSEWHERE = {
     "runs.samples": ("Samples",),
     "runs.step": ("Step",),
     "steering.restore": ("inpaint", "restore"),
-    "steering.results": ("Restored", "check_results"),
-    "steering.verbs": ("begin_classifier", "edit", "illusion", "interpolate", "invert"),
+    "steering.restoration_results": ("Restored", "check_results"),
+    "steering.entry_points": ("begin_classifier", "edit", "illusion", "interpolate", "invert"),
     "training.distil": ("prepare_distillation",),
     "training.overview": ("Overview", "find_runs", "overview", "runs"),
     "training.prepare": ("prepare",),

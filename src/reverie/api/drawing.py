@@ -12,7 +12,7 @@ from reverie.base.errors import UserError
 from reverie.base.progress import OnProgress
 
 if TYPE_CHECKING:
-    from reverie.evaluation.evaluation import Say
+    from reverie.evaluation.reports import Say
     from reverie.families.language.model import TextCost
     from reverie.families.seq2seq.model import Answer
     from reverie.runs.options import Options

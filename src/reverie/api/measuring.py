@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from reverie.data.memory import DataSource
     from reverie.evaluation.compare import Comparison
-    from reverie.evaluation.evaluation import Evaluation, Say
+    from reverie.evaluation.reports import Evaluation, Say
     from reverie.runs.options import Options
     from reverie.runs.run import Run
     from reverie.runs.screen import Screen
@@ -42,11 +42,11 @@ def evaluate(
     terminal and in notebooks, unless on_progress is told instead.
     """
     from reverie.base.deadline import Deadline
-    from reverie.evaluation.evaluation import QUICK_SECONDS, EvaluationStopped, evaluate_run
+    from reverie.evaluation.reports import QUICK_SECONDS, EvaluationStopped, evaluate_run
     from reverie.runs.shared import shared_run
 
     if out is not None:
-        from reverie.evaluation.html import check_report
+        from reverie.evaluation.html_report import check_report
 
         check_report(out)
     run = opened(run, device)
@@ -80,14 +80,14 @@ def compare_families(
     if not given, where those that are finished are not trained again; n, quick, features: as in `evaluate`; options: as in
     `train`, with 2 minutes for each family, by the processor's clock, and the weights that are best on held-out data.
     """
-    from reverie.evaluation.contest import contest
+    from reverie.evaluation.family_comparison import train_and_compare
 
     if out is not None:
-        from reverie.evaluation.html import check_report
+        from reverie.evaluation.html_report import check_report
 
         check_report(out)
     seed, device = options.pop("seed", 0), options.pop("device", "auto")
-    found = contest(
+    found = train_and_compare(
         data, families, runs, n=n, quick=quick, seed=seed, device=device, features=features,
         screen=screen or watched(progress), options=options,
     )  # fmt: skip

@@ -37,9 +37,9 @@ def follow(device: str = "auto") -> bool:
         return Drawing(team, lambda path, changes: _changed(path, str(where), changes))
 
     def measure(team: Team) -> Duty:
-        from reverie.evaluation.shared import Measuring
+        from reverie.evaluation.shared_features import FeatureWorker
 
-        return Measuring(team)
+        return FeatureWorker(team)
 
     serve(where, {"train": train, "draw": draw, "measure": measure})
     return True

@@ -131,7 +131,7 @@ def train_classifier(
     It lives in the run, where `classifier_guidance` finds it.  data, data_dir: where the run's data are now, or the data
     themselves; progress, on_step: as in `train`.
     """
-    from reverie.steering.verbs import begin_classifier
+    from reverie.steering.entry_points import begin_classifier
 
     screen = watched(progress)
     with screen.reading() as bars:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from reverie.base.errors import UserError
-from reverie.evaluation.evaluation import Evaluation
-from reverie.evaluation.score import HEADLINES, clear, said
+from reverie.evaluation.reports import Evaluation
+from reverie.evaluation.scores import HEADLINE_METRICS, difference_threshold, format_score
 
 BEST, AS_GOOD = "*", "~"
 MANY = 3  # sections that one reason, such as missing data, keeps from being measured
@@ -19,13 +19,14 @@ MANY = 3  # sections that one reason, such as missing data, keeps from being mea
 
 def rule(runs: int) -> str:
     """Say which differences count."""
-    return f"a difference counts if it exceeds {clear(runs):.3g} standard errors of it; luck does so in one of twenty rows"
+    threshold = difference_threshold(runs)
+    return f"a difference is significant above {threshold:.3g} of its standard errors; by chance 1 row in 20 exceeds that"
 
 
 def _badness(key: str, found: Mapping[str, Any]) -> float:
     """Return a figure turned so that less is better."""
     value = float(found["value"])
-    match HEADLINES[key].better:
+    match HEADLINE_METRICS[key].better:
         case "high":
             return -value
         case "floor":
@@ -53,13 +54,13 @@ def _row(key: str, figures: Sequence[Mapping[str, Any] | None]) -> Row:
     worse = []
     for k in there:
         noise = math.hypot(*(known[j].get("error") or 0.0 for j in (k, best)))
-        if sure and _badness(key, known[k]) - _badness(key, known[best]) > clear(len(figures)) * noise:
+        if sure and _badness(key, known[k]) - _badness(key, known[best]) > difference_threshold(len(figures)) * noise:
             worse.append(k)
     return Row(key, tuple(figures), best, tuple(worse), sure)
 
 
 @dataclass(frozen=True)
-class Entrant:
+class Competitor:
     """What else is known of a run that takes part: what it took, what its family can do, and its samples as a picture."""
 
     name: str
@@ -77,15 +78,15 @@ class Comparison:
     """
 
     evaluations: tuple[Evaluation, ...]
-    entrants: tuple[Entrant, ...] = ()
+    competitors: tuple[Competitor, ...] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
     truth: bytes | None = None
 
     @property
     def names(self) -> list[str]:
         """The runs: as they were named, or by the shortest ends of their paths that differ."""
-        if self.entrants:
-            return [entrant.name for entrant in self.entrants]
+        if self.competitors:
+            return [competitor.name for competitor in self.competitors]
         paths = [Path(str(e.facts["run"])).parts for e in self.evaluations]
         for depth in range(1, max(map(len, paths)) + 1):
             names = ["/".join(parts[-depth:]) for parts in paths]
@@ -101,7 +102,7 @@ class Comparison:
     def rows(self) -> list[Row]:
         """Return the figures that at least two runs have."""
         found = [dict(e.scores()) for e in self.evaluations]
-        keys = [key for key in HEADLINES if sum(key in scores for scores in found) > 1]
+        keys = [key for key in HEADLINE_METRICS if sum(key in scores for scores in found) > 1]
         return [_row(key, [scores.get(key) for scores in found]) for key in keys]
 
     def verdict(self) -> list[str]:
@@ -109,7 +110,7 @@ class Comparison:
         names, rows = self.names, self.rows()
         lines = []
         for k, name in enumerate(names):
-            wins = [HEADLINES[row.key].title for row in rows if row.best == k and row.worse]
+            wins = [HEADLINE_METRICS[row.key].title for row in rows if row.best == k and row.worse]
             if wins:
                 lines.append(f"{name} is better than at least one other in: {'; '.join(wins)}")
         if not rows and len(names) < 2:
@@ -138,37 +139,40 @@ class Comparison:
             for row in self.rows()
         }  # fmt: skip
         runs = {name: e.figures() for name, e in zip(names, self.evaluations, strict=True)}
-        for entrant in self.entrants:
-            runs[entrant.name] |= {"costs": dict(entrant.costs), "abilities": dict(entrant.abilities)}
+        for competitor in self.competitors:
+            runs[competitor.name] |= {"costs": dict(competitor.costs), "abilities": dict(competitor.abilities)}
         return {
             "advice": advice(self), "verdict": self.verdict(), "rule": self.rule, "comparison": table,
             "likelihood": likelihoods(self), "runs": runs, "failures": dict(self.failures),
         }  # fmt: skip
 
     def _cells(self, row: Row) -> list[str]:
-        form = HEADLINES[row.key].form
+        form = HEADLINE_METRICS[row.key].form
         marks = [BEST if k == row.best else "" if k in row.worse or not row.sure else AS_GOOD for k in range(len(row.figures))]
-        return [f"{said(found, form)} {mark or ' '}" if found else "" for found, mark in zip(row.figures, marks, strict=True)]
+        return [
+            f"{format_score(found, form)} {mark or ' '}" if found else ""
+            for found, mark in zip(row.figures, marks, strict=True)
+        ]
 
     def table(self) -> list[tuple[str, list[str]]]:
         """Return the figures in words: what, and for each run the figure and a mark where it is the best, or as good."""
-        return [(HEADLINES[row.key].title, [cell.strip() for cell in self._cells(row)]) for row in self.rows()]
+        return [(HEADLINE_METRICS[row.key].title, [cell.strip() for cell in self._cells(row)]) for row in self.rows()]
 
     def __str__(self) -> str:
         rows = [["", *(f"{name}  " for name in self.names)]]
-        rows += [[HEADLINES[row.key].title, *self._cells(row)] for row in self.rows()]
+        rows += [[HEADLINE_METRICS[row.key].title, *self._cells(row)] for row in self.rows()]
         widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
         lines = ["  ".join([f"{row[0]:<{widths[0]}}", *(f"{c:>{w}}" for c, w in zip(row[1:], widths[1:], strict=True))])
                  for row in rows]  # fmt: skip
-        use = [*advice(self), ""] if self.entrants else []
+        use = [*advice(self), ""] if self.competitors else []
         return "\n".join(
             [*use, *self.verdict(), "", *(line.rstrip() for line in lines), f"{BEST} best   {AS_GOOD} as good within noise"]
         )
 
     def save(self, path: str | Path) -> Path:
         """Write the report, one HTML file that needs nothing else."""
-        from reverie.evaluation.html import write_page
-        from reverie.evaluation.side_by_side import STYLE, body
+        from reverie.evaluation.comparison_report import STYLE, body
+        from reverie.evaluation.html_report import write_page
 
         return write_page(path, self.title, body(self), STYLE)
 
@@ -176,7 +180,7 @@ class Comparison:
     def title(self) -> str:
         """What is compared, of which data."""
         data = {str(e.facts["data"]) for e in self.evaluations}
-        what = f"{len(self.evaluations)} families" if self.entrants else f"{len(self.evaluations)} runs"
+        what = f"{len(self.evaluations)} families" if self.competitors else f"{len(self.evaluations)} runs"
         return f"{what} on {next(iter(data))}" if len(data) == 1 else what
 
 
@@ -227,10 +231,10 @@ def _for_samples(c: Comparison) -> str:
     key = next((key for key in (*leads, *LEADING) if key in rows), None)
     if key is None:
         return "Which draws the best samples could not be measured."
-    row, names, title, form = rows[key], c.names, HEADLINES[key].title, HEADLINES[key].form
+    row, names, title, form = rows[key], c.names, HEADLINE_METRICS[key].title, HEADLINE_METRICS[key].form
     alike = [k for k, f in enumerate(row.figures) if f is not None and k not in row.worse]
     chosen, traded = _more_varied(rows, alike, row.best)
-    words = f"For samples like the data take {names[chosen]}, with a {title} of {said(row.figures[chosen] or {}, form)}"
+    words = f"For samples like the data take {names[chosen]}, with a {title} of {format_score(row.figures[chosen] or {}, form)}"
     if others := [names[k] for k in alike if k != chosen]:
         words += f"; {_listed(others)} {'is' if len(others) == 1 else 'are'} as good in that within noise"
         words += f", but it covers clearly more of the data than {names[row.best]}" if chosen != row.best else ""
@@ -250,7 +254,7 @@ def _for_likelihood(c: Comparison) -> str:
     if not told:
         return "None of them tells how probable data are."
     firsts = [next(row for row in told if row["kind"] == kind) for kind in dict.fromkeys(row["kind"] for row in told)]
-    parts = [f"{row['run']} {said(row, '.3f')} {row.get('unit', '')} ({row['kind']})" for row in firsts]
+    parts = [f"{row['run']} {format_score(row, '.3f')} {row.get('unit', '')} ({row['kind']})" for row in firsts]
     words = f"For the probability of data take {parts[0]}"
     if len(parts) > 1:
         words += f"; figures of other kinds are not ranked with it, and the least of each are {_listed(parts[1:])}"
@@ -258,7 +262,7 @@ def _for_likelihood(c: Comparison) -> str:
     if least is not firsts[0]:
         gap = float(firsts[0]["value"]) - float(least["value"])
         noise = math.hypot(least.get("error") or 0.0, firsts[0].get("error") or 0.0)
-        if gap > clear(len(c.evaluations)) * noise:
+        if gap > difference_threshold(len(c.evaluations)) * noise:
             words += f"; as a ceiling can only be too high, {least['run']} is better all the same"
     return f"{words}."
 
@@ -271,7 +275,7 @@ def _for_speed(c: Comparison) -> str:
     words = f"When samples must be quick take {first}, {quick:.2g} ms of the processor each"
     if len(speeds) > 1:
         words += f", where {last} takes {slow:.2g} ms"
-    sizes = sorted((int(e.costs["parameters"]), e.name) for e in c.entrants)
+    sizes = sorted((int(e.costs["parameters"]), e.name) for e in c.competitors)
     if sizes:
         words += f"; the smallest is {sizes[0][1]} with {sizes[0][0]:,} numbers"
     return f"{words}."

@@ -14,8 +14,8 @@ from reverie.data.kind import KINDS
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.likelihood.normal import mean_and_error
 from reverie.evaluation.likelihood import NAME, TITLE
-from reverie.evaluation.score import said, score
-from reverie.evaluation.section import Section
+from reverie.evaluation.report_section import ReportSection
+from reverie.evaluation.scores import format_score, score
 from reverie.runs.run import Run
 
 MOST = 2048  # held-out data that are measured
@@ -28,7 +28,7 @@ def _noised_costs(run: Run, x: Tensor, labels: Tensor | None, seed: int, once: L
     return torch.stack([once.nats, *more]).logsumexp(0) - math.log(DRAWS)
 
 
-def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int = 0) -> Section:
+def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int = 0) -> ReportSection:
     """Measure what held-out data cost: bits/dim of images, else nats.  x: (N, ...) in user units; labels: (N,)."""
     try:
         if x is None or not len(x):
@@ -40,13 +40,13 @@ def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int
         dequantised = exact and images and family.dequantises
         nats = _noised_costs(run, x, labels, seed, found) if dequantised else found.nats
     except UserError as error:
-        return Section(NAME, TITLE, figures={"not_computable": str(error)})
+        return ReportSection(NAME, TITLE, figures={"not_computable": str(error)})
     unit, what = "bits/dim" if images else "nats", KINDS[run.kind].partition(" ")[2]
     scale = found.size * math.log(2) if images else 1.0
     name = "dequantised" if dequantised else "exact" if exact else "bound"
     figure = score(*mean_and_error(-nats / scale), unit=unit, n=len(nats), seed=seed)
     figures = {name: figure}
-    verdict = f"A held-out {what} costs {'' if name == 'exact' else 'at most '}{said(figure)} {unit}."
+    verdict = f"A held-out {what} costs {'' if name == 'exact' else 'at most '}{format_score(figure)} {unit}."
     words = []
     if not images:
         words = ["Nats are those of a density in the units of the data, and may be negative; only differences mean something."]
@@ -55,8 +55,8 @@ def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int
         figures["dequantised, one draw"], figure["draws"] = once, DRAWS
         words = [
             f"Images are dequantised: uniform noise within a level gives them a density. With one draw of it they cost"
-            f" {said(once)} {unit}; the figure is by {DRAWS} draws weighted by how well they explain the image, which can only"
-            " lower it, and it still is at least what the levels themselves cost."
+            f" {format_score(once)} {unit}; the figure weights {DRAWS} draws by importance, which can only lower it;"
+            " it remains an upper bound on the NLL of the levels themselves."
         ]
     elif exact:
         figure |= {"nats": float(-nats.mean())}
@@ -68,7 +68,7 @@ def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int
             f"It is the importance-weighted bound of {found.divergence} (arXiv:1509.00519), {figure['nats']:.2f} nats for each"
             f" {what}; more draws can only lower it, and those made leave each {what} an error of {within:.2g} nats."
         )
-    return Section(NAME, TITLE, (verdict,), (*words, "The error is the standard error over the data."), figures)
+    return ReportSection(NAME, TITLE, (verdict,), (*words, "The error is the standard error over the data."), figures)
 
 
 def held_out_of(data: Dataset | None) -> tuple[Tensor | None, Tensor | None]:

@@ -16,10 +16,10 @@ from reverie.base.noise import image_seeds
 from reverie.base.progress import OnProgress, silent
 from reverie.data import Dataset, LazyImages
 from reverie.data.conditions import Attribute, plain
-from reverie.evaluation.judge import faults
-from reverie.evaluation.metrics.features import own_classifier
-from reverie.evaluation.score import score
-from reverie.evaluation.section import Section
+from reverie.evaluation.metrics.features import dataset_classifier
+from reverie.evaluation.report_section import ReportSection
+from reverie.evaluation.scores import score
+from reverie.evaluation.verdicts import find_faults
 from reverie.families.model import SamplingInputs
 from reverie.nets.lenet import LeNet, features_and_classes
 from reverie.runs.options import Options
@@ -33,7 +33,7 @@ Sets = Mapping[str, tuple[Tensor, Sequence[str]]]  # images (N, C, H, W) in [0, 
 
 
 @dataclass(frozen=True)
-class Judge:
+class AttributeClassifier:
     """A classifier of one attribute.  accuracy: of its answers about real images that it has not seen, of `asked` of them."""
 
     attribute: Attribute
@@ -43,14 +43,15 @@ class Judge:
 
     def agreement(self, x: Tensor, captions: Sequence[str]) -> tuple[float, int]:
         """Return the share of images that show what their captions say of the attribute, and of how many that say anything."""
-        wanted = labels_of(self.attribute, captions)
-        said = wanted >= 0
-        if not bool(said.any()):
+        wanted = word_labels(self.attribute, captions)
+        mentioned = wanted >= 0
+        if not bool(mentioned.any()):
             return math.nan, 0
-        return float((features_and_classes(self.net, x[said])[1] == wanted[said]).double().mean()), int(said.sum())
+        right = features_and_classes(self.net, x[mentioned])[1] == wanted[mentioned]
+        return float(right.double().mean()), int(mentioned.sum())
 
 
-def labels_of(attribute: Attribute, captions: Sequence[str]) -> Tensor:
+def word_labels(attribute: Attribute, captions: Sequence[str]) -> Tensor:
     """Return which word each caption has, -1 for none; of a single word, 1 where it is said and 0 where not."""
     found = attribute.of(captions)
     return found + 1 if len(attribute.words) == 1 else found
@@ -79,7 +80,9 @@ def _real(train: Dataset, held: Dataset) -> tuple[tuple[Tensor, tuple[str, ...]]
     return learned, (torch.cat([held.x, told.unseen_images[count:]]), (*other.captions, *told.unseen[count:]))
 
 
-def learn_judges(train: Dataset, held: Dataset, tell: OnProgress = silent, seconds: float = math.inf) -> list[Judge]:
+def train_attribute_classifiers(
+    train: Dataset, held: Dataset, tell: OnProgress = silent, seconds: float = math.inf
+) -> list[AttributeClassifier]:
     """Return a judge of each attribute, taught by real images and their captions, those left out of the training among them.
 
     seconds: that all of them may be trained for.
@@ -92,18 +95,18 @@ def learn_judges(train: Dataset, held: Dataset, tell: OnProgress = silent, secon
         words = attribute.words if len(attribute.words) > 1 else (f"not {attribute.name}", attribute.name)
         sets = []
         for x, captions in (learned, tried):
-            labels = labels_of(attribute, captions)
+            labels = word_labels(attribute, captions)
             sets.append(Dataset(attribute.name, x[labels >= 0], labels[labels >= 0], words))
         if len(sets[0].labels.unique() if sets[0].labels is not None else ()) < 2 or not len(sets[1]):
             continue
-        net, facts = own_classifier(sets[0], sets[1], tell, seconds=seconds / len(attributes))
-        found.append(Judge(attribute, net, facts["held_out_accuracy"], facts["held_out_count"]))
+        net, facts = dataset_classifier(sets[0], sets[1], tell, seconds=seconds / len(attributes))
+        found.append(AttributeClassifier(attribute, net, facts["held_out_accuracy"], facts["held_out_count"]))
     if not found:
         raise UserError("no word is common enough among the captions to be judged by")
     return found
 
 
-def drawn_by(run: Run, captions: Sequence[str], seed: int, options: Options, tell: OnProgress = silent) -> Tensor:
+def sample_captions(run: Run, captions: Sequence[str], seed: int, options: Options, tell: OnProgress = silent) -> Tensor:
     """Return an image of each caption, (N, C, H, W) in [0, 1]."""
     form = run.config.data.condition
     assert form is not None
@@ -118,7 +121,7 @@ def drawn_by(run: Run, captions: Sequence[str], seed: int, options: Options, tel
     return torch.cat(parts).clamp(0, 1)
 
 
-def faithfulness(judges: Sequence[Judge], sets: Sets, seed: int = 0) -> dict[str, Any]:
+def caption_accuracy(classifiers: Sequence[AttributeClassifier], sets: Sets, seed: int = 0) -> dict[str, Any]:
     """Return, for each set and attribute, how often judges see what the captions say, and the same of shuffled captions.
 
     The floor is the judge's own accuracy on real images; chance is one in as many words.
@@ -126,39 +129,41 @@ def faithfulness(judges: Sequence[Judge], sets: Sets, seed: int = 0) -> dict[str
     figures: dict[str, Any] = {}
     for name, (x, captions) in sets.items():
         order = torch.randperm(len(captions), generator=torch.Generator().manual_seed(seed)).tolist()
-        for judge in judges:
-            share, count = judge.agreement(x, captions)
+        for classifier in classifiers:
+            share, count = classifier.agreement(x, captions)
             if not count:
                 continue
-            shuffled, _ = judge.agreement(x, [captions[k] for k in order])
-            errors = [math.sqrt(max(p * (1 - p), 1 / n) / n) for p, n in ((share, count), (judge.accuracy, judge.asked))]
-            chance = 1 / max(2, len(judge.attribute.words))
+            shuffled, _ = classifier.agreement(x, [captions[k] for k in order])
+            errors = [
+                math.sqrt(max(p * (1 - p), 1 / n) / n) for p, n in ((share, count), (classifier.accuracy, classifier.asked))
+            ]
+            chance = 1 / max(2, len(classifier.attribute.words))
             more = {"shuffled": shuffled, "chance": chance, "count": count}
-            figures[f"{judge.attribute.name}, {name}"] = score(share, errors[0], judge.accuracy, errors[1], **more)
+            figures[f"{classifier.attribute.name}, {name}"] = score(share, errors[0], classifier.accuracy, errors[1], **more)
     return figures
 
 
 def captions_section(
     run: Run, train: Dataset, held: Dataset, samples: Tensor, captions: Sequence[str], options: Options, *, quick: bool,
     seed: int, tell: OnProgress, seconds: float = math.inf,
-) -> Section:  # fmt: skip
+) -> ReportSection:  # fmt: skip
     """Ask judges of real images about samples of captions, and about words never seen together, if there are any."""
     told = train.conditions
     assert told is not None
     try:
-        judges = learn_judges(train, held, tell, seconds)
+        classifiers = train_attribute_classifiers(train, held, tell, seconds)
         sets: dict[str, tuple[Tensor, Sequence[str]]] = {"seen": (samples, captions)}
         if told.unseen:
             order = torch.randperm(len(told.unseen), generator=torch.Generator().manual_seed(seed))
             asked = [told.unseen[int(k)] for k in order[: DRAWN // 4 if quick else DRAWN]]
-            sets["never seen"] = drawn_by(run, asked, seed + 1, options, tell), asked
-        figures = faithfulness(judges, sets, seed)
+            sets["never seen"] = sample_captions(run, asked, seed + 1, options, tell), asked
+        figures = caption_accuracy(classifiers, sets, seed)
     except UserError as error:
-        return Section(NAME, TITLE, figures={"not_computable": str(error)})
+        return ReportSection(NAME, TITLE, figures={"not_computable": str(error)})
     words = tuple(
         f"{name}: {f['value']:.1%} ± {f['error']:.1%} of {f['count']:,} samples show it, of real images {f['floor']:.1%};"
         f" shuffled captions {f['shuffled']:.1%}, chance {f['chance']:.0%}."
         for name, f in figures.items()
     )
     about = "Each judge is a LeNet-5 that learned one attribute from real images; what it misses there it misses here too."
-    return Section(NAME, TITLE, faults(NAME, figures), (*words, about), figures)
+    return ReportSection(NAME, TITLE, find_faults(NAME, figures), (*words, about), figures)

@@ -19,9 +19,9 @@ from reverie.diffusion.likelihood import Bound, LogProb, Tightened, mean_and_err
 from reverie.diffusion.likelihood.ends import PLACES as ENDS
 from reverie.draw.curves import label_axes
 from reverie.draw.picture import ACCENT, SOFT, WARM, figure, png_bytes
-from reverie.evaluation.parts import bars, bound_parts
-from reverie.evaluation.score import said, score
-from reverie.evaluation.section import Section
+from reverie.evaluation.bound_parts import bars, bound_parts
+from reverie.evaluation.report_section import ReportSection
+from reverie.evaluation.scores import format_score, score
 from reverie.runs.run import Run
 from reverie.runs.spread import MEASURED, measured
 
@@ -188,7 +188,7 @@ def likelihood_section(
     probes: int = 1,
     paths: int = 0,
     on_progress: OnCount | None = None,
-) -> Section:
+) -> ReportSection:
     """Measure what n held-out data cost under a run, and flow_n of them by the flow as well.
 
     x: (N, ...) in user units as a data set gives them, images in [0, 1]; labels: (N,); train: data by which it is chosen where
@@ -206,13 +206,13 @@ def likelihood_section(
         found = _measure(run, x, labels, seed, grid, variance, error, end, flow_n, tolerance, probes, paths, on_progress)
         return _said(run, x, labels, seed, grid, variance, end, *found, tolerance)
     except UserError as error:
-        return Section(NAME, TITLE, figures={"not_computable": str(error)})
+        return ReportSection(NAME, TITLE, figures={"not_computable": str(error)})
 
 
 def _said(
     run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, variance: str, end: float | None, chain: Bound,
     integral: Bound, flow: LogProb, tight: Tightened | None, tolerance: float,
-) -> Section:  # fmt: skip
+) -> ReportSection:  # fmt: skip
     levels = run.diffusion.codec.levels
     images = levels is not None
     scale = chain.size * math.log(2)
@@ -228,7 +228,7 @@ def _said(
     reference = (name, cost) if math.isfinite(cost) else None
     gap = _figure((integral.nats[: len(flow.nats)] + flow.nats) / per, unit, seed)
     best = min(found.values(), key=lambda row: float(row["value"]))
-    at_most, exact = (said(found[name]) for name in ("bound, continuous time", "flow"))
+    at_most, exact = (format_score(found[name]) for name in ("bound, continuous time", "flow"))
     beside = f"; {reference[0]} costs {reference[1]:.3g}" if reference else ""
     verdict = [f"A held-out {what} costs {exact} {unit} by the flow and at most {at_most} by the bound{beside}."]
     if reference and best["value"] >= reference[1]:
@@ -278,8 +278,8 @@ def _said(
             if tight is None
             else (
                 f"With {tight.paths} paths for each of {len(tight.nats)} data, weighted by how well they explain it, the"
-                f" bound of {len(grid)} steps falls by {said(_figure(tight.gap / per, unit, seed))} {unit}: at least so much"
-                " of it is no fault of the model but the gap between a bound and the cost, KL(q(path | x) || p(path | x)).",
+                f" bound of {len(grid)} steps falls by {format_score(_figure(tight.gap / per, unit, seed))} {unit}: at least so"
+                " much of it is the gap between the bound and the exact NLL, KL(q(path | x) || p(path | x)).",
             )
         ),
         *(
@@ -294,6 +294,6 @@ def _said(
         counts = f"n = {len(x)} ({len(flow.nats)} by the flow), seed {seed}"
         caption = f"Bits/dim by noise level, and what a held-out {what} costs; {counts}"
         pictures[caption] = _picture(integral, found, unit, reference)
-        whole = f"What the bound of {said(found['bound, continuous time'])} {unit} is made of, ± 2 standard errors"
+        whole = f"What the bound of {format_score(found['bound, continuous time'])} {unit} is made of, ± 2 standard errors"
         pictures[f"{whole}; n = {len(x)}, seed {seed}"] = bars(parts, unit)
-    return Section(NAME, TITLE, tuple(verdict), words, figures, pictures)
+    return ReportSection(NAME, TITLE, tuple(verdict), words, figures, pictures)

@@ -11,18 +11,18 @@ from torch import Tensor
 
 from reverie.data.classifiers import JUDGED
 from reverie.data.looks import detail
-from reverie.evaluation.judge import faults
-from reverie.evaluation.material import Material, learning
-from reverie.evaluation.metrics.chance import Figure, alike_at, chance, swapped, variance, with_other_samples
+from reverie.evaluation.evaluation_data import EvaluationData, learning
 from reverie.evaluation.metrics.distances import DISTANCES
-from reverie.evaluation.metrics.features import own_classifier
+from reverie.evaluation.metrics.diversity import mean_distance
+from reverie.evaluation.metrics.features import dataset_classifier
 from reverie.evaluation.metrics.frechet import frechet_distance, frechet_spread, frechet_to
 from reverie.evaluation.metrics.kid import kid
 from reverie.evaluation.metrics.manifold import NAMES, Manifold, manifold
-from reverie.evaluation.metrics.spread import mean_distance
+from reverie.evaluation.metrics.sampling_error import Figure, alike_at, chance, swapped, variance, with_other_samples
 from reverie.evaluation.metrics.twosample import two_sample
-from reverie.evaluation.score import score
-from reverie.evaluation.section import Section
+from reverie.evaluation.report_section import ReportSection
+from reverie.evaluation.scores import score
+from reverie.evaluation.verdicts import find_faults
 from reverie.nets.lenet import accuracy, features_and_classes
 
 ENOUGH = 2048  # samples from which on a Fréchet distance leads
@@ -37,7 +37,9 @@ def averaged(pairs: Sequence[tuple[Tensor, Tensor]], figure: Callable[[Tensor, T
     return float(np.mean(values)), float(np.var(values, ddof=1)) if len(values) > 1 else 0.0
 
 
-def compared(m: Material, to: Callable[[Tensor], Figure], times: int, most: int | None = None, **more: Any) -> dict[str, Any]:
+def compared(
+    m: EvaluationData, to: Callable[[Tensor], Figure], times: int, most: int | None = None, **more: Any
+) -> dict[str, Any]:
     """Return a squared distance of samples to real data beside that of real data, as a score with the errors of both.
 
     to(y): the distance to y as a function; times: sets that are drawn for a variance; most: members of a set that are compared.
@@ -65,7 +67,7 @@ def compared(m: Material, to: Callable[[Tensor], Figure], times: int, most: int 
     return score(ours, error, floor, gap, gap_error=gap, **more)
 
 
-def _frechet(m: Material) -> dict[str, Any]:
+def _frechet(m: EvaluationData) -> dict[str, Any]:
     many = m.effort.resamples // (1 if m.of_train.shape[1] <= CHEAP else 4)
     error, interval = frechet_spread(m.of_samples, m.of_train, many, m.seed)
     return {
@@ -77,13 +79,13 @@ def _frechet(m: Material) -> dict[str, Any]:
     }
 
 
-def distance_by_kernel(m: Material, features: Tensor) -> tuple[float, float]:
+def distance_by_kernel(m: EvaluationData, features: Tensor) -> tuple[float, float]:
     """Return the KID of features to those of the training data, in units of the latter, and how much others would differ."""
     found = kid(features / m.unit, m.of_train / m.unit)
     return float(found.value), found.error_given_y
 
 
-def kid_floor(m: Material, count: int) -> tuple[float, float]:
+def kid_floor(m: EvaluationData, count: int) -> tuple[float, float]:
     """Return the KID that real data have, and how much that of so many others would differ from it by chance.
 
     Where real data are parted it is 0: between random parts of one set it is so on average, whatever the counts.
@@ -97,12 +99,12 @@ def kid_floor(m: Material, count: int) -> tuple[float, float]:
     return distance_by_kernel(m, m.of_held)[0], (s * (alike_at(n, r) + alike_at(len(m.of_held), r))) ** 0.5
 
 
-def _kid(m: Material) -> dict[str, Any]:
+def _kid(m: EvaluationData) -> dict[str, Any]:
     ours, (floor, gap) = distance_by_kernel(m, m.of_samples), kid_floor(m, len(m.samples))
     return {"kid": score(*ours, floor, gap, gap_error=gap), "kid_feature_unit": m.unit}
 
 
-def _detail(m: Material) -> dict[str, Any]:
+def _detail(m: EvaluationData) -> dict[str, Any]:
     fine, truth, held = (detail(x) for x in (m.samples, m.some(m.train), m.some(m.held)))
     if not (usual := float(truth.mean())):
         return {}
@@ -113,7 +115,7 @@ def _detail(m: Material) -> dict[str, Any]:
     return {"detail": score(float(fine.mean()) / usual, errors[0], floor, errors[1])}
 
 
-def quality_section(m: Material) -> Section:
+def quality_section(m: EvaluationData) -> ReportSection:
     """KID and Fréchet distance of features, each beside that of real data, and the detail of the images."""
     m.tell("distances of features", 0, 2)
     by_kernel = _kid(m)
@@ -138,10 +140,10 @@ def quality_section(m: Material) -> Section:
         f" {len(m.samples):,} samples at once have {by_moments['frechet_all']['value']:.3g}.",
         f"Features: {net['net']}{known}.{because}",
     )
-    return Section("quality", "Distance to the data", faults("quality", figures), words, figures)
+    return ReportSection("quality", "Distance to the data", find_faults("quality", figures), words, figures)
 
 
-def distances_section(m: Material) -> Section:
+def distances_section(m: EvaluationData) -> ReportSection:
     """Each line of DISTANCES, beside that of real data."""
     figures: dict[str, Any] = {}
 
@@ -152,10 +154,10 @@ def distances_section(m: Material) -> Section:
         m.tell("more distances", len(figures), len(DISTANCES))
         figures[name] = compared(m, to(distance.of), m.effort.resamples // 4, MOST_COMPARED)
     figures |= {**m.facts(), "compared_count": min(m.shared, MOST_COMPARED)}
-    return Section("distances", "More distances", faults("distances", figures), (m.about_floors(),), figures)
+    return ReportSection("distances", "More distances", find_faults("distances", figures), (m.about_floors(),), figures)
 
 
-def _spread(m: Material) -> dict[str, Any]:
+def _spread(m: EvaluationData) -> dict[str, Any]:
     """Return how far samples lie apart on average, as a share of what training data do, beside the same of held-out data."""
     if min(len(m.samples), len(m.train)) < 2:
         return {}
@@ -167,7 +169,7 @@ def _spread(m: Material) -> dict[str, Any]:
     return {"spread": score(ours / truth, varies / truth, floor / truth, usual / truth)}
 
 
-def variety_section(m: Material) -> Section:
+def variety_section(m: EvaluationData) -> ReportSection:
     """Precision, recall, density and coverage, each beside that of real data at the same counts."""
     most = m.effort.balls
     pairs, found = [*m.pairs(), *m.floors()], list[Manifold]()
@@ -199,10 +201,10 @@ def variety_section(m: Material) -> Section:
         " is blur or few things drawn again and again, which a distance to the data does not always see.",
         m.about_floors(),
     )
-    return Section("variety", "Precision and variety", faults("variety", figures), words, figures)
+    return ReportSection("variety", "Precision and variety", find_faults("variety", figures), words, figures)
 
 
-def two_sample_section(m: Material) -> Section:
+def two_sample_section(m: EvaluationData) -> ReportSection:
     """Whether a classifier can tell samples from real data: held-out ones, or all where few are held out."""
     found = two_sample(m.of_samples, m.of_real if m.parted else m.of_held, m.seed)
     figures = {
@@ -214,15 +216,15 @@ def two_sample_section(m: Material) -> Section:
         f" {found.asked:,} others: right in {found.accuracy:.1%} of cases, by luck with probability {found.p_value:.2g}."
         " 50 % means that it cannot tell them apart; this test is hard, and a good model may well fail it.",
     )
-    return Section("two_sample", "Can samples be told from data?", faults("two_sample", figures), words, figures)
+    return ReportSection("two_sample", "Can samples be told from data?", find_faults("two_sample", figures), words, figures)
 
 
-def labels_section(m: Material) -> Section | None:
+def labels_section(m: EvaluationData) -> ReportSection | None:
     """How many samples show what they were asked to, by a classifier of the data."""
     if m.labels is None or m.kind != "images":
         return None
     spare = m.deadline.limited and m.features.name != "classifier"
-    net, facts = own_classifier(*m.taught, m.tell, seconds=learning(m.deadline), known=spare)
+    net, facts = dataset_classifier(*m.taught, m.tell, seconds=learning(m.deadline), known=spare)
     right = features_and_classes(net, m.samples)[1] == m.labels
     x, labels = m.held.batch(torch.arange(min(len(m.held), JUDGED)))
     assert labels is not None
@@ -241,4 +243,4 @@ def labels_section(m: Material) -> Section | None:
         f"It is {facts['net'].split(',')[0]}. What it does not recognise in real data it cannot judge in samples either: read"
         " the one share beside the other.",
     )
-    return Section("labels", "Do samples show their labels?", faults("labels", figures), words, figures)
+    return ReportSection("labels", "Do samples show their labels?", find_faults("labels", figures), words, figures)

@@ -22,7 +22,7 @@ from reverie.runs.run import Run
 BACKENDS = {"torch": False, "onnx": True}  # whether the network is computed by ONNX Runtime
 
 
-class Plain(nn.Module):
+class BareNetwork(nn.Module):
     """A network as ONNX takes it: x, level, a label where there are any, and what it is told where it is told something."""
 
     def __init__(self, net: nn.Module, labels: int) -> None:
@@ -55,7 +55,7 @@ class OnnxNetwork(nn.Module):
         inputs += [("told", torch.zeros(2, entries), True)] if entries else []
         options: Any = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        made = export_module(Plain(copy.deepcopy(net).eval(), labels), inputs, ["y"], fixed=2)
+        made = export_module(BareNetwork(copy.deepcopy(net).eval(), labels), inputs, ["y"], fixed=2)
         self.session: Any = onnxruntime.InferenceSession(made.model_proto.SerializeToString(), options)
 
     def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None, told: Tensor | None = None) -> Tensor:

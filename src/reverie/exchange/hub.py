@@ -13,7 +13,7 @@ from reverie.base.errors import UserError
 from reverie.base.folders import atomic_folder
 from reverie.base.visible import visible
 from reverie.data.kind import counted, described
-from reverie.evaluation.evaluation import Evaluation, evaluate_run
+from reverie.evaluation.reports import Evaluation, evaluate_run
 from reverie.exchange.folders import write_run
 from reverie.runs import folder
 from reverie.runs.config import Config
@@ -29,7 +29,7 @@ POINTS = 2000
 
 
 @dataclass(frozen=True)
-class Card:
+class ModelCard:
     """What a person says of the card.  licence: as hubs call it, such as mit; measure: whether to measure a few samples."""
 
     licence: str = "unknown"
@@ -48,7 +48,7 @@ def without_paths(config: Config) -> Config:
     return config.model_copy(update={"data": cleaned, "asked": asked, "start": start, "codec": codec})
 
 
-def export_hub(run: Run, out: Path, card: Card, options: Options, overwrite: bool) -> Path:
+def export_hub(run: Run, out: Path, card: ModelCard, options: Options, overwrite: bool) -> Path:
     """Write the folder, whole or not at all."""
     if "\n" in card.licence or len(card.licence) > 100:
         raise UserError("a licence is one short word, such as mit or cc-by-4.0")
@@ -67,7 +67,7 @@ def export_hub(run: Run, out: Path, card: Card, options: Options, overwrite: boo
     return out
 
 
-def card_text(run: Run, config: Config, card: Card, measured: Evaluation | None) -> str:
+def card_text(run: Run, config: Config, card: ModelCard, measured: Evaluation | None) -> str:
     """Return the model card: front matter for hubs, then what a reader wants to know."""
     data, facts = config.data, run.model.facts()
     task = "unconditional-image-generation" if data.kind == "images" else None

@@ -22,7 +22,7 @@ from reverie.diffusion.condition import NULL
 from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.schedule import Schedule
-from reverie.exchange.parts import Parts, parts_of
+from reverie.exchange.export_parts import ExportParts, split_run
 from reverie.runs.options import Options
 from reverie.runs.run import Run
 
@@ -32,7 +32,7 @@ KEY = "reverie"  # of the entry that holds it
 NEEDED = "pip install 'reverie[exchange]'"
 
 
-class AsTold(Schedule):
+class TabulatedSchedule(Schedule):
     """A schedule whose time is a pair (alpha, sigma) itself: the caller has the table of them."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Guided(nn.Module):
     the data.  Where there are labels, one that is none hides the cluster too.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ExportParts) -> None:
         super().__init__()
         self.strong, self.weak = (None if d is None else _told(d) for d in (parts.model.denoiser, parts.weak))
         self.codec, self.labels, self.clips = parts.model.codec, bool(parts.model.label_count), parts.model.clips
@@ -81,7 +81,7 @@ class Guided(nn.Module):
 
 def _told(denoiser: NetDenoiser) -> NetDenoiser:
     made = copy.deepcopy(denoiser).cpu().float().eval()
-    made.schedule = AsTold()
+    made.schedule = TabulatedSchedule()
     return made
 
 
@@ -106,7 +106,7 @@ def _guided(
     return Pair(x0, eps)
 
 
-def inputs_of(parts: Parts) -> list[tuple[str, Tensor, bool]]:
+def inputs_of(parts: ExportParts) -> list[tuple[str, Tensor, bool]]:
     """Return name, example and whether it has a row for each datum, of every input."""
     x = torch.zeros(2, *parts.model.model_shape)
     one = torch.tensor(0.7, dtype=torch.float64)
@@ -120,9 +120,9 @@ def inputs_of(parts: Parts) -> list[tuple[str, Tensor, bool]]:
 
 def export_onnx(run: Run, out: Path, options: Options) -> Path:
     """Write the file, whole or not at all."""
-    parts = parts_of(run, options, "an ONNX file")
+    parts = split_run(run, options, "an ONNX file")
     facts = {"format": FORMAT, **parts.facts(options)}
-    facts["evaluations"] = [e.plain() for e in parts.evaluations(options)]
+    facts["evaluations"] = [e.as_dict() for e in parts.solver_steps(options)]
     inputs = inputs_of(parts)
     programme = export_module(Guided(parts), inputs, ["x0", "eps", "sample"])
     programme.model.metadata_props[KEY] = json.dumps(facts)

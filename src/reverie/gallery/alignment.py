@@ -6,7 +6,7 @@ from pathlib import Path
 
 from reverie.base.errors import UserError
 from reverie.draw.picture import INK, check_picture, figure, matplotlib_text, save
-from reverie.evaluation.pairs import pair_model
+from reverie.evaluation.pair_metrics import pair_model
 from reverie.runs.run import Run, load
 
 MOST = 120  # tokens of a side that are shown

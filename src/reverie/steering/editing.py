@@ -29,7 +29,7 @@ from reverie.families.diffusion.clusters import Clustered
 from reverie.runs.options import Options
 from reverie.runs.prompts import asks
 from reverie.runs.run import Run
-from reverie.steering.edited import Edits, Inversion
+from reverie.steering.edit_results import Edits, Inversion
 
 INVERTIBLE = ("ddim", "heun")
 USUAL_INVERSION = ("heun", 50, "uniform")
@@ -44,7 +44,7 @@ def image_shape(run: Run) -> Shape:
     return shape[0], shape[1], shape[2]
 
 
-def own_image(run: Run, image: str | Path | np.ndarray | Tensor) -> Tensor:
+def encode_image(run: Run, image: str | Path | np.ndarray | Tensor) -> Tensor:
     """Return an image in model units, (1, C, H, W), fitted as the training data were."""
     given = image if isinstance(image, str | Path) else np.asarray(image)
     picture = read_picture(given, image_shape(run), "image", run.fit)
@@ -80,7 +80,7 @@ def edit(
     A strength of 1 forgets the image.  Without a label the model goes by no condition.
     """
     run.require("edit")
-    origin = own_image(run, image)
+    origin = encode_image(run, image)
     strengths = check_strengths(strength, run.diffusion.denoiser.schedule.t_min)
     if n > MOST_ROWS:
         raise UserError(f"an edit is drawn at most {MOST_ROWS} times at once, got {n}; other seeds give others")
@@ -107,7 +107,7 @@ def _started(grid: dict[str, Any], t: float) -> dict[str, Any]:
     return {**grid, "start": t}
 
 
-def guided(run: Run, options: Options, n: int, told: Tensor | None = None) -> Denoiser:
+def guided_denoiser(run: Run, options: Options, n: int, told: Tensor | None = None) -> Denoiser:
     """Return the denoiser of a run under the options; without a label, under no condition.  told: of clusters, (n, K)."""
     label, asked = options.get("label"), run.unconditional_by_default(options)
     if label == "all" and "all" not in run.config.data.labels:
@@ -118,7 +118,7 @@ def guided(run: Run, options: Options, n: int, told: Tensor | None = None) -> De
     return WithCondition(guided_one, cond.to(device) if cond is not None else None)
 
 
-def encode(denoise: Denoiser, sampler: Sampler, x0: Tensor, grid: Tensor) -> Iterator[Frame]:
+def invert_to_noise(denoise: Denoiser, sampler: Sampler, x0: Tensor, grid: Tensor) -> Iterator[Frame]:
     """Take data up a rising grid along the probability flow, to the noise that a sampler brings back (arXiv:2010.02502).
 
     The first x is alpha x0 + sigma eps with the eps estimated at alpha x0; each step is the sampler's own, upwards.
@@ -141,7 +141,7 @@ def unit_noise(schedule: Schedule, x: Tensor, t: float) -> Tensor:
     return x / sqrt(alpha**2 + sigma**2)
 
 
-def inversion(run: Run, options: Options) -> tuple[Sampler, Tensor]:
+def inversion_sampler(run: Run, options: Options) -> tuple[Sampler, Tensor]:
     """Return the sampler and the falling times to invert with: Heun and 50 uniform ones if nothing is said."""
     named, counted, spaced = options.get("sampler"), options.get("steps"), options.get("grid")
     sampler_name, steps, grid_name = USUAL_INVERSION
@@ -177,9 +177,9 @@ def invert(
 ) -> Inversion:
     """Take an image to the noise that the model draws it from, and back, by DDIM or Heun."""
     run.require("invert")
-    x0 = own_image(run, image)
-    sampler, grid = inversion(run, options)
-    denoise = guided(run, options, 1)
+    x0 = encode_image(run, image)
+    sampler, grid = inversion_sampler(run, options)
+    denoise = guided_denoiser(run, options, 1)
     calls = 0
 
     def count(*_: object) -> None:
@@ -188,7 +188,7 @@ def invert(
 
     hook = run.diffusion.denoiser.register_forward_hook(count)
     try:
-        for frame in encode(denoise, sampler, x0, grid.flip(0)):
+        for frame in invert_to_noise(denoise, sampler, x0, grid.flip(0)):
             if on_progress:
                 on_progress("inverting", frame.i + 1, 2 * frame.of)
         eps = unit_noise(denoise.schedule, frame.x, frame.t)
@@ -236,10 +236,10 @@ def _end(run: Run, end: str | int | Path | np.ndarray, options: Options) -> tupl
         alone = options.get("label") is None if run.conditional else False
         told = None if alone or (cond is not None and cond.ndim > 1) else run.diffusion.sample_clusters(seeds, cond)
         return noise, None if told is None else told[0]
-    x0 = own_image(run, end)
-    sampler, grid = inversion(run, options)
-    denoise = guided(run, options, 1)
-    (last,) = deque(encode(denoise, sampler, x0, grid.flip(0)), maxlen=1)
+    x0 = encode_image(run, end)
+    sampler, grid = inversion_sampler(run, options)
+    denoise = guided_denoiser(run, options, 1)
+    (last,) = deque(invert_to_noise(denoise, sampler, x0, grid.flip(0)), maxlen=1)
     return unit_noise(denoise.schedule, last.x, last.t)[0], None
 
 
@@ -268,14 +268,14 @@ def interpolate(
     image_shape(run)
     if not 2 <= frames <= MOST_FRAMES:
         raise UserError(f"a way needs from 2 to {MOST_FRAMES:,} frames, got {frames}")
-    sampler, grid = inversion(run, options)
+    sampler, grid = inversion_sampler(run, options)
     (a, told_a), (b, told_b) = (_end(run, which, options) for which in (begin, end))
     share = torch.linspace(0, 1, frames, dtype=torch.float64)
     noises, told = slerp(a, b, share), _between(told_a, told_b, share)
     drawn, size = [], run.batch_size()
     for k, part in enumerate(noises.split(size)):
         kinds = None if told is None else told[k * size : k * size + len(part)]
-        for frame in _unit_frames(guided(run, options, len(part), kinds), sampler, part, grid):
+        for frame in _unit_frames(guided_denoiser(run, options, len(part), kinds), sampler, part, grid):
             if on_progress:
                 on_progress("sampling", k * size * frame.of + (frame.i + 1) * len(part), frames * frame.of)
         drawn.append(run.decode_final(frame))

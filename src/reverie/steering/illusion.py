@@ -26,8 +26,8 @@ from reverie.runs.options import Options, check_count
 from reverie.runs.prompts import asks
 from reverie.runs.run import Run
 from reverie.runs.samples import counted_samples
-from reverie.steering.edited import check_suffix
-from reverie.steering.motion import between
+from reverie.steering.edit_results import check_suffix
+from reverie.steering.view_transitions import interpolate_views
 
 SUFFIXES = (".png", ".gif", ".mp4", ".npy")
 USUAL: Options = {"guidance": 3.0}
@@ -80,10 +80,10 @@ class Illusions:
         x = self.x[:count] if self.x.ndim == 4 else self.x[:count, ..., None]
         order = [*range(len(self.views)), 0]
         for a, b in pairwise(order):
-            yield from [_page(between(x, self.views[a], self.views[a], 0.0, factor), across, self.titles[a])] * STILL
+            yield from [_page(interpolate_views(x, self.views[a], self.views[a], 0.0, factor), across, self.titles[a])] * STILL
             for k in range(1, MOVING + 1):
                 share = k / MOVING
-                moved = between(x, self.views[a], self.views[b], share * share * (3 - 2 * share), factor)
+                moved = interpolate_views(x, self.views[a], self.views[b], share * share * (3 - 2 * share), factor)
                 yield _page(moved, across, self.titles[b] if k == MOVING else "")
 
     def save(self, path: str | Path) -> list[Path]:

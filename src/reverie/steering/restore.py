@@ -27,7 +27,7 @@ from reverie.runs.options import Options, check_count
 from reverie.runs.prompts import asks
 from reverie.runs.run import Run, load
 from reverie.steering.editing import image_shape
-from reverie.steering.results import Restored, check_results
+from reverie.steering.restoration_results import Restored, check_results
 
 Picture = str | Path | np.ndarray
 

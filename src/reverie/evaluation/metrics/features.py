@@ -72,8 +72,8 @@ def of_pixels(shape: tuple[int, ...]) -> Features:
     def compute(x: Tensor) -> Tensor:
         return functional.adaptive_avg_pool2d(x, size) if size != x.shape[-2:] else x
 
-    said = f"{size[0]}x{size[1]} pixels" if shrink < 1 else "the pixels as they are"
-    return Features("pixels", compute, {"net": f"none: {said}"})
+    format_score = f"{size[0]}x{size[1]} pixels" if shrink < 1 else "the pixels as they are"
+    return Features("pixels", compute, {"net": f"none: {format_score}"})
 
 
 def general(train: Dataset, held: Dataset, tell: OnProgress, seconds: float = math.inf) -> Features:
@@ -91,7 +91,7 @@ def of_general() -> Features:
     return Features("general", compute, {"net": "EfficientNet-Lite0, ImageNet weights, 320 features before the head"})
 
 
-def own_classifier(
+def dataset_classifier(
     train: Dataset, held: Dataset, tell: OnProgress, *, seconds: float = math.inf, known: bool = False
 ) -> tuple[LeNet, dict[str, Any]]:
     """Return a classifier of the training labels and what is known of it, from the cache if it was trained before.
@@ -118,7 +118,7 @@ def own_classifier(
 
 def by_classifier(train: Dataset, held: Dataset, tell: OnProgress, seconds: float = math.inf) -> Features:
     """The penultimate features of a LeNet that knows the data's own labels."""
-    net, facts = own_classifier(train, held, tell, seconds=seconds)
+    net, facts = dataset_classifier(train, held, tell, seconds=seconds)
     return Features("classifier", lambda x: net(x)[0], facts, learned=True)
 
 
@@ -176,7 +176,7 @@ def suited(train: Dataset, held: Dataset, tell: OnProgress = silent, seconds: fl
     why = unlike_digits(train)
     if why is None:
         try:
-            facts = own_classifier(train, held, tell, seconds=seconds)[1]
+            facts = dataset_classifier(train, held, tell, seconds=seconds)[1]
         except UserError:
             why = "there are no labels that a classifier could learn"
         else:
@@ -194,7 +194,7 @@ def suited(train: Dataset, held: Dataset, tell: OnProgress = silent, seconds: fl
     return "pixels", "the general network is not installed"
 
 
-def choose(
+def choose_features(
     features: str | Callable[[Tensor], Tensor] | Features, train: Dataset, held: Dataset, tell: OnProgress = silent,
     seconds: float = math.inf,
 ) -> Features:  # fmt: skip

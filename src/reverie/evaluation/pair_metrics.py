@@ -16,9 +16,9 @@ from reverie.data import Dataset
 from reverie.data.pair_sets import longer_pairs
 from reverie.data.pairs import Pair, TextPairs, pairs_of
 from reverie.evaluation.likelihood import NAME, TITLE
-from reverie.evaluation.planned import Planned, planned
-from reverie.evaluation.score import said, score
-from reverie.evaluation.section import Section
+from reverie.evaluation.report_section import ReportSection
+from reverie.evaluation.scores import format_score, score
+from reverie.evaluation.section_plan import Planned, planned
 from reverie.families.model import SamplingInputs
 from reverie.families.seq2seq.model import UNIT, PairModel
 from reverie.runs.options import Options
@@ -38,14 +38,14 @@ def pair_model(run: Run) -> PairModel:
     return run.model
 
 
-def share(right: Sequence[bool]) -> dict[str, Any]:
+def share_right(right: Sequence[bool]) -> dict[str, Any]:
     """Return how many of answers are right, with the standard error of a share, which is never taken to be 0."""
     n, k = len(right), sum(right)
     p = (k + LEAST_ERROR) / (n + 2 * LEAST_ERROR)
     return score(k / n, math.sqrt(p * (1 - p) / n), n=n)
 
 
-def answered(model: PairModel, pairs: Sequence[Pair], options: Options, tell: OnProgress) -> list[str]:
+def answer_pairs(model: PairModel, pairs: Sequence[Pair], options: Options, tell: OnProgress) -> list[str]:
     """Return the answer to each source."""
     found, x = list[str](), pairs_of(pairs)
     known = {key: value for key, value in options.items() if key in ("beams", "length", "temperature", "top_k", "top_p")}
@@ -66,7 +66,7 @@ def by_length(pairs: Sequence[Pair], right: Sequence[bool], longest: int) -> lis
         rows.setdefault((len(source) - 1) // wide, []).append(ok)
     table = []
     for k in sorted(rows):
-        found = share(rows[k])
+        found = share_right(rows[k])
         low, high = k * wide + 1, (k + 1) * wide
         table.append({"characters": f"{low}-{high}" if high > low else str(low), "trained": "yes" if low <= longest else "no",
                       "pairs": found["n"], "exact": round(found["value"], 4), "error": round(found["error"], 4)})  # fmt: skip
@@ -79,7 +79,9 @@ def pair_plan(
     """Return the sections of a run of pairs, whose answers are given, and the seconds of wall and processor that one took."""
     model, title = pair_model(run), "Answers to unseen sources"
     if whole is None:
-        lost = [Section(name, about, figures={"not_computable": why}) for name, about in (("answers", title), (NAME, TITLE))]
+        lost = [
+            ReportSection(name, about, figures={"not_computable": why}) for name, about in (("answers", title), (NAME, TITLE))
+        ]
         return [planned(section) for section in lost], math.nan, math.nan
     train, held = whole
     assert isinstance(train.x, TextPairs) and isinstance(held.x, TextPairs)
@@ -88,7 +90,7 @@ def pair_plan(
     chosen = held.x.subset(order)
     unseen, longer = list(chosen.pairs()), longer_pairs(run.config.data.source or run.config.data.name, n, seed, longest)
     begun, worked = time.perf_counter(), time.process_time()
-    answers = answered(model, [*unseen, *longer], options, tell)
+    answers = answer_pairs(model, [*unseen, *longer], options, tell)
     each, work = (part / len(answers) for part in (time.perf_counter() - begun, time.process_time() - worked))
     return [
         Planned("answers", title, lambda: answers_section(title, unseen, longer, answers, longest, (len(train), len(held)))),
@@ -98,16 +100,16 @@ def pair_plan(
 
 def answers_section(
     title: str, unseen: Sequence[Pair], longer: Sequence[Pair], answers: Sequence[str], longest: int, counts: tuple[int, int]
-) -> Section:
+) -> ReportSection:
     """Compare answers with what they should be.  counts: of pairs that were trained on, and of those held out."""
     pairs = [*unseen, *longer]
     right = [answer == target for answer, (_, target) in zip(answers, pairs, strict=True)]
-    figures: dict[str, Any] = {"exact_match": share(right[: len(unseen)])}
-    verdict = f"{said(figures['exact_match'], '.4f')} of {len(unseen):,} sources that were not trained on are answered exactly"
+    figures: dict[str, Any] = {"exact_match": share_right(right[: len(unseen)])}
+    verdict = f"{format_score(figures['exact_match'], '.4f')} of {len(unseen):,} unseen sources are answered exactly"
     if longer:
-        figures["exact_match_longer"] = share(right[len(unseen) :])
-        verdict += (f", and {said(figures['exact_match_longer'], '.4f')} of {len(longer):,} that are longer than the {longest}"
-                    " characters trained on")  # fmt: skip
+        figures["exact_match_longer"] = share_right(right[len(unseen) :])
+        exact = format_score(figures["exact_match_longer"], ".4f")
+        verdict += f", and {exact} of {len(longer):,} sources longer than the {longest} characters trained on"
     figures["by_length"] = by_length(pairs, right, longest)
     told = ", ".join(f"{row['characters']} {row['exact']:.3f}" for row in figures["by_length"])
     verdict += f"; by characters: {told}."
@@ -119,12 +121,12 @@ def answers_section(
     ]
     if not longer:
         words.insert(1, "No longer sources than these are known, so what the model makes of such was not measured.")
-    return Section("answers", title, (verdict,), tuple(words), figures)
+    return ReportSection("answers", title, (verdict,), tuple(words), figures)
 
 
-def _cost_section(model: PairModel, unseen: TextPairs) -> Section:
+def _cost_section(model: PairModel, unseen: TextPairs) -> ReportSection:
     cost = model.cost(unseen.take(torch.arange(len(unseen))))
     figure = score(cost.nats_per_token, cost.error, unit=UNIT, n=cost.pairs, tokens=cost.tokens)
-    told = f"The targets of unseen pairs cost {said(figure, '.4f')} nats for each token, exactly."
+    told = f"The targets of unseen pairs cost {format_score(figure, '.4f')} nats for each token, exactly."
     words = (f"{cost.tokens:,} tokens of {cost.pairs:,} targets, their ends among them.",)
-    return Section(NAME, TITLE, (told,), words, {"exact": figure})
+    return ReportSection(NAME, TITLE, (told,), words, {"exact": figure})

@@ -11,7 +11,7 @@ from typing import Any
 from reverie.base.errors import UserError
 from reverie.base.files import atomic
 from reverie.base.visible import visible
-from reverie.evaluation.section import Section
+from reverie.evaluation.report_section import ReportSection
 
 SUFFIXES = (".html", ".htm")
 NOT_COMPUTABLE = "not_computable"
@@ -181,7 +181,7 @@ def picture(caption: str, data: bytes) -> str:
     return f'<figure><img alt="{text}" src="data:image/{kind};base64,{coded}"><figcaption>{text}</figcaption></figure>\n'
 
 
-def _section(number: int, section: Section) -> str:
+def _section(number: int, section: ReportSection) -> str:
     verdict = "".join(f"<p>{escape(line)}</p>\n" for line in section.verdict if number)  # the first stands just above
     words = "".join(f'<p class="words">{escape(line)}</p>\n' for line in section.words)
     pictures = "".join(picture(caption, data) for caption, data in section.pictures.items())
@@ -191,7 +191,7 @@ def _section(number: int, section: Section) -> str:
     )
 
 
-def report(title: str, facts: Mapping[str, Any], sections: Sequence[Section]) -> str:
+def report(title: str, facts: Mapping[str, Any], sections: Sequence[ReportSection]) -> str:
     """Return the whole page: what was found in plain words, the facts, then a part for each section."""
     lines = [
         f'<p>{escape(line)} <a href="#part-{number}" title="{escape(section.title)}">→</a></p>\n'
@@ -223,7 +223,7 @@ def check_report(path: str | Path) -> Path:
     return path
 
 
-def write_report(path: str | Path, title: str, facts: Mapping[str, Any], sections: Sequence[Section]) -> Path:
+def write_report(path: str | Path, title: str, facts: Mapping[str, Any], sections: Sequence[ReportSection]) -> Path:
     """Write the report and return its file; it appears when all of it is written."""
     return _written(path, report(title, facts, sections))
 

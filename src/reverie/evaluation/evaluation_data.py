@@ -17,7 +17,7 @@ from reverie.base.errors import UserError
 from reverie.base.progress import OnProgress, silent
 from reverie.data import Dataset, LazyImages
 from reverie.data.kind import Kind
-from reverie.evaluation.metrics.features import Features, choose
+from reverie.evaluation.metrics.features import Features, choose_features
 
 FEW = 500  # held-out data below which floors come from splits of all real data
 BLOCK = 2048
@@ -76,7 +76,7 @@ def few_held(count: int) -> str:
     return "Only one datum is held out" if count == 1 else f"Only {count:,} data are held out"
 
 
-def as_images(samples: np.ndarray, kind: Kind | None = None) -> Tensor:
+def samples_tensor(samples: np.ndarray, kind: Kind | None = None) -> Tensor:
     """Return samples in user units as a tensor: points (N, D), series (N, T, C) if it is said, images (N, C, H, W)."""
     x = torch.from_numpy(np.ascontiguousarray(samples, np.float32))
     if x.ndim == 3 and kind != "series":
@@ -85,7 +85,7 @@ def as_images(samples: np.ndarray, kind: Kind | None = None) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Material:
+class EvaluationData:
     """Samples beside training and held-out data, and their features, each computed once when first asked for.
 
     samples: (N, D) or (N, C, H, W) in user units; labels: (N,) int64, what each was meant to be; known: the training and
@@ -134,7 +134,7 @@ class Material:
     def features(self) -> Features:
         """What turns data into features; for points, their coordinates brought to deviation 1."""
         if self.kind == "images":
-            return choose(self.by, *self.taught, self.tell, learning(self.deadline))
+            return choose_features(self.by, *self.taught, self.tell, learning(self.deadline))
         x = self.some(self.train)
         mean, scale = x.mean(0), x.std(0).clamp_min(1e-12)
         return Features("coordinates", lambda z: (z - mean) / scale, {"net": "none: coordinates of deviation 1"})

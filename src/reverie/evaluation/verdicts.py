@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from reverie.evaluation.score import CHANCE, CLEAR, HEADLINES, Headline, beyond, excess, said
-from reverie.evaluation.section import Section
+from reverie.evaluation.report_section import ReportSection
+from reverie.evaluation.scores import (
+    FLOOR_THRESHOLD,
+    HEADLINE_METRICS,
+    SIGNIFICANCE,
+    HeadlineMetric,
+    familywise_threshold,
+    format_score,
+    z_above_floor,
+)
 
 Figures = Mapping[str, Any]
 
@@ -23,8 +31,8 @@ TOLD = 0.9  # of right answers: samples that are told from data nearly always
 
 def _low(f: Figures, *names: str) -> str:
     """Say which of some figures are far below those of real data."""
-    low = [name for name in names if f[name]["value"] < FAR * f[name]["floor"] and excess(f[name]) < -CLEAR]
-    return " and ".join(f"{name} {f[name]['value']:.2f} (real data {said(f[name], '.2f', 'floor')})" for name in low)
+    low = [name for name in names if f[name]["value"] < FAR * f[name]["floor"] and z_above_floor(f[name]) < -FLOOR_THRESHOLD]
+    return " and ".join(f"{name} {f[name]['value']:.2f} (real data {format_score(f[name], '.2f', 'floor')})" for name in low)
 
 
 def unlike(f: Figures) -> str | None:
@@ -42,7 +50,7 @@ def collapsed(f: Figures) -> str | None:
 def repeated(f: Figures) -> str | None:
     """The same sample again and again."""
     r = f["repeated"]
-    if r["value"] - r.get("floor", 0.0) <= COPIED or excess(r) <= CLEAR:
+    if r["value"] - r.get("floor", 0.0) <= COPIED or z_above_floor(r) <= FLOOR_THRESHOLD:
         return None
     beside = f" (of data {r['floor']:.0%})" if r.get("floor") else ""
     fate = ": the model has collapsed" if r["value"] > COLLAPSED else ""
@@ -52,7 +60,7 @@ def repeated(f: Figures) -> str | None:
 def blurred(f: Figures) -> str | None:
     """Samples with less detail than data."""
     d = f.get("detail")
-    if not d or d["value"] >= BLURRED * d["floor"] or excess(d) > -CLEAR:
+    if not d or d["value"] >= BLURRED * d["floor"] or z_above_floor(d) > -FLOOR_THRESHOLD:
         return None
     return f"the samples are blurred: neighbouring pixels differ {d['value']:.2f} times as much as in the data"
 
@@ -60,7 +68,7 @@ def blurred(f: Figures) -> str | None:
 def grainy(f: Figures) -> str | None:
     """Samples with more detail than data."""
     d = f.get("detail")
-    if not d or d["value"] <= GRAINY * d["floor"] or excess(d) < CLEAR:
+    if not d or d["value"] <= GRAINY * d["floor"] or z_above_floor(d) < FLOOR_THRESHOLD:
         return None
     return f"the samples are noisy: neighbouring pixels differ {d['value']:.2f} times as much as in the data"
 
@@ -68,9 +76,9 @@ def grainy(f: Figures) -> str | None:
 def distant(f: Figures) -> str | None:
     """Features that differ on average."""
     k = f["kid"]
-    if excess(k) <= CLEAR:
+    if z_above_floor(k) <= FLOOR_THRESHOLD:
         return None
-    return f"on average the samples differ from the data: KID {said(k)}, where real data have {said(k, '.2g', 'floor')}"
+    return f"on average the samples differ from the data: KID {format_score(k)}, real data {format_score(k, '.2g', 'floor')}"
 
 
 def undecided(f: Figures) -> str | None:
@@ -79,11 +87,13 @@ def undecided(f: Figures) -> str | None:
     floor, error = k.get("floor", 0.0), k.get("floor_error", 0.0)
     if floor >= BLIND and floor - error > k["value"]:
         return (
-            f"real data differ among themselves more than the samples differ from them (KID {said(k, of='floor')} against"
-            f" {said(k)}): too few data to judge by, or features that do not suit them"
+            f"inconclusive: two sets of real data differ more (KID {format_score(k, of='floor')}) than samples and data"
+            f" ({format_score(k)}): too few data, or unsuitable features"
         )
-    if error >= BLIND and excess(k) <= CLEAR:
-        return f"too few data to judge by: as many new ones have a KID of {said(k, of='floor')}, the samples {said(k)}"
+    if error >= BLIND and z_above_floor(k) <= FLOOR_THRESHOLD:
+        return (
+            f"inconclusive, too few data: the KID of real data is {format_score(k, of='floor')}, of samples {format_score(k)}"
+        )
     return None
 
 
@@ -98,10 +108,10 @@ def told_apart(f: Figures) -> str | None:
 def far_off(f: Figures) -> str | None:
     """Points that lie elsewhere than data."""
     s, m = f["sliced_wasserstein"], f["mmd"]
-    if excess(s) <= CLEAR or m["p_value"] > CHANCE:
+    if z_above_floor(s) <= FLOOR_THRESHOLD or m["p_value"] > SIGNIFICANCE:
         return None
     return (
-        f"the points differ from the data: sliced Wasserstein distance {said(s)}, two sets of data {s['floor']:.2g};"
+        f"the points differ from the data: sliced Wasserstein distance {format_score(s)}, two sets of data {s['floor']:.2g};"
         f" MMD p = {m['p_value']:.2g}"
     )
 
@@ -109,14 +119,14 @@ def far_off(f: Figures) -> str | None:
 def wrong_labels(f: Figures) -> str | None:
     """Samples that do not show what they were asked to."""
     a = f["label_accuracy"]
-    if excess(a) > -CLEAR or a["value"] > 0.9 * a["floor"]:
+    if z_above_floor(a) > -FLOOR_THRESHOLD or a["value"] > 0.9 * a["floor"]:
         return None
     return f"the labels are not obeyed: {a['value']:.0%} of the samples show theirs, of held-out data {a['floor']:.0%}"
 
 
 def ignored_captions(f: Figures) -> str | None:
     """Samples that do not show what their captions say."""
-    poor = [name for name, a in f.items() if excess(a) < -CLEAR and a["value"] < 0.9 * a["floor"]]
+    poor = [name for name, a in f.items() if z_above_floor(a) < -FLOOR_THRESHOLD and a["value"] < 0.9 * a["floor"]]
     if not poor:
         return None
     worst = min(poor, key=lambda name: f[name]["value"] / f[name]["floor"])
@@ -127,7 +137,7 @@ def ignored_captions(f: Figures) -> str | None:
 def copied(f: Figures) -> str | None:
     """Samples that are training data."""
     c = f["copies"]
-    if c["value"] - c["floor"] <= COPIED or excess(c) <= CLEAR:
+    if c["value"] - c["floor"] <= COPIED or z_above_floor(c) <= FLOOR_THRESHOLD:
         return None
     return (
         f"the model copies its training data: {c['value']:.1%} of the samples are copies, of"
@@ -138,7 +148,7 @@ def copied(f: Figures) -> str | None:
 def recited(f: Figures) -> str | None:
     """Samples that hold long passages of the training text."""
     p = f["longest"]
-    if p["value"] <= RECITED * p["floor"] or excess(p) <= CLEAR:
+    if p["value"] <= RECITED * p["floor"] or z_above_floor(p) <= FLOOR_THRESHOLD:
         return None
     return (
         f"the model recites its training text: a sample shares a passage of {p['value']:.0f} characters with it, held-out text"
@@ -149,7 +159,7 @@ def recited(f: Figures) -> str | None:
 def gibberish(f: Figures) -> str | None:
     """Text that is made of other strings than real text is."""
     n = f.get("novel_8")
-    if n is None or 1 - n["value"] >= FAR * (1 - n["floor"]) or excess(n) <= CLEAR:
+    if n is None or 1 - n["value"] >= FAR * (1 - n["floor"]) or z_above_floor(n) <= FLOOR_THRESHOLD:
         return None
     return (
         f"what is written is unlike the text: {n['value']:.0%} of its strings of 8 characters are not in the training text, of"
@@ -176,7 +186,7 @@ RULES: dict[str, tuple[str, Callable[[Figures], str | None]]] = {
 }
 
 
-def faults(name: str, figures: Figures) -> tuple[str, ...]:
+def find_faults(name: str, figures: Figures) -> tuple[str, ...]:
     """Return what the rules find in one section, in words."""
     if "not_computable" in figures:
         return ()
@@ -185,16 +195,16 @@ def faults(name: str, figures: Figures) -> tuple[str, ...]:
 
 def differences(found: Mapping[str, Figures]) -> tuple[list[str], list[str]]:
     """Return the first figures that are worse than those of real data by more than the luck of so many: much, and a little."""
-    rows = [(row, row.of(found)) for row in HEADLINES.values()]
+    rows = [(row, row.of(found)) for row in HEADLINE_METRICS.values()]
     known = [(row, figure) for row, figure in rows if figure is not None and {"floor", "error"} <= set(figure)]
 
-    def worse(row: Headline, figure: Figures) -> bool:
-        above = excess(figure)
+    def worse(row: HeadlineMetric, figure: Figures) -> bool:
+        above = z_above_floor(figure)
         if row.better == "floor":
-            return abs(above) > beyond(len(known), 2)
-        return (above if row.better == "low" else -above) > beyond(len(known))
+            return abs(above) > familywise_threshold(len(known), 2)
+        return (above if row.better == "low" else -above) > familywise_threshold(len(known))
 
-    def much(row: Headline, figure: Figures) -> bool:
+    def much(row: HeadlineMetric, figure: Figures) -> bool:
         if row.name == "told_apart":
             return bool(figure["value"] > EASILY)
         low = figure["value"] < NOTABLE * figure["floor"]
@@ -203,11 +213,11 @@ def differences(found: Mapping[str, Figures]) -> tuple[list[str], list[str]]:
     by_size: tuple[list[str], list[str]] = [], []
     for r, f in known:
         if worse(r, f):
-            by_size[not much(r, f)].append(f"{r.title} {f['value']:{r.form}} ({said(f, r.form, 'floor')})")
+            by_size[not much(r, f)].append(f"{r.title} {f['value']:{r.form}} ({format_score(f, r.form, 'floor')})")
     return by_size
 
 
-def judge(sections: Sequence[Section]) -> tuple[list[str], list[str]]:
+def assess(sections: Sequence[ReportSection]) -> tuple[list[str], list[str]]:
     """Return the names of the faults and the verdict in words, the worst first."""
     found = {s.name: s.figures for s in sections if "not_computable" not in s.figures}
     flags = {name: words for name, (where, rule) in RULES.items() if where in found and (words := rule(found[where]))}
@@ -231,7 +241,7 @@ def judge(sections: Sequence[Section]) -> tuple[list[str], list[str]]:
     return list(flags), [*lines, *(f"not measured: {', '.join(titles)}: {why}" for why, titles in missing(sections).items())]
 
 
-def missing(sections: Sequence[Section]) -> dict[str, list[str]]:
+def missing(sections: Sequence[ReportSection]) -> dict[str, list[str]]:
     """Return why something could not be measured, each reason once, and what that is."""
     found: dict[str, list[str]] = {}
     for s in sections:

@@ -13,22 +13,22 @@ from reverie.base.errors import UserError
 from reverie.base.progress import OnProgress
 from reverie.draw.picture import channels_last
 from reverie.evaluation.density import density_section, held_out_of
-from reverie.evaluation.directions import NAME as DIRECTIONS
-from reverie.evaluation.directions import TITLE as DIRECTIONS_TITLE
-from reverie.evaluation.directions import directions_section
-from reverie.evaluation.effort import NAME as EFFORT
-from reverie.evaluation.effort import SAMPLERS_SHOWN, evaluations_section
-from reverie.evaluation.effort import TITLE as EFFORT_TITLE
-from reverie.evaluation.levels import NAME as LEVELS
-from reverie.evaluation.levels import TITLE as LEVELS_TITLE
-from reverie.evaluation.levels import noise_levels_section
+from reverie.evaluation.evaluation_data import EvaluationData, samples_tensor
+from reverie.evaluation.flow_speed import NAME as DIRECTIONS
+from reverie.evaluation.flow_speed import TITLE as DIRECTIONS_TITLE
+from reverie.evaluation.flow_speed import directions_section
 from reverie.evaluation.likelihood import NAME as LIKELIHOOD
 from reverie.evaluation.likelihood import PATHS, likelihood_section, passes
 from reverie.evaluation.likelihood import TITLE as LIKELIHOOD_TITLE
-from reverie.evaluation.material import Material, as_images
-from reverie.evaluation.planned import Planned
+from reverie.evaluation.nfe_quality import NAME as EFFORT
+from reverie.evaluation.nfe_quality import SAMPLERS_SHOWN, evaluations_section
+from reverie.evaluation.nfe_quality import TITLE as EFFORT_TITLE
+from reverie.evaluation.noise_level_loss import NAME as LEVELS
+from reverie.evaluation.noise_level_loss import TITLE as LEVELS_TITLE
+from reverie.evaluation.noise_level_loss import noise_levels_section
 from reverie.evaluation.quality import distance_by_kernel, kid_floor
-from reverie.evaluation.section import Section
+from reverie.evaluation.report_section import ReportSection
+from reverie.evaluation.section_plan import Planned
 from reverie.families.diffusion.levels import HELD_OUT_DRAWS
 from reverie.runs.options import Options
 from reverie.runs.run import Run
@@ -39,11 +39,11 @@ TRIED = 32  # samples by which the speed of the network is known
 HALVES = 4  # parts of a set of points, whose spread gives the error of the distance
 
 
-def _quality(m: Material) -> tuple[str, Callable[[Samples], tuple[float, float | None]], tuple[float, float]]:
+def _quality(m: EvaluationData) -> tuple[str, Callable[[Samples], tuple[float, float | None]], tuple[float, float]]:
     """Return a measure of samples, the less the better: its name, the function, and what real data have ± its error."""
     if m.kind == "images":
         floor = kid_floor(m, m.effort.drawn)
-        return "KID", lambda s: distance_by_kernel(m, m.features.of(as_images(s.x))), floor
+        return "KID", lambda s: distance_by_kernel(m, m.features.of(samples_tensor(s.x))), floor
     data = m.some(m.held)
     count = min(m.effort.drawn, len(data) // 2)
     if not count:
@@ -58,7 +58,7 @@ def _quality(m: Material) -> tuple[str, Callable[[Samples], tuple[float, float |
     return "sliced Wasserstein distance", lambda s: sliced(torch.from_numpy(s.x)), sliced(mine)
 
 
-def _drawn_before(m: Material, many: int) -> Samples | None:
+def _drawn_before(m: EvaluationData, many: int) -> Samples | None:
     """Return the first of the samples that were evaluated, if there are as many, in the form a sampler gives them."""
     if len(m.samples) < many:
         return None
@@ -77,7 +77,7 @@ def _seconds_of_network(run: Run, clock: Callable[[], float]) -> float:
 
 
 def model_plan(
-    run: Run, m: Material | None, quick: bool, seed: int, tell: PacedProgress, options: Options | None = None, *,
+    run: Run, m: EvaluationData | None, quick: bool, seed: int, tell: PacedProgress, options: Options | None = None, *,
     steered: bool = False, why: str = "",
 ) -> list[Planned]:  # fmt: skip
     """Return the sections on loss by noise level, likelihood, and quality against effort unless it is steered.
@@ -98,7 +98,7 @@ def model_plan(
         return [levels, *(_refused(part, why) for part in (likelihood, evaluations))]
     few, flow = m.effort.bounded, m.effort.followed
 
-    def bounded() -> Section:
+    def bounded() -> ReportSection:
         x, labels = m.held.batch(torch.arange(min(few, len(m.held))))
         return likelihood_section(
             run, x, labels, train=m.train, n=few, flow_n=flow, seed=seed, paths=0 if quick else PATHS,
@@ -119,7 +119,7 @@ def _refused(part: Planned, why: str) -> Planned:
     return replace(part, measure=lambda: part.left_out(why))
 
 
-def _density_plan(run: Run, m: Material | None, seed: int, why: str) -> list[Planned]:
+def _density_plan(run: Run, m: EvaluationData | None, seed: int, why: str) -> list[Planned]:
     likelihood = Planned(LIKELIHOOD, LIKELIHOOD_TITLE, lambda: None)
     if m is None:
         return [_refused(likelihood, why)]
@@ -129,7 +129,7 @@ def _density_plan(run: Run, m: Material | None, seed: int, why: str) -> list[Pla
     return [replace(likelihood, measure=lambda: density_section(run, *held_out_of(m.held), seed)), ways]
 
 
-def _evaluations(run: Run, m: Material, seed: int, tell: OnProgress, options: Options) -> Section | None:
+def _evaluations(run: Run, m: EvaluationData, seed: int, tell: OnProgress, options: Options) -> ReportSection | None:
     try:
         what, quality, floor = _quality(m)
     except UserError:

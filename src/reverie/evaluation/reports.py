@@ -18,19 +18,19 @@ from reverie.base.progress import OnProgress, silent
 from reverie.data import DATASETS, Dataset, load_data
 from reverie.data.kind import KINDS
 from reverie.data.memory import MEMORY, DataSource
-from reverie.evaluation import pairs, text
+from reverie.evaluation import pair_metrics, text_metrics
+from reverie.evaluation.evaluation_data import FULL, QUICK, learning
 from reverie.evaluation.faithfulness import NAME as CAPTIONS
 from reverie.evaluation.faithfulness import TITLE as CAPTIONS_TITLE
 from reverie.evaluation.faithfulness import captions_section
-from reverie.evaluation.judge import judge, missing
-from reverie.evaluation.material import FULL, QUICK, learning
-from reverie.evaluation.measure import gather, plan_of, without_data
 from reverie.evaluation.metrics.features import FEATURES, Features
-from reverie.evaluation.model import model_plan
-from reverie.evaluation.planned import Planned, measure_planned, planned
-from reverie.evaluation.score import HEADLINES, said
-from reverie.evaluation.section import Section
-from reverie.evaluation.shared import share_features
+from reverie.evaluation.model_metrics import model_plan
+from reverie.evaluation.report_section import ReportSection
+from reverie.evaluation.sample_metrics import collect_data, sample_plan, sections_without_data
+from reverie.evaluation.scores import HEADLINE_METRICS, format_score
+from reverie.evaluation.section_plan import Planned, measure_planned, planned
+from reverie.evaluation.shared_features import share_features
+from reverie.evaluation.verdicts import assess, missing
 from reverie.runs.options import Options, check_count
 from reverie.runs.prompts import asks
 from reverie.runs.reread import reread
@@ -61,7 +61,7 @@ class Evaluation:
     """
 
     facts: dict[str, Any]
-    sections: tuple[Section, ...]
+    sections: tuple[ReportSection, ...]
     flags: tuple[str, ...]
     verdict: tuple[str, ...]
     partial: bool = False
@@ -74,7 +74,7 @@ class Evaluation:
         """Yield the figures that are shown first, by name."""
         found = {section.name: section.figures for section in self.sections}
         leads = found.get("quality", {}).get("leads")
-        for key, row in sorted(HEADLINES.items(), key=lambda pair: pair[0] != leads):
+        for key, row in sorted(HEADLINE_METRICS.items(), key=lambda pair: pair[0] != leads):
             figure = row.of(found)
             if isinstance(figure, Mapping) and "value" in figure:
                 yield key, figure
@@ -98,8 +98,8 @@ class Evaluation:
         """Return the first figures in words: what, of the samples, of real data."""
         rows = []
         for key, found in self.scores():
-            row = HEADLINES[key]
-            rows.append((row.title, said(found, row.form), said(found, row.form, "floor")))
+            row = HEADLINE_METRICS[key]
+            rows.append((row.title, format_score(found, row.form), format_score(found, row.form, "floor")))
         return rows
 
     def __str__(self) -> str:
@@ -114,12 +114,12 @@ class Evaluation:
 
     def save(self, path: str | Path) -> Path:
         """Write the report, one HTML file that needs nothing else."""
-        from reverie.evaluation.html import write_report
+        from reverie.evaluation.html_report import write_report
 
         rows = [dict(zip(("figure", "samples", "real data"), row, strict=True)) for row in self.table()]
         said_there = {line for section in self.sections for line in section.verdict}
         verdict = tuple(line for line in self.verdict if line not in said_there)  # the rest stands in its own section
-        first = Section("summary", "In short", verdict, figures={"figures": rows} if rows else {})
+        first = ReportSection("summary", "In short", verdict, figures={"figures": rows} if rows else {})
         facts = {key: value for key, value in self.facts.items() if value is not None}
         shared = {why for why, titles in missing(self.sections).items() if len(titles) > 1}  # said once, in short
         sections = [s for s in self.sections if s.figures.get("not_computable") not in shared]
@@ -208,8 +208,8 @@ def evaluate_run(
     options, deadline = options or {}, deadline or Deadline()
     if isinstance(features, str) and features != "auto":
         pick(FEATURES, features, "kind of features")
-    n = (text.QUICK if quick else text.SAMPLES) if n is None and run.kind == "text" else n
-    n = (pairs.QUICK if quick else pairs.SAMPLES) if n is None and run.kind == "pairs" else n
+    n = (text_metrics.QUICK if quick else text_metrics.SAMPLES) if n is None and run.kind == "text" else n
+    n = (pair_metrics.QUICK if quick else pair_metrics.SAMPLES) if n is None and run.kind == "pairs" else n
     n = (QUICK if quick else FULL).samples if n is None else n
     check_count(n)
     samples_by_steps = "sampler" in run.config.model_family.can
@@ -225,9 +225,9 @@ def evaluate_run(
     deadline.leave(LEAST)
     paced, count = PacedProgress(tell, deadline), n
     if run.kind == "text":
-        plan, each, worked = text.text_plan(run, whole, why, n, quick, tell, options)
+        plan, each, worked = text_metrics.text_plan(run, whole, why, n, quick, tell, options)
     elif run.kind == "pairs":
-        plan, each, worked = pairs.pair_plan(run, whole, why, n, tell, options)
+        plan, each, worked = pair_metrics.pair_plan(run, whole, why, n, tell, options)
     else:
         samples, each, worked = draw(run, n, say, tell, options, deadline)
         count = len(samples)
@@ -252,15 +252,15 @@ def _plan(
         train, held = _parts(whole, label)
     except UserError as error:
         why = str(error)
-        gone = [planned(section) for section in without_data(samples.x, samples.labels, why, samples.kind)]
+        gone = [planned(section) for section in sections_without_data(samples.x, samples.labels, why, samples.kind)]
         return [*gone, *model_plan(run, None, quick, seed, tell, options, steered=steered, why=why)]
     if isinstance(run, SharedRun) and run.team is not None and run.kind == "images":
         features = share_features(features, *whole, tell, run.team, deadline)
     captioned = known.condition is not None
     labels = None if captioned else samples.labels
     source = known.source or known.name
-    material = gather(samples.x, train, held, labels, features, seed, quick, tell, source, whole, deadline)
-    plan = plan_of(material)
+    material = collect_data(samples.x, train, held, labels, features, seed, quick, tell, source, whole, deadline)
+    plan = sample_plan(material)
     if captioned and known.condition is not None and known.condition.length and samples.labels is not None:
         asked = train, held, material.samples, list(samples.labels), options
         plan.append(Planned(CAPTIONS, CAPTIONS_TITLE, lambda: captions_section(
@@ -269,8 +269,8 @@ def _plan(
 
 
 def _concluded(
-    run: Run, counts: tuple[int, int], options: Options, quick: bool, sections: list[Section], each: float, worked: float, *,
-    partial: bool,
+    run: Run, counts: tuple[int, int], options: Options, quick: bool, sections: list[ReportSection], each: float,
+    worked: float, *, partial: bool,
 ) -> Evaluation:  # fmt: skip
     """Return what was measured with its verdict.
 
@@ -278,7 +278,7 @@ def _concluded(
     """
     known, seed, label = run.config.data, options.get("seed", 0), options.get("label")
     samples_by_steps = "sampler" in run.config.model_family.can
-    flags, verdict = judge(sections)
+    flags, verdict = assess(sections)
     if counts[0] < counts[1]:
         verdict.append(f"only {counts[0]:,} of {counts[1]:,} samples were drawn in the time of --quick")
     if partial:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reverie.evaluation.section import Section
+from reverie.evaluation.report_section import ReportSection
 from reverie.families.flow.model import TIMED, Flow
 from reverie.runs.run import Run
 
@@ -10,7 +10,7 @@ NAME, TITLE = "directions", "Both ways of the flow"
 SLOWER = 3.0  # times, from which one way is called slower
 
 
-def directions_section(run: Run) -> Section | None:
+def directions_section(run: Run) -> ReportSection | None:
     """Time both ways of a flow, a batch of 64 at once; nothing of other families."""
     if not isinstance(run.model, Flow):
         return None
@@ -20,4 +20,4 @@ def directions_section(run: Run) -> Section | None:
     if back > SLOWER * there:
         words = ["An autoregressive flow tells all densities in one pass, and draws number by number, a pass for each."]
     figures = {"milliseconds_to_noise": there, "milliseconds_from_noise": back, "at_once": TIMED}
-    return Section(NAME, TITLE, (verdict,), tuple(words), figures)
+    return ReportSection(NAME, TITLE, (verdict,), tuple(words), figures)

@@ -11,8 +11,8 @@ from reverie.base.errors import UserError, pick
 from reverie.base.files import check_folder
 from reverie.data.kind import WRITTEN
 from reverie.exchange.diffusers import export_diffusers, import_diffusers, is_diffusers
-from reverie.exchange.html import export_html
-from reverie.exchange.hub import Card, export_hub, import_hub
+from reverie.exchange.html_page import export_html
+from reverie.exchange.hub import ModelCard, export_hub, import_hub
 from reverie.exchange.onnx import export_onnx
 from reverie.runs.destinations import is_folder
 from reverie.runs.folder import CONFIG
@@ -62,7 +62,7 @@ def export(
         return FILES[kind](opened, path, given)
     if kind == "diffusers":
         return export_diffusers(opened, path, overwrite)
-    return export_hub(opened, path, Card(licence, measure), given, overwrite)
+    return export_hub(opened, path, ModelCard(licence, measure), given, overwrite)
 
 
 def import_model(source: str | Path, out: str | Path, *, name: str | None = None, overwrite: bool = False) -> Run:

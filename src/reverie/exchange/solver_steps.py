@@ -29,7 +29,7 @@ Terms = tuple[tuple[int, float], ...]  # (which one, its weight)
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class SolverStep:
     """One call of the network: x = sum of weights times x0 and eps of earlier evaluations and draws of noise, at alpha, sigma.
 
     frame: whether it is one that a film shows, and not one within a step.
@@ -43,7 +43,7 @@ class Evaluation:
     noise: Terms
     frame: bool = False
 
-    def plain(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return it as plain values for JSON."""
         return {"t": self.t, "alpha": self.alpha, "sigma": self.sigma, "frame": self.frame,
                 "x0": self.x0, "eps": self.eps, "noise": self.noise}  # fmt: skip
@@ -58,14 +58,14 @@ class _Recorder(Denoiser):
     def __init__(self, schedule: Schedule, evaluations: int) -> None:
         super().__init__()
         self.schedule, self.count = schedule, evaluations
-        self.rows: list[Evaluation] = []
+        self.rows: list[SolverStep] = []
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
         """Return the unit vectors of this evaluation."""
         k, n = len(self.rows), self.count
         alpha, sigma = (float(c) for c in self.schedule(float(t)))
         of_x0, of_eps, of_noise = (_terms(part) for part in (x[0, :n], x[0, n : 2 * n], x[0, 2 * n :]))
-        self.rows.append(Evaluation(float(t), alpha, sigma, of_x0, of_eps, of_noise))
+        self.rows.append(SolverStep(float(t), alpha, sigma, of_x0, of_eps, of_noise))
         x0, eps = torch.zeros_like(x), torch.zeros_like(x)
         x0[0, k], eps[0, n + k] = 1.0, 1.0
         x.copy_(alpha * x0 + sigma * eps)  # in place, as the step holds x too: rows stay as short as the sampler's memory
@@ -91,7 +91,7 @@ class _Draws(Noise):
         return z
 
 
-def evaluations_of(sampler: Sampler, schedule: Schedule, grid: Tensor) -> list[Evaluation]:
+def solver_steps(sampler: Sampler, schedule: Schedule, grid: Tensor) -> list[SolverStep]:
     """Return every evaluation of a sampler on a grid, the first one of noise alone; x0 of the last one is the sample."""
     count = sampler.evaluations(grid)
     if count is None:
@@ -105,4 +105,4 @@ def evaluations_of(sampler: Sampler, schedule: Schedule, grid: Tensor) -> list[E
     first = noise.like(torch.zeros(1, 3 * count + 2 * len(grid) + 1, dtype=torch.float64))
     walk = trajectory(recorder, sampler, start(schedule, float(grid[0]), first), grid, noise)
     frames = {len(recorder.rows) - 1 for _ in walk}
-    return [Evaluation(**{**vars(row), "frame": k in frames}) for k, row in enumerate(recorder.rows)]
+    return [SolverStep(**{**vars(row), "frame": k in frames}) for k, row in enumerate(recorder.rows)]

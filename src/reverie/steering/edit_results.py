@@ -13,10 +13,10 @@ from reverie.base.errors import UserError
 from reverie.base.files import check_folder, write_array
 from reverie.draw.picture import PICTURE_SUFFIXES, check_video, png_bytes, save
 from reverie.runs.samples import Samples, counted_samples
-from reverie.steering.sheets import edit_sheet, inversion_sheet, save_way
+from reverie.steering.edit_sheets import edit_sheet, inversion_sheet, save_interpolation
 
 SHEET_SUFFIXES = (*PICTURE_SUFFIXES, ".npy")
-WAY_SUFFIXES = (".mp4", ".gif", ".png", ".npy")
+INTERPOLATION_SUFFIXES = (".mp4", ".gif", ".png", ".npy")
 
 
 def check_suffix(out: str | Path, suffixes: tuple[str, ...]) -> Path:
@@ -86,7 +86,7 @@ class Inversion:
 
 
 @dataclass(frozen=True, repr=False)
-class Way:
+class Interpolation:
     """The images on the way from one to another.  x: (N, H, W) or (N, H, W, C) in [0, 1]."""
 
     x: np.ndarray
@@ -105,9 +105,9 @@ class Way:
 
     def save(self, path: str | Path) -> list[Path]:
         """Write a film there and back (.mp4, .gif), some of the images in a row (.png), or all (.npy)."""
-        out = check_suffix(path, WAY_SUFFIXES)
+        out = check_suffix(path, INTERPOLATION_SUFFIXES)
         if out.suffix.lower() == ".npy":
             write_array(out, self.x)
         else:
-            save_way(self.x, out)
+            save_interpolation(self.x, out)
         return [out]

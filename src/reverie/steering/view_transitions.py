@@ -9,7 +9,7 @@ from reverie.diffusion.views import Identity, InnerCircle, Placed
 from reverie.draw.picture import to_bytes
 
 
-def between(x: np.ndarray, start: Placed, end: Placed, share: float, factor: int) -> np.ndarray:
+def interpolate_views(x: np.ndarray, start: Placed, end: Placed, share: float, factor: int) -> np.ndarray:
     """Return pictures on their way from one view to another, enlarged by a whole factor.
 
     x: (N, H, W, C) in [0, 1]; share: how far, 0 to 1; returns (N, H', W', 3) uint8.

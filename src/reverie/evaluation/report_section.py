@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """One measured aspect of a run.
 
     name: its key in JSON; verdict: conclusions in plain words, the most important first; words: how to read the figures;

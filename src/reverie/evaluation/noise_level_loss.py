@@ -12,7 +12,7 @@ from reverie.base.errors import UserError
 from reverie.base.spec import format_spec
 from reverie.data import Dataset
 from reverie.draw.picture import ACCENT, INK, SOFT, WARM, figure, png_bytes
-from reverie.evaluation.section import Section
+from reverie.evaluation.report_section import ReportSection
 from reverie.families.diffusion.levels import HELD_OUT_DRAWS, T_RANGES, level_of, noised_losses, optimum
 from reverie.runs.run import Run
 
@@ -67,7 +67,7 @@ def _picture(t: np.ndarray, columns: dict[str, Column], loss: str) -> bytes:
 
 def noise_levels_section(
     run: Run, train: Dataset | None, held_out: Dataset | None, *, seed: int = 0, levels: int = 8
-) -> Section:
+) -> ReportSection:
     """Compare the loss on held-out and training data in equal ranges of t, and the least loss that any model can have.
 
     The latter is that of the optimal denoiser of the training set on the set itself: to have it is to have memorised.  Where
@@ -80,7 +80,7 @@ def noise_levels_section(
         else:
             columns, source = _measured(run, train, held_out, seed, levels), "measured anew"
     except UserError as error:
-        return Section(NAME, TITLE, figures={"not_computable": str(error)})
+        return ReportSection(NAME, TITLE, figures={"not_computable": str(error)})
     low = run.diffusion.denoiser.schedule.t_min
     t = low + (1 - low) * (np.arange(levels) + 0.5) / levels
     rows: list[dict[str, Any]] = []
@@ -106,7 +106,7 @@ def noise_levels_section(
     picture = _picture(t, columns, loss)
     errors = " ± 2 standard errors" if columns["held out"][0][1] is not None else ""
     caption = f"Mean loss in {levels} ranges of t{errors}; {draws} noised data spread over t, seed {seed}"
-    return Section(NAME, TITLE, _verdict(columns, t), words, figures, {caption: picture})
+    return ReportSection(NAME, TITLE, _verdict(columns, t), words, figures, {caption: picture})
 
 
 def _verdict(columns: dict[str, Column], t: np.ndarray) -> tuple[str, ...]:

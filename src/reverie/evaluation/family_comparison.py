@@ -22,10 +22,10 @@ from reverie.data.windows import text_of
 from reverie.draw.passages import passage_picture
 from reverie.draw.picture import dots, figure, png_bytes
 from reverie.draw.scatter import limits_of, point_axes
-from reverie.evaluation.compare import Comparison, Entrant
-from reverie.evaluation.evaluation import Evaluation, evaluate_run, find_data
-from reverie.evaluation.material import as_images
-from reverie.evaluation.nearness import sheet
+from reverie.evaluation.compare import Comparison, Competitor
+from reverie.evaluation.evaluation_data import samples_tensor
+from reverie.evaluation.memorization import sheet
+from reverie.evaluation.reports import Evaluation, evaluate_run, find_data
 from reverie.families.flow.settings import FlowSettings
 from reverie.families.model import Family, TrainedModel
 from reverie.runs import folder
@@ -45,7 +45,7 @@ EQUAL: dict[str, Any] = {"clock": "processor", "keep": "best"}  # what makes tra
 
 
 @dataclass(frozen=True)
-class Entry:
+class CompetitorSpec:
     """A family with its options, to be trained in a folder; or, without a family, a run that is there already."""
 
     name: str
@@ -53,7 +53,7 @@ class Entry:
     folder: Path
 
 
-def split(families: str) -> list[str]:
+def split_families(families: str) -> list[str]:
     """Split at the commas between families: `gaussian,mixture:components=4,rank=2` are two."""
     parts: list[str] = []
     for word in families.split(","):
@@ -64,56 +64,54 @@ def split(families: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def entries(families: str | Iterable[str], place: Path) -> list[Entry]:
+def read_competitors(families: str | Iterable[str], place: Path) -> list[CompetitorSpec]:
     """Return who takes part, or say what cannot be: a family by name, or a run by its folder."""
-    wished = split(families) if isinstance(families, str) else list(families)
+    wished = split_families(families) if isinstance(families, str) else list(families)
     if len(wished) < 2:
         raise UserError("a comparison needs at least two families, with commas between: --families gaussian,diffusion")
     found = []
     for name in wished:
         if (Path(name) / folder.CONFIG).is_file():
-            found.append(Entry(name, None, Path(name)))
+            found.append(CompetitorSpec(name, None, Path(name)))
         else:
-            found.append(Entry(name, read_family(name, {})[0], place / re.sub(r"[^\w.=-]+", "-", name)))
-    if len({entry.folder.resolve() for entry in found}) < len(found):
+            found.append(CompetitorSpec(name, read_family(name, {})[0], place / re.sub(r"[^\w.=-]+", "-", name)))
+    if len({spec.folder.resolve() for spec in found}) < len(found):
         raise UserError(f"a family is named twice: {', '.join(wished)}")
     return found
 
 
-def _options(entry: Entry, options: Mapping[str, Any]) -> dict[str, Any]:
+def _options(spec: CompetitorSpec, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a training that concern a family: the same time for all that learn by steps."""
-    assert entry.family is not None
-    own = {key: value for key, value in options.items() if key not in FAMILY_OPTIONS or key in entry.family.option_names}
+    assert spec.family is not None
+    own = {key: value for key, value in options.items() if key not in FAMILY_OPTIONS or key in spec.family.option_names}
     if not any(own.get(length) is not None for length in ("steps", "minutes", "epochs")):
         own["minutes"] = MINUTES
     return {**EQUAL, **own}
 
 
-def _trained(entry: Entry, data: DataSource, options: Mapping[str, Any], screen: Screen, device: str) -> Run:
+def _trained(spec: CompetitorSpec, data: DataSource, options: Mapping[str, Any], screen: Screen, device: str) -> Run:
     """Return the run of an entry: one that is there, one that is gone on with, or a new one."""
-    if entry.family is None:
-        return load(entry.folder, device)
-    own = _options(entry, options)
-    spec = {key: value for key, value in parse(entry.name).items() if key != "name"}
-    if not entry.family.learns_by_steps:
+    if spec.family is None:
+        return load(spec.folder, device)
+    own = _options(spec, options)
+    family_options = {key: value for key, value in parse(spec.name).items() if key != "name"}
+    if not spec.family.learns_by_steps:
         own = {key: value for key, value in own.items() if key not in ("steps", "minutes", "epochs")}
     training: Training
-    if (entry.folder / folder.CONFIG).is_file():
+    if (spec.folder / folder.CONFIG).is_file():
         same = {key: value for key, value in own.items() if key not in ("overwrite", "data_dir", "epochs")}
-        if changed := differences(folder.read_config(entry.folder), {**same, **spec, "family": entry.family.name}):
+        if changed := differences(folder.read_config(spec.folder), {**same, **family_options, "family": spec.family.name}):
             raise UserError(
-                f"{entry.folder} was begun with other settings: {'; '.join(changed)}; give another folder with --runs"
+                f"{spec.folder} was begun with other settings: {'; '.join(changed)}; give another folder with --runs"
             )
-        if is_finished(entry.folder):
+        if is_finished(spec.folder):
             screen.say("trained already")
-            return load(entry.folder, device)
+            return load(spec.folder, device)
         with screen.reading() as bars:
-            training = resume(
-                entry.folder, device=device, on_progress=bars, data=None if isinstance(data, str | Path) else data
-            )
+            training = resume(spec.folder, device=device, on_progress=bars, data=None if isinstance(data, str | Path) else data)
     else:
         with screen.reading() as bars:
-            training = prepare(data, entry.folder, family=entry.name, device=device, on_progress=bars, **own)
+            training = prepare(data, spec.folder, family=spec.name, device=device, on_progress=bars, **own)
     for line in training.introduction():
         screen.say(line)
     screen.follow_training(training)
@@ -165,7 +163,7 @@ def samples_sheet(run: Run, held: Dataset, seed: int) -> bytes:
     images = held.kind == "images"
     named = bool(run.label_names) and images
     drawn = run.sample(SHOWN if images else POINTS_SHOWN, seed=seed, label="all" if named else None)
-    x = as_images(drawn.x) if images else torch.from_numpy(np.asarray(drawn.x, np.float32))
+    x = samples_tensor(drawn.x) if images else torch.from_numpy(np.asarray(drawn.x, np.float32))
     return _drawn_sheet(x, held.batch(torch.arange(min(len(held), 2000)))[0], list(drawn.labels or ()) if named else None)
 
 
@@ -208,7 +206,7 @@ def abilities(run: Run) -> dict[str, str]:
             "guidance": "yes" if "guidance" in family.options else "no"}  # fmt: skip
 
 
-def contest(
+def train_and_compare(
     data: DataSource, families: str | Iterable[str], place: str | Path | None = None, *, n: int | None = None,
     quick: bool = False, seed: int = 0, device: str = "auto", features: str | Callable[..., Any] = "auto", screen: Screen,
     options: Mapping[str, Any],
@@ -219,33 +217,33 @@ def contest(
     again.  options: those of training; n, quick, features: as of an evaluation.
     """
     where = Path(place) if place is not None else Path("runs") / f"compare-{Path(source_of(data)).stem}"
-    taking_part = entries(families, where)
+    taking_part = read_competitors(families, where)
     options = {**options, **({"seed": seed} if seed else {})}
-    evaluations, entrants, failures = list[Evaluation](), list[Entrant](), dict[str, str]()
+    evaluations, competitors, failures = list[Evaluation](), list[Competitor](), dict[str, str]()
     truth: bytes | None = None
     again = None if isinstance(data, str | Path) else data  # names and paths are known to the runs
-    for entry in taking_part:
-        screen.say(f"{entry.name}, in {entry.folder}:")
+    for spec in taking_part:
+        screen.say(f"{spec.name}, in {spec.folder}:")
         try:
-            run = _trained(entry, data, options, screen, device)
+            run = _trained(spec, data, options, screen, device)
             with screen.reading() as bars:
                 found = evaluate_run(run, n, quick=quick, features=features, data=again, say=screen.say, tell=bars)
                 train, held = find_data(run, POINTS_SHOWN // 2, bars, again)
             shown = samples_sheet(run, held, seed)
             truth = truth or data_sheet(run, held, seed)
-            entrant = Entrant(entry.name, costs_of(run, train), abilities(run), shown)
+            competitor = Competitor(spec.name, costs_of(run, train), abilities(run), shown)
         except UserError as error:
-            failures[entry.name] = str(error)
+            failures[spec.name] = str(error)
         except (ArithmeticError, MemoryError, RuntimeError) as error:
             memory = out_of_memory(error) if isinstance(error, (MemoryError, RuntimeError)) else False
-            failures[entry.name] = (
+            failures[spec.name] = (
                 "there is not enough memory" if memory else f"{type(error).__name__}: {str(error).splitlines()[0]}"
             )
         else:
             evaluations.append(found)
-            entrants.append(entrant)
+            competitors.append(competitor)
             continue
-        screen.say(f"{entry.name} failed: {failures[entry.name]}")
+        screen.say(f"{spec.name} failed: {failures[spec.name]}")
     if not evaluations:
         raise UserError(f"every family failed; {'; '.join(f'{name}: {why}' for name, why in failures.items())}")
-    return Comparison(tuple(evaluations), tuple(entrants), failures, truth)
+    return Comparison(tuple(evaluations), tuple(competitors), failures, truth)

@@ -11,13 +11,13 @@ import numpy as np
 from reverie.draw.picture import SOFT, coloured, contact_sheet, figure, save, set_suptitle, set_title, to_bytes, write_film
 
 if TYPE_CHECKING:
-    from reverie.steering.edited import Edits, Inversion
+    from reverie.steering.edit_results import Edits, Inversion
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WAY_SHOWN = 12  # images of a way in a picture
+IMAGES_SHOWN = 12  # images of a way in a picture
 FILM_SIDE = 256  # pixels, at least, of a film
 
 
@@ -60,10 +60,10 @@ def inversion_sheet(found: Inversion) -> Figure:
     return made
 
 
-def save_way(images: np.ndarray, out: Path) -> None:
+def save_interpolation(images: np.ndarray, out: Path) -> None:
     """Write a way between images as a film (.gif, .mp4) or a few of its images in a row (.png); it ends where it began."""
     if out.suffix.lower() == ".png":
-        chosen = images[np.linspace(0, len(images) - 1, min(len(images), WAY_SHOWN)).round().astype(int)]
+        chosen = images[np.linspace(0, len(images) - 1, min(len(images), IMAGES_SHOWN)).round().astype(int)]
         made = figure(0.9 * len(chosen), 1.0)
         axes = made.subplots()
         axes.imshow(contact_sheet(to_bytes(chosen), columns=len(chosen)), interpolation="nearest")

@@ -15,9 +15,9 @@ from reverie.data import Dataset
 from reverie.data.windows import TextWindows, codes_of
 from reverie.diffusion.likelihood.normal import mean_and_error
 from reverie.evaluation.likelihood import NAME, TITLE
-from reverie.evaluation.planned import Planned, planned
-from reverie.evaluation.score import said, score
-from reverie.evaluation.section import Section
+from reverie.evaluation.report_section import ReportSection
+from reverie.evaluation.scores import format_score, score
+from reverie.evaluation.section_plan import Planned, planned
 from reverie.families.language.model import UNIT, LanguageModel
 from reverie.runs.options import Options
 from reverie.runs.run import Run
@@ -38,7 +38,7 @@ def language_model(run: Run) -> LanguageModel:
     return run.model
 
 
-def cost_section(run: Run, held: Dataset, quick: bool) -> Section:
+def cost_section(run: Run, held: Dataset, quick: bool) -> ReportSection:
     """Measure what the held-out text costs, once from its beginning to its end."""
     assert isinstance(held.x, TextWindows)
     texts, left = list[str](), MEASURED_QUICK if quick else MEASURED
@@ -51,15 +51,15 @@ def cost_section(run: Run, held: Dataset, quick: bool) -> Section:
     figure = score(found.bits, found.error, unit=UNIT, n=found.characters, bits_per_byte=found.bits_per_byte,
                    nats_per_token=found.nats / found.tokens, tokens=found.tokens, seconds=time.perf_counter() - begun,
                    processor_seconds=time.process_time() - worked)  # fmt: skip
-    verdict = f"Held-out text costs {said(figure, '.3f')} {UNIT}, {found.bits_per_byte:.3f} bits for each byte."
+    verdict = f"Held-out text costs {format_score(figure, '.3f')} {UNIT}, {found.bits_per_byte:.3f} bits for each byte."
     words = (
         f"It is exact: {found.characters:,} characters in {found.tokens:,} tokens, {figure['nats_per_token']:.4f} nats each,"
         " every one given those before it. The error is the standard error over pieces of 512 characters.",
     )
-    return Section(NAME, TITLE, (verdict,), words, {"exact": figure})
+    return ReportSection(NAME, TITLE, (verdict,), words, {"exact": figure})
 
 
-def passages_section(samples: list[str], train: Dataset, held: Dataset) -> Section:
+def passages_section(samples: list[str], train: Dataset, held: Dataset) -> ReportSection:
     """Measure the longest passage that each sample shares with the training text, beside held-out text of the same length."""
     assert isinstance(train.x, TextWindows) and isinstance(held.x, TextWindows)
     long = train.x.codes[:SEARCHED]
@@ -79,8 +79,9 @@ def passages_section(samples: list[str], train: Dataset, held: Dataset) -> Secti
         if all(len(part) for part in known):
             figures[f"novel_{n}"] = score(*_mean(known[0]), *_mean(known[1]), n=len(known[0]))
     verdict = (
-        f"The longest passage that a sample shares with the training text has {said(figures['longest'], '.1f')} characters,"
-        f" that of held-out text {said(figures['longest'], '.1f', 'floor')}; the longest of all has {mine.max():.0f}."
+        f"The longest passage that a sample shares with the training text has {format_score(figures['longest'], '.1f')}"
+        " characters, that of held-out text"
+        f" {format_score(figures['longest'], '.1f', 'floor')}; the longest of all has {mine.max():.0f}."
     )
     cut = (
         f" Only the first {len(long):,} characters of the training text were searched." if len(train.x.codes) > SEARCHED else ""
@@ -89,7 +90,7 @@ def passages_section(samples: list[str], train: Dataset, held: Dataset) -> Secti
         f"Samples of up to {size} characters; passages are told apart up to {MAX_PASSAGE} characters.{cut} Below: the share of"
         " n-grams of characters that the training text does not have.",
     )
-    return Section("passages", PASSAGES, (verdict,), words, figures)
+    return ReportSection("passages", PASSAGES, (verdict,), words, figures)
 
 
 def _repeated(texts: list[str]) -> dict[str, Any]:
@@ -115,10 +116,10 @@ def text_plan(
     written = sum(map(len, texts))
     speed = {"characters": written, "characters_per_processor_second": written / max(1e-9, work * n)}
     shown = tuple(f"{text!r}" for text in texts[:SHOWN])
-    samples = Section("samples", "Samples", (), shown, {"repeated": _repeated(texts), "speed": speed})
+    samples = ReportSection("samples", "Samples", (), shown, {"repeated": _repeated(texts), "speed": speed})
     plan, kept = [planned(samples)], [text for text in texts if text]
     if whole is None:
-        return [*plan, planned(Section(NAME, TITLE, figures={"not_computable": why}))], each, work
+        return [*plan, planned(ReportSection(NAME, TITLE, figures={"not_computable": why}))], each, work
     plan.append(Planned(NAME, TITLE, lambda: cost_section(run, whole[1], quick)))
     if kept:
         plan.append(Planned("passages", PASSAGES, lambda: passages_section(kept, *whole)))

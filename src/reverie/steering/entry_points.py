@@ -14,7 +14,7 @@ from reverie.data.memory import DataSource
 from reverie.runs.options import Options
 from reverie.runs.run import Run, load
 from reverie.steering import editing
-from reverie.steering.edited import SHEET_SUFFIXES, WAY_SUFFIXES, Edits, Inversion, Way, check_suffix
+from reverie.steering.edit_results import INTERPOLATION_SUFFIXES, SHEET_SUFFIXES, Edits, Interpolation, Inversion, check_suffix
 from reverie.steering.illusion import SUFFIXES, Illusions
 from reverie.steering.illusion import illusion as draw_illusion
 from reverie.training.classifier import ClassifierTraining
@@ -80,11 +80,11 @@ def invert(
 def interpolate(
     run: str | Path | Run, begin: str | int | Path | np.ndarray, end: str | int | Path | np.ndarray, frames: int = 60, *,
     out: str | Path | None = None, device: str = "auto", on_progress: OnProgress | None = None, **options: Unpack[Options],
-) -> Way:  # fmt: skip
+) -> Interpolation:  # fmt: skip
     """Draw the way between two seeds or images: `reverie.interpolate(run, 3, "seven.png").save("way.gif")`."""
     if out is not None:
-        check_suffix(out, WAY_SUFFIXES)
-    made = Way(editing.interpolate(_opened(run, device), begin, end, frames, on_progress=on_progress, **options))
+        check_suffix(out, INTERPOLATION_SUFFIXES)
+    made = Interpolation(editing.interpolate(_opened(run, device), begin, end, frames, on_progress=on_progress, **options))
     if out is not None:
         made.save(out)
     return made

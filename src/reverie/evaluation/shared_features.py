@@ -19,8 +19,8 @@ from reverie.base.errors import UserError
 from reverie.base.progress import OnProgress
 from reverie.base.team import Instruction, StepInstruction, Team
 from reverie.data import Dataset
-from reverie.evaluation.material import learning
-from reverie.evaluation.metrics.features import BATCH, Features, choose, of_general, of_pixels, own_classifier
+from reverie.evaluation.evaluation_data import learning
+from reverie.evaluation.metrics.features import BATCH, Features, choose_features, dataset_classifier, of_general, of_pixels
 from reverie.nets.lenet import LeNet
 
 
@@ -56,19 +56,19 @@ def share_features(
 ) -> Features:  # fmt: skip
     """Return features as `choose`, computed by a team; those of a function that was given, by the leader alone."""
     seconds = learning(deadline or Deadline())
-    found = choose(by, train, held, tell, seconds)
+    found = choose_features(by, train, held, tell, seconds)
     if not isinstance(by, str):
         return found
     team.tell(StepInstruction(Instruction.FEATURES))
     classes = len(train.label_names)
     team.text(json.dumps({"name": found.name, "shape": list(train.shape), "classes": classes}))
     if found.name == "classifier":
-        team.share(dict(own_classifier(train, held, tell, seconds=seconds)[0].state_dict()))
+        team.share(dict(dataset_classifier(train, held, tell, seconds=seconds)[0].state_dict()))
     team.agree()
     return SharedFeatures(found.name, found.compute, found.facts, found.learned, team)
 
 
-class Measuring:
+class FeatureWorker:
     """What a process that follows does of measuring."""
 
     def __init__(self, team: Team) -> None:
@@ -77,13 +77,13 @@ class Measuring:
 
     def __call__(self, told: StepInstruction) -> None:
         """Do what the leader tells."""
-        said: Any = json.loads(self.team.text())
+        format_score: Any = json.loads(self.team.text())
         if told.order == Instruction.FEATURES:
-            self._get_ready(said["name"], tuple(map(int, said["shape"])), int(said["classes"]))
+            self._get_ready(format_score["name"], tuple(map(int, format_score["shape"])), int(format_score["classes"]))
             return
         found: tuple[np.ndarray | None, str] = (None, "")
-        if self.team.rank < len(said):
-            images = self.team.deal((), said[self.team.rank])
+        if self.team.rank < len(format_score):
+            images = self.team.deal((), format_score[self.team.rank])
             with torch.no_grad():
                 found = _computed(lambda: self.compute(images))  # type: ignore[misc]  # got ready before
         self.team.arrays(*found)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from reverie.evaluation.compare import KINDS, Comparison, advice, likelihoods
-from reverie.evaluation.html import escape, picture
-from reverie.evaluation.score import HEADLINES, said
+from reverie.evaluation.html_report import escape, picture
+from reverie.evaluation.scores import HEADLINE_METRICS, format_score
 
 COLOURS = ("#2459b8", "#b8562b", "#2f8f5b", "#8a4fa3", "#a08a1f", "#3a8fa8", "#b03a5b", "#5d6b7a")
 STYLE = """
@@ -52,14 +52,16 @@ def _wide(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str
 def _measured(c: Comparison) -> str:
     rows = []
     for row in c.rows():
-        form, cells = HEADLINES[row.key].form, list[str]()
+        form, cells = HEADLINE_METRICS[row.key].form, list[str]()
         for k, found in enumerate(row.figures):
             kind = "best" if k == row.best else "lost" if k in row.worse else "alike" if row.sure else ""
-            cells.append(_cell(said(found, form), kind) if found else _cell("\N{EN DASH}", "lost"))
+            cells.append(_cell(format_score(found, form), kind) if found else _cell("\N{EN DASH}", "lost"))
         floor = next((found for found in row.figures if found and "floor" in found), None)
-        cells.append(_cell(said(floor, form, "floor") if floor else "", "lost"))
-        way = {"low": "less is better", "high": "more is better", "floor": "the nearer to real data"}[HEADLINES[row.key].better]
-        rows.append((f"{HEADLINES[row.key].title} ({way})", cells))
+        cells.append(_cell(format_score(floor, form, "floor") if floor else "", "lost"))
+        way = {"low": "less is better", "high": "more is better", "floor": "the nearer to real data"}[
+            HEADLINE_METRICS[row.key].better
+        ]
+        rows.append((f"{HEADLINE_METRICS[row.key].title} ({way})", cells))
     return _wide([*c.names, "real data"], rows)
 
 
@@ -77,7 +79,10 @@ def _likelihood(c: Comparison) -> str:
             bar = f'<td class="words"><span class="bar" style="width:{wide:.2f}rem;background:{colour}"></span></td>'
             draws = f"{row['draws']} draws" if "draws" in row else ""
             rows.append(
-                (str(row["run"]), [_cell(said(row, ".3f")), _cell(str(row.get("unit", "")), "lost"), _cell(draws, "lost"), bar])
+                (
+                    str(row["run"]),
+                    [_cell(format_score(row, ".3f")), _cell(str(row.get("unit", "")), "lost"), _cell(draws, "lost"), bar],
+                )
             )
         shown += f"<h3>{escape(kind[0].upper() + kind[1:])}</h3>\n" + _wide(["cost", "", "", "above the least of all"], rows)
     return shown
@@ -89,14 +94,14 @@ def _bytes(count: float) -> str:
 
 def _costs(c: Comparison) -> str:
     rows: list[tuple[str, list[str]]] = []
-    for entrant, e in zip(c.entrants, c.evaluations, strict=True):
-        costs: Mapping[str, Any] = entrant.costs
+    for competitor, e in zip(c.competitors, c.evaluations, strict=True):
+        costs: Mapping[str, Any] = competitor.costs
         each = float(e.facts["processor_milliseconds_per_sample"])
         steps = f"{costs['steps']:,}" if "step_bytes" in costs else "fitted at once"
         best = f"{costs['best_at_step']:,}" if costs.get("kept") == "best" and "best_at_step" in costs else ""
         speed = f"{costs['steps'] / costs['seconds']:,.1f}" if "step_bytes" in costs and costs["seconds"] else ""
         memory = _bytes(costs["step_bytes"]) if "step_bytes" in costs else ""
-        rows.append((entrant.name, [_cell(text) for text in (
+        rows.append((competitor.name, [_cell(text) for text in (
             f"{costs['parameters']:,}", _bytes(costs["weights_bytes"]), steps, f"{costs['seconds']:,.1f} s", best, speed,
             memory, f"{each:.3g} ms", f"{1e3 / each:,.0f}" if each else "",
         )]))  # fmt: skip
@@ -106,14 +111,14 @@ def _costs(c: Comparison) -> str:
 
 
 def _abilities(c: Comparison) -> str:
-    head = list(c.entrants[0].abilities)
+    head = list(c.competitors[0].abilities)
     return _wide(head, [(e.name, [_cell(e.abilities[key], "" if e.abilities[key] != "no" else "lost") for key in head])
-                        for e in c.entrants])  # fmt: skip
+                        for e in c.competitors])  # fmt: skip
 
 
 def _sheets(c: Comparison) -> str:
-    if c.entrants:
-        shown = {entrant.name: entrant.sheet for entrant in c.entrants}
+    if c.competitors:
+        shown = {competitor.name: competitor.sheet for competitor in c.competitors}
     else:
         first = [[s.pictures for s in e.sections if s.name == "samples" and s.pictures] for e in c.evaluations]
         shown = {name: next(iter(p[0].values())) for name, p in zip(c.names, first, strict=True) if p}
@@ -143,8 +148,8 @@ def body(c: Comparison) -> str:
             " for all of one kind. The flow of a diffusion is another model than its bound is of; of images it is dequantised.",
         )),
     ]  # fmt: skip
-    if c.entrants:
-        clock = {str(e.costs["clock"]) for e in c.entrants}
+    if c.competitors:
+        clock = {str(e.costs["clock"]) for e in c.competitors}
         timed = "time of the processor, all threads together" if clock == {"processor"} else "time as each run counted it"
         parts += [
             ("What each takes", _costs(c), (

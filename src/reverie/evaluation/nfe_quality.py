@@ -12,8 +12,8 @@ from reverie.base.progress import OnCount
 from reverie.base.spec import build
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, affordable
 from reverie.draw.picture import CYCLE, INK, SOFT, figure, png_bytes
-from reverie.evaluation.score import clear, said, score
-from reverie.evaluation.section import Section
+from reverie.evaluation.report_section import ReportSection
+from reverie.evaluation.scores import difference_threshold, format_score, score
 from reverie.runs.options import Options
 from reverie.runs.run import Run
 from reverie.runs.samples import Samples
@@ -54,11 +54,11 @@ def _picture(rows: Sequence[dict[str, Any]], what: str, floor: tuple[float, floa
 def _within_noise(row: dict[str, Any], best: dict[str, Any], rows: int) -> bool:
     """Tell whether one of some rows is not worse than the best by more than luck makes it once in twenty."""
     noise = math.hypot(row["standard error"] or 0, best["standard error"] or 0)
-    return bool(row["value"] - best["value"] <= clear(rows) * noise)
+    return bool(row["value"] - best["value"] <= difference_threshold(rows) * noise)
 
 
 def _said(row: dict[str, Any], unit: str) -> str:
-    return f"{said({'value': row['value'], 'error': row['standard error']})} {unit}".rstrip()
+    return f"{format_score({'value': row['value'], 'error': row['standard error']})} {unit}".rstrip()
 
 
 def _verdict(rows: Sequence[dict[str, Any]], what: str, unit: str, floor: tuple[float, float]) -> str:
@@ -109,7 +109,7 @@ def evaluations_section(
     floor: tuple[float, float] | None = None,
     evaluated: tuple[Options, Samples] | None = None,
     on_progress: OnCount | None = None,
-) -> Section:
+) -> ReportSection:
     """Draw n samples with each sampler and budget and measure them: quality(samples) gives a value and its standard error.
 
     Less must be better.  what: its name; floor: the value of real data and its error; evaluated: samples that are there
@@ -158,4 +158,4 @@ def evaluations_section(
         " the same noise, so the figures tend to err together.",
     )
     caption = f"{what} against network evaluations ± 2 standard errors; n = {n}, seed {seed}"
-    return Section(NAME, TITLE, verdict, words, figures, {caption: _picture(rows, what, floor)})
+    return ReportSection(NAME, TITLE, verdict, words, figures, {caption: _picture(rows, what, floor)})

@@ -8,7 +8,7 @@ from typing import Any
 from reverie.base.errors import UserError
 from reverie.base.spec import Spec
 from reverie.diffusion.denoiser import NetDenoiser
-from reverie.exchange.steps import Evaluation, evaluations_of
+from reverie.exchange.solver_steps import SolverStep, solver_steps
 from reverie.families.diffusion.clusters import CLUSTER_DRAW
 from reverie.families.diffusion.latent import Latent
 from reverie.families.diffusion.model import Diffusion
@@ -17,7 +17,7 @@ from reverie.runs.run import Run
 
 
 @dataclass(frozen=True)
-class Parts:
+class ExportParts:
     """A diffusion model.  weak: an early state, away from which autoguidance leads; autoguidance: how far, 1 is none."""
 
     run: Run
@@ -41,10 +41,10 @@ class Parts:
             return None
         return {"counts": found.counts.long().tolist(), "draw": CLUSTER_DRAW, "before": self.model.augmentation_width}
 
-    def evaluations(self, options: Options) -> list[Evaluation]:
+    def solver_steps(self, options: Options) -> list[SolverStep]:
         """Return the table of steps of a sampler on a grid."""
         sampler, grid = self.run.sampling(options)
-        return evaluations_of(sampler, self.model.denoiser.schedule, grid)
+        return solver_steps(sampler, self.model.denoiser.schedule, grid)
 
     def facts(self, options: Options) -> dict[str, Any]:
         """Return what a reader has to know, without anything of the machine."""
@@ -58,7 +58,7 @@ class Parts:
         }  # fmt: skip
 
 
-def parts_of(run: Run, options: Options, what: str) -> Parts:
+def split_run(run: Run, options: Options, what: str) -> ExportParts:
     """Take a run apart; refuse one that cannot go into such a file.  what: the file, for messages."""
     if not isinstance(run.model, Diffusion):
         raise UserError(f"{run.path} is a run of the family {run.config.family.name}, and {what} can hold diffusion models"
@@ -74,4 +74,4 @@ def parts_of(run: Run, options: Options, what: str) -> Parts:
     scale = run.autoguidance if asked is None else asked
     weak = run.early() if scale != 1 else None
     assert weak is None or isinstance(weak, Diffusion)
-    return Parts(run, run.model, None if weak is None else weak.denoiser, scale)
+    return ExportParts(run, run.model, None if weak is None else weak.denoiser, scale)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from reverie.base.deadline import Deadline, OutOfTime, PacedProgress
 from reverie.base.errors import UserError
-from reverie.evaluation.section import Section
+from reverie.evaluation.report_section import ReportSection
 
 WORTH = (
     "samples", "answers", "quality", "points", "passages", "memory", "variety", "two_sample", "labels", "captions",
@@ -22,15 +22,15 @@ class Planned:
 
     name: str
     title: str
-    measure: Callable[[], Section | None]
+    measure: Callable[[], ReportSection | None]
     seconds: Callable[[], float] = lambda: 0.0
 
-    def left_out(self, why: str) -> Section:
+    def left_out(self, why: str) -> ReportSection:
         """Return the section that says why it holds nothing."""
-        return Section(self.name, self.title, figures={"not_computable": why})
+        return ReportSection(self.name, self.title, figures={"not_computable": why})
 
 
-def planned(section: Section) -> Planned:
+def planned(section: ReportSection) -> Planned:
     """Return a section that is there already as one of a plan."""
     return Planned(section.name, section.title, lambda: section)
 
@@ -40,7 +40,7 @@ def late(deadline: Deadline) -> str:
     return f"no time was left of the {deadline.seconds:.0f} s of --quick; leave --quick out to measure it"
 
 
-def _measured(part: Planned, deadline: Deadline) -> Section | None:
+def _measured(part: Planned, deadline: Deadline) -> ReportSection | None:
     try:
         if deadline.limited:
             deadline.check(part.seconds())
@@ -51,12 +51,12 @@ def _measured(part: Planned, deadline: Deadline) -> Section | None:
         return part.left_out(str(error))
 
 
-def measure_planned(plan: Sequence[Planned], deadline: Deadline, tell: PacedProgress) -> tuple[list[Section], bool]:
+def measure_planned(plan: Sequence[Planned], deadline: Deadline, tell: PacedProgress) -> tuple[list[ReportSection], bool]:
     """Measure the sections, the most worthwhile first; return them in the order of the plan, and whether all were gone through.
 
     One that does not fit into the time says so; after Ctrl-C those that are missing say that.
     """
-    found: dict[str, Section | None] = {}
+    found: dict[str, ReportSection | None] = {}
     whole = True
     for part in sorted(plan, key=lambda part: WORTH.index(part.name)):
         about = part.title[0].lower() + part.title[1:]

@@ -29,13 +29,13 @@ from reverie.draw.picture import (
 )
 from reverie.draw.scatter import limits_of, point_axes
 from reverie.draw.series import lines
-from reverie.evaluation.judge import faults
-from reverie.evaluation.material import Material, few_held
-from reverie.evaluation.metrics.chance import Figures, alike_at, chance
+from reverie.evaluation.evaluation_data import EvaluationData, few_held
 from reverie.evaluation.metrics.memory import COPY, SAME, left_out, neighbours
 from reverie.evaluation.metrics.points import EXACT
-from reverie.evaluation.score import score
-from reverie.evaluation.section import Section
+from reverie.evaluation.metrics.sampling_error import Figures, alike_at, chance
+from reverie.evaluation.report_section import ReportSection
+from reverie.evaluation.scores import score
+from reverie.evaluation.verdicts import find_faults
 from reverie.kernels import mmd, mmd_test
 from reverie.transport import sinkhorn_divergence, sliced_wasserstein
 
@@ -76,7 +76,7 @@ def _repeated(x: Tensor) -> tuple[float, float]:
     return same / len(x), (usual * (1 - usual) / len(x)) ** 0.5
 
 
-def samples_section(samples: Tensor, data: Tensor | None, train: Tensor | None = None) -> Section:
+def samples_section(samples: Tensor, data: Tensor | None, train: Tensor | None = None) -> ReportSection:
     """The samples as they are, beside data if there are any, and how many are the same, beside as many training data."""
     count = len(samples) if train is None else min(len(samples), len(train))  # more data have more doubles
     repeated = score(*_repeated(samples[:count]), *(_repeated(train[:count]) if train is not None else ()))
@@ -97,7 +97,7 @@ def samples_section(samples: Tensor, data: Tensor | None, train: Tensor | None =
         "repeated_count": count,
         "values": [float(samples.min()), float(samples.max())],
     }
-    return Section("samples", "Samples", faults("samples", figures), (), figures, pictures)
+    return ReportSection("samples", "Samples", find_faults("samples", figures), (), figures, pictures)
 
 
 def _median_error(x: np.ndarray) -> float | None:
@@ -116,7 +116,7 @@ def _median_error(x: np.ndarray) -> float | None:
     return math.sqrt(probability @ (ordered - probability @ ordered) ** 2)
 
 
-def memory_section(m: Material) -> Section:
+def memory_section(m: EvaluationData) -> ReportSection:
     """The nearest training datum of each sample, beside the same for held-out data, and the worst pairs."""
     same = SAME if m.kind == "images" else 1e-6 * float(m.some(m.train).std())
     dtype = torch.float32 if m.kind == "images" else torch.float64  # near points need the precision
@@ -166,7 +166,7 @@ def memory_section(m: Material) -> Section:
         caption = "the samples most like training images, above; the nearest training image with the ratio of distances, below"
         pictures[caption] = sheet(torch.cat([m.samples[worst], near]), titles, len(worst))
     pictures["distance to the nearest training datum"] = _histogram(ours.distance, theirs.distance, floor_of.rstrip(","))
-    return Section("memory", "Memorisation", faults("memory", figures), words, figures, pictures)
+    return ReportSection("memory", "Memorisation", find_faults("memory", figures), words, figures, pictures)
 
 
 def _histogram(ours: np.ndarray, theirs: np.ndarray, name: str) -> bytes:
@@ -181,7 +181,7 @@ def _histogram(ours: np.ndarray, theirs: np.ndarray, name: str) -> bytes:
     return png_bytes(made)
 
 
-def points_section(m: Material) -> Section:
+def points_section(m: EvaluationData) -> ReportSection:
     """Sliced and Sinkhorn distance and MMD to new data, beside the same between two sets of data; the exact curve if known."""
     samples, data = m.samples.double(), m.some(m.held).double()
     n = min(len(samples), len(data) // 2)
@@ -236,6 +236,6 @@ def points_section(m: Material) -> Section:
         f" Sinkhorn divergence (epsilon 1 % of the mean cost, mean of blocks of {size}) in"
         " squared ones. The p-value is the share of random relabellings with an MMD as large.",
     )
-    return Section(
-        "points", "Distance to the data", faults("points", figures), words, {**figures, "samples": n, "seed": m.seed}
+    return ReportSection(
+        "points", "Distance to the data", find_faults("points", figures), words, {**figures, "samples": n, "seed": m.seed}
     )

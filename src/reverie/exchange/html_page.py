@@ -19,8 +19,8 @@ from reverie.base.files import atomic
 from reverie.base.visible import visible
 from reverie.diffusion.denoiser import NetDenoiser, noise_level
 from reverie.diffusion.pair import row
-from reverie.exchange.parts import Parts, parts_of
-from reverie.exchange.steps import Evaluation, evaluations_of
+from reverie.exchange.export_parts import ExportParts, split_run
+from reverie.exchange.solver_steps import SolverStep, solver_steps
 from reverie.families.diffusion.sampling import build_sampling
 from reverie.nets.mlp import RBF, ConditionalMLP
 from reverie.nets.transformer import Transformer
@@ -44,7 +44,7 @@ POLICY = (
 )
 
 
-def step_of(evaluation: Evaluation, denoiser: NetDenoiser) -> dict[str, Any]:
+def step_of(evaluation: SolverStep, denoiser: NetDenoiser) -> dict[str, Any]:
     """Return an evaluation with all that is known of it before: what the network sees, and what its output y says.
 
     x0 = x0_x x + x0_y y and eps = eps_x x + eps_y y, by `decode`; the network sees c_in x.
@@ -66,21 +66,21 @@ def _short(value: float) -> float:
     return float(f"{value:.{PLACES}g}")
 
 
-def tables_of(parts: Parts, options: Options) -> list[dict[str, Any]]:
+def tables_of(parts: ExportParts, options: Options) -> list[dict[str, Any]]:
     """Return the table of every sampler that the page offers, first the one that was asked for."""
     chosen = parts.run.chosen_sampling(options)
     wanted = [chosen, *((name, steps, chosen[2]) for name, counts in OFFERED for steps in counts)]
     found = []
     for name, steps, grid in dict.fromkeys(wanted):
-        made = parts.evaluations({"sampler": name, "steps": steps, "grid": grid})
+        made = parts.solver_steps({"sampler": name, "steps": steps, "grid": grid})
         found.append({"sampler": name, "steps": steps, "rows": [step_of(e, parts.model.denoiser) for e in made]})
     return found
 
 
-def _painting(parts: Parts) -> list[dict[str, Any]]:
+def _painting(parts: ExportParts) -> list[dict[str, Any]]:
     schedule = parts.model.denoiser.schedule
     sampler, grid = build_sampling(parts.model.shape, schedule, PAINTING)
-    return [step_of(e, parts.model.denoiser) for e in evaluations_of(sampler, schedule, grid)]
+    return [step_of(e, parts.model.denoiser) for e in solver_steps(sampler, schedule, grid)]
 
 
 def weights_of(denoisers: Mapping[str, NetDenoiser]) -> tuple[dict[str, Any], bytes]:
@@ -97,7 +97,7 @@ def weights_of(denoisers: Mapping[str, NetDenoiser]) -> tuple[dict[str, Any], by
     return where, b"".join(parts)
 
 
-def check_drawable(parts: Parts) -> None:
+def check_drawable(parts: ExportParts) -> None:
     """Refuse a network that the page cannot compute."""
     settings = parts.run.diffusion_settings
     if not isinstance(parts.model.denoiser.net, DRAWN_BY):
@@ -106,7 +106,7 @@ def check_drawable(parts: Parts) -> None:
         raise UserError(f"a page shows points of the plane, and {parts.run.path} has {parts.model.shape[0]} coordinates")
 
 
-def model_of(parts: Parts, options: Options) -> tuple[dict[str, Any], bytes]:
+def model_of(parts: ExportParts, options: Options) -> tuple[dict[str, Any], bytes]:
     """Return what the page has to know of a model, and its weights."""
     denoisers = {"strong": parts.model.denoiser} | ({} if parts.weak is None else {"weak": parts.weak})
     tensors, weights = weights_of(denoisers)
@@ -124,7 +124,7 @@ def model_of(parts: Parts, options: Options) -> tuple[dict[str, Any], bytes]:
 
 def export_html(run: Run, out: Path, options: Options) -> Path:
     """Write the page, whole or not at all."""
-    parts = parts_of(run, options, "a page")
+    parts = split_run(run, options, "a page")
     check_drawable(parts)
     facts, weights = model_of(parts, options)
     with atomic(out) as aside:
