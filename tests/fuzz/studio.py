@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from reverie.cli.studio import form
-from reverie.lessons import LESSONS
+from reverie.demos import DEMOS
 from reverie.studio import trainings
 from reverie.studio.app import WORK, Studio
 from reverie.studio.guard import Guard
@@ -90,8 +90,8 @@ def place_folder(root: Path, chance: random.Random, runs: Callable[[str], dict[s
 
 def _likely(chance: random.Random, kept: dict[str, str]) -> dict[str, Any]:
     """Return what the page would send, by the names of fields.  kept: ids of what was sent or drawn before."""
-    run, lesson = chance.choice((POINTS, POINTS, IMAGES)), chance.choice(list(LESSONS))
-    values = {c.name: chance.choice((c.default, *VALUES)) for c in LESSONS[lesson].controls if chance.random() < 0.3}
+    run, lesson = chance.choice((POINTS, POINTS, IMAGES)), chance.choice(list(DEMOS))
+    values = {c.name: chance.choice((c.default, *VALUES)) for c in DEMOS[lesson].controls if chance.random() < 0.3}
     content = picture("png", "L")
     return {
         "run": run, "runs": [run] * chance.choice((1, 2)), "n": 16, "steps": 2, "data": TABLE,

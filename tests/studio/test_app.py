@@ -67,7 +67,7 @@ def test_a_run_tells_what_it_can_do(app: Guard) -> None:
 def test_every_name_that_can_be_chosen_comes_from_the_tables(app: Guard) -> None:
     told = ask(app, "/api/studio").json()
     assert {kind: [e["name"] for e in entries] for kind, entries in told["tables"].items()} == api.names()
-    assert [lesson["name"] for lesson in told["lessons"]] == list(api.LESSONS)
+    assert [lesson["name"] for lesson in told["lessons"]] == list(api.DEMOS)
     assert all("<math" in lesson["formula"] for lesson in told["lessons"])
     assert {"minutes", "steps", "family", "network"} <= {field["name"] for field in told["form"]}
     assert not {"from", "codec", "data-dir", "overwrite"} & {field["name"] for field in told["form"]}

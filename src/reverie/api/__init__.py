@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from reverie.data.shards.pack import pack
     from reverie.data.single import read_picture
     from reverie.data.sources import is_image
+    from reverie.demos import DEMOS, Demo
     from reverie.evaluation.compare import compare
     from reverie.evaluation.html_report import check_report
     from reverie.evaluation.inspection import inspect
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from reverie.exchange.backend import with_backend
     from reverie.exchange.formats import export, import_model
     from reverie.gallery import gallery
-    from reverie.lessons import LESSONS, Lesson
     from reverie.runs.adapters import with_adapters
     from reverie.runs.config import Config
     from reverie.runs.confine import check_place, confined
@@ -68,7 +68,7 @@ ELSEWHERE = {
     "exchange.formats": ("export", "import_model"),
     "gallery": ("gallery",),
     "runs.adapters": ("with_adapters",),
-    "lessons": ("LESSONS", "Lesson"),
+    "demos": ("DEMOS", "Demo"),
     "runs.config": ("Config",),
     "runs.confine": ("check_place", "confined"),
     "runs.folder": ("read_config", "read_findings", "read_metrics"),
@@ -110,7 +110,7 @@ def load_all() -> None:
 
 
 __all__ = [
-    "KINDS", "LESSONS", "READERS", "Config", "Dataset", "EvaluationStopped", "Lesson", "NameEntry", "Options", "Overview",
+    "DEMOS", "KINDS", "READERS", "Config", "Dataset", "Demo", "EvaluationStopped", "NameEntry", "Options", "Overview",
     "Restored", "Run", "Samples", "Screen", "Step", "Training", "answers", "begin", "begin_classifier", "check_place",
     "check_report", "check_results", "check_resumable", "clock", "compare", "compare_families", "compress", "confined",
     "decompress", "distil", "edit", "entries", "evaluate", "export", "families_by_kind", "find_runs", "follow", "gallery",

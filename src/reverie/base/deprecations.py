@@ -14,12 +14,13 @@ from reverie.base.errors import ReverieWarning, UserError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-RENAMED: dict[str, dict[str, str]] = {  # module -> old name -> new name
+RENAMED: dict[str, dict[str, str]] = {  # module -> old name -> new name, with its module where that changed
     "reverie.autodiff": {
         "Programme": "LinearProgram", "linear_programme": "linear_program", "of_parameters": "functionalize",
     },
     "reverie.diffusion.denoiser": {"Given": "WithCondition", "Told": "WithConditioning"},
     "reverie.diffusion.process": {"bayes": "gaussian_posterior"},
+    "reverie.lessons": {"LESSONS": "reverie.demos.DEMOS", "Lesson": "reverie.demos.Demo"},
     "reverie.kernels": {
         "Function": "RKHSFunction", "Unit": "Normalized", "Words": "BagOfWords", "gram_times": "gram_product",
         "is_positive": "is_positive_semidefinite", "section": "representer",
@@ -93,7 +94,9 @@ def deprecated_names(module: str) -> Callable[[str], Any]:
         new = RENAMED[module].get(name)
         if new is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        warnings.warn(f"{module}.{name} is deprecated; use {module}.{new}", DeprecationWarning, stacklevel=2)
-        return getattr(import_module(module), new)
+        place, _, attribute = new.rpartition(".")
+        place = place or module
+        warnings.warn(f"{module}.{name} is deprecated; use {place}.{attribute}", DeprecationWarning, stacklevel=2)
+        return getattr(import_module(place), attribute)
 
     return __getattr__

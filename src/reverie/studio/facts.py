@@ -33,8 +33,13 @@ class Facts:
     def _fixed(self) -> dict[str, Any]:
         tables = {kind: [_entry(entry) for entry in api.entries(kind)] for kind in api.KINDS}
         lessons = [
-            {**lesson.told(), "name": name, "formula": mathml(lesson.formula), "formulas": [mathml(f) for f in lesson.also]}
-            for name, lesson in api.LESSONS.items()
+            {
+                **demo.describe(),
+                "name": name,
+                "formula": mathml(demo.formula),
+                "more_formulas": [mathml(f) for f in demo.more_formulas],
+            }
+            for name, demo in api.DEMOS.items()
         ]
         form = [asdict(field) for field in self.trainings.form]
         families = api.families_by_kind()

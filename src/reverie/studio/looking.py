@@ -52,14 +52,14 @@ def inspect(opened: Opened, job: Job, wish: InspectWish) -> dict[str, Any]:
 
 def lesson(opened: Opened, job: Job, wish: LessonWish) -> dict[str, Any]:
     """Work a formula out, on a run and its data where the lesson wants one."""
-    chosen = pick(api.LESSONS, wish.lesson, "lesson")
+    chosen = pick(api.DEMOS, wish.lesson, "lesson")
     values = chosen.check(wish.values)
-    if chosen.of_run:
+    if chosen.needs_run:
         run = opened.run(wish.run or "")
         check_kind(run)
         picture = opened.picture(wish.picture, run) if wish.picture else None
-        values |= {"run": run, "data": opened.data(wish.run or ""), "picture": picture}
-    found = chosen.work(**values)
+        values |= {"run": run, "data": opened.data(wish.run or ""), "image": picture}
+    found = chosen.compute(**values)
     return {**found, "panels": [_written(panel) for panel in found["panels"]]}
 
 

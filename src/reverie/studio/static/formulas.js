@@ -12,7 +12,7 @@ const sampled = (run) => (run.can.includes("sampler") ? "" : `the family ${run.f
 const LACKS = {
   any: () => "", nothing: () => "", diffusion: sampled,
   labels: (run) => sampled(run) || (run.can.includes("guidance") && run.classes > 0 ? "" : "it was trained without labels"),
-  plane: (run) => sampled(run) || (run.kind === "points" && run.shape[0] === 2 ? "" : "its data are not points of two columns"),
+  points2d: (run) => sampled(run) || (run.kind === "points" && run.shape[0] === 2 ? "" : "its data are not points of two columns"),
 };
 
 function Draggable({ control, value, change, colour }) {
@@ -54,11 +54,11 @@ function Cells({ control, value, change }) {
 export function LessonControl({ control, value, change, run, index }) {
   switch (control.kind) {
     case "slider": return html`<${Slider} label=${control.label} value=${value} low=${control.low} high=${control.high} step=${control.step} change=${change} />`;
-    case "whole": return control.high - control.low > 200 ? html`<${Number_} label=${control.label} value=${value} low=${control.low} high=${control.high} change=${(v) => v !== "" && change(v)} />`
+    case "integer": return control.high - control.low > 200 ? html`<${Number_} label=${control.label} value=${value} low=${control.low} high=${control.high} change=${(v) => v !== "" && change(v)} />`
       : html`<${Slider} label=${control.label} value=${value} low=${control.low} high=${control.high} step=${1} change=${change} />`;
     case "text": return html`<${Text} label=${control.label} value=${value} change=${change} />`;
     case "points": return html`<${Draggable} control=${control} value=${value} change=${change} colour=${index % 2} />`;
-    case "cells": return html`<${Cells} control=${control} value=${value} change=${change} />`;
+    case "matrix": return html`<${Cells} control=${control} value=${value} change=${change} />`;
     default: {
       const options = control.choices.length ? control.choices : [["", "none"], ...(run?.labels ?? [])];
       return control.choices.length || run?.labels?.length ? html`<${Select} label=${control.label} value=${value} options=${options} change=${change} />` : null;
@@ -82,17 +82,17 @@ function Graph({ panel }) {
   return html`<figure><svg class="graph" viewBox=${box.map((v) => v * S).join(" ")} role="img" aria-label="${panel.title}: ${panel.nodes.map((n) => n.name).join(", ")}">
     <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0 8 4 0 8z" /></marker></defs>
     ${panel.edges.map((e) => html`<path class=${e.dashed ? "dashed" : ""} d=${short(e)} marker-end="url(#tip)" />${e.elided && !e.dashed && html`<text class="small" x=${e.middle[0] * S} y=${e.middle[1] * S - 9}>…</text>`}`)}
-    ${panel.nodes.map((n) => html`<circle class=${n.seen ? "seen" : ""} cx=${n.x * S} cy=${n.y * S} r=${r * S} /><text x=${n.x * S} y=${n.y * S}>${name(n.name)}</text>`)}
+    ${panel.nodes.map((n) => html`<circle class=${n.observed ? "observed" : ""} cx=${n.x * S} cy=${n.y * S} r=${r * S} /><text x=${n.x * S} y=${n.y * S}>${name(n.name)}</text>`)}
   </svg><figcaption>${panel.title}</figcaption></figure>`;
 }
 
 /** A plane that may have a picture below it, which must be loaded first. */
 export function PlanePanel({ panel, click }) {
-  const [below, set] = useState(null);
+  const [background, set] = useState(null);
   useEffect(() => {
-    if (panel.below) picture(panel.below).then(set, () => set(null));
-  }, [panel.below]);
-  return html`<${Plane} title=${panel.title} scene=${{ ...panel, below }} click=${click} />`;
+    if (panel.background) picture(panel.background).then(set, () => set(null));
+  }, [panel.background]);
+  return html`<${Plane} title=${panel.title} scene=${{ ...panel, background }} click=${click} />`;
 }
 
 export function Panels({ panels }) {
@@ -101,9 +101,9 @@ export function Panels({ panels }) {
       case "images": return html`<div>${p.title && html`<h2>${p.title}</h2>`}<div class="items ${p.large ? "large" : ""}">${p.items.map((i) => html`<figure><${Picture} src=${i.image} alt=${i.title} /><figcaption>${i.title}</figcaption></figure>`)}</div></div>`;
       case "curves": return html`<${Chart} title=${p.title} x=${p.x} series=${p.series} xlabel=${p.xlabel} log=${p.log} mark=${p.mark ?? undefined} />`;
       case "bars": return html`<${Bars} title=${p.title} items=${p.items} unit=${p.unit} />`;
-      case "says": return html`<ul class="sayings">${p.lines.map((l) => html`<li>${l}</li>`)}</ul>`;
-      case "plane": return html`<div class="items large"><${PlanePanel} panel=${p} /></div>`;
-      case "planes": return html`<div class="items large">${p.items.map((one) => html`<${PlanePanel} panel=${one} />`)}</div>`;
+      case "text": return html`<ul class="sayings">${p.lines.map((l) => html`<li>${l}</li>`)}</ul>`;
+      case "plot2d": return html`<div class="items large"><${PlanePanel} panel=${p} /></div>`;
+      case "plots2d": return html`<div class="items large">${p.items.map((one) => html`<${PlanePanel} panel=${one} />`)}</div>`;
       case "formula": return html`<${Formula} source=${p.formula} />`;
       case "graph": return html`<${Graph} panel=${p} />`;
       default: return null;
@@ -128,20 +128,20 @@ export function useLesson(lesson, query, run, own_picture = "") {
   const values = Object.fromEntries(lesson.controls.map((c) => {
     if (own[c.name] !== undefined) return [c.name, own[c.name]];
     const given = query[c.name];
-    const number = c.kind === "slider" || c.kind === "whole";
-    return [c.name, given === undefined || c.kind === "points" || c.kind === "cells" ? c.default : number ? Math.max(c.low, Math.min(c.high, Number(given))) : given];
+    const number = c.kind === "slider" || c.kind === "integer";
+    return [c.name, given === undefined || c.kind === "points" || c.kind === "matrix" ? c.default : number ? Math.max(c.low, Math.min(c.high, Number(given))) : given];
   }));
   const set = (name, kind) => (value) => {
     setOwn((before) => ({ ...before, [name]: value }));
-    if (kind !== "points" && kind !== "cells") choose({ [name]: value });
+    if (kind !== "points" && kind !== "matrix") choose({ [name]: value });
   };
   const key = JSON.stringify([lesson.name, run?.id, values, own_picture]);
   const timer = useRef();
   useEffect(() => {
-    if (lesson.of !== "nothing" && !run) return undefined;
+    if (lesson.requires !== "nothing" && !run) return undefined;
     clearTimeout(timer.current);
     timer.current = setTimeout(() => {
-      const wish = { lesson: lesson.name, values, ...(lesson.of === "nothing" ? {} : { run: run.id, picture: own_picture }) };
+      const wish = { lesson: lesson.name, values, ...(lesson.requires === "nothing" ? {} : { run: run.id, picture: own_picture }) };
       running.begin(work("lesson", wish, running.on), setFound);
     }, 120);
     return () => clearTimeout(timer.current);
@@ -150,19 +150,19 @@ export function useLesson(lesson, query, run, own_picture = "") {
 }
 
 function Chapter({ lesson, query, runs, studio }) {
-  const chosen = chosenRun(runs, lesson.of === "nothing" ? "" : query.run, LACKS[lesson.of]);
-  const run = useRun(lesson.of === "nothing" ? "" : chosen.id);
+  const chosen = chosenRun(runs, lesson.requires === "nothing" ? "" : query.run, LACKS[lesson.requires]);
+  const run = useRun(lesson.requires === "nothing" ? "" : chosen.id);
   const mine = usePicture(run?.kind === "images" ? run : null, "lesson");
   const { values, set, found, running } = useLesson(lesson, query, run, mine.own?.picture ?? "");
-  const missing = lesson.of !== "nothing" && !chosen.id;
+  const missing = lesson.requires !== "nothing" && !chosen.id;
   const command = lesson.command.replace("RUN", run?.here ?? "RUN").replace("DATA", run?.data ?? "DATA");
   return html`<article class="chapter">
     <h1>${lesson.title}</h1>
-    <p class="words">${lesson.words}</p>
-    <${Formula} source=${lesson.formula} />${lesson.formulas.map((f) => html`<${Formula} source=${f} />`)}
-    ${chosen.why ? html`<${Unfit} chosen=${chosen} />` : missing ? html`<${Empty} title="This chapter acts on a run"><p>It needs one that is drawn by a sampler${{ plane: ", of points in the plane", labels: ", with labels" }[lesson.of] ?? ""}. <a href="#/train">Train one</a>.</p><//>` : html`
+    <p class="words">${lesson.text}</p>
+    <${Formula} source=${lesson.formula} />${lesson.more_formulas.map((f) => html`<${Formula} source=${f} />`)}
+    ${chosen.why ? html`<${Unfit} chosen=${chosen} />` : missing ? html`<${Empty} title="This chapter acts on a run"><p>It needs one that is drawn by a sampler${{ points2d: ", of points in the plane", labels: ", with labels" }[lesson.requires] ?? ""}. <a href="#/train">Train one</a>.</p><//>` : html`
     <div class="panel">
-      <div class="chaptercontrols">${lesson.of !== "nothing" && html`<${RunSelect} chosen=${chosen} />`}
+      <div class="chaptercontrols">${lesson.requires !== "nothing" && html`<${RunSelect} chosen=${chosen} />`}
         ${lesson.controls.map((c, k) => html`<${LessonControl} key=${c.name} control=${c} value=${values[c.name]} change=${set(c.name, c.kind)} run=${run} index=${k} />`)}
         ${run?.kind === "images" && lesson.controls.some((c) => c.name === "number") && html`<div class="field"><label for="own">Or an image of your own</label><input type="file" id="own" accept="image/*" onChange=${(e) => mine.take(e.target.files[0])} /></div>`}</div>
       <${Problem} message=${running.problem || mine.running.problem} />

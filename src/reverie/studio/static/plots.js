@@ -132,9 +132,9 @@ export function paint(canvas, scene) {
   const Y = (v) => size - ((v - low) / (high - low)) * size;
   c.setTransform(dpr, 0, 0, dpr, 0, 0);
   c.clearRect(0, 0, size, size);
-  if (scene.below) {
+  if (scene.background) {
     c.imageSmoothingEnabled = true;
-    c.drawImage(scene.below, 0, 0, size, size);
+    c.drawImage(scene.background, 0, 0, size, size);
   }
   c.strokeStyle = css("--line");
   c.lineWidth = 1;

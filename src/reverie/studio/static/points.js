@@ -108,13 +108,13 @@ function LessonPart({ name, run, query, studio }) {
   const { values, set, found, running } = useLesson(lesson, query, run);
   const [first, ...rest] = found?.panels ?? [];
   const noise = (v, k) => (v - first.origin[k]) / first.unit[k]; // in standard deviations of the noise
-  const click = name === "paths" ? (p) => set("place", "points")([p.map((v, k) => Math.max(-3, Math.min(3, noise(v, k))))]) : undefined;
+  const click = name === "paths" ? (p) => set("noise", "points")([p.map((v, k) => Math.max(-3, Math.min(3, noise(v, k))))]) : undefined;
   const controls = lesson.controls.filter((c) => c.kind !== "points");
   return html`<div class="columns">
     <div class="panel controls">${controls.map((c, k) => html`<${LessonControl} key=${c.name} control=${c} value=${values[c.name]} change=${set(c.name, c.kind)} run=${run} index=${k} />`)}
-      <p class="hint">${lesson.words}</p><${Working} running=${running} what=${name === "density" ? "following the flow" : "working it out"} /></div>
+      <p class="hint">${lesson.text}</p><${Working} running=${running} what=${name === "density" ? "following the flow" : "working it out"} /></div>
     <div class="results"><${Problem} message=${running.problem} />
-      ${first && html`<section class="panel ${first.kind === "plane" ? "narrow" : ""}">${first.kind === "plane" ? html`<${PlanePanel} panel=${first} click=${click} />` : html`<${Panels} panels=${[first]} />`}${name === "paths" && html`<p class="hint">Press anywhere to start there.</p>`}<${Panels} panels=${rest} /></section>`}
+      ${first && html`<section class="panel ${first.kind === "plot2d" ? "narrow" : ""}">${first.kind === "plot2d" ? html`<${PlanePanel} panel=${first} click=${click} />` : html`<${Panels} panels=${[first]} />`}${name === "paths" && html`<p class="hint">Press anywhere to start there.</p>`}<${Panels} panels=${rest} /></section>`}
       <${Code} title="The same in a terminal" text=${lesson.command.replace("RUN", run.here)} /></div></div>`;
 }
 

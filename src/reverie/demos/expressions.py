@@ -1,4 +1,4 @@
-"""A function of x as a person types it, read without ever running what was typed."""
+"""Functions of x that users type: parsed and evaluated node by node, never executed as Python."""
 
 from __future__ import annotations
 
@@ -22,62 +22,62 @@ OPERATIONS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: operator.pow,
     ast.USub: operator.neg, ast.UAdd: operator.pos,
 }  # fmt: skip
-DEEPEST, LARGEST = 40, 1e6
+MAX_DEPTH, MAX_CONSTANT = 40, 1e6
 
 
-def function(text: str) -> Callable[[Tensor], Tensor]:
-    """Return the function that a text like `sin(x) * x^2` writes; refuse everything that is no such formula."""
+def parse_function(text: str) -> Callable[[Tensor], Tensor]:
+    """Return the function that an expression like `sin(x) * x^2` defines; raise UserError for anything else."""
     try:
         tree = ast.parse(text.replace("^", "**").strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise UserError(f"cannot read {text!r}; write a function of x like sin(x) * x^2") from None
+        raise UserError(f"cannot parse {text!r}; write a function of x like sin(x) * x^2") from None
     _check(tree, 0)
 
     def f(x: Tensor) -> Tensor:
         try:
-            found = _value(tree, x)
+            value = _evaluate(tree, x)
         except (OverflowError, ZeroDivisionError, ValueError):
-            raise UserError(f"the numbers in {text!r} are too large, or it divides by 0") from None
-        return found if isinstance(found, Tensor) else x * 0 + float(found)
+            raise UserError(f"cannot evaluate {text!r}: overflow, division by 0 or a root of a negative constant") from None
+        return value if isinstance(value, Tensor) else x * 0 + float(value)
 
     return f
 
 
 def _check(node: ast.AST, depth: int) -> None:
-    if depth > DEEPEST:
-        raise UserError(f"this function is nested more than {DEEPEST} deep")
+    if depth > MAX_DEPTH:
+        raise UserError(f"the function is nested more than {MAX_DEPTH} levels deep; simplify it")
     match node:
-        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool) and abs(number) <= LARGEST:
-            inner: list[ast.AST] = []
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool) and abs(number) <= MAX_CONSTANT:
+            children: list[ast.AST] = []
         case ast.Name(id=name) if name == "x" or name in CONSTANTS:
-            inner = []
+            children = []
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATIONS:
-            inner = [left, right]
+            children = [left, right]
         case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATIONS:
-            inner = [operand]
+            children = [operand]
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in FUNCTIONS:
-            inner = [argument]
+            children = [argument]
         case _:
-            said = ast.unparse(node)[:40]
-            raise UserError(f"cannot read {said!r}; use x, numbers, + - * / ^, pi, e and {', '.join(FUNCTIONS)}")
-    for part in inner:
-        _check(part, depth + 1)
+            part = ast.unparse(node)[:40]
+            raise UserError(f"cannot parse {part!r}; use x, numbers, + - * / ^, pi, e and {', '.join(FUNCTIONS)}")
+    for child in children:
+        _check(child, depth + 1)
 
 
-def _value(node: ast.AST, x: Tensor) -> Tensor | float:
+def _evaluate(node: ast.AST, x: Tensor) -> Tensor | float:
     match node:
         case ast.Constant(value=int() | float() as number):
             return float(number)
         case ast.Name(id=name):
             return x if name == "x" else CONSTANTS[name]
         case ast.BinOp(left=left, op=op, right=right):
-            found = OPERATIONS[type(op)](_value(left, x), _value(right, x))
-            if isinstance(found, complex):
+            value = OPERATIONS[type(op)](_evaluate(left, x), _evaluate(right, x))
+            if isinstance(value, complex):
                 raise ValueError("a root of a negative number")
-            return found  # type: ignore[no-any-return]  # of a Tensor or float
+            return value  # type: ignore[no-any-return]  # of a Tensor or float
         case ast.UnaryOp(op=op, operand=operand):
-            return OPERATIONS[type(op)](_value(operand, x))  # type: ignore[no-any-return]
+            return OPERATIONS[type(op)](_evaluate(operand, x))  # type: ignore[no-any-return]
         case ast.Call(func=ast.Name(id=name), args=[argument]):
-            inner = _value(argument, x)
-            return FUNCTIONS[name](inner if isinstance(inner, Tensor) else torch.as_tensor(inner, dtype=x.dtype))
-    raise AssertionError("checked before")
+            value = _evaluate(argument, x)
+            return FUNCTIONS[name](value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=x.dtype))
+    raise AssertionError("checked by _check")
