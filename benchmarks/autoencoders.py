@@ -25,7 +25,7 @@ from benchmarks.measure import machine
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
 from reverie.data import load_data
-from reverie.data.names import BINARISED, places
+from reverie.data.names import BINARISED, data_folders
 from reverie.diffusion.likelihood.normal import mean_and_error
 from reverie.families.vae.variational import Variational
 from reverie.runs.run import Run
@@ -41,8 +41,8 @@ HEAD = ["| data | model | seed | steps | seconds of one thread | cost of test da
 def test_images(data: str, run: Run, most: int) -> Tensor:
     """Return images that were not trained on: Larochelle's own test set, or what was held out; (N, 1, H, W) in [0, 1]."""
     if data != MNIST:
-        return load_data(data).split(run.config.data.seed)[1].some(most)
-    folder = next(f for place in places(None) for f in (place / MNIST, place) if (f / BINARISED).is_file())
+        return load_data(data).split(run.config.data.seed)[1].subsample(most)
+    folder = next(f for place in data_folders(None) for f in (place / MNIST, place) if (f / BINARISED).is_file())
     with np.load(folder / BINARISED, allow_pickle=False) as arrays:
         images = torch.from_numpy(arrays["test"].astype(np.float32)).reshape(-1, *run.config.data.shape)
     return images[torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:most]]

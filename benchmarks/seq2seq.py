@@ -19,7 +19,7 @@ import torch
 import reverie
 from benchmarks.measure import machine
 from reverie.data.pair_sets import LONGEST_STRING, PAIRS, reversal
-from reverie.data.pairs import Pair, TextPairs
+from reverie.data.pairs import TextPair, TextPairs
 from reverie.evaluation.pair_metrics import answer_pairs, pair_model, share_right
 from reverie.evaluation.reports import find_data
 from reverie.evaluation.scores import format_score
@@ -46,7 +46,7 @@ HEAD = ["| task | model | seed | numbers | steps | seconds of one thread | answe
 STRINGS = 1000  # of 20 letters
 
 
-def strings(run: Run) -> list[Pair]:
+def strings(run: Run) -> list[TextPair]:
     """Return strings of exactly 20 letters that were not trained on."""
     train = find_data(run, 1)[0].x
     assert isinstance(train, TextPairs)

@@ -24,8 +24,8 @@ from torch import Tensor
 from reverie.api import Run, load, reread, train
 from reverie.base.scalar import Time
 from reverie.data import load_data
+from reverie.data.appearance import detail
 from reverie.data.classifiers import label_classifier
-from reverie.data.looks import detail
 from reverie.diffusion.denoiser import Denoiser, Steer
 from reverie.diffusion.oracle import DatasetDenoiser
 from reverie.diffusion.pair import Pair

@@ -64,7 +64,7 @@ def stepper(training: Training, team: Team | None) -> Callable[[], None]:
 
     def step() -> None:
         told = StepInstruction(Instruction.STEP, learner.i, 0, 0.5, 1e-4)
-        make_step(learner, gradients, told if team is None else team.tell(told))
+        make_step(learner, gradients, told if team is None else team.broadcast(told))
         learner.i += 1
 
     return step

@@ -67,7 +67,7 @@ def of_variances(place: Path, steps: int, seeds: int) -> list[str]:
         train, held = split(run)
         x, labels = train.batch(torch.arange(64))
         end = run.diffusion.best_end(x, labels, image_seeds(seed, 64))
-        real = load_data(DATA).some(2000).flatten(1)
+        real = load_data(DATA).subsample(2000).flatten(1)
         for n, name in cost:
             grid = GRIDS["uniform"]()(run.diffusion.denoiser.schedule, n)
             cost[n, name].append(bits(run, held, grid, name, end))

@@ -20,8 +20,8 @@ from reverie import api
 from reverie.base.errors import UserError
 from reverie.cli.options import options_of_training
 from reverie.data.dataset import Dataset
+from reverie.data.in_memory import MEMORY_SOURCE
 from reverie.data.lazy import FileImages
-from reverie.data.memory import MEMORY
 from reverie.data.pixels import Recipe
 from reverie.evaluation.reports import find_data
 from reverie.families import FAMILIES
@@ -53,7 +53,7 @@ def forgotten(kept: Run, tmp_path: Path) -> Run:
 
 def test_a_run_from_memory_remembers_what_it_learned(kept: Run, forgotten: Run) -> None:
     data = kept.config.data
-    assert data.source == MEMORY and data.labels == ("a", "b") and data.count == 40 and len(data.fingerprint) == 16
+    assert data.source == MEMORY_SOURCE and data.labels == ("a", "b") and data.count == 40 and len(data.fingerprint) == 16
     assert find_data(kept, 10)[0].fingerprint() == find_data(forgotten, 10, data=(X, Y))[0].fingerprint()
 
 

@@ -18,9 +18,9 @@ from reverie import api
 from reverie.base.errors import UserError
 from reverie.base.spec import build
 from reverie.data import Dataset, load_data
-from reverie.data.augment import AUGMENTATIONS, Augment, build_augment, read, told_entries
+from reverie.data.augment import AUGMENTATIONS, Augment, build_augment, conditioned_entries, parse_augmentations
 from reverie.data.augment_plan import FEW, OFTEN, choose_augment
-from reverie.data.mirror import FEWEST, try_mirror
+from reverie.data.mirror import MIN_IMAGES, check_mirroring
 from reverie.diffusion.denoiser import NetDenoiser, WithConditioning
 from reverie.diffusion.schedule import Rectified
 from reverie.nets import NETWORKS
@@ -33,7 +33,7 @@ TINY = "unet:widths=[8,12],groups=4,embedding_dim=16,stem=1"
 
 
 def augment_of(wished: str, shape: tuple[int, ...]) -> Augment:
-    made = build_augment(read(wished), shape)
+    made = build_augment(parse_augmentations(wished), shape)
     assert made is not None
     return made
 
@@ -68,7 +68,7 @@ def test_the_vector_decides_everything_and_the_seed_decides_the_vector(seed: int
     vector = augment.draw(12, seed)
     assert torch.equal(vector, augment.draw(12, seed)) and vector.shape == (
         12,
-        len(told_entries(read(",".join(names)), (3, 8, 12))),
+        len(conditioned_entries(parse_augmentations(",".join(names)), (3, 8, 12))),
     )
     order = torch.randperm(12, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(augment.apply(x[order], vector[order]), augment.apply(x, vector)[order], rtol=0, atol=1e-6)
@@ -136,7 +136,7 @@ def test_no_corner_is_filled_with_black() -> None:
 def test_colours_change_as_their_names_say() -> None:
     x = torch.rand(1, 4, 6, 6)
     augment = augment_of("colour", (4, 6, 6))
-    names = told_entries(read("colour"), (4, 6, 6))
+    names = conditioned_entries(parse_augmentations("colour"), (4, 6, 6))
     one = {name: augment.apply(x, torch.eye(4)[k : k + 1]) for k, name in enumerate(names)}
     assert all(torch.equal(changed[:, 3], x[:, 3]) for changed in one.values())  # transparency stays
     rgb, grey = x[:, :3], x[:, :3].mean(1, keepdim=True)
@@ -149,12 +149,12 @@ def test_colours_change_as_their_names_say() -> None:
     angle = torch.cosine_similarity(hue - grey, rgb - grey, dim=1)
     torch.testing.assert_close(angle, torch.full_like(angle, math.cos(0.3)))
     black_and_white = augment_of("colour", (1, 6, 6))
-    assert len(told_entries(read("colour"), (1, 6, 6))) == 2
+    assert len(conditioned_entries(parse_augmentations("colour"), (1, 6, 6))) == 2
     torch.testing.assert_close(black_and_white.apply(x[:, :1], torch.tensor([[1.0, 0.0]])), x[:, :1] + 0.1)
 
 
 def test_names_are_read_with_options_and_mistakes_are_told() -> None:
-    specs = read("zoom, shift:share=0.2,probability=0.3,flip:told=no")
+    specs = parse_augmentations("zoom, shift:share=0.2,probability=0.3,flip:told=no")
     assert [spec["name"] for spec in specs] == ["flip", "shift", "zoom"]
     assert specs[0]["told"] is False and specs[1] == {"name": "shift", "share": 0.2, "probability": 0.3}
     for wrong, match in (
@@ -165,7 +165,7 @@ def test_names_are_read_with_options_and_mistakes_are_told() -> None:
         ("colour:probability=0", "cannot take probability"),
     ):
         with pytest.raises(UserError, match=match):
-            read(wrong)
+            parse_augmentations(wrong)
 
 
 @pytest.mark.parametrize("name", ["unet", "transformer"])
@@ -198,9 +198,9 @@ def shapes(n: int, symmetric: bool, seed: int = 0) -> Dataset:
 def test_the_mirror_check_knows_digits_and_hooks_from_shapes_without_a_side() -> None:
     digits = load_data("digits")
     some = digits.take(torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))[:200])
-    assert not try_mirror(Dataset("digits", some.x)).harmless
-    assert try_mirror(shapes(300, True)).harmless and not try_mirror(shapes(300, False)).harmless
-    assert not try_mirror(shapes(FEWEST - 1, True)).harmless  # too few to say
+    assert not check_mirroring(Dataset("digits", some.x)).is_safe
+    assert check_mirroring(shapes(300, True)).is_safe and not check_mirroring(shapes(300, False)).is_safe
+    assert not check_mirroring(shapes(MIN_IMAGES - 1, True)).is_safe  # too few to say
 
 
 def test_the_mirror_check_sees_labels_that_mirroring_exchanges() -> None:
@@ -208,8 +208,8 @@ def test_the_mirror_check_sees_labels_that_mirroring_exchanges() -> None:
     right = shapes(150, False).x
     assert isinstance(right, Tensor)
     both, side = torch.cat([right, right.flip(-1)]), torch.arange(300) // 150
-    assert try_mirror(Dataset("hooks", both)).share < 0.6
-    assert not try_mirror(Dataset("hooks", both, side, ("right", "left"))).harmless
+    assert check_mirroring(Dataset("hooks", both)).share < 0.6
+    assert not check_mirroring(Dataset("hooks", both, side, ("right", "left"))).is_safe
 
 
 def test_auto_chooses_by_count_passes_and_kind() -> None:

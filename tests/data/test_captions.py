@@ -14,7 +14,7 @@ from PIL import Image
 from reverie.base.errors import UserError
 from reverie.data import load_data
 from reverie.data.captioned import ATTRIBUTES, measure_digits
-from reverie.data.conditions import Attribute, conditions_of, plain
+from reverie.data.conditions import Attribute, make_conditions, normalize_caption
 
 WORDS = ("a red square", "a blue circle", "two green lines", "a cat on a mat", "nothing at all", "five dots")
 
@@ -48,7 +48,7 @@ def test_captions_are_read(tmp_path: Path, form: str, labels: str) -> None:
     assert rows_ is not None
     assert [data.conditions.form.caption(row) for row in rows_] == list(WORDS)
     part = data.take(torch.tensor([4, 1]))
-    assert part.said(torch.arange(2)) == [WORDS[4], WORDS[1]]
+    assert part.describe_conditions(torch.arange(2)) == [WORDS[4], WORDS[1]]
     assert load_data(tmp_path, labels="none").conditions is None
     assert load_data(tmp_path, labels="none").fingerprint() != data.fingerprint()
 
@@ -95,8 +95,8 @@ def test_numbers_and_images_of_columns(tmp_path: Path) -> None:
     assert row is not None
     torch.testing.assert_close(row[:, 0], torch.tensor([-1.0, 0.0, 1.0]))
     torch.testing.assert_close(row[:, 1:].mean(1), torch.tensor([120.0, 160.0, 200.0]) / 255)
-    assert data.conditions.form.described(row[2]) == "angle=20"
-    torch.testing.assert_close(data.conditions.form.row(numbers={"angle": 20.0}, image=row[2, 1:].reshape(1, 8, 8)), row[2])
+    assert data.conditions.form.describe_vector(row[2]) == "angle=20"
+    torch.testing.assert_close(data.conditions.form.vector(numbers={"angle": 20.0}, image=row[2, 1:].reshape(1, 8, 8)), row[2])
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ def test_hostile_columns_are_refused_in_a_sentence(tmp_path: Path, row: dict, op
 @settings(max_examples=20)
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=8))
 def test_any_caption_comes_back_as_it_is_read(texts: list[str]) -> None:
-    told = conditions_of(["a plain one", *texts])
+    told = make_conditions(["a plain one", *texts])
     for text in texts:
         row, whole = told.form.tokens(text)
         if whole:
-            assert told.form.caption(torch.from_numpy(row)) == plain(text).strip()
+            assert told.form.caption(torch.from_numpy(row)) == normalize_caption(text).strip()
 
 
 def test_attributes_of_captions() -> None:
@@ -167,7 +167,9 @@ def test_captioned_digits_leave_combinations_out_but_no_pair_of_words() -> None:
         for k in range(3):
             pair = tuple(value for j, value in enumerate(triple) if j != k)
             assert any(tuple(v for j, v in enumerate(other) if j != k) == pair for other in seen)
-    assert len({len(told.form.words.encode(plain(word))) for a in ATTRIBUTES for word in a.words}) == 1  # a token each
+    assert (
+        len({len(told.form.caption_tokenizer.encode(normalize_caption(word))) for a in ATTRIBUTES for word in a.words}) == 1
+    )  # a token each
 
 
 def test_pairs_of_a_tar_file_are_read(tmp_path: Path) -> None:

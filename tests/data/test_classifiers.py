@@ -44,7 +44,7 @@ def kept() -> Path:
 def test_a_classifier_is_trained_once(parts: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
     made = count_trainings(monkeypatch)
     first, again = (label_classifier(*parts, seconds=SHORT) for _ in range(2))
-    x = parts[1].some(20)
+    x = parts[1].subsample(20)
     assert made == [SHORT] and again.cached and not first.cached
     assert again.facts == first.facts and torch.equal(again.net(x)[1], first.net(x)[1])
     assert first.facts.steps < default_steps(len(parts[0])) and first.facts.seconds > 0

@@ -11,7 +11,7 @@ from reverie.base.errors import UserError
 from reverie.data import load_data
 from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_curve
 from reverie.data.dataset import Dataset
-from reverie.data.form import duplicate_note
+from reverie.data.reading import duplicate_note
 from reverie.data.toy import PATTERNS, TOYS
 from reverie.evaluation.metrics.points import score_spiral
 from reverie.transport import sliced_wasserstein

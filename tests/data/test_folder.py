@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from reverie.base.errors import UserError
-from reverie.data import Dataset, folder, load_data, room, sources
+from reverie.data import Dataset, folder, load_data, memory_limits, sources
 from reverie.data.labels import LABELS
 from reverie.data.lazy import FileImages
 from reverie.draw.picture import contact_sheet, enlargement
@@ -284,14 +284,14 @@ def test_images_of_very_different_shapes_are_padded(tmp_path: Path) -> None:
 def test_the_form_is_told_before_images_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {f"{'ab'[k % 2]}/{k}.png": png(k, 30, 20) for k in range(8)})
     seen: list[Dataset] = []
-    data = load_data(str(tmp_path), on_form=seen.append)
+    data = load_data(str(tmp_path), on_shape=seen.append)
     (form,) = seen
     assert form.shape == data.shape == (3, 28, 20) and len(form) == 8 and form.label_names == ("a", "b")
     assert form.kind == data.kind == "images"
     monkeypatch.setattr(folder, "_decode_all", None)
     with pytest.raises(ZeroDivisionError):
-        load_data(str(tmp_path), on_form=lambda form: print(1 / 0))
-    load_data("digits8", on_form=seen.append)
+        load_data(str(tmp_path), on_shape=lambda form: print(1 / 0))
+    load_data("digits8", on_shape=seen.append)
     assert seen[1].shape == (1, 8, 8) and seen[1].label_names == tuple("0123456789")
 
 
@@ -566,8 +566,8 @@ def test_lazy_equals_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     content = {f"{'ab'[k % 2]}/{k}.png": png(k, 9 + k % 3, 12) for k in range(40)}
     write(tmp_path, content | {"a/bad.png": b"no"})
     near = load_data(str(tmp_path), size="8x10")
-    monkeypatch.setattr(room, "MEMORY_LIMIT", 1000)
-    monkeypatch.setattr(room, "DISK_SHARE", 0)
+    monkeypatch.setattr(memory_limits, "MEMORY_LIMIT", 1000)
+    monkeypatch.setattr(memory_limits, "DISK_SHARE", 0)
     far = load_data(str(tmp_path), size="8x10")
     assert isinstance(far.x, FileImages) and far.kind == "images" and far.shape == near.shape == (3, 8, 10) and len(far) == 40
     assert far.report["broken"] == near.report["broken"] and far.x.shape == near.x.shape
@@ -590,7 +590,7 @@ def test_lazy_equals_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_set_too_large_for_memory_is_read_from_a_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {f"{'ab'[k % 2]}/{k}.png": png(k, 9 + k % 3, 12) for k in range(40)} | {"a/bad.png": b"no"})
     near = load_data(str(tmp_path), size="8x10")
-    monkeypatch.setattr(room, "MEMORY_LIMIT", 1000)
+    monkeypatch.setattr(memory_limits, "MEMORY_LIMIT", 1000)
     far = load_data(str(tmp_path), size="8x10")
     assert isinstance(far.x, FileImages) and far.x.store is not None and "temporary file" in " ".join(far.notes)
     monkeypatch.setattr(FileImages, "_read", None)  # nothing is decoded again
@@ -604,8 +604,8 @@ def test_a_set_too_large_for_memory_is_read_from_a_temporary_file(tmp_path: Path
 def test_a_lazy_grey_set_stored_in_colour_is_grey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {f"im{k}.png": packed(Image.fromarray(noise(8, 8, 1, k)).convert("RGB")) for k in range(5)})
     near = load_data(str(tmp_path))
-    monkeypatch.setattr(room, "MEMORY_LIMIT", 10)
-    monkeypatch.setattr(room, "DISK_SHARE", 0)
+    monkeypatch.setattr(memory_limits, "MEMORY_LIMIT", 10)
+    monkeypatch.setattr(memory_limits, "DISK_SHARE", 0)
     far = load_data(str(zipped(tmp_path / "a.zip", {p.name: p.read_bytes() for p in sorted(tmp_path.glob("*.png"))})))
     assert isinstance(far.x, FileImages) and far.shape == near.shape == (1, 8, 8)
     assert torch.equal(far.x.take(torch.arange(5)), pixels(near)) and any("stored in colour" in note for note in far.notes)
@@ -616,8 +616,8 @@ def test_scanning_many_files_holds_only_what_is_fitted(tmp_path: Path, monkeypat
     content = [packed(Image.fromarray(noise(96, 96, 3, k)), "BMP") for k in range(4)]
     for k in range(3000):
         (tmp_path / f"im{k}.bmp").write_bytes(content[k % 4])
-    monkeypatch.setattr(room, "MEMORY_LIMIT", 0)
-    monkeypatch.setattr(room, "DISK_SHARE", 0)
+    monkeypatch.setattr(memory_limits, "MEMORY_LIMIT", 0)
+    monkeypatch.setattr(memory_limits, "DISK_SHARE", 0)
     tracemalloc.start()
     data = load_data(str(tmp_path), size="16")
     peak = tracemalloc.get_traced_memory()[1]

@@ -20,12 +20,12 @@ import torch
 from reverie.base.cache import cache_folder
 from reverie.base.errors import UserError
 from reverie.data import DATASETS, load_data, names
-from reverie.data.download import Remote, Unreachable, fetch
-from reverie.data.form import Options
+from reverie.data.download import RemoteFile, Unreachable, fetch
+from reverie.data.reading import ReadingOptions
 from tests.data.test_readers import cdb_bytes, idx_bytes
 
 CONTENT = np.random.default_rng(0).bytes(700_000)
-REMOTE = Remote("file.gz", hashlib.sha256(CONTENT).hexdigest())
+REMOTE = RemoteFile("file.gz", hashlib.sha256(CONTENT).hexdigest())
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +94,7 @@ def server() -> Iterator[Server]:
 
 def test_a_file_is_fetched_once_with_progress(server: Server, tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
-    options = Options(on_progress=lambda *news: told.append(news))
+    options = ReadingOptions(on_progress=lambda *news: told.append(news))
     path = fetch(REMOTE, [server.address], tmp_path / "a", options)
     assert path.read_bytes() == CONTENT and [p.name for p in path.parent.iterdir()] == ["file.gz"]
     assert told[-1] == ("downloading file.gz", len(CONTENT), len(CONTENT)) and [n for _, n, _ in told] == sorted(
@@ -107,31 +107,31 @@ def test_a_file_is_fetched_once_with_progress(server: Server, tmp_path: Path) ->
 def test_a_broken_download_goes_on(server: Server, tmp_path: Path, ranges: bool) -> None:
     server.cut, server.ranges = 300_000, ranges
     with pytest.raises(Unreachable, match="goes on from there"):
-        fetch(REMOTE, [server.address], tmp_path, Options())
+        fetch(REMOTE, [server.address], tmp_path, ReadingOptions())
     assert (tmp_path / "file.gz.part").read_bytes() == CONTENT[:300_000] and not (tmp_path / "file.gz").exists()
     server.cut = None
-    assert fetch(REMOTE, [server.address], tmp_path, Options()).read_bytes() == CONTENT
+    assert fetch(REMOTE, [server.address], tmp_path, ReadingOptions()).read_bytes() == CONTENT
     assert server.asked == ["", "bytes=300000-"] and not (tmp_path / "file.gz.part").exists()
 
 
 def test_a_whole_part_is_only_renamed_and_a_stale_one_thrown_away(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file.gz.part").write_bytes(CONTENT)
-    assert fetch(REMOTE, [server.address], tmp_path, Options()).read_bytes() == CONTENT
+    assert fetch(REMOTE, [server.address], tmp_path, ReadingOptions()).read_bytes() == CONTENT
     (tmp_path / "file.gz").unlink()
     (tmp_path / "file.gz.part").write_bytes(b"stale" * 1000)
     with pytest.raises(Unreachable, match="wrong checksum"):
-        fetch(REMOTE, [server.address], tmp_path, Options())
-    assert fetch(REMOTE, [server.address], tmp_path, Options()).read_bytes() == CONTENT
+        fetch(REMOTE, [server.address], tmp_path, ReadingOptions())
+    assert fetch(REMOTE, [server.address], tmp_path, ReadingOptions()).read_bytes() == CONTENT
 
 
 def test_a_bad_checksum_is_refused_and_the_next_address_tried(server: Server, tmp_path: Path) -> None:
     wrong = replace(REMOTE, sha256="0" * 64)
     with pytest.raises(Unreachable, match="wrong checksum"):
-        fetch(wrong, [server.address], tmp_path, Options())
+        fetch(wrong, [server.address], tmp_path, ReadingOptions())
     assert list(tmp_path.glob("file*")) == []
     with pytest.raises(Unreachable, match="404"):
-        fetch(replace(REMOTE, name="other.gz"), [server.address], tmp_path, Options())
-    assert fetch(REMOTE, ["http://127.0.0.1:1/x", server.address], tmp_path, Options()).read_bytes() == CONTENT
+        fetch(replace(REMOTE, name="other.gz"), [server.address], tmp_path, ReadingOptions())
+    assert fetch(REMOTE, ["http://127.0.0.1:1/x", server.address], tmp_path, ReadingOptions()).read_bytes() == CONTENT
 
 
 def test_downloads_at_the_same_time_do_not_mix(server: Server, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_downloads_at_the_same_time_do_not_mix(server: Server, tmp_path: Path) -
 
     def one() -> None:
         together.wait()
-        found.append(fetch(REMOTE, [server.address], tmp_path, Options()).read_bytes() == CONTENT)
+        found.append(fetch(REMOTE, [server.address], tmp_path, ReadingOptions()).read_bytes() == CONTENT)
 
     server.pause = 0.01
     threads = [threading.Thread(target=one) for _ in range(4)]
@@ -167,35 +167,37 @@ def test_mnist_is_downloaded_into_the_cache_and_found_there(server: Server) -> N
     server.files = small_set()
     sums = [hashlib.sha256(content).hexdigest() for content in server.files.values()]
     load = names._idx(replace(names.MNIST, addresses=(server.address,), sha256=(sums[0], sums[1])))
-    data = load(0, 0, Options())
+    data = load(0, 0, ReadingOptions())
     assert len(data) == 5 and data.label_names == names.TEN and data.labels is not None
     assert data.labels.tolist() == [3, 1, 4, 1, 5] and len(server.asked) == 2
     assert (
-        torch.equal(load(0, 0, Options()).batch(torch.arange(5))[0], data.batch(torch.arange(5))[0]) and len(server.asked) == 2
+        torch.equal(load(0, 0, ReadingOptions()).batch(torch.arange(5))[0], data.batch(torch.arange(5))[0])
+        and len(server.asked) == 2
     )
     kept = cache_folder() / "mnist" / "train-images-idx3-ubyte.gz"
     whole = kept.read_bytes()
     kept.write_bytes(gzip.compress(idx_bytes(np.zeros((5, 28, 28)))))  # a whole file, and not the one that was fetched
     assert (
-        torch.equal(load(0, 0, Options()).batch(torch.arange(5))[0], data.batch(torch.arange(5))[0]) and len(server.asked) == 3
+        torch.equal(load(0, 0, ReadingOptions()).batch(torch.arange(5))[0], data.batch(torch.arange(5))[0])
+        and len(server.asked) == 3
     )
     assert kept.read_bytes() == whole
     assert {p.name for p in (cache_folder() / "mnist").iterdir()} == set(server.files)
     kept.write_bytes(whole[:-1])
     server.files = {}
     with pytest.raises(UserError, match=r"is damaged, and .* answered 404"):
-        load(0, 0, Options())
+        load(0, 0, ReadingOptions())
 
 
 @pytest.mark.parametrize("which", [names.MNIST, names.FASHION_MNIST])
-def test_offline_one_sentence_names_the_files_and_the_place(which: names.Idx, tmp_path: Path) -> None:
+def test_offline_one_sentence_names_the_files_and_the_place(which: names.IdxDataset, tmp_path: Path) -> None:
     load = names._idx(replace(which, addresses=("http://127.0.0.1:1",), system=()))
     with pytest.raises(UserError, match=f"{which.name} is not on this machine .*refused") as caught:
-        load(0, 0, Options(data_dir=tmp_path / "mine"))
+        load(0, 0, ReadingOptions(data_dir=tmp_path / "mine"))
     text = str(caught.value)
     assert "\n" not in text and all(name in text for name in names.MNIST_FILES) and str(tmp_path / "mine") in text
     with pytest.raises(UserError, match=f"into {re.escape(str(cache_folder()))}"):
-        load(0, 0, Options())
+        load(0, 0, ReadingOptions())
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion"])
@@ -216,7 +218,7 @@ def test_where_idx_files_are_looked_for(
 
 def test_fashion_is_found_where_the_system_keeps_it(tmp_path: Path) -> None:
     load = names._idx(replace(names.FASHION_MNIST, system=(tmp_path / "none", place(tmp_path / "usr", small_set()))))
-    assert len(load(0, 0, Options())) == 5
+    assert len(load(0, 0, ReadingOptions())) == 5
 
 
 def test_twins_are_told_apart(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from reverie.base.errors import UserError
 from reverie.data import load_data
 from reverie.data.pair_sets import english, longer_pairs, ordinal, persian, spoken_year
-from reverie.data.pairs import TextPairs, pairs_of
+from reverie.data.pairs import TextPairs, make_pairs
 
 ROWS = [(f"source {k}, with a comma", f"target {k}") for k in range(12)]
 
@@ -95,7 +95,7 @@ def test_mistakes_of_the_option(tmp_path: Path) -> None:
 
 def test_no_source_is_trained_on_and_held_out(tmp_path: Path) -> None:
     pairs = [(f"{k % 40}", f"{k}") for k in range(200)]
-    train, held = pairs_of(pairs).split(3)
+    train, held = make_pairs(pairs).split(3)
     assert len(train) + len(held) == 200 and len(held) == 10
     assert not {s for s, _ in train.pairs()} & {s for s, _ in held.pairs()}
     for name in ("reversal", "dates", "numbers-en", "numbers-fa"):
@@ -109,7 +109,7 @@ def test_no_source_is_trained_on_and_held_out(tmp_path: Path) -> None:
 
 
 def test_batches_are_padded_texts() -> None:
-    x = pairs_of([("ab", "cde"), ("", "f")])
+    x = make_pairs([("ab", "cde"), ("", "f")])
     assert x.shape == (2, 2, 3)
     end = 0x110000
     assert x.take(torch.tensor([1, 0])).tolist() == [[[end] * 3, [102, end, end]], [[97, 98, end], [99, 100, 101]]]

@@ -24,8 +24,8 @@ from PIL import Image
 from reverie.base.errors import UserError
 from reverie.data import Dataset, load_data, pixels
 from reverie.data.copies import count_duplicates
-from reverie.data.dataset import spread
-from reverie.data.room import Share
+from reverie.data.dataset import evenly_spaced_indices
+from reverie.data.memory_limits import Quota
 from tests.data.test_readers import cdb_bytes
 
 MEGABYTES = 1000 * 2**20  # that a file of less than 10 MB may cost
@@ -139,10 +139,14 @@ def test_metadata_are_read_line_by_line(tmp_path: Path) -> None:
 
 
 def test_positions_are_spread_evenly_and_never_beyond_the_last() -> None:
-    assert spread(9, 3).tolist() == [0, 4, 8] and spread(1, 5).tolist() == [0] and spread(3, 9).tolist() == [0, 1, 2]
+    assert (
+        evenly_spaced_indices(9, 3).tolist() == [0, 4, 8]
+        and evenly_spaced_indices(1, 5).tolist() == [0]
+        and evenly_spaced_indices(3, 9).tolist() == [0, 1, 2]
+    )
     many = 2**24 + 4  # float32 cannot tell its last numbers apart
-    assert Dataset("many", torch.zeros(many, 1)).some(10).shape == (10, 1)
-    assert spread(many, 10)[-1] == many - 1
+    assert Dataset("many", torch.zeros(many, 1)).subsample(10).shape == (10, 1)
+    assert evenly_spaced_indices(many, 10)[-1] == many - 1
 
 
 @pytest.mark.parametrize("shape", [(50, 1), (50, 2), (50, 7), (50, 40), (50, 1, 9, 9)])
@@ -164,7 +168,7 @@ def test_deep_pixels_are_brought_to_eight_bits_strip_by_strip(
     deep = values.astype(np.uint16 if mode == "I;16" else np.float32)
     base, top = (low, high - low) if low < 0 else (0, {1.0: 1.0, 200.0: 255.0}.get(high, 65535.0))
     monkeypatch.setattr(pixels, "STRIP", 20)  # two rows and a rest
-    found = np.asarray(pixels.plain(Image.fromarray(deep), 1))
+    found = np.asarray(pixels.convert_mode(Image.fromarray(deep), 1))
     assert np.array_equal(found, ((deep.astype(np.float64) - base) * (255 / top)).round().astype(np.uint8))
 
 
@@ -174,11 +178,11 @@ def test_transparency_is_laid_over_white_strip_by_strip(monkeypatch: pytest.Monk
     over = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
     monkeypatch.setattr(pixels, "STRIP", 20)
     for channels, plain in ((1, "L"), (3, "RGB")):
-        assert np.array_equal(np.asarray(pixels.plain(image, channels)), np.asarray(over.convert(plain)))
+        assert np.array_equal(np.asarray(pixels.convert_mode(image, channels)), np.asarray(over.convert(plain)))
 
 
 def test_threads_together_never_hold_more_than_all() -> None:
-    share, held, most, lock = Share(10), 0, 0, threading.Lock()
+    share, held, most, lock = Quota(10), 0, 0, threading.Lock()
 
     def work(amount: int) -> None:
         nonlocal held, most

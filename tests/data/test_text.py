@@ -12,7 +12,7 @@ import torch
 import reverie
 from reverie.base.errors import UserError
 from reverie.data import load_data
-from reverie.data.windows import END_OF_TEXT, TextWindows, joined, text_of, texts_of, windows_of
+from reverie.data.windows import END_OF_TEXT, TextWindows, join_texts, text_of, texts_of, windows_of
 
 LINE = "A line of plain text, of which there are many.\n"
 
@@ -104,7 +104,7 @@ def test_a_huge_line_and_odd_signs_are_read(tmp_path: Path) -> None:
 
 
 def test_windows_hold_out_the_end_of_a_text(tmp_path: Path) -> None:
-    data = windows_of(joined(["".join(chr(33 + k % 90) for k in range(2000))]), 50)
+    data = windows_of(join_texts(["".join(chr(33 + k % 90) for k in range(2000))]), 50)
     train, held = data.split(0)
     assert np.array_equal(np.concatenate([train.codes, held.codes]), data.codes) and len(held.codes) == 201
     assert train.take(torch.tensor([0, len(train) - 1])).shape == (2, 50)
@@ -113,16 +113,16 @@ def test_windows_hold_out_the_end_of_a_text(tmp_path: Path) -> None:
 
 def test_windows_hold_out_whole_texts_where_there_are_many() -> None:
     given = [f"text number {k} " * 3 for k in range(60)]
-    train, held = windows_of(joined(given), 16).split(3)
+    train, held = windows_of(join_texts(given), 16).split(3)
     assert sorted(train.texts() + held.texts()) == sorted(given)
     assert 3 <= len(held.texts()) <= 6 and train.codes[0] == held.codes[0] == END_OF_TEXT
-    again = windows_of(joined(given), 16).split(3)[1]
-    assert again.texts() == held.texts() != windows_of(joined(given), 16).split(4)[1].texts()
+    again = windows_of(join_texts(given), 16).split(3)[1]
+    assert again.texts() == held.texts() != windows_of(join_texts(given), 16).split(4)[1].texts()
 
 
 def test_texts_are_parted_at_their_ends() -> None:
-    assert texts_of(joined(["a", "bc"])) == ["a", "bc"]
-    assert texts_of(joined(["", "x", ""])) == ["x"]
+    assert texts_of(join_texts(["a", "bc"])) == ["a", "bc"]
+    assert texts_of(join_texts(["", "x", ""])) == ["x"]
 
 
 @pytest.mark.parametrize("window", [3, 10**6])

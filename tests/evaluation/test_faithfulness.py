@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from reverie.data.conditions import Attribute, conditions_of
+from reverie.data.conditions import Attribute, make_conditions
 from reverie.data.dataset import Dataset
 from reverie.evaluation.faithfulness import attributes_of, caption_accuracy, train_attribute_classifiers
 from reverie.evaluation.verdicts import find_faults
@@ -22,7 +22,7 @@ def squares(count: int, seed: int, attributes: tuple[Attribute, ...] = ATTRIBUTE
         x[k, 0, 3:6, 1 + 4 * int(side[k]) : 4 + 4 * int(side[k])] += 80
     captions = [f"a {ATTRIBUTES[0].words[a]} square, {ATTRIBUTES[1].words[b]}" for a, b in zip(light, side, strict=True)]
     captions = [caption.replace(",", " on the") for caption in captions]
-    return Dataset("squares", x.clamp(0, 255).byte(), conditions=conditions_of(captions, attributes=attributes))
+    return Dataset("squares", x.clamp(0, 255).byte(), conditions=make_conditions(captions, attributes=attributes))
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def test_angles_between_spaces_are_those_of_scipy() -> None:
 
 def test_a_linear_autoencoder_trained_by_gradients_finds_the_subspace_of_pca() -> None:
     torch.manual_seed(0)
-    x = load_data("digits8").some(2000)
+    x = load_data("digits8").subsample(2000)
     model = Autoencoder(Linear((1, 8, 8), (6,)), Linear((6,), (1, 8, 8, 1)), (6,), Pixels(), (1, 8, 8), 0)
     model.initialize(Dataset("digits8", (255 * x).round().byte()))
     learn(model, x, steps=500, batch=256, rate=3e-2)

@@ -89,10 +89,10 @@ def test_figures_of_squared_errors_stay_those_under_another_loss(tmp_path: Path)
     whole, noise = figures["held_out"], figures["noise_error_levels"]
     row = [row for row in run.metrics() if "held_out" in row][-1]
     assert row["loss"] > 0 and not row.get("optimum_levels") and not row.get("linear_levels")
-    assert optimum(model, data) is None and linear_filter(model, model.encode(data.some(100))) is None
+    assert optimum(model, data) is None and linear_filter(model, model.encode(data.subsample(100))) is None
     # by hand: the mean absolute error of v, and the mean squared error of eps in the noisiest range
     random = torch.Generator().manual_seed(5)
-    z = model.encode(data.some(400)).repeat(50, 1)
+    z = model.encode(data.subsample(400)).repeat(50, 1)
     t = model.denoiser.schedule.t_min + (1 - model.denoiser.schedule.t_min) * torch.rand(len(z), generator=random).double()
     with torch.no_grad():
         truth = Pair(z, torch.randn(z.shape, generator=random))

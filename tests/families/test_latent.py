@@ -121,7 +121,7 @@ def test_known_pixels_come_back_to_the_bit(run: Run, data: Any, method: str) -> 
 def test_replacing_keeps_the_codes_of_whole_patches(run: Run) -> None:
     seen = torch.ones(3, 16, 16, dtype=torch.bool)
     seen[:, :7] = False
-    cells = codec_of(run).seen_cells(seen)
+    cells = codec_of(run).known_cells(seen)
     assert cells.shape == (4, 8, 8) and not cells[:, :4].any() and cells[:, 4:].all()
 
 

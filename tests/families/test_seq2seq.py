@@ -15,7 +15,7 @@ import torch
 import reverie
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
-from reverie.data.pairs import pairs_of
+from reverie.data.pairs import make_pairs
 from reverie.families import FAMILIES
 from reverie.families.language.model import NONE
 from reverie.families.model import SamplingInputs
@@ -75,7 +75,7 @@ def test_all_targets_together_have_probability_one(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_log_prob_is_that_of_the_pair_alone(name: str) -> None:
     model = model_of(name)
-    x = pair_codes(pairs_of([("ab", "ba"), ("aabbab", "babbaa"), ("b", "b")]))
+    x = pair_codes(make_pairs([("ab", "ba"), ("aabbab", "babbaa"), ("b", "b")]))
     together = model.log_prob(x, None, torch.empty(0)).nats
     alone = torch.cat([model.log_prob(x[k : k + 1], None, torch.empty(0)).nats for k in range(3)])
     assert torch.allclose(together, alone, atol=1e-6)
@@ -128,7 +128,7 @@ def test_answers_are_drawn_with_their_probabilities() -> None:
 
 def test_a_pair_is_encoded_and_decoded() -> None:
     model = model_of("seq2seq:dot")
-    x = pair_codes(pairs_of([("aß", "\U0001f600b"), ("سلام", "a"), ("a\ud800", "\0")]))
+    x = pair_codes(make_pairs([("aß", "\U0001f600b"), ("سلام", "a"), ("a\ud800", "\0")]))
     back = model.decode(model.encode(x))
     assert torch.equal(back[..., : x.shape[-1]], x) and back.shape[-1] >= model.shape[1]
 

@@ -220,7 +220,7 @@ BAD = [
     ("data", "labels", ["a"]),
     ("data", "label_counts", [3]),
     ("data", "fingerprint", 5),
-    ("data", "reading", {"on_form": "x"}),  # an argument of load_data, and no option
+    ("data", "reading", {"on_shape": "x"}),  # an argument of load_data, and no option
     ("data", "reading", {"points": "many"}),
     ("data", "reading", {"fit": "squeeze"}),
     ("data", "reading", {"channels": 2}),

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 import reverie
 from reverie.base.errors import UserError
-from reverie.data.looks import detail
+from reverie.data.appearance import detail
 from reverie.runs import folder
 from reverie.runs.run import Run, load
 from reverie.training import autoguide

@@ -17,8 +17,8 @@ from reverie.base.distances import energy_distance, nearest
 from reverie.base.errors import ReverieWarning, UserError
 from reverie.base.spec import build
 from reverie.data import Dataset, load_data
+from reverie.data.appearance import AppearanceStats, appearance_stats
 from reverie.data.codec import Pixels
-from reverie.data.looks import Look, look_at
 from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.pair import pair_of
 from reverie.diffusion.plan import network_for
@@ -240,7 +240,7 @@ def test_previews_of_one_colour(tmp_path: Path, value: float, name: str) -> None
     assert findings(training)["empty_previews"].what == f"the previews are {name}"
 
 
-def patient(look: Look, truth: Look) -> Patient:
+def patient(look: AppearanceStats, truth: AppearanceStats) -> Patient:
     row = {"i": 10, "fraction": 1.0, "loss": 1.0}
     return Patient([row], None, torch.zeros(1), "images", {}, look, truth)  # type: ignore[arg-type]
 
@@ -248,11 +248,11 @@ def patient(look: Look, truth: Look) -> Patient:
 def test_saturated_and_collapsed_previews() -> None:
     data = load_data("digits8").batch(torch.arange(64))[0] * 2 - 1
     zeros = torch.zeros(64)
-    truth = look_at(data, zeros, -1, 1)
-    assert empty_previews(patient(look_at(data, zeros, -1, 1), truth)) is None
-    saturated = empty_previews(patient(look_at(data * 4, zeros, -1, 1), truth))
+    truth = appearance_stats(data, zeros, -1, 1)
+    assert empty_previews(patient(appearance_stats(data, zeros, -1, 1), truth)) is None
+    saturated = empty_previews(patient(appearance_stats(data * 4, zeros, -1, 1), truth))
     assert saturated is not None and "far outside" in saturated.what
-    collapsed = empty_previews(patient(look_at(data[:1].repeat(64, 1, 1, 1), zeros, -1, 1), truth))
+    collapsed = empty_previews(patient(appearance_stats(data[:1].repeat(64, 1, 1, 1), zeros, -1, 1), truth))
     assert collapsed is not None and "all the same" in collapsed.what
 
 
@@ -366,7 +366,7 @@ def report(k: int, held_out: float, **more) -> dict:
 def well() -> Patient:
     """A training of images in which all is as it should be."""
     data = load_data("digits8").batch(torch.arange(64))[0]
-    look = Look(mean=-0.4, blank=0.7, spread=0.3, outside=0.0, nearest=1.0, grain=0.1)
+    look = AppearanceStats(mean=-0.4, contrast=0.7, variance=0.3, outside=0.0, nearest=1.0, grain=0.1)
     rows = [report(k, 1 / (k + 1)) for k in range(9)]
     net = build(NETWORKS, network_for((1, 8, 8), 0, "unet:widths=[8,12],groups=4"), "network")
     model = Diffusion(NetDenoiser(net, Cosine(), "v", 0.5), Pixels(), (1, 8, 8))
@@ -396,7 +396,7 @@ ILL: dict[str, Callable[[Patient], Patient]] = {
     "not_learning": lambda p: replace(p, rows=[report(k, 1.0) for k in range(9)], movement={"a": 1e-6}),
     "dead_parameter": lambda p: replace(p, movement={"a": 0.1, "b": 0.0}),
     "noisy_previews": lambda p: seen_as(replace(p, rows=[report(k, 0.5 + 0.5 * (k == 0)) for k in range(9)]), grain=0.6),
-    "empty_previews": lambda p: seen_as(p, blank=0.0),
+    "empty_previews": lambda p: seen_as(p, contrast=0.0),
     "posterior_collapse": lambda p: replace(p, rows=[report(k, 1 / (k + 1), kl=0.001) for k in range(9)]),
     "poor_codec": badly_coded,
     "lagging_average": lambda p: replace(p, rows=[report(k, 0.5 + 0.5 * (k == 0), raw_held_out=0.1) for k in range(9)]),

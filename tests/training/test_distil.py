@@ -142,7 +142,7 @@ def test_the_training_loss_of_a_student_is_the_energy_distance_of_its_samples(
     monkeypatch.setattr(Pool, "some", lambda *given: (chosen.append(pick(*given)), chosen[-1])[1])
     model.distillation_target = replace(target, features=lambda z: (seen.append(target.features(z)), seen[-1])[1])
     for seed in range(4):
-        found = model.loss(training.train.some(40), None, seed)
+        found = model.loss(training.train.subsample(40), None, seed)
         peers, expected = chosen[-1][::COMPARED], []
         for mine, theirs, unit in zip(seen[-1], target.pool.features, target.pool.units, strict=True):
             a, b = (mine.detach() / unit).double().numpy(), theirs[peers].double().numpy()

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import reverie
 from reverie import api
-from reverie.data.looks import grain, look_at
+from reverie.data.appearance import appearance_stats, grain
 from reverie.diffusion.loss import loss
 from reverie.diffusion.oracle import GaussianDenoiser
 from reverie.diffusion.pair import Pair
@@ -40,13 +40,13 @@ def test_textures_are_no_noise_beside_their_own_kind() -> None:
     """Fine stripes and speckles have much grain: it counts only beside the data's own."""
     zeros = torch.zeros(100)
     speckles = (torch.rand(200, 1, 16, 16, generator=RANDOM) < 0.3).float() * 2 - 1
-    truth = look_at(speckles[:100], zeros, -1, 1)
-    assert truth.grain > 0.5 and look_at(speckles[100:], zeros, -1, 1).noise(truth) < NOISY / 3
+    truth = appearance_stats(speckles[:100], zeros, -1, 1)
+    assert truth.grain > 0.5 and appearance_stats(speckles[100:], zeros, -1, 1).noise(truth) < NOISY / 3
     smooth = functional.avg_pool2d(torch.randn(100, 3, 20, 20, generator=RANDOM), 5, 1).mul(3).clamp(-1, 1)
-    truth = look_at(smooth, zeros, -1, 1)
+    truth = appearance_stats(smooth, zeros, -1, 1)
     hazy = smooth + 0.5 * smooth.std() * torch.randn(smooth.shape, generator=RANDOM)
-    assert look_at(hazy, zeros, -1, 1).noise(truth) == pytest.approx(0.25, abs=0.12)
-    assert look_at(torch.randn(smooth.shape, generator=RANDOM), zeros, -1, 1).noise(truth) > 3 * NOISY
+    assert appearance_stats(hazy, zeros, -1, 1).noise(truth) == pytest.approx(0.25, abs=0.12)
+    assert appearance_stats(torch.randn(smooth.shape, generator=RANDOM), zeros, -1, 1).noise(truth) > 3 * NOISY
 
 
 def test_the_power_of_shifted_images_is_their_covariances_eigenvalues() -> None:

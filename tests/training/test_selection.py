@@ -16,8 +16,8 @@ from reverie.base.deadline import Deadline
 from reverie.base.noise import Noise
 from reverie.base.scalar import Time, expand
 from reverie.base.spec import build
+from reverie.data.appearance import octave_powers
 from reverie.data.dataset import Dataset
-from reverie.data.looks import octaves
 from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.oracle import GaussianDenoiser
 from reverie.diffusion.pair import Pair, pair_of
@@ -151,8 +151,8 @@ def test_octaves_share_out_the_power_of_an_image() -> None:
     place = torch.arange(16) / 16
     for k, octave in ((1, 2), (2, 2), (3, 1), (4, 1), (5, 0), (8, 0)):
         wave = torch.cos(2 * math.pi * k * place).expand(16, 16)[None, None]
-        power = octaves(wave)
+        power = octave_powers(wave)
         assert power.shape == (1, 3) and power.argmax() == octave and power[0, octave] > 0.99 * power.sum()
     x = torch.rand(3, 2, 16, 12, generator=torch.Generator().manual_seed(0))
     total = x.sub(x.mean((2, 3), keepdim=True)).square().sum((1, 2, 3)) * 16 * 12
-    torch.testing.assert_close(octaves(x).sum(1), total.double(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(octave_powers(x).sum(1), total.double(), rtol=1e-5, atol=1e-5)

@@ -17,7 +17,7 @@ from reverie.base.busy import WaitMeter, few_threads_when_busy
 from reverie.base.errors import UserError
 from reverie.base.spec import complete
 from reverie.base.units import format_speed
-from reverie.data.looks import Look
+from reverie.data.appearance import AppearanceStats
 from reverie.diffusion.plan import PRESETS, network_for
 from reverie.nets import NETWORKS
 from reverie.runs.config import TrainingConfig
@@ -195,7 +195,7 @@ def test_what_mends_changes_something(images: Run) -> None:
 
 
 def test_the_smallest_network_is_not_told_to_be_smaller() -> None:
-    row, truth = {"i": 100, "fraction": 1.0, "loss": 1.0}, Look(0.0, 1.0, 1.0, 0.0, 1.0)
+    row, truth = {"i": 100, "fraction": 1.0, "loss": 1.0}, AppearanceStats(0.0, 1.0, 1.0, 0.0, 1.0)
     patient = Patient([row], None, torch.zeros(1), "images", {}, replace(truth, nearest=0.1), truth)  # type: ignore[arg-type]
     found = copies(patient)
     assert found is not None and "--network" not in found.advice and found.change == {"length": "0.5"}
@@ -206,7 +206,7 @@ def test_the_smallest_network_is_not_told_to_be_smaller() -> None:
 
 def test_an_old_preview_is_not_judged() -> None:
     """Where previews are dear, the newest may be from the beginning, when all is noise."""
-    look, truth = Look(0.0, 0.01, 1.0, 0.0, 1.0), Look(0.0, 1.0, 1.0, 0.0, 1.0)
+    look, truth = AppearanceStats(0.0, 0.01, 1.0, 0.0, 1.0), AppearanceStats(0.0, 1.0, 1.0, 0.0, 1.0)
     row = {"i": 100, "fraction": 0.5, "loss": 1.0, "learning_rate": 0.01}
     patient = Patient([row], None, torch.zeros(1), "images", {}, look, truth, previewed=1)  # type: ignore[arg-type]
     assert empty_previews(patient) is None

@@ -15,7 +15,7 @@ from torch import nn
 from reverie import api
 from reverie.base.errors import UserError
 from reverie.base.spec import build
-from reverie.data import Dataset, at_once, evaluated_at_once, folder
+from reverie.data import Dataset, chunk_size, evaluation_batch_size, folder
 from reverie.data.fitting import choose_size
 from reverie.diffusion.plan import network_for
 from reverie.families import FAMILIES
@@ -200,11 +200,13 @@ def test_memory_is_foreseen_within_a_factor(network: str, side: int, batch: int)
 
 
 def test_what_is_looked_at_together_is_bounded() -> None:
-    assert at_once((3, 64, 64), 256) == 256 and at_once((3, 1000, 1000), 2000) == 5 and at_once((4, 16384, 16384), 9) == 1
-    assert evaluated_at_once((3, 64, 64), 256) == 256 and evaluated_at_once((2,), 1000) == 1000
-    assert evaluated_at_once((3, 128, 128), 256) == 28 and evaluated_at_once((3, 1000, 1000), 256) == 4
+    assert (
+        chunk_size((3, 64, 64), 256) == 256 and chunk_size((3, 1000, 1000), 2000) == 5 and chunk_size((4, 16384, 16384), 9) == 1
+    )
+    assert evaluation_batch_size((3, 64, 64), 256) == 256 and evaluation_batch_size((2,), 1000) == 1000
+    assert evaluation_batch_size((3, 128, 128), 256) == 28 and evaluation_batch_size((3, 1000, 1000), 256) == 4
     few = Dataset("large", torch.zeros(40, 3, 1000, 1000, dtype=torch.uint8))
-    assert len(few.some(2000)) == 5
+    assert len(few.subsample(2000)) == 5
 
 
 def test_limits_of_containers_count(tmp_path: Path) -> None:

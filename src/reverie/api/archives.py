@@ -10,7 +10,7 @@ from reverie.base.progress import OnProgress
 
 if TYPE_CHECKING:
     from reverie.compression.results import Compressed, Decompressed
-    from reverie.data.memory import DataSource
+    from reverie.data.in_memory import DataSource
     from reverie.runs.run import Run
 
 

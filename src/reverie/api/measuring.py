@@ -14,7 +14,7 @@ from reverie.base.progress import OnProgress
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from reverie.data.memory import DataSource
+    from reverie.data.in_memory import DataSource
     from reverie.evaluation.compare import Comparison
     from reverie.evaluation.reports import Evaluation, Say
     from reverie.runs.options import Options

@@ -41,7 +41,7 @@ def follow(device: str = "auto") -> bool:
 
         return FeatureWorker(team)
 
-    serve(where, {"train": train, "draw": draw, "measure": measure})
+    serve(where, {"train": train, "sample": draw, "evaluate": measure})
     return True
 
 

@@ -13,7 +13,7 @@ from reverie.base.errors import UserError
 from reverie.base.progress import OnProgress
 
 if TYPE_CHECKING:
-    from reverie.data.memory import DataSource
+    from reverie.data.in_memory import DataSource
     from reverie.runs.run import Run
     from reverie.runs.screen import Screen
     from reverie.runs.step import Step

@@ -57,19 +57,19 @@ class LostError(TeamError):
 class Instruction(IntEnum):
     """What the leader wants: nothing more, or something of training, of sampling, or of measuring."""
 
-    LEAVE = 0
+    EXIT = 0
     TRAIN = 1  # get ready for a training
     RESTORE = 2  # put the state of the learner back
     STEP = 3
-    OPEN = 4  # get ready to draw samples of a run
-    DRAW = 5  # draw batches by their numbers
-    FEATURES = 6  # get ready to compute features
-    COMPUTE = 7  # those of a block of images
+    OPEN_RUN = 4  # get ready to draw samples of a run
+    SAMPLE = 5  # draw batches by their numbers
+    OPEN_FEATURES = 6  # get ready to compute features
+    COMPUTE_FEATURES = 7  # those of a block of images
     SHARD = 8  # share out the state of the learner
-    SHOW = 9  # give the leader the weights, which are looked at
-    KEEP = 10  # keep the state, which is good
-    BACK = 11  # go back to the good one
-    WHOLE = 12  # give the leader a state, for a file
+    GATHER_WEIGHTS = 9  # give the leader the weights, which are looked at
+    SNAPSHOT = 10  # keep the state, which is good
+    ROLL_BACK = 11  # go back to the good one
+    GATHER_STATE = 12  # give the leader a state, for a file
 
     @property
     def duty(self) -> str:
@@ -137,11 +137,11 @@ class Team:
         self.device = device if device.type == "cuda" else torch.device("cpu")
         wait = timedelta(seconds=longest_wait())
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        with self.minded("did not come"):
+        with self.handle_errors("did not come"):
             dist.init_process_group(backend, store=_meet(rank, world, wait), rank=rank, world_size=world, timeout=wait)
 
     @contextmanager
-    def minded(self, what: str = "was lost, or did not answer") -> Iterator[None]:
+    def handle_errors(self, what: str = "was lost, or did not answer") -> Iterator[None]:
         """Say what torch raises where another process is lost in one sentence."""
         try:
             yield
@@ -151,22 +151,22 @@ class Team:
                 f"another of the {self.world} processes {what} within {longest_wait():g} seconds ({first[:160]}); {self.advice}"
             ) from None
 
-    def tell(self, told: StepInstruction | None = None) -> StepInstruction:
+    def broadcast(self, told: StepInstruction | None = None) -> StepInstruction:
         """Tell the others what to do, as the leader, or hear it."""
-        sent = told or StepInstruction(Instruction.LEAVE)
+        sent = told or StepInstruction(Instruction.EXIT)
         whole = torch.tensor([sent.order, sent.i, sent.seed], dtype=torch.int64)
         parts = torch.tensor([sent.fraction, sent.rate], dtype=torch.float64)
-        with self.minded():
+        with self.handle_errors():
             dist.broadcast(whole, 0)
             dist.broadcast(parts, 0)
         order, i, seed = whole.tolist()
         return StepInstruction(Instruction(order), i, seed, *parts.tolist())
 
-    def text(self, said: str = "") -> str:
+    def broadcast_text(self, said: str = "") -> str:
         """Tell the others a text, as the leader, or hear it."""
         raw = torch.frombuffer(bytearray(said.encode()), dtype=torch.uint8) if said else torch.empty(0, dtype=torch.uint8)
         size = torch.tensor([len(raw)])
-        with self.minded():
+        with self.handle_errors():
             dist.broadcast(size, 0)
             if not 0 <= int(size) <= MAX_TEXT_BYTES:
                 raise LostError("what the leading process says cannot be read; are all of one version of Reverie?")
@@ -175,10 +175,10 @@ class Team:
                 dist.broadcast(raw, 0)
         return bytes(raw.tolist()).decode()
 
-    def agree(self, fault: str = "") -> None:
+    def raise_any(self, fault: str = "") -> None:
         """Let all go on, or none: a fault of any process is raised in each of them."""
         bad = torch.tensor([int(bool(fault))])
-        with self.minded():
+        with self.handle_errors():
             dist.all_reduce(bad)
         if int(bad):
             self._raise(fault)
@@ -189,36 +189,36 @@ class Team:
         coded = fault.encode()[: len(raw)]
         raw[: len(coded)] = torch.tensor(list(coded), dtype=torch.uint8)
         every = [torch.empty_like(raw) for _ in range(self.world)]
-        with self.minded():
+        with self.handle_errors():
             dist.all_gather(every, raw)
         texts = [bytes(t.tolist()).rstrip(b"\0").decode(errors="replace") for t in every]
         rank = next(k for k, text in enumerate(texts) if text)
         raise TeamError(texts[rank] if rank == 0 else f"process {rank} of {self.world}: {texts[rank]}")
 
-    def added(self, mine: Tensor, fault: str = "") -> Tensor:
+    def all_reduce(self, mine: Tensor, fault: str = "") -> Tensor:
         """Return the sum over processes: of mine's shape.  mine: (N,)."""
         row = torch.cat([mine, mine.new_tensor([float(bool(fault))])])
-        with self.minded():
+        with self.handle_errors():
             dist.all_reduce(row)
         if row[-1] > 0:
             self._raise(fault)
         return row[:-1]
 
-    def gathered(self, mine: Tensor, fault: str = "") -> Tensor:
+    def all_gather(self, mine: Tensor, fault: str = "") -> Tensor:
         """Return what all have, (W, ...), of mine's shape each."""
-        self.agree(fault)
-        return torch.stack(self.given(mine))
+        self.raise_any(fault)
+        return torch.stack(self.all_gather_unchecked(mine))
 
-    def given(self, mine: Tensor) -> list[Tensor]:
+    def all_gather_unchecked(self, mine: Tensor) -> list[Tensor]:
         """Return what each has, where nothing can have gone wrong with any."""
         every = [torch.empty_like(mine) for _ in range(self.world)]
-        with self.minded():
+        with self.handle_errors():
             dist.all_gather(every, mine)
         return every
 
-    def share(self, tensors: dict[str, Tensor]) -> None:
+    def broadcast_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Give the others the leader's tensors, in place."""
-        with self.minded():
+        with self.handle_errors():
             for name in sorted(tensors):
                 t = tensors[name]
                 sent = t.to(self.device).contiguous()
@@ -226,23 +226,23 @@ class Team:
                 if self.rank:
                     t.copy_(sent)
 
-    def arrays(self, mine: np.ndarray | None, fault: str = "") -> list[np.ndarray]:
+    def gather_arrays(self, mine: np.ndarray | None, fault: str = "") -> list[np.ndarray]:
         """Return the arrays of all, of any shapes, as float32 in the leader and nothing elsewhere.  mine: None for none."""
         x = torch.from_numpy(np.ascontiguousarray(np.empty(0) if mine is None else mine, np.float32))
         form = torch.tensor([x.ndim, *x.shape, *[0] * (MAX_AXES - x.ndim)])
-        forms = self.gathered(form, fault).tolist()
+        forms = self.all_gather(form, fault).tolist()
         shapes = [form[1 : 1 + form[0]] for form in forms]
         longest = max(math.prod(shape) for shape in shapes)
         padded = torch.zeros(longest)
         padded[: x.numel()] = x.flatten()
         every = [torch.empty_like(padded) for _ in shapes] if self.rank == 0 else None
-        with self.minded():
+        with self.handle_errors():
             dist.gather(padded, every, 0)
         return [t[: math.prod(shape)].reshape(shape).numpy() for t, shape in zip(every or (), shapes, strict=False)]
 
-    def deal(self, parts: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
+    def scatter(self, parts: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
         """Give each process its part, as the leader, and return one's own.  shape: of the part of this process."""
-        with self.minded():
+        with self.handle_errors():
             if self.rank:
                 mine = torch.empty(*shape)
                 dist.recv(mine, 0)
@@ -256,7 +256,7 @@ class Team:
         """Leave; the leader tells the others to leave, too, if all of them listen."""
         if self.rank == 0 and whole:
             with suppress(UserError):
-                self.tell(StepInstruction(Instruction.LEAVE))
+                self.broadcast(StepInstruction(Instruction.EXIT))
         if dist.is_initialized():
             with suppress(RuntimeError):
                 dist.destroy_process_group()

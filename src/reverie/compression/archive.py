@@ -33,7 +33,7 @@ from reverie.compression.container import (
 )
 from reverie.compression.images import check_file, other_sizes, to_unit_range
 from reverie.compression.results import Compressed, Decompressed, check_out
-from reverie.data.dataset import spread
+from reverie.data.dataset import evenly_spaced_indices
 from reverie.diffusion.likelihood import mean_and_error
 from reverie.draw.picture import channels_last
 from reverie.families.diffusion.model import Diffusion
@@ -118,7 +118,7 @@ def compress(
     model, start = _check(run, x, steps), time.monotonic()
     size = math.prod(model.shape)
     with deterministic():
-        few = to_unit_range(x[spread(len(x), CHAIN_IMAGES)]).to(model.device)
+        few = to_unit_range(x[evenly_spaced_indices(len(x), CHAIN_IMAGES)]).to(model.device)
         chain, cost = choose_chain(model, few, image_seeds(seed, len(few)), steps, end)
         check_amount(len(x), size, steps, math.ceil(len(x) * cost / (8 * math.log(2))), out)
         coders = [ChainCoder(model, chain, fineness) for fineness in FINENESS]
@@ -141,7 +141,7 @@ def compress(
             done += count
             tell("compressing", done - plain, len(x) - plain)
         seconds = time.monotonic() - start
-        some = to_unit_range(x[spread(len(x), BOUND_IMAGES)]).to(model.device)
+        some = to_unit_range(x[evenly_spaced_indices(len(x), BOUND_IMAGES)]).to(model.device)
         seeds = image_seeds(seed, len(some))
         bits = [
             model.bound(part, None, own, end=chain.end / TIME_UNITS).bits.cpu()

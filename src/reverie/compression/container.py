@@ -28,7 +28,7 @@ from reverie.base.errors import UserError
 from reverie.base.files import expanded, reason
 from reverie.base.spec import first_problem
 from reverie.base.visible import visible
-from reverie.data.room import check_size
+from reverie.data.memory_limits import check_expansion
 
 MAGIC = b"rvi1"
 FIXED = struct.Struct("<4s4sHBBB")
@@ -89,7 +89,7 @@ def check_amount(count: int, numbers: int, steps: int, size: int, where: object)
 
     numbers: of an image; steps: of the chain; size: bytes of the file.
     """
-    check_size(COPIES * count * numbers, size, str(where), "compress fewer images into one file")
+    check_expansion(COPIES * count * numbers, size, str(where), "compress fewer images into one file")
     if (work := count * numbers * steps) > (max_work := max(WORK_ALWAYS, WORK_PER_BYTE * size)):
         raise UserError(
             f"{where} has {size:,} bytes for {count:,} images of {numbers:,} numbers in {steps:,} steps: {work:,} numbers to"

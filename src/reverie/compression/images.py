@@ -21,10 +21,10 @@ from reverie.base.progress import OnProgress, silent
 from reverie.base.visible import visible
 from reverie.compression.container import MAGIC, safe_name
 from reverie.data import load_data
-from reverie.data.kind import described
-from reverie.data.memory import DataSource, in_memory
-from reverie.data.pixels import Broken, Header, Recipe, decode, quiet, read_header
-from reverie.data.sources import FILE_LIMIT, Entry, is_image, list_folder, list_zip
+from reverie.data.in_memory import DataSource, is_in_memory
+from reverie.data.kind import describe_shape
+from reverie.data.pixels import BrokenImage, Header, Recipe, decode, quiet_pillow, read_header
+from reverie.data.sources import FILE_LIMIT, FileEntry, is_image, list_folder, list_zip
 
 MODES = {1: ("1", "L"), 3: ("RGB", "P"), 4: ("RGBA",)}  # image modes that can be stored losslessly in so many channels
 SAME = ", and compression is lossless; convert the images first"
@@ -40,13 +40,13 @@ def read_lossless(
     """
     if len(shape) != 3:
         raise UserError("only images can be compressed, and this run models other data")
-    path = None if in_memory(source) else Path(str(source)).expanduser()
+    path = None if is_in_memory(source) else Path(str(source)).expanduser()
     try:
         files = path is not None and (path.is_dir() or (path.is_file() and (is_image(path.name) or path.suffix == ".zip")))
     except (OSError, ValueError):
         files = False
     if path is not None and files and data_dir is None:
-        with quiet():
+        with quiet_pillow():
             return _read_files(path, shape, tell)
     size = f"{shape[1]}x{shape[2]}"
     reading: Any = {"seed": seed, "data_dir": data_dir, "labels": "none", "on_progress": tell}
@@ -57,11 +57,15 @@ def read_lossless(
         data = load_data(source, size=size, **reading)  # the default size is smaller
     report = data.report
     if set(report.get("sizes", ())) - {size}:
-        raise UserError(f"the images have the sizes {', '.join(report['sizes'])} and the run models {described(shape)}{SAME}")
+        raise UserError(
+            f"the images have the sizes {', '.join(report['sizes'])} and the run models {describe_shape(shape)}{SAME}"
+        )
     modes = set(report.get("modes", ()))
     if data.shape != shape or not modes <= set(MODES[shape[0]]):
         found = ", ".join(sorted(modes))
-        raise UserError(f"the images are {described(data.shape)} of {found} and the run models {described(shape)}{SAME}")
+        raise UserError(
+            f"the images are {describe_shape(data.shape)} of {found} and the run models {describe_shape(shape)}{SAME}"
+        )
     if report.get("rounded"):
         raise UserError(f"these numbers are not among the 256 levels of an image{SAME}")
     return _pixels(data.batch(torch.arange(len(data)))[0]), None
@@ -78,7 +82,7 @@ def _pixels(x: Tensor) -> Tensor:
 
 def _read_files(path: Path, shape: tuple[int, ...], tell: OnProgress) -> tuple[Tensor, list[str] | None]:
     if path.is_file() and path.suffix != ".zip":
-        entries, broken = [Entry(path.name, path.stat().st_size, path)], []
+        entries, broken = [FileEntry(path.name, path.stat().st_size, path)], []
     else:
         listing = list_folder(path) if path.is_dir() else list_zip(path)
         entries, broken = listing.images, listing.broken
@@ -90,10 +94,10 @@ def _read_files(path: Path, shape: tuple[int, ...], tell: OnProgress) -> tuple[T
     for k, entry in enumerate(entries):
         try:
             if entry.size > FILE_LIMIT:
-                raise Broken("the file is too large")
+                raise BrokenImage("the file is too large")
             content = entry.read()
             out[k] = _unchanged(content, read_header(content), shape)
-        except (Broken, OSError) as error:
+        except (BrokenImage, OSError) as error:
             raise UserError(f"{visible(entry.name)} cannot be compressed: {error}") from None
         tell("reading images", k + 1, len(entries))
     return torch.from_numpy(out), _png_names([entry.name for entry in entries])
@@ -103,15 +107,15 @@ def _unchanged(content: bytes, header: Header, shape: tuple[int, ...]) -> np.nda
     """Return an image that has the required shape and mode: (C, H, W) uint8."""
     channels, height, width = shape
     if (header.height, header.width) != (height, width):
-        raise Broken(f"it has {header.height}x{header.width} pixels and the run models {described(shape)}{SAME}")
+        raise BrokenImage(f"it has {header.height}x{header.width} pixels and the run models {describe_shape(shape)}{SAME}")
     if header.animated or header.turned:
-        raise Broken(f"it {'is animated' if header.animated else 'has an EXIF rotation'}{SAME}")
+        raise BrokenImage(f"it {'is animated' if header.animated else 'has an EXIF rotation'}{SAME}")
     if header.kind in ("16-bit", "32-bit", "floating-point") or (header.transparent and channels != 4):
-        raise Broken(f"it is {'transparent' if header.transparent else header.kind}{SAME}")
+        raise BrokenImage(f"it is {'transparent' if header.transparent else header.kind}{SAME}")
     pixels = decode(content, Recipe(height, width, 3 if channels == 1 else channels))
     if channels == 1:
         if (pixels != pixels[:1]).any():
-            raise Broken(f"it is coloured and the run models grey images{SAME}")
+            raise BrokenImage(f"it is coloured and the run models grey images{SAME}")
         pixels = pixels[:1]
     return pixels
 

@@ -14,7 +14,7 @@ from reverie.base.files import expanded
 from reverie.base.progress import OnProgress, silent
 from reverie.compression.container import Header
 from reverie.compression.images import check_targets, to_unit_range, write_folder
-from reverie.data.kind import counted
+from reverie.data.kind import format_count
 from reverie.draw.picture import channels_last
 from reverie.runs.destinations import check_output, check_room, is_folder
 from reverie.runs.outputs import for_images
@@ -55,7 +55,7 @@ class Compressed:
         return {**asdict(self), "path": str(self.path), "shape": list(self.shape)}
 
     def __str__(self) -> str:
-        in_all = f"{counted(self.count, self.shape)} in {self.size:,} bytes, {self.bits:.4g} bits/dim"
+        in_all = f"{format_count(self.count, self.shape)} in {self.size:,} bytes, {self.bits:.4g} bits/dim"
         lines = [f"wrote {self.path}: {in_all} ({self.images_per_second:.3g} images/s)"]
         error = f" ± {self.continuous_error:.2g}" if self.continuous_error is not None else ""
         continuous = f"{self.continuous:.4g}{error} in continuous time"
@@ -87,7 +87,7 @@ class Decompressed:
         return len(self.x)
 
     def __repr__(self) -> str:
-        return f"Decompressed({counted(len(self), tuple(self.x.shape[1:]))})"
+        return f"Decompressed({format_count(len(self), tuple(self.x.shape[1:]))})"
 
     @property
     def samples(self) -> Samples:

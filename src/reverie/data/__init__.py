@@ -12,48 +12,58 @@ from reverie.base.errors import UserError, pick
 from reverie.base.files import expanded
 from reverie.base.visible import visible
 from reverie.data.arrays import from_array, read_array_file
-from reverie.data.columns import listed_columns
+from reverie.data.columns import parse_column_names
 from reverie.data.csv_table import read_csv
-from reverie.data.dataset import Dataset, at_once, evaluated_at_once
+from reverie.data.dataset import Dataset, chunk_size, evaluation_batch_size
 from reverie.data.folder import ARCHIVES, read_images
-from reverie.data.form import Options
 from reverie.data.idx import find_pair, labels_beside, looks_like_idx, read_pair
+from reverie.data.in_memory import DataSource, from_memory, is_in_memory
 from reverie.data.labels import LABELS
 from reverie.data.lazy import LazyImages
-from reverie.data.memory import DataSource, from_memory, in_memory
-from reverie.data.names import DATASETS, FROM_FILES, cdb_dataset, cdb_files, check_count, usual_count
+from reverie.data.names import DATASETS, FROM_FILES, cdb_dataset, cdb_files, check_count, default_count
 from reverie.data.pair_files import read_pairs
 from reverie.data.parquet_table import read_parquet
 from reverie.data.pixels import DEFAULT_SIDE, FITS, check_channels, check_fit, parse_size
+from reverie.data.reading import ReadingOptions
 from reverie.data.series import as_series, check_window, read_wav
-from reverie.data.shards.find import is_shards, told_in_tar
+from reverie.data.shards.find import has_annotations, is_shards
 from reverie.data.shards.read import read_shards
 from reverie.data.shards.store import is_pattern, is_remote
 from reverie.data.shards.tables import has_image_column
-from reverie.data.sources import METADATA, count_unread, has_images, is_image
+from reverie.data.sources import METADATA, count_unsupported, has_images, is_image
 from reverie.data.table import table_columns
-from reverie.data.text import looks_like_text, read_column, read_folder, read_jsonl, read_text, text_column, text_entries
+from reverie.data.text import (
+    looks_like_text,
+    read_jsonl,
+    read_text,
+    read_text_column,
+    read_text_folder,
+    text_column,
+    text_entries,
+)
 
-__all__ = ["DATASETS", "FITS", "FROM_FILES", "LABELS", "Dataset", "LazyImages", "at_once", "evaluated_at_once", "load_data"]
+__all__ = [
+    "DATASETS", "FITS", "FROM_FILES", "LABELS", "Dataset", "LazyImages", "chunk_size", "evaluation_batch_size", "load_data",
+]  # fmt: skip
 
 
-def _read_table(path: Path, name: str, options: Options) -> Dataset:
+def _read_table(path: Path, name: str, options: ReadingOptions) -> Dataset:
     """Return a .csv file: a column of text, or its numbers."""
     column = text_column(path, options.text)
-    return read_csv(path, name, options) if column is None else read_column(path, name, options, column)
+    return read_csv(path, name, options) if column is None else read_text_column(path, name, options, column)
 
 
-def _read_tar(path: Path, name: str, options: Options) -> Dataset:
+def _read_tar(path: Path, name: str, options: ReadingOptions) -> Dataset:
     """Return a .tar file: a shard with labels in files of their own, or a folder that was packed."""
-    return read_shards(str(path), name, options) if told_in_tar(path) else read_images(path, name, options)
+    return read_shards(str(path), name, options) if has_annotations(path) else read_images(path, name, options)
 
 
-def _read_parquet(path: Path, name: str, options: Options) -> Dataset:
+def _read_parquet(path: Path, name: str, options: ReadingOptions) -> Dataset:
     """Return a .parquet file: a shard of images, or a table of numbers."""
     return read_shards(str(path), name, options) if has_image_column(path) else read_parquet(path, name, options)
 
 
-READERS: dict[str, Callable[[Path, str, Options], Dataset]] = {
+READERS: dict[str, Callable[[Path, str, ReadingOptions], Dataset]] = {
     ".npy": read_array_file,
     ".npz": read_array_file,
     ".csv": _read_table,
@@ -74,18 +84,18 @@ WHOLE = ("series", "text", "pairs")  # kinds of data whose windows, if any, are 
 def load_data(
     source: DataSource, points: int | None = None, seed: int = 0, *, size: str | None = None, fit: str = "auto",
     channels: int | None = None, labels: str = "auto", data_dir: str | Path | None = None, strict: bool = False,
-    on_progress: Callable[[str, int, int], None] | None = None, on_form: Callable[[Dataset], None] | None = None,
+    on_progress: Callable[[str, int, int], None] | None = None, on_shape: Callable[[Dataset], None] | None = None,
     largest_colour: int = DEFAULT_SIDE, window: int | None = None, text: str | None = None,
     condition_columns: str | None = None, condition_image: str | None = None, pairs: str | None = None,
     columns: str | Sequence[str] | None = None,
 ) -> Dataset:  # fmt: skip
-    """Return a data set by name (names win), by path, or of data in memory as `reverie.data.memory` takes them.
+    """Return a data set by name (names win), by path, or of data in memory as `reverie.data.in_memory` takes them.
 
     points and seed: the number, if not given what is usual, and the seed of generated data; size: "32" or "64x48" (height x
     width); fit: crop, pad, stretch, or auto, which pads where cropping would cut too much; channels: 1, 3 or 4, by default told
     by the images; labels: one of LABELS, or the name of a column; data_dir: where files of named sets are looked for
     first; strict: refuse where a broken file would be skipped; on_progress: called with what is done, how much, of how much;
-    on_form: called with the set without its pixels when their form is known, and before they are read, so that it can refuse;
+    on_shape: called with the set without its pixels when their form is known, and before they are read, so that it can refuse;
     largest_colour: the longest side that is chosen for colour images; window: take rows of numbers as a series, in windows of
     so many, or so many characters of text at a time; text: the column of a table, or field, that holds text; condition_columns,
     condition_image: columns of a folder's metadata, numbers with commas between and the name of another image, that a model is
@@ -98,13 +108,13 @@ def load_data(
     if points is not None:
         check_count(points)
     check_window(window)
-    numbers, wanted = listed_columns(condition_columns), table_columns(columns)
+    numbers, wanted = parse_column_names(condition_columns), table_columns(columns)
     pixels = parse_size(size) if size is not None else None
-    if in_memory(source):
+    if is_in_memory(source):
         if data_dir is not None:
             raise UserError(f"--data-dir says where the files of {', '.join(FROM_FILES)} are; leave it out for data in memory")
-        chosen = Options(
-            pixels, fit, channels, labels, strict, None, on_progress, on_form, largest_colour, window, columns=wanted
+        chosen = ReadingOptions(
+            pixels, fit, channels, labels, strict, None, on_progress, on_shape, largest_colour, window, columns=wanted
         )  # fmt: skip
         given = _of_columns(from_memory(source, chosen), wanted, "the data")
         return given if window is None else as_series(given, window, "the data")
@@ -114,7 +124,7 @@ def load_data(
     if data_dir is not None and source not in FROM_FILES:
         raise UserError(f"--data-dir says where the files of {', '.join(FROM_FILES)} are; leave it out for {source}")
     folder = expanded(data_dir) if data_dir is not None else None
-    options = Options(
+    options = ReadingOptions(
         pixels,
         fit,
         channels,
@@ -122,7 +132,7 @@ def load_data(
         strict,
         folder,
         on_progress,
-        on_form,
+        on_shape,
         largest_colour,
         window,
         text,
@@ -138,7 +148,7 @@ def load_data(
     if source in DATASETS:
         if pairs is not None:
             raise UserError(f"--pairs names columns of a table or a second file; {source} is a set by name, so leave it out")
-        named = DATASETS[source](usual_count(source) if points is None else points, seed, options)
+        named = DATASETS[source](default_count(source) if points is None else points, seed, options)
         _of_columns(named, wanted, source)
         return named if window is None or named.kind in WHOLE else as_series(named, window, source)
     if remote or is_pattern(source):
@@ -176,7 +186,7 @@ def _name_of(source: str) -> str:
     return visible(last.removesuffix(".tar").removesuffix(".parquet")) or "data"
 
 
-def _read_path(path: Path, options: Options) -> Dataset:
+def _read_path(path: Path, options: ReadingOptions) -> Dataset:
     name = visible(path.resolve().name) or "data"
     if path.is_dir():
         if options.pairs is not None:
@@ -188,8 +198,8 @@ def _read_path(path: Path, options: Options) -> Dataset:
             return _idx_dataset(*pair, name, options, ("only the training files are read",))
         if is_shards(path):
             return read_shards(str(path), name, options)
-        if not has_images(path) and len(texts := text_entries(path)) > count_unread(path):
-            return read_folder(texts, path, name, options)
+        if not has_images(path) and len(texts := text_entries(path)) > count_unsupported(path):
+            return read_text_folder(texts, path, name, options)
         return read_images(path, name, options, _hint(path))
     if not path.is_file():
         raise UserError(f"{path} is neither a file nor a folder; give a folder of images or a data file")
@@ -208,7 +218,7 @@ def _read_path(path: Path, options: Options) -> Dataset:
     raise UserError(f"{path} is of no kind that is read; give a folder of images or texts, an idx file, or one of {kinds}")
 
 
-def _idx_dataset(images: Path, labels: Path | None, name: str, options: Options, notes: tuple[str, ...] = ()) -> Dataset:
+def _idx_dataset(images: Path, labels: Path | None, name: str, options: ReadingOptions, notes: tuple[str, ...] = ()) -> Dataset:
     x, y = read_pair(images, labels)
     made = from_array(x, y, name, str(images), options)
     return Dataset(name, made.x, made.labels, made.label_names, (*notes, *made.notes), made.report)

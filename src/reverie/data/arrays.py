@@ -17,8 +17,8 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.files import reason
 from reverie.data.dataset import Dataset
-from reverie.data.form import Options, encode_labels, images_dataset, points_dataset
-from reverie.data.room import LABEL_ROOM, array_cost, check_size
+from reverie.data.memory_limits import BYTES_PER_LABEL, array_memory, check_expansion
+from reverie.data.reading import ReadingOptions, encode_labels, images_dataset, points_dataset
 
 ARRAY_LIMIT = 8 * 2**30
 ROUNDED = 1e-3  # of a level, more than which is no level in other words
@@ -28,7 +28,7 @@ X_KEYS = ("x", "images", "data", "x_train", "arr_0")
 Y_KEYS = ("y", "labels", "label", "y_train", "targets")
 
 
-def read_array_file(path: Path, name: str, options: Options, wanted: tuple[str, ...] = X_KEYS) -> Dataset:
+def read_array_file(path: Path, name: str, options: ReadingOptions, wanted: tuple[str, ...] = X_KEYS) -> Dataset:
     """Return the points or images of a .npy or .npz file; wanted: names of the array, the first there is."""
     try:
         if path.suffix.lower() == ".npz":
@@ -41,7 +41,7 @@ def read_array_file(path: Path, name: str, options: Options, wanted: tuple[str, 
     return from_array(x, labels, name, str(path), options)
 
 
-def read_npy(file: IO[bytes], available: int, where: str, packed: int | None = None, cost: Cost = array_cost) -> np.ndarray:
+def read_npy(file: IO[bytes], available: int, where: str, packed: int | None = None, cost: Cost = array_memory) -> np.ndarray:
     """Read one array, its stated size checked against the bytes there are; pickled objects are refused.
 
     packed: the bytes of the file that the values were compressed into, if they were; cost: how many bytes they will take.
@@ -68,7 +68,7 @@ def read_npy(file: IO[bytes], available: int, where: str, packed: int | None = N
     if needed > available or needed > ARRAY_LIMIT:
         raise UserError(f"{where} states {needed} bytes of values, more than it can hold; save it again with numpy.save")
     if packed is not None:
-        check_size(cost(shape, dtype.itemsize), packed, where, "if you trust it, save it unpacked with numpy.savez")
+        check_expansion(cost(shape, dtype.itemsize), packed, where, "if you trust it, save it unpacked with numpy.savez")
     values = _read_values(file, needed)
     if len(values) != needed:
         raise UserError(f"{where} ends before its values do; save it again with numpy.save")
@@ -95,10 +95,10 @@ def _read_npz(path: Path, wanted: tuple[str, ...] = X_KEYS) -> tuple[np.ndarray,
             x_key = x_key or (rest[0] if len(rest) == 1 else None)
             if x_key is None:
                 raise UserError(f"{path} holds {', '.join(list(members)[:8]) or 'nothing'}; name the data x, images or data")
-            x = _read_member(archive, members[x_key], path, array_cost)
+            x = _read_member(archive, members[x_key], path, array_memory)
             if y_key is None:
                 return x, None
-            held = array_cost(x.shape, x.itemsize)
+            held = array_memory(x.shape, x.itemsize)
             return x, _read_member(archive, members[y_key], path, lambda shape, size: held + _labels_cost(shape, size))
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
         if isinstance(error, UserError):
@@ -107,7 +107,7 @@ def _read_npz(path: Path, wanted: tuple[str, ...] = X_KEYS) -> tuple[np.ndarray,
 
 
 def _labels_cost(shape: Sequence[int], itemsize: int) -> int:
-    return math.prod(shape) * (2 * itemsize + LABEL_ROOM)
+    return math.prod(shape) * (2 * itemsize + BYTES_PER_LABEL)
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, cost: Cost) -> np.ndarray:
@@ -118,7 +118,7 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, co
         return read_npy(file, info.file_size, where, path.stat().st_size, cost)
 
 
-def from_array(x: np.ndarray, labels: np.ndarray | None, name: str, source: str, options: Options) -> Dataset:
+def from_array(x: np.ndarray, labels: np.ndarray | None, name: str, source: str, options: ReadingOptions) -> Dataset:
     """Tell points from images by the shape: (N,) or (N, D) are points, (N, H, W), (N, H, W, C), (N, C, H, W) images."""
     if x.dtype.kind not in "buif":
         raise UserError(f"{source} holds text, not numbers; save an array of numbers")
@@ -139,12 +139,12 @@ def from_array(x: np.ndarray, labels: np.ndarray | None, name: str, source: str,
         raise UserError(f"{source} has images of shape {x.shape[1:]}; expected 1, 3 or 4 channels, last or first")
     if x.size == 0:
         raise UserError(f"{source} holds no images (its shape is {x.shape})")
-    pixels, note, rounded = eight_bits(x, source)
+    pixels, note, rounded = to_uint8(x, source)
     made = images_dataset(name, pixels, numbers, names, options, [*notes, *note], source)
     return replace(made, report={**made.report, "rounded": rounded})
 
 
-def eight_bits(x: np.ndarray, source: str) -> tuple[np.ndarray, list[str], bool]:
+def to_uint8(x: np.ndarray, source: str) -> tuple[np.ndarray, list[str], bool]:
     """Bring pixels of any numeric type to uint8 by the range they are in, say so, and tell whether any had to be rounded."""
     if x.dtype == np.uint8:
         return x, [], False

@@ -252,7 +252,7 @@ def _resample(x: Tensor, maps: Tensor) -> Tensor:
     return functional.grid_sample(x, grid, padding_mode="reflection", align_corners=False)
 
 
-def read(wished: str | Sequence[str | Spec]) -> tuple[Spec, ...]:
+def parse_augmentations(wished: str | Sequence[str | Spec]) -> tuple[Spec, ...]:
     """Read `flip,shift:share=0.2,probability=0.3` into specs with every option, in the order of the table."""
     named = re.split(r",(?!\s*\w+\s*=)", wished) if isinstance(wished, str) else wished
     specs = [complete(AUGMENTATIONS, one.strip() if isinstance(one, str) else one, "augmentation") for one in named]
@@ -269,7 +269,7 @@ def build_augment(specs: Sequence[Spec], shape: tuple[int, ...]) -> Augment | No
     return Augment([build(AUGMENTATIONS, spec, "augmentation") for spec in specs], shape) if specs else None
 
 
-def told_entries(specs: Sequence[Spec], shape: tuple[int, ...]) -> tuple[str, ...]:
+def conditioned_entries(specs: Sequence[Spec], shape: tuple[int, ...]) -> tuple[str, ...]:
     """Return the names of the numbers that the network is told."""
     parts = [build(AUGMENTATIONS, spec, "augmentation") for spec in specs]
     return tuple(name for part in parts if part.told for name in part.entries(shape[0]))

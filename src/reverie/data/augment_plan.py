@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from reverie.base.spec import Spec
 from reverie.data import Dataset
-from reverie.data.augment import build_augment, read
-from reverie.data.mirror import try_mirror
+from reverie.data.augment import build_augment, parse_augmentations
+from reverie.data.mirror import check_mirroring
 
 FEW = 4000  # training images below which augmentation is worth its cost
 # Passes over the data below which augmentation only takes time: 1,811 emoji of 32 x 32, seen 61 times by unet-mini, cost it
@@ -29,7 +29,7 @@ def choose_augment(
     if wished == "none" or not wished:
         return (), ""
     if wished != "auto":
-        specs = read(wished)
+        specs = parse_augmentations(wished)
         build_augment(specs, train.shape)
         return specs, f"augment: {_said(specs)}"
     if train.kind != "images":
@@ -41,15 +41,15 @@ def choose_augment(
         often = "once" if passes < 1.5 else f"{round(passes):,} times"
         return (), f"augment: none; each image will be seen only about {often}"
     names = ["shift", "rotate", "zoom", *(["colour"] if train.shape[0] > 1 else [])]
-    mirrored = try_mirror(train, seed, tell)
-    if mirrored.harmless:
+    mirrored = check_mirroring(train, seed, tell)
+    if mirrored.is_safe:
         names.append("flip:told=no")
         why = "are few, and cannot be told from their mirror images"
     elif mirrored.right:
         why = f"are few; no flip, because {mirrored.share:.0%} were told from their mirror images, where guessing gives 50%"
     else:
         why = "are few; no flip, because so few cannot show whether they may be mirrored"
-    specs = read(names)
+    specs = parse_augmentations(names)
     return specs, f"augment: {_said(specs)}; {count:,} images {why}"
 
 

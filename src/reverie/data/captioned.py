@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from reverie.data.conditions import Attribute, conditions_of
+from reverie.data.conditions import Attribute, make_conditions
 from reverie.data.dataset import Dataset
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -65,7 +65,7 @@ def caption_digits(data: Dataset) -> Dataset:
     left_out = combination(found, data.labels)
     unseen = tuple(captions[int(k)] for k in left_out.nonzero()[:, 0])
     kept = [int(k) for k in (~left_out).nonzero()[:, 0]]
-    told = conditions_of([captions[k] for k in kept], attributes=ATTRIBUTES, unseen=unseen, unseen_images=data.x[left_out])
+    told = make_conditions([captions[k] for k in kept], attributes=ATTRIBUTES, unseen=unseen, unseen_images=data.x[left_out])
     note = f"{len(unseen):,} digits of 30 of the 90 combinations of digit, thickness and slant are left out"
     report = {**data.report, "count": len(kept), "classes": {}, "labels_by": "captions"}
     return replace(data.take(~left_out), labels=None, label_names=(), notes=(*data.notes, note), report=report, conditions=told)

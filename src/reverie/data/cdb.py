@@ -11,10 +11,10 @@ import numpy as np
 
 from reverie.base.errors import UserError
 from reverie.base.files import reason
-from reverie.data.fitting import whole_side
-from reverie.data.form import Options, fit_all
+from reverie.data.fitting import divisible_side
+from reverie.data.memory_limits import allocate_pixels, check_expansion
 from reverie.data.pixels import DEFAULT_SIDE, Recipe
-from reverie.data.room import check_size, room_for
+from reverie.data.reading import ReadingOptions, fit_all
 
 HEADER = 1024
 MARGIN = 2  # pixels left free around the largest image
@@ -134,7 +134,7 @@ def _read_runs(data: np.ndarray, heights: np.ndarray, widths: np.ndarray, starts
 
 
 def read_cdb_files(
-    paths: Sequence[Path], options: Options
+    paths: Sequence[Path], options: ReadingOptions
 ) -> tuple[np.ndarray, np.ndarray, dict[tuple[int, int], int], list[str]]:
     """Read files together, each image centred on one common square, resized.
 
@@ -143,12 +143,12 @@ def read_cdb_files(
     files = [read_cdb(path) for path in paths]
     largest = max(int(max(f.heights.max(), f.widths.max())) for f in files)
     side = largest + 2 * MARGIN
-    height, width = options.size or (whole_side(min(side, DEFAULT_SIDE)),) * 2
+    height, width = options.size or (divisible_side(min(side, DEFAULT_SIDE)),) * 2
     recipe = Recipe(height, width, 1, "crop" if options.fit == "auto" else options.fit)
     total = sum(len(f) for f in files)
     packed = sum(len(f.data) for f in files)
-    check_size(total * side**2, packed, str(paths[0]), "get the file again, or take the large images out")
-    out = room_for((total, 1, height, width))
+    check_expansion(total * side**2, packed, str(paths[0]), "get the file again, or take the large images out")
+    out = allocate_pixels((total, 1, height, width))
     if out is None:
         raise UserError(f"there is no room for {total:,} images of {height}x{width}; choose a smaller --size")
     done = 0
@@ -165,8 +165,8 @@ def read_cdb_files(
                 sizes[h, w] = sizes.get((h, w), 0) + 1
                 top, left = (side - h) // 2, (side - w) // 2
                 canvas[j, 0, top : top + h, left : left + w] = pixels[starts[j] : starts[j + 1]].reshape(h, w)
-            out[done : done + len(members)] = fit_all(canvas, recipe, Options())
+            out[done : done + len(members)] = fit_all(canvas, recipe, ReadingOptions())
             done += len(members)
-            options.tell("placing digits", done, total)
+            options.report_progress("placing digits", done, total)
     note = f"each image centred on a {side}x{side} square, then resized to {height}x{width}"
     return out, np.concatenate([f.labels for f in files]), sizes, [note]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from reverie.base.visible import visible
-from reverie.data.moments import date_reader, seconds_of
 from reverie.data.table import LABEL_LENGTH, ROWS_PER_LABEL, Column
+from reverie.data.timestamps import date_reader, seconds_of
 
 NOTHING = frozenset({
     "", "na", "n/a", "#n/a", "#na", "<na>", "nan", "-nan", "nat", "null", "none", "-", "--", "?", ".", "1.#ind", "1.#qnan",
@@ -21,7 +21,7 @@ NOTHING = frozenset({
 WITH_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)?(,\d*)?([eE][+-]?\d+)?")  # 1.234,5
 IN_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")  # 1,234.5
 FEW_WORDS = 0.1  # of the cells, up to which words are mistakes in a column of numbers
-MOST_CLASSES = 100_000
+MAX_CLASSES = 100_000
 LOOKED_AT = 100  # cells that tell how dates are written
 SHOWN, MOST_NAME = 40, 200  # characters of a cell in a refusal, and of a name
 Reader = Callable[[str], float | None]
@@ -93,7 +93,7 @@ class Cells:
                     self._some.append(cell.strip())
                 if self._different is not None:
                     self._different.add(cell.strip())
-                    if len(cell) > LABEL_LENGTH or len(self._different) > MOST_CLASSES:
+                    if len(cell) > LABEL_LENGTH or len(self._different) > MAX_CLASSES:
                         self._different = None
 
     def column(self, read: Callable[[], list[str]], place: str = "row") -> Column:

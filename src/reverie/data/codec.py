@@ -46,11 +46,11 @@ class Codec(nn.Module, ABC):
         """Return what measurements are taken of: each number of the data in its units, a differentiable function of z."""
         return z
 
-    def seen_cells(self, seen: Tensor) -> Tensor:
+    def known_cells(self, seen: Tensor) -> Tensor:
         """Return which numbers of z are known where these of the data are.  seen: (...) bool, of one datum."""
         return seen
 
-    def described(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Return what is worth telling of it."""
         return {}
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 from reverie.base.errors import UserError
-from reverie.data.room import TIMES, check_size
+from reverie.data.memory_limits import MAX_EXPANSION, check_expansion
 
-VALUE_ROOM = 64  # bytes for each value of a column, with its place and what is made of it
+BYTES_PER_VALUE = 64  # bytes for each value of a column, with its place and what is made of it
 PAGE_SLACK = 2**24  # bytes that the pages of a column chunk may have beyond what the footer states
 DEEPEST = 16  # structs within structs of a page header
 
@@ -26,7 +26,7 @@ def arrow_module(name: str, what: object) -> Any:
 
 
 @contextmanager
-def plain(where: object, kind: str) -> Iterator[None]:
+def readable_errors(where: object, kind: str) -> Iterator[None]:
     """Say what pyarrow has against a file in one sentence."""
     try:
         yield
@@ -80,7 +80,7 @@ class ParquetTable:
                 start = chunk.dictionary_page_offset
             self._bytes.chunks[start] = (chunk.total_uncompressed_size, chunk.num_values)
 
-    def cost(self, group: int, columns: Sequence[str], each: int = VALUE_ROOM) -> int:
+    def cost(self, group: int, columns: Sequence[str], each: int = BYTES_PER_VALUE) -> int:
         """Return how many bytes some columns of a row group take at most, by the footer.  each: bytes of a value beside it."""
         found = 0
         for chunk in self._chunks(group, columns):
@@ -89,10 +89,10 @@ class ParquetTable:
             found += chunk.total_uncompressed_size + each * chunk.num_values
         return found
 
-    def check(self, columns: Sequence[str], advice: str, each: int = VALUE_ROOM, copies: int = 1) -> None:
+    def check(self, columns: Sequence[str], advice: str, each: int = BYTES_PER_VALUE, copies: int = 1) -> None:
         """Refuse columns of which so many copies would take much more memory than the file is large; see `cost`."""
         total = copies * sum(self.cost(k, columns, each) for k in range(self.groups))
-        check_size(total, self._packed, f"{self.where} (columns {', '.join(columns)[:100]})", advice)
+        check_expansion(total, self._packed, f"{self.where} (columns {', '.join(columns)[:100]})", advice)
 
     def read_group(self, group: int, columns: Sequence[str]) -> Any:
         """Return some columns of a row group."""
@@ -144,7 +144,7 @@ class _Chunks(io.RawIOBase):
                 unpacked, found = _pages(data)
             except (KeyError, IndexError, ValueError):
                 raise UserError(f"{self.where} has a damaged page at byte {begin:,}; save or copy it again") from None
-            if found > values or unpacked > max(stated, PAGE_SLACK, TIMES * len(data)):
+            if found > values or unpacked > max(stated, PAGE_SLACK, MAX_EXPANSION * len(data)):
                 raise UserError(
                     f"{self.where} states {stated:,} bytes and {values:,} values for the column at byte {begin:,}, and its"
                     f" pages would become {unpacked:,} and {found:,}, as in files made to fill the memory; save it again"

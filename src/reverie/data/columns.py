@@ -12,28 +12,28 @@ from torch import Tensor, arange
 
 from reverie.base.errors import UserError
 from reverie.data.lazy import FileImages
-from reverie.data.metadata import read_column
-from reverie.data.pixels import GREY, Broken, Recipe, read_header
-from reverie.data.room import MEMORY_LIMIT
-from reverie.data.sources import Entry
+from reverie.data.memory_limits import MEMORY_LIMIT
+from reverie.data.metadata import read_metadata_column
+from reverie.data.pixels import GREY, BrokenImage, Recipe, read_header
+from reverie.data.sources import FileEntry
 
-MOST_COLUMNS = 64
+MAX_COLUMNS = 64
 
 
-def listed_columns(text: str | None) -> tuple[str, ...]:
+def parse_column_names(text: str | None) -> tuple[str, ...]:
     """Read the names of columns with commas between."""
     names = tuple(name.strip().lower() for name in text.split(",")) if text else ()
-    if len(names) > MOST_COLUMNS or "" in names or len(set(names)) != len(names):
-        raise UserError(f"cannot read the columns {text!r}; write up to {MOST_COLUMNS} different names with commas between")
+    if len(names) > MAX_COLUMNS or "" in names or len(set(names)) != len(names):
+        raise UserError(f"cannot read the columns {text!r}; write up to {MAX_COLUMNS} different names with commas between")
     return names
 
 
 @dataclass(frozen=True)
-class Columns:
+class MetadataColumns:
     """What metadata tell of each image by name: numbers, and the image that belongs to it.  paired: names of those images."""
 
     numbers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    images: Mapping[str, Entry] = field(default_factory=dict)
+    images: Mapping[str, FileEntry] = field(default_factory=dict)
     column: str | None = None
 
     @property
@@ -41,11 +41,11 @@ class Columns:
         """The files that are conditions of others, and no data themselves."""
         return {entry.name for entry in self.images.values()}
 
-    def numbers_of(self, entries: Sequence[Entry]) -> dict[str, list[float]]:
+    def numbers_of(self, entries: Sequence[FileEntry]) -> dict[str, list[float]]:
         """Return each column for the given images, NaN where it says nothing."""
         return {column: [told.get(e.name, math.nan) for e in entries] for column, told in self.numbers.items()}
 
-    def images_of(self, entries: Sequence[Entry], recipe: Recipe) -> Tensor | FileImages | None:
+    def images_of(self, entries: Sequence[FileEntry], recipe: Recipe) -> Tensor | FileImages | None:
         """Return the images that belong to the given ones, fitted like these: in memory where there is room."""
         if self.column is None:
             return None
@@ -53,7 +53,7 @@ class Columns:
         try:
             grey = all(read_header(entry.read()).kind in GREY for entry in theirs)
             digests = tuple(hashlib.blake2b(entry.read(), digest_size=16).digest() for entry in theirs)
-        except (Broken, OSError) as error:
+        except (BrokenImage, OSError) as error:
             raise UserError(f"an image of the column {self.column!r} cannot be used: {error}; mend or remove its row") from None
         form = Recipe(recipe.height, recipe.width, 1 if grey else 3, recipe.fit)
         lazy = FileImages(theirs, digests, form)
@@ -62,16 +62,16 @@ class Columns:
 
 
 def read_columns(
-    entries: Sequence[Entry], metadata: Mapping[str, Entry], numbers: Sequence[str], image: str | None, where: str
-) -> Columns:
+    entries: Sequence[FileEntry], metadata: Mapping[str, FileEntry], numbers: Sequence[str], image: str | None, where: str
+) -> MetadataColumns:
     """Return what the asked columns of a folder's metadata say of its images."""
     names = [entry.name for entry in entries]
-    found = {column: _numbers(names, read_column(names, metadata, column, where), column) for column in numbers}
+    found = {column: _numbers(names, read_metadata_column(names, metadata, column, where), column) for column in numbers}
     if image is None:
-        return Columns(found)
+        return MetadataColumns(found)
     by_name = {entry.name: entry for entry in entries}
-    pairs: dict[str, Entry] = {}
-    for name, value in zip(names, read_column(names, metadata, image, where), strict=True):
+    pairs: dict[str, FileEntry] = {}
+    for name, value in zip(names, read_metadata_column(names, metadata, image, where), strict=True):
         if value is None:
             continue
         path = str(PurePosixPath(value.replace("\\", "/").removeprefix("./")))
@@ -80,7 +80,7 @@ def read_columns(
         pairs[name] = by_name[path]
     if not pairs:
         raise UserError(f"the column {image!r} names no image for any of the {len(names)} images of {where}")
-    return Columns(found, pairs, image)
+    return MetadataColumns(found, pairs, image)
 
 
 def _numbers(names: Sequence[str], values: Sequence[str | None], column: str) -> dict[str, float]:

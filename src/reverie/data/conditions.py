@@ -28,17 +28,17 @@ from reverie.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from reverie.data.lazy import LazyImages
 
-MOST_CAPTION = 10_000  # characters of a caption or a prompt that are looked at
-MOST_TOKENS = 96  # of a caption that are kept
-FEWEST_TOKENS = 8  # that there is room for, so that a prompt may be longer than the captions were
-MOST_READ = 50_000  # captions that a tokenizer is learned from
-MOST_HELD = 2**25  # numbers of all rows that are held in memory
+MAX_CAPTION_LENGTH = 10_000  # characters of a caption or a prompt that are looked at
+MAX_TOKENS = 96  # of a caption that are kept
+MIN_TOKENS = 8  # that there is room for, so that a prompt may be longer than the captions were
+MAX_TOKENIZER_CAPTIONS = 50_000  # captions that a tokenizer is learned from
+MAX_CACHED_NUMBERS = 2**25  # numbers of all rows that are held in memory
 VOCABULARY = "bpe:size=2048"  # of captions: with a few hundred kinds of them every common word is one token
 Side = Annotated[int, Field(ge=1, le=1024)]
 NAME = r"^[^\x00-\x1f,=]{1,200}$"
 
 
-class Number(ConfigSection):
+class NumberColumn(ConfigSection):
     """A number that is told: the name of its column, its mean and its spread in the training data."""
 
     name: Annotated[str, Field(pattern=NAME)]
@@ -50,8 +50,8 @@ class ConditionForm(ConfigSection):
     """What the rows of a data set hold.  length: tokens of a caption; image: channels, height and width of an image."""
 
     tokenizer: TokenizerTable | None = None
-    length: Annotated[int, Field(ge=0, le=MOST_TOKENS)] = 0
-    numbers: Annotated[tuple[Number, ...], Field(max_length=64)] = ()
+    length: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
+    numbers: Annotated[tuple[NumberColumn, ...], Field(max_length=64)] = ()
     image: tuple[Annotated[int, Field(ge=1, le=4)], Side, Side] | None = None
 
     @model_validator(mode="after")
@@ -68,7 +68,7 @@ class ConditionForm(ConfigSection):
         return self.length + len(self.numbers) + (math.prod(self.image) if self.image else 0)
 
     @cached_property
-    def words(self) -> Tokenizer:
+    def caption_tokenizer(self) -> Tokenizer:
         """The tokenizer of captions."""
         if self.tokenizer is None:
             raise UserError("the model was trained without captions, so it takes no prompt")
@@ -76,7 +76,7 @@ class ConditionForm(ConfigSection):
 
     def tokens(self, text: str) -> tuple[np.ndarray, bool]:
         """Return the tokens of a caption, NaN after the end, (length,) float32, and whether all of it had room."""
-        ids = self.words.encode(plain(text))
+        ids = self.caption_tokenizer.encode(normalize_caption(text))
         row = np.full(self.length, np.nan, np.float32)
         row[: len(ids)] = ids[: self.length]
         return row, len(ids) <= self.length
@@ -89,16 +89,16 @@ class ConditionForm(ConfigSection):
         """
         if not self.length:
             return []
-        spare = self.words.size < int(VOCABULARY.rpartition("=")[2])
-        words = {word: len(self.words.encode(plain(word))) for word in plain(text).split()}
+        spare = self.caption_tokenizer.size < int(VOCABULARY.rpartition("=")[2])
+        words = {word: len(self.caption_tokenizer.encode(normalize_caption(word))) for word in normalize_caption(text).split()}
         return [word for word, tokens in words.items() if tokens > (1 if spare else max(3, len(word)))]
 
     def caption(self, row: Tensor) -> str:
         """Return the caption of a row (width,); empty where none is told."""
         tokens = row[: self.length]
-        return self.words.decode(int(k) for k in tokens[~tokens.isnan()]).strip()
+        return self.caption_tokenizer.decode(int(k) for k in tokens[~tokens.isnan()]).strip()
 
-    def described(self, row: Tensor) -> str:
+    def describe_vector(self, row: Tensor) -> str:
         """Return what a row tells, in words: the caption, then numbers as name=value."""
         parts = [self.caption(row)] if self.length else []
         values = row[self.length : self.length + len(self.numbers)].tolist()
@@ -107,14 +107,14 @@ class ConditionForm(ConfigSection):
                 parts.append(f"{number.name}={number.mean + number.spread * value:.3g}")
         return ", ".join(part for part in parts if part)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Say what rows tell."""
-        parts = [f"captions of at most {self.length} of {self.words.size:,} tokens"] if self.length else []
+        parts = [f"captions of at most {self.length} of {self.caption_tokenizer.size:,} tokens"] if self.length else []
         parts.extend(f"{n.name} {n.mean:.3g} ± {n.spread:.2g}" for n in self.numbers)
         parts.extend([f"an image of {self.image[0]} channel{'s' * (self.image[0] > 1)}"] if self.image else [])
         return "; ".join(parts)
 
-    def row(self, text: str = "", numbers: Mapping[str, float] | None = None, image: Tensor | None = None) -> Tensor:
+    def vector(self, text: str = "", numbers: Mapping[str, float] | None = None, image: Tensor | None = None) -> Tensor:
         """Return the row of a prompt, numbers by name and an image (C, H, W) in [0, 1]: (width,) float32."""
         parts = [torch.from_numpy(self.tokens(text)[0])] if self.length else []
         given = dict(numbers or {})
@@ -129,9 +129,9 @@ class ConditionForm(ConfigSection):
         return torch.cat(parts)
 
 
-def plain(text: str) -> str:
+def normalize_caption(text: str) -> str:
     """Return a caption as it is read: in small letters, with one space before each word."""
-    return "".join(f" {word}" for word in text[:MOST_CAPTION].casefold().split())
+    return "".join(f" {word}" for word in text[:MAX_CAPTION_LENGTH].casefold().split())
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Attribute:
     def of(self, captions: Sequence[str]) -> Tensor:
         """Return which of its words each caption has, -1 for none: (N,) int64."""
         place = {word: k for k, word in enumerate(self.words)}
-        found = ([place[word] for word in plain(caption).split() if word in place] for caption in captions)
+        found = ([place[word] for word in normalize_caption(caption).split() if word in place] for caption in captions)
         return torch.tensor([words[0] if words else -1 for words in found], dtype=torch.int64)
 
 
@@ -164,12 +164,12 @@ class Conditions:
     attributes: tuple[Attribute, ...] = ()
     unseen: tuple[str, ...] = ()
     unseen_images: Tensor | None = field(default=None, repr=False, compare=False)
-    _rows: Tensor | None = field(default=None, repr=False, compare=False)
+    _vectors: Tensor | None = field(default=None, repr=False, compare=False)
 
     @cached_property
-    def rows(self) -> Tensor:
+    def vectors(self) -> Tensor:
         """Captions and numbers of all members as rows, without images: (N, length + F) float32."""
-        return self._rows if self._rows is not None else self._made(self.captions, self.numbers, len(self))
+        return self._vectors if self._vectors is not None else self._made(self.captions, self.numbers, len(self))
 
     def _made(self, captions: Sequence[str], numbers: Tensor | None, count: int) -> Tensor:
         """Return the rows of captions and numbers; count: how many there are where there are neither."""
@@ -187,41 +187,41 @@ class Conditions:
         every = self.captions or (self.numbers if self.numbers is not None else self.images)
         return len(every) if every is not None else 0
 
-    def told_of(self, index: Tensor) -> Tensor:
+    def conditions_at(self, index: Tensor) -> Tensor:
         """Return the rows of the chosen members, without images; where they are many, captions are read when asked for."""
-        if self._rows is not None or len(self) * (self.form.length + len(self.form.numbers)) <= MOST_HELD:
-            return self.rows[index]
+        if self._vectors is not None or len(self) * (self.form.length + len(self.form.numbers)) <= MAX_CACHED_NUMBERS:
+            return self.vectors[index]
         chosen = torch.arange(len(self))[index].reshape(-1)
         captions = [self.captions[k] for k in chosen.tolist()] if self.captions else []
         return self._made(captions, self.numbers[chosen] if self.numbers is not None else None, len(chosen))
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """Say what is told of each member."""
         different = len(set(self.captions))
-        return f"{different:,} different {self.form.told()}" if different > 1 else self.form.told()
+        return f"{different:,} different {self.form.describe()}" if different > 1 else self.form.describe()
 
     def batch(self, index: Tensor) -> Tensor:
         """Return the rows of the chosen members, (B, width) float32."""
         if self.images is None:
-            return self.told_of(index)
+            return self.conditions_at(index)
         images = self.images[index] if isinstance(self.images, Tensor) else self.images.take(index)
-        return torch.cat([self.told_of(index), images.flatten(1).float().div_(255)], 1)
+        return torch.cat([self.conditions_at(index), images.flatten(1).float().div_(255)], 1)
 
     def take(self, index: Tensor) -> Conditions:
         """Return those of the chosen members."""
         chosen = torch.arange(len(self))[index].tolist()
-        many = self._rows is None and len(self) * (self.form.length + len(self.form.numbers)) > MOST_HELD
+        many = self._vectors is None and len(self) * (self.form.length + len(self.form.numbers)) > MAX_CACHED_NUMBERS
         images = self.images
         return replace(
             self, captions=tuple(self.captions[k] for k in chosen) if self.captions else (),
             numbers=self.numbers[index] if self.numbers is not None else None,
             images=images[index] if isinstance(images, Tensor) else images.subset(index) if images is not None else None,
-            _rows=None if many else self.rows[index],
+            _vectors=None if many else self.vectors[index],
         )  # fmt: skip
 
     def with_form(self, form: ConditionForm) -> Conditions:
         """Return the same told by rows of another form, such as that of a run."""
-        return replace(self, form=form, _rows=None)
+        return replace(self, form=form, _vectors=None)
 
     def content(self) -> bytes:
         """Return what tells these conditions from others."""
@@ -235,7 +235,7 @@ class Conditions:
         return digest.digest()
 
 
-def conditions_of(
+def make_conditions(
     captions: Sequence[str] = (), numbers: Mapping[str, Sequence[float]] | None = None,
     images: Tensor | LazyImages | None = None, attributes: tuple[Attribute, ...] = (), unseen: tuple[str, ...] = (),
     unseen_images: Tensor | None = None,
@@ -244,19 +244,19 @@ def conditions_of(
     given = {name: torch.tensor(values, dtype=torch.float32) for name, values in (numbers or {}).items()}
     table, length = None, 0
     if captions:
-        some = range(0, len(captions), -(-len(captions) // MOST_READ))  # all of them, unless there are very many
+        some = range(0, len(captions), -(-len(captions) // MAX_TOKENIZER_CAPTIONS))  # all of them, unless there are very many
         looked_at = [captions[k] for k in some]
-        different = sorted({plain(caption) for caption in looked_at})
+        different = sorted({normalize_caption(caption) for caption in looked_at})
         how = VOCABULARY if find_spec("tokenizers") else "characters"  # which needs no library, for longer rows
         tokenizer = learn_tokenizer(different * 2, how)  # twice, so that a word of one caption can be a token
         longest = max(len(tokenizer.encode(caption)) for caption in different)
-        table, length = TokenizerTable.of(tokenizer), min(MOST_TOKENS, max(FEWEST_TOKENS, longest))
+        table, length = TokenizerTable.of(tokenizer), min(MAX_TOKENS, max(MIN_TOKENS, longest))
     told = []
     for name, values in given.items():
         known = values[~values.isnan()]
         if len(known) < 2 or not bool(known.isfinite().all()):
             raise UserError(f"the column {name!r} tells {len(known)} finite numbers; at least 2 are needed")
-        told.append(Number(name=name, mean=float(known.mean()), spread=max(float(known.std()), 1e-6)))
+        told.append(NumberColumn(name=name, mean=float(known.mean()), spread=max(float(known.std()), 1e-6)))
     shape = tuple(images.shape[1:]) if images is not None else None
     form = ConditionForm.model_validate({"tokenizer": table, "length": length, "numbers": told, "image": shape})
     stacked = torch.stack(list(given.values()), 1) if given else None

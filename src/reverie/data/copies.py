@@ -13,7 +13,7 @@ from reverie.base.noise import split_mix
 PIECE = 2**20  # bytes that are looked at together
 
 
-def hashes(x: np.ndarray) -> np.ndarray:
+def content_hashes(x: np.ndarray) -> np.ndarray:
     """Return a number for each member that exact copies share.  x: (N, ...) of any type; returns (N,) uint64.
 
     Members of up to 8 bytes are told by these, longer ones by a hash of 64 bits: two of a million that differ are taken for
@@ -40,11 +40,11 @@ def hashes(x: np.ndarray) -> np.ndarray:
 
 def count_duplicates(x: np.ndarray) -> int:
     """Return how many members have been seen before, by their bytes.  x: (N, ...) of any type."""
-    seen = np.sort(hashes(x))
+    seen = np.sort(content_hashes(x))
     return len(x) - 1 - int(np.count_nonzero(seen[1:] != seen[:-1]))
 
 
-def apart(order: Tensor, held: int, marks: np.ndarray) -> tuple[Tensor, Tensor]:
+def split_without_copies(order: Tensor, held: int, marks: np.ndarray) -> tuple[Tensor, Tensor]:
     """Return which members are trained on, and `held` others, of which no copy is trained on.
 
     Held out are the first in order that have no copy, so that nothing is lost; where these are too few, others, whose copies

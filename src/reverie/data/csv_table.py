@@ -18,19 +18,19 @@ from reverie.base.files import reason
 from reverie.base.visible import visible
 from reverie.data.cells import IN_THOUSANDS, Cells, comma_number, distinct_names, plain_number, reader_of, thousands_number
 from reverie.data.dataset import Dataset
-from reverie.data.form import Options
+from reverie.data.reading import ReadingOptions
 from reverie.data.table import table_dataset
 from reverie.data.text import CODINGS, LONGEST_FIELD
 
 SAMPLE = 64 * 1024  # bytes looked at to learn how a file is written
 ROWS = 100  # of them that are looked at
 ROWS_AT_ONCE = 4096
-MOST_COLUMNS = 16384
+MAX_COLUMNS = 16384
 DELIMITERS = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}  # the first that suits equally well is taken
 
 
 @dataclass(frozen=True)
-class Form:
+class TableFormat:
     """How a table is written.
 
     names: of its columns; header: whether the file has them; head: rows before the first of numbers; comma: whether decimals
@@ -45,7 +45,7 @@ class Form:
     names: tuple[str, ...]
     sample: tuple[tuple[str, ...], ...]
 
-    def described(self, rows: int) -> str:
+    def describe(self, rows: int) -> str:
         """Say how the table is written."""
         coding = {"utf-8-sig": "", "cp1252": ", in Windows-1252"}.get(self.encoding, f", in {self.encoding.upper()}")
         commas, header = ", with decimal commas" if self.comma else "", "a header" if self.header else "no header"
@@ -56,9 +56,9 @@ class Form:
         return f"{rows:,} rows of {columns}{between}{commas}, with {header}{coding}"
 
 
-def read_csv(path: Path, name: str, options: Options) -> Dataset:
+def read_csv(path: Path, name: str, options: ReadingOptions) -> Dataset:
     """Return the numeric columns of a .csv file as points; a header is optional."""
-    form = recognise(path)
+    form = detect_format(path)
     found = [Cells(name, reader_of([row[k] for row in form.sample], form.comma)) for k, name in enumerate(form.names)]
     count, rows = 0, _rows(path, form)
     while block := list(islice(rows, ROWS_AT_ONCE)):
@@ -70,10 +70,10 @@ def read_csv(path: Path, name: str, options: Options) -> Dataset:
         raise UserError(f"{path} has a header and no rows; expected rows of numbers")
     columns = [cells.column(partial(_column, path, form, k), "line") for k, cells in enumerate(found)]
     made = table_dataset(name, columns, options, path)
-    return replace(made, report={**made.report, "table": form.described(count)})
+    return replace(made, report={**made.report, "table": form.describe(count)})
 
 
-def recognise(path: Path) -> Form:
+def detect_format(path: Path) -> TableFormat:
     """Tell by its first rows how a table is written."""
     try:
         with path.open("rb") as file:
@@ -94,12 +94,12 @@ def recognise(path: Path) -> Form:
     rows = rows[1:] if marked else rows
     comma = _commas(rows, delimiter)
     header, width = _is_header(rows, comma), len(rows[0])
-    if width > MOST_COLUMNS:
-        raise UserError(f"{path} has {width:,} columns; at most {MOST_COLUMNS:,} are read")
+    if width > MAX_COLUMNS:
+        raise UserError(f"{path} has {width:,} columns; at most {MAX_COLUMNS:,} are read")
     body = rows[1:] if header else rows
     cells = tuple((*row, *[""] * (width - len(row)))[:width] for row in body)
     head = int(header) + int(marked)
-    return Form(encoding, delimiter, header, comma, head, distinct_names(rows[0] if header else [""] * width), cells)
+    return TableFormat(encoding, delimiter, header, comma, head, distinct_names(rows[0] if header else [""] * width), cells)
 
 
 def _encoding(data: bytes, path: Path) -> str:
@@ -165,7 +165,7 @@ def _filled(row: Sequence[str]) -> bool:
     return any(cell.strip() for cell in row) or row == [""]
 
 
-def _rows(path: Path, form: Form) -> Iterator[tuple[int, list[str]]]:
+def _rows(path: Path, form: TableFormat) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows after the header, each with its line; refuse one of another width."""
     width, begin = len(form.names), 1
     with _readable(path), path.open(encoding=form.encoding, newline="") as file:
@@ -189,7 +189,7 @@ def _rows(path: Path, form: Form) -> Iterator[tuple[int, list[str]]]:
             yield line, row
 
 
-def _column(path: Path, form: Form, k: int) -> list[str]:
+def _column(path: Path, form: TableFormat, k: int) -> list[str]:
     """Return the cells of a column; each that repeats is held once."""
     held: dict[str, str] = {}
     return [held.setdefault(row[k], row[k]) for _, row in _rows(path, form)]

@@ -14,31 +14,31 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.data.conditions import Conditions
-from reverie.data.copies import apart, hashes
+from reverie.data.copies import content_hashes, split_without_copies
 from reverie.data.kind import Kind
 from reverie.data.lazy import LazyImages
 from reverie.data.pairs import TextPairs
 from reverie.data.windows import TextWindows
 
 HELD_OUT = 0.05
-NUMBERS_AT_ONCE = 2**24  # numbers of data that are looked at together, at most: 64 MiB
-SMALL = 2**14  # numbers of a datum, up to which a network is evaluated for as many together as is wished
+MAX_CHUNK_NUMBERS = 2**24  # numbers of data that are looked at together, at most: 64 MiB
+SMALL_DATUM = 2**14  # numbers of a datum, up to which a network is evaluated for as many together as is wished
 
 
-def at_once(shape: tuple[int, ...], most: int) -> int:
+def chunk_size(shape: tuple[int, ...], most: int) -> int:
     """Return how many data of a shape, at most so many, are looked at together."""
-    return max(1, min(most, NUMBERS_AT_ONCE // max(1, math.prod(shape))))
+    return max(1, min(most, MAX_CHUNK_NUMBERS // max(1, math.prod(shape))))
 
 
-def spread(count: int, most: int) -> Tensor:
+def evenly_spaced_indices(count: int, most: int) -> Tensor:
     """Return so many of count positions, at most, evenly spread from the first to the last: (min(count, most),) int64."""
     chosen = min(count, most)
     return torch.arange(chosen) * (count - 1) // max(1, chosen - 1)
 
 
-def evaluated_at_once(shape: tuple[int, ...], most: int) -> int:
+def evaluation_batch_size(shape: tuple[int, ...], most: int) -> int:
     """Return for how many data a network is evaluated together: fewer of large ones, as attention takes their size squared."""
-    return min(most, max(4, round(256 * (SMALL / max(1, math.prod(shape))) ** 2)))
+    return min(most, max(4, round(256 * (SMALL_DATUM / max(1, math.prod(shape))) ** 2)))
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,15 @@ class Dataset:
         """Return an order of chance, in which images of shards can be read well: (N,) int64."""
         return self.x.order(random) if isinstance(self.x, LazyImages) else torch.randperm(len(self), generator=random)
 
-    def said(self, index: Tensor) -> list[str]:
+    def describe_conditions(self, index: Tensor) -> list[str]:
         """Return what is told of the chosen members, in words: their labels, captions or numbers; empty where nothing is."""
         if self.conditions is not None:
-            return [self.conditions.form.described(row) for row in self.conditions.told_of(index)]
+            return [self.conditions.form.describe_vector(row) for row in self.conditions.conditions_at(index)]
         return [] if self.labels is None else [self.label_names[int(k)] for k in self.labels[index]]
 
-    def some(self, most: int) -> Tensor:
+    def subsample(self, most: int) -> Tensor:
         """Return members spread evenly over the set, at most so many and no more than fit into memory well, as in `batch`."""
-        return self.batch(spread(len(self), at_once(self.shape, most)))[0]
+        return self.batch(evenly_spaced_indices(len(self), chunk_size(self.shape, most)))[0]
 
     def passes(self, batches: int, size: int) -> float:
         """Return how often so many batches of a size show each member; no batch holds one of them twice."""
@@ -143,8 +143,8 @@ class Dataset:
     def split(self, seed: int) -> tuple[Dataset, Dataset]:
         """Return 95 % for training and 5 % held out, by the seed and the size; of series the last in time.
 
-        No image is trained on of which an exact copy is held out, see `apart`; else what is held out would be known.
-        Of text a tenth is held out, see `TextWindows.split`; of pairs whole sources, see `TextPairs.split`.
+        No training image has an exact copy in the held-out set, see `split_without_copies`.  Of text 10 % are held out, see
+        `TextWindows.split`; of pairs whole sources, see `TextPairs.split`.
         """
         if isinstance(self.x, TextWindows | TextPairs):
             train, held_out = self.x.split(seed)
@@ -156,14 +156,16 @@ class Dataset:
             order = torch.arange(len(self)).flip(0)  # neighbours in time are alike, so those between would tell of the others
         held = max(1, round(HELD_OUT * len(self)))
         marks = self._marks() if self.kind == "images" else None
-        train_order, held_order = apart(order, held, marks) if marks is not None else (order[held:], order[:held])
+        train_order, held_order = (
+            split_without_copies(order, held, marks) if marks is not None else (order[held:], order[:held])
+        )
         return self.take(train_order), self.take(held_order)
 
     def _marks(self) -> np.ndarray | None:
         """Return what is equal for images that are copies of each other, (N,); None of those that would have to be fetched."""
         if isinstance(self.x, Tensor):
-            return hashes(self.x.numpy())
-        return self.x.marks() if isinstance(self.x, LazyImages) else None
+            return content_hashes(self.x.numpy())
+        return self.x.content_hashes() if isinstance(self.x, LazyImages) else None
 
 
 def _bytes(x: Tensor) -> memoryview:

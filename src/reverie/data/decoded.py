@@ -17,14 +17,14 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from reverie.base.cache import Cache
 from reverie.base.tensors import TensorSpec
 from reverie.data.pixels import Header, Recipe
-from reverie.data.sources import Entry, Within
+from reverie.data.sources import FileEntry, FileOffset
 
 CACHE = Cache("decoded", 2**31)
 DIGEST = 16  # bytes of a file's hash
 LEAST_WORK, EACH = 10**7, 10**4  # pixels in all from which decoding takes long enough to be kept, and those a file counts for
 
 
-class Decoded(NamedTuple):
+class DecodedImages(NamedTuple):
     """What files became: the indices of usable ones, their hashes, the least and greatest value, and whether all are grey."""
 
     good: list[int]
@@ -48,7 +48,7 @@ class DecodedFacts(BaseModel):
     grey: bool
 
 
-def key_of(entries: Sequence[Entry], headers: Sequence[Header], recipe: Recipe) -> str | None:
+def cache_key(entries: Sequence[FileEntry], headers: Sequence[Header], recipe: Recipe) -> str | None:
     """Return a hash of where files are, their sizes and times, and of how they are decoded; None where it is done at once."""
     work = sum(header.height * header.width for header in headers) + EACH * len(headers)
     if work < LEAST_WORK:
@@ -67,16 +67,16 @@ def key_of(entries: Sequence[Entry], headers: Sequence[Header], recipe: Recipe) 
     return digest.hexdigest()[:32]
 
 
-def _place(entry: Entry) -> tuple[Path, int]:
+def _place(entry: FileEntry) -> tuple[Path, int]:
     """Return the file that holds an entry, and where in it."""
     if isinstance(entry.place, zipfile.ZipInfo):
         assert entry.archive is not None
         return Path(str(entry.archive.filename)).absolute(), entry.place.header_offset
-    path, offset = (entry.place.path, entry.place.offset) if isinstance(entry.place, Within) else (entry.place, 0)
+    path, offset = (entry.place.path, entry.place.offset) if isinstance(entry.place, FileOffset) else (entry.place, 0)
     return path.absolute(), offset
 
 
-def recall(key: str, count: int, recipe: Recipe, out: np.ndarray) -> tuple[Decoded, list[tuple[int, str]]] | None:
+def load_decoded(key: str, count: int, recipe: Recipe, out: np.ndarray) -> tuple[DecodedImages, list[tuple[int, str]]] | None:
     """Fill the pixels of so many files from the cache; return what they became and which are broken, or None.
 
     out: (N, C, H, W) uint8.
@@ -95,10 +95,12 @@ def recall(key: str, count: int, recipe: Recipe, out: np.ndarray) -> tuple[Decod
         return None
     out[: len(facts.good)] = tensors["pixels"].numpy()
     digests = tuple(row.tobytes() for row in tensors["digests"].numpy())
-    return Decoded(facts.good, digests, facts.low, facts.high, facts.grey), list(zip(facts.broken, facts.reasons, strict=True))
+    return DecodedImages(facts.good, digests, facts.low, facts.high, facts.grey), list(
+        zip(facts.broken, facts.reasons, strict=True)
+    )
 
 
-def remember(key: str, found: Decoded, broken: list[tuple[int, str]], out: np.ndarray) -> None:
+def save_decoded(key: str, found: DecodedImages, broken: list[tuple[int, str]], out: np.ndarray) -> None:
     """Keep what files became."""
     files, reasons = [k for k, _ in broken], [why for _, why in broken]
     facts = DecodedFacts(

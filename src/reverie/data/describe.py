@@ -8,7 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from reverie.base.files import atomic
-from reverie.data.dataset import Dataset, spread
+from reverie.data.dataset import Dataset, evenly_spaced_indices
 from reverie.data.kind import WRITTEN
 from reverie.draw.bars import count_bars
 from reverie.draw.picture import channels_last, contact_sheet, save, to_bytes
@@ -25,8 +25,8 @@ def draw_data(dataset: Dataset, out: Path) -> None:
         save(count_bars(dataset.report["common_words"], f"the most common words of {dataset.name}"), out)
         return
     count = SHEET if dataset.kind == "images" else 10_000
-    chosen = spread(len(dataset), count)
-    x, names = dataset.batch(chosen)[0], dataset.said(chosen) or None
+    chosen = evenly_spaced_indices(len(dataset), count)
+    x, names = dataset.batch(chosen)[0], dataset.describe_conditions(chosen) or None
     if dataset.kind == "series":
         save(lines(x.numpy(), dataset.name, dataset.columns), out)
         return
@@ -44,7 +44,7 @@ def _counts(counts: Mapping[str, int], most: int = 6) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in ordered[:most]) + rest
 
 
-def describe(dataset: Dataset) -> Iterator[str]:
+def describe_dataset(dataset: Dataset) -> Iterator[str]:
     """Say what a scan has found, a line each: sizes, modes, classes, range, duplicates, then its notes."""
     found = dataset.report
     if "table" in found:
@@ -60,5 +60,5 @@ def describe(dataset: Dataset) -> Iterator[str]:
         counts = dict(zip(dataset.label_names, dataset.label_counts(), strict=True))
         yield f"{len(counts)} classes: {_counts(counts, 12)}"
     if dataset.conditions is not None:
-        yield f"told of each: {dataset.conditions.described()}"
+        yield f"told of each: {dataset.conditions.describe()}"
     yield from dataset.notes

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from reverie.base.errors import UserError
 from reverie.base.files import reason
-from reverie.data.form import Options
+from reverie.data.reading import ReadingOptions
 
 PIECE = 256 * 1024
 TIMEOUT = 20.0
-SIZE_MOST = 2**30
+MAX_SIZE = 2**30
 
 
 class Unreachable(Exception):
@@ -28,14 +28,14 @@ class Unreachable(Exception):
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteFile:
     """A file by name and SHA-256 sum, to be had under any of some addresses."""
 
     name: str
     sha256: str
 
 
-def fetch(remote: Remote, addresses: Sequence[str], folder: Path, options: Options) -> Path:
+def fetch(remote: RemoteFile, addresses: Sequence[str], folder: Path, options: ReadingOptions) -> Path:
     """Return the file in the folder, fetched from the first address that gives it whole."""
     path = folder / remote.name
     if path.is_file() and _sha256(path) == remote.sha256:
@@ -97,7 +97,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _receive(url: str, part: Path, options: Options) -> None:
+def _receive(url: str, part: Path, options: ReadingOptions) -> None:
     """Fetch into part, going on from what it holds if the server can do that."""
     have = part.stat().st_size if part.is_file() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "reverie", "Accept-Encoding": "identity"})
@@ -117,9 +117,9 @@ def _receive(url: str, part: Path, options: Options) -> None:
                 while piece := _piece(answer, url):
                     file.write(piece)
                     have += len(piece)
-                    if have > SIZE_MOST:
+                    if have > MAX_SIZE:
                         raise Unreachable(f"{url} sends without end")
-                    options.tell(f"downloading {part.name.removesuffix('.part')}", have, max(total, have))
+                    options.report_progress(f"downloading {part.name.removesuffix('.part')}", have, max(total, have))
             if have < total:
                 raise Unreachable(f"{url} broke off after {have} of {total} bytes; the next try goes on from there")
     except urllib.error.HTTPError as error:

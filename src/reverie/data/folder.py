@@ -16,16 +16,27 @@ from reverie.base.errors import UserError
 from reverie.base.files import reason
 from reverie.data import decoded
 from reverie.data.columns import read_columns
-from reverie.data.conditions import conditions_of
+from reverie.data.conditions import make_conditions
 from reverie.data.dataset import Dataset
-from reverie.data.decoded import DIGEST, Decoded
-from reverie.data.fitting import choose
-from reverie.data.form import Options, classes, duplicate_note, encode_labels, shown_sizes
-from reverie.data.labels import find_labels, listed
+from reverie.data.decoded import DIGEST, DecodedImages
+from reverie.data.fitting import choose_size_and_fit
+from reverie.data.labels import find_labels, join_words
 from reverie.data.lazy import FileImages
-from reverie.data.pixels import DEEP, GREY, Broken, Header, Recipe, decode, quiet, read_header, workers
-from reverie.data.room import room_for
-from reverie.data.sources import BYTES, IMAGE_SUFFIXES, METADATA, TEXT, UNREAD, Entry, Listing, list_folder, list_tar, list_zip
+from reverie.data.memory_limits import allocate_pixels
+from reverie.data.pixels import DEEP, GREY, BrokenImage, Header, Recipe, decode, decoding_pool, quiet_pillow, read_header
+from reverie.data.reading import ReadingOptions, class_counts, duplicate_note, encode_labels, shown_sizes
+from reverie.data.sources import (
+    BYTES,
+    IMAGE_SUFFIXES,
+    METADATA,
+    TEXT,
+    UNSUPPORTED,
+    FileEntry,
+    Listing,
+    list_folder,
+    list_tar,
+    list_zip,
+)
 
 CACHED = f"decoded pixels are taken from the cache, as no file has changed since; {SWITCH}=off decodes them again"
 BLOCK = 512  # files handed to the threads at a time, so that a huge folder does not become a huge queue
@@ -33,13 +44,13 @@ REASONS_SHOWN = 3
 ARCHIVES = {".zip": list_zip, ".tar": list_tar}
 
 
-def read_images(path: Path, name: str, options: Options, hint: str = "") -> Dataset:
+def read_images(path: Path, name: str, options: ReadingOptions, hint: str = "") -> Dataset:
     """Scan a folder, a .zip or a .tar and return its images.  hint is added where nothing usable is found."""
-    with quiet():
+    with quiet_pillow():
         return _scan(path, name, options, hint)
 
 
-def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
+def _scan(path: Path, name: str, options: ReadingOptions, hint: str) -> Dataset:
     listing = list_images(path)
     broken = listing.broken
     if options.strict and broken:
@@ -74,8 +85,8 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
     recipe, form_notes = choose_form(Counter(headers), options)
     while True:
         labels, label_names = _encode(None if captioned else values)
-        options.foretell(name, (len(entries), recipe.channels, recipe.height, recipe.width), labels, label_names)
-        pixels = room_for((len(entries), recipe.channels, recipe.height, recipe.width))
+        options.report_shape(name, (len(entries), recipe.channels, recipe.height, recipe.width), labels, label_names)
+        pixels = allocate_pixels((len(entries), recipe.channels, recipe.height, recipe.width))
         (good, digests, low, high, grey), cached = _decoded(entries, headers, recipe, pixels, broken, options)
         if not good:
             raise nothing_found(path, broken, hint)
@@ -97,7 +108,7 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         if label_names:
             found.notes.append("labels are left out, because numbers or images are told of each instead")
             labels, label_names = None, ()
-        conditions = conditions_of(captions, columns.numbers_of(entries), columns.images_of(entries, recipe))
+        conditions = make_conditions(captions, columns.numbers_of(entries), columns.images_of(entries, recipe))
     lazy = not isinstance(pixels, np.ndarray) or isinstance(pixels, np.memmap)
     stored = None if pixels is None else np.arange(len(good))
     whole = FileImages(tuple(entries), digests, recipe, pixels, stored)
@@ -121,7 +132,7 @@ def _scan(path: Path, name: str, options: Options, hint: str) -> Dataset:
         "source": str(path), "kind": "images", "count": len(good), "shape": list(x.shape[1:]), "fit": recipe.fit,
         "lazy": lazy, "labels_by": found.kind,
         "sizes": shown_sizes(sizes_of(seen)), "modes": modes_of(seen),
-        "classes": classes(labels, label_names), "range": [low, high], "duplicates": copies,
+        "classes": class_counts(labels, label_names), "range": [low, high], "duplicates": copies,
         "broken": [{"file": file, "reason": why} for file, why in broken],
     }  # fmt: skip
     return Dataset(name, x, labels, label_names, tuple(notes), report, conditions)
@@ -136,61 +147,61 @@ def _encode(values: Sequence[str | None] | None) -> tuple[torch.Tensor | None, t
     return encode_labels([str(value) for value in values]) if values is not None else (None, ())
 
 
-def choose_form(headers: Counter[Header], options: Options) -> tuple[Recipe, list[str]]:
+def choose_form(headers: Counter[Header], options: ReadingOptions) -> tuple[Recipe, list[str]]:
     """Return the form for images with these headers, each as often as it occurs, and notes where size and fit are a choice."""
     sizes = sizes_of(headers)
     channels = options.channels or (1 if all(header.kind in GREY for header in headers) else 3)
-    size, fit, notes = choose(sizes, options.size, options.fit, options.largest(channels))
+    size, fit, notes = choose_size_and_fit(sizes, options.size, options.fit, options.largest(channels))
     return Recipe(*size, channels, fit), notes
 
 
-def read_headers(listing: Listing, options: Options) -> tuple[list[Entry], list[Header]]:
+def read_headers(listing: Listing, options: ReadingOptions) -> tuple[list[FileEntry], list[Header]]:
     """Read the first bytes of every file; what is no image moves to the broken ones."""
-    entries: list[Entry] = []
+    entries: list[FileEntry] = []
     headers: list[Header] = []
     for k, entry in enumerate(listing.images):
         try:
             headers.append(_header(entry))
             entries.append(entry)
-        except Broken as error:
+        except BrokenImage as error:
             if options.strict:
                 _refuse(entry.name, str(error))
             listing.broken.append((entry.name, str(error)))
         if (k + 1) % BLOCK == 0 or k + 1 == len(listing.images):
-            options.tell("reading headers", k + 1, len(listing.images))
+            options.report_progress("reading headers", k + 1, len(listing.images))
     return entries, headers
 
 
-def _header(entry: Entry) -> Header:
+def _header(entry: FileEntry) -> Header:
     if not isinstance(entry.place, Path):
         return read_header(read_entry(entry))
     try:
         with entry.place.open("rb") as file:
             return read_header(file)
     except OSError as error:
-        raise Broken(f"cannot be read: {reason(error)}") from None
+        raise BrokenImage(f"cannot be read: {reason(error)}") from None
 
 
-def read_entry(entry: Entry) -> bytes:
+def read_entry(entry: FileEntry) -> bytes:
     """Return the bytes of a file, or raise Broken."""
     try:
         return entry.read()
     except OSError as error:
-        raise Broken(f"cannot be read: {reason(error)}") from None
+        raise BrokenImage(f"cannot be read: {reason(error)}") from None
     except Exception as error:  # zip entries fail in many ways: checksum, lengths, methods
-        raise Broken(f"cannot be unpacked ({' '.join(str(error).split())[:100]})") from None
+        raise BrokenImage(f"cannot be unpacked ({' '.join(str(error).split())[:100]})") from None
 
 
 def _decoded(
-    entries: Sequence[Entry], headers: Sequence[Header], recipe: Recipe, out: np.ndarray | None,
-    broken: list[tuple[str, str]], options: Options,
-) -> tuple[Decoded, bool]:  # fmt: skip
+    entries: Sequence[FileEntry], headers: Sequence[Header], recipe: Recipe, out: np.ndarray | None,
+    broken: list[tuple[str, str]], options: ReadingOptions,
+) -> tuple[DecodedImages, bool]:  # fmt: skip
     """Decode every file, or take what they became from the cache; return it and whether it was there."""
     kept = out is not None and not isinstance(out, np.memmap)
-    key = decoded.key_of(entries, headers, recipe) if kept else None
+    key = decoded.cache_key(entries, headers, recipe) if kept else None
     if out is None or key is None:
         return _decode_all(entries, recipe, out, broken, options), False
-    if (known := decoded.recall(key, len(entries), recipe, out)) is not None:
+    if (known := decoded.load_decoded(key, len(entries), recipe, out)) is not None:
         found, unusable = known
         if options.strict and unusable:
             _refuse(entries[unusable[0][0]].name, unusable[0][1])
@@ -198,30 +209,30 @@ def _decoded(
         return found, True
     before = len(broken)
     found = _decode_all(entries, recipe, out, broken, options)
-    if found.good and decoded.key_of(entries, headers, recipe) == key:  # no file changed meanwhile
+    if found.good and decoded.cache_key(entries, headers, recipe) == key:  # no file changed meanwhile
         unused = sorted(set(range(len(entries))) - set(found.good))
-        decoded.remember(key, found, [(k, why) for k, (_, why) in zip(unused, broken[before:], strict=True)], out)
+        decoded.save_decoded(key, found, [(k, why) for k, (_, why) in zip(unused, broken[before:], strict=True)], out)
     return found, False
 
 
 def _decode_all(
-    entries: Sequence[Entry], recipe: Recipe, out: np.ndarray | None, broken: list[tuple[str, str]], options: Options
-) -> Decoded:
+    entries: Sequence[FileEntry], recipe: Recipe, out: np.ndarray | None, broken: list[tuple[str, str]], options: ReadingOptions
+) -> DecodedImages:
     """Decode and hash every file, keeping pixels in out, (N, C, H, W), one after another, if it is given."""
 
-    def one(entry: Entry) -> tuple[bytes, np.ndarray] | str:
+    def one(entry: FileEntry) -> tuple[bytes, np.ndarray] | str:
         try:
             with BYTES.of(entry.size):
                 data = read_entry(entry)
                 return hashlib.blake2b(data, digest_size=DIGEST).digest(), decode(data, recipe)
-        except Broken as error:
+        except BrokenImage as error:
             return str(error)
 
     good: list[int] = []
     digests: list[bytes] = []
     low, high, grey = 255, 0, True
     for begin in range(0, len(entries), BLOCK):
-        for k, result in enumerate(workers().map(one, entries[begin : begin + BLOCK]), begin):
+        for k, result in enumerate(decoding_pool().map(one, entries[begin : begin + BLOCK]), begin):
             if isinstance(result, str):
                 if options.strict:
                     _refuse(entries[k].name, result)
@@ -234,8 +245,8 @@ def _decode_all(
             digests.append(digest)
             low, high = min(low, int(image.min())), max(high, int(image.max()))
             grey = grey and len(image) == 3 and bool((image[0] == image[1]).all() and (image[1] == image[2]).all())
-        options.tell("reading images", min(begin + BLOCK, len(entries)), len(entries))
-    return Decoded(good, tuple(digests), low, high, grey)
+        options.report_progress("reading images", min(begin + BLOCK, len(entries)), len(entries))
+    return DecodedImages(good, tuple(digests), low, high, grey)
 
 
 def _refuse(file: str, why: str) -> None:
@@ -248,8 +259,8 @@ def nothing_found(
     """Return the error for a place without a usable image.  others: suffixes of other files there, with their counts."""
     looked = f"0 images found in {path}; looked for {' '.join(IMAGE_SUFFIXES)}"
     if others:
-        suffix, count = max(others.items(), key=lambda pair: (pair[0] in UNREAD, pair[1]))
-        cannot = ", which cannot be read: convert them to .jpg or .png first" if suffix in UNREAD else ""
+        suffix, count = max(others.items(), key=lambda pair: (pair[0] in UNSUPPORTED, pair[1]))
+        cannot = ", which cannot be read: convert them to .jpg or .png first" if suffix in UNSUPPORTED else ""
         looked += f"; it has {count:,} {suffix}{cannot}"
     if broken:
         looked = (
@@ -289,7 +300,7 @@ def conversions(headers: Counter[Header], channels: int, wanted: int | None) -> 
     if kinds:
         parts = [f"{n} {kind}" for kind, n in kinds.most_common()]
         depth = " of 8 bits" if kinds.keys() & set(DEEP) else ""
-        lines.append(f"{listed(parts)} {'image' if sum(kinds.values()) == 1 else 'images'} converted to {target}{depth}")
+        lines.append(f"{join_words(parts)} {'image' if sum(kinds.values()) == 1 else 'images'} converted to {target}{depth}")
     clear = sum(n for h, n in headers.items() if h.transparent)
     if clear and channels != 4:
         lines.append(f"{_plural(clear, 'image', 'images')} with transparency laid over white")
@@ -307,7 +318,7 @@ def _unused(columns: frozenset[str]) -> list[str]:
     if not columns:
         return []
     few = sorted(columns)[:REASONS_SHOWN]
-    names = listed(few) if len(columns) <= REASONS_SHOWN else f"{', '.join(few)} and {len(columns) - REASONS_SHOWN} more"
+    names = join_words(few) if len(columns) <= REASONS_SHOWN else f"{', '.join(few)} and {len(columns) - REASONS_SHOWN} more"
     said = f"{'columns' if len(columns) > 1 else 'the column'} {names} of the metadata {'are' if len(columns) > 1 else 'is'}"
     return [f"{said} not used; --labels {few[-1]} takes that one for classes, --condition-columns as numbers"]
 

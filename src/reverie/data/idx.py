@@ -11,7 +11,7 @@ import numpy as np
 
 from reverie.base.errors import UserError
 from reverie.base.files import reason
-from reverie.data.room import array_cost, check_size
+from reverie.data.memory_limits import array_memory, check_expansion
 
 UBYTE = 0x08
 SIZE_LIMIT = 4 * 2**30
@@ -59,7 +59,7 @@ def read_idx(path: Path) -> np.ndarray:
                 raise UserError(
                     f"{path} states {' x '.join(map(str, shape))} values, more than it can hold; get the file again"
                 )
-            check_size(array_cost(shape, 1), on_disk, str(path), "if you trust it, unpack it with gunzip")
+            check_expansion(array_memory(shape, 1), on_disk, str(path), "if you trust it, unpack it with gunzip")
             values = bytearray()  # grows with what is really there
             while len(values) <= needed and (piece := stream.read(min(PIECE, needed + 1 - len(values)))):
                 values += piece

@@ -27,7 +27,7 @@ def kind_of(shape: Sequence[int]) -> Kind:
     return DIMENSIONS[len(shape)]
 
 
-def described(shape: Sequence[int], kind: Kind | None = None) -> str:
+def describe_shape(shape: Sequence[int], kind: Kind | None = None) -> str:
     """Say what data of a shape are: images of 28x28x3, points of 2 coordinates.  kind: where the shape does not tell it."""
     if kind == "text":
         return f"windows of {shape[0]} characters"
@@ -40,9 +40,9 @@ def described(shape: Sequence[int], kind: Kind | None = None) -> str:
     return f"images of {shape[1]}x{shape[2]}x{shape[0]}"
 
 
-def counted(count: int, shape: Sequence[int], kind: Kind | None = None) -> str:
+def format_count(count: int, shape: Sequence[int], kind: Kind | None = None) -> str:
     """Say how many data of a shape there are: 16 images of 28x28x3, 1 point of 2 coordinates."""
-    many, rest = described(shape, kind).split(" ", 1)
+    many, rest = describe_shape(shape, kind).split(" ", 1)
     return f"{count:,} {many.removesuffix('s') if count == 1 and many != 'series' else many} {rest}"
 
 

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from reverie.base.errors import UserError, unknown
 from reverie.base.visible import visible
 from reverie.data.metadata import CAPTIONS, COLUMNS, FILE, read_metadata
-from reverie.data.sources import METADATA, Entry
+from reverie.data.sources import METADATA, FileEntry
 
 CAPTION_LIMIT = 2**16  # bytes of a text beside an image
 CAMERA = frozenset({"img", "image", "dsc", "dscn", "dscf", "pxl", "photo", "picture", "pic", "screenshot", "scan", "frame"})
@@ -20,7 +20,7 @@ TINY_CLASS = 2  # images that are too few to learn a class from
 
 
 @dataclass(frozen=True)
-class Found:
+class LabelSource:
     """A label for each name, None where there is none, the lines to say about it, and why a name has none.
 
     kind: the one of LABELS, or the column, that finds the same labels again, whatever auto will think of them later,
@@ -35,7 +35,7 @@ class Found:
     unused: frozenset[str] = frozenset()
 
 
-def find_labels(names: Sequence[str], metadata: Mapping[str, Entry], how: str, where: str) -> Found:
+def find_labels(names: Sequence[str], metadata: Mapping[str, FileEntry], how: str, where: str) -> LabelSource:
     """Return the labels of files.
 
     names: relative paths; metadata: tables, and texts beside images; how: one of LABELS, or a column of the metadata.
@@ -48,7 +48,7 @@ def find_labels(names: Sequence[str], metadata: Mapping[str, Entry], how: str, w
     return _metadata(names, metadata, where, files[0], (how.lower(),))
 
 
-def _auto(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
+def _auto(names: Sequence[str], metadata: Mapping[str, FileEntry], where: str) -> LabelSource:
     """Metadata, then folders, then names, each only where it clearly tells classes."""
     notes: list[str] = []
     for file in [name for name in metadata if name in METADATA]:
@@ -60,11 +60,11 @@ def _auto(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Fo
         values = [v for v in found.values or () if v is not None]
         different = len(set(values))
         if different >= 2 and len(values) >= len(names) / 2 and not (found.free_text and different > len(values) / 2):
-            return Found(found.values, notes + found.notes, found.missing, kind=found.kind, unused=found.unused)
+            return LabelSource(found.values, notes + found.notes, found.missing, kind=found.kind, unused=found.unused)
         if found.free_text and different >= 2 and len(values) >= len(names) / 2:
             told = _metadata(names, metadata, where, file, CAPTIONS)
             said = f"captions told by {file}; --labels none leaves them out"
-            return Found(told.values, [*notes, said, *told.notes], told.missing, kind="captions", unused=told.unused)
+            return LabelSource(told.values, [*notes, said, *told.notes], told.missing, kind="captions", unused=told.unused)
         said = f"it has {different} different values for {len(values)} of {len(names)} images"
         notes.append(f"{file} is not used for labels: {said}")
     if sum(_beside(name) in metadata for name in names) > len(names) / 2:
@@ -74,66 +74,66 @@ def _auto(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Fo
         loose = folders.count(".")
         if loose:
             notes.append(f"{loose} images lie beside folders, so folders are not taken as labels; --labels folder does so")
-            return Found(None, notes)
+            return LabelSource(None, notes)
         found = _auto_folders(names)
-        return Found(found.values, notes + found.notes, kind=found.kind)
+        return LabelSource(found.values, notes + found.notes, kind=found.kind)
     prefixes = [_prefix(name) for name in names]
     counts = Counter(prefixes)
     if None not in counts and len(counts) >= 2 and min(counts.values()) >= 2 and all(map(_tells_a_class, counts)):
-        return Found(list(prefixes), notes + [_said([p for p in prefixes if p], "the file names")], kind="name")
-    return Found(None, notes)
+        return LabelSource(list(prefixes), notes + [_said([p for p in prefixes if p], "the file names")], kind="name")
+    return LabelSource(None, notes)
 
 
-def _auto_folders(names: Sequence[str]) -> Found:
+def _auto_folders(names: Sequence[str]) -> LabelSource:
     """The whole path, or where that tells hardly two images alike, its first or its last folder; or nothing."""
     tops = sorted({_top(name) for name in names})
     split = len(tops) >= 2 and {top.lower() for top in tops} <= SPLITS
-    notes = [f"{listed(tops)} are read together; give one of these folders to read it alone"] if split else []
+    notes = [f"{join_words(tops)} are read together; give one of these folders to read it alone"] if split else []
     deeper = any(_folder(name) != _top(name) for name in names)
     for kind in (("last-folder",) if deeper else ()) if split else FOLDERS:
         values = [FOLDERS[kind](name) for name in names]
         if len(set(values)) >= 2 and _in_tiny(values) <= len(values) / 2:
-            return Found(list(values), [*notes, *_told(values, kind)], kind=kind)
+            return LabelSource(list(values), [*notes, *_told(values, kind)], kind=kind)
     if deeper or not split:
         count = len({_folder(name) for name in names})
         said = f"most of the images lie in folders of one or two, {count} folders in all, so folders are not taken as labels"
         notes.append(f"{said}; --labels folder does so")
-    return Found(None, notes)
+    return LabelSource(None, notes)
 
 
-def _by_folder(kind: str) -> Callable[[Sequence[str], Mapping[str, Entry], str], Found]:
+def _by_folder(kind: str) -> Callable[[Sequence[str], Mapping[str, FileEntry], str], LabelSource]:
     """Return the finder of labels by the folder that each file lies in: its whole path, its first or its last part."""
 
-    def find(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
+    def find(names: Sequence[str], metadata: Mapping[str, FileEntry], where: str) -> LabelSource:
         values = [FOLDERS[kind](name) for name in names]
         if len(set(values)) < 2:
             raise UserError(
                 f"all {len(names)} images of {where} lie in one {kind}, so folders are no labels; use --labels none"
             )
-        return Found(list(values), _told(values, kind), kind=kind)
+        return LabelSource(list(values), _told(values, kind), kind=kind)
 
     return find
 
 
-def _by_name(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
+def _by_name(names: Sequence[str], metadata: Mapping[str, FileEntry], where: str) -> LabelSource:
     """What each file name begins with."""
     prefixes = [_prefix(name) for name in names]
     told = [p for p in prefixes if p is not None]
     if len(set(told)) < 2:
         raise UserError(f"the file names of {where} do not begin with two or more labels, like cat_12.jpg; use --labels none")
     said = [_said(told, "the file names"), *_tiny_note(told)]
-    return Found(list(prefixes), said, "its name does not begin with a label", kind="name")
+    return LabelSource(list(prefixes), said, "its name does not begin with a label", kind="name")
 
 
-def _by_csv(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
+def _by_csv(names: Sequence[str], metadata: Mapping[str, FileEntry], where: str) -> LabelSource:
     return _metadata(names, metadata, where, "metadata.csv")
 
 
-def _by_jsonl(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
+def _by_jsonl(names: Sequence[str], metadata: Mapping[str, FileEntry], where: str) -> LabelSource:
     return _metadata(names, metadata, where, "metadata.jsonl")
 
 
-def _by_caption(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
+def _by_caption(names: Sequence[str], metadata: Mapping[str, FileEntry], where: str) -> LabelSource:
     """The text or caption column of metadata, or else what a .txt file beside each image says."""
     if any(_beside(name) in metadata for name in names):
         return _texts_beside(names, metadata, [])
@@ -143,14 +143,14 @@ def _by_caption(names: Sequence[str], metadata: Mapping[str, Entry], where: str)
             f"{where} has no captions; put a metadata.jsonl with file_name and text there, or a .txt file beside each image"
         )
     found = _metadata(names, metadata, where, files[0], CAPTIONS)
-    return Found(found.values, found.notes, found.missing, kind="captions", unused=found.unused)
+    return LabelSource(found.values, found.notes, found.missing, kind="captions", unused=found.unused)
 
 
 def _beside(name: str) -> str:
     return str(PurePosixPath(name).with_suffix(".txt"))
 
 
-def _texts_beside(names: Sequence[str], metadata: Mapping[str, Entry], notes: list[str]) -> Found:
+def _texts_beside(names: Sequence[str], metadata: Mapping[str, FileEntry], notes: list[str]) -> LabelSource:
     """Read the text beside each image, in one line."""
     values: list[str | None] = []
     for name in names:
@@ -167,19 +167,19 @@ def _texts_beside(names: Sequence[str], metadata: Mapping[str, Entry], notes: li
             raise UserError(f"{entry.name} cannot be read as UTF-8 text ({str(error)[:80]}); save it as that") from None
         values.append(visible(" ".join(text.split())) or None)
     said = f"captions told by {sum(v is not None for v in values)} .txt files beside the images"
-    return Found(values, [*notes, said], "no text beside it", kind="captions")
+    return LabelSource(values, [*notes, said], "no text beside it", kind="captions")
 
 
-def _by_cls(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
+def _by_cls(names: Sequence[str], metadata: Mapping[str, FileEntry], where: str) -> LabelSource:
     """What shards tell of their images, in .cls or .json files or a column."""
     raise UserError(f"labels by cls are told by shards, which {where} is not; use auto, folder or none")
 
 
-def _none(names: Sequence[str], metadata: Mapping[str, Entry], where: str) -> Found:
-    return Found(None, [])
+def _none(names: Sequence[str], metadata: Mapping[str, FileEntry], where: str) -> LabelSource:
+    return LabelSource(None, [])
 
 
-LABELS: dict[str, Callable[[Sequence[str], Mapping[str, Entry], str], Found]] = {
+LABELS: dict[str, Callable[[Sequence[str], Mapping[str, FileEntry], str], LabelSource]] = {
     "auto": _auto,
     "folder": _by_folder("folder"),
     "top-folder": _by_folder("top-folder"),
@@ -232,7 +232,7 @@ def _tiny_note(values: Sequence[str]) -> list[str]:
     return [f"{said}; --labels none leaves all labels out"]
 
 
-def listed(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """Return words with commas and an 'and' between them."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
@@ -251,8 +251,8 @@ def _tells_a_class(prefix: str | None) -> bool:
 
 
 def _metadata(
-    names: Sequence[str], metadata: Mapping[str, Entry], where: str, file: str, wanted: Sequence[str] = COLUMNS
-) -> Found:
+    names: Sequence[str], metadata: Mapping[str, FileEntry], where: str, file: str, wanted: Sequence[str] = COLUMNS
+) -> LabelSource:
     if file not in metadata:
         raise UserError(f"there is no {file} in {where}; put it there, with a file_name and a label column")
     read = read_metadata(metadata[file], file, frozenset(names), wanted)
@@ -267,4 +267,4 @@ def _metadata(
         notes.append(f"{absent.count} rows of {file} name images that are not there or not usable (first: {absent.first})")
     unused = frozenset() if chosen else read.columns - {FILE, read.column}
     kind = read.column if chosen else file.removeprefix("metadata.")
-    return Found(values, notes, f"no row in {file}", not chosen and read.column in CAPTIONS, kind, unused)
+    return LabelSource(values, notes, f"no row in {file}", not chosen and read.column in CAPTIONS, kind, unused)

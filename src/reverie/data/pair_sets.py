@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.random import Generator
 
-from reverie.data.pairs import Pair
+from reverie.data.pairs import TextPair
 
-PairMaker = Callable[[int, Generator], list[Pair]]
+PairMaker = Callable[[int, Generator], list[TextPair]]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LONGEST_STRING = 20
 FIRST_DAY, LAST_DAY = datetime.date(1900, 1, 1), datetime.date(2099, 12, 31)
@@ -104,7 +104,7 @@ def _said(day: datetime.date) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def reversal(n: int, random: Generator, lengths: tuple[int, int] = (1, LONGEST_STRING)) -> list[Pair]:
+def reversal(n: int, random: Generator, lengths: tuple[int, int] = (1, LONGEST_STRING)) -> list[TextPair]:
     """Random letters, 1 to 20 of them, and the same turned round."""
     found: dict[str, str] = {}
     while len(found) < n:
@@ -114,7 +114,7 @@ def reversal(n: int, random: Generator, lengths: tuple[int, int] = (1, LONGEST_S
     return list(found.items())
 
 
-def dates(n: int, random: Generator) -> list[Pair]:
+def dates(n: int, random: Generator) -> list[TextPair]:
     """Days from 1900 to 2099, written or said in one of seven ways, and as year-month-day; every day once."""
     count = (LAST_DAY - FIRST_DAY).days + 1
     chosen = random.permutation(count)[:n]
@@ -136,12 +136,12 @@ def _numbers(n: int, random: Generator, sizes: tuple[int, int] = (1, DIGITS)) ->
             yield number
 
 
-def english_numbers(n: int, random: Generator, sizes: tuple[int, int] = (1, DIGITS)) -> list[Pair]:
+def english_numbers(n: int, random: Generator, sizes: tuple[int, int] = (1, DIGITS)) -> list[TextPair]:
     """Numbers up to 999,999 in English words, and in digits."""
     return [(english(number), str(number)) for number in _numbers(n, random, sizes)]
 
 
-def persian_numbers(n: int, random: Generator, sizes: tuple[int, int] = (1, DIGITS)) -> list[Pair]:
+def persian_numbers(n: int, random: Generator, sizes: tuple[int, int] = (1, DIGITS)) -> list[TextPair]:
     """Numbers up to 999,999 in Persian words, and in Persian digits."""
     return [(persian(number), str(number).translate(PERSIAN_DIGITS)) for number in _numbers(n, random, sizes)]
 
@@ -161,7 +161,7 @@ LONGER: dict[str, PairMaker] = {
 }
 
 
-def longer_pairs(name: str, n: int, seed: int, than: int) -> list[Pair]:
+def longer_pairs(name: str, n: int, seed: int, than: int) -> list[TextPair]:
     """Return up to n pairs whose sources have more characters than any that was trained on; none where none are known."""
     if name not in LONGER:
         return []

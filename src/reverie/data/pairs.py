@@ -13,7 +13,7 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.data.windows import END_OF_TEXT, codes_of, text_of
 
-Pair = tuple[str, str]
+TextPair = tuple[str, str]
 HELD_OUT = 0.05  # of the different sources
 
 
@@ -56,7 +56,7 @@ class TextPairs:
         start = int(self.starts[k, side])
         return text_of(self.codes[start : start + int(self.lengths[k, side])])
 
-    def pairs(self) -> Iterator[Pair]:
+    def pairs(self) -> Iterator[TextPair]:
         """Yield every pair."""
         for k in range(len(self)):
             yield self.text(k, 0), self.text(k, 1)
@@ -79,7 +79,7 @@ class TextPairs:
         return self.subset(torch.from_numpy(~out)), self.subset(torch.from_numpy(out))
 
 
-def pairs_of(pairs: Sequence[Pair]) -> TextPairs:
+def make_pairs(pairs: Sequence[TextPair]) -> TextPairs:
     """Return pairs of strings as data."""
     sides = [codes_of(text) for pair in pairs for text in pair]
     lengths = np.array([len(side) for side in sides], np.int64)

@@ -11,10 +11,10 @@ import numpy as np
 
 from reverie.base.errors import UserError
 from reverie.data.cells import Cells, distinct_names, plain_number
-from reverie.data.columnar import ParquetTable, arrow_module, plain
+from reverie.data.columnar import ParquetTable, arrow_module, readable_errors
 from reverie.data.dataset import Dataset
-from reverie.data.form import Options
-from reverie.data.room import LABEL_ROOM, array_cost, check_size
+from reverie.data.memory_limits import BYTES_PER_LABEL, array_memory, check_expansion
+from reverie.data.reading import ReadingOptions
 from reverie.data.table import Column, table_dataset
 
 ROWS_AT_ONCE = 2**16
@@ -22,14 +22,14 @@ WORDS_MOST = 2**26  # bytes of all words that a column chooses from
 ADVICE = "if you trust it, save its numbers with numpy.save"
 
 
-def read_parquet(path: Path, name: str, options: Options) -> Dataset:
+def read_parquet(path: Path, name: str, options: ReadingOptions) -> Dataset:
     """Return the numeric columns of a .parquet file as points."""
     kinds = arrow_module("pyarrow", path).types
-    with plain(path, "parquet"), ParquetTable(path.open("rb"), path.stat().st_size, path) as file:
+    with readable_errors(path, "parquet"), ParquetTable(path.open("rb"), path.stat().st_size, path) as file:
         fields = list(file.schema)
         numbers = [k for k, f in enumerate(fields) if _is_numeric(kinds, f.type)]
-        check_size(
-            array_cost((file.rows, len(numbers)), 8) + file.rows * (8 * (len(fields) - len(numbers)) + LABEL_ROOM),
+        check_expansion(
+            array_memory((file.rows, len(numbers)), 8) + file.rows * (8 * (len(fields) - len(numbers)) + BYTES_PER_LABEL),
             path.stat().st_size, str(path), ADVICE,
         )  # fmt: skip
         x = _numbers(file, [fields[k].name for k in numbers])
@@ -69,7 +69,7 @@ def _numbers(file: ParquetTable, names: list[str]) -> np.ndarray:
     return x
 
 
-def _of_words(name: str, read: Callable[[], list[str]], options: Options) -> Column:
+def _of_words(name: str, read: Callable[[], list[str]], options: ReadingOptions) -> Column:
     """Return a column of text: words, dates or numbers; what is too large for labels is told where it is asked for."""
     if options.labels == name:
         return Column(name, None, read)

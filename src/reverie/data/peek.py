@@ -25,6 +25,6 @@ def kind_of_data(source: str) -> Kind:
         raise _Known(form.kind)
 
     try:
-        return load_data(source, on_form=stop).kind
+        return load_data(source, on_shape=stop).kind
     except _Known as known:
         return known.kind

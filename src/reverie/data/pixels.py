@@ -18,12 +18,12 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from reverie.base.allocator import return_freed_memory
 from reverie.base.errors import UserError, pick
-from reverie.data.room import Share
+from reverie.data.memory_limits import Quota
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # told by content, never by name; nothing that runs a program
 PIXEL_LIMIT = 64_000_000
 FORMAT_LIMITS = {"WEBP": 32_000_000}  # its decoder holds six copies of an image
-PIXELS = Share(PIXEL_LIMIT)  # that are decoded at a time, by all threads together
+PIXELS = Quota(PIXEL_LIMIT)  # that are decoded at a time, by all threads together
 LARGE = 2**23  # pixels, from which on the memory of an image is worth giving back
 STRIP = 2**20  # pixels that are worked on at a time where each takes many bytes
 SIDE_LIMIT = 1024
@@ -37,7 +37,7 @@ GREY = ("black-and-white", "grey", *DEEP)
 ORIENTATION = 0x0112
 
 
-class Broken(Exception):
+class BrokenImage(Exception):
     """Why an image cannot be used."""
 
 
@@ -69,7 +69,7 @@ class Recipe:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet_pillow() -> Iterator[None]:
     """Silence Pillow's own warnings, about sizes and odd metadata: what matters is in the report."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\b")
@@ -78,7 +78,7 @@ def quiet() -> Iterator[None]:
 
 
 @cache
-def workers() -> ThreadPoolExecutor:
+def decoding_pool() -> ThreadPoolExecutor:
     """Return the few threads that decode images; Pillow lets them run side by side."""
     return ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="reverie-images")
 
@@ -111,7 +111,7 @@ def read_header(file: BinaryIO | bytes) -> Header:
         with Image.open(BytesIO(file) if isinstance(file, bytes) else file, formats=FORMATS) as image:
             return header_of(image)
     except Exception as error:  # decoders answer a hostile file with nearly any exception
-        raise Broken(_why(error)) from None
+        raise BrokenImage(_why(error)) from None
 
 
 def header_of(image: Image.Image) -> Header:
@@ -131,12 +131,12 @@ def fitted(image: Image.Image, recipe: Recipe) -> np.ndarray:
         with _share(image):
             return _fitted(image, recipe)
     except Exception as error:  # decoders answer a hostile file with nearly any exception
-        raise Broken(_why(error)) from None
+        raise BrokenImage(_why(error)) from None
 
 
 def _fitted(image: Image.Image, recipe: Recipe) -> np.ndarray:
     image.load()
-    return shape(plain(_upright(image), recipe.channels), recipe)
+    return fit_image(convert_mode(_upright(image), recipe.channels), recipe)
 
 
 def decode(data: bytes, recipe: Recipe) -> np.ndarray:
@@ -155,10 +155,10 @@ def decode(data: bytes, recipe: Recipe) -> np.ndarray:
                     if large:
                         return_freed_memory()
     except Exception as error:  # decoders answer a hostile file with nearly any exception
-        raise Broken(_why(error)) from None
+        raise BrokenImage(_why(error)) from None
 
 
-def plain(image: Image.Image, channels: int) -> Image.Image:
+def convert_mode(image: Image.Image, channels: int) -> Image.Image:
     """Return the image as L, RGB or RGBA; transparency is laid over white unless it is kept (4 channels)."""
     mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
     if image.mode[0] == "I" or image.mode == "F":
@@ -179,7 +179,7 @@ def _strips(image: Image.Image) -> Iterator[tuple[int, int, int, int]]:
         yield 0, top, image.width, min(top + rows, image.height)
 
 
-def shape(image: Image.Image, recipe: Recipe) -> np.ndarray:
+def fit_image(image: Image.Image, recipe: Recipe) -> np.ndarray:
     """Fit an L, RGB or RGBA image to the size.  Returns (C, H, W) uint8."""
     size = (recipe.width, recipe.height)
     fitted = image if image.size == size else FITS[recipe.fit](image, size)
@@ -225,7 +225,7 @@ def _share(image: Image.Image) -> AbstractContextManager[None]:
 def _check_pixels(image: Image.Image) -> None:
     most = _most(image)
     if image.width * image.height > most:
-        raise Broken(f"too large ({image.width} x {image.height} pixels; the limit is {most // 10**6} megapixels)")
+        raise BrokenImage(f"too large ({image.width} x {image.height} pixels; the limit is {most // 10**6} megapixels)")
 
 
 def _turn(image: Image.Image) -> int:
@@ -277,7 +277,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 def _why(error: Exception) -> str:
     """Say in a few words why an image was not read."""
-    if isinstance(error, Broken):
+    if isinstance(error, BrokenImage):
         return str(error)
     if isinstance(error, UnidentifiedImageError):
         return "not an image, whatever its name says"

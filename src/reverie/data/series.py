@@ -13,20 +13,20 @@ from reverie.base.errors import UserError
 from reverie.base.files import reason
 from reverie.data.copies import count_duplicates
 from reverie.data.dataset import Dataset
-from reverie.data.form import Options, duplicate_note
+from reverie.data.reading import ReadingOptions, duplicate_note
 
-WINDOW, MOST_WINDOW = 64, 16384  # moments of a datum when nothing is said, and at most
-MOST_BYTES, MOST_CHANNELS = 2**31, 64  # of a .wav file
+WINDOW, MAX_WINDOW = 64, 16384  # moments of a datum when nothing is said, and at most
+MAX_BYTES, MAX_CHANNELS = 2**31, 64  # of a .wav file
 OSCILLATION = (1.6, -0.8)  # x_t = 1.6 x_{t-1} - 0.8 x_{t-2} + eps: a damped wave of about 13 moments, kicked on and on
 
 
 def check_window(window: int | None) -> None:
     """Refuse a length of windows that cannot be."""
-    if window is not None and not (isinstance(window, int) and 2 <= window <= MOST_WINDOW):
-        raise UserError(f"a window of a series has from 2 up to {MOST_WINDOW:,} moments, got {window}")
+    if window is not None and not (isinstance(window, int) and 2 <= window <= MAX_WINDOW):
+        raise UserError(f"a window of a series has from 2 up to {MAX_WINDOW:,} moments, got {window}")
 
 
-def in_windows(name: str, x: np.ndarray, window: int, notes: tuple[str, ...], source: str) -> Dataset:
+def cut_windows(name: str, x: np.ndarray, window: int, notes: tuple[str, ...], source: str) -> Dataset:
     """Return a long series as windows one after another; what is left over at its begin is left out.  x: (T, C) float32."""
     count = len(x) // window
     if count < 2:
@@ -48,21 +48,21 @@ def as_series(points: Dataset, window: int, source: str) -> Dataset:
         raise UserError(f"{source} holds {points.kind}, and --window cuts rows of numbers; leave it out")
     notes = tuple(note for note in points.notes if "exact cop" not in note)
     left = ("labels are left out of series",) if points.labels is not None else ()
-    made = in_windows(points.name, points.x.numpy(), window, (*notes, *left), source)
+    made = cut_windows(points.name, points.x.numpy(), window, (*notes, *left), source)
     about = {key: points.report[key] for key in ("table", "columns", "left_out", "filled") if key in points.report}
     return replace(made, columns=points.columns, report={**made.report, **about})
 
 
-def read_wav(path: Path, name: str, options: Options) -> Dataset:
+def read_wav(path: Path, name: str, options: ReadingOptions) -> Dataset:
     """Return a sound as a series in windows: a number in [-1, 1] for each channel at each moment."""
     try:
         with wave.open(str(path), "rb") as sound:
             width, channels, rate = sound.getsampwidth(), sound.getnchannels(), sound.getframerate()
-            if width > 4 or channels > MOST_CHANNELS:
+            if width > 4 or channels > MAX_CHANNELS:
                 raise UserError(
-                    f"{path} states {8 * width} bits and {channels} channels; at most 32 and {MOST_CHANNELS} are read"
+                    f"{path} states {8 * width} bits and {channels} channels; at most 32 and {MAX_CHANNELS} are read"
                 )
-            if sound.getnframes() * width * channels > min(MOST_BYTES, path.stat().st_size):
+            if sound.getnframes() * width * channels > min(MAX_BYTES, path.stat().st_size):
                 raise UserError(f"{path} states more sound than it can hold; save it again")
             data = sound.readframes(sound.getnframes())
     except OSError as error:
@@ -74,7 +74,7 @@ def read_wav(path: Path, name: str, options: Options) -> Dataset:
     whole = len(data) // (width * channels) * width * channels
     x = _samples(data[:whole], width).reshape(-1, channels)
     said = (f"sound of {rate:,} moments a second, {width * 8} bits",)
-    return in_windows(name, x, options.window or WINDOW, said, str(path))
+    return cut_windows(name, x, options.window or WINDOW, said, str(path))
 
 
 def _samples(data: bytes, width: int) -> np.ndarray:
@@ -89,11 +89,11 @@ def _samples(data: bytes, width: int) -> np.ndarray:
     return numbers.astype(np.float32)
 
 
-def oscillation(points: int, seed: int, options: Options) -> Dataset:
+def oscillation(points: int, seed: int, options: ReadingOptions) -> Dataset:
     """A damped wave that noise kicks on and on: an autoregressive series of order 2, from its stationary state on."""
     random = np.random.default_rng(seed)
     x, before = np.empty(points + 200), (0.0, 0.0)
     for t, kick in enumerate(random.normal(0, 0.3, len(x))):
         x[t] = OSCILLATION[0] * before[0] + OSCILLATION[1] * before[1] + kick
         before = (x[t], before[0])
-    return in_windows("oscillation", x[200:, None].astype(np.float32), options.window or WINDOW, (), "oscillation")
+    return cut_windows("oscillation", x[200:, None].astype(np.float32), options.window or WINDOW, (), "oscillation")

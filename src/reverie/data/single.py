@@ -12,9 +12,9 @@ from PIL import Image, ImageOps
 
 from reverie.base.errors import ReverieWarning, UserError, pick
 from reverie.base.files import reason
-from reverie.data.arrays import eight_bits, read_npy
-from reverie.data.pixels import FITS, Broken, Recipe, decode, plain, read_header
-from reverie.data.pixels import shape as shaped
+from reverie.data.arrays import read_npy, to_uint8
+from reverie.data.pixels import FITS, BrokenImage, Recipe, convert_mode, decode, read_header
+from reverie.data.pixels import fit_image as shaped
 from reverie.data.sources import FILE_LIMIT
 
 Shape = tuple[int, int, int]
@@ -43,7 +43,7 @@ class Picture:
     size: Size
     fit: str
 
-    def say_fitted(self, also: str = "") -> None:
+    def warn_if_resized(self, also: str = "") -> None:
         """Warn in one line where the picture was brought to another size.  also: what else is to be known of it."""
         height, width = self.x.shape[1:]
         if self.size != (height, width):
@@ -67,7 +67,7 @@ def read_picture(image: str | Path | np.ndarray, shape: Shape, what: str, fit: s
     try:
         head = read_header(content)
         pixels = decode(content, Recipe(height, width, channels, fit))
-    except Broken as error:
+    except BrokenImage as error:
         raise UserError(f"{name} cannot be read: {error}") from None
     return Picture(pixels.astype(np.float32) / np.float32(255), name, (head.height, head.width), fit)
 
@@ -97,10 +97,10 @@ def _fit_array(values: np.ndarray, shape: Shape, name: str, fit: str) -> Picture
     x = _planes(values, shape, name)
     size = (x.shape[1], x.shape[2])
     if not (x.dtype.kind == "f" and x.min() >= 0 and x.max() <= 1 and x.shape == shape):
-        eight = eight_bits(x, name)[0]
+        eight = to_uint8(x, name)[0]
         if x.shape != shape:
             image = Image.fromarray(eight[0] if len(eight) == 1 else np.ascontiguousarray(np.moveaxis(eight, 0, -1)))
-            eight = shaped(plain(image, shape[0]), Recipe(shape[1], shape[2], shape[0], fit))
+            eight = shaped(convert_mode(image, shape[0]), Recipe(shape[1], shape[2], shape[0], fit))
         x = eight.astype(np.float32) / np.float32(255)
     return Picture(np.ascontiguousarray(x, np.float32), name, size, fit)
 
@@ -182,7 +182,7 @@ def _read_grey(file: str) -> np.ndarray:
     try:
         head = read_header(content)
         return np.asarray(decode(content, Recipe(head.height, head.width, 1))[0])
-    except Broken as error:
+    except BrokenImage as error:
         raise UserError(f"{name} cannot be read: {error}") from None
 
 

@@ -14,15 +14,15 @@ from typing import IO
 
 from reverie.base.errors import UserError
 from reverie.base.files import reason
-from reverie.data.room import Share
+from reverie.data.memory_limits import Quota
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 METADATA = ("metadata.csv", "metadata.jsonl")
 # Images all the same, which a program is needed for that we do not have.
-UNREAD = frozenset({".heic", ".heif", ".avif", ".jxl", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raw", ".psd", ".svg"})
+UNSUPPORTED = frozenset({".heic", ".heif", ".avif", ".jxl", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raw", ".psd", ".svg"})
 TEXT = ".txt"  # beside an image, its caption
 FILE_LIMIT = 256 * 2**20  # bytes of one file
-BYTES = Share(FILE_LIMIT)  # of files that are held at a time, by all threads together
+BYTES = Quota(FILE_LIMIT)  # of files that are held at a time, by all threads together
 ZIP_LIMIT = 64 * 2**30  # bytes of all files of one archive together, unpacked
 ZIP_RATIO = 200  # unpacked to packed; images hardly shrink, bombs shrink a thousandfold
 ZIP_SMALL = 2**20  # below this many bytes the ratio does not matter
@@ -30,7 +30,7 @@ ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)  # l
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
+class FileOffset:
     """A place within a file: what stands in it from there on."""
 
     path: Path
@@ -38,19 +38,19 @@ class Within:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FileEntry:
     """One file of a folder, a zip or a tar file; name is relative to it, with forward slashes."""
 
     name: str
     size: int
-    place: Path | zipfile.ZipInfo | Within
+    place: Path | zipfile.ZipInfo | FileOffset
     archive: zipfile.ZipFile | None = None
 
     def open(self) -> IO[bytes]:
         """Return the content to be read."""
         if isinstance(self.place, Path):
             return self.place.open("rb")
-        if isinstance(self.place, Within):
+        if isinstance(self.place, FileOffset):
             file = self.place.path.open("rb")
             file.seek(self.place.offset)
             return file
@@ -70,12 +70,12 @@ class Listing:
     metadata: tables and texts by name; broken: (file, reason); others: suffixes of files that are no images.
     """
 
-    images: list[Entry] = field(default_factory=list)
-    metadata: dict[str, Entry] = field(default_factory=dict)
+    images: list[FileEntry] = field(default_factory=list)
+    metadata: dict[str, FileEntry] = field(default_factory=dict)
     broken: list[tuple[str, str]] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: FileEntry) -> None:
         """Sort one file in by its name and size."""
         if entry.name.lower().endswith(TEXT):
             self.metadata[entry.name] = entry
@@ -108,7 +108,7 @@ def list_folder(root: Path) -> Listing:
     return found
 
 
-def walk(root: Path, found: Listing) -> Iterator[Entry]:
+def walk(root: Path, found: Listing) -> Iterator[FileEntry]:
     """Yield every file of a folder and all below it, unsorted; what cannot be read goes into the listing as broken."""
     seen: set[tuple[int, int]] = set()
     todo = [(root, "")]
@@ -138,7 +138,7 @@ def walk(root: Path, found: Listing) -> Iterator[Entry]:
             if stat.S_ISDIR(status.st_mode):
                 (linked if item.is_symlink() else todo).append((Path(item.path), name + "/"))
             elif stat.S_ISREG(status.st_mode):
-                yield Entry(name, status.st_size, Path(item.path))
+                yield FileEntry(name, status.st_size, Path(item.path))
             elif is_image(name):
                 found.broken.append((name, "not a regular file"))
 
@@ -148,9 +148,9 @@ def has_images(root: Path) -> bool:
     return any(is_image(entry.name) for entry in walk(root, Listing()))
 
 
-def count_unread(root: Path) -> int:
+def count_unsupported(root: Path) -> int:
     """Return how many images of kinds that are not read lie in a folder and below it."""
-    return sum(Path(entry.name).suffix.lower() in UNREAD for entry in walk(root, Listing()))
+    return sum(Path(entry.name).suffix.lower() in UNSUPPORTED for entry in walk(root, Listing()))
 
 
 def list_zip(path: Path) -> Listing:
@@ -174,7 +174,7 @@ def list_zip(path: Path) -> Listing:
     for info in sorted(visible, key=lambda i: i.filename):
         why = _trick(info)
         if why is None:
-            found.add(Entry(info.filename.removeprefix(top), info.file_size, info, archive))
+            found.add(FileEntry(info.filename.removeprefix(top), info.file_size, info, archive))
         else:
             found.broken.append((info.filename, why))
     return found
@@ -187,7 +187,7 @@ def list_tar(path: Path) -> Listing:
         with tarfile.open(path, "r:") as archive:
             for member in archive:
                 if member.isreg() and not member.issparse() and not any(map(_hidden, member.name.split("/"))):
-                    found.add(Entry(member.name, member.size, Within(path, member.offset_data)))
+                    found.add(FileEntry(member.name, member.size, FileOffset(path, member.offset_data)))
     except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
         raise UserError(
             f"{path} cannot be read as a plain tar file ({' '.join(str(error).split())[:100]}); unpack it, and give the folder"

@@ -16,15 +16,15 @@ import numpy as np
 
 from reverie.base.errors import UserError, unknown
 from reverie.data.dataset import Dataset
-from reverie.data.form import Options, encode_labels, points_dataset
-from reverie.data.labels import LABELS, listed
-from reverie.data.moments import direction, series_hint
+from reverie.data.labels import LABELS, join_words
+from reverie.data.reading import ReadingOptions, encode_labels, points_dataset
+from reverie.data.timestamps import monotonicity, series_hint
 
 LABEL_COLUMNS = ("label", "class", "target")
 ROWS_PER_LABEL = 2  # at least, on average, for words to be taken as labels
 LABEL_LENGTH = 64  # characters; what is longer is text
 MISSING = "missing"  # the class of rows whose label is empty
-MOST_EMPTY = 1 / 3  # of the cells of a column, up to which they are filled
+MAX_EMPTY = 1 / 3  # of the cells of a column, up to which they are filled
 MANY = 20  # rows from which values alone tell a number of the row
 IDS = frozenset({"id", "ids", "uid", "uuid", "guid"})  # words in the names of columns
 ROW_NUMBERS = frozenset({"", "index", "idx", "row", "row number", "no", "nr", "number", "unnamed 0"})  # whole names
@@ -62,7 +62,7 @@ class Column:
 
 
 @dataclass
-class Choice:
+class ColumnChoice:
     """Which columns are coordinates; why others are left out, by their names; the lines about it.  time: a column of it."""
 
     kept: list[Column]
@@ -86,7 +86,7 @@ def joined_columns(names: Sequence[str]) -> str:
     return line.getvalue()
 
 
-def table_dataset(name: str, columns: Sequence[Column], options: Options, source: object) -> Dataset:
+def table_dataset(name: str, columns: Sequence[Column], options: ReadingOptions, source: object) -> Dataset:
     """Return the columns of numbers of a table as points, with the label of each."""
     label, values, notes, could = find_label(columns, options, source)
     chosen = choose_columns([c for k, c in enumerate(columns) if k != label], options, could, source)
@@ -97,13 +97,13 @@ def table_dataset(name: str, columns: Sequence[Column], options: Options, source
                             " mend or remove such rows")  # fmt: skip
     rows = np.arange(len(x))
     moments = _moments(chosen.time)
-    if options.window is not None and direction(moments) < 0:
+    if options.window is not None and monotonicity(moments) < 0:
         rows = rows[::-1]
         notes.append(f"rows are read from the last to the first, as {chosen.time.name if chosen.time else ''} decreases")
     elif options.window is None and not (some := ~np.isnan(x).all(1)).all() and some.any():
         rows = rows[some]
         notes.append(f"{len(x) - len(rows):,} row{'s' * (len(x) - len(rows) != 1)} without any number left out")
-    x, filled = fill(x[rows], options.window is not None)
+    x, filled = fill_gaps(x[rows], options.window is not None)
     if filled.any():
         how = "by a straight line in time" if options.window is not None else "by the median of their column"
         each = [f"{c.name} {n:,}" for c, n in zip(chosen.kept, filled, strict=True) if n]
@@ -126,9 +126,9 @@ def _moments(time: Column | None) -> np.ndarray | None:
     return time.numbers if time.moments is None else time.moments()
 
 
-def choose_columns(columns: Sequence[Column], options: Options, could: Sequence[str], source: object) -> Choice:
+def choose_columns(columns: Sequence[Column], options: ReadingOptions, could: Sequence[str], source: object) -> ColumnChoice:
     """Choose the coordinates among columns that are not the label.  could: columns of words that could each be it."""
-    chosen = Choice([])
+    chosen = ColumnChoice([])
     guessed: list[Column] = []  # left out by their values alone
     by_name = {column.name: column for column in columns}
     for place, column in enumerate(columns):
@@ -188,11 +188,15 @@ def _no_coordinate(column: Column, place: int) -> str:
     numbers = column.numbers
     assert numbers is not None
     there = numbers[~np.isnan(numbers)]
-    if len(numbers) - len(there) > MOST_EMPTY * len(numbers):
+    if len(numbers) - len(there) > MAX_EMPTY * len(numbers):
         return f"{1 - len(there) / len(numbers):.0%} empty"
     words = set(column.words)
     steps, whole = np.diff(there), bool((there == np.round(there)).all())
-    if words & DATES or (words & TIMES and direction(there) and bool(steps.all())) or ("time" in words and direction(there)):
+    if (
+        words & DATES
+        or (words & TIMES and monotonicity(there) and bool(steps.all()))
+        or ("time" in words and monotonicity(there))
+    ):
         return TIMED
     if not whole:
         return ""
@@ -202,11 +206,11 @@ def _no_coordinate(column: Column, place: int) -> str:
     if unique and " ".join(column.words) in ROW_NUMBERS:
         return NUMBERED
     dense = len(there) >= MANY and there.max() - there.min() + 1 == len(there)
-    counts_up = len(there) >= MANY and place == 0 and direction(there) > 0
+    counts_up = len(there) >= MANY and place == 0 and monotonicity(there) > 0
     return NUMBERED if unique and (dense or counts_up) and not words & AXES else ""
 
 
-def fill(x: np.ndarray, in_time: bool) -> tuple[np.ndarray, np.ndarray]:
+def fill_gaps(x: np.ndarray, in_time: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return numbers with the median of each column in empty places, or a line through time; and how many there were, (D,)."""
     gaps = np.isnan(x)
     if not gaps.any():
@@ -220,7 +224,7 @@ def fill(x: np.ndarray, in_time: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def find_label(
-    columns: Sequence[Column], options: Options, source: object
+    columns: Sequence[Column], options: ReadingOptions, source: object
 ) -> tuple[int | None, list[str] | None, list[str], Sequence[str]]:
     """Return which column is the label, its values, lines about it, and the columns that could each be it."""
     wished, names = options.labels, [column.name for column in columns]
@@ -237,7 +241,7 @@ def find_label(
         found = [k for k in words if columns[k].longest <= LABEL_LENGTH and _may_be_label(columns[k])]
         if len(found) > 1:
             could = [names[k] for k in found]
-            note = f"columns {listed(could)} could each be the label, so none is; choose one with --labels {could[0]}"
+            note = f"columns {join_words(could)} could each be the label, so none is; choose one with --labels {could[0]}"
             return None, None, [note], could
         if not found:
             return None, None, [], ()

@@ -15,9 +15,9 @@ from reverie.base.files import reason
 from reverie.base.parse import read_json
 from reverie.base.visible import visible
 from reverie.data.dataset import Dataset
-from reverie.data.form import Options
+from reverie.data.reading import ReadingOptions
 from reverie.data.sources import Listing, walk
-from reverie.data.windows import choose_window, joined, windows_of
+from reverie.data.windows import choose_window, join_texts, windows_of
 
 MOST_BYTES = 2**28  # of all files of texts together
 MOST_TEXTS = 10**7
@@ -32,7 +32,7 @@ CODINGS = {
 }  # fmt: skip
 
 
-def decoded(data: bytes, source: object) -> str:
+def decode_text(data: bytes, source: object) -> str:
     """Return bytes as text: UTF-8, or as the mark at their beginning says; refuse what is none."""
     coding = next((name for mark, name in CODINGS.items() if data.startswith(mark)), "utf-8")
     try:
@@ -57,9 +57,9 @@ def read_bytes(path: Path, left: int = MOST_BYTES) -> bytes:
     return data
 
 
-def read_text(path: Path, name: str, options: Options) -> Dataset:
+def read_text(path: Path, name: str, options: ReadingOptions) -> Dataset:
     """Return a file of text; the texts of a file of fortunes stand between lines of one percent sign."""
-    text = decoded(read_bytes(path), path)
+    text = decode_text(read_bytes(path), path)
     fortunes = FORTUNE.split(text) if not path.suffix else [text]
     return text_dataset(name, fortunes, options, str(path))
 
@@ -81,27 +81,27 @@ def text_entries(folder: Path) -> list[Path]:
     return [entry.place for entry in sorted(found, key=lambda entry: entry.name) if isinstance(entry.place, Path)]
 
 
-def read_folder(paths: Sequence[Path], folder: Path, name: str, options: Options) -> Dataset:
+def read_text_folder(paths: Sequence[Path], folder: Path, name: str, options: ReadingOptions) -> Dataset:
     """Return the .txt files of a folder, each a text; those that are no text are left out and told."""
     texts, broken, left = list[str](), list[tuple[str, str]](), MOST_BYTES
     for done, path in enumerate(paths):
         try:
             data = read_bytes(path, left)
-            texts.append(decoded(data, path.name))
+            texts.append(decode_text(data, path.name))
         except UserError as error:
             if options.strict or left < MOST_BYTES // 2:
                 raise
             broken.append((path.name, str(error)))
             continue
         left -= len(data)
-        options.tell("reading", done + 1, len(paths))
+        options.report_progress("reading", done + 1, len(paths))
     return text_dataset(name, texts, options, str(folder), broken)
 
 
-def read_jsonl(path: Path, name: str, options: Options) -> Dataset:
+def read_jsonl(path: Path, name: str, options: ReadingOptions) -> Dataset:
     """Return the texts of a .jsonl file: a JSON value in each line, with a field of text or a text itself."""
     texts, broken = list[str](), list[tuple[str, str]]()
-    for number, line in enumerate(decoded(read_bytes(path), path).splitlines(), 1):
+    for number, line in enumerate(decode_text(read_bytes(path), path).splitlines(), 1):
         if not line.strip():
             continue
         try:
@@ -139,9 +139,9 @@ def text_column(path: Path, wished: str | None) -> str | None:
     return next((key for key in TEXT_FIELDS[:2] if key in header), None)
 
 
-def read_column(path: Path, name: str, options: Options, column: str) -> Dataset:
+def read_text_column(path: Path, name: str, options: ReadingOptions, column: str) -> Dataset:
     """Return a column of a .csv file, each cell a text."""
-    lines = decoded(read_bytes(path), path).splitlines(keepends=True)
+    lines = decode_text(read_bytes(path), path).splitlines(keepends=True)
     try:
         csv.field_size_limit(LONGEST_FIELD)
         rows = csv.DictReader(lines, strict=True)
@@ -156,15 +156,15 @@ def read_column(path: Path, name: str, options: Options, column: str) -> Dataset
 
 
 def text_dataset(
-    name: str, texts: Sequence[str], options: Options, source: str, broken: Sequence[tuple[str, str]] = ()
+    name: str, texts: Sequence[str], options: ReadingOptions, source: str, broken: Sequence[tuple[str, str]] = ()
 ) -> Dataset:
     """Return texts as windows of their characters."""
     texts = [text for text in texts if text]
     if len(texts) > MOST_TEXTS:
         raise UserError(f"{source} has {len(texts):,} texts; at most {MOST_TEXTS:,} are read")
     window = choose_window(sum(map(len, texts)), options.window, source)
-    codes = joined(texts)
-    report = described(texts, source)
+    codes = join_texts(texts)
+    report = text_report(texts, source)
     notes = [
         f"{report['characters']:,} characters of {report['alphabet']:,} kinds in {len(texts):,} text{'s' * (len(texts) != 1)},"
         f" seen in windows of {window}"
@@ -178,7 +178,7 @@ def text_dataset(
     return Dataset(name, windows_of(codes, window), notes=tuple(notes), report=report)
 
 
-def described(texts: Sequence[str], source: str) -> dict[str, Any]:
+def text_report(texts: Sequence[str], source: str) -> dict[str, Any]:
     """Return what a scan of texts finds: their size, alphabet, most common characters and words, and copies."""
     characters: Counter[str] = Counter()
     for text in texts:
@@ -203,7 +203,7 @@ def _words(texts: Iterable[str]) -> Iterable[str]:
             return
 
 
-def prose(points: int, seed: int, options: Options) -> Dataset:
+def prose(points: int, seed: int, options: ReadingOptions) -> Dataset:
     """Python's own documentation of its language, about 700 kB of English, which every Python carries."""
     from pydoc_data.topics import topics
 

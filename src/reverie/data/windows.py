@@ -19,7 +19,7 @@ MANY = 20  # texts, from which whole ones are held out; of fewer the end of the 
 LEAST = 200  # characters that there must be
 
 
-def joined(texts: Sequence[str]) -> np.ndarray:
+def join_texts(texts: Sequence[str]) -> np.ndarray:
     """Return texts as the codes of their characters one after another, each after END_OF_TEXT: (C,) int32."""
     end = np.array([END_OF_TEXT], np.int32)
     return np.concatenate([part for text in texts for part in (end, codes_of(text))])
@@ -46,7 +46,7 @@ def texts_of(codes: np.ndarray) -> list[str]:
 class TextWindows:
     """Windows of one length of a long text.  Like an int64 tensor (N, W) of the codes of characters.
 
-    codes: (C,) int32, see `joined`; starts: where each window begins, (N,) int64.
+    codes: (C,) int32, see `join_texts`; starts: where each window begins, (N,) int64.
     """
 
     codes: np.ndarray = field(compare=False, repr=False)

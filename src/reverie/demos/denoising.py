@@ -11,7 +11,7 @@ from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.scalar import sqrt
 from reverie.data import Dataset
-from reverie.data.dataset import at_once, spread
+from reverie.data.dataset import chunk_size, evenly_spaced_indices
 from reverie.demos.demo import Control, Demo
 from reverie.demos.forward_process import NUMBER, SEED, T, add_noise
 from reverie.demos.panels import (
@@ -46,7 +46,7 @@ def tweedie(run: Run, data: Dataset, image: np.ndarray | None, t: float, number:
     truth, x, alpha, sigma = add_noise(subject, denoiser.schedule, t, seed)
     score = denoiser.score(x, t, subject.cond)
     x0 = (x + sigma**2 * score) / alpha
-    others = spread(len(data), at_once(data.shape, MAX_ENCODED if run.model.lossy else MAX_DATA))
+    others = evenly_spaced_indices(len(data), chunk_size(data.shape, MAX_ENCODED if run.model.lossy else MAX_DATA))
     others = others[others != number % len(data)] if subject.is_image else others  # without the clean sample itself
     known = data.batch(others)[0].to(run.model.device)
     optimal = DatasetDenoiser(denoiser.schedule, run.model.encode(known))(x, t).x0

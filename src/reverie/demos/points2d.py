@@ -12,7 +12,7 @@ from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
 from reverie.base.spec import build
 from reverie.data import Dataset
-from reverie.data.dataset import spread
+from reverie.data.dataset import evenly_spaced_indices
 from reverie.demos.demo import Control, Demo
 from reverie.demos.panels import axis_limits, axis_names, dots, plot2d, plots2d, rms, round_points, text
 from reverie.diffusion.denoiser import Denoiser, WithCondition
@@ -44,7 +44,7 @@ def _conditioned(run: Run, label: str) -> Denoiser:
 
 def _optimal(run: Run, data: Dataset, label: str) -> Denoiser:
     """Return the optimal denoiser of the data, or of those with a label."""
-    x, labels = data.batch(spread(len(data), MAX_DATA))
+    x, labels = data.batch(evenly_spaced_indices(len(data), MAX_DATA))
     if label and labels is not None and label in run.config.data.labels:
         x = x[labels == run.config.data.labels.index(label)]
     return DatasetDenoiser(run.diffusion.denoiser.schedule, run.model.encode(x.to(run.model.device)))
@@ -53,7 +53,7 @@ def _optimal(run: Run, data: Dataset, label: str) -> Denoiser:
 def _grid(run: Run, data: Dataset, t: float, count: int) -> tuple[np.ndarray, Tensor]:
     """Return axis limits at a time in user units, (2, 2), and a grid of points in model units, (count², 2)."""
     alpha, sigma = (float(c) for c in run.diffusion.denoiser.schedule(t))
-    x0 = run.model.encode(data.some(2000).to(run.model.device))
+    x0 = run.model.encode(data.subsample(2000).to(run.model.device))
     radius = MARGIN * float(torch.quantile((x0.square() * alpha**2 + 6 * sigma**2).sqrt(), 0.995))
     line = torch.linspace(-radius, radius, count)
     grid = torch.stack(torch.meshgrid(line, line, indexing="xy"), -1).reshape(-1, 2)
@@ -84,7 +84,7 @@ def field(
     network, optimal = (_vectors(d, grid, t, arrows) for d in (_conditioned(run, label), _optimal(run, data, label)))
     scale = 2 * MARGIN / ARROWS * float(grid.abs().max()) / max(float(torch.quantile(optimal.norm(dim=1), 0.9)), 1e-6)
     alpha, sigma = (float(c) for c in run.diffusion.denoiser.schedule(t))
-    x0 = run.model.encode(data.batch(spread(len(data), MAX_SHOWN))[0].to(grid.device))
+    x0 = run.model.encode(data.batch(evenly_spaced_indices(len(data), MAX_SHOWN))[0].to(grid.device))
     noisy = dots(run.decode(alpha * x0 + sigma * Noise(image_seeds(seed, len(x0))).like(x0)), 7, alpha=0.4)
     origin, start_points = run.decode(torch.zeros(1, 2, device=grid.device)), round_points(run.decode(grid))
     shown = (
@@ -112,7 +112,7 @@ def density(run: Run, data: Dataset, image: np.ndarray | None, label: str) -> di
     p = log_prob.nats.detach().float().cpu().numpy().reshape(CELLS, CELLS)[::-1]
     share = np.exp(p - p.max())
     shade = np.stack([42 + 0 * share, 102 + 0 * share, 211 + 0 * share, 235 * share**0.5], -1).round().astype(np.uint8)
-    some = dots(data.some(500).numpy(), 7, alpha=0.35)
+    some = dots(data.subsample(500).numpy(), 7, alpha=0.35)
     integral = float(np.exp(p.astype(np.float64)).sum() * width * height)
     return {
         "panels": [
@@ -161,10 +161,10 @@ def paths(
         points = run.decode(torch.cat([*(f.x for f in frames), frames[-1].x0]))
         trajectories.append({"points": round_points(points), "colour": k, "ends": True})
         lines.append(f"{name}: ends at ({points[-1][0]:.3f}, {points[-1][1]:.3f})")
-    plotted = [data.some(500).numpy(), *(one["points"].reshape(-1, 2) for one in trajectories)]
+    plotted = [data.subsample(500).numpy(), *(one["points"].reshape(-1, 2) for one in trajectories)]
     corners = np.concatenate([np.stack([points.min(0), points.max(0)]) for points in plotted])
     origin, far = run.decode(torch.tensor([[0.0, 0.0], [size, size]], device=model.device))
-    some = dots(data.some(800).numpy(), 7, alpha=0.4)
+    some = dots(data.subsample(800).numpy(), 7, alpha=0.4)
     units = {"origin": origin, "unit": far - origin}  # of standard deviations of the noise, for a click on the plot
     title, names2d = "trajectories from the same noise", axis_names(run)
     panel = plot2d(title, axis_limits(corners), dots=[some], paths=trajectories, axes=names2d, **units)

@@ -15,7 +15,7 @@ from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
 from reverie.base.progress import OnProgress, silent
 from reverie.data import Dataset, LazyImages
-from reverie.data.conditions import Attribute, plain
+from reverie.data.conditions import Attribute, normalize_caption
 from reverie.evaluation.metrics.features import dataset_classifier
 from reverie.evaluation.report_section import ReportSection
 from reverie.evaluation.scores import score
@@ -62,7 +62,7 @@ def attributes_of(data: Dataset) -> tuple[Attribute, ...]:
     assert data.conditions is not None
     if data.conditions.attributes:
         return data.conditions.attributes
-    counts = Counter(word for caption in data.conditions.captions for word in set(plain(caption).split()))
+    counts = Counter(word for caption in data.conditions.captions for word in set(normalize_caption(caption).split()))
     total = len(data.conditions.captions)
     common = [word for word, n in counts.items() if COMMON <= n / total <= 1 - COMMON and len(word) > 1]
     common.sort(key=lambda word: (abs(counts[word] / total - 0.5), word))
@@ -110,7 +110,7 @@ def sample_captions(run: Run, captions: Sequence[str], seed: int, options: Optio
     """Return an image of each caption, (N, C, H, W) in [0, 1]."""
     form = run.config.data.condition
     assert form is not None
-    rows, seeds = torch.stack([form.row(caption) for caption in captions]), image_seeds(seed, len(captions))
+    rows, seeds = torch.stack([form.vector(caption) for caption in captions]), image_seeds(seed, len(captions))
     own = run.with_defaults(options)
     parts = []
     for part in torch.arange(len(rows)).split(run.batch_size()):

@@ -16,7 +16,7 @@ import torch
 from reverie.base.errors import UserError, out_of_memory
 from reverie.base.spec import parse
 from reverie.data import Dataset
-from reverie.data.memory import DataSource
+from reverie.data.in_memory import DataSource
 from reverie.data.pairs import TextPairs
 from reverie.data.windows import text_of
 from reverie.draw.passages import passage_picture
@@ -137,7 +137,7 @@ def _drawn_sheet(x: torch.Tensor, data: torch.Tensor, titles: list[str] | None) 
 def data_sheet(run: Run, held: Dataset, seed: int) -> bytes:
     """Return held-out data as a picture, with the labels that samples are drawn with."""
     if held.kind == "text":
-        return passage_picture([text_of(row) for row in held.some(TEXTS).numpy()])
+        return passage_picture([text_of(row) for row in held.subsample(TEXTS).numpy()])
     if isinstance(held.x, TextPairs):
         return passage_picture([" \u2192 ".join(pair) for pair in itertools.islice(held.x.pairs(), TEXTS)])
     names = run.label_names

@@ -11,8 +11,8 @@ from reverie.base.errors import UserError
 from reverie.base.noise import check_seed
 from reverie.data import DATASETS, Dataset, load_data
 from reverie.data.describe import draw_data
+from reverie.data.in_memory import DataSource, is_in_memory
 from reverie.data.kind import WRITTEN
-from reverie.data.memory import DataSource, in_memory
 from reverie.diffusion.plan import largest_colour_side, small_for_the_budget
 from reverie.draw.curves import loss_curve
 from reverie.draw.picture import check_picture, save
@@ -29,7 +29,7 @@ def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:
         draw_data(dataset, Path(out))
     if dataset.kind in WRITTEN:
         return {"data": dataset.name, **dataset.report, "fingerprint": dataset.fingerprint(), "notes": list(dataset.notes)}
-    x = dataset.some(2000)
+    x = dataset.subsample(2000)
     axes = {"images": (0, 2, 3), "series": (0, 1), "points": (0,)}[dataset.kind]
     return {
         "data": dataset.name,
@@ -40,7 +40,7 @@ def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:
         "mean": x.mean(axes).tolist(),
         "std": x.std(axes).tolist(),
         "labels": dict(zip(dataset.label_names, dataset.label_counts(), strict=True)),
-        **({"told": dataset.conditions.described()} if dataset.conditions is not None else {}),
+        **({"told": dataset.conditions.describe()} if dataset.conditions is not None else {}),
         "fingerprint": dataset.fingerprint(),
         "notes": list(dataset.notes),
     }
@@ -66,7 +66,7 @@ def inspect_run(run: Run, out: str | Path | None) -> dict[str, Any]:
         "data": run.config.data.name,
         "shape": list(run.config.data.shape),
         "labels": list(run.label_names),
-        **({"told": run.config.data.condition.told()} if run.config.data.condition is not None else {}),
+        **({"told": run.config.data.condition.describe()} if run.config.data.condition is not None else {}),
         "family": run.config.family.name,
         **({"purpose": ": ".join(words)} if (words := _purpose(run)) else {}),
         **run.model.facts(),
@@ -106,7 +106,7 @@ def inspect(
         raise UserError(f"the number of minutes must be above 0, got {minutes}")
     if out is not None:
         check_picture(Path(out))
-    if not in_memory(what) and str(what) not in DATASETS and (Path(str(what)) / CONFIG).exists():
+    if not is_in_memory(what) and str(what) not in DATASETS and (Path(str(what)) / CONFIG).exists():
         return inspect_run(load(str(what), device), out)
     chosen, largest = reading or {}, largest_colour_side(minutes, None, choose_device(device).type)
     dataset = load_data(what, seed=check_seed(seed), largest_colour=largest, **chosen)

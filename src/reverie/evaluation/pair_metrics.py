@@ -14,7 +14,7 @@ from reverie.base.progress import OnProgress
 from reverie.base.visible import visible
 from reverie.data import Dataset
 from reverie.data.pair_sets import longer_pairs
-from reverie.data.pairs import Pair, TextPairs, pairs_of
+from reverie.data.pairs import TextPair, TextPairs, make_pairs
 from reverie.evaluation.likelihood import NAME, TITLE
 from reverie.evaluation.report_section import ReportSection
 from reverie.evaluation.scores import format_score, score
@@ -45,9 +45,9 @@ def share_right(right: Sequence[bool]) -> dict[str, Any]:
     return score(k / n, math.sqrt(p * (1 - p) / n), n=n)
 
 
-def answer_pairs(model: PairModel, pairs: Sequence[Pair], options: Options, tell: OnProgress) -> list[str]:
+def answer_pairs(model: PairModel, pairs: Sequence[TextPair], options: Options, tell: OnProgress) -> list[str]:
     """Return the answer to each source."""
-    found, x = list[str](), pairs_of(pairs)
+    found, x = list[str](), make_pairs(pairs)
     known = {key: value for key, value in options.items() if key in ("beams", "length", "temperature", "top_k", "top_p")}
     for first in range(0, len(pairs), AT_ONCE):
         part = torch.arange(first, min(first + AT_ONCE, len(pairs)))
@@ -58,7 +58,7 @@ def answer_pairs(model: PairModel, pairs: Sequence[Pair], options: Options, tell
     return found
 
 
-def by_length(pairs: Sequence[Pair], right: Sequence[bool], longest: int) -> list[dict[str, Any]]:
+def by_length(pairs: Sequence[TextPair], right: Sequence[bool], longest: int) -> list[dict[str, Any]]:
     """Return the share of right answers for sources of so many characters, up to the longest trained on and beyond."""
     wide = max(1, math.ceil(longest / RANGES))
     rows: dict[int, list[bool]] = {}
@@ -99,7 +99,12 @@ def pair_plan(
 
 
 def answers_section(
-    title: str, unseen: Sequence[Pair], longer: Sequence[Pair], answers: Sequence[str], longest: int, counts: tuple[int, int]
+    title: str,
+    unseen: Sequence[TextPair],
+    longer: Sequence[TextPair],
+    answers: Sequence[str],
+    longest: int,
+    counts: tuple[int, int],
 ) -> ReportSection:
     """Compare answers with what they should be.  counts: of pairs that were trained on, and of those held out."""
     pairs = [*unseen, *longer]

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.data.appearance import detail
 from reverie.data.classifiers import JUDGED
-from reverie.data.looks import detail
 from reverie.evaluation.evaluation_data import EvaluationData, learning
 from reverie.evaluation.metrics.distances import DISTANCES
 from reverie.evaluation.metrics.diversity import mean_distance

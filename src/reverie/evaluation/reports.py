@@ -16,8 +16,8 @@ from reverie.base.deadline import Deadline, PacedProgress
 from reverie.base.errors import UserError, pick
 from reverie.base.progress import OnProgress, silent
 from reverie.data import DATASETS, Dataset, load_data
+from reverie.data.in_memory import MEMORY_SOURCE, DataSource
 from reverie.data.kind import KINDS
-from reverie.data.memory import MEMORY, DataSource
 from reverie.evaluation import pair_metrics, text_metrics
 from reverie.evaluation.evaluation_data import FULL, QUICK, learning
 from reverie.evaluation.faithfulness import NAME as CAPTIONS
@@ -219,7 +219,7 @@ def evaluate_run(
     try:
         whole = find_data(run, n, tell, data, data_dir)
     except UserError as error:
-        if data is not None or data_dir is not None or run.config.data.source == MEMORY:
+        if data is not None or data_dir is not None or run.config.data.source == MEMORY_SOURCE:
             raise
         why = str(error)
     deadline.leave(LEAST)

@@ -36,10 +36,10 @@ class SharedFeatures(Features):
         parts = images.split(BATCH)
         for k in range(0, len(parts), self.team.world):
             shared = parts[k : k + self.team.world]
-            self.team.tell(StepInstruction(Instruction.COMPUTE))
-            self.team.text(json.dumps([list(part.shape) for part in shared]))
-            found = _computed(lambda: self.compute(self.team.deal(shared, ())))  # type: ignore[union-attr]  # noqa: B023
-            yield from (torch.from_numpy(x) for x in self.team.arrays(*found)[: len(shared)])
+            self.team.broadcast(StepInstruction(Instruction.COMPUTE_FEATURES))
+            self.team.broadcast_text(json.dumps([list(part.shape) for part in shared]))
+            found = _computed(lambda: self.compute(self.team.scatter(shared, ())))  # type: ignore[union-attr]  # noqa: B023
+            yield from (torch.from_numpy(x) for x in self.team.gather_arrays(*found)[: len(shared)])
 
 
 def _computed(compute: Callable[[], Tensor]) -> tuple[np.ndarray | None, str]:
@@ -59,12 +59,12 @@ def share_features(
     found = choose_features(by, train, held, tell, seconds)
     if not isinstance(by, str):
         return found
-    team.tell(StepInstruction(Instruction.FEATURES))
+    team.broadcast(StepInstruction(Instruction.OPEN_FEATURES))
     classes = len(train.label_names)
-    team.text(json.dumps({"name": found.name, "shape": list(train.shape), "classes": classes}))
+    team.broadcast_text(json.dumps({"name": found.name, "shape": list(train.shape), "classes": classes}))
     if found.name == "classifier":
-        team.share(dict(dataset_classifier(train, held, tell, seconds=seconds)[0].state_dict()))
-    team.agree()
+        team.broadcast_tensors(dict(dataset_classifier(train, held, tell, seconds=seconds)[0].state_dict()))
+    team.raise_any()
     return SharedFeatures(found.name, found.compute, found.facts, found.learned, team)
 
 
@@ -77,26 +77,26 @@ class FeatureWorker:
 
     def __call__(self, told: StepInstruction) -> None:
         """Do what the leader tells."""
-        format_score: Any = json.loads(self.team.text())
-        if told.order == Instruction.FEATURES:
+        format_score: Any = json.loads(self.team.broadcast_text())
+        if told.order == Instruction.OPEN_FEATURES:
             self._get_ready(format_score["name"], tuple(map(int, format_score["shape"])), int(format_score["classes"]))
             return
         found: tuple[np.ndarray | None, str] = (None, "")
         if self.team.rank < len(format_score):
-            images = self.team.deal((), format_score[self.team.rank])
+            images = self.team.scatter((), format_score[self.team.rank])
             with torch.no_grad():
                 found = _computed(lambda: self.compute(images))  # type: ignore[misc]  # got ready before
-        self.team.arrays(*found)
+        self.team.gather_arrays(*found)
 
     def _get_ready(self, name: str, shape: tuple[int, ...], classes: int) -> None:
         fault = ""
         try:
             if name == "classifier":
                 net = LeNet(shape, classes).eval()
-                self.team.share(dict(net.state_dict()))
+                self.team.broadcast_tensors(dict(net.state_dict()))
                 self.compute = lambda x: net(x)[0]
             else:
                 self.compute = (of_general() if name == "general" else of_pixels(shape)).compute
         except UserError as error:
             fault = str(error)
-        self.team.agree(fault)
+        self.team.raise_any(fault)

@@ -12,7 +12,7 @@ from typing import Any
 from reverie.base.errors import UserError
 from reverie.base.folders import atomic_folder
 from reverie.base.visible import visible
-from reverie.data.kind import counted, described
+from reverie.data.kind import describe_shape, format_count
 from reverie.evaluation.reports import Evaluation, evaluate_run
 from reverie.exchange.folders import write_run
 from reverie.runs import folder
@@ -76,7 +76,9 @@ def card_text(run: Run, config: Config, card: ModelCard, measured: Evaluation | 
     lines = ["---", *(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in front.items() if value), "---", ""]
     # a model that was imported does not say from how many data it learned
     learned = (
-        f"trained with Reverie on {counted(data.count, data.shape)}" if data.fingerprint else f"of {described(data.shape)}"
+        f"trained with Reverie on {format_count(data.count, data.shape)}"
+        if data.fingerprint
+        else f"of {describe_shape(data.shape)}"
     )
     lines += [f"# {_cell(data.name)}", "", f"A generative model of the family {config.family.name}, {learned}.", ""]
     lines += [f"![Samples]({GRID})", "", "## Use", "", "```", "reverie import THIS_FOLDER --out runs/model",

@@ -13,7 +13,7 @@ from reverie.base.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from reverie.base.spec import Spec
-    from reverie.data.memory import DataSource
+    from reverie.data.in_memory import DataSource
     from reverie.runs.options import Options
     from reverie.runs.run import Run
 

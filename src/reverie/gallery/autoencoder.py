@@ -13,7 +13,7 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.files import check_folder
-from reverie.data import Dataset, at_once
+from reverie.data import Dataset, chunk_size
 from reverie.draw.picture import ACCENT, WARM, channels_last, coloured, colours, dots, figure, legend, save, to_bytes
 from reverie.families.diffusion.latent import Latent
 from reverie.families.diffusion.model import Diffusion
@@ -69,7 +69,7 @@ class Coder:
 
 
 def _some(data: Dataset, most: int) -> tuple[Tensor, Tensor | None]:
-    return data.batch(torch.arange(min(len(data), at_once(data.shape, most))))
+    return data.batch(torch.arange(min(len(data), chunk_size(data.shape, most))))
 
 
 def _rows(rows: list[tuple[str, Tensor]]) -> Figure:

@@ -18,8 +18,8 @@ from reverie.base.scalar import sqrt
 from reverie.base.spec import Spec, build, format_spec
 from reverie.data import load_data
 from reverie.data.codec import CODECS, Codec, standard_spec
+from reverie.data.in_memory import DataSource
 from reverie.data.kind import Kind
-from reverie.data.memory import DataSource
 from reverie.diffusion.process import chain
 from reverie.diffusion.schedule import Schedule
 from reverie.diffusion.schedules import SCHEDULES
@@ -116,7 +116,7 @@ def draw(
     dataset = load_data(data, seed=check_seed(seed), **(reading or {}))
     if dataset.kind not in SHOWN:
         raise UserError(f"{dataset.name} holds {dataset.kind}; this gallery shows {' and '.join(SHOWN)}")
-    x = dataset.some(min(SHOWN[dataset.kind], max_film_samples(dataset.shape)))
+    x = dataset.subsample(min(SHOWN[dataset.kind], max_film_samples(dataset.shape)))
     codec = build(CODECS, {"name": "pixels"} if dataset.kind == "images" else standard_spec(x), "codec")
     moments = walk(process, codec, x, seed)
     made = sheet(process, moments)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.base.errors import UserError
-from reverie.data import at_once
+from reverie.data import chunk_size
 from reverie.draw.curves import label_axes
 from reverie.draw.picture import CYCLE, SOFT, check_picture, figure, save
 from reverie.families.autoregressive.sequence import SequenceModel
@@ -76,7 +76,7 @@ def trained(run: Run) -> tuple[Recurrent, Tensor]:
     if not isinstance(model, SequenceModel | NeuralLanguageModel) or not isinstance(model.net, Recurrent):
         raise UserError(f"{run.path} is a run of {run.config.family.name}; this gallery shows runs of rnn and lstm")
     held = reread(run.config.data, folder=run.path).split(run.config.data.seed)[1]
-    x, labels = held.batch(torch.arange(at_once(held.shape, 1)))
+    x, labels = held.batch(torch.arange(chunk_size(held.shape, 1)))
     z = model.encode(x.to(model.device))
     if isinstance(model, NeuralLanguageModel):
         return model.net, model.inputs(z[z != NONE][None, :-1])[0, :LENGTH]

@@ -12,7 +12,7 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.files import check_folder
 from reverie.base.noise import image_seeds
-from reverie.data import at_once
+from reverie.data import chunk_size
 from reverie.draw.picture import save
 from reverie.draw.series import autocovariances, fan, lines
 from reverie.families.fitted import FittedDensity
@@ -61,9 +61,9 @@ def draw(run: str | Path | Run, out: Path, device: str = "auto") -> list[Path]:
         raise UserError(f"{run.path} is a run of {run.kind}; this gallery shows runs of series")
     check_folder(out)
     train, held = reread(run.config.data, folder=run.path).split(run.config.data.seed)
-    x = held.batch(torch.arange(min(len(held), at_once(held.shape, SHOWN))))[0]
+    x = held.batch(torch.arange(min(len(held), chunk_size(held.shape, SHOWN))))[0]
     drawn = run.sample(DRAWN).x
-    data, lags = train.some(4096), min(LAGS, train.shape[0] - 1)
+    data, lags = train.subsample(4096), min(LAGS, train.shape[0] - 1)
     wanted, error = sample_autocovariance(data, lags)
     curves = {"training data": wanted.numpy(), "samples": sample_autocovariance(torch.from_numpy(drawn), lags)[0].numpy()}
     if isinstance(run.model, FittedDensity) and isinstance(run.model.density, SeriesModel):

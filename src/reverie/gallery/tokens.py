@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from reverie.base.errors import UserError
 from reverie.base.files import check_folder
 from reverie.data import load_data
-from reverie.data.memory import DataSource
+from reverie.data.in_memory import DataSource
 from reverie.data.windows import TextWindows
 from reverie.draw.curves import label_axes
 from reverie.draw.picture import CYCLE, INK, SOFT, figure, matplotlib_text, save

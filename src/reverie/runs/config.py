@@ -14,7 +14,7 @@ from reverie.base.tensors import TensorSpec
 from reverie.data.cells import MOST_NAME, distinct_names
 from reverie.data.conditions import ConditionForm
 from reverie.data.kind import DIMENSIONS, WRITTEN, Kind, kind_of
-from reverie.data.series import MOST_WINDOW
+from reverie.data.series import MAX_WINDOW
 from reverie.families import FAMILIES
 from reverie.families.model import Family, FamilySettings, Model
 
@@ -37,7 +37,7 @@ class Reading(TypedDict, total=False):
     channels: Literal[1, 3, 4]
     labels: str
     data_dir: str
-    window: Annotated[int, Field(ge=2, le=MOST_WINDOW)]
+    window: Annotated[int, Field(ge=2, le=MAX_WINDOW)]
     text: str
     condition_columns: str
     condition_image: str

@@ -13,7 +13,7 @@ from reverie.base.files import expanded
 from reverie.base.visible import visible
 from reverie.data import DATASETS, FROM_FILES
 from reverie.data.idx import labels_beside
-from reverie.data.memory import MEMORY
+from reverie.data.in_memory import MEMORY_SOURCE
 from reverie.data.shards.store import is_pattern, is_remote
 from reverie.runs.config import Config, DataConfig
 
@@ -42,7 +42,7 @@ def check_data(known: DataConfig) -> None:
     own = os.environ.get("REVERIE_DATA")
     if "data_dir" in reading and not (own and expanded(reading["data_dir"]).resolve() == expanded(own).resolve()):
         check_place(reading["data_dir"], root)
-    if source == MEMORY or source in DATASETS:
+    if source == MEMORY_SOURCE or source in DATASETS:
         if "pairs" in reading or ("data_dir" in reading and source not in FROM_FILES):
             raise UserError(f"the data of the run are {source}, and yet it names files of them; train a new run")
         return

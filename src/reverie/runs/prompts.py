@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reverie.base.errors import ReverieWarning, UserError
-from reverie.data.conditions import MOST_CAPTION, ConditionForm
+from reverie.data.conditions import MAX_CAPTION_LENGTH, ConditionForm
 from reverie.data.single import read_picture
 from reverie.diffusion.guidance import check_scale
 from reverie.runs.labels import MOST_PARTS
@@ -99,7 +99,7 @@ def rows_of(form: ConditionForm, options: Mapping[str, Any], fit: str) -> Tensor
     picture = _picture(image, form.image, fit) if image is not None and form.image is not None else None
     numbers = read_told(options.get("condition"))
     for text in texts:
-        if form.length and (len(text) > MOST_CAPTION or not form.tokens(text)[1]):
+        if form.length and (len(text) > MAX_CAPTION_LENGTH or not form.tokens(text)[1]):
             warnings.warn(
                 f"the prompt is longer than any caption the model was trained with; only its first {form.length} tokens count",
                 ReverieWarning,
@@ -112,7 +112,7 @@ def rows_of(form: ConditionForm, options: Mapping[str, Any], fit: str) -> Tensor
             ReverieWarning,
             stacklevel=2,
         )
-    return torch.stack([form.row(text, numbers, picture) for text in texts])
+    return torch.stack([form.vector(text, numbers, picture) for text in texts])
 
 
 def negative_prompt(form: ConditionForm, prompt: str, negative: str) -> str:
@@ -127,5 +127,5 @@ def negative_prompt(form: ConditionForm, prompt: str, negative: str) -> str:
 
 def _picture(image: str | Path | np.ndarray, shape: tuple[int, int, int], fit: str) -> Tensor:
     given = read_picture(image, shape, "image", fit)
-    given.say_fitted()
+    given.warn_if_resized()
     return torch.from_numpy(given.x)

@@ -12,7 +12,7 @@ from reverie.base.errors import UserError
 from reverie.base.files import expanded
 from reverie.base.visible import storable
 from reverie.data import DATASETS, FROM_FILES, Dataset, load_data
-from reverie.data.memory import MEMORY, DataSource, in_memory
+from reverie.data.in_memory import MEMORY_SOURCE, DataSource, is_in_memory
 from reverie.data.shards.store import is_pattern, is_remote
 from reverie.data.table import ALL, joined_columns
 from reverie.runs.config import DataConfig, Reading
@@ -48,15 +48,15 @@ def _as_then(known: DataConfig) -> dict[str, Any]:
 
 def source_of(data: DataSource) -> str:
     """Return what a run remembers of where its data are: a name, the whole path, or that they were in memory."""
-    if in_memory(data):
-        return MEMORY
+    if is_in_memory(data):
+        return MEMORY_SOURCE
     there = str(data) in DATASETS or is_remote(str(data))
     return str(data) if there else str(expanded(str(data)).resolve())
 
 
 def placed(known: DataConfig, data: DataSource | None, data_dir: str | Path | None) -> DataConfig:
     """Return the data of a run with the place where they are now, if another one is given than the run remembers."""
-    source = known.source or known.name if data is None or in_memory(data) else source_of(data)
+    source = known.source or known.name if data is None or is_in_memory(data) else source_of(data)
     if data_dir is not None and source not in FROM_FILES:
         raise UserError(
             f"--data-dir says where the files of {', '.join(FROM_FILES)} are, and the run's data are {source};"
@@ -86,7 +86,7 @@ def reread(
         return _same(read_kept(folder, known), known, str(folder / KEPT_DATA))
     if data is None or data_dir is not None:
         check_data(now)
-    if data is None and now.source == MEMORY:
+    if data is None and now.source == MEMORY_SOURCE:
         raise UserError(
             "the data of the run were given in Python and are not kept in it; give them again with data=x, or --data FILE.npy"
         )
@@ -94,7 +94,7 @@ def reread(
     if data is None and not elsewhere and not Path(now.source).exists():
         raise UserError(f"the data of the run are no longer at {now.source}; if they are elsewhere now, give --data PATH")
     options = {**_as_then(now), "strict": strict, "on_progress": on_progress}
-    source: DataSource = data if data is not None and in_memory(data) else now.source
+    source: DataSource = data if data is not None and is_in_memory(data) else now.source
     dataset = load_data(source, seed=known.seed, **options)
     if options.get("labels", "auto") == "auto" and dataset.label_names != known.labels and "labels_by" in dataset.report:
         with suppress(UserError):  # auto once took the whole path of every folder

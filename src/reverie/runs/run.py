@@ -16,7 +16,7 @@ from reverie.base.deprecations import renamed_options
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
 from reverie.base.progress import OnProgress
-from reverie.data.kind import counted
+from reverie.data.kind import format_count
 from reverie.data.windows import END_OF_TEXT
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.denoiser import Denoiser, Steer
@@ -71,9 +71,8 @@ class Run(TrainedRun):
 
     def __repr__(self) -> str:
         data = self.config.data
-        return (
-            f"Run({str(self.path)!r}, {self.config.family.name} of {data.name}: {counted(data.count, data.shape, data.kind)})"
-        )
+        count = format_count(data.count, data.shape, data.kind)
+        return f"Run({str(self.path)!r}, {self.config.family.name} of {data.name}: {count})"
 
     @property
     def record(self) -> SamplingRecord | None:

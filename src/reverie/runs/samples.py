@@ -15,7 +15,7 @@ from PIL import Image
 
 from reverie.base.errors import UserError
 from reverie.base.files import atomic
-from reverie.data.kind import Kind, counted, kind_of_samples
+from reverie.data.kind import Kind, format_count, kind_of_samples
 from reverie.data.windows import text_of, texts_of
 from reverie.draw.picture import (
     Film,
@@ -41,7 +41,7 @@ BETWEEN = "\n" + "-" * 60 + "\n"  # texts of one file
 def counted_samples(x: np.ndarray) -> str:
     """Say how many samples there are, and what: 16 images of 28x28x3.  x: (N, D), (N, H, W) or (N, H, W, C)."""
     channels = x.shape[3:] or (1,)
-    return counted(len(x), x.shape[1:] if kind_of_samples(x.shape) == "points" else (*channels, *x.shape[1:3]))
+    return format_count(len(x), x.shape[1:] if kind_of_samples(x.shape) == "points" else (*channels, *x.shape[1:3]))
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,7 +81,7 @@ class Samples:
         if self.text or self.paired:
             noun = "text" if self.text else "pair"
             return f"Samples({len(self):,} {noun}{'s' * (len(self) != 1)})"
-        return f"Samples({counted(len(self), self.x.shape[1:]) if self.series else counted_samples(self.x)}{labels})"
+        return f"Samples({format_count(len(self), self.x.shape[1:]) if self.series else counted_samples(self.x)}{labels})"
 
     @overload
     def __getitem__(self, key: int) -> np.ndarray: ...

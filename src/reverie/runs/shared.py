@@ -82,17 +82,17 @@ class SharedRun(Run):
             path=str(self.path.resolve()), changes=self.changes, identity=identity(self), n=n, first=first,
             options=tellable(options),
         )  # fmt: skip
-        team.tell(StepInstruction(Instruction.OPEN))
-        team.text(str(wish))
-        team.agree()
+        team.broadcast(StepInstruction(Instruction.OPEN_RUN))
+        team.broadcast_text(str(wish))
+        team.raise_any()
         size, finished = self.batch_size(), n - sum(min(self.batch_size(), n - k * self.batch_size()) for k in numbers)
         for k in range(0, len(numbers), team.world):
             shared = numbers[k : k + team.world]
-            team.tell(StepInstruction(Instruction.DRAW))
-            team.text(json.dumps(list(shared)))
+            team.broadcast(StepInstruction(Instruction.SAMPLE))
+            team.broadcast_text(json.dumps(list(shared)))
             heard = _of_round(tell, finished, shared[0] * size, len(shared))
             mine, fault = drawn(lambda: self.numbered_batch(n, first, shared[0], heard, options).x)  # noqa: B023  # called here
-            for number, x in zip(shared, team.arrays(mine, fault), strict=False):
+            for number, x in zip(shared, team.gather_arrays(mine, fault), strict=False):
                 finished += len(x)
                 yield number, self.as_samples(x, first + number * size, options)
 
@@ -122,14 +122,14 @@ class Drawing:
 
     def __call__(self, told: StepInstruction) -> None:
         """Do what the leader tells."""
-        said = self.team.text()
-        if told.order == Instruction.OPEN:
+        said = self.team.broadcast_text()
+        if told.order == Instruction.OPEN_RUN:
             fault = ""
             try:
                 self._open(said)
             except (UserError, OSError) as error:
                 fault = str(error)
-            self.team.agree(fault)
+            self.team.raise_any(fault)
             return
         run, wish, numbers = self.run, self.wish, json.loads(said)
         assert run is not None and wish is not None
@@ -139,7 +139,7 @@ class Drawing:
             number = int(numbers[self.team.rank])
             options: Any = {key: tuple(v) if isinstance(v, list) else v for key, v in wish.options.items()}  # as JSON has them
             mine, fault = drawn(lambda: run.numbered_batch(wish.n, wish.first, number, None, options).x)
-        self.team.arrays(mine, fault)
+        self.team.gather_arrays(mine, fault)
 
     def _open(self, said: str) -> None:
         try:

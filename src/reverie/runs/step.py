@@ -39,7 +39,7 @@ class Step:
     noise_error_levels: the mean squared error of the predicted noise in these ranges; seen, seen_levels: the loss on
     training data; raw_held_out: the held-out loss of the raw weights; preview_score: see `reverie.training.previews`;
     optimum_levels: the least loss on training data that any model can have; linear_levels: that of the best linear filter;
-    look: the previews beside the data, see `reverie.data.looks`; waited: the share of time without a processor, see
+    look: the previews beside the data, see `reverie.data.appearance`; waited: the share of time without a processor, see
     `reverie.base.busy`; others: further figures of the
     family; findings: what is newly wrong; active: the checks that find something.
     """

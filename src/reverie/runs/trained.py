@@ -164,7 +164,7 @@ class TrainedRun:
             return None
         if (form := self.config.data.condition) is not None:
             asked = ", ".join(str(options[key]) for key in ("prompt", "condition") if options.get(key) is not None)
-            names = [asked] * len(cond) if asks(options) else [form.described(row) for row in cond]
+            names = [asked] * len(cond) if asks(options) else [form.describe_vector(row) for row in cond]
             return names if any(names) else None
         if cond.ndim > 1:
             return [str(options.get("label"))] * len(cond)

@@ -48,7 +48,7 @@ def encode_image(run: Run, image: str | Path | np.ndarray | Tensor) -> Tensor:
     """Return an image in model units, (1, C, H, W), fitted as the training data were."""
     given = image if isinstance(image, str | Path) else np.asarray(image)
     picture = read_picture(given, image_shape(run), "image", run.fit)
-    picture.say_fitted()
+    picture.warn_if_resized()
     device = run.diffusion.device
     return run.diffusion.codec.encode(torch.from_numpy(picture.x)[None].to(device))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from reverie.base.deprecations import renamed_options
 from reverie.base.progress import OnProgress
-from reverie.data.memory import DataSource
+from reverie.data.in_memory import DataSource
 from reverie.runs.options import Options
 from reverie.runs.run import Run, load
 from reverie.steering import editing

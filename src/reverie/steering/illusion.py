@@ -164,7 +164,7 @@ def _wanted(run: Run, labels: str | Sequence[str] | None, views: int) -> tuple[t
     form, names = run.config.data.condition, run.config.data.labels
     if form is not None:
         texts = [""] * views if labels is None else read_texts(labels)
-        wanted, titles = torch.stack([form.row(text) for text in texts]), texts
+        wanted, titles = torch.stack([form.vector(text) for text in texts]), texts
     else:
         numbers = read_labels(labels, names) if labels is not None else (NULL,) * views if names else None
         if numbers is None:

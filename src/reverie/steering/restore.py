@@ -87,7 +87,7 @@ def inpaint(
             raise UserError("inpainting needs an image and a --mask that is white where to fill, or a half such as left-half")
         picture = read_picture(image, image_shape(run), "image", run.fit)
         seen = torch.from_numpy(read_mask(mask, image_shape(run), picture.size, run.fit).copy())
-        picture.say_fitted(", as is a mask of its size")
+        picture.warn_if_resized(", as is a mask of its size")
         truth = torch.from_numpy(picture.x)
     n = RESULTS[run.kind] if n is None else n
     figures: dict[str, Any]
@@ -148,7 +148,7 @@ def restore(
     if noise is not None and not 0 <= noise <= 1:
         raise UserError(f"the noise must lie between 0 and 1, the range of the pixels, got {noise}")
     given = read_picture(image, shape if degrade else small, "image", run.fit)
-    given.say_fitted("" if degrade or small[1:] == shape[1:] else f", of which {shape[1]}x{shape[2]} are made")
+    given.warn_if_resized("" if degrade or small[1:] == shape[1:] else f", of which {shape[1]}x{shape[2]} are made")
     original = torch.from_numpy(given.x) if degrade else None
     seed = options.get("seed", 0)
     if original is not None:
@@ -191,7 +191,7 @@ def known_part(codec: Codec, truth: Tensor, seen: Tensor, by_replacing: bool) ->
     if not by_replacing:
         keep = Keep(seen)
         return lambda z: keep(codec.picture(z)), keep(codec.units.encode(truth[None]))
-    cells = Keep(codec.seen_cells(seen))
+    cells = Keep(codec.known_cells(seen))
     if not cells.known.any():
         raise UserError("nothing of the image is known by whole codes of the autoencoder; take --method dps")
     return cells, cells(codec.encode(torch.where(seen, truth, 0.5)[None]))

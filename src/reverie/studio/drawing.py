@@ -112,7 +112,7 @@ def nearest(opened: Opened, job: Job, wish: NearestWish) -> dict[str, Any]:
     distance, index = nearest_of(x, blocks())
     found, labels = data.batch(index)
     off = distance.tolist()
-    names = data.said(index) if labels is not None else None
+    names = data.describe_conditions(index) if labels is not None else None
     if run.kind == "points":
         return {"points": packed(found.numpy()), "off": off, "labels": names}
     pictures = found.numpy()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reverie.base.deadline import Deadline
 from reverie.data import Dataset
-from reverie.data.looks import detail
+from reverie.data.appearance import detail
 from reverie.diffusion.learned import Learned
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.settings import DiffusionSettings

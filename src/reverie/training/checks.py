@@ -163,7 +163,7 @@ def empty_previews(p: Patient) -> Finding | None:
     look, truth, i = p.preview, p.truth, int(p.now["i"])
     rate = f"{max(float(row.get('learning_rate', 0)) for row in p.rows) / 10:.2g}"
     advice, lower = f"train longer, or with --learning-rate {rate}", {"learning_rate": rate}
-    if p.kind == "images" and look.blank < BLANK * truth.blank:
+    if p.kind == "images" and look.contrast < BLANK * truth.contrast:
         name = "black" if look.mean < -0.8 else "white" if look.mean > 0.8 else "of one colour"
         cause = "weights that give the same value everywhere"
         return Finding("empty_previews", f"the previews are {name}", i, cause, advice, lower)
@@ -173,8 +173,8 @@ def empty_previews(p: Patient) -> Finding | None:
         if p.asked.get("target", "flow") in ("v", "flow"):
             return Finding("empty_previews", what, i, cause, advice, lower)
         return Finding("empty_previews", what, i, cause, "train with --target flow", {"target": "flow"})
-    if look.spread < COLLAPSED * truth.spread:
-        what = f"the previews are nearly all the same: their variance is {look.spread / truth.spread:.1%} of the data's"
+    if look.variance < COLLAPSED * truth.variance:
+        what = f"the previews are nearly all the same: their variance is {look.variance / truth.variance:.1%} of the data's"
         return Finding("empty_previews", what, i, "a collapse of the model", advice, lower)
     return None
 
@@ -196,7 +196,7 @@ def poor_codec(p: Patient) -> Finding | None:
     """An autoencoder that gives images back badly: samples of its codes cannot be better."""
     if not isinstance(p.model, Diffusion) or not isinstance(p.model.codec, Latent) or float(p.model.codec.lost) <= LOST:
         return None
-    told = p.model.codec.described()
+    told = p.model.codec.summary()
     what = f"the autoencoder loses {float(p.model.codec.lost):.0%} of the images' variance (PSNR {told['psnr']:.1f} dB)"
     cause = "an autoencoder that was trained too short, or images whose detail is finer than its codes"
     return Finding("poor_codec", what, 0, cause, "train for longer, or with --no-latent at a smaller --size", {"length": "3"})

@@ -15,7 +15,7 @@ from reverie.base.errors import UserError
 from reverie.base.noise import check_seed, mix_seed
 from reverie.base.signals import Stopped, stop_requests
 from reverie.base.tensors import device_of
-from reverie.data.memory import DataSource
+from reverie.data.in_memory import DataSource
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.learned import Learned
 from reverie.diffusion.loss import draw_times

@@ -21,7 +21,7 @@ from reverie.base.progress import OnProgress, silent
 from reverie.base.spec import first_problem
 from reverie.data import Dataset
 from reverie.data.classifiers import cached_classifier, can_classify, label_classifier
-from reverie.data.memory import DataSource
+from reverie.data.in_memory import DataSource
 from reverie.diffusion.guidance import check_scale
 from reverie.diffusion.learned import Learned
 from reverie.families.diffusion.distillation import (

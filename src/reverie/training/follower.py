@@ -30,15 +30,15 @@ def lead(team: Team, config: Config, path: Path, learner: Learner, shard: bool) 
     """
     if not isinstance(learner.model, TrainedModel):
         return learner
-    team.tell(StepInstruction(Instruction.TRAIN, learner.i))
-    team.text(tomli_w.dumps(config.as_table()))
-    team.text(str(path.resolve()))
-    team.agree()
+    team.broadcast(StepInstruction(Instruction.TRAIN, learner.i))
+    team.broadcast_text(tomli_w.dumps(config.as_table()))
+    team.broadcast_text(str(path.resolve()))
+    team.raise_any()
     share_state(team, learner)
     share_muon(learner, config.training, team)
     if not shard:
         return learner
-    team.tell(StepInstruction(Instruction.SHARD, learner.i))
+    team.broadcast(StepInstruction(Instruction.SHARD, learner.i))
     return ShardedLearner(learner, team)
 
 
@@ -68,12 +68,12 @@ class Learning:
     def __call__(self, told: StepInstruction) -> None:
         """Do what the leader tells."""
         if told.order == Instruction.TRAIN:
-            config, path, fault = self.team.text(), self.team.text(), ""
+            config, path, fault = self.team.broadcast_text(), self.team.broadcast_text(), ""
             try:
                 self.learner, self.gradients = _ready(self.team, self.device, config, path)
             except (UserError, OSError) as error:
                 fault = str(error)
-            self.team.agree(fault)
+            self.team.raise_any(fault)
         assert self.learner is not None and self.gradients is not None
         if told.order == Instruction.SHARD:
             learner = ShardedLearner(self.learner, self.team)
@@ -93,11 +93,11 @@ class Learning:
     def _tend(self, learner: ShardedLearner, gradients: Gradients, told: StepInstruction) -> None:
         """Do with this process's share of the state what the leader does with its own."""
         match told.order:
-            case Instruction.SHOW:
+            case Instruction.GATHER_WEIGHTS:
                 learner.show()
-            case Instruction.KEEP:
+            case Instruction.SNAPSHOT:
                 learner.report()
-            case Instruction.WHOLE:
+            case Instruction.GATHER_STATE:
                 learner.contribute(told.i)
             case _:
                 learner.restore(learner.good)
@@ -119,7 +119,7 @@ def serve(device: torch.device, duties: Mapping[str, Callable[[Team], Duty]]) ->
     try:
         team, made = Team(rank(), world_size(), device), dict[str, Duty]()
         try:
-            while (told := team.tell()).order != Instruction.LEAVE:
+            while (told := team.broadcast()).order != Instruction.EXIT:
                 name = told.order.duty
                 if name not in made:
                     made[name] = duties[name](team)

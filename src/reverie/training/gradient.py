@@ -108,10 +108,12 @@ class Gradients:
             mine = torch.zeros(slots, numbers, device=self.model.device)
             for slot, row in enumerate(rows if not fault else []):
                 mine[slot] = row
-            found = self.team.gathered(mine, fault)  # (W, slots, numbers)
+            found = self.team.all_gather(mine, fault)  # (W, slots, numbers)
             total = _in_order([found[k % self.world, k // self.world] for k in range(self.parts)])
         else:
-            total = self.team.added(rows[0] if rows and not fault else torch.zeros(numbers, device=self.model.device), fault)
+            total = self.team.all_reduce(
+                rows[0] if rows and not fault else torch.zeros(numbers, device=self.model.device), fault
+            )
         there, start = total[-1 - len(self.parameters) : -1].tolist(), 0
         for p, has in zip(self.parameters, there, strict=True):
             p.grad = total[start : start + p.numel()].view_as(p).to(p.dtype) if has else None
@@ -151,14 +153,14 @@ def share_muon(learner: Learner, settings: TrainingConfig, team: Team) -> None:
 def share_state(team: Team, learner: Learner) -> None:
     """Put the learners of a team where the leader's is.  Averages are the leader's alone."""
     mine = {name: t for name, t in learner.tensors().items() if not name.startswith("average.")}
-    names = team.text("\n".join(sorted(mine)) if team.rank == 0 else "").split("\n")
+    names = team.broadcast_text("\n".join(sorted(mine)) if team.rank == 0 else "").split("\n")
     if team.rank == 0:
-        team.share(mine)
+        team.broadcast_tensors(mine)
         return
     forms = learner.forms()
     if unknown := [name for name in names if name not in forms]:
         raise LostError(f"this process has no {unknown[0]}, which the leading one has; are all of one version of Reverie?")
     taken = {name: empty_tensor(forms[name]) for name in names}
-    team.share(taken)
+    team.broadcast_tensors(taken)
     average = {name.replace("model.", "average.", 1): t for name, t in taken.items() if name.startswith("model.")}
     learner.restore(Snapshot({**taken, **average}, Facts()))

@@ -10,7 +10,7 @@ from typing import Any
 from reverie.base.errors import UserError
 from reverie.base.spec import Spec, parse
 from reverie.data import Dataset
-from reverie.data.kind import described
+from reverie.data.kind import describe_shape
 from reverie.diffusion.plan import IMAGE_MINUTES
 from reverie.families.diffusion.latent import Latent, autoencoder_of, latent_spec
 from reverie.families.diffusion.model import Diffusion
@@ -95,8 +95,8 @@ class LatentWish:
         if form.shape != theirs:
             size = f"{theirs[1]}" if theirs[1] == theirs[2] else f"{theirs[1]}x{theirs[2]}"
             raise UserError(
-                f"the autoencoder of {run.path} is for {described(theirs)}, and {form.name} holds {described(form.shape)};"
-                f" read them alike with --size {size} --channels {theirs[0]}"
+                f"the autoencoder of {run.path} is for {describe_shape(theirs)}, and {form.name} holds"
+                f" {describe_shape(form.shape)}; read them alike with --size {size} --channels {theirs[0]}"
             )
 
     def reason(self, form: Dataset, codec: Spec) -> str:

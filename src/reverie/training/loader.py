@@ -45,7 +45,7 @@ def batches(data: Dataset, batch: int, seed: int, first: int = 0, share: Share =
         order = data.order(torch.Generator().manual_seed(mix_seed(seed, -1 - epoch)))
         for start in range(skipped * batch, len(data) - batch + 1, batch):
             if isinstance(data.x, LazyImages):
-                data.x.expect(order, start)
+                data.x.prefetch(order, start)
             for part in order[start : start + batch].tensor_split(share.micro):
                 if number % share.parts % share.world == share.rank:
                     yield data.batch(part)

@@ -218,7 +218,7 @@ def fit(
         rate = 0.5**learner.rescues * learning_rate(settings, fraction * whole(), learner.ending)
         told = StepInstruction(Instruction.STEP, learner.i, seed, fraction, rate)
         if team is not None:
-            team.tell(told)
+            team.broadcast(told)
         lost, norm = make_step(learner, gradients, told)
         learner.average.update(learner.i)
         learner.i += 1
@@ -236,7 +236,7 @@ def fit(
         if wrong := _wrong(learner):
             finding = rescue(learner, wrong, train, settings)
             if team is not None and not isinstance(learner, ShardedLearner):
-                team.tell(StepInstruction(Instruction.RESTORE, learner.i))
+                team.broadcast(StepInstruction(Instruction.RESTORE, learner.i))
                 share_state(team, learner)
             gradients.go_to(learner.i)
             fraction = fraction_now()

@@ -72,7 +72,7 @@ def shared_out(ahead: Matrices, team: Team) -> Matrices:
             mine[at : at + update.numel()] = update.flatten()
             at += update.numel()
         start += len(found)
-    every, at_of, told = team.given(mine), [0] * team.world, iter(whose)
+    every, at_of, told = team.all_gather_unchecked(mine), [0] * team.world, iter(whose)
     updates: Matrices = {form: [] for form in ahead}
     for form, found in ahead.items():
         for _ in found:

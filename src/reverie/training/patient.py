@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from reverie.base.units import EXACT
+from reverie.data.appearance import AppearanceStats
 from reverie.data.kind import Kind
-from reverie.data.looks import Look
 from reverie.diffusion.schedule import Schedule
 from reverie.families.model import Model
 from reverie.runs.finding import Finding
@@ -68,8 +68,8 @@ class Patient:
     data: Tensor
     kind: Kind
     movement: Mapping[str, float] = field(default_factory=dict)
-    preview: Look | None = None
-    truth: Look | None = None
+    preview: AppearanceStats | None = None
+    truth: AppearanceStats | None = None
     count: int = FEW
     asked: Mapping[str, Any] = field(default_factory=dict)
     network: NetworkFacts = NetworkFacts()

@@ -25,8 +25,8 @@ from reverie.base.spec import Spec, first_problem, format_spec, parse
 from reverie.base.team import world_size
 from reverie.base.visible import storable
 from reverie.data import Dataset, load_data
-from reverie.data.describe import describe
-from reverie.data.memory import DataSource
+from reverie.data.describe import describe_dataset
+from reverie.data.in_memory import DataSource
 from reverie.data.pixels import DEFAULT_SIDE
 from reverie.diffusion.plan import largest_colour_side, small_for_the_budget
 from reverie.families import FAMILIES
@@ -152,12 +152,12 @@ def prepare(
         check_free(Path(out), overwrite)
     foresee = wishes.foresee if before is coder is None or reading.get("size") else None  # else the size is not known yet
     largest = largest_colour_side(minutes, steps, where.type) if epochs is None else DEFAULT_SIDE
-    dataset = load_data(data, seed=seed, on_form=foresee, largest_colour=largest, **reading)
+    dataset = load_data(data, seed=seed, on_shape=foresee, largest_colour=largest, **reading)
     like, like_theirs = before or coder, tuple[str, ...]()
     if like is not None and reading.get("size") is None and (size := start.size_of(like, dataset)):
         reading["size"] = size
         like_theirs = (f"images are brought to {size if 'x' in size else f'{size}x{size}'}, as those of {like.path}",)
-        dataset = load_data(data, seed=seed, on_form=wishes.foresee, **reading)
+        dataset = load_data(data, seed=seed, on_shape=wishes.foresee, **reading)
     if before is not None:
         start.check_shape(before, dataset)
     kind, suited = family_for(dataset, kind, wished, chosen=family is not None or latent_space is not None or like is not None)
@@ -247,7 +247,7 @@ def prepare(
         training, slow = in_time(model, train_set, training, given, budget)
         config = config.model_copy(update={"training": training})
         reasons += (slow,) if slow else ()
-    about = tuple(describe(dataset))
+    about = tuple(describe_dataset(dataset))
     model.warn()
     learner = Learner(model, training)
     lock, before_it = claim(out, dataset.name, overwrite), None

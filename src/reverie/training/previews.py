@@ -16,9 +16,9 @@ from reverie.base.distances import energy_distance, nearest
 from reverie.base.errors import ReverieWarning
 from reverie.base.files import atomic, own_file
 from reverie.base.noise import image_seeds
-from reverie.data import Dataset, LazyImages, at_once, evaluated_at_once
+from reverie.data import Dataset, LazyImages, chunk_size, evaluation_batch_size
+from reverie.data.appearance import AppearanceStats, appearance_stats
 from reverie.data.kind import Kind
-from reverie.data.looks import Look, look_at
 from reverie.draw.picture import (
     CLOUDS,
     channels_last,
@@ -80,12 +80,12 @@ class Previews:
 
     def __init__(self, run: Run, raw: Run, train: Dataset, held_out: Dataset) -> None:
         self.run, self.raw, self.train = run, raw, train
-        most = at_once(train.shape, REFERENCE)
+        most = chunk_size(train.shape, REFERENCE)
         self.held = self._encode(held_out, torch.arange(min(most, len(held_out))))
         few = min(most - len(self.held), len(train))
         self.reference = torch.cat([self.held, self._encode(train, torch.arange(few))]) if few > 0 else self.held
         self.low, self.high = float(self.held.min()), float(self.held.max())
-        self.truth = look_at(self.held, self._nearness(self.held)[0], self.low, self.high)
+        self.truth = appearance_stats(self.held, self._nearness(self.held)[0], self.low, self.high)
 
     def _encode(self, data: Dataset, index: Tensor) -> Tensor:
         model = self.run.model
@@ -105,13 +105,13 @@ class Previews:
         count = len(self.train)
         if isinstance(self.train.x, LazyImages):
             count = min(count, MOST_LAZY, max(1, MOST_READ // math.prod(self.train.shape)))
-        for part in torch.arange(count).split(at_once(self.train.shape, BLOCK)):
+        for part in torch.arange(count).split(chunk_size(self.train.shape, BLOCK)):
             yield self._encode(self.train, part)
 
-    def take(self, i: int) -> tuple[Look, float]:
+    def take(self, i: int) -> tuple[AppearanceStats, float]:
         """Draw the sheet of step i; return what it looks like and its energy distance to data."""
         few = HUGE_DRAWN if math.prod(self.train.shape) > HUGE else DRAWN[self.train.kind]
-        z = draw(self.run, evaluated_at_once(self.train.shape, few))
+        z = draw(self.run, evaluation_batch_size(self.train.shape, few))
         raw = draw(self.raw, min(SHOWN, len(z)) if self.train.kind == "images" else len(z))
         ratio, index, distance = self._nearness(z)
         path = own_file(self.run.path, f"{FOLDER}/step-{i:07d}.png")
@@ -121,7 +121,7 @@ class Previews:
             save(lines(self.run.decode(z), "average weights", self.train.columns), path)
         else:
             self._clouds(path, z, raw)
-        return look_at(z, ratio, self.low, self.high), energy_distance(z, self.reference)
+        return appearance_stats(z, ratio, self.low, self.high), energy_distance(z, self.reference)
 
     def _sheet(self, path: Path, z: Tensor, raw: Tensor, index: Tensor, distance: Tensor) -> None:
         closest = self._encode(self.train, index.cpu())

@@ -12,7 +12,7 @@ import torch
 
 from reverie.base.errors import UserError
 from reverie.base.spec import Spec, build, complete, format_spec
-from reverie.data.memory import MEMORY
+from reverie.data.in_memory import MEMORY_SOURCE
 from reverie.diffusion.plan import PRESETS, network_for
 from reverie.families.diffusion.family import OF_THE_DATA
 from reverie.families.diffusion.settings import DiffusionSettings
@@ -100,7 +100,7 @@ def settings_again(path: str | Path) -> dict[str, Any]:
     config = read_config(Path(path))
     minutes, steps = whole_length(config)
     length = {"minutes": minutes} if minutes else {"steps": steps}
-    source = {} if config.data.source == MEMORY else {"data": config.data.source or config.data.name}
+    source = {} if config.data.source == MEMORY_SOURCE else {"data": config.data.source or config.data.name}
     return {**source, **length, **config.data.reading, **_asked(config)}
 
 
@@ -121,7 +121,7 @@ def mend(run: Run, findings: Sequence[Finding]) -> str | None:
         + ("" if isinstance(value, bool) else f" {shlex.quote(str(value))}")
         for key, value in kept.items() if value is not None
     )  # fmt: skip
-    if config.data.source == MEMORY:
+    if config.data.source == MEMORY_SOURCE:
         return None  # the command line has no way to name the data
     source, out = shlex.quote(config.data.source), shlex.quote(f"{run.path}-mended")
     return f"reverie train {source} --out {out} {length}{options}"

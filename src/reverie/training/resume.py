@@ -17,7 +17,7 @@ from reverie.base.progress import silent
 from reverie.base.spec import first_problem, parse
 from reverie.base.team import world_size
 from reverie.data import Dataset
-from reverie.data.memory import DataSource
+from reverie.data.in_memory import DataSource
 from reverie.families.model import Model, TrainedModel
 from reverie.runs import folder
 from reverie.runs.config import Config, TrainingConfig, build_model

@@ -33,7 +33,7 @@ class Rows:
         """Return the whole tensor, of so many rows, in the leader."""
         padded = self._padded(rows, count)
         every = [torch.empty_like(padded) for _ in range(self.team.world)] if self.team.rank == 0 else None
-        with self.team.minded():
+        with self.team.handle_errors():
             dist.gather(padded, every, 0)
         return torch.cat(every)[:count] if every is not None else None
 
@@ -41,7 +41,7 @@ class Rows:
         """Return the whole tensor in every process."""
         padded = self._padded(rows, count)
         every = [torch.empty_like(padded) for _ in range(self.team.world)]
-        with self.team.minded():
+        with self.team.handle_errors():
             dist.all_gather(every, padded)
         return torch.cat(every)[:count]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reverie.base.deadline import Deadline
 from reverie.data import Dataset
-from reverie.data.looks import octaves
+from reverie.data.appearance import octave_powers
 from reverie.families.diffusion.record import Candidate, SamplingRecord
 from reverie.families.diffusion.sampling import Choice
 from reverie.families.diffusion.settings import DiffusionSettings
@@ -68,7 +68,7 @@ class Reference:
     def of(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features of images, (N, D), and the power of their octaves, (N, O).  images: (N, C, H, W) in [0, 1]."""
         images = images.float().cpu().clamp(0, 1)
-        return torch.cat([self.net(part) for part in images.split(64)]).double(), octaves(images)
+        return torch.cat([self.net(part) for part in images.split(64)]).double(), octave_powers(images)
 
     def distance(self, features: Tensor) -> tuple[float, Tensor]:
         """Return the unbiased MMD² of samples from held-out data (arXiv:1801.01401), and the influence of each sample on it.

@@ -138,7 +138,7 @@ class ShardedLearner(Learner):
     def whole(self, kept: Snapshot) -> Snapshot:
         """Return a snapshot as one process would have it; only the leader asks."""
         which = 1 if kept is self.good else 2 if kept is self.last else 0
-        self.team.tell(StepInstruction(Instruction.WHOLE, which))
+        self.team.broadcast(StepInstruction(Instruction.GATHER_STATE, which))
         return Snapshot(self.gather(dict(kept.tensors)), kept.facts)
 
     def contribute(self, which: int) -> None:
@@ -150,7 +150,7 @@ class ShardedLearner(Learner):
         if self.shown:
             return
         if self.team.rank == 0:
-            self.team.tell(StepInstruction(Instruction.SHOW))
+            self.team.broadcast(StepInstruction(Instruction.GATHER_WEIGHTS))
         now = self.tensors()
         found = self.gather({name: t for name, t in now.items() if not name.startswith("optimizer.")})
         for part, module in self._modules():
@@ -173,14 +173,14 @@ class ShardedLearner(Learner):
     def report(self) -> None:
         """Note that all went well since the last report, in all processes."""
         if self.team.rank == 0:
-            self.team.tell(StepInstruction(Instruction.KEEP))
+            self.team.broadcast(StepInstruction(Instruction.SNAPSHOT))
         super().report()
 
     def restore(self, kept: Snapshot) -> None:
         """Put all processes back to their good state."""
         assert kept is self.good, "processes know of no other state"
         if self.team.rank == 0:
-            self.team.tell(StepInstruction(Instruction.BACK, kept.facts.i))
+            self.team.broadcast(StepInstruction(Instruction.ROLL_BACK, kept.facts.i))
         for prefix, _, optimizer, p in self._optimizer_parameters():
             if not any(name.startswith(f"{prefix}.") for name in kept.tensors):  # before its first gradient
                 optimizer.state.pop(p, None)
@@ -196,7 +196,7 @@ class ShardedLearner(Learner):
         zero = torch.zeros((), device=self.device)
         mine = sum((g.square().sum() for name, g in gradients.items() if name in self.counts), zero)
         ours = sum((g.square().sum() for name, g in gradients.items() if name not in self.counts), zero)
-        norm = (self.team.added(mine[None])[0] + ours).sqrt()
+        norm = (self.team.all_reduce(mine[None])[0] + ours).sqrt()
         torch._foreach_mul_(list(gradients.values()), (limit / (norm + 1e-6)).clamp_max(1.0))
         return norm
 
@@ -235,10 +235,10 @@ class ShardedGradients(Gradients):
             mine = [next(self.loader) for _ in range(self.rank, self.parts, self.world)]
         except (UserError, OSError) as error:
             fault = str(error) or type(error).__name__
-        self.team.agree(fault)
+        self.team.raise_any(fault)
         read, self.loader = self.loader, iter(mine)
         losses = list[Tensor]()
-        with self.team.minded():
+        with self.team.handle_errors():
             work.set_requires_gradient_sync(len(mine) == 1)
             for k, lost in enumerate(self._mine(i, seed), 1):
                 losses.append(lost)
@@ -246,7 +246,7 @@ class ShardedGradients(Gradients):
         self.loader = read
         alone = [p for name, p in learner.local.items() if name not in learner.counts]
         added = [torch.stack(losses).sum()] + [p.grad if p.grad is not None else torch.zeros_like(p) for p in alone]
-        lost, *rest = self.team.added(torch.stack([t.detach().float() for t in added])).unbind()
+        lost, *rest = self.team.all_reduce(torch.stack([t.detach().float() for t in added])).unbind()
         for p, g in zip(alone, rest, strict=True):
             p.grad = g.to(p.dtype)
         for name, p in dict(work.named_parameters()).items():

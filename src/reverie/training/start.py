@@ -13,8 +13,8 @@ from reverie.base.errors import UserError
 from reverie.base.spec import Spec
 from reverie.base.visible import storable
 from reverie.data import Dataset
-from reverie.data.augment import told_entries
-from reverie.data.kind import described, kind_of
+from reverie.data.augment import conditioned_entries
+from reverie.data.kind import describe_shape, kind_of
 from reverie.families.diffusion.clusters import cluster_names
 from reverie.families.diffusion.family import CLUSTERS, NET, OF_THE_DATA
 from reverie.families.diffusion.model import Diffusion
@@ -84,12 +84,14 @@ def check_shape(run: Run, dataset: Dataset) -> None:
     if len(ours) == len(theirs) and ours[0] == theirs[0]:
         return
     if kind_of(theirs) == "points":
-        raise UserError(f"{run.path} is a run of points of {theirs[0]} coordinates, and {dataset.name} holds {described(ours)}")
+        raise UserError(
+            f"{run.path} is a run of points of {theirs[0]} coordinates, and {dataset.name} holds {describe_shape(ours)}"
+        )
     if kind_of(ours) == "points":
-        held = f"{dataset.name} holds {described(ours)}"
-        raise UserError(f"{run.path} is a run of {described(theirs)}, and {held}; start without --from")
+        held = f"{dataset.name} holds {describe_shape(ours)}"
+        raise UserError(f"{run.path} is a run of {describe_shape(theirs)}, and {held}; start without --from")
     raise UserError(
-        f"{run.path} is a run of {described(theirs)}, and {dataset.name} holds {described(ours)};"
+        f"{run.path} is a run of {describe_shape(theirs)}, and {dataset.name} holds {describe_shape(ours)};"
         f" read them alike with --size {theirs[1]}{f'x{theirs[2]}' if theirs[1] != theirs[2] else ''} --channels {theirs[0]}"
     )
 
@@ -142,7 +144,9 @@ def carry(run: Run, model: Model, config: Config, train: Dataset) -> tuple[str, 
         new[BIAS].add_(old[LABELS][1 + before.index(config.data.name) if config.data.name in before else 0])
     if TOLD in new:
         before_it, now_it = run.diffusion_settings, settings_of(config.family)
-        known, wanted = (told_entries(s.augment, config.data.shape) + cluster_names(s.clusters) for s in (before_it, now_it))
+        known, wanted = (
+            conditioned_entries(s.augment, config.data.shape) + cluster_names(s.clusters) for s in (before_it, now_it)
+        )
         wanted = wanted if before_it.clusters == now_it.clusters else wanted[: len(wanted) - now_it.clusters]
         new[TOLD].copy_(_columns(old.get(TOLD), known, wanted, new[TOLD]))
     model.load_state_dict(new)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from reverie.data.looks import Look
+from reverie.data.appearance import AppearanceStats
 from reverie.families.diffusion.model import Diffusion
 from reverie.runs import folder
 from reverie.runs.config import build_model
@@ -54,9 +54,9 @@ class Doctor:
         fresh = training.run.config.start is None  # else the first weights were those of another run
         untrained = build_model(training.run.config)
         self.first = {name: p.detach().clone() for name, p in untrained.named_parameters() if p.requires_grad} if fresh else {}
-        self.data = training.train.some(DATA_LOOKED_AT).float()
+        self.data = training.train.subsample(DATA_LOOKED_AT).float()
         self.facts = network_facts(training.run, self.data)
-        self.look: Look | None = None
+        self.look: AppearanceStats | None = None
         self.looked_at = 0
         self.previewing = PREVIEW_SHARE * training.learner.seconds
         self.price: float | None = None  # seconds of the last preview
@@ -116,7 +116,7 @@ class Doctor:
             return replace(step, look=self.previews.beside or None)
         if self.look is None or self.previews.truth is None:
             return step
-        return replace(step, preview_score=score, look=self.look.beside(self.previews.truth))
+        return replace(step, preview_score=score, look=self.look.relative_to(self.previews.truth))
 
     def _is_good(self) -> bool:
         """Tell whether held-out loss and, where there are enough of them, previews have stopped improving."""

@@ -14,11 +14,11 @@ from pydantic import ValidationError
 
 from reverie.base.errors import UserError
 from reverie.base.spec import Spec, first_problem
-from reverie.data import DATASETS, Dataset, evaluated_at_once
-from reverie.data.fitting import said, whole_side
-from reverie.data.memory import DataSource, in_memory
+from reverie.data import DATASETS, Dataset, evaluation_batch_size
+from reverie.data.fitting import divisible_side, format_size
+from reverie.data.in_memory import DataSource, is_in_memory
+from reverie.data.memory_limits import MEMORY_LIMIT
 from reverie.data.pixels import parse_size
-from reverie.data.room import MEMORY_LIMIT
 from reverie.families.diffusion.family import shape_of
 from reverie.families.diffusion.levels import LOOKED_AT, OPTIMUM_MOST
 from reverie.families.model import Family
@@ -62,7 +62,7 @@ class Wishes:
         except ValidationError as error:
             raise UserError(f"cannot train like this: {first_problem(error)}") from None
         self.family.check(self.wished)
-        if size is None or in_memory(data):
+        if size is None or is_in_memory(data):
             return
         path = Path(str(data))
         if str(data) not in DATASETS and (path.is_dir() or path.suffix.lower() == ".zip"):
@@ -120,11 +120,11 @@ class Wishes:
         channels, height, width = form.shape
         ways = [f"--batch {largest} --accumulate {-(-batch // largest)}"] if largest is not None else []
         for share in SMALLER if not ways else ():
-            size = whole_side(round(share * height) // 8 * 8), whole_side(round(share * width) // 8 * 8)
+            size = divisible_side(round(share * height) // 8 * 8), divisible_side(round(share * width) // 8 * 8)
             smaller = _form(channels, *size, count=len(form), labels=form.label_names)
             with suppress(UserError):  # the network cannot take that size
                 if self._fits(smaller, batch if "batch" in self.settings else 1, MEMORY_SHARE * free):
-                    ways.append(f"--size {said(size)}")
+                    ways.append(f"--size {format_size(size)}")
                     break
         what = f"training on {height}x{width} images in batches of {batch}"
         return UserError(
@@ -154,7 +154,7 @@ def memory(network: Footprint, form: Dataset, batch: int) -> int:
     numbers = form.x.shape.numel() if isinstance(form.x, torch.Tensor) else 0
     held = 2 * numbers if numbers <= MEMORY_LIMIT else 0  # as read, and once more as split into two parts
     exact = 4 * BYTES * numbers if numbers <= OPTIMUM_MOST else 0  # at the end all of them are compared with the model
-    look = network.look(evaluated_at_once(form.shape, LOOKED_AT))
+    look = network.look(evaluation_batch_size(form.shape, LOOKED_AT))
     return network.weights + held + max(network.step(batch), look, exact)
 
 

@@ -11,10 +11,10 @@ import torch
 
 from reverie.base.errors import UserError
 from reverie.base.visible import visible
-from reverie.data.columnar import plain
-from reverie.data.form import Options, natural
-from reverie.data.pixels import GREY, Broken, Header, Recipe, decode, quiet, read_header, workers
-from reverie.data.shards.index import BLOCK, EACH, FLAGS, MOST_BROKEN, Index, IndexFacts, ShardFacts, check_of
+from reverie.data.columnar import readable_errors
+from reverie.data.pixels import GREY, BrokenImage, Header, Recipe, decode, decoding_pool, quiet_pillow, read_header
+from reverie.data.reading import ReadingOptions, natural_key
+from reverie.data.shards.index import BLOCK, EACH, FLAGS, MAX_BROKEN, Index, IndexFacts, ShardFacts, image_hash
 from reverie.data.shards.store import LocalStore, Store, Stored
 from reverie.data.shards.tables import (
     arrow_samples,
@@ -24,16 +24,16 @@ from reverie.data.shards.tables import (
     parquet_groups,
     parquet_samples,
 )
-from reverie.data.shards.tar import MOST_NUMBERS, Sample, tar_samples
+from reverie.data.shards.tar import MAX_NUMBERS, Sample, tar_samples
 from reverie.data.sources import BYTES
 
 LOOKED_AT = 64  # pixels of a side at which an image is looked at
 TOGETHER, BYTES_TOGETHER = 64, 2**26  # images that are handed to the threads at a time, and their bytes
 CODES = {torch.int32: "i", torch.int64: "q", torch.uint8: "B"}
-Seen = tuple[int, Header, int, int, bool]
+Inspection = tuple[int, Header, int, int, bool]
 
 
-def examine(data: bytes) -> Seen | str:
+def examine(data: bytes) -> Inspection | str:
     """Return a hash, the header, the least and greatest value of an image, and whether it looks grey; or why it is broken."""
     try:
         with BYTES.of(len(data)):
@@ -41,10 +41,10 @@ def examine(data: bytes) -> Seen | str:
             channels = 1 if header.kind in GREY else 3
             form = Recipe(min(header.height, LOOKED_AT), min(header.width, LOOKED_AT), channels, "stretch")
             pixels = decode(data, form)
-    except Broken as error:
+    except BrokenImage as error:
         return str(error)
     grey = channels == 1 or bool((pixels[0] == pixels[1]).all() and (pixels[1] == pixels[2]).all())
-    return check_of(data), header, int(pixels.min()), int(pixels.max()), grey
+    return image_hash(data), header, int(pixels.min()), int(pixels.max()), grey
 
 
 class IndexBuilder:
@@ -69,7 +69,7 @@ class IndexBuilder:
         if self.strict:
             raise UserError(f"{name}: {why}; mend or remove it, or leave out --strict to skip such files")
         self.broken_count += 1
-        if len(self.broken) < MOST_BROKEN:
+        if len(self.broken) < MAX_BROKEN:
             self.broken.append((name, why[:300]))
 
     def begin(self, shard: ShardFacts) -> None:
@@ -83,7 +83,7 @@ class IndexBuilder:
             self.blocks[name].append(value)
         return len(self.blocks["block_start"]) - 1
 
-    def add(self, sample: Sample, seen: Seen, block: int) -> None:
+    def add(self, sample: Sample, seen: Inspection, block: int) -> None:
         """Add an image of a block."""
         check, header, low, high, grey = seen
         flags = sum(bit for name, bit in FLAGS.items() if (grey if name == "looks_grey" else getattr(header, name)))
@@ -100,7 +100,7 @@ class IndexBuilder:
         for name, value in values.items():
             self.each[name].append(value)
         for name, number in sample.numbers.items():
-            if name not in self.numbers and len(self.numbers) < MOST_NUMBERS:
+            if name not in self.numbers and len(self.numbers) < MAX_NUMBERS:
                 self.numbers[name] = array("f", np.full(count, math.nan, np.float32).tobytes())
             if name in self.numbers:
                 self.numbers[name].append(number)
@@ -108,7 +108,7 @@ class IndexBuilder:
             if len(column) <= count:
                 column.append(math.nan)
 
-    def grow(self, sample: Sample, seen: Seen) -> None:
+    def grow(self, sample: Sample, seen: Inspection) -> None:
         """Add an image that lies in a shard as it is: to the last block, or to a new one where that would be too long."""
         start, size = self.blocks["block_start"], self.blocks["block_size"]
         end = sample.offset + len(sample.data)
@@ -126,7 +126,7 @@ class IndexBuilder:
                 f": {self.broken_count} cannot be used, the first ({name}) because: {why}" for name, why in self.broken[:1]
             )
             raise UserError(f"0 usable images found in {where}{why}")
-        names = sorted(self.labels, key=lambda name: (natural(name), name))
+        names = sorted(self.labels, key=lambda name: (natural_key(name), name))
         rank = {name: k for k, name in enumerate(names)}
         facts = IndexFacts(
             count=count, blocks=len(self.blocks["block_start"]), names_size=len(self.texts["names"]),
@@ -144,35 +144,35 @@ class IndexBuilder:
         return Index(facts, {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()})
 
 
-def kind_of(name: str) -> str | None:
+def shard_kind(name: str) -> str | None:
     """Return what kind of shard a file is by its name; None for others."""
     ending = name.lower().rpartition(".")[2]
     return ending if ending in ("tar", "parquet", "arrow") and not name.startswith(".") else None
 
 
-def build_index(store: Store, files: Sequence[Stored], options: Options) -> Index:
+def build_index(store: Store, files: Sequence[Stored], options: ReadingOptions) -> Index:
     """Read all shards and return their index."""
     made = IndexBuilder(options.strict)
     total, done = sum(file.size for file in files), 0
-    with quiet():
+    with quiet_pillow():
         for file in files:
             for samples in _shard(store, file, made):
                 reached = done + (samples[-1][0].offset if samples and samples[-1][0].block is None else 0)
-                options.tell(f"indexing {file.name}", min(reached, total), total)
+                options.report_progress(f"indexing {file.name}", min(reached, total), total)
             done += file.size
-            options.tell(f"indexing {file.name}", done, total)
+            options.report_progress(f"indexing {file.name}", done, total)
     return made.index(store.address)
 
 
-def _shard(store: Store, file: Stored, made: IndexBuilder) -> Iterator[list[tuple[Sample, Seen]]]:
+def _shard(store: Store, file: Stored, made: IndexBuilder) -> Iterator[list[tuple[Sample, Inspection]]]:
     """Add one shard to an index, and yield what was read of it from time to time."""
-    where, kind = store.where(file.name), kind_of(file.name)
+    where, kind = store.where(file.name), shard_kind(file.name)
     if kind == "tar":
         made.begin(ShardFacts(name=file.name, size=file.size, tag=file.tag))
         with store.open(file.name, file.size) as opened:
             yield from _grown(tar_samples(opened, file.size, where, made.skip), made)
         return
-    with plain(where, str(kind)):
+    with readable_errors(where, str(kind)):
         if kind == "parquet":
             with open_parquet(store, file) as table:
                 columns = columns_of(table.schema, where)
@@ -198,7 +198,7 @@ def _shard(store: Store, file: Stored, made: IndexBuilder) -> Iterator[list[tupl
         yield from _grown(samples, made)
 
 
-def _grown(samples: Iterator[Sample], made: IndexBuilder) -> Iterator[list[tuple[Sample, Seen]]]:
+def _grown(samples: Iterator[Sample], made: IndexBuilder) -> Iterator[list[tuple[Sample, Inspection]]]:
     for part in _examined(samples, made):
         for sample, seen in part:
             made.grow(sample, seen)
@@ -217,11 +217,11 @@ def _some(samples: Iterator[Sample]) -> Iterator[list[Sample]]:
         yield some
 
 
-def _examined(samples: Iterator[Sample], made: IndexBuilder) -> Iterator[list[tuple[Sample, Seen]]]:
+def _examined(samples: Iterator[Sample], made: IndexBuilder) -> Iterator[list[tuple[Sample, Inspection]]]:
     """Yield the images that can be decoded, some at a time."""
     for some in _some(samples):
         part = []
-        for sample, seen in zip(some, workers().map(examine, [s.data for s in some]), strict=True):
+        for sample, seen in zip(some, decoding_pool().map(examine, [s.data for s in some]), strict=True):
             if isinstance(seen, str):
                 made.skip(sample.name, seen)
             else:

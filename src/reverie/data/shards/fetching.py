@@ -14,7 +14,7 @@ T = TypeVar("T")
 REQUESTS = 8  # that are made at a time
 
 
-class Fetching:
+class FetchPool:
     """Threads that work off a queue, and end with the program, whose own pools would wait for all of it."""
 
     def __init__(self, threads: int) -> None:
@@ -40,6 +40,6 @@ class Fetching:
 
 
 @cache
-def fetching() -> Fetching:
+def fetch_pool() -> FetchPool:
     """Return the threads of this process."""
-    return Fetching(REQUESTS)
+    return FetchPool(REQUESTS)

@@ -15,11 +15,11 @@ from reverie.base.errors import UserError
 from reverie.base.files import atomic
 from reverie.base.parse import read_json
 from reverie.base.visible import visible
-from reverie.data.form import Options, natural
-from reverie.data.shards.build import build_index, kind_of
-from reverie.data.shards.fetching import fetching
+from reverie.data.reading import ReadingOptions, natural_key
+from reverie.data.shards.build import build_index, shard_kind
+from reverie.data.shards.fetching import fetch_pool
 from reverie.data.shards.index import INDEX, Index, check_fresh, read_index
-from reverie.data.shards.store import MOST_FILES, LocalStore, Store, Stored, is_remote, open_store
+from reverie.data.shards.store import MAX_FILES, LocalStore, Store, Stored, is_remote, open_store
 from reverie.data.sources import has_images
 
 INDEX_LIMIT = 2**33  # bytes
@@ -37,13 +37,13 @@ def is_shards(path: Path) -> bool:
     if (path / STATE).is_file() or (path / SPLITS).is_file():
         return True
     try:
-        there = any(kind_of(name.name) for name in path.iterdir() if name.is_file())
+        there = any(shard_kind(name.name) for name in path.iterdir() if name.is_file())
     except OSError:  # which the reader of folders tells
         return False
     return there and not has_images(path)
 
 
-def told_in_tar(path: Path) -> bool:
+def has_annotations(path: Path) -> bool:
     """Tell a tar file whose images have labels or facts in files of their own, by the first few of its members."""
     try:
         with tarfile.open(path, "r:") as archive:
@@ -63,10 +63,10 @@ def find_shards(source: str) -> tuple[Store, list[Stored], Path | None, tuple[st
     files = _stated(store, names) if names is not None else store.files()
     if files is None:
         files = _told_by_index(store)
-    shards = sorted((file for file in files if kind_of(file.name)), key=lambda file: (natural(file.name), file.name))
+    shards = sorted((file for file in files if shard_kind(file.name)), key=lambda file: (natural_key(file.name), file.name))
     if not shards:
         raise UserError(f"0 shards found in {store.address}; looked for .tar, .parquet and .arrow files")
-    if len({kind_of(file.name) for file in shards}) > 1:
+    if len({shard_kind(file.name) for file in shards}) > 1:
         raise UserError(f"{store.address} holds shards of several kinds ({shards[0].name}, {shards[-1].name}); part them")
     return store, shards, _index_place(store, names), notes
 
@@ -82,7 +82,7 @@ def _index_place(store: Store, names: Sequence[str] | None) -> Path | None:
 
 def _stated(store: Store, names: Sequence[str]) -> list[Stored]:
     """Return what is known of files by name; all must be there."""
-    found = [future.result() for future in [fetching().submit(store.stat, name) for name in names]]
+    found = [future.result() for future in [fetch_pool().submit(store.stat, name) for name in names]]
     if None in found:
         raise UserError(f"there is no {store.where(names[found.index(None)])}")
     return [file for file in found if file is not None]
@@ -120,7 +120,7 @@ def _cached(store: Store, files: Sequence[Stored], what: str) -> Path:
     return cache_folder() / "indexes" / f"{hashlib.sha256(said.encode()).hexdigest()[:24]}.safetensors"
 
 
-def index_of(store: Store, shards: Sequence[Stored], beside: Path | None, options: Options) -> tuple[Index, str]:
+def index_of(store: Store, shards: Sequence[Stored], beside: Path | None, options: ReadingOptions) -> tuple[Index, str]:
     """Return the index of shards, made if there is none, and where it lies."""
     if beside is not None and beside.exists():
         index = read_index(beside, str(beside))
@@ -174,7 +174,7 @@ def _saved(root: Path) -> list[str]:
     state = _text(root / STATE)
     files = state.get("_data_files")
     names = [str(file.get("filename")) for file in files if isinstance(file, dict)] if isinstance(files, list) else []
-    if not names or len(names) > MOST_FILES or any("/" in name or "\\" in name or kind_of(name) != "arrow" for name in names):
+    if not names or len(names) > MAX_FILES or any("/" in name or "\\" in name or shard_kind(name) != "arrow" for name in names):
         raise UserError(f"{root / STATE} names no arrow files of this folder; save the data set again")
     if state.get("_indices_data_files"):
         raise UserError(f"{root} was saved in an order of its own; call flatten_indices() on it and save it again")

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError
-from reverie.data.columnar import plain
+from reverie.data.columnar import readable_errors
 from reverie.data.lazy import LazyImages, positions
-from reverie.data.pixels import Broken, Recipe, decode, workers
-from reverie.data.shards.fetching import fetching
-from reverie.data.shards.index import Index, check_of
+from reverie.data.pixels import BrokenImage, Recipe, decode, decoding_pool
+from reverie.data.shards.fetching import fetch_pool
+from reverie.data.shards.index import Index, image_hash
 from reverie.data.shards.store import Store, Stored
 from reverie.data.shards.tables import content, group_images, open_parquet
 from reverie.data.sources import BYTES
@@ -44,7 +44,7 @@ class Blocks:
         """Whether it pays to fetch whole blocks: where requests are dear, and of tables."""
         return self.store.remote or bool(self.tables.any())
 
-    def expect(self, block: int) -> None:
+    def prefetch(self, block: int) -> None:
         """Fetch a block, and let go of those that were used longest ago."""
         self._future(block)
 
@@ -53,7 +53,7 @@ class Blocks:
         with self._lock:
             there = self._held.get(block)
             if there is None or (there.done() and there.exception() is not None):  # what failed once is asked for again
-                self._held[block] = fetching().submit(self._fetch, block)
+                self._held[block] = fetch_pool().submit(self._fetch, block)
                 held = sum(int(size[k]) for k in self._held)
                 while held > CACHE and len(self._held) > 1:
                     held -= int(size[self._held.popitem(last=False)[0]])
@@ -67,7 +67,7 @@ class Blocks:
         if shard.kind == "parquet":
             image, _, within = shard.column.rpartition(".") if shard.column.endswith(".bytes") else (shard.column, "", "")
             with (
-                plain(self.store.where(shard.name), "parquet"),
+                readable_errors(self.store.where(shard.name), "parquet"),
                 open_parquet(self.store, Stored(shard.name, shard.size)) as table,
             ):
                 rows = group_images(table, start, image, within or None)
@@ -88,7 +88,7 @@ class Blocks:
         place = shard.name, int(a["offset"][k]), int(a["size"][k])
         if not self.store.remote:
             return lambda: self.store.read(*place)
-        return fetching().submit(self.store.read, *place).result
+        return fetch_pool().submit(self.store.read, *place).result
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class ShardImages(LazyImages):
             sources = [self.blocks.source(k) for k in members]
             if self.blocks.whole:  # waited for here, as threads that decode would keep a program from ending
                 sources = [partial(bytes, source()) for source in sources]
-            for place, image in zip(window, workers().map(self._decode, members, sources), strict=True):
+            for place, image in zip(window, decoding_pool().map(self._decode, members, sources), strict=True):
                 out[place] = image
         return torch.from_numpy(out)
 
@@ -143,13 +143,13 @@ class ShardImages(LazyImages):
         try:
             with BYTES.of(int(index.arrays["size"][k])):
                 data = source()
-                if check_of(data) != index.arrays["check"][k]:
+                if image_hash(data) != index.arrays["check"][k]:
                     raise UserError(
                         f"image {k:,} ({index.name(k)}) of {shard} is not the one that was indexed; put the shard back as it"
                         " was, or remove its index and train anew"
                     )
                 return decode(data, self.recipe)
-        except Broken as error:
+        except BrokenImage as error:
             raise UserError(f"image {k:,} ({index.name(k)}) of {shard} cannot be used: {error}") from None
 
     def subset(self, index: Tensor) -> ShardImages:
@@ -172,7 +172,7 @@ class ShardImages(LazyImages):
         group[shuffled] = (size[shuffled].cumsum(0) - size[shuffled]) // GROUP
         return order[group[torch.from_numpy(self._block).long()[order]].argsort(stable=True)]
 
-    def expect(self, order: Tensor, start: int) -> None:
+    def prefetch(self, order: Tensor, start: int) -> None:
         """Fetch the blocks of the images that come next, as far as there is room for them beside the current ones."""
         if not self.blocks.whole:
             return
@@ -181,4 +181,4 @@ class ShardImages(LazyImages):
         reach = int(GROUP / 2 / max(1.0, mean))
         coming = self._block[order[start : start + max(1, reach)].numpy()]
         for block in dict.fromkeys(coming.tolist()):
-            self.blocks.expect(block)
+            self.blocks.prefetch(block)

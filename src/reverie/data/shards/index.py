@@ -28,7 +28,7 @@ from reverie.data.sources import FILE_LIMIT
 
 INDEX = "index.safetensors"
 BLOCK = 2**20  # bytes of a shard that are fetched at once, about
-MOST_BROKEN = 1000  # broken images whose reasons are kept
+MAX_BROKEN = 1000  # broken images whose reasons are kept
 FLAGS = {"transparent": 1, "turned": 2, "animated": 4, "looks_grey": 8}
 EACH = {
     "block": torch.int32, "offset": torch.int64, "size": torch.int32, "check": torch.int64, "label": torch.int32,
@@ -62,7 +62,7 @@ class IndexFacts(ConfigSection):
     labels: Annotated[tuple[Annotated[str, Field(max_length=1000)], ...], Field(max_length=100_000)] = ()
     numbers: Annotated[tuple[Annotated[str, Field(max_length=200)], ...], Field(max_length=64)] = ()
     modes: Annotated[tuple[Annotated[str, Field(max_length=20)], ...], Field(max_length=256)] = ()
-    broken: Annotated[tuple[tuple[str, str], ...], Field(max_length=MOST_BROKEN)] = ()
+    broken: Annotated[tuple[tuple[str, str], ...], Field(max_length=MAX_BROKEN)] = ()
     broken_count: Count = 0
 
     def forms(self) -> dict[str, TensorSpec]:
@@ -76,7 +76,7 @@ class IndexFacts(ConfigSection):
         }  # fmt: skip
 
 
-def check_of(data: bytes) -> int:
+def image_hash(data: bytes) -> int:
     """Return a hash of 64 bits, by which an image is known again."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)
 

@@ -16,15 +16,15 @@ from reverie.base.errors import UserError
 from reverie.base.files import expanded
 from reverie.base.folders import atomic_folder
 from reverie.base.progress import OnProgress
-from reverie.data.columns import listed_columns, read_columns
+from reverie.data.columns import parse_column_names, read_columns
 from reverie.data.folder import ARCHIVES, list_images, nothing_found, read_entry, read_headers, skipped_note
-from reverie.data.form import Options, encode_labels
-from reverie.data.labels import Found, find_labels
-from reverie.data.pixels import Broken, quiet, workers
-from reverie.data.shards.build import BYTES_TOGETHER, TOGETHER, IndexBuilder, Seen, examine
+from reverie.data.labels import LabelSource, find_labels
+from reverie.data.pixels import BrokenImage, decoding_pool, quiet_pillow
+from reverie.data.reading import ReadingOptions, encode_labels
+from reverie.data.shards.build import BYTES_TOGETHER, TOGETHER, IndexBuilder, Inspection, examine
 from reverie.data.shards.index import INDEX, ShardFacts
 from reverie.data.shards.tar import Sample
-from reverie.data.sources import BYTES, Entry
+from reverie.data.sources import BYTES, FileEntry
 
 SHARD = re.compile(r"\d{6}\.tar")
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -80,9 +80,9 @@ def pack(
         raise UserError(f"{path} is no folder, .zip or .tar of images, so it cannot be packed")
     if path.is_dir() and path.resolve() in (place.resolve(), *place.resolve().parents):
         raise UserError(f"{place} lies in {path}, whose images would be found twice; choose an --out outside of it")
-    numbers = listed_columns(condition_columns)
-    options = Options(labels=labels, strict=strict, on_progress=on_progress, condition_numbers=numbers)
-    with quiet(), atomic_folder(place, _ours, overwrite) as aside:
+    numbers = parse_column_names(condition_columns)
+    options = ReadingOptions(labels=labels, strict=strict, on_progress=on_progress, condition_numbers=numbers)
+    with quiet_pillow(), atomic_folder(place, _ours, overwrite) as aside:
         return _write(path, place, aside, size, options)
 
 
@@ -90,7 +90,7 @@ def _ours(name: str) -> bool:
     return name == INDEX or SHARD.fullmatch(name) is not None
 
 
-def _write(path: Path, place: Path, aside: Path, size: int, options: Options) -> Packed:
+def _write(path: Path, place: Path, aside: Path, size: int, options: ReadingOptions) -> Packed:
     listing = list_images(path)
     entries, _ = read_headers(listing, options)
     if not entries:
@@ -106,7 +106,7 @@ def _write(path: Path, place: Path, aside: Path, size: int, options: Options) ->
         for done, (entry, sample) in enumerate(kept, 1):
             if writer.queue(entry, sample) or done == len(kept):
                 writer.flush()
-                options.tell("packing", done, len(kept))
+                options.report_progress("packing", done, len(kept))
     index = made.index(str(path))
     index.write(aside / INDEX)
     return Packed(place, len(index), len(made.shards), sum(shard.size for shard in made.shards), len(index.facts.labels),
@@ -114,8 +114,8 @@ def _write(path: Path, place: Path, aside: Path, size: int, options: Options) ->
 
 
 def _told(
-    entries: Sequence[Entry], found: Found, numbers: Mapping[str, Sequence[float]], made: IndexBuilder
-) -> list[tuple[Entry, Sample]]:
+    entries: Sequence[FileEntry], found: LabelSource, numbers: Mapping[str, Sequence[float]], made: IndexBuilder
+) -> list[tuple[FileEntry, Sample]]:
     """Return each image with what is told of it; one whose label is missing is left out, as it is for a training."""
     captioned, kept = found.kind == "captions", []
     for k, entry in enumerate(entries):
@@ -129,7 +129,7 @@ def _told(
     return kept
 
 
-def _numbers(found: Found) -> dict[str, int]:
+def _numbers(found: LabelSource) -> dict[str, int]:
     """Return the number of each class, as .cls files have it."""
     values = [value for value in found.values or () if value is not None]
     if not values or found.kind == "captions":
@@ -143,7 +143,7 @@ class ShardWriter:
 
     def __init__(self, folder: Path, size: int, made: IndexBuilder, classes: Mapping[str, int]) -> None:
         self.folder, self.size, self.made, self.classes = folder, size, made, classes
-        self.waiting: list[tuple[Entry, Sample]] = []
+        self.waiting: list[tuple[FileEntry, Sample]] = []
         self.number = 0
         self.shards = 0
         self.archive: tarfile.TarFile | None = None
@@ -154,14 +154,14 @@ class ShardWriter:
     def __exit__(self, *error: object) -> None:
         self._end()
 
-    def queue(self, entry: Entry, sample: Sample) -> bool:
+    def queue(self, entry: FileEntry, sample: Sample) -> bool:
         """Add an image, which is written with the next `flush`; return whether it is time for that."""
         self.waiting.append((entry, sample))
         return len(self.waiting) == TOGETHER or sum(entry.size for entry, _ in self.waiting) > BYTES_TOGETHER
 
     def flush(self) -> None:
         """Write those that wait, in order, without the ones that cannot be decoded."""
-        for (_, sample), (data, seen) in zip(self.waiting, workers().map(_looked_at, self.waiting), strict=True):
+        for (_, sample), (data, seen) in zip(self.waiting, decoding_pool().map(_looked_at, self.waiting), strict=True):
             if isinstance(seen, str):
                 self.made.skip(sample.name, seen)
             else:
@@ -169,7 +169,7 @@ class ShardWriter:
                 self._write(sample, seen)
         self.waiting = []
 
-    def _write(self, sample: Sample, seen: Seen) -> None:
+    def _write(self, sample: Sample, seen: Inspection) -> None:
         if self.archive is None:
             self.archive = tarfile.open(self._path(), "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115, closed by _end
             self.made.begin(ShardFacts(name=self._path().name, size=0))
@@ -213,11 +213,11 @@ class ShardWriter:
             self.archive, self.shards = None, self.shards + 1
 
 
-def _looked_at(waiting: tuple[Entry, Sample]) -> tuple[bytes, Seen | str]:
+def _looked_at(waiting: tuple[FileEntry, Sample]) -> tuple[bytes, Inspection | str]:
     entry, _ = waiting
     try:
         with BYTES.of(entry.size):
             data = read_entry(entry)
         return data, examine(data)
-    except Broken as error:
+    except BrokenImage as error:
         return b"", str(error)

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.data.arrays import from_array
-from reverie.data.columnar import plain
-from reverie.data.conditions import conditions_of
+from reverie.data.columnar import readable_errors
+from reverie.data.conditions import make_conditions
 from reverie.data.dataset import Dataset
 from reverie.data.folder import choose_form, conversions, modes_of, sizes_of, skipped_note
-from reverie.data.form import Options, classes, duplicate_note, encode_labels, shown_sizes
 from reverie.data.labels import FOLDERS, find_labels
 from reverie.data.lazy import LazyImages
-from reverie.data.shards.build import kind_of
+from reverie.data.reading import ReadingOptions, class_counts, duplicate_note, encode_labels, shown_sizes
+from reverie.data.shards.build import shard_kind
 from reverie.data.shards.find import find_shards, index_of, saved_features
 from reverie.data.shards.images import Blocks, ShardImages
 from reverie.data.shards.index import FLAGS, Index
@@ -31,14 +31,14 @@ READ_TOGETHER = 4096
 BY_NAME = (*FOLDERS, "name")
 
 
-def read_shards(source: str, name: str, options: Options) -> Dataset:
+def read_shards(source: str, name: str, options: ReadingOptions) -> Dataset:
     """Return the images of shards, in the order of their index."""
     if options.condition_image is not None:
         raise UserError("images that are told of others are read from a folder, not from shards; leave --condition-image out")
     store, shards, beside, notes = find_shards(source)
-    if isinstance(store, LocalStore) and kind_of(shards[0].name) == "arrow":
+    if isinstance(store, LocalStore) and shard_kind(shards[0].name) == "arrow":
         paths = [str(store.root / shard.name) for shard in shards]
-        with plain(paths[0], "arrow"):
+        with readable_errors(paths[0], "arrow"):
             as_bytes = columns_of(arrow_schema(paths[0], paths[0]), paths[0]) is not None
         if not as_bytes:
             return _of_lists(paths, name, store, options)
@@ -57,9 +57,9 @@ def read_shards(source: str, name: str, options: Options) -> Dataset:
         if label_names:
             told_notes.append("labels are left out, because numbers are told of each instead")
             labels, label_names = None, ()
-        conditions = conditions_of(captions, _numbers(index, options.condition_numbers, kept, store.address))
+        conditions = make_conditions(captions, _numbers(index, options.condition_numbers, kept, store.address))
     images = ShardImages(Blocks(store, index), recipe, kept)
-    options.foretell(name, (len(kept), recipe.channels, recipe.height, recipe.width), labels, label_names)
+    options.report_shape(name, (len(kept), recipe.channels, recipe.height, recipe.width), labels, label_names)
     lazy = math.prod(images.shape) > IN_MEMORY
     x = images if lazy else _in_memory(images, options)
     checks = index.arrays["check"][kept]
@@ -78,41 +78,41 @@ def read_shards(source: str, name: str, options: Options) -> Dataset:
     report = {
         "source": store.address, "kind": "images", "count": len(images), "shape": list(images.shape[1:]), "fit": recipe.fit,
         "lazy": lazy, "labels_by": kind, "sizes": shown_sizes(sizes_of(headers)), "modes": modes_of(headers),
-        "classes": classes(labels, label_names), "range": [low, high], "duplicates": copies,
+        "classes": class_counts(labels, label_names), "range": [low, high], "duplicates": copies,
         "broken": [{"file": file, "reason": why} for file, why in facts.broken],
         "shards": len(shards), "bytes": sum(file.size for file in shards), "index": where,
     }  # fmt: skip
     return Dataset(name, x, labels, label_names, tuple(said), report, conditions)
 
 
-def _of_lists(paths: list[str], name: str, store: LocalStore, options: Options) -> Dataset:
+def _of_lists(paths: list[str], name: str, store: LocalStore, options: ReadingOptions) -> Dataset:
     """Return images that are lists of numbers in arrow files."""
-    with plain(store.address, "arrow"):
+    with readable_errors(store.address, "arrow"):
         x, labels = read_lists(paths, store.address, saved_features(store.root))
     made = from_array(x, None, name, store.address, replace(options, labels="auto"))
     if labels is None or options.labels == "none":
         return made
     numbers, names = encode_labels(labels)
-    return replace(made, labels=numbers, label_names=names, report={**made.report, "classes": classes(numbers, names)})
+    return replace(made, labels=numbers, label_names=names, report={**made.report, "classes": class_counts(numbers, names)})
 
 
 def _plural(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
-def _in_memory(images: LazyImages, options: Options) -> Tensor:
+def _in_memory(images: LazyImages, options: ReadingOptions) -> Tensor:
     """Read all images, block after block."""
     out = torch.empty(images.shape, dtype=torch.uint8)
     order = torch.arange(len(images))
     for begin in range(0, len(images), READ_TOGETHER):
-        images.expect(order, begin)
+        images.prefetch(order, begin)
         part = order[begin : begin + READ_TOGETHER]
         out[part] = images.take(part)
-        options.tell("reading images", begin + len(part), len(images))
+        options.report_progress("reading images", begin + len(part), len(images))
     return out
 
 
-def _labels(index: Index, options: Options, where: str) -> tuple[np.ndarray, list[str] | None, str, list[str]]:
+def _labels(index: Index, options: ReadingOptions, where: str) -> tuple[np.ndarray, list[str] | None, str, list[str]]:
     """Return which images are meant, their labels where these come from names, what kind they are, and notes."""
     every, label, how = np.arange(len(index)), index.arrays["label"], options.labels
     has_label = label >= 0

@@ -19,11 +19,11 @@ from urllib.parse import urlsplit
 
 from reverie.base.errors import UserError
 from reverie.base.files import reason
-from reverie.data.shards.fetching import fetching
+from reverie.data.shards.fetching import fetch_pool
 
 REMOTE = re.compile(r"(s3|s3a|gs|az|abfss?|https?)://", re.IGNORECASE)
 BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
-MOST_FILES = 100_000
+MAX_FILES = 100_000
 STALL = 30.0  # seconds without a byte, after which a request is made anew
 WHOLE = 300.0  # seconds that one request may take
 RETRIES, FIRST_PAUSE, LONGEST_PAUSE = 5, 0.2, 10.0  # of requests that fail; each pause is about twice the one before
@@ -181,7 +181,7 @@ class RemoteStore(Store):
             return None
         with self._plain(""):
             found = self._obstore.list_with_delimiter(self._store)["objects"]
-        return sorted((_stored(meta["path"], meta) for meta in found[:MOST_FILES]), key=lambda f: f.name)
+        return sorted((_stored(meta["path"], meta) for meta in found[:MAX_FILES]), key=lambda f: f.name)
 
     def stat(self, name: str) -> Stored | None:
         """Ask for size and tag."""
@@ -253,7 +253,7 @@ class StreamFile(RangeFile):
 
     def _ask(self, number: int) -> Future[bytes]:
         begin = number * AHEAD
-        return fetching().submit(self.store.read, self.name, begin, min(AHEAD, self.size - begin))
+        return fetch_pool().submit(self.store.read, self.name, begin, min(AHEAD, self.size - begin))
 
 
 def _stored(name: str, meta: Any) -> Stored:
@@ -278,8 +278,8 @@ def expand(pattern: str) -> list[str]:
     if (braces := BRACES.search(pattern)) is None:
         return [pattern]
     first, last = int(braces[1]), int(braces[2])
-    if not first <= last < first + MOST_FILES:
-        raise UserError(f"the pattern {pattern!r} means no files, or more than {MOST_FILES:,}; write {{000..099}}")
+    if not first <= last < first + MAX_FILES:
+        raise UserError(f"the pattern {pattern!r} means no files, or more than {MAX_FILES:,}; write {{000..099}}")
     numbers = (f"{k:0{len(braces[1])}d}" for k in range(first, last + 1))
     return list(itertools.chain.from_iterable(expand(pattern[: braces.start()] + k + pattern[braces.end() :]) for k in numbers))
 

@@ -12,9 +12,9 @@ import numpy as np
 from reverie.base.errors import UserError
 from reverie.base.parse import read_json
 from reverie.data.columnar import ParquetTable, arrow_batches, arrow_module
-from reverie.data.room import MEMORY_LIMIT, check_size
+from reverie.data.memory_limits import MEMORY_LIMIT, check_expansion
 from reverie.data.shards.store import RangeFile, Store, Stored
-from reverie.data.shards.tar import CAPTIONS, LABELS, MOST_NUMBERS, Sample, Skip, one_line
+from reverie.data.shards.tar import CAPTIONS, LABELS, MAX_NUMBERS, Sample, Skip, clean_caption
 from reverie.data.sources import FILE_LIMIT
 
 IMAGES = ("image", "img", "jpg", "png", "webp", "picture")
@@ -23,7 +23,7 @@ ADVICE = "save it again, each image once"
 
 
 @dataclass(frozen=True)
-class Columns:
+class ImageTableColumns:
     """Which columns hold what.  names: of classes that the numbers of the column of labels stand for."""
 
     image: str
@@ -53,7 +53,7 @@ class Columns:
             caption = next((text for text in caption.values or () if text.is_valid), None)
         text = (caption.as_py() if caption is not None else None) or ""
         numbers = {name.lower(): float(v) for name in self.numbers if (v := columns[name][row].as_py()) is not None}
-        return None if label is None or label == -1 else str(label)[:200], one_line(text), numbers
+        return None if label is None or label == -1 else str(label)[:200], clean_caption(text), numbers
 
 
 def is_single(kind: Any) -> bool:
@@ -68,7 +68,7 @@ def _is_text(kind: Any) -> bool:
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
 
 
-def columns_of(schema: Any, where: str, features: Mapping[str, Any] | None = None) -> Columns | None:
+def columns_of(schema: Any, where: str, features: Mapping[str, Any] | None = None) -> ImageTableColumns | None:
     """Return which columns of a schema hold what; None where none holds images as bytes.  features: Hugging Face's words."""
     kinds = arrow_module("pyarrow", where).types
 
@@ -93,7 +93,7 @@ def columns_of(schema: Any, where: str, features: Mapping[str, Any] | None = Non
     caption = next((n for n in texts if n.lower().rstrip("s") in CAPTIONS and n != label), None)
     numbers = tuple(n for n, t in simple.items() if n != label and (kinds.is_integer(t) or kinds.is_floating(t)))
     names = tuple(str(n)[:200] for n in classes.get(label) or ()) if label else ()
-    return Columns(image, found[image], label, caption, numbers[:MOST_NUMBERS], names)
+    return ImageTableColumns(image, found[image], label, caption, numbers[:MAX_NUMBERS], names)
 
 
 def has_image_column(path: Path) -> bool:
@@ -120,7 +120,7 @@ def open_parquet(store: Store, file: Stored) -> ParquetTable:
     return ParquetTable(RangeFile(store, file.name, file.size), file.size, store.where(file.name))
 
 
-def parquet_groups(opened: ParquetTable, columns: Columns) -> list[int]:
+def parquet_groups(opened: ParquetTable, columns: ImageTableColumns) -> list[int]:
     """Return how many bytes the columns of each row group take at most, and refuse what is too much."""
     opened.check([columns.bytes, *columns.rest], ADVICE)
     return [_group_cost(opened, k, [columns.bytes, *columns.rest]) for k in range(opened.groups)]
@@ -159,10 +159,10 @@ class _Unpacked:
     def add(self, size: int) -> None:
         """Count a row, and refuse a file whose rows become too much."""
         self.found += size
-        check_size(self.found, self.packed, self.where, ADVICE)
+        check_expansion(self.found, self.packed, self.where, ADVICE)
 
 
-def parquet_samples(opened: ParquetTable, size: int, columns: Columns, skip: Skip) -> Iterator[Sample]:
+def parquet_samples(opened: ParquetTable, size: int, columns: ImageTableColumns, skip: Skip) -> Iterator[Sample]:
     """Yield the images of a parquet file in order, each with its row group and its place in it.  size: bytes of the file."""
     unpacked = _Unpacked(size, opened.where)
     for group in range(opened.groups):
@@ -196,7 +196,7 @@ def arrow_schema(path: str, where: str) -> Any:
         return arrow.ipc.open_stream(mapped).schema
 
 
-def arrow_samples(path: str, columns: Columns, skip: Skip, where: str) -> Iterator[Sample]:
+def arrow_samples(path: str, columns: ImageTableColumns, skip: Skip, where: str) -> Iterator[Sample]:
     """Yield the images of an arrow stream, each with its place in the file, where it lies as it is."""
     arrow = arrow_module("pyarrow", where)
     with arrow_batches(path, where) as (whole, batches):

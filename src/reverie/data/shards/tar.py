@@ -16,10 +16,10 @@ from reverie.base.parse import read_json
 from reverie.base.visible import visible
 from reverie.data.sources import FILE_LIMIT, IMAGE_SUFFIXES, is_image
 
-TOLD_LIMIT = 2**20  # bytes of a .cls, .txt or .json file
+ANNOTATION_LIMIT = 2**20  # bytes of a .cls, .txt or .json file
 HEADER_LIMIT = 2**20  # bytes of a long name or of an extended header
-LABELS, CAPTIONS, TOLD = ("label", "class", "cls"), ("caption", "text"), (".cls", ".txt", ".json")
-MOST_NUMBERS = 64
+LABELS, CAPTIONS, ANNOTATIONS = ("label", "class", "cls"), ("caption", "text"), (".cls", ".txt", ".json")
+MAX_NUMBERS = 64
 HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 Skip = Callable[[str, str], None]  # a file and why it is not used
@@ -60,7 +60,7 @@ def tar_samples(file: IO[bytes], size: int, where: str, skip: Skip) -> Iterator[
             if image is not None:
                 yield _sample(image, told, skip)
             key, image, told = this, None, {}
-        if ending in TOLD:
+        if ending in ANNOTATIONS:
             told[ending] = content
         elif image is None or (ending in IMAGE_SUFFIXES and not _plain(image.name)):
             image = Sample(name, member.offset_data, content)
@@ -84,7 +84,7 @@ def _members(file: IO[bytes], size: int, where: str, skip: Skip) -> Iterator[tup
                     raise tarfile.ReadError("it leads back to where it was")
                 before = archive.offset
                 name = member.name.removeprefix("./")
-                if not (is_image(name) or name.lower().endswith(TOLD)) or _hidden(name):
+                if not (is_image(name) or name.lower().endswith(ANNOTATIONS)) or _hidden(name):
                     continue
                 if (why := _trick(member)) is not None:
                     if is_image(name):
@@ -121,7 +121,7 @@ def _trick(member: tarfile.TarInfo) -> str | None:
         return "unsafe name: it points out of the tar file"
     if not member.size:
         return "empty (0 bytes)"
-    most = FILE_LIMIT if is_image(member.name) else TOLD_LIMIT
+    most = FILE_LIMIT if is_image(member.name) else ANNOTATION_LIMIT
     return f"too large ({member.size / 2**20:.0f} MiB; the limit is {most >> 20} MiB)" if member.size > most else None
 
 
@@ -131,7 +131,7 @@ def _sample(image: Sample, told: Mapping[str, bytes], skip: Skip) -> Sample:
     if ".cls" in words:
         image.label = words[".cls"][:200] or None
     if ".txt" in words:
-        image.caption = one_line(words[".txt"])
+        image.caption = clean_caption(words[".txt"])
     if ".json" in words:
         try:
             facts = read_json(words[".json"])
@@ -140,11 +140,11 @@ def _sample(image: Sample, told: Mapping[str, bytes], skip: Skip) -> Sample:
         except ValueError as error:
             skip(f"{image.name} (.json)", f"not used: {str(error)[:80]}")
             return image
-        told_by(image, facts)
+        add_annotations(image, facts)
     return image
 
 
-def told_by(image: Sample, facts: Mapping[str, Any]) -> None:
+def add_annotations(image: Sample, facts: Mapping[str, Any]) -> None:
     """Take a name, a label, a caption and numbers from fields of these names."""
     if isinstance(facts.get("name"), str) and facts["name"]:
         image.name = facts["name"][:1000]
@@ -153,14 +153,14 @@ def told_by(image: Sample, facts: Mapping[str, Any]) -> None:
         image.label = str(label).strip()[:200]
     caption = next((facts[key] for key in CAPTIONS if isinstance(facts.get(key), str)), None)
     if caption is not None:
-        image.caption = one_line(caption)
+        image.caption = clean_caption(caption)
     image.numbers = {
         str(key).lower(): float(value)
-        for key, value in list(facts.items())[:MOST_NUMBERS]
+        for key, value in list(facts.items())[:MAX_NUMBERS]
         if key not in LABELS and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }
 
 
-def one_line(text: str) -> str:
+def clean_caption(text: str) -> str:
     """Return a caption as it is kept."""
     return visible(" ".join(text.split()))[:10_000]

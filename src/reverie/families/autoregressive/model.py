@@ -13,7 +13,7 @@ from torch import Tensor
 from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise
-from reverie.data import Dataset, at_once
+from reverie.data import Dataset, chunk_size
 from reverie.data.codec import Codec
 from reverie.diffusion.likelihood.bound import check_data
 from reverie.diffusion.likelihood.flow import LogProb
@@ -87,7 +87,7 @@ class Autoregressive(TrainedModel, CompletionModel):
 
     def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Let every number begin as it is without the others."""
-        self.initialize_with(self.codec.encode(data.some(BEGIN_DATA)))
+        self.initialize_with(self.codec.encode(data.subsample(BEGIN_DATA)))
 
     @abstractmethod
     def initialize_with(self, z: Tensor) -> None:
@@ -134,7 +134,7 @@ class Autoregressive(TrainedModel, CompletionModel):
 
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return what data that were not trained on cost."""
-        x, labels = data.batch(torch.arange(min(len(data), at_once(self.shape, FIGURE_DATA))))
+        x, labels = data.batch(torch.arange(min(len(data), chunk_size(self.shape, FIGURE_DATA))))
         return in_unit(self.codec, self.shape, -float(self.log_prob(x, labels, torch.empty(0)).nats.mean()))
 
     @torch.no_grad()

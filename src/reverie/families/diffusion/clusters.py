@@ -20,7 +20,7 @@ from reverie.base.distances import nearest
 from reverie.base.noise import Noise
 from reverie.base.scalar import Time
 from reverie.data import Dataset
-from reverie.data.dataset import at_once, spread
+from reverie.data.dataset import chunk_size, evenly_spaced_indices
 from reverie.diffusion.condition import NULL
 from reverie.diffusion.denoiser import Denoiser, NetDenoiser
 from reverie.diffusion.pair import Pair
@@ -90,14 +90,17 @@ class Clusters(nn.Module):
         """Find the clusters of training images and count them; the same for the same data, where no deadline ends it."""
 
         def find(rows: Tensor) -> None:
-            self.centres.copy_(k_means(rows[spread(len(rows), FITTED)], len(self), deadline=deadline))
+            self.centres.copy_(k_means(rows[evenly_spaced_indices(len(rows), FITTED)], len(self), deadline=deadline))
 
         self.count(data, find)
 
     def count(self, data: Dataset, find: Callable[[Tensor], object] = lambda rows: None) -> None:
         """Count how often each label is in each cluster, after `find` was shown the small images, (N, D)."""
         most = COUNTED if isinstance(data.x, Tensor) else READ
-        found = [(small(x), labels) for x, labels in map(data.batch, spread(len(data), most).split(at_once(data.shape, 1024)))]
+        found = [
+            (small(x), labels)
+            for x, labels in map(data.batch, evenly_spaced_indices(len(data), most).split(chunk_size(data.shape, 1024)))
+        ]
         rows = torch.cat([x for x, _ in found])
         find(rows)
         of = nearest(rows.to(self.centres), [self.centres])[1].cpu()

@@ -14,7 +14,7 @@ from reverie.base.errors import UserError, pick
 from reverie.base.spec import Spec, build, complete, first_problem, format_spec, parse
 from reverie.base.tensors import TensorSpec, tensor_specs
 from reverie.data import Dataset
-from reverie.data.augment import read, told_entries
+from reverie.data.augment import conditioned_entries, parse_augmentations
 from reverie.data.augment_plan import choose_augment
 from reverie.data.codec import standard_spec
 from reverie.data.conditions import ConditionForm
@@ -66,7 +66,7 @@ def spread(dataset: Dataset) -> float:
     """Return the standard deviation of the data in model units: 1 for points, that of 2 x - 1 for images."""
     if dataset.kind != "images":
         return 1.0
-    return max(float(2 * dataset.some(SPREAD_SAMPLE).std()), 1e-3)
+    return max(float(2 * dataset.subsample(SPREAD_SAMPLE).std()), 1e-3)
 
 
 def form_of(data: Dataset, shape: tuple[int, ...]) -> Dataset:
@@ -90,7 +90,7 @@ def condition_options(form: ConditionForm, network: str, shape: tuple[int, ...])
         )
     if form.image is not None and form.image[1:] != shape[1:]:
         raise UserError("an image cannot be told to a model that draws the codes of an autoencoder; train with --no-latent")
-    words = form.words.size if form.length else 0
+    words = form.caption_tokenizer.size if form.length else 0
     return dict(zip(ROW, (words, form.length, len(form.numbers), form.image[0] if form.image else 0), strict=True))
 
 
@@ -127,7 +127,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
         if requested.get("schedule") is not None:
             build(SCHEDULES, requested["schedule"], "schedule")
         if requested.get("augment", "auto") not in ("auto", "none"):
-            read(requested["augment"])
+            parse_augmentations(requested["augment"])
         if requested.get("network") is not None:
             network = parse(requested["network"])
             if taken := [key for key in OF_THE_DATA if key in network]:
@@ -183,7 +183,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
         augment, why = choose_augment(requested.get("augment", usual), request.train, passes, request.seed, request.tell)
         reasons += (why,) if why else ()
         clusters = self._clusters(requested, full["name"], request)
-        full |= {"told": n} if (n := len(told_entries(augment, data.shape)) + clusters) else {}
+        full |= {"told": n} if (n := len(conditioned_entries(augment, data.shape)) + clusters) else {}
         if (slow := slow_size(full)) and "stem" not in network:
             reasons += (slow,)
         if by_bound and full["name"] == "unet" and "dropout" not in network and passes > MANY_PASSES:
@@ -203,7 +203,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
         if request.train.conditions is not None:
             full |= condition_options(request.train.conditions.form, full["name"], shape)
             given["examples"] = examples_of(request.train.conditions.form.width, len(request.train))
-            reasons += (f"conditions: {request.train.conditions.described()}",)
+            reasons += (f"conditions: {request.train.conditions.describe()}",)
         try:
             settings = DiffusionSettings.model_validate({
                 "target": requested.get("target", chosen.target), "codec": codec, **times,
@@ -285,5 +285,5 @@ class DiffusionFamily(Family[DiffusionSettings]):
             free = {"stem", "widths", "attention", "told", "inputs", "outputs", "dropout", *ROW} - asked.keys()
             return all(planned.get(k) == v for k, v in kept.items() if k not in free)
         if key == "augment":
-            return value == "auto" or (() if value == "none" else read(value)) == settings.augment
+            return value == "auto" or (() if value == "none" else parse_augmentations(value)) == settings.augment
         return super().matches(settings, key, value, shape, labels)

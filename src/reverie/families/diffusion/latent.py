@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from reverie.base.errors import UserError
 from reverie.base.spec import Spec, build, first_problem
-from reverie.data import Dataset, at_once
+from reverie.data import Dataset, chunk_size
 from reverie.data.codec import CODECS, Codec
 from reverie.families.model import FAMILIES, FamilySettings, Model
 from reverie.families.vae.autoencoder import Autoencoder
@@ -85,7 +85,7 @@ class Latent(Codec):
         """Return D(mean + std z) in the autoencoder's units, where nothing is cut off and gradients flow."""
         return self.autoencoder.expected(self.mean + self.std * z)
 
-    def seen_cells(self, seen: Tensor) -> Tensor:
+    def known_cells(self, seen: Tensor) -> Tensor:
         """Return which numbers of a code are known: those of places all of whose pixels are.  seen: (C, H, W) bool."""
         channels, height, width = self.autoencoder.latent
         whole: Tensor = seen.all(0).unflatten(0, (height, -1)).unflatten(2, (width, -1)).all(3).all(1)
@@ -105,8 +105,8 @@ class Latent(Codec):
         self.autoencoder.load_state_dict({**own, **kept})
         device = self.mean.device
         codes, errors = [], []
-        x = data.some(MEASURED)
-        for part in x.split(at_once(data.shape, 64)):
+        x = data.subsample(MEASURED)
+        for part in x.split(chunk_size(data.shape, 64)):
             code = self.autoencoder.to_latent(part.to(device))
             codes.append(code.double().cpu())
             errors.append((self.autoencoder.from_latent(code).clamp(0, 1).cpu() - part).double().square().flatten(1).mean(1))
@@ -117,7 +117,7 @@ class Latent(Codec):
         self.error.copy_(error.to(self.error))
         self.lost.copy_((error / x.double().sub(x.double().mean(0)).square().mean().clamp_min(1e-12)).to(self.lost))
 
-    def described(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Return what it is and how well it gives images back."""
         psnr = -10 * math.log10(max(float(self.error), 1e-12))
         return {"code": list(self.autoencoder.latent), "psnr": round(psnr, 2), "variance_lost": round(float(self.lost), 4)}

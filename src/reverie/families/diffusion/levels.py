@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reverie.base.noise import mix_seed
-from reverie.data import Dataset, evaluated_at_once
+from reverie.data import Dataset, evaluation_batch_size
 from reverie.data.codec import Codec
 from reverie.data.kind import Kind
 from reverie.diffusion.denoiser import Denoiser, WithConditioning
@@ -53,7 +53,7 @@ def _draws(model: Diffusion, data: Dataset, seed: int, draws: int) -> Iterator[D
     if levels and isinstance(model.denoiser, LatticeDenoiser):
         most = min(most, max(1, LEVELS_AT_ONCE // (math.prod(data.shape) * levels)))
     known: dict[int, Tensor] = {}
-    for part in torch.arange(draws).split(evaluated_at_once(data.shape, most)):
+    for part in torch.arange(draws).split(evaluation_batch_size(data.shape, most)):
         x, labels = data.batch(part % len(data))
         x = x.to(device)
         encode = model.codec.encode

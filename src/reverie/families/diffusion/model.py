@@ -16,7 +16,7 @@ from reverie.base.precision import Precision, default_precision
 from reverie.data import Dataset
 from reverie.data.augment import Augment
 from reverie.data.codec import Codec
-from reverie.data.dataset import spread
+from reverie.data.dataset import evenly_spaced_indices
 from reverie.data.kind import Kind, kind_of
 from reverie.diffusion.condition import drop_conditions
 from reverie.diffusion.denoiser import Clip, Denoiser, NetDenoiser, Steer, WithCondition, WithConditioning
@@ -143,7 +143,7 @@ class Diffusion(DiffusionLikelihood):
     def facts(self) -> dict[str, Any]:
         """Return the size of the network, the operations of an evaluation, and how the schedule ends."""
         alpha, sigma = self.denoiser.schedule(1.0)
-        parameters, coded = sum(p.numel() for p in self.denoiser.parameters()), self.codec.described()
+        parameters, coded = sum(p.numel() for p in self.denoiser.parameters()), self.codec.summary()
         ends = {"alpha": alpha, "sigma": sigma}
         found = {"parameters": parameters, "operations": self.operations(), "schedule_end": ends}
         found |= {"clusters": len(self.clusters)} if self.clusters is not None else {}
@@ -305,13 +305,13 @@ class Diffusion(DiffusionLikelihood):
     def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Find clusters of the data, keep examples of their conditions, and give their histograms to a denoiser of levels."""
         if self.examples is not None and data.conditions is not None:
-            rows = data.conditions.batch(spread(len(data), len(self.examples)))
+            rows = data.conditions.batch(evenly_spaced_indices(len(data), len(self.examples)))
             self.examples.copy_(rows.nan_to_num(UNTOLD))
         if self.clusters is not None:
             self.clusters.fit(data, deadline)
         if isinstance(self.denoiser, LatticeDenoiser):
             most = len(data) if isinstance(data.x, Tensor) else HISTOGRAMS_OF
-            self.denoiser.initialize(self.codec.encode(data.batch(spread(len(data), most))[0]).to(self.device))
+            self.denoiser.initialize(self.codec.encode(data.batch(evenly_spaced_indices(len(data), most))[0]).to(self.device))
 
     def sample(
         self,

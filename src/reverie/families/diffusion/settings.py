@@ -10,7 +10,7 @@ from pydantic import Field
 
 from reverie.base.errors import UserError, pick
 from reverie.base.spec import Spec, build, parse, spec_of
-from reverie.data.augment import AUGMENTATIONS, build_augment, told_entries
+from reverie.data.augment import AUGMENTATIONS, build_augment, conditioned_entries
 from reverie.data.kind import kind_of
 from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.lattice import LatticeDenoiser
@@ -120,7 +120,7 @@ def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int
         raise UserError(
             "a model that is trained for the likelihood is told no clusters, which would cost nothing; give --clusters 0"
         )
-    if (told := len(told_entries(settings.augment, data)) + settings.clusters) != network.get("told", 0):
+    if (told := len(conditioned_entries(settings.augment, data)) + settings.clusters) != network.get("told", 0):
         raise UserError(f"augmentations and clusters tell {told} numbers but the network is told {network.get('told', 0)}")
     if settings.target != "levels" and (told := outputs_of(settings.variance)) != network.get("outputs", 1):
         raise UserError(f"a network whose variances are {settings.variance} has {told} outputs for each number of the data")

@@ -33,7 +33,7 @@ def shares_of(data: Dataset, codec: Spec) -> torch.Tensor:
     """Return how often each level is in the data: (levels,)."""
     made = build(CODECS, codec, "codec")
     assert made.levels is not None
-    rank = ((made.encode(data.some(SHARES)) + 1) * ((made.levels - 1) / 2)).round().long()
+    rank = ((made.encode(data.subsample(SHARES)) + 1) * ((made.levels - 1) / 2)).round().long()
     return rank.flatten().bincount(minlength=made.levels).double() / rank.numel()
 
 

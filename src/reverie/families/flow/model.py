@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reverie.base.deadline import Deadline
 from reverie.base.noise import Noise, image_seeds, mix_seed
-from reverie.data import Dataset, at_once, evaluated_at_once
+from reverie.data import Dataset, chunk_size, evaluation_batch_size
 from reverie.data.codec import Codec
 from reverie.diffusion.likelihood.bound import check_data
 from reverie.diffusion.likelihood.flow import LogProb
@@ -68,7 +68,7 @@ class Flow(TrainedModel):
     @torch.no_grad()
     def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Let the transform begin with what is true of each number alone."""
-        x = self.codec.encode(data.some(BEGIN_DATA))
+        x = self.codec.encode(data.subsample(BEGIN_DATA))
         random = torch.Generator().manual_seed(0)
         self.transform.initialize(x if self.codec.levels is None else self._within(x, torch.rand(x.shape, generator=random)))
 
@@ -98,7 +98,7 @@ class Flow(TrainedModel):
         """
         check_labelled(self.label_count, cond, len(x))
         v, found = self._noised(x, seeds), list[Tensor]()
-        for part in torch.arange(len(v)).split(evaluated_at_once(self.shape, LOOKED_AT)):
+        for part in torch.arange(len(v)).split(evaluation_batch_size(self.shape, LOOKED_AT)):
             own = cond[part].to(self.device) if cond is not None else None
             found.append(self.transform.log_density(v[part], own).double().cpu() + self._log_cell)
         nats = torch.cat(found)
@@ -107,7 +107,7 @@ class Flow(TrainedModel):
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return the mean cost of data, in bits/dim or nats, with noise that is the same at every call."""
-        x, labels = data.batch(torch.arange(min(len(data), at_once(self.shape, FIGURE_DATA))))
+        x, labels = data.batch(torch.arange(min(len(data), chunk_size(self.shape, FIGURE_DATA))))
         training = self.transform.training
         self.transform.eval()  # the raw weights hide nothing either when they are judged
         nats = self.log_prob(x, labels if self.label_count else None, image_seeds(seed, len(x))).nats

@@ -16,7 +16,7 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise
 from reverie.data import Dataset
-from reverie.data.dataset import spread
+from reverie.data.dataset import evenly_spaced_indices
 from reverie.data.windows import END_OF_TEXT, text_of
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.likelihood.normal import mean_and_error
@@ -153,7 +153,7 @@ class LanguageModel(Model):
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return what windows of text that were not trained on cost, in bits for each character."""
-        x, _ = data.batch(spread(len(data), FIGURE_TEXTS))
+        x, _ = data.batch(evenly_spaced_indices(len(data), FIGURE_TEXTS))
         found = self.log_prob(x, None, torch.empty(0))
         return {"held_out": -float(found.nats.mean()) / (found.size * math.log(2)), "unit": UNIT}
 

@@ -16,7 +16,7 @@ from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, mix_seed
 from reverie.data import Dataset
-from reverie.data.dataset import spread
+from reverie.data.dataset import evenly_spaced_indices
 from reverie.data.pairs import TextPairs
 from reverie.data.windows import END_OF_TEXT, codes_of, text_of
 from reverie.diffusion.likelihood.flow import LogProb
@@ -86,11 +86,11 @@ class PairModel(TrainedModel):
     @torch.no_grad()
     def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Let every token begin as often as it is in targets, and keep some sources."""
-        z = self.encode(data.batch(spread(len(data), BEGIN_PAIRS))[0])[:, 1]
+        z = self.encode(data.batch(evenly_spaced_indices(len(data), BEGIN_PAIRS))[0])[:, 1]
         counts = torch.bincount(z[z != NONE], minlength=self.tokenizer.size) + 1.0
         counts[END] += len(z)
         self.bias.copy_((counts / counts.sum()).log())
-        self.examples.copy_(data.batch(spread(len(data), len(self.examples)))[0][:, 0])
+        self.examples.copy_(data.batch(evenly_spaced_indices(len(data), len(self.examples)))[0][:, 0])
 
     def encode(self, x: Tensor) -> Tensor:
         """Return the tokens of sources and targets, NONE after the last of each: (B, 2, n) int64."""
@@ -171,7 +171,10 @@ class PairModel(TrainedModel):
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return what targets that were not trained on cost, in nats for each token."""
-        return {"held_out": self.cost(data.batch(spread(len(data), FIGURE_PAIRS))[0]).nats_per_token, "unit": UNIT}
+        return {
+            "held_out": self.cost(data.batch(evenly_spaced_indices(len(data), FIGURE_PAIRS))[0]).nats_per_token,
+            "unit": UNIT,
+        }
 
     def facts(self) -> dict[str, Any]:
         """Return plain facts of the model."""

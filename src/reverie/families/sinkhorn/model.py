@@ -15,7 +15,7 @@ from reverie.base.deadline import Deadline
 from reverie.base.distances import finest_dtype
 from reverie.base.errors import ReverieWarning, UserError
 from reverie.base.noise import Noise, image_seeds
-from reverie.data import Dataset, at_once
+from reverie.data import Dataset, chunk_size
 from reverie.data.codec import Codec
 from reverie.data.kind import kind_of
 from reverie.diffusion.likelihood.flow import LogProb
@@ -67,7 +67,7 @@ class SinkhornGenerator(TrainedModel):
     @torch.no_grad()
     def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Take the mean cost of data, and as features the principal components, whitened half-way: variances to their roots."""
-        x = self.codec.encode(data.some(BEGIN_DATA)).flatten(1)
+        x = self.codec.encode(data.subsample(BEGIN_DATA)).flatten(1)
         if self.features.shape[1]:
             values, vectors = torch.linalg.eigh(torch.atleast_2d(x.to(finest_dtype(x)).T.cov(correction=0)))
             values, vectors = values.flip(0)[: self.features.shape[1]], vectors.flip(1)[:, : self.features.shape[1]]
@@ -141,7 +141,7 @@ class SinkhornGenerator(TrainedModel):
         It is the divergence; or, where batches are independent, OT(x, y) - OT(x, x')/2 with two sets of samples, which is least
         on average for the data's own law, and then half of what independent data cost.
         """
-        x, labels = data.batch(torch.arange(min(len(data), at_once(self.shape, FIGURE_DATA))))
+        x, labels = data.batch(torch.arange(min(len(data), chunk_size(self.shape, FIGURE_DATA))))
         cond = labels.to(self.device) if labels is not None and self.label_count else None
         truth = self._points(self.codec.encode(x.to(self.device)), cond)
         made, other = (

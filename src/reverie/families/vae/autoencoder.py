@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
-from reverie.data import Dataset, at_once
+from reverie.data import Dataset, chunk_size
 from reverie.data.codec import Codec
-from reverie.data.dataset import spread
+from reverie.data.dataset import evenly_spaced_indices
 from reverie.data.kind import kind_of
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.pair import Pair
@@ -53,9 +53,12 @@ class Autoencoder(TrainedModel):
         self.encoder, self.decoder, self.latent, self.codec, self.shape = encoder, decoder, latent, codec, shape
         self.label_count, self.kl, numbers = labels, kl, math.prod(latent)
         groups = max(1, labels)
-        spread = (groups, numbers, numbers) if numbers <= FULL_MOST else (groups, numbers)
+        evenly_spaced_indices = (groups, numbers, numbers) if numbers <= FULL_MOST else (groups, numbers)
         self.centre = nn.Buffer(torch.zeros(shape))
-        self.code_mean, self.code_spread = nn.Buffer(torch.zeros(groups, numbers)), nn.Buffer(torch.zeros(spread))
+        self.code_mean, self.code_spread = (
+            nn.Buffer(torch.zeros(groups, numbers)),
+            nn.Buffer(torch.zeros(evenly_spaced_indices)),
+        )
 
     def encode(self, x: Tensor) -> Tensor:
         """Return data in model units, by the codec."""
@@ -67,7 +70,7 @@ class Autoencoder(TrainedModel):
 
     def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Take the mean of the data, so that networks need not learn it; maps begin as principal components of patches."""
-        x = self.codec.encode(data.some(CODED))
+        x = self.codec.encode(data.subsample(CODED))
         self.centre.copy_(x.mean(0))
         if isinstance(self.encoder, MapEncoder) and isinstance(self.decoder, MapDecoder):
             begin_with_components(self.encoder, self.decoder, x - x.mean(0))
@@ -122,7 +125,7 @@ class Autoencoder(TrainedModel):
     @torch.no_grad()
     def finalize(self, data: Dataset) -> None:
         """Take the moments of the training data's codes; a label of fewer data than a code has numbers takes those of all."""
-        index = spread(len(data), at_once(self.shape, CODED))
+        index = evenly_spaced_indices(len(data), chunk_size(self.shape, CODED))
         labels = data.labels[index] if data.labels is not None else None
         parts = [self.to_latent(data.batch(part)[0].to(self.device)).cpu() for part in index.split(LOOKED_AT)]
         codes = torch.cat(parts).flatten(1).double()
@@ -168,7 +171,7 @@ class Autoencoder(TrainedModel):
 
     def _mean_error(self, data: Dataset, seed: int, sigma: float) -> float:
         """Return the mean squared error on data with noise, the same at every call."""
-        total, count = 0.0, min(len(data), at_once(self.shape, FIGURE_DATA))
+        total, count = 0.0, min(len(data), chunk_size(self.shape, FIGURE_DATA))
         for part in torch.arange(count).split(LOOKED_AT):
             z = self.codec.encode(data.batch(part)[0].to(self.device))
             seen = z + sigma * Noise(image_seeds(seed, count)[part]).like(z) if sigma else z

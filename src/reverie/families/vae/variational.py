@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
-from reverie.data import Dataset, at_once
+from reverie.data import Dataset, chunk_size
 from reverie.data.codec import Codec
 from reverie.diffusion.likelihood.bound import check_data
 from reverie.diffusion.likelihood.flow import LogProb
@@ -102,7 +102,7 @@ class Variational(TrainedModel):
     @torch.no_grad()
     def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
         """Let the decoder begin with what is true of each number alone."""
-        x = self.codec.encode(data.some(BEGIN_DATA))
+        x = self.codec.encode(data.subsample(BEGIN_DATA))
         self.centre.copy_(x.mean(0))
         self.bias.copy_(self.observation.initialize(x).to(self.bias))
 
@@ -173,7 +173,7 @@ class Variational(TrainedModel):
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return the bound on data, its two parts in nats for a datum, and the share of latent numbers that tell something."""
-        count = min(len(data), at_once(self.shape, FIGURE_DATA))
+        count = min(len(data), chunk_size(self.shape, FIGURE_DATA))
         seeds, explained, told = image_seeds(seed, count), 0.0, list[Tensor]()
         for part in torch.arange(count).split(max(1, NUMBERS_AT_ONCE // (self.size * self.observation.parameters))):
             x, labels = data.batch(part)

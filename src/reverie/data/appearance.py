@@ -10,33 +10,33 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Look:
+class AppearanceStats:
     """What a preview shows, to be set beside the same figures of the data; in model units.
 
-    blank, spread and outside: median deviation within a sample, mean variance between samples, and share of values beyond
+    contrast, variance and outside: median deviation within a sample, mean variance between samples, and share of values beyond
     the data's range by a quarter of it; nearest: median distance to the closest training datum, as a share of that one's
     distance to its own neighbour; grain: see `grain`.
     """
 
     mean: float
-    blank: float
-    spread: float
+    contrast: float
+    variance: float
     outside: float
     nearest: float
     grain: float = 0.0
 
-    def noise(self, truth: Look) -> float:
+    def noise(self, truth: AppearanceStats) -> float:
         """Return the variance of white noise that would explain the grain beyond the data's, as a share of their variance."""
-        return max(0.0, self.grain - truth.grain) / max(truth.blank**2, 1e-12)
+        return max(0.0, self.grain - truth.grain) / max(truth.contrast**2, 1e-12)
 
-    def beside(self, truth: Look) -> dict[str, float]:
+    def relative_to(self, truth: AppearanceStats) -> dict[str, float]:
         """Return what a verdict needs: fine detail, spread and nearest as multiples of the data's, and the share of noise."""
 
         def times(mine: float, theirs: float) -> float:
             return round(mine / theirs, 4) if theirs > 0 else 1.0
 
         return {
-            "detail": times(self.grain**0.5, truth.grain**0.5), "spread": times(self.spread**0.5, truth.spread**0.5),
+            "detail": times(self.grain**0.5, truth.grain**0.5), "spread": times(self.variance**0.5, truth.variance**0.5),
             "nearest": times(self.nearest, truth.nearest), "noise": round(self.noise(truth), 4),
         }  # fmt: skip
 
@@ -60,19 +60,19 @@ def grain(z: Tensor) -> Tensor:
     return ((rows[..., 1:] - rows[..., :-1]) / 2).square().flatten(1).mean(1)
 
 
-def look_at(z: Tensor, nearness: Tensor, low: float, high: float) -> Look:
+def appearance_stats(z: Tensor, nearness: Tensor, low: float, high: float) -> AppearanceStats:
     """Return what data or samples look like.  z: (n, ...) in model units; nearness: (n,), see `Look.nearest`."""
     flat = z.flatten(1)
     margin = (high - low) / 4
     outside = ((flat < low - margin) | (flat > high + margin)).float().mean()
     spread = flat.var(0).mean() if len(flat) > 1 else flat.new_zeros(())
-    return Look(
+    return AppearanceStats(
         float(flat.mean()), float(flat.std(1).median()), float(spread), float(outside), float(nearness.median()),
         float(grain(z.clamp(low, high)).median()),
     )  # fmt: skip
 
 
-def octaves(images: Tensor) -> Tensor:
+def octave_powers(images: Tensor) -> Tensor:
     """Return the power of each image in each octave of its spectrum, the finest first: (N, O).
 
     An octave holds the spatial frequencies from half of its highest up to that, which is 1/2 along a side in the finest;

@@ -13,23 +13,23 @@ import numpy as np
 
 from reverie.base.errors import UserError
 
-ALWAYS = 2**29  # bytes that the data of any file may take
-TIMES = 50  # as many times a file's own size may its data take; what shrinks further hides its size
-LABEL_ROOM = 40  # bytes for each label while labels are told apart
+ALWAYS_ALLOWED = 2**29  # bytes that the data of any file may take
+MAX_EXPANSION = 50  # as many times a file's own size may its data take; what shrinks further hides its size
+BYTES_PER_LABEL = 40  # bytes for each label while labels are told apart
 MEMORY_LIMIT = 2**30  # bytes of fitted pixels that are kept in memory; more go to a file that is gone when the program ends
 DISK_SHARE = 0.5  # of the free space for temporary files, at most
 
 
-def check_size(needed: int, packed: int, where: str, advice: str) -> None:
+def check_expansion(needed: int, packed: int, where: str, advice: str) -> None:
     """Refuse data that would take much more memory than their file is large.  needed, packed: bytes."""
-    if needed > max(ALWAYS, TIMES * packed):
+    if needed > max(ALWAYS_ALLOWED, MAX_EXPANSION * packed):
         raise UserError(
             f"{where} has {packed / 2**20:,.1f} MiB and would become {needed / 2**20:,.0f} MiB, as files do that are"
             f" made to fill the memory; {advice}"
         )
 
 
-def array_cost(shape: Sequence[int], itemsize: int) -> int:
+def array_memory(shape: Sequence[int], itemsize: int) -> int:
     """Return how many bytes an array takes while a data set is made of it: the values there are and those it is turned into.
 
     Of points, (N,) or (N, D), each number becomes one of 4 bytes, and each row has a hash of 8; a pixel becomes one byte, and
@@ -42,7 +42,7 @@ def array_cost(shape: Sequence[int], itemsize: int) -> int:
     return values * (itemsize + 1) + shape[0] * (math.prod(sides) + 16)
 
 
-def room_for(shape: tuple[int, ...]) -> np.ndarray | None:
+def allocate_pixels(shape: tuple[int, ...]) -> np.ndarray | None:
     """Return where pixels go: memory, a temporary file without a name, or None if there is room for neither."""
     size = math.prod(shape)
     if size <= MEMORY_LIMIT:
@@ -56,7 +56,7 @@ def room_for(shape: tuple[int, ...]) -> np.ndarray | None:
         return None
 
 
-class Share:
+class Quota:
     """A quantity that threads take parts of and give back, so that together they never hold more than all of it."""
 
     def __init__(self, most: int) -> None:

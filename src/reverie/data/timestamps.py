@@ -47,16 +47,16 @@ def seconds_of(cells: Sequence[str], read: Callable[[str], float]) -> np.ndarray
     return out
 
 
-def direction(numbers: np.ndarray | None) -> int:
+def monotonicity(numbers: np.ndarray | None) -> int:
     """Return 1 for numbers that never fall, -1 for those that never rise, 0 for others and for a constant."""
     steps = np.diff(numbers[~np.isnan(numbers)]) if numbers is not None else np.zeros(0)
     rises, falls = bool((steps > 0).any()), bool((steps < 0).any())
     return int(rises) - int(falls)
 
 
-def resemblance(numbers: np.ndarray) -> float:
+def autocorrelation(numbers: np.ndarray) -> float:
     """Return the correlation of each number with the one before it; 0 for a constant and for what only rises or falls."""
-    if direction(numbers) or np.ptp(numbers) == 0:
+    if monotonicity(numbers) or np.ptp(numbers) == 0:
         return 0.0
     off = numbers - numbers.mean()
     return float((off[1:] * off[:-1]).sum() / np.square(off).sum())
@@ -68,13 +68,13 @@ def series_hint(columns: Mapping[str, np.ndarray], time: tuple[str, np.ndarray] 
     columns: of numbers by name, (N,) each, without gaps; time: the column that tells when each row was.
     """
     count = len(next(iter(columns.values())))
-    in_time = time is not None and direction(time[1]) != 0
+    in_time = time is not None and monotonicity(time[1]) != 0
     with np.errstate(all="ignore"):
-        alike = {name: resemblance(numbers) for name, numbers in columns.items()}
+        alike = {name: autocorrelation(numbers) for name, numbers in columns.items()}
     strong = [name for name, much in alike.items() if much > (ALIKE if in_time else ALIKE_ALONE)]
     if count < LEAST or not strong or (not in_time and len(strong) < len(columns)):
         return []
-    when = f"{time[0]} only {'rises' if direction(time[1]) > 0 else 'falls'}, and " if time is not None and in_time else ""
+    when = f"{time[0]} only {'rises' if monotonicity(time[1]) > 0 else 'falls'}, and " if time is not None and in_time else ""
     window = min(WINDOW, count // WINDOWS)
     return [
         f"these rows look like a series in time: {when}{strong[0]} is correlated with itself a row earlier"

@@ -22,14 +22,14 @@ from reverie.base.errors import UserError
 from reverie.base.visible import visible
 from reverie.data.arrays import array_labels, from_array
 from reverie.data.cells import Cells, distinct_names, plain_number
-from reverie.data.conditions import conditions_of
+from reverie.data.conditions import make_conditions
 from reverie.data.dataset import Dataset
 from reverie.data.folder import choose_form, conversions, modes_of, sizes_of
-from reverie.data.form import Options, classes, images_dataset, shown_sizes
-from reverie.data.pixels import Broken, fitted, header_of, quiet, workers
+from reverie.data.pixels import BrokenImage, decoding_pool, fitted, header_of, quiet_pillow
+from reverie.data.reading import ReadingOptions, class_counts, images_dataset, shown_sizes
 from reverie.data.table import Column, find_label, table_dataset
 
-MEMORY = "(memory)"  # the source of data that were read from nowhere: neither a name nor a whole path
+MEMORY_SOURCE = "(memory)"  # the source of data that were read from nowhere: neither a name nor a whole path
 NAME = "data"
 CHANNELS = (1, 3, 4)
 LOOKED_AT = 100  # values that tell what a column holds
@@ -47,12 +47,12 @@ class Members(Protocol):
 DataSource = str | Path | Members
 
 
-def in_memory(data: object) -> TypeGuard[Members]:
+def is_in_memory(data: object) -> TypeGuard[Members]:
     """Tell data themselves from the name or the path of some."""
     return not isinstance(data, str | PathLike)
 
 
-def from_memory(data: Any, options: Options) -> Dataset:
+def from_memory(data: Any, options: ReadingOptions) -> Dataset:
     """Return data in memory as a data set.
 
     (N,) and (N, D) are points; (N, H, W), (N, H, W, C) and (N, C, H, W) images, bytes from 0 to 255 or real numbers from 0 to
@@ -93,7 +93,7 @@ def from_memory(data: Any, options: Options) -> Dataset:
     return _from_list([data[k] for k in range(count)], options)
 
 
-def _labelled(x: Any, labels: Any, options: Options) -> Dataset:
+def _labelled(x: Any, labels: Any, options: ReadingOptions) -> Dataset:
     """Return data with labels that were given beside them."""
     made = from_memory(x, replace(options, labels="none"))
     if options.labels == "none":
@@ -102,7 +102,7 @@ def _labelled(x: Any, labels: Any, options: Options) -> Dataset:
         captions = [visible(" ".join(str(label).split())) for label in labels]
         if made.kind != "images" or len(captions) != len(made) or not any(captions):
             raise UserError(f"captions are texts of images, one for each; got {len(captions)} for {len(made)} {made.kind}")
-        return replace(made, conditions=conditions_of(captions), report={**made.report, "labels_by": "captions"})
+        return replace(made, conditions=make_conditions(captions), report={**made.report, "labels_by": "captions"})
     if options.labels != "auto":
         raise UserError(f"labels by {options.labels!r} are not needed where labels are given beside the data; leave them out")
     values = _numpy(labels) if isinstance(labels, Tensor) else np.asarray(labels)
@@ -114,7 +114,7 @@ def _labelled(x: Any, labels: Any, options: Options) -> Dataset:
             " whole number or name for each member of x"
         )
     numbers, names = array_labels(values, len(made), "the pair (x, labels)")
-    return replace(made, labels=numbers, label_names=names, report={**made.report, "classes": classes(numbers, names)})
+    return replace(made, labels=numbers, label_names=names, report={**made.report, "classes": class_counts(numbers, names)})
 
 
 def _is_pair(member: Any) -> bool:
@@ -134,7 +134,7 @@ def _named(labels: Sequence[Any], names: Sequence[str] | None) -> list[Any]:
     return [str(names[k]) for k in plain]
 
 
-def _from_list(members: Sequence[Any], options: Options) -> Dataset:
+def _from_list(members: Sequence[Any], options: ReadingOptions) -> Dataset:
     if any(isinstance(member, Image.Image) for member in members):
         return _from_images(members, options)
     if all(isinstance(member, str | PathLike) for member in members):
@@ -153,7 +153,7 @@ def _numpy(x: Tensor) -> np.ndarray:
     return np.asarray((x.float() if x.dtype == torch.bfloat16 else x).numpy())
 
 
-def _from_numbers(x: np.ndarray, source: str, options: Options) -> Dataset:
+def _from_numbers(x: np.ndarray, source: str, options: ReadingOptions) -> Dataset:
     """Return an array as points or images; what could be meant in two ways is refused."""
     if x.dtype.kind not in "buif":
         raise UserError(f"{source} holds values of type {x.dtype}; give numbers")
@@ -205,17 +205,17 @@ def _check_range(x: np.ndarray, source: str) -> None:
     raise UserError(f"{found}; real numbers must lie between 0 (black) and 1 (white): {way}")
 
 
-def _from_images(images: Sequence[Any], options: Options) -> Dataset:
+def _from_images(images: Sequence[Any], options: ReadingOptions) -> Dataset:
     """Return PIL images, of any sizes and modes, as a folder of them would be read."""
     for k, image in enumerate(images):
         if not isinstance(image, Image.Image):
             raise UserError(f"member {k} is of type {type(image).__name__} among PIL images; give images alone")
     try:
-        with quiet():
+        with quiet_pillow():
             headers = Counter(header_of(image) for image in images)
             recipe, notes = choose_form(headers, options)
-            x = np.stack(list(workers().map(lambda image: fitted(image, recipe), images)))
-    except Broken as error:
+            x = np.stack(list(decoding_pool().map(lambda image: fitted(image, recipe), images)))
+    except BrokenImage as error:
         raise UserError(f"an image of the list cannot be used: {error}") from None
     notes += conversions(headers, recipe.channels, options.channels)
     size = (recipe.height, recipe.width)
@@ -298,7 +298,7 @@ def _table(data: Any) -> _Table | None:
     return _Table([str(name) for name in kept], lambda k: data[kept[k]], lambda k: None)
 
 
-def _from_table(table: _Table, options: Options) -> Dataset:
+def _from_table(table: _Table, options: ReadingOptions) -> Dataset:
     """Return columns of numbers as points, or a column of PIL images as images, with the labels of another column."""
     width = len(table.columns)
     if not width:

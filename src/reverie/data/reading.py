@@ -17,9 +17,9 @@ from reverie.base.errors import UserError
 from reverie.base.visible import visible
 from reverie.data.copies import count_duplicates
 from reverie.data.dataset import Dataset
-from reverie.data.fitting import choose
-from reverie.data.pixels import DEFAULT_SIDE, Recipe, plain, shape, workers
-from reverie.data.room import room_for
+from reverie.data.fitting import choose_size_and_fit
+from reverie.data.memory_limits import allocate_pixels
+from reverie.data.pixels import DEFAULT_SIDE, Recipe, convert_mode, decoding_pool, fit_image
 
 Progress = Callable[[str, int, int], None]  # (what is being done, done, of how many)
 
@@ -29,7 +29,7 @@ NAMES_SHOWN = 12  # sizes listed one by one in a report
 
 
 @dataclass(frozen=True)
-class Options:
+class ReadingOptions:
     """How data are to be read.
 
     size: (height, width); largest_colour: the longest side of colour images that is chosen; window: moments of a series, or
@@ -45,7 +45,7 @@ class Options:
     strict: bool = False
     data_dir: Path | None = None
     on_progress: Progress | None = None
-    on_form: Callable[[Dataset], None] | None = None
+    on_shape: Callable[[Dataset], None] | None = None
     largest_colour: int = DEFAULT_SIDE
     window: int | None = None
     text: str | None = None
@@ -58,18 +58,18 @@ class Options:
         """Return the longest side that is chosen for images of so many channels."""
         return self.largest_colour if channels > 1 else DEFAULT_SIDE
 
-    def tell(self, what: str, done: int, total: int) -> None:
+    def report_progress(self, what: str, done: int, total: int) -> None:
         """Pass progress on to whoever asked for it."""
         if self.on_progress is not None:
             self.on_progress(what, done, total)
 
-    def foretell(self, name: str, form: tuple[int, int, int, int], labels: Tensor | None, names: tuple[str, ...]) -> None:
+    def report_shape(self, name: str, form: tuple[int, int, int, int], labels: Tensor | None, names: tuple[str, ...]) -> None:
         """Pass on the form that images will have, (N, C, H, W), as a data set without pixels, before they are read."""
-        if self.on_form is not None:
-            self.on_form(Dataset(name, torch.empty(form, dtype=torch.uint8, device="meta"), labels, names))
+        if self.on_shape is not None:
+            self.on_shape(Dataset(name, torch.empty(form, dtype=torch.uint8, device="meta"), labels, names))
 
 
-def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
     """Return a key that sorts 2 before 10."""
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d{1,18})", text) if part)
 
@@ -81,7 +81,7 @@ def encode_labels(values: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
     """
     shown = {value: visible(value) for value in set(values)}
     values = [shown[value] for value in values]
-    names = tuple(sorted(set(values), key=lambda name: (natural(name), name)))
+    names = tuple(sorted(set(values), key=lambda name: (natural_key(name), name)))
     number = {name: k for k, name in enumerate(names)}
     return torch.tensor([number[value] for value in values], dtype=torch.int64), names
 
@@ -94,7 +94,7 @@ def shown_sizes(sizes: Mapping[tuple[int, int], int]) -> dict[str, int]:
     return {**out, "other": rest} if rest else out
 
 
-def classes(labels: Tensor | None, names: Sequence[str]) -> dict[str, int]:
+def class_counts(labels: Tensor | None, names: Sequence[str]) -> dict[str, int]:
     """Return the count of each class by name."""
     if labels is None:
         return {}
@@ -109,7 +109,13 @@ def duplicate_note(count: int, what: str) -> tuple[str, ...]:
 
 
 def points_dataset(
-    name: str, x: np.ndarray, labels: Tensor | None, names: tuple[str, ...], options: Options, notes: Sequence[str], source: str
+    name: str,
+    x: np.ndarray,
+    labels: Tensor | None,
+    names: tuple[str, ...],
+    options: ReadingOptions,
+    notes: Sequence[str],
+    source: str,
 ) -> Dataset:
     """Return points as a data set with its report.  x: (N, D); labels: (N,)."""
     if options.size is not None:
@@ -134,14 +140,20 @@ def points_dataset(
     tensor = torch.from_numpy(values)
     copies = count_duplicates(values)
     report = {
-        "source": source, "kind": "points", "count": len(x), "shape": [x.shape[1]], "classes": classes(labels, names),
+        "source": source, "kind": "points", "count": len(x), "shape": [x.shape[1]], "classes": class_counts(labels, names),
         "range": [float(tensor.min()), float(tensor.max())], "duplicates": copies, "broken": [],
     }  # fmt: skip
     return Dataset(name, tensor, labels, names, (*notes, *duplicate_note(copies, "point")), report)
 
 
 def images_dataset(
-    name: str, x: np.ndarray, labels: Tensor | None, names: tuple[str, ...], options: Options, notes: Sequence[str], source: str
+    name: str,
+    x: np.ndarray,
+    labels: Tensor | None,
+    names: tuple[str, ...],
+    options: ReadingOptions,
+    notes: Sequence[str],
+    source: str,
 ) -> Dataset:
     """Return images that are in memory as a data set, fitted as asked, with its report.  x: (N, C, H, W) uint8."""
     if options.labels == "none":
@@ -156,38 +168,38 @@ def images_dataset(
     said = list(notes)
     sizes = Counter({(height, width): count})
     target = options.channels or (3 if channels == 4 else channels)
-    size, fit, form_notes = choose(sizes, options.size, options.fit, options.largest(target))
+    size, fit, form_notes = choose_size_and_fit(sizes, options.size, options.fit, options.largest(target))
     said.extend(form_notes)
     if target != channels:
         words = {1: "grey", 3: "RGB", 4: "RGBA"}
         over = ", transparency laid over white" if channels == 4 else ""
         said.append(f"{count} {words[channels]} images converted to {words[target]}{over}")
-    options.foretell(name, (count, target, *size), labels, names)
+    options.report_shape(name, (count, target, *size), labels, names)
     copies = count_duplicates(x)
     report = {
         "source": source, "kind": "images", "count": count, "shape": [target, *size], "fit": fit,
         "sizes": {f"{height}x{width}": count}, "modes": {{1: "L", 3: "RGB", 4: "RGBA"}[channels]: count},
-        "classes": classes(labels, names), "range": [int(x.min()), int(x.max())], "duplicates": copies, "broken": [],
+        "classes": class_counts(labels, names), "range": [int(x.min()), int(x.max())], "duplicates": copies, "broken": [],
     }  # fmt: skip
     fitted = fit_all(x, Recipe(*size, target, fit), options)
     return Dataset(name, torch.from_numpy(fitted), labels, names, (*said, *duplicate_note(copies, "image")), report)
 
 
-def fit_all(x: np.ndarray, recipe: Recipe, options: Options) -> np.ndarray:
+def fit_all(x: np.ndarray, recipe: Recipe, options: ReadingOptions) -> np.ndarray:
     """Bring images to one shape.  x: (N, C, H, W) uint8; returns the same with the recipe's shape."""
     if x.shape[1:] == (recipe.channels, recipe.height, recipe.width):
         return np.require(x, requirements=["C", "W"])  # torch wants memory it may write to
     form = (len(x), recipe.channels, recipe.height, recipe.width)
-    out = room_for(form)
+    out = allocate_pixels(form)
     if out is None:
         raise UserError(f"there is no room in memory or on the disk for images of {form}; choose a smaller --size")
 
     def some(begin: int) -> int:
         for k, image in enumerate(x[begin : begin + CHUNK], begin):
             pixels = image[0] if len(image) == 1 else np.ascontiguousarray(image.transpose(1, 2, 0))
-            out[k] = shape(plain(Image.fromarray(pixels), recipe.channels), recipe)
+            out[k] = fit_image(convert_mode(Image.fromarray(pixels), recipe.channels), recipe)
         return min(begin + CHUNK, len(x))
 
-    for done in workers().map(some, range(0, len(x), CHUNK)):
-        options.tell("resizing", done, len(x))
+    for done in decoding_pool().map(some, range(0, len(x), CHUNK)):
+        options.report_progress("resizing", done, len(x))
     return out
