@@ -31,7 +31,7 @@ from reverie.families.diffusion.family import OF_THE_DATA
 from reverie.families.diffusion.levels import noised_losses
 from reverie.runs.run import Run
 
-WAYS = ("none", "auto", "shift", "rotate", "zoom", "colour", "flip", "flip:told=no")
+WAYS = ("none", "auto", "shift", "rotate", "zoom", "colour", "flip", "flip:conditioned=no")
 LOSS_SEEDS = 4  # times 512 noised images: what the held-out loss is the mean of
 HEAD = ["| what | images | held-out loss | KID | KID of training images | copies |", "|---|---|---|---|---|---|"]
 

@@ -87,7 +87,7 @@ def test_what_the_doctor_advises_can_be_set(command, tmp_path: Path) -> None:
     assert code == 0, err
     config = read_config(tmp_path / "r")
     kept = {**dict(config.training), **dict(config.family)}
-    assert {key: kept[key] for key in wanted} == wanted and config.asked.items() >= wanted.items()
+    assert {key: kept[key] for key in wanted} == wanted and config.requested.items() >= wanted.items()
     code, _, err = command("train", "patterns", "--out", tmp_path / "s", "--ema-share", 2)
     assert code == 2 and "ema_share" in err and not (tmp_path / "s").exists()
 

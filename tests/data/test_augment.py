@@ -79,8 +79,8 @@ def test_each_change_is_made_as_often_as_it_should_be_and_within_its_limit() -> 
         vector = augment_of(f"{name}:{option},probability=0.3", (3, 64, 64)).draw(20_000, 0)
         used = vector.any(1).double().mean()
         assert abs(float(used) - 0.3) < 0.015 and 0.95 * limit < float(vector.abs().max()) <= limit + 1e-5
-    usual = augment_of("flip:told=no,shift,rotate,zoom,colour", (3, 32, 32))
-    told = usual.draw(20_000, 0)[:, usual.told]
+    usual = augment_of("flip:conditioned=no,shift,rotate,zoom,colour", (3, 32, 32))
+    told = usual.draw(20_000, 0)[:, usual.conditioned]
     assert abs(float((~told.any(1)).double().mean()) - 0.88**4) < 0.02  # what sampling asks for is common in training
 
 
@@ -154,9 +154,9 @@ def test_colours_change_as_their_names_say() -> None:
 
 
 def test_names_are_read_with_options_and_mistakes_are_told() -> None:
-    specs = parse_augmentations("zoom, shift:share=0.2,probability=0.3,flip:told=no")
+    specs = parse_augmentations("zoom, shift:share=0.2,probability=0.3,flip:conditioned=no")
     assert [spec["name"] for spec in specs] == ["flip", "shift", "zoom"]
-    assert specs[0]["told"] is False and specs[1] == {"name": "shift", "share": 0.2, "probability": 0.3}
+    assert specs[0]["conditioned"] is False and specs[1] == {"name": "shift", "share": 0.2, "probability": 0.3}
     for wrong, match in (
         ("flop", "did you mean 'flip'"),
         ("flip,flip", "given twice"),
@@ -171,7 +171,7 @@ def test_names_are_read_with_options_and_mistakes_are_told() -> None:
 @pytest.mark.parametrize("name", ["unet", "transformer"])
 def test_a_network_that_is_told_adds_a_linear_map_without_bias(name: str) -> None:
     torch.manual_seed(0)
-    net = build(NETWORKS, {"name": name, "channels": 1, "height": 8, "width": 8, "told": 3}, "network")
+    net = build(NETWORKS, {"name": name, "channels": 1, "height": 8, "width": 8, "cond_dim": 3}, "network")
     for parameter in net.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     denoise = NetDenoiser(net, Rectified())
@@ -215,7 +215,7 @@ def test_the_mirror_check_sees_labels_that_mirroring_exchanges() -> None:
 def test_auto_chooses_by_count_passes_and_kind() -> None:
     grey, many = shapes(100, True), shapes(FEW + 1, True)
     specs, why = choose_augment("auto", grey, None)
-    assert [s["name"] for s in specs] == ["flip", "shift", "rotate", "zoom"] and not specs[0]["told"]
+    assert [s["name"] for s in specs] == ["flip", "shift", "rotate", "zoom"] and not specs[0]["conditioned"]
     assert why == (
         "augment: flip, shift, rotate, zoom (all but flip told to the network);"
         " 100 images are few, and cannot be told from their mirror images"
@@ -241,20 +241,20 @@ def test_every_kind_of_image_can_be_augmented(command, tmp_path: Path, mode: str
     code, _, err = command(*words, "--augment", "flip,shift,zoom,rotate,colour")
     assert code == 0 and "augment: flip, shift, rotate, zoom, colour (told to the network)" in err
     config = read_config(tmp_path / "run")
-    told = config.family.network["told"]
+    told = config.family.network["cond_dim"]
     assert told == (7 if mode == "L" else 9) and len(config.family.augment) == 5
     assert reverie.load(tmp_path / "run").sample(2, steps=2).x.shape[:3] == (2, *size)
 
 
 def test_what_may_leak_is_not_told_and_none_is_none(tmp_path: Path) -> None:
-    run = api.prepare("digits8", tmp_path / "untold", steps=1, network=TINY, augment="flip:told=no", clusters=0).run
-    assert run.config.family.network["told"] == 0 and run.model.augment is not None
+    run = api.prepare("digits8", tmp_path / "untold", steps=1, network=TINY, augment="flip:conditioned=no", clusters=0).run
+    assert run.config.family.network["cond_dim"] == 0 and run.model.augment is not None
     x = torch.rand(64, 1, 8, 8)
     changed, told = run.model.augment(x, 0)
     mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(changed, x, strict=True)]
     assert told is None and 16 < sum(mirrored) < 48
     run = api.prepare("digits8", tmp_path / "none", steps=10**4, network=TINY, augment="none", clusters=0).run
-    assert run.config.family.augment == () and run.model.augment is None and run.config.family.network["told"] == 0
+    assert run.config.family.augment == () and run.model.augment is None and run.config.family.network["cond_dim"] == 0
 
 
 def test_mistakes_with_augment_are_refused_kindly(command, tmp_path: Path) -> None:
@@ -263,8 +263,8 @@ def test_mistakes_with_augment_are_refused_kindly(command, tmp_path: Path) -> No
     assert code == 2 and "points cannot be augmented" in err and not out.exists()
     code, _, err = command("train", "digits8", "--steps", 1, "--out", out, "--augment", "flop")
     assert code == 2 and "did you mean 'flip'" in err and not out.exists()
-    code, _, err = command("train", "digits8", "--steps", 1, "--out", out, "--network", "unet:told=3")
-    assert code == 2 and "told" in err and not out.exists()
+    code, _, err = command("train", "digits8", "--steps", 1, "--out", out, "--network", "unet:cond_dim=3")
+    assert code == 2 and "cond_dim" in err and not out.exists()
     assert (
         command("train", "digits8", "--steps", 1, "--out", out, "--network", TINY, "--augment", "shift", "--clusters", 3)[0]
         == 0
@@ -312,5 +312,5 @@ def test_what_is_told_does_not_leak_and_what_is_not_told_does(tmp_path: Path, mo
         return float((drawn.argmax(1) != 4).mean())
 
     assert off_place("told") < 0.05
-    monkeypatch.setattr("reverie.data.augment.Shift.told", False)
+    monkeypatch.setattr("reverie.data.augment.Shift.conditioned", False)
     assert off_place("untold") > 0.25

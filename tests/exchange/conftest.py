@@ -31,7 +31,7 @@ def made(tmp_path: Path) -> Make:
     def make(name: str, network: str, shape: tuple[int, ...], labels: int = 0, early: bool = False, **options: Any) -> Run:
         names = tuple(f"label {k}" for k in range(labels))
         entries = len(conditioned_entries(options.get("augment", ()), shape)) + options.get("clusters", 0)
-        full = network_for(shape, labels, network) | ({"told": entries} if entries else {})
+        full = network_for(shape, labels, network) | ({"cond_dim": entries} if entries else {})
         codec = {"name": "standard", "mean": [0.3, -0.2], "std": [0.7, 1.2]} if len(shape) == 1 else {"name": "pixels"}
         usual = {"target": "flow", "schedule": {"name": "rectified"}, "codec": codec, "sigma_data": 0.6, "network": full}
         family = DiffusionSettings.model_validate({**usual, **({"autoguidance": 1.6} if early else {}), **options})

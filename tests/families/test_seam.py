@@ -95,7 +95,7 @@ def test_samples_have_the_shape_and_range_of_the_data(run: Run) -> None:
 
 def test_held_out_figures_are_kept_and_judged(run: Run) -> None:
     last = run.metrics()[-1]
-    assert last["fraction"] == 1 and np.isfinite([last["held_out"], last["seen"]]).all()
+    assert last["fraction"] == 1 and np.isfinite([last["held_out"], last["train_loss"]]).all()
     lines = verdict(run).lines
     assert len(lines) == 3 and "held-out" in lines[1]
 

@@ -65,7 +65,8 @@ def test_what_stands_after_the_end_of_a_text_changes_nothing() -> None:
 def test_networks_are_told_rows(name: str, attends: bool) -> None:
     torch.manual_seed(0)
     size = {"widths": (8, 12), "groups": 4} if name == "unet" else {"dim": 32, "layers": 2, "heads": 2}
-    options = {"words": 9, "length": 4, "numbers": 2, "seen": 3, "attends": attends, "channels": 1, "height": 8, "width": 8}
+    options = {"vocabulary": 9, "length": 4, "numbers": 2, "cond_channels": 3}
+    options |= {"attends": attends, "channels": 1, "height": 8, "width": 8}
     net = build(NETWORKS, {"name": name, **size, **options}, "network")
     for p in net.parameters():  # layers that begin at zero are made to say something
         p.data += 0.1 * torch.randn_like(p)

@@ -82,7 +82,7 @@ FAMILY: dict[str, st.SearchStrategy[Any]] = {
     "distilled": st.fixed_dictionaries({}, optional={"guidance": st.floats(-1000, 1000), "samples": st.integers(0, 10**7)}),
     "augment": st.lists(
         st.sampled_from(
-            [{"name": "flip"}, {"name": "shift", "share": 0.1}, {"name": "shift"}, {"name": "flip", "told": False}]
+            [{"name": "flip"}, {"name": "shift", "share": 0.1}, {"name": "shift"}, {"name": "flip", "conditioned": False}]
         ),
         max_size=5,
     ),
@@ -117,7 +117,7 @@ DATA = st.integers(0, 4).flatmap(
             "condition": st.sampled_from(
                 [
                     {"tokenizer": {"name": "characters", "alphabet": "ab"}, "length": 4},
-                    {"numbers": [{"name": "angle", "mean": 1.5, "spread": 0.5}]},
+                    {"numbers": [{"name": "angle", "mean": 1.5, "std": 0.5}]},
                     {"tokenizer": {"name": "bytes"}, "length": 8, "image": [1, 8, 8]},
                 ]
             )
@@ -282,7 +282,7 @@ def test_a_bad_top_field_is_refused(field: str, value: Any) -> None:
         ({"weight": "heavy"}, "unknown weight"),
         ({"times": "never"}, "unknown way to draw times"),
         ({"augment": [{"name": "flap"}]}, "did you mean 'flip'"),
-        ({"augment": [{"name": "flip", "told": False}]}, "points cannot be augmented"),
+        ({"augment": [{"name": "flip", "conditioned": False}]}, "points cannot be augmented"),
         ({"augment": [{"name": "shift"}]}, "tell 2 numbers but the network is told 0"),
         ({"target": "eps", "schedule": {"name": "rectified"}}, "divides by alpha"),
         ({"target": "score", "schedule": {"name": "cosine"}}, "divides by alpha"),

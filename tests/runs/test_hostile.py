@@ -145,7 +145,7 @@ INVALID_ROWS = {
     "no loss": {"i": 1},
     "held_out null": ROW | {"held_out": None},
     "levels": ROW | {"held_out_levels": [1.0]},
-    "levels missing": {k: v for k, v in ROW.items() if k != "held_out_levels"} | {"seen_levels": [1.0, 2.0, 3.0, 4.0]},
+    "levels missing": {k: v for k, v in ROW.items() if k != "held_out_levels"} | {"train_levels": [1.0, 2.0, 3.0, 4.0]},
     "a large step": ROW | {"i": 10**400},
     "a step before the first": ROW | {"i": -1},
     "words": ROW | {"seconds": "long"},

@@ -360,7 +360,7 @@ def test_no_healthy_seed_is_suspected(tmp_path: Path, name: str, seed: int) -> N
 def report(k: int, held_out: float, **more) -> dict:
     levels = [held_out] * 4
     return {"i": 100 * k, "fraction": k / 8, "loss": 0.3, "learning_rate": 1e-3, "held_out": held_out, "raw_held_out": held_out,
-            "held_out_levels": levels, "seen_levels": levels, **more}  # fmt: skip
+            "held_out_levels": levels, "train_levels": levels, **more}  # fmt: skip
 
 
 def well() -> Patient:
@@ -401,7 +401,7 @@ ILL: dict[str, Callable[[Patient], Patient]] = {
     "poor_codec": badly_coded,
     "lagging_average": lambda p: replace(p, rows=[report(k, 0.5 + 0.5 * (k == 0), raw_held_out=0.1) for k in range(9)]),
     "overfitting": lambda p: replace(
-        p, rows=[report(k, 0.5 + 0.1 * abs(k - 3), seen_levels=[1 / (k + 1)] * 4) for k in range(9)]
+        p, rows=[report(k, 0.5 + 0.1 * abs(k - 3), train_levels=[1 / (k + 1)] * 4) for k in range(9)]
     ),
     "copies": lambda p: seen_as(p, nearest=0.1),
 }
@@ -423,7 +423,8 @@ def test_noise_among_data_that_are_far_apart_is_no_copy() -> None:
 
 def test_overfitting_is_found_where_the_loss_is_not_told_by_noise_level() -> None:
     rows = [
-        {**report(k, 0.5 + 0.1 * abs(k - 3)), "held_out_levels": (), "seen_levels": (), "seen": 1 / (k + 1)} for k in range(9)
+        {**report(k, 0.5 + 0.1 * abs(k - 3)), "held_out_levels": (), "train_levels": (), "train_loss": 1 / (k + 1)}
+        for k in range(9)
     ]
     found = CHECKS["overfitting"](replace(well(), rows=rows))
     assert found is not None and found.since == 300 and found.what.startswith("the held-out loss rose from 0.5 to 1")

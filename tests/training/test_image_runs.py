@@ -138,18 +138,25 @@ def test_every_report_on_constant_images_can_be_read_back(family: str, shade: tu
     run = reverie.train(x, tmp_path / "run", family=family, steps=4, batch=4, device="cpu", **options)
     rows = [read_json(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     read = [read_row(row) for row in rows]
-    assert any(isinstance(row, StepRow) and row.fraction == 1 and "nearest" in row.look for row in read), rows
+    assert any(isinstance(row, StepRow) and row.fraction == 1 and "nearest_neighbor" in row.appearance for row in read), rows
 
 
 INFINITE = (math.inf,) * T_RANGES
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"look": {"nearest": math.inf}}, {"held_out": math.nan}, {"loss": math.nan}, {"held_out_levels": INFINITE}]
+    "wrong",
+    [{"appearance": {"nearest_neighbor": math.inf}}, {"held_out": math.nan}, {"loss": math.nan}, {"held_out_levels": INFINITE}],
 )
 def test_a_report_leaves_out_what_is_no_number(wrong: dict[str, Any]) -> None:
-    whole = {"loss": 1.0, "held_out": 1.0, "seen": 1.0, "held_out_levels": (1.0,) * T_RANGES, "seen_levels": (1.0,) * T_RANGES}
-    step = Step(1, 0.5, 1.0, 2.0, **{"learning_rate": 0.1, "look": {"nearest": 1.0}, **whole, **wrong})
+    whole = {
+        "loss": 1.0,
+        "held_out": 1.0,
+        "train_loss": 1.0,
+        "held_out_levels": (1.0,) * T_RANGES,
+        "train_levels": (1.0,) * T_RANGES,
+    }
+    step = Step(1, 0.5, 1.0, 2.0, **{"learning_rate": 0.1, "appearance": {"nearest_neighbor": 1.0}, **whole, **wrong})
     rows = list(step.as_rows())
     assert len(rows) == ("loss" not in wrong)
     for row in rows:

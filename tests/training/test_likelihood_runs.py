@@ -72,7 +72,7 @@ def test_what_is_said_of_a_run(digits: Run, moons: Run, command) -> None:
         assert lines[0] == "no fault found in training" and "preview" not in lines[2]
         seen = reverie.inspect(run.path)
         assert seen["purpose"].startswith("trained for the likelihood: held-out figures are the whole bound")
-        assert (seen["unit"], seen["held_out_loss"], seen["training_loss"]) == (unit, last["held_out"], last["seen"])
+        assert (seen["unit"], seen["held_out_loss"], seen["training_loss"]) == (unit, last["held_out"], last["train_loss"])
     assert "one of the 17 values that the images use" in reverie.inspect(digits.path)["purpose"]
     code, out, _ = command("runs", digits.path)
     assert code == 0 and f"{digits.metrics()[-1]['held_out']:.4g} bits/dim" in out
@@ -87,15 +87,15 @@ def test_a_run_for_pictures_says_so_and_stays_as_it_is(digits_run: Run) -> None:
 
 
 def test_the_line_of_progress_tells_the_unit_and_fits() -> None:
-    step = Step(123_456, 0.5, 36_000.0, 0.012, 1.234, 1e-3, held_out=-12.3, seen=-12.5, unit="bits/dim")
+    step = Step(123_456, 0.5, 36_000.0, 0.012, 1.234, 1e-3, held_out=-12.3, train_loss=-12.5, unit="bits/dim")
     assert "held-out bound -12.3 bits/dim, " in progress_note(step, step) and len(progress_note(step, step)) <= NOTE
 
 
 def test_the_curves_of_a_cost_have_its_unit_and_may_fall_below_zero(digits: Run) -> None:
-    rows = [report(k, 0.5 - 0.2 * k, seen=0.4 - 0.2 * k, unit="nats", held_out_levels=[1.0] * 4) for k in range(5)]
+    rows = [report(k, 0.5 - 0.2 * k, train_loss=0.4 - 0.2 * k, unit="nats", held_out_levels=[1.0] * 4) for k in range(5)]
     left, right = loss_curve(rows).axes
     assert left.get_title() == "bound, nats" and left.get_yscale() == "linear" and right.get_yscale() == "log"
-    assert [list(line.get_ydata()) for line in left.lines] == [[row[key] for row in rows] for key in ("seen", "held_out")]
+    assert [list(line.get_ydata()) for line in left.lines] == [[row[key] for row in rows] for key in ("train_loss", "held_out")]
     assert not (digits.path / "early.safetensors").exists()
     with Image.open(digits.path / "loss.png") as curves, Image.open(digits.path / "schedule.png") as schedule:
         assert min(curves.size) > 300 and min(schedule.size) > 300
@@ -104,7 +104,7 @@ def test_the_curves_of_a_cost_have_its_unit_and_may_fall_below_zero(digits: Run)
 def bounded(*costs: float, **more: list[float]) -> list[dict]:
     """Return reports of a run for the likelihood; more: what they hold besides, a value for each."""
     return [
-        report(k, cost, unit="nats", seen=cost, **{key: values[k] for key, values in more.items()})
+        report(k, cost, unit="nats", train_loss=cost, **{key: values[k] for key, values in more.items()})
         for k, cost in enumerate(costs)
     ]
 
@@ -122,7 +122,7 @@ def test_the_doctor_judges_costs_by_what_they_are() -> None:
     falling, risen = bounded(*(-0.1 * k for k in range(9))), [0.0, -0.5, -1.0, -0.9, -0.8, -0.7, -0.6, -0.5, -0.4]
     assert all(check(replace(p, rows=falling)) is None for check in CHECKS.values())
     assert CHECKS["not_learning"](replace(p, rows=bounded(*[-1.0] * 9), movement={"a": 1e-6})) is not None
-    seen = [{**row, "seen": -0.1 * k} for k, row in enumerate(bounded(*risen))]
+    seen = [{**row, "train_loss": -0.1 * k} for k, row in enumerate(bounded(*risen))]
     found = CHECKS["overfitting"](replace(p, rows=seen))
     assert found is not None and found.what == "the held-out bound rose from -1 to -0.4 while that of training data fell"
     moved = bounded(*(-0.1 * k for k in range(9)), held_out_levels=[[1.0 + 0.1 * k] * 4 for k in range(9)])
@@ -135,7 +135,9 @@ def test_previews_are_no_illness_of_a_run_for_the_likelihood() -> None:
     assert p.preview is not None
     noisy = replace(p, rows=flat, preview=replace(p.preview, grain=0.6))
     assert CHECKS["noisy_previews"](noisy) is not None
-    assert CHECKS["noisy_previews"](replace(noisy, rows=[{**row, "unit": "bits/dim", "seen": 0.5} for row in flat])) is None
+    assert (
+        CHECKS["noisy_previews"](replace(noisy, rows=[{**row, "unit": "bits/dim", "train_loss": 0.5} for row in flat])) is None
+    )
 
 
 def test_a_learned_end_may_move_a_little_and_not_far() -> None:

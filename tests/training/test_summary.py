@@ -32,7 +32,7 @@ from reverie.training.patient import NetworkFacts, Patient, Sizes, fell
 from reverie.training.remedy import handy, mend, sizes
 from reverie.training.summary import short_verdict, verdict
 
-LIKE = {"detail": 1.0, "spread": 1.0, "nearest": 1.0, "noise": 0.0}
+LIKE = {"detail": 1.0, "std": 1.0, "nearest_neighbor": 1.0, "noise": 0.0}
 SHAPE = (3, 32, 32)
 
 
@@ -43,7 +43,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def told(run: Run, *rows: dict[str, Any]) -> Run:
-    usual = {"loss": 0.5, "seconds": 60.0, "held_out_levels": [0.3] * 4, "seen_levels": [0.3] * 4, "learning_rate": 0.01}
+    usual = {"loss": 0.5, "seconds": 60.0, "held_out_levels": [0.3] * 4, "train_levels": [0.3] * 4, "learning_rate": 0.01}
     text = "".join(json.dumps({**usual, "fraction": row["i"] / rows[-1]["i"], **row}) + "\n" for row in rows)
     (run.path / METRICS).write_text(text)
     return run
@@ -52,33 +52,42 @@ def told(run: Run, *rows: dict[str, Any]) -> Run:
 def test_an_extended_run_is_compared_by_its_steps(images: Run) -> None:
     """Fractions from before the extension are those of a shorter run, and the first check is of an untrained network."""
     before = [{"i": i, "fraction": i / 1000, "held_out": loss} for i, loss in ((1, 1.7), (500, 0.5), (1000, 0.4))]
-    run = told(images, *before, {"i": 1500, "held_out": 0.39}, {"i": 2000, "held_out": 0.372, "look": LIKE})
+    run = told(images, *before, {"i": 1500, "held_out": 0.39}, {"i": 2000, "held_out": 0.372, "appearance": LIKE})
     assert "fell by 7% since step 1,000, so more time will help" in verdict(run).lines[2]
-    short = told(images, *before, {"i": 1250, "held_out": 0.4, "look": LIKE})
+    short = told(images, *before, {"i": 1250, "held_out": 0.4, "appearance": LIKE})
     assert "since step 1,000 the held-out loss has not fallen" in verdict(short).lines[2]
     assert fell([{"i": 1, "held_out": 1.7, "fraction": 0.01}, {"i": 60, "held_out": 0.4, "fraction": 1}]) is None
     first = told(images, {"i": 1, "held_out": 1.7}, {"i": 60, "held_out": 0.4})
     assert "too few checks" in verdict(first).lines[2] and "fell" not in verdict(first).lines[2]
 
 
-FLAT = ({"i": 1, "held_out": 1.7}, {"i": 500, "held_out": 0.401, "seen": 0.39}, {"i": 1000, "held_out": 0.4})
+FLAT = ({"i": 1, "held_out": 1.7}, {"i": 500, "held_out": 0.401, "train_loss": 0.39}, {"i": 1000, "held_out": 0.4})
 
 
 @pytest.mark.parametrize(
     ("last", "said"),
     [
-        ({"look": LIKE}, "and the previews have the detail and spread of held-out data: more time will give little"),
-        ({"look": {**LIKE, "detail": 0.6}}, "blurred, with 60% of the data's fine detail: a larger network may give more"),
-        ({"look": {**LIKE, "spread": 0.5}}, "alike, with 50% of the data's spread: a larger network may give more: --network"),
-        ({"look": LIKE, "linear_levels": [0.2] * 4}, "worse than that of a linear filter: a larger network may give more"),
+        ({"appearance": LIKE}, "and the previews have the detail and spread of held-out data: more time will give little"),
+        (
+            {"appearance": {**LIKE, "detail": 0.6}},
+            "blurred, with 60% of the data's fine detail: a larger network may give more",
+        ),
+        (
+            {"appearance": {**LIKE, "std": 0.5}},
+            "alike, with 50% of the data's spread: a larger network may give more: --network",
+        ),
+        (
+            {"appearance": LIKE, "linear_levels": [0.2] * 4},
+            "worse than that of a linear filter: a larger network may give more",
+        ),
         ({}, "only: a larger network may give more"),
-        ({"look": {**LIKE, "detail": 0.6}, "seen": 0.2}, "of the data's fine detail: more data may give more"),
+        ({"appearance": {**LIKE, "detail": 0.6}, "train_loss": 0.2}, "of the data's fine detail: more data may give more"),
     ],
 )
 def test_a_flat_loss_is_called_enough_only_where_the_level_is_good(images: Run, last: dict[str, Any], said: str) -> None:
     line = verdict(told(images, *FLAT[:2], {**FLAT[2], **last})).lines[2]
     assert said in line and "since step 500 the held-out loss fell by 0.2% only" in line
-    assert ("more time will give little" in line) == (last == {"look": LIKE})
+    assert ("more time will give little" in line) == (last == {"appearance": LIKE})
 
 
 def test_no_datum_is_seen_twice_in_a_step(images: Run) -> None:
@@ -91,24 +100,24 @@ def test_no_datum_is_seen_twice_in_a_step(images: Run) -> None:
 def test_what_a_linear_filter_does_better_is_not_healthy(images: Run) -> None:
     """Seen: forty steps on 250 sprites gave blobs, a loss of 0.51 beside 0.44 of a linear filter, and were called healthy."""
     rows = ({"i": 1, "held_out": 1.7}, {"i": 40, "held_out": 0.505, "fraction": 1.0})
-    levels = {"seen_levels": [0.5] * 4, "linear_levels": [0.44] * 4, "look": LIKE}
+    levels = {"train_levels": [0.5] * 4, "linear_levels": [0.44] * 4, "appearance": LIKE}
     first = verdict(told(images, *rows, {"i": 50, "held_out": 0.5, **levels}))
     assert first.lines[0] == "learned little: after 50 steps even the loss on training data is above that of a linear filter"
     assert "fell by 1% since step 40, so more time will help" in first.lines[2], "1 % in a quarter more steps is no standstill"
-    levels["seen_levels"] = [0.4] * 4
+    levels["train_levels"] = [0.4] * 4
     assert verdict(told(images, *rows, {"i": 50, "held_out": 0.5, **levels})).lines[0] == "no fault found in training"
 
 
 def test_noise_is_never_healthy(images: Run) -> None:
-    found = verdict(told(images, *FLAT[:2], {**FLAT[2], "look": {**LIKE, "noise": 0.5}}))
+    found = verdict(told(images, *FLAT[:2], {**FLAT[2], "appearance": {**LIKE, "noise": 0.5}}))
     assert found.lines[0] == "too short to judge: after 1,000 steps the previews are still noise"
-    assert verdict(told(images, *FLAT[:2], {**FLAT[2], "look": LIKE})).lines[0] == "no fault found in training"
+    assert verdict(told(images, *FLAT[:2], {**FLAT[2], "appearance": LIKE})).lines[0] == "no fault found in training"
 
 
 def test_training_quality_and_what_is_missing_are_three_statements(images: Run) -> None:
     """Seen: 454 steps on 352 pictures gave speckled blobs, and the last word was that nothing was wrong."""
     rows = [{"i": 1, "held_out": 1.7, "waited": 0.5}, {"i": 227, "held_out": 0.6, "waited": 0.5}]
-    last = {"i": 454, "held_out": 0.5, "waited": 0.6, "look": {**LIKE, "detail": 0.28}}
+    last = {"i": 454, "held_out": 0.5, "waited": 0.6, "appearance": {**LIKE, "detail": 0.28}}
     training, quality, missing = verdict(told(images, *rows, last)).lines
     assert training == "no fault found in training" and "28%" in quality and "blurred" in quality
     assert "454" in missing and "1,000" in missing and "busy" in missing and "more time will help" in missing
@@ -118,7 +127,7 @@ def test_training_quality_and_what_is_missing_are_three_statements(images: Run) 
     assert "454" in idle and "busy" not in idle
     colour = images.config.model_copy(update={"data": images.config.data.model_copy(update={"shape": (3, 8, 8)})})
     assert "3,000" in verdict(replace(told(images, *rows, last), config=colour)).lines[2]
-    assert "too few steps" not in verdict(told(images, *FLAT[:2], {**FLAT[2], "look": LIKE})).lines[2]
+    assert "too few steps" not in verdict(told(images, *FLAT[:2], {**FLAT[2], "appearance": LIKE})).lines[2]
 
 
 def test_text_has_a_line_on_its_quality(tmp_path: Path) -> None:
@@ -127,22 +136,22 @@ def test_text_has_a_line_on_its_quality(tmp_path: Path) -> None:
     training, quality, _ = verdict(run).lines
     assert "strings of 8 characters" in quality
     look = {"novel": 0.9, "held_out_novel": 0.2}
-    bad = verdict(told(run, *FLAT[:2], {**FLAT[2], "look": look})).lines
+    bad = verdict(told(run, *FLAT[:2], {**FLAT[2], "appearance": look})).lines
     assert bad[0] == training == "no fault found in training" and "unlike the text: 10%" in bad[1] and "80%" in bad[1]
-    assert "unlike" not in verdict(told(run, *FLAT[:2], {**FLAT[2], "look": {**look, "novel": 0.3}})).lines[1]
+    assert "unlike" not in verdict(told(run, *FLAT[:2], {**FLAT[2], "appearance": {**look, "novel": 0.3}})).lines[1]
 
 
 def test_the_second_line_is_plain_words(images: Run) -> None:
-    line = verdict(told(images, *FLAT[:2], {**FLAT[2], "seconds": 301.7, "look": {**LIKE, "detail": 0.6}})).lines[1]
+    line = verdict(told(images, *FLAT[:2], {**FLAT[2], "seconds": 301.7, "appearance": {**LIKE, "detail": 0.6}})).lines[1]
     assert line == (
         "5.03 minutes on 1,797 8x8 images for pictures, each seen 37 times: held-out loss 0.4000, at first 1.7000;"
         " the previews are blurred, with 60% of the data's fine detail"
     )
     family = images.config.family.model_copy(update={"autoguidance": 2.5})
     led = replace(images, config=images.config.model_copy(update={"family": family}))
-    line = verdict(told(led, *FLAT[:2], {**FLAT[2], "look": {**LIKE, "detail": 0.2}})).lines[1]
+    line = verdict(told(led, *FLAT[:2], {**FLAT[2], "appearance": {**LIKE, "detail": 0.2}})).lines[1]
     assert line.endswith("autoguidance 2.5; the previews, which are not led, have 20% of the data's fine detail")
-    linear = told(images, *FLAT[:2], {**FLAT[2], "look": LIKE, "linear_levels": [0.4, 0.5, 0.6, 0.7]})
+    linear = told(images, *FLAT[:2], {**FLAT[2], "appearance": LIKE, "linear_levels": [0.4, 0.5, 0.6, 0.7]})
     assert (
         verdict(linear)
         .lines[1]
@@ -155,9 +164,9 @@ def test_the_second_line_is_plain_words(images: Run) -> None:
 
 def test_samples_off_the_data_are_told_of_points(spiral_run: Run, tmp_path: Path) -> None:
     run = replace(spiral_run, path=tmp_path)
-    off = told(run, *FLAT[:2], {**FLAT[2], "look": {**LIKE, "nearest": 3.2}})
+    off = told(run, *FLAT[:2], {**FLAT[2], "appearance": {**LIKE, "nearest_neighbor": 3.2}})
     assert "but samples lie 3.2 times as far from the closest training datum as held-out data do" in verdict(off).lines[2]
-    assert "more time will give little" in verdict(told(run, *FLAT[:2], {**FLAT[2], "look": LIKE})).lines[2]
+    assert "more time will give little" in verdict(told(run, *FLAT[:2], {**FLAT[2], "appearance": LIKE})).lines[2]
 
 
 def test_numbers_in_commands_are_round(images: Run) -> None:
@@ -182,8 +191,8 @@ def test_networks_to_advise_are_of_the_same_design_and_another_size() -> None:
 
 
 def test_what_mends_changes_something(images: Run) -> None:
-    def command(change: dict[str, str | None], asked: dict[str, Any]) -> str | None:
-        config = images.config.model_copy(update={"asked": asked})
+    def command(change: dict[str, str | None], requested: dict[str, Any]) -> str | None:
+        config = images.config.model_copy(update={"requested": requested})
         found = mend(replace(images, config=config), [Finding("x", "", 1, "", "", change)])
         return found and found.replace(" --fit crop", "")  # how the data were read is kept
 
@@ -234,12 +243,12 @@ STEP = Step(1, 0.001, 1.0, 5.0, 1.5, 0.01, held_out=1.7)
 @pytest.mark.parametrize("held", [None, 1.0, 0.1234567])
 def test_the_longest_progress_fits_eighty_columns(held: float | None) -> None:
     step = Step(1_234_567, 0.5, 99 * 3600.0, 1234.0, 12.3456789, 0.01)
-    check = None if held is None else replace(step, held_out=held, seen=held / 3)
+    check = None if held is None else replace(step, held_out=held, train_loss=held / 3)
     assert len(f"{step.fraction:4.0%} {progress_note(step, check)}") <= 80
 
 
 def test_the_losses_that_stand_side_by_side_are_over_the_same_noise_levels() -> None:
-    check = replace(STEP, held_out=0.25, seen=0.22)
+    check = replace(STEP, held_out=0.25, train_loss=0.22)
     assert progress_note(replace(STEP, i=2), None).startswith("step 2, loss 1.5, 5 steps/s")
     assert progress_note(replace(STEP, i=2), check).startswith("step 2, train 0.22, held out 0.25, 5 steps/s")
 

@@ -39,6 +39,7 @@ VALUES: dict[str, dict[str, str]] = {  # option -> old value -> new value
     "purpose": {"pictures": "samples"},
     "until": {"good": "converged"},
 }
+SPEC_OPTIONS: dict[str, dict[str, str]] = {"flip": {"told": "conditioned"}}  # name of a spec -> old option -> new option
 
 
 class RenamedWarning(ReverieWarning, DeprecationWarning):
@@ -61,6 +62,17 @@ def current_options(stored: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in stored.items():
         name = OPTIONS.get(key, key)
         present[name] = VALUES.get(name, {}).get(value, value) if isinstance(value, str) else value
+    return present
+
+
+def current_spec_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a spec under their present names, with a warning."""
+    present: dict[str, Any] = {}
+    for key, value in options.items():
+        new = SPEC_OPTIONS.get(name, {}).get(key, key)
+        if new != key:
+            warn_renamed(f"{name}:{key}", f"{name}:{new}", stacklevel=4)
+        present[new] = value
     return present
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BeforeValidator, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
+from reverie.base.deprecations import current_spec_options
 from reverie.base.errors import UserError, pick, unknown
 
 T = TypeVar("T")
@@ -75,6 +76,7 @@ def complete(table: Mapping[str, Callable[..., T]], spec: str | Mapping[str, Any
     if not isinstance(name, str):
         raise UserError(f"a {what} needs a name, got {spec!r}")
     parameters = inspect.signature(pick(table, name, what), eval_str=True).parameters
+    options = current_spec_options(name, options)
     full: Spec = {"name": name}
     for key in options:
         if key not in parameters:

@@ -36,8 +36,8 @@ class AppearanceStats:
             return round(mine / theirs, 4) if theirs > 0 else 1.0
 
         return {
-            "detail": times(self.grain**0.5, truth.grain**0.5), "spread": times(self.variance**0.5, truth.variance**0.5),
-            "nearest": times(self.nearest, truth.nearest), "noise": round(self.noise(truth), 4),
+            "detail": times(self.grain**0.5, truth.grain**0.5), "std": times(self.variance**0.5, truth.variance**0.5),
+            "nearest_neighbor": times(self.nearest, truth.nearest), "noise": round(self.noise(truth), 4),
         }  # fmt: skip
 
 

@@ -29,9 +29,9 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = 0.1, 0.2, 0.4, 0.3  # offset, two logari
 
 
 class Augmentation(ABC):
-    """A change of images.  told: whether the network hears of it; probability: how often it is made."""
+    """A change of images.  conditioned: whether the network is conditioned on it; probability: how often it is made."""
 
-    told: bool = True
+    conditioned: bool = True
     probability: float
 
     @abstractmethod
@@ -67,7 +67,7 @@ class Flip(Repaint):
     """Left and right exchanged: one entry, 0 or 1.  Untold it teaches that a mirrored image is as good as the image."""
 
     probability: Probability = 0.5
-    told: bool = True
+    conditioned: bool = True
 
     def entries(self, channels: int) -> tuple[str, ...]:
         """Return one name."""
@@ -200,7 +200,9 @@ class Augment:
         counts = [len(part.entries(shape[0])) for part in self.parts]
         ends = [sum(counts[: k + 1]) for k in range(len(counts))]
         self.places = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
-        self.told = [k for part, place in zip(self.parts, self.places, strict=True) if part.told for k in _numbers(place)]
+        self.conditioned = [
+            k for part, place in zip(self.parts, self.places, strict=True) if part.conditioned for k in _numbers(place)
+        ]
 
     def draw(self, n: int, seed: int) -> Tensor:
         """Return what is to be done to n images: (n, entries) on the CPU, zero where nothing is."""
@@ -237,7 +239,7 @@ class Augment:
         # in full digits also within a step that is computed in bfloat16: places of pixels need them
         with torch.autocast("cpu", enabled=False), torch.autocast(x.device.type, enabled=False):
             changed = self.apply(x, vector)
-        return changed, vector[:, self.told].to(x.device) if self.told else None
+        return changed, vector[:, self.conditioned].to(x.device) if self.conditioned else None
 
 
 def _numbers(place: slice) -> range:
@@ -272,4 +274,4 @@ def build_augment(specs: Sequence[Spec], shape: tuple[int, ...]) -> Augment | No
 def conditioned_entries(specs: Sequence[Spec], shape: tuple[int, ...]) -> tuple[str, ...]:
     """Return the names of the numbers that the network is told."""
     parts = [build(AUGMENTATIONS, spec, "augmentation") for spec in specs]
-    return tuple(name for part in parts if part.told for name in part.entries(shape[0]))
+    return tuple(name for part in parts if part.conditioned for name in part.entries(shape[0]))

@@ -43,7 +43,7 @@ def choose_augment(
     names = ["shift", "rotate", "zoom", *(["colour"] if train.shape[0] > 1 else [])]
     mirrored = check_mirroring(train, seed, tell)
     if mirrored.is_safe:
-        names.append("flip:told=no")
+        names.append("flip:conditioned=no")
         why = "are few, and cannot be told from their mirror images"
     elif mirrored.right:
         why = f"are few; no flip, because {mirrored.share:.0%} were told from their mirror images, where guessing gives 50%"
@@ -54,7 +54,7 @@ def choose_augment(
 
 
 def _said(specs: Sequence[Spec]) -> str:
-    names, untold = [spec["name"] for spec in specs], [spec["name"] for spec in specs if not spec.get("told", True)]
+    names, untold = [spec["name"] for spec in specs], [spec["name"] for spec in specs if not spec.get("conditioned", True)]
     if names == untold:
         return ", ".join(names)
     return f"{', '.join(names)} ({f'all but {untold[0]} ' if untold else ''}told to the network)"

@@ -1,7 +1,7 @@
 """What is told of each datum besides a label: a caption, numbers, an image.  One row of real numbers holds it all.
 
-A row is the tokens of the caption, then the numbers in units of their spread, then the pixels of the image in [0, 1]; NaN is
-what is not told, so a row of NaN is no condition at all.
+A row is the tokens of the caption, then the standardized numbers, then the pixels of the image in [0, 1].  NaN marks missing
+values, so a row of NaN is the null condition.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ NAME = r"^[^\x00-\x1f,=]{1,200}$"
 
 
 class NumberColumn(ConfigSection):
-    """A number that is told: the name of its column, its mean and its spread in the training data."""
+    """A number that is told: the name of its column, its mean and its standard deviation in the training data."""
 
     name: Annotated[str, Field(pattern=NAME)]
     mean: float
-    spread: Annotated[float, Field(gt=0)]
+    std: Annotated[float, Field(gt=0)]
 
 
 class ConditionForm(ConfigSection):
@@ -104,13 +104,13 @@ class ConditionForm(ConfigSection):
         values = row[self.length : self.length + len(self.numbers)].tolist()
         for number, value in zip(self.numbers, values, strict=True):
             if not math.isnan(value):
-                parts.append(f"{number.name}={number.mean + number.spread * value:.3g}")
+                parts.append(f"{number.name}={number.mean + number.std * value:.3g}")
         return ", ".join(part for part in parts if part)
 
     def describe(self) -> str:
         """Say what rows tell."""
         parts = [f"captions of at most {self.length} of {self.caption_tokenizer.size:,} tokens"] if self.length else []
-        parts.extend(f"{n.name} {n.mean:.3g} ± {n.spread:.2g}" for n in self.numbers)
+        parts.extend(f"{n.name} {n.mean:.3g} ± {n.std:.2g}" for n in self.numbers)
         parts.extend([f"an image of {self.image[0]} channel{'s' * (self.image[0] > 1)}"] if self.image else [])
         return "; ".join(parts)
 
@@ -118,7 +118,7 @@ class ConditionForm(ConfigSection):
         """Return the row of a prompt, numbers by name and an image (C, H, W) in [0, 1]: (width,) float32."""
         parts = [torch.from_numpy(self.tokens(text)[0])] if self.length else []
         given = dict(numbers or {})
-        told = [(given.pop(n.name) - n.mean) / n.spread if n.name in given else math.nan for n in self.numbers]
+        told = [(given.pop(n.name) - n.mean) / n.std if n.name in given else math.nan for n in self.numbers]
         if given:
             if not self.numbers:
                 raise UserError("the model was trained without numbers of the data; leave --condition out")
@@ -178,8 +178,8 @@ class Conditions:
             found = {text: self.form.tokens(text)[0] for text in set(captions)}
             parts.append(torch.from_numpy(np.stack([found[text] for text in captions])))
         if numbers is not None:
-            mean, spread = torch.tensor([(n.mean, n.spread) for n in self.form.numbers]).T
-            parts.append((numbers - mean) / spread)
+            mean, std = torch.tensor([(n.mean, n.std) for n in self.form.numbers]).T
+            parts.append((numbers - mean) / std)
         assert parts or self.images is not None
         return torch.cat(parts, 1) if parts else torch.empty(count, 0)
 
@@ -256,7 +256,7 @@ def make_conditions(
         known = values[~values.isnan()]
         if len(known) < 2 or not bool(known.isfinite().all()):
             raise UserError(f"the column {name!r} tells {len(known)} finite numbers; at least 2 are needed")
-        told.append(NumberColumn(name=name, mean=float(known.mean()), spread=max(float(known.std()), 1e-6)))
+        told.append(NumberColumn(name=name, mean=float(known.mean()), std=max(float(known.std()), 1e-6)))
     shape = tuple(images.shape[1:]) if images is not None else None
     form = ConditionForm.model_validate({"tokenizer": table, "length": length, "numbers": told, "image": shape})
     stacked = torch.stack(list(given.values()), 1) if given else None

@@ -37,7 +37,7 @@ def loss_curve(rows: Sequence[Mapping[str, Any]]) -> Figure:
     held = [row for row in rows if "held_out" in row]
     unit = held[-1].get("unit") if held else None
     held = [row for row in held if row.get("unit") == unit]
-    training_rows, key = ([row for row in held if "seen" in row], "seen") if unit else (rows, "loss")
+    training_rows, key = ([row for row in held if "train_loss" in row], "train_loss") if unit else (rows, "loss")
     left.plot([r["i"] for r in training_rows], [r[key] for r in training_rows], color=SOFT, lw=1, label="training")
     left.plot(
         [r["i"] for r in held], [r["held_out"] for r in held], color=ACCENT, marker=".", label="held out (average weights)"

@@ -43,7 +43,7 @@ def _stored(run: Run) -> dict[str, Column]:
     held = [row for row in run.metrics() if row.get("held_out_levels")]
     if not held:
         raise UserError(f"the data of {run.path} are gone, and its training ended before it wrote down a held-out loss")
-    keys = {"held out": "held_out_levels", "training": "seen_levels", "optimum of the training set": "optimum_levels"}
+    keys = {"held out": "held_out_levels", "training": "train_levels", "optimum of the training set": "optimum_levels"}
     return {name: [(value, None) for value in held[-1][key]] for name, key in keys.items() if held[-1].get(key)}
 
 

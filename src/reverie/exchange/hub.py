@@ -41,11 +41,11 @@ def without_paths(config: Config) -> Config:
     data = config.data
     source = data.source if "/" not in data.source and "\\" not in data.source else ""
     reading = {key: value for key, value in data.reading.items() if key != "data_dir"}
-    asked = {key: value for key, value in config.asked.items() if key not in ("from", "codec", "data_dir")}
+    requested = {key: value for key, value in config.requested.items() if key not in ("from", "codec", "data_dir")}
     cleaned = data.model_copy(update={"source": source, "name": Path(data.name).name, "reading": reading})
     start = None if config.start is None else config.start.model_copy(update={"run": Path(config.start.run).name})
     codec = None if config.codec is None else config.codec.model_copy(update={"run": Path(config.codec.run).name})
-    return config.model_copy(update={"data": cleaned, "asked": asked, "start": start, "codec": codec})
+    return config.model_copy(update={"data": cleaned, "requested": requested, "start": start, "codec": codec})
 
 
 def export_hub(run: Run, out: Path, card: ModelCard, options: Options, overwrite: bool) -> Path:

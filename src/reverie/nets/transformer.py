@@ -64,7 +64,7 @@ class DiTBlock(nn.Module):
 class Transformer(nn.Module):
     """A diffusion transformer on image patches, conditioned on the noise level in every layer (DiT, arXiv:2212.09748).
 
-    inputs, outputs: per number of the data; words, length, numbers, seen, text_layers, attends: as in `UNet`.
+    inputs, outputs: per number of the data; vocabulary, length, numbers, cond_channels, text_layers, attends: as in `UNet`.
     x: (B, C inputs, H, W); level: (B,); cond: (B,) labels, (B, R) condition vectors or None; conditioning: (B, K) or None.
     """
 
@@ -78,14 +78,14 @@ class Transformer(nn.Module):
         layers: Annotated[int, Field(ge=1, le=64)] = 4,
         heads: Annotated[int, Field(ge=1, le=64)] = 4,
         labels: Annotated[int, Field(ge=0, le=100_000)] = 0,
-        told: Annotated[int, Field(ge=0, le=2048)] = 0,
+        cond_dim: Annotated[int, Field(ge=0, le=2048)] = 0,
         embedding: Level = "sinusoidal",
         inputs: Annotated[int, Field(ge=1, le=4)] = 1,
         outputs: Annotated[int, Field(ge=1, le=256)] = 1,
-        words: Words = 0,
+        vocabulary: Words = 0,
         length: Length = 0,
         numbers: Numbers = 0,
-        seen: ImageChannels = 0,
+        cond_channels: ImageChannels = 0,
         text_layers: Annotated[int, Field(ge=0, le=12)] = 2,
         attends: bool = False,
     ) -> None:
@@ -108,12 +108,12 @@ class Transformer(nn.Module):
         self.embed = level_embedding(embedding, 64)
         self.tell = nn.Sequential(nn.Linear(64, dim), nn.SiLU(), nn.Linear(dim, dim))
         self.label = LabelEmbedding(labels, dim) if labels else None
-        self.told = conditioning_projection(told, dim) if told else None
-        row = words, length, numbers, seen
+        self.told = conditioning_projection(cond_dim, dim) if cond_dim else None
+        row = vocabulary, length, numbers, cond_channels
         self.condition = ConditionEncoder(*row, (height, width), dim, text_layers) if any(row) else None
-        self.enter = nn.Linear((channels * inputs + (seen + 1 if seen else 0)) * patch**2, dim)
+        self.enter = nn.Linear((channels * inputs + (cond_channels + 1 if cond_channels else 0)) * patch**2, dim)
         self.layers = nn.ModuleList(DiTBlock(dim, heads) for _ in range(layers))
-        inner = self.condition.dim if self.condition is not None and words and attends else 0
+        inner = self.condition.dim if self.condition is not None and vocabulary and attends else 0
         self.cross = nn.ModuleList(TextCrossAttention(dim, inner) for _ in range(layers)) if inner else None
         self.leave_tell = nn.Linear(dim, 2 * dim)
         self.leave = nn.Linear(dim, channels * outputs * patch**2)

@@ -93,10 +93,10 @@ class UNet(nn.Module):
 
     stem: side of the pixel squares folded into channels first (1: none).  widths: channels at each resolution, halved from one
     to the next.  inputs, outputs: per number of the data.  fourier: exponents n of the features sin(2^n pi x) and cos(2^n pi
-    x), which resolve the last bits of x (arXiv:2107.00630, appendix C).  dropout: rate in each block.  words, length, numbers,
-    seen: of condition vectors, see `ConditionEncoder`; text_layers: of its encoder; attends: whether to use cross-attention to
-    the text. x: (B, C inputs, H, W); level: (B,); cond: (B,) labels, (B, R) condition vectors or None; conditioning: (B, K),
-    further parameters (augmentation, cluster) or None.
+    x), which resolve the last bits of x (arXiv:2107.00630, appendix C).  dropout: rate in each block.  vocabulary, length,
+    numbers, cond_channels: of condition vectors, see `ConditionEncoder`; text_layers: of its encoder; attends: whether to use
+    cross-attention to the text.  x: (B, C inputs, H, W); level: (B,); cond: (B,) labels, (B, R) condition vectors or None;
+    conditioning: (B, K), further parameters (augmentation, cluster) or None.
     """
 
     def __init__(
@@ -112,16 +112,16 @@ class UNet(nn.Module):
         embedding_dim: Width = 96,
         conditioning: Literal["scale-shift", "add"] = "scale-shift",
         labels: Annotated[int, Field(ge=0, le=100_000)] = 0,
-        told: Annotated[int, Field(ge=0, le=2048)] = 0,
+        cond_dim: Annotated[int, Field(ge=0, le=2048)] = 0,
         embedding: Level = "sinusoidal",
         inputs: Annotated[int, Field(ge=1, le=4)] = 1,
         outputs: Annotated[int, Field(ge=1, le=256)] = 1,
         fourier: Annotated[tuple[Exponent, ...], Field(max_length=8)] = (),
         dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0,
-        words: Words = 0,
+        vocabulary: Words = 0,
         length: Length = 0,
         numbers: Numbers = 0,
-        seen: ImageChannels = 0,
+        cond_channels: ImageChannels = 0,
         text_layers: Annotated[int, Field(ge=0, le=12)] = 2,
         attends: bool = False,
     ) -> None:
@@ -137,8 +137,8 @@ class UNet(nn.Module):
         self.embed = level_embedding(embedding, 64)
         self.tell = nn.Sequential(nn.Linear(64, embedding_dim), nn.SiLU(), nn.Linear(embedding_dim, embedding_dim))
         self.label = LabelEmbedding(labels, embedding_dim) if labels else None
-        self.told = conditioning_projection(told, embedding_dim) if told else None
-        row = words, length, numbers, seen
+        self.told = conditioning_projection(cond_dim, embedding_dim) if cond_dim else None
+        row = vocabulary, length, numbers, cond_channels
         self.condition = ConditionEncoder(*row, (height, width), embedding_dim, text_layers) if any(row) else None
 
         def block(inputs: int, outputs: int) -> ResidualBlock:
@@ -146,7 +146,7 @@ class UNet(nn.Module):
 
         folded_channels = channels * stem**2
         self.fourier = fourier
-        extra_channels = (seen + 1) * stem**2 if seen else 0
+        extra_channels = (cond_channels + 1) * stem**2 if cond_channels else 0
         self.enter = nn.Conv2d(folded_channels * inputs * (1 + 2 * len(fourier)) + extra_channels, widths[0], 3, padding=1)
         self.down, self.shrink = nn.ModuleList(), nn.ModuleList()
         for k, wide in enumerate(widths[:-1]):
@@ -155,7 +155,7 @@ class UNet(nn.Module):
         low = widths[-1]
         self.middle = nn.ModuleList(block(low, low) for _ in range(2 * blocks))
         self.attention = SpatialSelfAttention(low, groups) if attention else None
-        self.cross = TextCrossAttention(low, self.condition.dim) if self.condition and words and attends else None
+        self.cross = TextCrossAttention(low, self.condition.dim) if self.condition and vocabulary and attends else None
         self.grow, self.up = nn.ModuleList(), nn.ModuleList()
         for k in range(len(widths) - 2, -1, -1):
             wide = widths[k]

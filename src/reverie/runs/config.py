@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_validator
@@ -21,9 +22,58 @@ from reverie.families.model import Family, FamilySettings, Model
 MOST_STEPS, MOST_MINUTES = 10**9, 10**6  # of a training
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
-# What in format 1 stood outside of all tables, and what stood in the table [training].
+# Format 1 had no table [family]: these keys were at the top level, and these in the table [training].
 OF_FORMAT_1 = ("target", "sigma_data", "codec", "schedule", "network")
 OF_TRAINING_1 = ("weight", "times", "label_dropout", "augment")
+OPTION_TABLES = ("training", "family", "requested")  # whose keys are options, with the old names of `base.deprecations`
+# Keys of older versions, as file -> path of tables with the old key -> new key.  Lists of tables are searched too.
+RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
+    "config.toml": {
+        "asked": "requested",
+        "data.condition.numbers.spread": "std",
+        "family.augment.told": "conditioned",
+        "family.network.told": "cond_dim",
+        "family.network.seen": "cond_channels",
+        "family.network.words": "vocabulary",
+    },
+    "metrics.jsonl": {
+        "look.nearest": "nearest_neighbor",
+        "look.spread": "std",
+        "look": "appearance",
+        "seen": "train_loss",
+        "seen_levels": "train_levels",
+    },
+}
+
+
+def _from_format_1(table: dict[str, Any]) -> dict[str, Any]:
+    rest = dict(table)
+    if rest.pop("family", "diffusion") != "diffusion":
+        raise ValueError("a run of format 1 is of the family diffusion")
+    training = dict(rest.get("training", {})) if isinstance(rest.get("training"), dict) else {}
+    family = {key: rest.pop(key) for key in OF_FORMAT_1 if key in rest}
+    family |= {key: training.pop(key) for key in OF_TRAINING_1 if key in training}
+    return {**rest, "format": 2, "family": {"name": "diffusion", **family}, "training": training}
+
+
+def with_present_keys(value: Any, file: str, within: str = "") -> Any:
+    """Return a table of a file with the keys of this version.  within: path of the table in the file."""
+    renamed, prefix = RENAMED_KEYS[file], f"{within}." if within else ""
+
+    def converted(part: Any, path: str) -> Any:
+        if isinstance(part, list | tuple):
+            return [converted(one, path) for one in part]
+        if not isinstance(part, dict) or not any(old.startswith(path) for old in renamed):
+            return part
+        table = {key: converted(one, f"{path}{key}.") for key, one in part.items()}
+        return {new if (new := renamed.get(f"{path}{key}", key)) not in table else key: one for key, one in table.items()}
+
+    return converted(value, prefix)
+
+
+def present_family(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table [family] with the keys and values of this version."""
+    return current_options(with_present_keys(dict(table), "config.toml", "family"))
 
 
 class Reading(TypedDict, total=False):
@@ -155,9 +205,8 @@ class StartConfig(ConfigSection):
 class Config(ConfigSection):
     """The whole configuration of a run, as stored in config.toml.
 
-    family: its name and its own options, checked by the family; start, codec: the run whose weights it began with, and that
-    whose autoencoder it uses; asked: the settings that a person chose, as they are given on the command line; all others were
-    planned.
+    family: its name and options, checked by the family; start: the run with the initial weights; codec: the run with the
+    autoencoder; requested: the options given by the user, as on the command line (all others were planned).
     """
 
     format: Literal[2] = 2
@@ -167,30 +216,18 @@ class Config(ConfigSection):
     training: TrainingConfig
     start: StartConfig | None = None
     codec: StartConfig | None = None
-    asked: dict[OptionName, bool | int | float | str] = Field(default_factory=dict, max_length=64)
+    requested: dict[OptionName, bool | int | float | str] = Field(default_factory=dict, max_length=64)
 
     @model_validator(mode="before")
     @classmethod
-    def _from_format_1(cls, table: Any) -> Any:
-        """Runs of format 1 knew diffusion only, and had its options beside the tables and among those of training."""
-        if not isinstance(table, dict) or table.get("format") != 1:
-            return table
-        rest = dict(table)
-        if rest.pop("family", "diffusion") != "diffusion":
-            raise ValueError("a run of format 1 is of the family diffusion")
-        training = dict(rest.get("training", {})) if isinstance(rest.get("training"), dict) else {}
-        family = {key: rest.pop(key) for key in OF_FORMAT_1 if key in rest}
-        family |= {key: training.pop(key) for key in OF_TRAINING_1 if key in training}
-        return {**rest, "format": 2, "family": {"name": "diffusion", **family}, "training": training}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _under_present_names(cls, table: Any) -> Any:
-        """Rename options that had other names when the run was written."""
+    def _from_older_versions(cls, table: Any) -> Any:
+        """Convert format 1, which had only diffusion models, and old names of keys and values."""
         if not isinstance(table, dict):
             return table
-        parts = [key for key in ("training", "family", "asked") if isinstance(table.get(key), dict)]
-        present = {key: current_options(table[key]) for key in parts}
+        if table.get("format") == 1:
+            table = _from_format_1(table)
+        table = with_present_keys(table, "config.toml")
+        present = {key: current_options(table[key]) for key in OPTION_TABLES if isinstance(table.get(key), dict)}
         data = table.get("data")
         if isinstance(data, dict) and isinstance(data.get("reading"), dict):
             present["data"] = {**data, "reading": current_options(data["reading"])}

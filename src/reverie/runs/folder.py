@@ -18,7 +18,7 @@ from reverie.base.errors import ReverieWarning, UserError
 from reverie.base.files import atomic, own_file, read_own, reason
 from reverie.base.parse import read_json, read_toml
 from reverie.base.spec import first_problem
-from reverie.runs.config import Config
+from reverie.runs.config import Config, with_present_keys
 from reverie.runs.finding import RESCUE, Finding, FindingRow
 from reverie.runs.step import read_row
 
@@ -85,7 +85,7 @@ def read_rows(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     with path.open("rb") as file:
         for number, line in _lines(file):
             try:
-                read_row(row := read_json(line.decode()))
+                read_row(row := with_present_keys(read_json(line.decode()), METRICS))
             except ValidationError as error:
                 wrong.append(f"line {number}: {first_problem(error)}")
             except ValueError as error:

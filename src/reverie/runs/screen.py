@@ -50,7 +50,7 @@ def progress_note(step: Step, check: Step | None) -> str:
     """
     lost = f"loss {step.loss or 0:.4g}"
     if check is not None:
-        seen = f"train {check.seen:.3g}" if check.seen is not None else lost
+        seen = f"train {check.train_loss:.3g}" if check.train_loss is not None else lost
         name = "held-out cost" if check.unit in EXACT else "held-out bound"
         lost = f"{name} {check.held_out:.3g} {check.unit}" if check.unit else f"{seen}, held out {check.held_out:.3g}"
     left = f"{clock(step.seconds_left)} left" if step.fraction < 1 else "finishing"  # curves, and how samples are guided

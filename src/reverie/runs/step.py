@@ -18,7 +18,9 @@ Number = Annotated[float, Field(ge=-1e39, le=1e39)]  # what a float32 can be, an
 Levels = Annotated[list[Number], Field(min_length=T_RANGES, max_length=T_RANGES)]
 
 
-OF_A_CHECK = frozenset({"unit", "held_out_levels", "seen", "seen_levels", "raw_held_out", "look"})  # beside held_out
+OF_A_CHECK = frozenset(
+    {"unit", "held_out_levels", "train_loss", "train_levels", "raw_held_out", "appearance"}
+)  # beside held_out
 
 
 def _finite(value: Any) -> bool:
@@ -36,10 +38,10 @@ class Step:
 
     held_out: of the average weights; unit: what it is told in where it is not a loss but what data cost, as all figures are
     that are compared with it; held_out_levels: the loss in four equal ranges of t, from little noise to much;
-    noise_error_levels: the mean squared error of the predicted noise in these ranges; seen, seen_levels: the loss on
+    noise_error_levels: the mean squared error of the predicted noise in these ranges; train_loss, train_levels: the loss on
     training data; raw_held_out: the held-out loss of the raw weights; preview_score: see `reverie.training.previews`;
     optimum_levels: the least loss on training data that any model can have; linear_levels: that of the best linear filter;
-    look: the previews beside the data, see `reverie.data.appearance`; waited: the share of time without a processor, see
+    appearance: the previews beside the data, see `reverie.data.appearance`; waited: the share of time without a processor, see
     `reverie.base.busy`; others: further figures of the
     family; findings: what is newly wrong; active: the checks that find something.
     """
@@ -54,13 +56,13 @@ class Step:
     unit: Unit | None = None
     held_out_levels: tuple[float, ...] = ()
     noise_error_levels: tuple[float, ...] = ()
-    seen: float | None = None
-    seen_levels: tuple[float, ...] = ()
+    train_loss: float | None = None
+    train_levels: tuple[float, ...] = ()
     raw_held_out: float | None = None
     preview_score: float | None = None
     optimum_levels: tuple[float, ...] = ()
     linear_levels: tuple[float, ...] = ()
-    look: Mapping[str, float] | None = None
+    appearance: Mapping[str, float] | None = None
     waited: float | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
@@ -86,7 +88,7 @@ class Step:
             if "held_out" not in row:
                 row = {key: value for key, value in row.items() if key not in OF_A_CHECK}
             if "held_out_levels" not in row:
-                row.pop("seen_levels", None)
+                row.pop("train_levels", None)
             if "loss" in row:
                 yield row
         for finding in self.findings:
@@ -108,13 +110,13 @@ class StepRow(BaseModel):
     unit: Unit = "nats"
     held_out_levels: Levels = []
     noise_error_levels: Levels = []
-    seen: Number = 0.0
-    seen_levels: Levels = []
+    train_loss: Number = 0.0
+    train_levels: Levels = []
     raw_held_out: Number = 0.0
     preview_score: Number = 0.0
     optimum_levels: Levels = []
     linear_levels: Levels = []
-    look: dict[str, Number] = {}
+    appearance: dict[str, Number] = {}
     waited: Number = 0.0
     finishing: float = Field(default=0.0, ge=0, le=1e12)
     active: list[str] = []
@@ -124,8 +126,8 @@ class StepRow(BaseModel):
         given = self.model_fields_set
         if given & OF_A_CHECK and "held_out" not in given:
             raise ValueError("figures of a check without held_out")
-        if "seen_levels" in given and "held_out_levels" not in given:
-            raise ValueError("seen_levels without held_out_levels")
+        if "train_levels" in given and "held_out_levels" not in given:
+            raise ValueError("train_levels without held_out_levels")
         return self
 
 

@@ -16,7 +16,7 @@ from reverie.base.tensors import TensorSpec, read_facts, read_tensors, write_ten
 from reverie.families.model import Model
 from reverie.nets.lora import adapter_weights, merged_weights
 from reverie.runs.adapters import AdapterFacts, write_adapter
-from reverie.runs.config import Config, build_model, model_forms
+from reverie.runs.config import Config, build_model, model_forms, present_family
 from reverie.runs.folder import CONFIG, WEIGHTS_FILE, read_metrics
 
 AGAIN = "; restore it or train the run again"
@@ -43,7 +43,8 @@ def made_for(config: Config, ended: int | None = None) -> MadeFor:
     """Return what the weights of a run are made for."""
     family, names = config.model_family, json.dumps(config.data.labels).encode()
     if config.data.condition is not None:
-        names += config.data.condition.model_dump_json().encode()
+        # hashed with the key "spread" of older versions, whose weights have the hash in their header
+        names += config.data.condition.model_dump_json().replace('"std":', '"spread":').encode()
     return MadeFor(
         shape=config.data.shape,
         labels=hashlib.blake2b(names, digest_size=16).hexdigest(),
@@ -56,7 +57,9 @@ def _differences(kept: MadeFor, config: Config) -> list[str]:
     """Return the names of the settings that weights were made for and that the configuration has otherwise."""
     family = config.model_family
     try:  # as this version writes it: settings that came later have their defaults
-        settings = family.settings.model_validate(kept.family).model_dump(mode="json", exclude=set(family.set_by_training))
+        settings = family.settings.model_validate(present_family(kept.family)).model_dump(
+            mode="json", exclude=set(family.set_by_training)
+        )
     except ValidationError:
         return ["family"]
     now = made_for(config)

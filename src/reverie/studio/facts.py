@@ -20,7 +20,9 @@ from reverie.studio.trainings import Trainings
 PREVIEW = re.compile(r"step-(\d{7,12})\.png|labels\.png")
 MOST_PREVIEW = 2**25  # bytes
 MOST_ROWS = 1500  # reports that are sent of one run
-CURVES = ("i", "seconds", "fraction", "loss", "held_out", "held_out_levels", "seen", "per_second", "unit", "preview_score")
+CURVES = (
+    "i", "seconds", "fraction", "loss", "held_out", "held_out_levels", "train_loss", "per_second", "unit", "preview_score",
+)  # fmt: skip
 
 
 class Facts:

@@ -93,8 +93,8 @@ def not_learning(p: Patient) -> Finding | None:
     if gain(first, best, p.unit) > STUCK:
         return None
     what = f"the {figure_name(p.unit)} is {float(late[-1]['held_out']):.4g} and was {first:.4g} before anything was learned"
-    rate, chosen = max(float(row.get("learning_rate", 0)) for row in p.rows), "learning_rate" in p.asked
-    seen = [sum(row["seen_levels"]) for row in (rows[0], rows[-1]) if row.get("seen_levels")]
+    rate, chosen = max(float(row.get("learning_rate", 0)) for row in p.rows), "learning_rate" in p.requested
+    seen = [sum(row["train_levels"]) for row in (rows[0], rows[-1]) if row.get("train_levels")]
     change: Mapping[str, str | None] = {"learning_rate": None}
     if max(p.movement.values()) < MOVED:
         cause, advice = "a learning rate that is too small to move the weights", f"try --learning-rate {100 * rate:.2g}"
@@ -134,7 +134,7 @@ def noisy_previews(p: Patient) -> Finding | None:
     assert p.preview is not None and p.truth is not None
     noise, rows = p.preview.noise(p.truth), p.checked()
     linear, entry = p.network.linear, p.network.entry
-    missed = linear.missed(rows[-1]["seen_levels"]) if linear is not None else 0.0  # overfitting is another illness
+    missed = linear.missed(rows[-1]["train_levels"]) if linear is not None else 0.0  # overfitting is another illness
     narrow = entry is not None and 0 < RANK[0] * entry.lost < missed < RANK[1] * entry.lost
     fall = fell(rows)
     if max(noise / NOISY, missed / MISSED) < 1 or fall is None or fall[1] > (SLOW if narrow else FALLING):
@@ -170,7 +170,7 @@ def empty_previews(p: Patient) -> Finding | None:
     if look.outside > SATURATED:
         what = f"{look.outside:.0%} of the previews' values lie far outside the data's range"
         cause = "an error that grows from step to step of sampling"
-        if p.asked.get("target", "flow") in ("v", "flow"):
+        if p.requested.get("target", "flow") in ("v", "flow"):
             return Finding("empty_previews", what, i, cause, advice, lower)
         return Finding("empty_previews", what, i, cause, "train with --target flow", {"target": "flow"})
     if look.variance < COLLAPSED * truth.variance:
@@ -185,7 +185,7 @@ def posterior_collapse(p: Patient) -> Finding | None:
     if len(rows) < 2 or any(row["kl"] > NOTHING for row in rows[-2:]):
         return None
     what = f"the latent tells {rows[-1]['kl']:.2g} nats of a datum, which is nothing: the decoder does without it"
-    if float(p.asked.get("beta", 1.0)) > 1:
+    if float(p.requested.get("beta", 1.0)) > 1:
         return Finding("posterior_collapse", what, int(rows[-2]["i"]), "a KL that weighs too much", "leave --beta out",
                        {"beta": None})  # fmt: skip
     cause = "a KL that costs more than what the first latents tell is worth"
@@ -215,18 +215,18 @@ def lagging_average(p: Patient) -> Finding | None:
     what = f"the average weights are worse than the raw ones: {figure_name(p.unit)} {rows[-1]['held_out']:.3g} against"
     what += f" {rows[-1]['raw_held_out']:.3g}"
     cause = "an average over too many steps"
-    advice = "leave --ema-share out" if "ema_share" in p.asked else "train longer"
+    advice = "leave --ema-share out" if "ema_share" in p.requested else "train longer"
     return Finding("lagging_average", what, int(rows[-2]["i"]), cause, advice, {"ema_share": None})
 
 
 def overfitting(p: Patient) -> Finding | None:
     """A held-out loss that rises, at some noise level, or a bound that rises, while that on training data falls."""
-    by_level = not p.unit and any(row.get("seen_levels") for row in p.checked())
-    rows = [row for row in p.checked() if (row.get("seen_levels") if by_level else "seen" in row)]
+    by_level = not p.unit and any(row.get("train_levels") for row in p.checked())
+    rows = [row for row in p.checked() if (row.get("train_levels") if by_level else "train_loss" in row)]
     if len(rows) < 4:
         return None
-    curves = {"the": ([row["held_out"] for row in rows], [row["seen"] for row in rows])} if not by_level else {
-        f"at {level} the": ([row["held_out_levels"][k] for row in rows], [row["seen_levels"][k] for row in rows])
+    curves = {"the": ([row["held_out"] for row in rows], [row["train_loss"] for row in rows])} if not by_level else {
+        f"at {level} the": ([row["held_out_levels"][k] for row in rows], [row["train_levels"][k] for row in rows])
         for k, level in enumerate(NOISE_NAMES)
     }  # fmt: skip
     for where, (held, seen) in curves.items():
@@ -260,7 +260,7 @@ def copies(p: Patient) -> Finding | None:
 
 def _less(p: Patient, share: float) -> tuple[str, Mapping[str, str | None]]:
     """Return the advice against learning by heart, and the change: a shorter training where no network is smaller."""
-    if p.asked.get("augment") == "none":
+    if p.requested.get("augment") == "none":
         return "give more data, or leave --augment none out", {"augment": None}
     share = max(0.05, share)
     shorter = f"train for {share:.0%} of the time"

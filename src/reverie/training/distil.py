@@ -252,7 +252,7 @@ def prepare_distillation(
         "versions": {"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()},
         "data": placed(known.data, data, data_dir),
         "family": student,
-        "training": training, "start": start.record(teacher), "asked": {},
+        "training": training, "start": start.record(teacher), "requested": {},
     })  # fmt: skip
     model = build_model(config)
     model.load_state_dict(teacher.model.state_dict())

@@ -134,8 +134,8 @@ def check_up(learner: Learner, train: Dataset, held_out: Dataset, seed: int) -> 
     seen = average.held_out_metrics(train, seed)
     return {
         **average.held_out_metrics(held_out, seed),
-        "seen": seen["held_out"],
-        "seen_levels": seen.get("held_out_levels", ()),
+        "train_loss": seen["held_out"],
+        "train_levels": seen.get("held_out_levels", ()),
         "raw_held_out": learner.model.held_out_metrics(held_out, seed)["held_out"],
     }
 

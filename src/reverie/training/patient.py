@@ -60,7 +60,7 @@ class Patient:
 
     rows: the reports so far; preview, truth: the newest preview, and the data seen in the same way; previewed: the step of
     that preview, the newest one if nothing is said; count: of training data;
-    asked: the settings that a person chose.
+    requested: the settings that a person chose.
     """
 
     rows: Sequence[Row]
@@ -71,7 +71,7 @@ class Patient:
     preview: AppearanceStats | None = None
     truth: AppearanceStats | None = None
     count: int = FEW
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    requested: Mapping[str, Any] = field(default_factory=dict)
     network: NetworkFacts = NetworkFacts()
     previewed: int | None = None
 

@@ -224,7 +224,7 @@ def prepare(
     training = config.training
     if shard:
         check_shard(training, max(processes, world_size()))
-    config = config.model_copy(update={"asked": {
+    config = config.model_copy(update={"requested": {
         **{key: getattr(training, key) for key in given},
         **({"seed": seed} if seed else {}),
         **asked,

@@ -59,7 +59,7 @@ def _counts(network: Spec) -> Iterator[tuple[int, str]]:
         others += [format_spec({"name": network["name"], grows: size}) for size in (network[grows] // 2, network[grows] * 2)]
     for name in others:
         with suppress(UserError):
-            full = {**network_for(shape, network.get("labels", 0), name), "told": network.get("told", 0)}
+            full = {**network_for(shape, network.get("labels", 0), name), "cond_dim": network.get("cond_dim", 0)}
             if _design(full) == _design(network):
                 yield _parameters({key: full[key] for key in network}), name
 
@@ -88,7 +88,7 @@ def _settings(config: Config) -> dict[str, Any]:
 
 def _asked(config: Config) -> dict[str, Any]:
     """Return what was asked for, by the names of the options; what is no option, another family's own, goes with its name."""
-    family, asked = config.model_family, dict(config.asked)
+    family, asked = config.model_family, dict(config.requested)
     if isinstance(config.family, DiffusionSettings):
         return asked
     own = {key: asked.pop(key) for key in family.option_names if key in asked}
@@ -110,7 +110,9 @@ def mend(run: Run, findings: Sequence[Finding]) -> str | None:
     for finding in findings:
         change = {**finding.change, **change}
     now = _settings(config)
-    differing = {k for k, v in change.items() if (k in config.asked if v is None else k == "length" or v != str(now.get(k)))}
+    differing = {
+        k for k, v in change.items() if (k in config.requested if v is None else k == "length" or v != str(now.get(k)))
+    }
     if not differing:
         return None
     share, (minutes, steps) = float(change.pop("length", None) or 1), whole_length(config)

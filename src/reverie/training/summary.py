@@ -48,16 +48,16 @@ class Verdict:
     commands: dict[str, str]
 
 
-def _shown(config: Config, look: Mapping[str, float]) -> str:
+def _shown(config: Config, appearance: Mapping[str, float]) -> str:
     """Say what is amiss with the previews beside the data; nothing where nothing is."""
-    if "novel" in look:
-        unlike = 1 - look["novel"] < LIKE_TEXT * (1 - look["held_out_novel"])
-        return f"what it writes is unlike the text: {_known_strings(look)}" if unlike else ""
+    if "novel" in appearance:
+        unlike = 1 - appearance["novel"] < LIKE_TEXT * (1 - appearance["held_out_novel"])
+        return f"what it writes is unlike the text: {_known_strings(appearance)}" if unlike else ""
     if config.data.kind != "images":
-        far = look.get("nearest", 1.0)
+        far = appearance.get("nearest_neighbor", 1.0)
         return f"samples lie {far:.2g} times as far from the closest training datum as held-out data do" if far > FAR else ""
-    detail, spread = look.get("detail", 1.0), look.get("spread", 1.0)  # older runs tell less
-    if look.get("noise", 0.0) > NOISY:
+    detail, spread = appearance.get("detail", 1.0), appearance.get("std", 1.0)  # older runs tell less
+    if appearance.get("noise", 0.0) > NOISY:
         return NOISE
     if not SHARP[0] <= detail <= SHARP[1]:
         if detail < 1 and isinstance(config.family, DiffusionSettings) and config.family.autoguidance != 1:
@@ -66,8 +66,8 @@ def _shown(config: Config, look: Mapping[str, float]) -> str:
     return f"the previews are alike, with {spread:.0%} of the data's spread" if spread < VARIED else ""
 
 
-def _known_strings(look: Mapping[str, float]) -> str:
-    known, usual = 1 - look["novel"], 1 - look["held_out_novel"]
+def _known_strings(appearance: Mapping[str, float]) -> str:
+    known, usual = 1 - appearance["novel"], 1 - appearance["held_out_novel"]
     return f"{known:.0%} of its strings of 8 characters are in the training text, of held-out text {usual:.0%}"
 
 
@@ -132,17 +132,18 @@ def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
     return line + (f"; {shown}" if shown else "")
 
 
-def _quality(config: Config, look: Mapping[str, float] | None) -> str:
+def _quality(config: Config, appearance: Mapping[str, float] | None) -> str:
     """Say how good the last previews are, by their figures; nothing where there are none."""
-    if look is None:
+    if appearance is None:
         return ""
-    if amiss := _shown(config, look):
+    if amiss := _shown(config, appearance):
         return amiss
-    if "novel" in look:
-        return f"what it writes reads like the text: {_known_strings(look)}"
+    if "novel" in appearance:
+        return f"what it writes reads like the text: {_known_strings(appearance)}"
     if config.data.kind != "images":
-        return f"samples lie {look.get('nearest', 1.0):.2g} times as far from the closest training datum as held-out data do"
-    detail, spread = look.get("detail", 1.0), look.get("spread", 1.0)
+        distance = appearance.get("nearest_neighbor", 1.0)
+        return f"samples lie {distance:.2g} times as far from the closest training datum as held-out data do"
+    detail, spread = appearance.get("detail", 1.0), appearance.get("std", 1.0)
     return f"the previews have {detail:.0%} of the data's fine detail and {spread:.0%} of its spread"
 
 
@@ -189,7 +190,7 @@ def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], show
         return f"next: the {name} fell by {by if unit else f'{share:.0%}'} since step {since:,}, so more time will help"
     flat = f"next: since step {since:,} the {name} {f'fell by {by} only' if share > 0 else 'has not fallen'}"
     linear = rows[-1].get("linear_levels") or ()
-    if any(mine > ABOVE * its for mine, its in zip(rows[-1].get("seen_levels", ()), linear, strict=False)):
+    if any(mine > ABOVE * its for mine, its in zip(rows[-1].get("train_levels", ()), linear, strict=False)):
         shown = "even on training data the loss is worse than that of a linear filter"
     if looked and not shown:
         good = GOOD.get(config.data.kind, "the samples lie as near to the training data as held-out data")
@@ -203,9 +204,11 @@ def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], show
 def _by_heart(rows: Sequence[Row], since: int) -> bool:
     """Tell whether only the loss on training data went on falling: then a larger network has nothing more to learn."""
     old, last = next(row for row in rows if row["i"] == since), rows[-1]
-    if "seen" not in old or "seen" not in last:
+    if "train_loss" not in old or "train_loss" not in last:
         return False
-    return bool(last["seen"] < last["held_out"] and gain(old["seen"], last["seen"], last.get("unit")) > FALLING)
+    return bool(
+        last["train_loss"] < last["held_out"] and gain(old["train_loss"], last["train_loss"], last.get("unit")) > FALLING
+    )
 
 
 def _fitted(run: Run, rows: Sequence[Row], findings: Sequence[Finding]) -> tuple[str, str, str]:
@@ -217,21 +220,21 @@ def _fitted(run: Run, rows: Sequence[Row], findings: Sequence[Finding]) -> tuple
     rounds = f"{last['i']:,} round{'s' * (last['i'] != 1)}"
     fitted = f"{_time(last['seconds'])} on {run.config.data.count:,} {run.kind}, fitted in {rounds}"
     cost = f"held-out data cost {last['held_out']:.4f} nats for each dimension"
-    cost += f", training data {last['seen']:.4f}" if "seen" in last else ""
+    cost += f", training data {last['train_loss']:.4f}" if "train_loss" in last else ""
     return health, f"{fitted}: {cost}", f"next: measure it beside another family: reverie evaluate {path} OTHER-RUN"
 
 
-def _last_look(config: Config, rows: Sequence[Row]) -> Mapping[str, float] | None:
+def _last_appearance(config: Config, rows: Sequence[Row]) -> Mapping[str, float] | None:
     """Return the figures of the last previews; None where there were none, or where they are not the purpose."""
     if isinstance(config.family, DiffusionSettings) and config.family.purpose == "likelihood":
         return None
-    return next((row["look"] for row in reversed(rows) if row.get("look")), None)
+    return next((row["appearance"] for row in reversed(rows) if row.get("appearance")), None)
 
 
 def _last_shown(config: Config, rows: Sequence[Row]) -> str | None:
     """Say what is amiss with the last previews, nothing where nothing is; None where there were none, or not the purpose."""
-    look = _last_look(config, rows)
-    return _shown(config, look) if look else None
+    appearance = _last_appearance(config, rows)
+    return _shown(config, appearance) if appearance else None
 
 
 def health_of(config: Config, rows: Sequence[Row], findings: Sequence[Finding]) -> str:
@@ -254,7 +257,7 @@ def short_verdict(config: Config, rows: Sequence[Row], findings: Sequence[Findin
 
 def _worse_than_a_filter(row: Row) -> bool:
     """Tell whether a network, over all noise levels, does worse on training data than the best linear filter."""
-    seen, linear = row.get("seen_levels"), row.get("linear_levels")
+    seen, linear = row.get("train_levels"), row.get("linear_levels")
     return bool(seen and linear and not row.get("unit")) and statistics.fmean(seen or ()) > statistics.fmean(linear or ())
 
 
@@ -274,7 +277,7 @@ def verdict(run: Run) -> Verdict:
     commands = {"go on": f"reverie train --resume {path}" + (f" --extend {longer}" if finished else "")}
     if findings and (command := mend(run, findings)):
         commands["mend"] = command
-    quality = _gave(run.config, rows, _quality(run.config, _last_look(run.config, rows)))
+    quality = _gave(run.config, rows, _quality(run.config, _last_appearance(run.config, rows)))
     advice = _next(run.config, rows, findings, shown or "", shown is not None)
     missing = "" if findings or steps_made(rows) < ENOUGH else _too_few(run.config, every)
     return Verdict((health, quality, advice.replace("next: ", f"next: {missing}", 1)), findings, commands)

@@ -85,7 +85,7 @@ class Doctor:
         self.rows.extend(step.as_rows())
         patient = Patient(
             self.rows, self.training.run.model, self.data, self.training.train.kind, self._movement(), self.look,
-            self.previews.truth, len(self.training.train), self.training.run.config.asked, self.facts, self.looked_at,
+            self.previews.truth, len(self.training.train), self.training.run.config.requested, self.facts, self.looked_at,
         )  # fmt: skip
         found = {finding.check: finding for finding in examine(patient)}
         new = tuple(finding for name, finding in found.items() if name not in self.active)
@@ -113,10 +113,10 @@ class Doctor:
         self.previewing += self.price * (step.i > 1)  # as with checks, the first is not held against others
         self.looked_at = step.i
         if isinstance(self.previews, TextPreviews):
-            return replace(step, look=self.previews.beside or None)
+            return replace(step, appearance=self.previews.beside or None)
         if self.look is None or self.previews.truth is None:
             return step
-        return replace(step, preview_score=score, look=self.look.relative_to(self.previews.truth))
+        return replace(step, preview_score=score, appearance=self.look.relative_to(self.previews.truth))
 
     def _is_good(self) -> bool:
         """Tell whether held-out loss and, where there are enough of them, previews have stopped improving."""

@@ -59,7 +59,7 @@ GIVEN = ("purpose", "weight", "variance", "times", "label_dropout", "sigma_data"
 # What a network of diffusers can be used with there: its table of noise levels, data as they are, no word of augmentations.
 FOR_DIFFUSERS = {"target": "v", "schedule": {"name": "linear"}, "sigma_data": 1.0, "augment": "none"}
 TAKE_ROWS = ("unet", "transformer")  # networks that are told captions, numbers and images
-OF_THE_DATA = ("channels", "height", "width", "labels", "told", "inputs", "outputs", *ROW)  # options that are not chosen
+OF_THE_DATA = ("channels", "height", "width", "labels", "cond_dim", "inputs", "outputs", *ROW)  # options that are not chosen
 
 
 def spread(dataset: Dataset) -> float:
@@ -183,7 +183,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
         augment, why = choose_augment(requested.get("augment", usual), request.train, passes, request.seed, request.tell)
         reasons += (why,) if why else ()
         clusters = self._clusters(requested, full["name"], request)
-        full |= {"told": n} if (n := len(conditioned_entries(augment, data.shape)) + clusters) else {}
+        full |= {"cond_dim": n} if (n := len(conditioned_entries(augment, data.shape)) + clusters) else {}
         if (slow := slow_size(full)) and "stem" not in network:
             reasons += (slow,)
         if by_bound and full["name"] == "unet" and "dropout" not in network and passes > MANY_PASSES:
@@ -282,7 +282,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
         if key == "network":
             asked, kept = parse(value), complete(NETWORKS, settings.network, "network")  # with options it was kept without
             planned = network_for(model_shape(settings.codec, shape), labels, asked)
-            free = {"stem", "widths", "attention", "told", "inputs", "outputs", "dropout", *ROW} - asked.keys()
+            free = {"stem", "widths", "attention", "cond_dim", "inputs", "outputs", "dropout", *ROW} - asked.keys()
             return all(planned.get(k) == v for k, v in kept.items() if k not in free)
         if key == "augment":
             return value == "auto" or (() if value == "none" else parse_augmentations(value)) == settings.augment

@@ -203,7 +203,7 @@ class Diffusion(DiffusionLikelihood):
     @property
     def augmentation_width(self) -> int:
         """How many numbers the network is told of changes of the data."""
-        return 0 if self.augment is None else len(self.augment.told)
+        return 0 if self.augment is None else len(self.augment.conditioned)
 
     def joint_labels(self, x: Tensor, labels: Tensor | None) -> Tensor | None:
         """Return label and cluster of each datum as one number, (B,), or the label alone.  x: (B, ...) in user units."""

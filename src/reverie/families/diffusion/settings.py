@@ -32,7 +32,12 @@ ALPHA_LIMIT = 1e-3  # below this alpha at t = 1, targets whose decoding divides 
 
 
 MOST_EXAMPLES, EXAMPLE_NUMBERS = 1024, 2**18  # rows of conditions that are kept, and numbers of all of them together
-ROW = ("words", "length", "numbers", "seen")  # options of a network that say what its conditions are, if these are rows
+ROW = (
+    "vocabulary",
+    "length",
+    "numbers",
+    "cond_channels",
+)  # sizes of a network's condition vectors
 
 Purpose = Literal["samples", "likelihood"]
 Spread = Literal["fixed", "learned"]
@@ -97,8 +102,8 @@ def outputs_of(variance: str) -> int:
 
 def condition_width(network: Spec) -> int:
     """Return how many numbers a row of conditions has, 0 where there are none."""
-    seen = network.get("seen", 0) * network.get("height", 0) * network.get("width", 0)
-    return int((network.get("length", 0) if network.get("words") else 0) + network.get("numbers", 0) + seen)
+    image = network.get("cond_channels", 0) * network.get("height", 0) * network.get("width", 0)
+    return int((network.get("length", 0) if network.get("vocabulary") else 0) + network.get("numbers", 0) + image)
 
 
 def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int) -> None:
@@ -120,8 +125,8 @@ def _check_parts(settings: DiffusionSettings, data: tuple[int, ...], labels: int
         raise UserError(
             "a model that is trained for the likelihood is told no clusters, which would cost nothing; give --clusters 0"
         )
-    if (told := len(conditioned_entries(settings.augment, data)) + settings.clusters) != network.get("told", 0):
-        raise UserError(f"augmentations and clusters tell {told} numbers but the network is told {network.get('told', 0)}")
+    if (told := len(conditioned_entries(settings.augment, data)) + settings.clusters) != network.get("cond_dim", 0):
+        raise UserError(f"augmentations and clusters tell {told} numbers but the network is told {network.get('cond_dim', 0)}")
     if settings.target != "levels" and (told := outputs_of(settings.variance)) != network.get("outputs", 1):
         raise UserError(f"a network whose variances are {settings.variance} has {told} outputs for each number of the data")
     if settings.target == "levels" and settings.variance == "learned":
