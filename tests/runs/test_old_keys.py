@@ -22,7 +22,7 @@ from reverie.runs.run import Run, load
 # Written by commit ed4230c: two runs stopped after 10 of 20 steps (points; labels, clusters and augmentation) and a finished
 # one with a number as condition, each beside its samples then, X.npy, and those of the resumed run, X-resumed.npy.
 OLD_KEYS, FORMAT_1 = Path(__file__).parent / "old_keys", Path(__file__).parent / "format1"
-OPTIONS: dict[str, dict[str, Any]] = {"points": {}, "labels": {"label": "all"}, "numbers": {"told": "angle=0.5"}}
+OPTIONS: dict[str, dict[str, Any]] = {"points": {}, "labels": {"label": "all"}, "numbers": {"condition": "angle=0.5"}}
 
 
 def copied(name: str, folder: Path) -> Path:
