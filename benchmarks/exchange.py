@@ -1,4 +1,4 @@
-"""Models that leave: sizes and times of a page and an ONNX file, and whether a browser draws what it is asked for."""
+"""Exported models: sizes and times of a page and an ONNX file, and whether a browser draws what it is asked for."""
 
 from __future__ import annotations
 

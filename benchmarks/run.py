@@ -175,7 +175,7 @@ SHORT: dict[str, Callable[[], list[str]]] = {
     "Quality on MNIST": quality,
     "Sampling in bfloat16": precision,
     "Streaming to disk": streaming,
-    "Models that leave": exchange,
+    "Exported models": exchange,
     "Derivatives": derivatives,
     "Measuring": measurement,
     "The studio": studio,

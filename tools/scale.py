@@ -1,7 +1,7 @@
-"""What GPUs would do for work of three sizes, on paper: the tables of docs/scale.md.
+"""What GPUs would do for work of three sizes, on paper: the tables of docs/developers/experiments/gpus.md.
 
 python -m tools.scale            print them
-python -m tools.scale --write    put them into docs/scale.md, between its two marks
+python -m tools.scale --write    put them into docs/developers/experiments/gpus.md, between its two marks
 
 Counted: parameters, floating-point operations and kernels of our networks.  Measured: the share of the sgemm rate that they
 reach on two cores, read from docs/benchmarks.md.  Assumed, and named as such: everything about GPUs, networks and prices.
@@ -24,7 +24,7 @@ from reverie.diffusion.plan import network_for
 from reverie.nets import NETWORKS
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGE, MEASURED = DOCS / "scale.md", DOCS / "benchmarks.md"
+PAGE, MEASURED = DOCS / "developers" / "experiments" / "gpus.md", DOCS / "benchmarks.md"
 BEGIN, END = "<!-- made by python -m tools.scale -->", "<!-- end of what was made -->"
 GPUS = (1, 8, 64)
 IN_A_NODE = 8

@@ -25,12 +25,12 @@ from reverie.runs.run import Run
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed")
 UNET = "unet:widths=[8,12],groups=4,embedding_dim=16"
-DOCUMENT = Path(__file__).parents[2] / "docs" / "exchange.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "book" / "exchange.md"
 
 
 def loop() -> dict[str, Any]:
     """Return what the loop of the documents defines, without its last line, which draws."""
-    code = re.search(r"```python\n(.*?)```", DOCUMENT.read_text(), re.S)
+    code = re.search(r"```py\n(.*?)```", DOCUMENT.read_text(), re.S)
     assert code is not None
     defined: dict[str, Any] = {}
     exec(code[1].rsplit("images =", 1)[0], defined)
@@ -46,7 +46,7 @@ def test_the_loop_of_the_documents_draws_the_same_images(made: Callable[..., Run
     assert [i.name for i in session.get_inputs()] == ["x", "alpha", "sigma", "label", "guidance", "autoguidance"]
     facts = json.loads(session.get_modelmeta().custom_metadata_map["reverie"])
     assert len(facts["evaluations"]) == 7 and str(tmp_path) not in json.dumps(facts)
-    draw = loop()["draw"]
+    draw = loop()["sample"]
     for n, guidance in ((1, 1.0), (5, 2.5)):
         wanted = run.sample(n, label="label 1", guidance=guidance, sampler="dpm++sde", steps=7, seed=4).x
         found = draw(str(file), n, seed=4, label=[1] * n, guidance=guidance)
@@ -115,7 +115,7 @@ def test_clusters_are_drawn_by_what_the_metadata_tell(name: str, made: Callable[
 @pytest.mark.parametrize("name", TOLD)
 def test_a_file_and_the_backend_draw_the_same_clusters(name: str, made: Callable[..., Run], tmp_path: Path) -> None:
     run = made(name, UNET, (1, 8, 8), **TOLD[name])
-    check_clusters(run, loop()["draw"], str(reverie.export(run, tmp_path / "digits.onnx", **WAY)))
+    check_clusters(run, loop()["sample"], str(reverie.export(run, tmp_path / "digits.onnx", **WAY)))
     told = {"guidance": 2.5} if run.config.data.labels else {}
     swapped = with_backend(run, "onnx")
     assert np.abs(swapped.sample(5, **told, **WAY).x - run.sample(5, **told, **WAY).x).max() < 1e-4
@@ -127,7 +127,7 @@ def test_a_file_and_the_backend_draw_the_same_clusters(name: str, made: Callable
 def test_points_leave_in_their_own_units(made: Callable[..., Run], tmp_path: Path) -> None:
     run = made("points", "mlp:hidden=16", (2,), target="v", schedule={"name": "cosine"}, sigma_data=1.0)
     file = reverie.export(run, tmp_path / "points.onnx", steps=6)
-    found = loop()["draw"](str(file), 20)
+    found = loop()["sample"](str(file), 20)
     assert np.abs(found - run.sample(20, steps=6).x).max() < 1e-4
 
 

@@ -1,4 +1,4 @@
-"""The estimates of docs/scale.md: counted as formulas say, and those that the page shows."""
+"""The estimates of docs/developers/experiments/gpus.md: counted as formulas say, and those that the page shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from tools.scale import PAGE, WORKS, Counted, Hardware, Kernels, Work, all_reduce, count, estimates, tables, written
 from torch.utils.flop_counter import FlopCounterMode
 
-EXAMPLES = PAGE.parent.parent / "examples" / "scale"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "scale"
 
 
 def test_operations_of_a_convolution_are_those_of_the_formula() -> None:

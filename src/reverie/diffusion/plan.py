@@ -35,8 +35,8 @@ MOST_ATTENDED = 4096  # places of the last map that attend to each other: the co
 WIDEST = 256  # channels that a resolution added to a preset may have
 COLOUR_64_MINUTES = 15  # on a CPU, from which colour images are 64 pixels wide by default; with less they are 32
 SHORT_SIDE = 32
-# What images of 32 x 32 look like after so many minutes on two cores, and what was measured of them (docs/colour.md,
-# docs/few-steps.md); larger ones take as much longer as they have more pixels.
+# What images of 32 x 32 look like after so many minutes on two cores, and what was measured of them (experiments/networks.md,
+# experiments/sampling.md); larger ones take as much longer as they have more pixels.
 COLOUR_TO_EXPECT = (
     (0.0, "patches of the right colours", ""), (0.5, "colours and rough shapes", ""),
     (3.0, "shapes that can be recognised", "five minutes of 1,906 emoji gave a KID of 0.25, data have 0"),
@@ -47,7 +47,7 @@ GREY_TO_EXPECT = (
     (0.7, "shapes that can be recognised", "one minute of MNIST gave a Fréchet distance of 1.7 to 3.1, data have 2"),
     (4.0, "clean shapes, such as digits", "five minutes of MNIST gave a Fréchet distance of 1.3 to 1.6, data have 2"),
 )
-# Budgets from which a larger network is chosen, measured for colour images of 32 x 32 (docs/colour.md: within a training of ten
+# Budgets from which a larger network is chosen, measured for colour images of 32 x 32 (experiments/networks.md: within a training of ten
 # minutes small overtakes mini after four); larger ones take as much longer as they have more pixels.  Judged by the cost for
 # grey digits, which are simpler, and for base.
 MINI_WORTH_MINUTES = 5

@@ -23,7 +23,7 @@ from reverie.runs.folder import check_run
 from reverie.runs.run import Run, load
 from reverie.training.claim import CODEC_FOLDER
 
-# Pixels of the longer side from which a latent space is chosen: at 64 it halves what is off in colour photos (docs/latent.md);
+# Pixels of the longer side from which a latent space is chosen: at 64 it halves what is off in colour photos (book/latent.md);
 # grey images hold a third as much.
 COLOUR_SIDE, GREY_SIDE = 64, 96
 SHARE = 1 / 3  # of the time, or of the steps, that the autoencoder is trained for
@@ -31,7 +31,7 @@ SMALLEST_MAP = 16  # places along the shorter side of a map of codes: of 8, patc
 WIDTH, BLOCKS, BATCH, RATE = 64, 2, 16, 1e-3
 # Of an autoencoder that takes errors of a deviation s as noise, 2 s² for s of 2.5 of 255 levels, in units from -1 to 1.
 KL = 8e-4
-PERCEPTUAL = 0.03  # about a half of the loss of photos; more costs pixels, less leaves a grain (docs/latent.md)
+PERCEPTUAL = 0.03  # about a half of the loss of photos; more costs pixels, less leaves a grain (book/latent.md)
 
 
 def least_side(shape: tuple[int, ...]) -> int:

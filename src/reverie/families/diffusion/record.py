@@ -124,14 +124,14 @@ def explain_sampling(
     if record is not None and chosen == record.choice and (record.source == "selected" or chosen != usual):
         return said + _recorded(record)
     if profile in STUDENTS and chosen == usual:
-        few = "1 is quicker, and 4 gain nothing on MNIST (docs/few-steps.md)"
+        few = "1 is quicker, and 4 gain nothing on MNIST (docs/developers/experiments/sampling.md)"
         return f"{said}a student is taught to; {'2 and 1 are quicker and worse' if profile == 'student' else few}"
     if chosen != usual:
         return f"{said}as many as this sampler usually needs" if options.get("steps") is None else f"{said}as asked"
     if kind_of(shape) != "images":
-        return f"{said}as good as 50 of ddim on three sets of points (docs/few-steps.md)"
+        return f"{said}as good as 50 of ddim on three sets of points (docs/developers/experiments/sampling.md)"
     of = "MNIST" if data_of(shape, profile) == "grey" else "emoji and photos"
-    return f"{said}as good as 40 of ddpm on {of} (docs/few-steps.md)"
+    return f"{said}as good as 40 of ddpm on {of} (docs/developers/experiments/sampling.md)"
 
 
 def _recorded(record: SamplingRecord) -> str:
