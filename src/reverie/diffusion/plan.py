@@ -47,8 +47,8 @@ GREY_TO_EXPECT = (
     (0.7, "shapes that can be recognised", "one minute of MNIST gave a Fréchet distance of 1.7 to 3.1, data have 2"),
     (4.0, "clean shapes, such as digits", "five minutes of MNIST gave a Fréchet distance of 1.3 to 1.6, data have 2"),
 )
-# Budgets from which a larger network is chosen, measured for colour images of 32 x 32 (experiments/networks.md: within a training of ten
-# minutes small overtakes mini after four); larger ones take as much longer as they have more pixels.  Judged by the cost for
+# Budgets from which a larger network is chosen, measured for colour images of 32 x 32 (experiments/networks.md: in ten minutes
+# small overtakes mini after four); larger ones take as much longer as they have more pixels.  Judged by the cost for
 # grey digits, which are simpler, and for base.
 MINI_WORTH_MINUTES = 5
 SMALL_WORTH_MINUTES = 15

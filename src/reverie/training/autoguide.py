@@ -25,7 +25,7 @@ A_MINUTE, FEWEST_DRAWN, MOST_DRAWN = 6.4, 16, 64  # samples for each minute of a
 SMALL, MANY_DRAWN = 1024, 128  # numbers of images that are drawn in milliseconds, and how many: the mean of few varies by 6 %
 SHARP = 0.95  # times the data's detail from which samples need no guidance
 TRIED = (2.0, 2.5, 3.0)  # scales that are tried in turn until samples have the detail of the data; the last is the largest
-# What samples are led by at least, whatever their detail, by what was measured on MNIST (experiments/sampling.md): a little where a
+# Least autoguidance scale, whatever the detail, as measured on MNIST (experiments/sampling.md): a little where a
 # training ended while its held-out loss still fell, by so much in its second half; and farther where no label, caption or
 # cluster tells what is drawn, so that a model mixes kinds.
 UNFINISHED, LED, UNTOLD = 0.045, 1.2, 2.0

@@ -19,7 +19,7 @@ from reverie.diffusion.schedule import Schedule
 MOST_STEPS = 100_000
 PRECISIONS = {"fp32": False, "bf16": True}  # whether numbers are rounded within the network
 Choice = tuple[str, int, str]  # sampler, steps and grid
-# What is sampled with when no option says otherwise and a training has not chosen; experiments/sampling.md has the measurements.
+# Defaults where a training has not selected a sampler; experiments/sampling.md has the measurements.
 # Samplers that draw fresh noise let the model correct what it did wrong before, which deterministic ones keep; of them dpm++sde
 # needs the fewest evaluations.
 DEFAULTS: dict[str, Choice] = {
