@@ -163,7 +163,7 @@ def test_signatures_help(name: str) -> None:
         assert "Any" not in str(p.annotation).replace("Mapping[str, Any]", "") and p.annotation is not p.empty, p
         assert p.kind is not p.VAR_KEYWORD or "Unpack" in str(p.annotation), p
     if "on_progress" in parameters:
-        assert parameters["on_progress"].annotation == "Tell | None"
+        assert parameters["on_progress"].annotation == "OnProgress | None"
     if name not in ("load", "train_classifier", "text_cost", "answers"):
         assert "out" in parameters
 

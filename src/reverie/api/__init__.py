@@ -1,6 +1,6 @@
-"""The verbs of Reverie, those of steering among them.  The command line and Python call these and nothing else.
+"""The functions behind the commands, the studio and `import reverie`.
 
-Each loads what it needs when it is called: sampling does not wait for what only training or measuring need.
+Each function imports what it needs when it is called, so sampling does not load training or evaluation.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from reverie.api.archives import compress, decompress
-from reverie.api.drawing import answers, sample, sample_to, text_cost, write_text
+from reverie.api.evaluation import compare_families, evaluate
 from reverie.api.kinds import KINDS, entries, families_by_kind, names, names_of
-from reverie.api.measuring import compare_families, evaluate
-from reverie.api.processes import follow, to_go_on_with, together
+from reverie.api.processes import is_resumable, process_group, serve_if_worker
+from reverie.api.sampling import answers, sample, sample_to, text_cost, write_text
 from reverie.api.training import begin, distil, train, train_classifier
 from reverie.base.loading import no_collection
 from reverie.base.tables import NameEntry
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from reverie.training.summary import verdict
     from reverie.training.trainer import Training
 
-# Verbs, and the types they speak of, that stand elsewhere as they are.
-ELSEWHERE = {
+# Functions and types that other packages define: module -> names, imported on first use.
+LAZY = {
     "data": ("READERS", "Dataset"),
     "data.peek": ("kind_of_data",),
     "data.shards.pack": ("pack",),
@@ -93,19 +93,19 @@ ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    for module, offered in ELSEWHERE.items():
-        if name in offered:
+    for module, exports in LAZY.items():
+        if name in exports:
             with no_collection():
                 return getattr(import_module(f"reverie.{module}"), name)
     raise AttributeError(f"module 'reverie.api' has no attribute {name!r}")
 
 
 def load_all() -> None:
-    """Import all that the verbs stand in, as programs of several threads must before they begin.
+    """Import all modules behind the functions, as programs with several threads must do first.
 
-    Two threads that import modules which need each other may see one of them half made.
+    Two threads that import modules with circular imports may see one of them partially initialized.
     """
-    for module in ELSEWHERE:
+    for module in LAZY:
         import_module(f"reverie.{module}")
 
 
@@ -113,10 +113,10 @@ __all__ = [
     "DEMOS", "KINDS", "READERS", "Config", "Dataset", "Demo", "EvaluationStopped", "NameEntry", "Options", "Overview",
     "Restored", "Run", "Samples", "Screen", "Step", "Training", "answers", "begin", "begin_classifier", "check_place",
     "check_report", "check_results", "check_resumable", "clock", "compare", "compare_families", "compress", "confined",
-    "decompress", "distil", "edit", "entries", "evaluate", "export", "families_by_kind", "find_runs", "follow", "gallery",
-    "holder", "illusion", "import_model", "inpaint", "inspect", "interpolate", "interrupt", "invert", "is_image",
+    "decompress", "distil", "edit", "entries", "evaluate", "export", "families_by_kind", "find_runs", "gallery", "holder",
+    "illusion", "import_model", "inpaint", "inspect", "interpolate", "interrupt", "invert", "is_image", "is_resumable",
     "kind_of_data", "load", "load_all", "names", "names_of", "overview", "pack", "prepare", "prepare_distillation",
-    "read_config", "read_findings", "read_metrics", "read_picture", "reread", "restore", "runs", "sample", "sample_to",
-    "settings_again", "text_cost", "to_go_on_with", "together", "train", "train_classifier", "verdict", "with_adapters",
+    "process_group", "read_config", "read_findings", "read_metrics", "read_picture", "reread", "restore", "runs", "sample",
+    "sample_to", "serve_if_worker", "settings_again", "text_cost", "train", "train_classifier", "verdict", "with_adapters",
     "with_backend", "write_text",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Several processes that train, draw and measure together."""
+"""Several processes that train, sample and evaluate together."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from reverie.runs.run import Run
 
 
-def follow(device: str = "auto") -> bool:
-    """Tell whether this process was started as one that follows, which then works until the leading one leaves."""
+def serve_if_worker(device: str = "auto") -> bool:
+    """Return whether this process is a worker; if so, serve the leader until it ends."""
     with no_collection():  # torch is loaded by it
         from reverie.base.team import rank
 
@@ -24,29 +24,29 @@ def follow(device: str = "auto") -> bool:
     from reverie.runs.device import device_for
     from reverie.training.follower import Duty, serve
 
-    where = device_for(device)
+    torch_device = device_for(device)
 
     def train(team: Team) -> Duty:
         from reverie.training.follower import Learning
 
-        return Learning(team, where)
+        return Learning(team, torch_device)
 
-    def draw(team: Team) -> Duty:
+    def sample(team: Team) -> Duty:
         from reverie.runs.shared import Drawing
 
-        return Drawing(team, lambda path, changes: _changed(path, str(where), changes))
+        return Drawing(team, lambda path, changes: _changed(path, str(torch_device), changes))
 
-    def measure(team: Team) -> Duty:
+    def evaluate(team: Team) -> Duty:
         from reverie.evaluation.shared_features import FeatureWorker
 
         return FeatureWorker(team)
 
-    serve(where, {"train": train, "sample": draw, "evaluate": measure})
+    serve(torch_device, {"train": train, "sample": sample, "evaluate": evaluate})
     return True
 
 
 def _changed(path: Path, device: str, changes: Sequence[str]) -> Run:
-    """Open a run, and do to it what was done to one of the leading process."""
+    """Load a run and apply the changes that the leader applied to it."""
     from reverie.runs.run import load
 
     run = load(path, device)
@@ -63,8 +63,8 @@ def _changed(path: Path, device: str, changes: Sequence[str]) -> Run:
 
 
 @contextmanager
-def together(processes: int = 1, device: str = "auto") -> Iterator[None]:
-    """Keep several processes of this machine, or those of torchrun, for all that is done inside: they come and go once."""
+def process_group(processes: int = 1, device: str = "auto") -> Iterator[None]:
+    """Keep a group of processes, local ones or those of torchrun, alive for everything inside the context."""
     from reverie.base.processes import check_processes, team_of
     from reverie.runs.device import device_for
 
@@ -73,8 +73,8 @@ def together(processes: int = 1, device: str = "auto") -> Iterator[None]:
         yield
 
 
-def to_go_on_with(out: str | Path) -> bool:
-    """Tell whether torchrun started anew what was training in a folder, so that it is to be gone on with."""
+def is_resumable(out: str | Path) -> bool:
+    """Return whether torchrun restarted an interrupted training in this folder, which should then be resumed."""
     from reverie.base.team import was_restarted
 
     return was_restarted() and (Path(out) / "config.toml").is_file()

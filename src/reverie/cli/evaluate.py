@@ -53,12 +53,12 @@ def compare(
     screen = screen_for(json, quiet)
     from reverie import api
 
-    if api.follow(device):
+    if api.serve_if_worker(device):
         return
     if options.pop("family", None) is not None:
         raise UserError("give the families with --families")
     given = {key: value for key, value in options.items() if value is not None and value is not False}
-    with api.together(given.pop("processes", 1), device):
+    with api.process_group(given.pop("processes", 1), device):
         result = api.compare_families(data, families, out, runs=runs, n=n, quick=quick, screen=screen, device=device, **given)
     figures, text = result.figures(), str(result)
     if out is not None:
@@ -89,14 +89,14 @@ def evaluate(
     screen = screen_for(json, quiet)
     from reverie import api
 
-    if api.follow(device):
+    if api.serve_if_worker(device):
         return
     if out is not None:
         api.check_report(out)
     found, stopped = [], None
     opened = [api.load(path, device) for path in runs]  # all are there before work begins
     try:
-        with api.together(processes, device):
+        with api.process_group(processes, device):
             for run in opened:
                 if len(runs) > 1:
                     screen.say(f"{run.path}:")

@@ -118,7 +118,7 @@ def sample(
     screen = screen_for(json, quiet)
     from reverie import api
 
-    if api.follow(device):
+    if api.serve_if_worker(device):
         return
     options["steps"] = read_steps(steps)
     opened = api.with_adapters(api.load(run, device), adapter or ())

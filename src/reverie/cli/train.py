@@ -55,9 +55,9 @@ def train(
     budget = Budget(say=screen.say)
     from reverie import api
 
-    if api.follow(device or "auto"):
+    if api.serve_if_worker(device or "auto"):
         return
-    if out is not None and api.to_go_on_with(out):
+    if out is not None and api.is_resumable(out):
         resume, out, data, moved, config, options = out, None, None, None, None, {}
     if moved is not None:
         if resume is None or data is not None:

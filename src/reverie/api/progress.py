@@ -1,4 +1,4 @@
-"""What the verbs share: a run that is open, and progress where someone sees it."""
+"""Helpers that the functions share: open runs and progress displays."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from reverie.runs.step import Step
 
 
-def opened(run: str | Path | Run, device: str) -> Run:
-    """Return a run that is open already as it is, and open one that is told by its folder."""
+def open_run(run: str | Path | Run, device: str) -> Run:
+    """Return a run as it is, or load it from its folder."""
     from reverie.runs.run import Run, load
 
     return run if isinstance(run, Run) else load(run, device)
 
 
-def watched(progress: bool | None) -> Screen:
-    """Return what shows progress: asked for, or else wherever someone is likely to see it."""
+def progress_screen(progress: bool | None) -> Screen:
+    """Return a progress display; by default it is active on a terminal and in notebooks."""
     from reverie.runs.screen import Screen, someone_watches
 
     return Screen(as_json=False, quiet=not (someone_watches() if progress is None else progress))
 
 
-def reported(steps: Iterable[Step], on_step: Callable[[Step], None] | None) -> Iterator[Step]:
-    """Pass reports on, and tell them to whoever asked for them."""
+def with_callback(steps: Iterable[Step], on_step: Callable[[Step], None] | None) -> Iterator[Step]:
+    """Yield the steps and call `on_step` with each."""
     for step in steps:
         if on_step:
             on_step(step)

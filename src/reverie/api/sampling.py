@@ -1,4 +1,4 @@
-"""The verbs of drawing: samples, texts and answers, and what a text costs."""
+"""Sampling: samples, texts and answers, and the likelihood of a text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from reverie.api.watching import opened
+from reverie.api.progress import open_run
 from reverie.base.deprecations import renamed_options
 from reverie.base.errors import UserError
 from reverie.base.progress import OnProgress
@@ -25,11 +25,11 @@ def sample_to(
     run: str | Path | Run, n: int, out: str | Path, first: int = 0, *, overwrite: bool = False, device: str = "auto",
     processes: int = 1, on_progress: OnProgress | None = None, say: Say | None = None, **options: Unpack[Options],
 ) -> Sequence[Path]:  # fmt: skip
-    """Draw n samples and write them as `out` says, arrays and folders batch by batch; return the files written.
+    """Write n samples to a file or folder and return the files: `reverie.api.sample_to("runs/spiral", 10**6, "points.npy")`.
 
-    overwrite: replace samples that were put into the folder, or labels beside the array, before; a folder of images that an
-    equal call began is gone on with otherwise.  processes: that share the drawing on this machine.
-    `reverie.api.sample_to("runs/spiral", 10**6, "points.npy")` holds one batch of each process in memory at a time.
+    Arrays and folders are written batch by batch, with one batch of each process in memory.  overwrite: replace samples in
+    the folder, or the labels file beside the array; without it an image folder that an equal call started is resumed.
+    processes: that share the work on this machine.
     """
     from reverie.base.files import check_folder
     from reverie.runs.destinations import check_kind, check_output, check_room, is_folder, streams, wants_film
@@ -37,7 +37,7 @@ def sample_to(
     from reverie.runs.shared import shared_run
     from reverie.runs.writing import write
 
-    run = opened(run, device)
+    run = open_run(run, device)
     images = is_folder(out) and run.kind == "images"
     check_kind(out, run.kind)
     check_folder(Path(out)) if images else check_output(out, overwrite)
@@ -47,8 +47,8 @@ def sample_to(
         if run.kind in ("text", "pairs"):
             return run.sample(n, first, on_progress=on_progress, **options).save(out)
         if images:
-            said = say or (lambda text: None)
-            return draw_to_folder(run, n, Path(out), first, overwrite=overwrite, tell=on_progress, say=said, options=options)
+            say = say or (lambda text: None)
+            return draw_to_folder(run, n, Path(out), first, overwrite=overwrite, tell=on_progress, say=say, options=options)
         if streams(out, run.config.data.shape):
             return write(run.batches(n, first, on_progress=on_progress, **options), n, out, overwrite)
         return run.sample(n, first, film=wants_film(out), on_progress=on_progress, **options).save(out, overwrite)
@@ -60,16 +60,16 @@ def sample(
     film: bool = False, device: str = "auto", processes: int = 1, on_progress: OnProgress | None = None,
     **options: Unpack[Options],
 ) -> Samples:  # fmt: skip
-    """Draw n samples from a run: `reverie.sample("runs/spiral", 2000).save("points.npy")`.
+    """Return n samples of a run: `reverie.sample("runs/spiral", 2000).save("points.npy")`.
 
-    first: the number of the first one: sample k of a seed alone is `reverie.sample(run, 1, first=k)`; out, overwrite: short
-    for `.save(out, overwrite)`; film: keep the frames on the way, for .gif and .mp4; processes: that share the drawing on this
-    machine.
+    first: index of the first sample, so that `reverie.sample(run, 1, first=k)` is sample k of the seed alone; out, overwrite:
+    as in `.save(out, overwrite)`; film: keep the frames of the trajectory, for .gif and .mp4; processes: that share the work
+    on this machine.
     """
     from reverie.runs.destinations import check_kind, check_output, check_room, wants_film
     from reverie.runs.shared import shared_run
 
-    run = opened(run, device)
+    run = open_run(run, device)
     if out is not None:
         check_kind(out, run.kind)
         check_output(out, overwrite)
@@ -85,27 +85,28 @@ def sample(
 
 @renamed_options
 def write_text(run: str | Path | Run, first: int = 0, *, device: str = "auto", **options: Unpack[Options]) -> Iterator[str]:
-    """Yield a text piece by piece as a run writes it: `"".join(reverie.api.write_text("runs/prose", prompt="The "))`."""
-    return opened(run, device).written(first, **options)
+    """Yield the pieces of a sampled text: `"".join(reverie.api.write_text("runs/prose", prompt="The "))`."""
+    return open_run(run, device).written(first, **options)
 
 
 def answers(
     run: str | Path | Run, source: str, beams: int = 4, *, length: int | None = None, device: str = "auto"
 ) -> list[Answer]:
-    """Return the likeliest answers to a text, the likeliest first: `reverie.answers("runs/dates", "5 march 1998")[0].text`.
+    """Return the most likely answers by beam search, best first: `reverie.answers("runs/dates", "5 march 1998")[0].text`.
 
-    beams: candidates that the search keeps at a time, 1 is greedy; each answer has its `log_prob` given the source, in nats.
+    beams: width of the search, 1 is greedy; length: characters at most.  Each answer has its `log_prob` given the source, in
+    nats.
     """
-    return opened(run, device).answers(source, beams, length)
+    return open_run(run, device).answers(source, beams, length)
 
 
 def text_cost(run: str | Path | Run, text: str, *, device: str = "auto") -> TextCost:
-    """Return what a text costs under a language model, exactly: `reverie.text_cost("runs/prose", "Hello").nats` is -log p."""
+    """Return the exact negative log-likelihood of a text: `reverie.text_cost("runs/prose", "Hello").nats` is -log p."""
     from reverie.families.language.model import LanguageModel
 
-    run = opened(run, device)
+    run = open_run(run, device)
     if not isinstance(run.model, LanguageModel):
-        raise UserError(f"{run.path} is a run of {run.kind}; only runs of text tell what a text costs")
+        raise UserError(f"{run.path} is a run of {run.kind}, and the likelihood of a text needs a run of text; give one")
     if not text:
-        raise UserError("an empty text costs nothing; give one with at least a character")
+        raise UserError("the text is empty: ''; give at least one character")
     return run.model.cost([text])

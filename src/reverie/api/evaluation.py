@@ -1,4 +1,4 @@
-"""The verbs of measuring: a run against its data, and families against each other."""
+"""Evaluation of a run against its data, and of model families against each other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from reverie.api.watching import opened, watched
+from reverie.api.progress import open_run, progress_screen
 from reverie.base.deprecations import renamed_options
 from reverie.base.progress import OnProgress
 
@@ -30,16 +30,15 @@ def evaluate(
     data_dir: str | Path | None = None, processes: int = 1, progress: bool | None = None, say: Say | None = None,
     on_progress: OnProgress | None = None, seconds: float | None = None, **options: Unpack[Options],
 ) -> Evaluation:  # fmt: skip
-    """Measure n samples of a run against its data: `reverie.evaluate("runs/spiral")["sliced_wasserstein"]`.
+    """Compare n samples of a run with its data: `reverie.evaluate("runs/spiral")["sliced_wasserstein"]`.
 
-    n: 2,048, or 512 if quick.  seconds: the time limit, 60 if quick and else none; what does not fit is named.  Interrupted, it
-    raises `EvaluationStopped`, which has what was measured, and writes the report of that.
+    n: 2,048, or 512 if quick.  seconds: time limit, by default 60 if quick and none otherwise; the result names the metrics
+    that did not fit.  features: map of images in which distances are taken: auto, classifier, general, pixels, or a function
+    from images (B, C, H, W) in [0, 1] to (B, D).  data: where the run's data are now, if they were moved, or the data
+    themselves.  processes: that share sampling and features on this machine.  out: write a report, as `.save("report.html")`
+    of the result does.  progress: show bars, by default on a terminal and in notebooks if on_progress is not given.
 
-    features: what images are compared by: auto, classifier, general, pixels, or any function from images (B, C, H, W) in
-    [0, 1] to (B, D). data: where the run's data are now, if they were moved, or the data themselves.
-    processes: that share drawing and features on this machine.
-    The result prints itself, and `.save("report.html")`, or out, writes a report.  progress: show bars; if not given, on a
-    terminal and in notebooks, unless on_progress is told instead.
+    Interrupted, it raises `EvaluationStopped`, which holds the metrics so far, and writes their report.
     """
     from reverie.base.deadline import Deadline
     from reverie.evaluation.reports import QUICK_SECONDS, EvaluationStopped, evaluate_run
@@ -49,8 +48,8 @@ def evaluate(
         from reverie.evaluation.html_report import check_report
 
         check_report(out)
-    run = opened(run, device)
-    screen = watched(progress if on_progress is None else False)
+    run = open_run(run, device)
+    screen = progress_screen(progress if on_progress is None else False)
     deadline = Deadline(QUICK_SECONDS if quick and seconds is None else math.inf if seconds is None else seconds)
     try:
         with shared_run(run, processes) as run, screen.reading() as bars:
@@ -73,12 +72,12 @@ def compare_families(
     n: int | None = None, quick: bool = False, features: str | Callable[[Tensor], Tensor] = "auto",
     progress: bool | None = None, screen: Screen | None = None, **options: Unpack[TrainingOptions],
 ) -> Comparison:  # fmt: skip
-    """Train each family on the same data for the same time of the processor and set them side by side.
+    """Train each family on the same data for the same CPU time and compare their metrics.
 
     `reverie.api.compare_families("digits", "gaussian,mixture,diffusion", "report.html", minutes=5)`.  families: names with
-    their options, or folders of runs that are there; out: the report; runs: the folder that the runs go to, runs/compare-DATA
-    if not given, where those that are finished are not trained again; n, quick, features: as in `evaluate`; options: as in
-    `train`, with 2 minutes for each family, by the processor's clock, and the weights that are best on held-out data.
+    options, or folders of existing runs; out: the report; runs: folder of the new runs, by default runs/compare-DATA, where
+    finished runs are reused; n, quick, features: as in `evaluate`; options: as in `train`, by default 2 minutes of CPU time for
+    each family and the checkpoint with the lowest held-out loss.
     """
     from reverie.evaluation.family_comparison import train_and_compare
 
@@ -89,7 +88,7 @@ def compare_families(
     seed, device = options.pop("seed", 0), options.pop("device", "auto")
     found = train_and_compare(
         data, families, runs, n=n, quick=quick, seed=seed, device=device, features=features,
-        screen=screen or watched(progress), options=options,
+        screen=screen or progress_screen(progress), options=options,
     )  # fmt: skip
     if out is not None:
         found.save(out)
