@@ -276,5 +276,5 @@ def test_dropout_is_a_function_of_the_seed_and_only_of_training() -> None:
     ],
 )  # fmt: skip
 def test_a_larger_network_is_chosen_where_the_time_is_worth_it(channels: int, side: int, minutes: float, size: str) -> None:
-    """Measured for colour images of 32 x 32 (experiments/networks.md); larger images shift the limits by their number of pixels."""
+    """Measured for colour images of 32 x 32 (experiments/networks.md); larger images shift the limits by their pixels."""
     assert network_size(channels, side**2 / 32**2, minutes) == size
