@@ -25,7 +25,7 @@ from benchmarks.measure import machine
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
 from reverie.data import load_data
-from reverie.data.names import BINARISED, data_folders
+from reverie.data.named_datasets import BINARISED, data_folders
 from reverie.diffusion.likelihood.normal import mean_and_error
 from reverie.families.vae.variational import Variational
 from reverie.runs.run import Run

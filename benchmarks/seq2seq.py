@@ -19,7 +19,7 @@ import torch
 import reverie
 from benchmarks.measure import machine
 from reverie.data.pair_sets import LONGEST_STRING, PAIRS, reversal
-from reverie.data.pairs import TextPair, TextPairs
+from reverie.data.text_pairs import TextPair, TextPairs
 from reverie.evaluation.pair_metrics import answer_pairs, pair_model, share_right
 from reverie.evaluation.reports import find_data
 from reverie.evaluation.scores import format_score

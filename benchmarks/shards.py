@@ -28,7 +28,7 @@ from PIL import Image
 import reverie
 from reverie.data import load_data
 from reverie.data.shards.index import INDEX, Index, read_index
-from reverie.data.shards.pack import pack
+from reverie.data.shards.packing import pack
 from reverie.families.model import TrainedModel
 from reverie.training.loader import batches, reader
 from reverie.training.prepare import prepare

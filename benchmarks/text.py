@@ -20,7 +20,7 @@ from torch import nn
 
 import reverie
 from benchmarks.measure import machine
-from reverie.data.windows import TextWindows
+from reverie.data.text_windows import TextWindows
 from reverie.evaluation.reports import find_data
 from reverie.evaluation.text_metrics import language_model
 from reverie.runs.run import Run

@@ -14,8 +14,8 @@ import typer
 import reverie
 from reverie import api
 from reverie.base.errors import UserError
+from reverie.base.name_tables import NameTable
 from reverie.base.spec import complete
-from reverie.base.tables import NameTable
 from reverie.cli.main import app
 from reverie.cli.options import options_of_training
 from reverie.families import FAMILIES

@@ -12,8 +12,8 @@ import pytest
 
 import reverie
 from reverie import api
-from reverie.base import tables
-from reverie.base.tables import NameTable
+from reverie.base import name_tables
+from reverie.base.name_tables import NameTable
 
 CLI = Path(reverie.__file__).parent / "cli"
 HEAVY = ("sklearn", "scipy", "matplotlib", "imageio", "ot", "pandas", "sympy", "torch._dynamo", "reverie.autodiff",
@@ -85,7 +85,7 @@ def test_names_without_a_source_come_from_the_table(monkeypatch: pytest.MonkeyPa
     def gone(module: str) -> ast.Module:
         raise FileNotFoundError(module)
 
-    monkeypatch.setattr(tables, "_parsed", gone)
+    monkeypatch.setattr(name_tables, "_parsed", gone)
     assert "ddim" in NameTable("diffusion.samplers", "SAMPLERS").names()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from reverie.data.shards import build, images, pack, read
+from reverie.data.shards import build, packing, read, shard_images
 
 CLASSES, EACH = ("cat", "dog", "eel"), 40
 
@@ -28,8 +28,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def many_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Blocks of about five images, groups of about four blocks, and nothing in memory."""
     monkeypatch.setattr(build, "BLOCK", 12_000)
-    monkeypatch.setattr(images, "GROUP", 50_000)
-    monkeypatch.setattr(images, "CACHE", 150_000)
+    monkeypatch.setattr(shard_images, "GROUP", 50_000)
+    monkeypatch.setattr(shard_images, "CACHE", 150_000)
     monkeypatch.setattr(read, "IN_MEMORY", 0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -37,5 +37,5 @@ def many_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def shards(many_blocks: None, photos: Path, tmp_path: Path) -> Path:
     """The photos in ten shards or so."""
-    pack.pack(photos, tmp_path / "shards", shard_size="30KB")
+    packing.pack(photos, tmp_path / "shards", shard_size="30KB")
     return tmp_path / "shards"

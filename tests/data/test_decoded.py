@@ -16,7 +16,7 @@ from PIL import Image
 
 from reverie.base.cache import SWITCH, Cache
 from reverie.base.errors import UserError
-from reverie.data import Dataset, decoded, folder, load_data
+from reverie.data import Dataset, decoded, image_folder, load_data
 
 COUNT, SIDE = 6, 40
 
@@ -43,8 +43,8 @@ def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def decodings(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What is decoded."""
     seen: list[bytes] = []
-    decode = folder.decode
-    monkeypatch.setattr(folder, "decode", lambda data, recipe: (seen.append(data), decode(data, recipe))[1])
+    decode = image_folder.decode
+    monkeypatch.setattr(image_folder, "decode", lambda data, recipe: (seen.append(data), decode(data, recipe))[1])
     return seen
 
 

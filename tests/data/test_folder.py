@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from reverie.base.errors import UserError
-from reverie.data import Dataset, folder, load_data, memory_limits, sources
-from reverie.data.labels import LABELS
+from reverie.data import Dataset, image_folder, load_data, memory_limits, sources
+from reverie.data.image_labels import LABELS
 from reverie.data.lazy import FileImages
 from reverie.draw.picture import contact_sheet, enlargement
 from reverie.runs.config import DataConfig
@@ -288,7 +288,7 @@ def test_the_form_is_told_before_images_are_decoded(tmp_path: Path, monkeypatch:
     (form,) = seen
     assert form.shape == data.shape == (3, 28, 20) and len(form) == 8 and form.label_names == ("a", "b")
     assert form.kind == data.kind == "images"
-    monkeypatch.setattr(folder, "_decode_all", None)
+    monkeypatch.setattr(image_folder, "_decode_all", None)
     with pytest.raises(ZeroDivisionError):
         load_data(str(tmp_path), on_shape=lambda form: print(1 / 0))
     load_data("digits8", on_shape=seen.append)

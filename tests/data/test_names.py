@@ -19,7 +19,7 @@ import torch
 
 from reverie.base.cache import cache_folder
 from reverie.base.errors import UserError
-from reverie.data import DATASETS, load_data, names
+from reverie.data import DATASETS, load_data, named_datasets
 from reverie.data.download import RemoteFile, Unreachable, fetch
 from reverie.data.reading import ReadingOptions
 from tests.data.test_readers import cdb_bytes, idx_bytes
@@ -33,7 +33,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing from this machine: no folder of data, an empty cache."""
     monkeypatch.delenv("REVERIE_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(names, "DEBIAN_FASHION", ())
+    monkeypatch.setattr(named_datasets, "DEBIAN_FASHION", ())
 
 
 @dataclass
@@ -166,9 +166,9 @@ def place(folder: Path, files: dict[str, bytes], plain: bool = False) -> Path:
 def test_mnist_is_downloaded_into_the_cache_and_found_there(server: Server) -> None:
     server.files = small_set()
     sums = [hashlib.sha256(content).hexdigest() for content in server.files.values()]
-    load = names._idx(replace(names.MNIST, addresses=(server.address,), sha256=(sums[0], sums[1])))
+    load = named_datasets._idx(replace(named_datasets.MNIST, addresses=(server.address,), sha256=(sums[0], sums[1])))
     data = load(0, 0, ReadingOptions())
-    assert len(data) == 5 and data.label_names == names.TEN and data.labels is not None
+    assert len(data) == 5 and data.label_names == named_datasets.TEN and data.labels is not None
     assert data.labels.tolist() == [3, 1, 4, 1, 5] and len(server.asked) == 2
     assert (
         torch.equal(load(0, 0, ReadingOptions()).batch(torch.arange(5))[0], data.batch(torch.arange(5))[0])
@@ -189,13 +189,13 @@ def test_mnist_is_downloaded_into_the_cache_and_found_there(server: Server) -> N
         load(0, 0, ReadingOptions())
 
 
-@pytest.mark.parametrize("which", [names.MNIST, names.FASHION_MNIST])
-def test_offline_one_sentence_names_the_files_and_the_place(which: names.IdxDataset, tmp_path: Path) -> None:
-    load = names._idx(replace(which, addresses=("http://127.0.0.1:1",), system=()))
+@pytest.mark.parametrize("which", [named_datasets.MNIST, named_datasets.FASHION_MNIST])
+def test_offline_one_sentence_names_the_files_and_the_place(which: named_datasets.IdxDataset, tmp_path: Path) -> None:
+    load = named_datasets._idx(replace(which, addresses=("http://127.0.0.1:1",), system=()))
     with pytest.raises(UserError, match=f"{which.name} is not on this machine .*refused") as caught:
         load(0, 0, ReadingOptions(data_dir=tmp_path / "mine"))
     text = str(caught.value)
-    assert "\n" not in text and all(name in text for name in names.MNIST_FILES) and str(tmp_path / "mine") in text
+    assert "\n" not in text and all(name in text for name in named_datasets.MNIST_FILES) and str(tmp_path / "mine") in text
     with pytest.raises(UserError, match=f"into {re.escape(str(cache_folder()))}"):
         load(0, 0, ReadingOptions())
 
@@ -213,17 +213,19 @@ def test_where_idx_files_are_looked_for(
     data = load_data(name, data_dir=tmp_path / "data" if by == "data_dir" else None)
     assert data.name == name and data.shape == (1, 28, 28)
     assert data.label_counts() == [0, 2, 0, 1, 1, 1, 0, 0, 0, 0]
-    assert data.label_names == (names.FASHION if name == "fashion" else names.TEN)
+    assert data.label_names == (named_datasets.FASHION if name == "fashion" else named_datasets.TEN)
 
 
 def test_fashion_is_found_where_the_system_keeps_it(tmp_path: Path) -> None:
-    load = names._idx(replace(names.FASHION_MNIST, system=(tmp_path / "none", place(tmp_path / "usr", small_set()))))
+    load = named_datasets._idx(
+        replace(named_datasets.FASHION_MNIST, system=(tmp_path / "none", place(tmp_path / "usr", small_set())))
+    )
     assert len(load(0, 0, ReadingOptions())) == 5
 
 
 def test_twins_are_told_apart(tmp_path: Path) -> None:
     """Both sets have files of the same names, so the wrong folder is easily given."""
-    place(tmp_path, small_set(names.MNIST.first_labels))
+    place(tmp_path, small_set(named_datasets.MNIST.first_labels))
     assert len(load_data("mnist", data_dir=tmp_path)) == 16
     with pytest.raises(UserError, match="are mnist, not fashion"):
         load_data("fashion", data_dir=tmp_path)

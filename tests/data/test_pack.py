@@ -17,7 +17,7 @@ from PIL import Image
 import reverie
 from reverie.base.errors import UserError
 from reverie.data import load_data
-from reverie.data.shards import build, pack
+from reverie.data.shards import build, packing
 from reverie.data.shards.index import INDEX, read_index
 from tests.files import full_disk
 
@@ -149,6 +149,6 @@ def test_an_index_is_made_in_the_cache_where_shards_cannot_be_written_beside(
 
 
 def test_sizes_in_words() -> None:
-    assert [pack.parse_bytes(text) for text in ("256MB", "1 GiB", "10KB", "2.5mb", "20000")] == [
+    assert [packing.parse_bytes(text) for text in ("256MB", "1 GiB", "10KB", "2.5mb", "20000")] == [
         256_000_000, 2**30, 10_000, 2_500_000, 20_000,
     ]  # fmt: skip

@@ -12,7 +12,7 @@ import torch
 from reverie.base.errors import UserError
 from reverie.data import load_data
 from reverie.data.pair_sets import english, longer_pairs, ordinal, persian, spoken_year
-from reverie.data.pairs import TextPairs, make_pairs
+from reverie.data.text_pairs import TextPairs, make_pairs
 
 ROWS = [(f"source {k}, with a comma", f"target {k}") for k in range(12)]
 

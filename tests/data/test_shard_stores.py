@@ -14,8 +14,8 @@ import torch
 from reverie.base.errors import UserError
 from reverie.data import load_data
 from reverie.data.shards import build, store
-from reverie.data.shards.images import ShardImages
 from reverie.data.shards.index import INDEX
+from reverie.data.shards.shard_images import ShardImages
 from reverie.training.loader import batches
 from tests.data.served import Server, serving
 

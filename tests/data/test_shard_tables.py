@@ -14,8 +14,8 @@ from PIL import Image
 
 from reverie.base.errors import UserError
 from reverie.data import load_data
-from reverie.data.shards import images
-from reverie.data.shards.images import ShardImages
+from reverie.data.shards import shard_images
+from reverie.data.shards.shard_images import ShardImages
 from reverie.training.loader import batches
 from tests.data.served import serving
 
@@ -69,7 +69,7 @@ def test_parquet_is_read_by_row_group(far: bool, many_blocks: None, tmp_path: Pa
         x, labels = data.batch(index)
         assert np.array_equal((255 * x).round().byte().permute(0, 2, 3, 1).numpy(), pixels(90)[index.numpy()])
         assert labels is not None and labels.tolist() == [int(k) % 2 for k in index]
-        monkeypatch.setattr(images, "GROUP", 20_000)
+        monkeypatch.setattr(shard_images, "GROUP", 20_000)
         tail = list(islice(batches(load_data(source), 16, 3, 4), 3))
         assert all(torch.equal(a, b) for (a, _), (b, _) in zip(list(islice(batches(data, 16, 3), 7))[4:], tail, strict=True))
 

@@ -13,9 +13,9 @@ import reverie
 from reverie import api
 from reverie.base.errors import UserError
 from reverie.data import Dataset, LazyImages, load_data
-from reverie.data.shards import images
-from reverie.data.shards.images import ShardImages
+from reverie.data.shards import shard_images
 from reverie.data.shards.index import INDEX, read_index
+from reverie.data.shards.shard_images import ShardImages
 from reverie.training.loader import Share, batches
 
 
@@ -54,7 +54,7 @@ def test_a_pass_shows_each_image_once_group_by_group(shards: Path) -> None:
 
 
 def test_one_group_is_shuffled_as_any_data_set(photos: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "GROUP", 2**30)
+    monkeypatch.setattr(shard_images, "GROUP", 2**30)
     ours, theirs = batches(lazy(shards), 32, 7), batches(load_data(photos), 32, 7)
     assert all(torch.equal(a, b) for (a, _), (b, _) in islice(zip(ours, theirs, strict=True), 8))
 
@@ -96,7 +96,7 @@ def interrupted(shards: Path, run: Path) -> None:
 def test_packed_images_train_to_the_weights_of_their_folder_even_if_a_shard_fails(
     photos: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(images, "GROUP", 2**30)  # one group, so that the order is that of the folder
+    monkeypatch.setattr(shard_images, "GROUP", 2**30)  # one group, so that the order is that of the folder
     reverie.train(photos, tmp_path / "folder", **SHORT)
     interrupted(shards, tmp_path / "shards-run")
     assert same_weights(tmp_path / "folder", tmp_path / "shards-run")

@@ -12,7 +12,7 @@ import torch
 import reverie
 from reverie.base.errors import UserError
 from reverie.data import load_data
-from reverie.data.windows import END_OF_TEXT, TextWindows, join_texts, text_of, texts_of, windows_of
+from reverie.data.text_windows import END_OF_TEXT, TextWindows, join_texts, text_of, texts_of, windows_of
 
 LINE = "A line of plain text, of which there are many.\n"
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from reverie.draw.picture import pixels
 from reverie.draw.scatter import PAIRED, point_frames, scatter
-from reverie.draw.series import lines
+from reverie.draw.series_plot import lines
 
 RANDOM = np.random.default_rng(0)
 SPREAD = np.array([9.0, 1e4, 0.01, 3.0, 1.0, 1.0, 1.0])

@@ -17,7 +17,7 @@ import reverie
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
 from reverie.data import Dataset
-from reverie.data.windows import END_OF_TEXT, codes_of, windows_of
+from reverie.data.text_windows import END_OF_TEXT, codes_of, windows_of
 from reverie.families import FAMILIES
 from reverie.families.language.choice import Choice
 from reverie.families.language.model import LanguageModel
@@ -25,8 +25,8 @@ from reverie.families.model import SamplingInputs
 from reverie.nets.sequence import CausalSelfAttention, FixedContext
 from reverie.runs.run import Run
 from reverie.text.learn import learn_tokenizer
-from reverie.text.table import TokenizerTable
 from reverie.text.tokenizer import END
+from reverie.text.tokenizer_table import TokenizerTable
 
 NAMES = ("bigram", "mlp-lm", "rnn", "lstm", "transformer")
 SMALL: dict[str, dict[str, Any]] = {

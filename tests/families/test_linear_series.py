@@ -15,7 +15,7 @@ import reverie
 from reverie import api
 from reverie.base.errors import ReverieWarning, UserError
 from reverie.base.noise import image_seeds
-from reverie.data.series import OSCILLATION
+from reverie.data.time_series import OSCILLATION
 from reverie.families.linear_series import SeriesModel, fit_first_order, fit_least_squares
 from reverie.gallery.series import continuation, sample_autocovariance
 

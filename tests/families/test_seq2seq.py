@@ -15,7 +15,7 @@ import torch
 import reverie
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
-from reverie.data.pairs import make_pairs
+from reverie.data.text_pairs import make_pairs
 from reverie.families import FAMILIES
 from reverie.families.language.model import NONE
 from reverie.families.model import SamplingInputs
@@ -23,8 +23,8 @@ from reverie.families.seq2seq.model import PairModel, pair_codes
 from reverie.runs.reread import reread
 from reverie.runs.run import Run
 from reverie.text.learn import learn_tokenizer
-from reverie.text.table import TokenizerTable
 from reverie.text.tokenizer import END
+from reverie.text.tokenizer_table import TokenizerTable
 
 NAMES = ("seq2seq:none", "seq2seq:dot", "seq2seq:bilinear", "seq2seq:mlp", "transformer-seq2seq")
 FEW = 3  # tokens of which sequences are enumerated: the end, and two more

@@ -107,7 +107,7 @@ def read(root: Path, chance: random.Random) -> Case:
 
 def _picture(root: Path, chance: random.Random) -> Case:
     """One picture, or a mask, that is steered by."""
-    from reverie.data.single import read_mask, read_picture
+    from reverie.data.single_image import read_mask, read_picture
 
     name, content = chance.choice([*PICTURES.items(), ("a.npy", saved(only=np.linspace(0, 1, 64).reshape(8, 8)))])
     path = place(root, name, damaged(name, content, chance))

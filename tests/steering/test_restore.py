@@ -16,7 +16,7 @@ import reverie
 from reverie.base.errors import ReverieWarning, UserError
 from reverie.base.spec import build
 from reverie.data.curve import closest_on_spiral
-from reverie.data.single import read_mask, read_picture
+from reverie.data.single_image import read_mask, read_picture
 from reverie.diffusion.condition import NULL
 from reverie.diffusion.known import INPAINTERS
 from reverie.diffusion.measurements import MEASUREMENTS

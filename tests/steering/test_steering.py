@@ -16,7 +16,7 @@ from typer.main import get_command
 import reverie
 from reverie.base.errors import UserError
 from reverie.cli.main import app
-from reverie.data.single import read_picture
+from reverie.data.single_image import read_picture
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.guidance import ClassifierGuided
 from reverie.diffusion.pair import Pair

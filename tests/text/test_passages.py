@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.data.windows import codes_of
+from reverie.data.text_windows import codes_of
 from reverie.text.passages import Passages
 
 WORDS = st.text("abc", min_size=1, max_size=40)

@@ -10,8 +10,8 @@ from reverie.base.parse import read_toml
 from reverie.text.bpe import merges, split
 from reverie.text.learn import TOKENIZERS, learn_tokenizer
 from reverie.text.merges import WORD_PATTERN
-from reverie.text.table import TokenizerTable
 from reverie.text.tokenizer import END, CharacterTokenizer
+from reverie.text.tokenizer_table import TokenizerTable
 
 PROSE = " ".join(topics.values())[:60_000]
 SMALL = ["The quick brown fox jumps over the lazy dog.\n" * 3, "سلام دنیا، سلام", "naïve café"]

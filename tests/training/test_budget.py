@@ -62,13 +62,13 @@ class Told:
 def told() -> Told:
     now, lines, stages = Time(), list[str](), list[tuple[str, int, int]]()
     budget = Budget(now, now, lines.append)
-    budget.watch = lambda name, done, of, left: stages.append((name, done, of))
+    budget.on_stage = lambda name, done, of, left: stages.append((name, done, of))
     return Told(budget, now, lines, stages)
 
 
 def test_a_stage_has_what_is_not_kept_back_for_later_ones(told: Told) -> None:
     budget, now = told.budget, told.time
-    assert budget.free == math.inf and budget.affords("film", 1e9)
+    assert budget.free == math.inf and budget.has_time_for("film", 1e9)
     now.now += 5
     budget.limit(60)
     assert (budget.spent, budget.left) == (5, 55)
@@ -81,7 +81,7 @@ def test_a_stage_has_what_is_not_kept_back_for_later_ones(told: Told) -> None:
         assert stage.left == pytest.approx(13 * 10 / 15)  # what is left is shared out by the estimates
         now.now += 100
         assert stage.left < 0
-    assert budget.free == -92 and not budget.affords("film", 5) and "film" in told.lines[0] and "5 s" in told.lines[0]
+    assert budget.free == -92 and not budget.has_time_for("film", 5) and "film" in told.lines[0] and "5 s" in told.lines[0]
     assert told.stages == [("choice", 0, 2)] and budget.reserved == 0
 
 
@@ -93,7 +93,12 @@ def test_a_short_stage_is_not_left_out_because_another_one_was_long(told: Told) 
     now.now += 48
     with budget.stage("check"):
         now.now += 3
-    assert budget.free == -2 and budget.affords("preview", 1) and budget.affords("film", 3) and not budget.affords("other", 9)
+    assert (
+        budget.free == -2
+        and budget.has_time_for("preview", 1)
+        and budget.has_time_for("film", 3)
+        and not budget.has_time_for("other", 9)
+    )
     with budget.stage("choice") as stage:
         assert 5 < stage.left < 7
 
@@ -101,7 +106,7 @@ def test_a_short_stage_is_not_left_out_because_another_one_was_long(told: Told) 
 def test_a_part_has_its_share_of_what_is_left(told: Told) -> None:
     told.budget.limit(90)
     told.time.now += 30
-    part = told.budget.part(1 / 3)
+    part = told.budget.sub_budget(1 / 3)
     told.time.now += 5
     assert part.left == 15 and part.clock is told.budget.clock
 
@@ -219,7 +224,7 @@ def test_finishing_has_a_bar_with_its_stages(capsys: pytest.CaptureFixture[str],
         told.budget.reserve("choice", 20)
         told.budget.reserve("film", 5)
         with told.budget.stage("choice"):
-            told.budget.say("left out: something")
+            told.budget.notify("left out: something")
         with told.budget.stage("film"):
             pass
 

@@ -15,7 +15,7 @@ from torch import nn
 from reverie import api
 from reverie.base.errors import UserError
 from reverie.base.spec import build
-from reverie.data import Dataset, chunk_size, evaluation_batch_size, folder
+from reverie.data import Dataset, chunk_size, evaluation_batch_size, image_folder
 from reverie.data.fitting import choose_size
 from reverie.diffusion.plan import network_for
 from reverie.families import FAMILIES
@@ -80,7 +80,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_read(
 def test_what_does_not_fit_into_memory_is_refused_before_images_are_decoded(
     pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder, "_decode_all", None)
+    monkeypatch.setattr(image_folder, "_decode_all", None)
     monkeypatch.setattr(wishes, "available", lambda device: 4 * 10**9)
     network = "unet:stem=2,attention=false"
     with pytest.raises(

@@ -15,13 +15,13 @@ from reverie.api.processes import is_resumable, process_group, serve_if_worker
 from reverie.api.sampling import answers, sample, sample_to, text_cost, write_text
 from reverie.api.training import begin, distil, train, train_classifier
 from reverie.base.loading import no_collection
-from reverie.base.tables import NameEntry
+from reverie.base.name_tables import NameEntry
 
 if TYPE_CHECKING:
     from reverie.data import READERS, Dataset
     from reverie.data.peek import kind_of_data
-    from reverie.data.shards.pack import pack
-    from reverie.data.single import read_picture
+    from reverie.data.shards.packing import pack
+    from reverie.data.single_image import read_picture
     from reverie.data.sources import is_image
     from reverie.demos import DEMOS, Demo
     from reverie.evaluation.compare import compare

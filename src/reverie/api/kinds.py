@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from reverie.base.errors import pick
-from reverie.base.tables import NameEntry, NameTable, describe_entry
+from reverie.base.name_tables import NameEntry, NameTable, describe_entry
 
 # Every kind of name that the commands take: words that mean something by themselves, and tables.
 KINDS: dict[str, tuple[NameEntry | NameTable, ...]] = {
-    "data": (NameTable("data.names", "DATASETS"),),
+    "data": (NameTable("data.named_datasets", "DATASETS"),),
     "families": (NameTable("families", "FAMILIES"),),
     "schedules": (NameTable("diffusion.schedules", "SCHEDULES"),),
     "targets": (NameTable("diffusion.pair", "TARGETS"),),

@@ -65,7 +65,7 @@ def _changed(path: Path, device: str, changes: Sequence[str]) -> Run:
 @contextmanager
 def process_group(processes: int = 1, device: str = "auto") -> Iterator[None]:
     """Keep a group of processes, local ones or those of torchrun, alive for everything inside the context."""
-    from reverie.base.processes import check_processes, team_of
+    from reverie.base.worker_processes import check_processes, team_of
     from reverie.runs.device import device_for
 
     check_processes(processes)

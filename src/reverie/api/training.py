@@ -40,7 +40,7 @@ def train(
     progress: show a bar and the verdict, by default on a terminal and in notebooks; on_step: called with each report.
     """
     screen = progress_screen(progress)
-    budget = Budget(say=screen.say)
+    budget = Budget(notify=screen.say)
     with screen.reading() as on_progress:
         options["on_progress"] = options.get("on_progress") or on_progress
         training = begin(data, out, resume=resume, budget=budget, **options)
@@ -114,7 +114,7 @@ def distil(
     from reverie.training.distil import prepare_distillation
 
     screen = progress_screen(progress)
-    budget = Budget(say=screen.say)
+    budget = Budget(notify=screen.say)
     with screen.reading() as bars:
         training = prepare_distillation(
             run, out, minutes=minutes, steps=steps, guidance=guidance, seed=seed, device=device, overwrite=overwrite, data=data,

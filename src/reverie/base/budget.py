@@ -1,17 +1,17 @@
-"""The time of a whole command: counted from its beginning, and shared out among its stages up to the very end.
+"""The time budget of a command: counted from its start and shared out among its stages.
 
-A stage that comes after the training steps takes three lines.  Early, and again whenever its time can be estimated better, it
-keeps that time back, so that the steps end so much earlier; when its turn comes, it works until its time is over:
+A stage after the training steps takes three lines.  It reserves its estimated time early, and again when a better estimate is
+known, so that training ends earlier; then it runs until its time is used up:
 
     budget.reserve("choosing the sampler", 0.05 * budget.seconds)
 
     with budget.stage("choosing the sampler") as stage:
         for candidate in candidates:
-            if stage.left < price_of_one:  # infinite where the length is given in steps
+            if stage.left < price_of_one:  # infinite if the length is given in steps
                 break
 
-A stage that can only be left out asks `budget.affords("film", price)` first, which says a line where there is no time for it.
-Stages are timed by `budget.clock`, the wall's or the processor's as the user chose, and never by a clock of their own.
+An optional stage calls `budget.has_time_for("film", price)` first, which notifies the user if the stage is skipped.
+Stages measure time with `budget.clock`, the wall or processor clock as requested.
 """
 
 from __future__ import annotations
@@ -24,95 +24,95 @@ from contextlib import contextmanager
 from reverie.base.deadline import Deadline
 
 Clock = Callable[[], float]
-Say = Callable[[str], None]
-Watch = Callable[[str, int, int, float], None]  # (stage, how many are done, of how many, seconds left for all of them)
+Notify = Callable[[str], None]
+OnStage = Callable[[str, int, int, float], None]  # (stage, number done, total, seconds reserved for all remaining stages)
 
-PATIENCE, SLACK = 1.25, 1.0  # times the time that is left for a stage, and seconds more, up to which it is begun nevertheless
+TOLERANCE, SLACK = 1.25, 1.0  # a stage is started if its estimate is at most TOLERANCE times its share + SLACK seconds
 
 
 class Budget:
-    """The time of a command, which begins when this is made; without a limit until one is set.
+    """The time budget of a command, which starts at construction; unlimited until `limit` is called.
 
-    wall, processor: the clocks that time is counted by; say: shows a line to the user; watch: is called when a stage begins.
+    wall, processor: the clocks; notify: shows a line to the user; on_stage: called at the start of each stage.
     """
 
     def __init__(
-        self, wall: Clock = time.monotonic, processor: Clock = time.process_time, say: Say = lambda line: None
+        self, wall: Clock = time.monotonic, processor: Clock = time.process_time, notify: Notify = lambda line: None
     ) -> None:
         self._clocks = {"wall": wall, "processor": processor}
-        self._begun = {name: clock() for name, clock in self._clocks.items()}
-        self.counted, self.seconds = "wall", math.inf
-        self.say = say
-        self.watch: Watch = lambda stage, done, of, left: None
-        self._kept: dict[str, float] = {}
+        self._started = {name: clock() for name, clock in self._clocks.items()}
+        self.clock_name, self.seconds = "wall", math.inf
+        self.notify = notify
+        self.on_stage: OnStage = lambda stage, done, of, left: None
+        self._reservations: dict[str, float] = {}
         self._done = 0
 
-    def limit(self, seconds: float, counted: str = "wall") -> None:
-        """Set what the command may take from its beginning to its end.  counted: by which clock, wall or processor."""
-        self.seconds, self.counted = seconds, counted
+    def limit(self, seconds: float, clock_name: str = "wall") -> None:
+        """Limit the total time of the command.  clock_name: wall or processor."""
+        self.seconds, self.clock_name = seconds, clock_name
 
     @property
     def clock(self) -> Clock:
-        """What time is counted by."""
-        return self._clocks[self.counted]
+        """The clock that measures the time."""
+        return self._clocks[self.clock_name]
 
     @property
     def spent(self) -> float:
-        """The seconds since the command began."""
-        return self.clock() - self._begun[self.counted]
+        """Seconds since the command started."""
+        return self.clock() - self._started[self.clock_name]
 
     @property
     def left(self) -> float:
-        """The seconds until the command should have ended, negative where it should have."""
+        """Seconds until the limit, negative after it."""
         return self.seconds - self.spent
 
     @property
     def reserved(self) -> float:
-        """The seconds that later stages will take."""
-        return math.fsum(self._kept.values())
+        """Seconds reserved for later stages."""
+        return math.fsum(self._reservations.values())
 
     @property
     def free(self) -> float:
-        """The seconds that are not kept back for later stages."""
+        """Seconds not reserved for later stages."""
         return self.left - self.reserved
 
     def reserve(self, stage: str, seconds: float, share: float = 1.0) -> None:
-        """Keep time back for a later stage; the last estimate counts.
+        """Reserve time for a later stage; the last estimate counts.
 
-        share: of the whole time, at most; nothing is kept back for what would take more, which then is left out.
+        share: maximum share of the total time; a stage that needs more gets no reservation and is skipped.
         """
-        self._kept[stage] = max(0.0, seconds) if seconds <= share * self.seconds else 0.0
+        self._reservations[stage] = max(0.0, seconds) if seconds <= share * self.seconds else 0.0
 
-    def affords(self, stage: str, seconds: float) -> bool:
-        """Tell whether there is time for a stage that would take so long; say that it is left out where there is not."""
+    def has_time_for(self, stage: str, seconds: float) -> bool:
+        """Return whether a stage of this length fits into the budget; notify the user if it is skipped."""
         share = self._share(stage)
-        if seconds <= PATIENCE * share + SLACK:
+        if seconds <= TOLERANCE * share + SLACK:
             return True
-        self._kept.pop(stage, None)
-        self.say(f"left out, as the time is over: {stage}, which would take about {seconds:.0f} s")
+        self._reservations.pop(stage, None)
+        self.notify(f"skipped for lack of time: {stage}, which needs about {seconds:.0f} s")
         return False
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Deadline]:
-        """Begin a stage, which may take what later ones leave; where the time is short, all get a part of it."""
+        """Start a stage with the time that later stages leave; if too little is left, all get a share in proportion."""
         remaining, share = self.reserved, self._share(name)
-        self._kept.pop(name, None)
-        self.watch(name, self._done, self._done + 1 + len(self._kept), remaining)
+        self._reservations.pop(name, None)
+        self.on_stage(name, self._done, self._done + 1 + len(self._reservations), remaining)
         try:
             yield Deadline(share, self.clock)
         finally:
             self._done += 1
 
     def _share(self, stage: str) -> float:
-        """Return the seconds for a stage: what later ones leave, or where they leave too little, what is left by estimates."""
-        own, left = self._kept.get(stage, 0.0), max(0.0, self.left)
+        """Return the seconds for a stage: the time later stages leave, or at least its proportional share of the time left."""
+        own, left = self._reservations.get(stage, 0.0), max(0.0, self.left)
         others = self.reserved - own
         return max(left - others, left * own / (own + others) if own else 0.0)
 
-    def part(self, share: float) -> Budget:
-        """Return the budget of a part of the command that begins now and gets a share of what is left."""
+    def sub_budget(self, share: float) -> Budget:
+        """Return the budget of a part of the command that starts now and gets this share of the time left."""
         clock = self.clock
-        inner = Budget(clock, clock, self.say)
-        inner.watch = self.watch
+        inner = Budget(clock, clock, self.notify)
+        inner.on_stage = self.on_stage
         inner.limit(share * max(0.0, self.left))
         return inner

@@ -35,7 +35,7 @@ class Deadline:
         """Seconds since the work began."""
         return self.clock() - self.begun
 
-    def leave(self, seconds: float) -> None:
+    def ensure_left(self, seconds: float) -> None:
         """Move the moment so that at least so many seconds are left."""
         self.end = max(self.end, self.clock() + seconds)
 
@@ -48,8 +48,8 @@ class Deadline:
 class PacedProgress:
     """Progress that raises OutOfTime as soon as a part, at its speed so far, would not end in time."""
 
-    def __init__(self, tell: OnProgress, deadline: Deadline) -> None:
-        self.tell, self.deadline = tell, deadline
+    def __init__(self, on_progress: OnProgress, deadline: Deadline) -> None:
+        self.on_progress, self.deadline = on_progress, deadline
         self.begun: dict[str, tuple[float, int]] = {}
 
     def begin(self) -> None:
@@ -58,7 +58,7 @@ class PacedProgress:
 
     def __call__(self, what: str, done: int, of: int) -> None:
         """Pass progress on, unless it is too slow."""
-        self.tell(what, done, of)
+        self.on_progress(what, done, of)
         now = self.deadline.clock()
         since, first = self.begun.setdefault(what, (now, done))
         if done < first:  # the same kind of work once more

@@ -52,7 +52,7 @@ def train(
 ) -> None:
     """Train a model of a data set, or go on with a run."""
     screen = screen_for(json, quiet)
-    budget = Budget(say=screen.say)
+    budget = Budget(notify=screen.say)
     from reverie import api
 
     if api.serve_if_worker(device or "auto"):
@@ -134,7 +134,7 @@ def distil(
 ) -> None:
     """Teach a student of a run to draw in 1, 2 or 4 network evaluations."""
     screen = screen_for(json, quiet)
-    budget = Budget(say=screen.say)
+    budget = Budget(notify=screen.say)
     from reverie import api
 
     given: dict[str, Any] = {"batch": batch, "learning_rate": learning_rate, "clock": clock}

@@ -12,27 +12,26 @@ from reverie.base.errors import UserError, pick
 from reverie.base.files import expanded
 from reverie.base.visible import visible
 from reverie.data.arrays import from_array, read_array_file
-from reverie.data.columns import parse_column_names
 from reverie.data.csv_table import read_csv
 from reverie.data.dataset import Dataset, chunk_size, evaluation_batch_size
-from reverie.data.folder import ARCHIVES, read_images
 from reverie.data.idx import find_pair, labels_beside, looks_like_idx, read_pair
+from reverie.data.image_folder import ARCHIVES, read_images
+from reverie.data.image_labels import LABELS
 from reverie.data.in_memory import DataSource, from_memory, is_in_memory
-from reverie.data.labels import LABELS
 from reverie.data.lazy import LazyImages
-from reverie.data.names import DATASETS, FROM_FILES, cdb_dataset, cdb_files, check_count, default_count
+from reverie.data.metadata_columns import parse_column_names
+from reverie.data.named_datasets import DATASETS, FROM_FILES, cdb_dataset, cdb_files, check_count, default_count
 from reverie.data.pair_files import read_pairs
 from reverie.data.parquet_table import read_parquet
 from reverie.data.pixels import DEFAULT_SIDE, FITS, check_channels, check_fit, parse_size
+from reverie.data.point_table import table_columns
 from reverie.data.reading import ReadingOptions
-from reverie.data.series import as_series, check_window, read_wav
 from reverie.data.shards.find import has_annotations, is_shards
+from reverie.data.shards.image_tables import has_image_column
 from reverie.data.shards.read import read_shards
 from reverie.data.shards.store import is_pattern, is_remote
-from reverie.data.shards.tables import has_image_column
 from reverie.data.sources import METADATA, count_unsupported, has_images, is_image
-from reverie.data.table import table_columns
-from reverie.data.text import (
+from reverie.data.text_files import (
     looks_like_text,
     read_jsonl,
     read_text,
@@ -41,6 +40,7 @@ from reverie.data.text import (
     text_column,
     text_entries,
 )
+from reverie.data.time_series import as_series, check_window, read_wav
 
 __all__ = [
     "DATASETS", "FITS", "FROM_FILES", "LABELS", "Dataset", "LazyImages", "chunk_size", "evaluation_batch_size", "load_data",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from reverie.base.visible import visible
-from reverie.data.table import LABEL_LENGTH, ROWS_PER_LABEL, Column
+from reverie.data.point_table import LABEL_LENGTH, ROWS_PER_LABEL, Column
 from reverie.data.timestamps import date_reader, seconds_of
 
 NOTHING = frozenset({

@@ -69,7 +69,7 @@ def cached_classifier(train: Dataset, seed: int = 0, seconds: float = math.inf) 
 
 
 def label_classifier(
-    train: Dataset, held_out: Dataset, seed: int = 0, *, seconds: float = math.inf, tell: OnProgress = silent,
+    train: Dataset, held_out: Dataset, seed: int = 0, *, seconds: float = math.inf, on_progress: OnProgress = silent,
     clock: Callable[[], float] = time.perf_counter,
 ) -> LabelClassifier:  # fmt: skip
     """Return a classifier of the labels: from the cache, or trained in at most so many seconds and then kept there.
@@ -80,13 +80,20 @@ def label_classifier(
         return found
     begun, steps = clock(), 0
 
-    def told(done: int, of: int) -> None:
+    def report(done: int, of: int) -> None:
         nonlocal steps
         steps = done
-        tell("training the classifier", done, of)
+        on_progress("training the classifier", done, of)
 
     net = train_classifier(
-        train.batch, len(train), train.shape, len(train.label_names), seed=seed, seconds=seconds, clock=clock, on_progress=told
+        train.batch,
+        len(train),
+        train.shape,
+        len(train.label_names),
+        seed=seed,
+        seconds=seconds,
+        clock=clock,
+        on_progress=report,
     )
     x, labels = held_out.batch(torch.arange(min(len(held_out), JUDGED)))
     assert labels is not None

@@ -22,8 +22,8 @@ from torch import Tensor
 from reverie.base.config_section import ConfigSection
 from reverie.base.errors import UserError, unknown
 from reverie.text.learn import learn_tokenizer
-from reverie.text.table import TokenizerTable
 from reverie.text.tokenizer import Tokenizer
+from reverie.text.tokenizer_table import TokenizerTable
 
 if TYPE_CHECKING:
     from reverie.data.lazy import LazyImages

@@ -18,9 +18,9 @@ from reverie.base.files import reason
 from reverie.base.visible import visible
 from reverie.data.cells import IN_THOUSANDS, Cells, comma_number, distinct_names, plain_number, reader_of, thousands_number
 from reverie.data.dataset import Dataset
+from reverie.data.point_table import table_dataset
 from reverie.data.reading import ReadingOptions
-from reverie.data.table import table_dataset
-from reverie.data.text import CODINGS, LONGEST_FIELD
+from reverie.data.text_files import CODINGS, LONGEST_FIELD
 
 SAMPLE = 64 * 1024  # bytes looked at to learn how a file is written
 ROWS = 100  # of them that are looked at

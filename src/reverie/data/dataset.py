@@ -17,8 +17,8 @@ from reverie.data.conditions import Conditions
 from reverie.data.copies import content_hashes, split_without_copies
 from reverie.data.kind import Kind
 from reverie.data.lazy import LazyImages
-from reverie.data.pairs import TextPairs
-from reverie.data.windows import TextWindows
+from reverie.data.text_pairs import TextPairs
+from reverie.data.text_windows import TextWindows
 
 HELD_OUT = 0.05
 MAX_CHUNK_NUMBERS = 2**24  # numbers of data that are looked at together, at most: 64 MiB

@@ -13,7 +13,7 @@ from reverie.data.kind import WRITTEN
 from reverie.draw.bars import count_bars
 from reverie.draw.picture import channels_last, contact_sheet, save, to_bytes
 from reverie.draw.scatter import scatter
-from reverie.draw.series import lines
+from reverie.draw.series_plot import lines
 
 SHEET = 64  # images on a contact sheet
 NAMED = 20  # columns that are told by name

@@ -24,10 +24,10 @@ from reverie.data.arrays import array_labels, from_array
 from reverie.data.cells import Cells, distinct_names, plain_number
 from reverie.data.conditions import make_conditions
 from reverie.data.dataset import Dataset
-from reverie.data.folder import choose_form, conversions, modes_of, sizes_of
+from reverie.data.image_folder import choose_form, conversions, modes_of, sizes_of
 from reverie.data.pixels import BrokenImage, decoding_pool, fitted, header_of, quiet_pillow
+from reverie.data.point_table import Column, find_label, table_dataset
 from reverie.data.reading import ReadingOptions, class_counts, images_dataset, shown_sizes
-from reverie.data.table import Column, find_label, table_dataset
 
 MEMORY_SOURCE = "(memory)"  # the source of data that were read from nowhere: neither a name nor a whole path
 NAME = "data"

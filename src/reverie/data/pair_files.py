@@ -14,9 +14,9 @@ from reverie.base.files import expanded
 from reverie.base.parse import read_json
 from reverie.base.visible import visible
 from reverie.data.dataset import Dataset
-from reverie.data.pairs import TextPair, make_pairs
 from reverie.data.reading import ReadingOptions
-from reverie.data.text import LONGEST_FIELD, decode_text, read_bytes, text_report
+from reverie.data.text_files import LONGEST_FIELD, decode_text, read_bytes, text_report
+from reverie.data.text_pairs import TextPair, make_pairs
 
 NAMES = ("source", "target")  # of columns and fields, where nothing else is said
 MAX_SIDE_LENGTH = 2048  # characters of a source or a target

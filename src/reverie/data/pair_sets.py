@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.random import Generator
 
-from reverie.data.pairs import TextPair
+from reverie.data.text_pairs import TextPair
 
 PairMaker = Callable[[int, Generator], list[TextPair]]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

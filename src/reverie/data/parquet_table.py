@@ -14,8 +14,8 @@ from reverie.data.cells import Cells, distinct_names, plain_number
 from reverie.data.columnar import ParquetTable, arrow_module, readable_errors
 from reverie.data.dataset import Dataset
 from reverie.data.memory_limits import BYTES_PER_LABEL, array_memory, check_expansion
+from reverie.data.point_table import Column, table_dataset
 from reverie.data.reading import ReadingOptions
-from reverie.data.table import Column, table_dataset
 
 ROWS_AT_ONCE = 2**16
 WORDS_MOST = 2**26  # bytes of all words that a column chooses from

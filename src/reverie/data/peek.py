@@ -5,7 +5,7 @@ from __future__ import annotations
 from reverie.data import load_data
 from reverie.data.dataset import Dataset
 from reverie.data.kind import Kind
-from reverie.data.names import DATASETS, KIND_OF
+from reverie.data.named_datasets import DATASETS, KIND_OF
 
 
 class _Known(Exception):

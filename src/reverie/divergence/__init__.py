@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from reverie.base.errors import ReverieWarning, UserError, pick
-from reverie.base.points import check_gaussian, check_points, check_weights, tensor
+from reverie.base.validation import check_gaussian, check_points, check_weights, tensor
 from reverie.divergence import neighbours, normal, states
 
 __all__ = ["DIVERGENCES", "Divergence", "discrete", "gaussian", "samples"]

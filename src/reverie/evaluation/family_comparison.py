@@ -17,8 +17,8 @@ from reverie.base.errors import UserError, out_of_memory
 from reverie.base.spec import parse
 from reverie.data import Dataset
 from reverie.data.in_memory import DataSource
-from reverie.data.pairs import TextPairs
-from reverie.data.windows import text_of
+from reverie.data.text_pairs import TextPairs
+from reverie.data.text_windows import text_of
 from reverie.draw.passages import passage_picture
 from reverie.draw.picture import dots, figure, png_bytes
 from reverie.draw.scatter import limits_of, point_axes

@@ -28,7 +28,7 @@ from reverie.draw.picture import (
     to_bytes,
 )
 from reverie.draw.scatter import limits_of, point_axes
-from reverie.draw.series import lines
+from reverie.draw.series_plot import lines
 from reverie.evaluation.evaluation_data import EvaluationData, few_held
 from reverie.evaluation.metrics.memory import COPY, SAME, left_out, neighbours
 from reverie.evaluation.metrics.points import EXACT

@@ -14,7 +14,7 @@ from reverie.base.progress import OnProgress
 from reverie.base.visible import visible
 from reverie.data import Dataset
 from reverie.data.pair_sets import longer_pairs
-from reverie.data.pairs import TextPair, TextPairs, make_pairs
+from reverie.data.text_pairs import TextPair, TextPairs, make_pairs
 from reverie.evaluation.likelihood import NAME, TITLE
 from reverie.evaluation.report_section import ReportSection
 from reverie.evaluation.scores import format_score, score

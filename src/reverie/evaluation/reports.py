@@ -222,7 +222,7 @@ def evaluate_run(
         if data is not None or data_dir is not None or run.config.data.source == MEMORY_SOURCE:
             raise
         why = str(error)
-    deadline.leave(LEAST)
+    deadline.ensure_left(LEAST)
     paced, count = PacedProgress(tell, deadline), n
     if run.kind == "text":
         plan, each, worked = text_metrics.text_plan(run, whole, why, n, quick, tell, options)

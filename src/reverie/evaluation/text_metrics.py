@@ -12,7 +12,7 @@ import numpy as np
 from reverie.base.errors import UserError
 from reverie.base.progress import OnProgress
 from reverie.data import Dataset
-from reverie.data.windows import TextWindows, codes_of
+from reverie.data.text_windows import TextWindows, codes_of
 from reverie.diffusion.likelihood.normal import mean_and_error
 from reverie.evaluation.likelihood import NAME, TITLE
 from reverie.evaluation.report_section import ReportSection

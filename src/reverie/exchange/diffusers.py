@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from reverie.base.atomic_folders import atomic_folder
 from reverie.base.errors import UserError
 from reverie.base.files import own_file, read_own
-from reverie.base.folders import atomic_folder
 from reverie.base.parse import read_json
 from reverie.base.spec import Spec, build, complete, first_problem
 from reverie.base.tensors import TensorSpec, read_tensors, tensor_specs

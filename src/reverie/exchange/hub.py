@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reverie.base.atomic_folders import atomic_folder
 from reverie.base.errors import UserError
-from reverie.base.folders import atomic_folder
 from reverie.base.visible import visible
 from reverie.data.kind import describe_shape, format_count
 from reverie.evaluation.reports import Evaluation, evaluate_run

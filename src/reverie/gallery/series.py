@@ -14,7 +14,7 @@ from reverie.base.files import check_folder
 from reverie.base.noise import image_seeds
 from reverie.data import chunk_size
 from reverie.draw.picture import save
-from reverie.draw.series import autocovariances, fan, lines
+from reverie.draw.series_plot import autocovariances, fan, lines
 from reverie.families.fitted import FittedDensity
 from reverie.families.linear_series import SeriesModel
 from reverie.families.model import CompletionModel, SamplingInputs

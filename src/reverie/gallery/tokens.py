@@ -10,7 +10,7 @@ from reverie.base.errors import UserError
 from reverie.base.files import check_folder
 from reverie.data import load_data
 from reverie.data.in_memory import DataSource
-from reverie.data.windows import TextWindows
+from reverie.data.text_windows import TextWindows
 from reverie.draw.curves import label_axes
 from reverie.draw.picture import CYCLE, INK, SOFT, figure, matplotlib_text, save
 from reverie.text.bpe import Pair, merges, split

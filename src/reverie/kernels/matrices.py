@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reverie.base.distances import euclidean, row_blocks
 from reverie.base.errors import UserError
-from reverie.base.points import check_points, real_dtype, tensor
+from reverie.base.validation import check_points, real_dtype, tensor
 from reverie.kernels.kernel import Kernel
 
 Points = Tensor | Sequence[str]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reverie.base.distances import finest_dtype, row_blocks
 from reverie.base.errors import UserError
-from reverie.base.points import real_dtype, tensor
+from reverie.base.validation import real_dtype, tensor
 from reverie.kernels.kernel import Kernel
 from reverie.kernels.matrices import Points, check_inputs, gram, gram_product
 

@@ -15,7 +15,7 @@ from reverie.base.tensors import TensorSpec
 from reverie.data.cells import MOST_NAME, distinct_names
 from reverie.data.conditions import ConditionForm
 from reverie.data.kind import DIMENSIONS, WRITTEN, Kind, kind_of
-from reverie.data.series import MAX_WINDOW
+from reverie.data.time_series import MAX_WINDOW
 from reverie.families import FAMILIES
 from reverie.families.model import Family, FamilySettings, Model
 

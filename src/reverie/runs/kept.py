@@ -16,8 +16,8 @@ from reverie.base.tensors import TensorSpec, read_tensors, write_tensors
 from reverie.data.dataset import Dataset
 from reverie.data.kind import WRITTEN
 from reverie.data.lazy import LazyImages
-from reverie.data.pairs import TextPairs
-from reverie.data.windows import END_OF_TEXT, TextWindows, windows_of
+from reverie.data.text_pairs import TextPairs
+from reverie.data.text_windows import END_OF_TEXT, TextWindows, windows_of
 from reverie.runs.config import DataConfig
 
 KEPT_DATA = "data.safetensors"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from reverie.base.errors import ReverieWarning, UserError
 from reverie.data.conditions import MAX_CAPTION_LENGTH, ConditionForm
-from reverie.data.single import read_picture
+from reverie.data.single_image import read_picture
 from reverie.diffusion.guidance import check_scale
 from reverie.runs.labels import MOST_PARTS
 

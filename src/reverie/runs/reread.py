@@ -13,8 +13,8 @@ from reverie.base.files import expanded
 from reverie.base.visible import storable
 from reverie.data import DATASETS, FROM_FILES, Dataset, load_data
 from reverie.data.in_memory import MEMORY_SOURCE, DataSource, is_in_memory
+from reverie.data.point_table import ALL, joined_columns
 from reverie.data.shards.store import is_pattern, is_remote
-from reverie.data.table import ALL, joined_columns
 from reverie.runs.config import DataConfig, Reading
 from reverie.runs.confine import check_data
 from reverie.runs.kept import KEPT_DATA, read_kept

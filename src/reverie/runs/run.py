@@ -17,7 +17,7 @@ from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
 from reverie.base.progress import OnProgress
 from reverie.data.kind import format_count
-from reverie.data.windows import END_OF_TEXT
+from reverie.data.text_windows import END_OF_TEXT
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.denoiser import Denoiser, Steer
 from reverie.diffusion.error_curve import ErrorCurve

@@ -16,7 +16,7 @@ from PIL import Image
 from reverie.base.errors import UserError
 from reverie.base.files import atomic
 from reverie.data.kind import Kind, format_count, kind_of_samples
-from reverie.data.windows import text_of, texts_of
+from reverie.data.text_windows import text_of, texts_of
 from reverie.draw.picture import (
     Film,
     contact_sheet,
@@ -27,7 +27,7 @@ from reverie.draw.picture import (
     write_film,
 )
 from reverie.draw.scatter import point_frames, scatter
-from reverie.draw.series import lines, series_frames
+from reverie.draw.series_plot import lines, series_frames
 from reverie.runs.destinations import TEXTS, check_kind, check_output, is_folder
 from reverie.runs.outputs import Manifest, sample_folder
 from reverie.runs.writing import as_text, write
@@ -49,7 +49,7 @@ class Samples:
     """Samples in user units, their labels, and the frames on the way where they were kept.
 
     x: float32, (N, D) points, or (N, H, W) or (N, H, W, C) images in [0, 1], or (N, T, C) series if it is said; or, if that is
-    said, texts as codes of characters, (N, L), see `reverie.data.windows`, or, paired, sources and targets, (N, 2, L);
+    said, texts as codes of characters, (N, L), see `reverie.data.text_windows`, or, paired, sources and targets, (N, 2, L);
     titles: what a sheet says under each image; columns: names of the coordinates, or of the numbers of a moment.
     """
 

@@ -138,8 +138,8 @@ class Screen:
                     if bar.disable and left > FINISHING:
                         self.say(note)
 
-                budget.say = lambda line: bar.console.print(visible(line), markup=False) if self.talks else None
-                budget.watch = finishing
+                budget.notify = lambda line: bar.console.print(visible(line), markup=False) if self.talks else None
+                budget.on_stage = finishing
             for step in steps:
                 if step.stage != stage:
                     stage, held = step.stage, None

@@ -18,9 +18,9 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from reverie.base.errors import UserError
-from reverie.base.processes import check_processes, team_of, threads_each
 from reverie.base.progress import OnProgress
 from reverie.base.team import Instruction, StepInstruction, Team
+from reverie.base.worker_processes import check_processes, team_of, threads_each
 from reverie.runs.adapters import weights_hash
 from reverie.runs.options import Options
 from reverie.runs.run import Run

@@ -18,7 +18,7 @@ from reverie.base.noise import Noise, image_seeds
 from reverie.base.progress import OnProgress
 from reverie.base.scalar import sqrt
 from reverie.base.spec import build, parse
-from reverie.data.single import Shape, read_picture
+from reverie.data.single_image import Shape, read_picture
 from reverie.diffusion.denoiser import Denoiser, WithCondition
 from reverie.diffusion.guidance import read_numbers
 from reverie.diffusion.pair import Pair

@@ -18,7 +18,7 @@ from reverie.base.progress import OnProgress
 from reverie.base.spec import build
 from reverie.data.codec import Codec
 from reverie.data.kind import WRITTEN, Kind
-from reverie.data.single import Shape, read_mask, read_picture
+from reverie.data.single_image import Shape, read_mask, read_picture
 from reverie.diffusion.known import INPAINTERS, POSTERIORS, Method, Replacement
 from reverie.diffusion.measurements import MEASUREMENTS, Keep, Measurement
 from reverie.draw.picture import channels_last

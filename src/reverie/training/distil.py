@@ -128,12 +128,12 @@ def classifiers_of(
     cached = all(cached_classifier(train, own, limit) for own, limit in zip(seeds, _limits(deadline.left), strict=True))
     limit = f"in {clock(deadline.left)}, " if deadline.limited else ""
     begin = "are taken from the cache" if cached else f"are trained first, {limit}and kept in the cache"
-    budget.say(f"classifiers: {CLASSIFIERS} of the labels, by whose features the student is compared with data, {begin}")
+    budget.notify(f"classifiers: {CLASSIFIERS} of the labels, by whose features the student is compared with data, {begin}")
     for k, own in enumerate(seeds):
         seconds = _limits(deadline.left, CLASSIFIERS - k)[0]
-        found = label_classifier(train, held_out, own, seconds=seconds, tell=tell, clock=budget.clock)
+        found = label_classifier(train, held_out, own, seconds=seconds, on_progress=tell, clock=budget.clock)
         if found.facts.accuracy < right:
-            budget.say(f"classifiers: one gives {found.facts.accuracy:.0%} of held-out data their label, which is too few;"
+            budget.notify(f"classifiers: one gives {found.facts.accuracy:.0%} of held-out data their label, which is too few;"
                        f" {len(nets) or 'none'} of {CLASSIFIERS} are used")  # fmt: skip
             break
         nets.append(found.net)
@@ -240,7 +240,7 @@ def prepare_distillation(
     deadline = Deadline(min(DRAWN_SHARE * budget.seconds, max(0.0, budget.free)), budget.clock)
     if guidance != 1:
         limit = f", in {clock(deadline.left)} at most" if deadline.limited else ""
-        budget.say(f"data: up to {DRAWN:,} samples of {teacher.path} are drawn first{limit}")
+        budget.notify(f"data: up to {DRAWN:,} samples of {teacher.path} are drawn first{limit}")
     train_set, held_out = learned_from(teacher, distilled, seed, dataset, tell, deadline)
     if guidance != 1:
         distilled = distilled.model_copy(update={"samples": len(train_set) + len(held_out)})

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from reverie.base.errors import UserError
 from reverie.base.parse import read_toml
-from reverie.base.processes import end_with_leader
 from reverie.base.team import Instruction, LostError, StepInstruction, Team, rank, world_size
+from reverie.base.worker_processes import end_with_leader
 from reverie.families.model import TrainedModel
 from reverie.runs.config import Config, build_model
 from reverie.runs.reread import reread

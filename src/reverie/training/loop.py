@@ -261,7 +261,7 @@ def fit(
             if fraction < 1:
                 budget.reserve(CHECK, took)
                 budget.reserve(OPTIMUM, price, OPTIMUM_SHARE)
-            elif budget.affords(OPTIMUM, price):
+            elif budget.has_time_for(OPTIMUM, price):
                 with budget.stage(OPTIMUM):
                     figures |= learner.average.model.final_metrics(train, settings.seed)
         yield report(

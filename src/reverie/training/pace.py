@@ -94,7 +94,7 @@ class Expectation:
         """Say how many steps fit, and what they give.  used: how much of two cores this process had."""
         line = f"the machine is busy: training waits for a processor {waited:.0%} of the time"
         minutes, shape = self.config.training.minutes, self.config.data.shape
-        if minutes is None or self.budget.counted != "wall":
+        if minutes is None or self.budget.clock_name != "wall":
             return line
         left = step.seconds_left - step.finishing
         line += f"; at {format_speed(step.per_second)} about {step.i + round(left * step.per_second):,} steps fit into the time"

@@ -19,11 +19,11 @@ from reverie.base.deprecations import renamed_options
 from reverie.base.errors import UserError, pick, unknown
 from reverie.base.noise import check_seed
 from reverie.base.precision import default_precision, has_fast_bf16
-from reverie.base.processes import check_processes
 from reverie.base.progress import silent
 from reverie.base.spec import Spec, first_problem, format_spec, parse
 from reverie.base.team import world_size
 from reverie.base.visible import storable
+from reverie.base.worker_processes import check_processes
 from reverie.data import Dataset, load_data
 from reverie.data.describe import describe_dataset
 from reverie.data.in_memory import DataSource
@@ -284,7 +284,7 @@ def _codec_training(
     model.initialize(train)
     micro = micro_batches(False, 1, config.training.model_dump(), train)
     training, slow = in_time(
-        model.to(where), train, config.training.model_copy(update={"micro_batches": micro}), (), budget.part(SHARE)
+        model.to(where), train, config.training.model_copy(update={"micro_batches": micro}), (), budget.sub_budget(SHARE)
     )
     config = config.model_copy(update={"training": training})
     learner = Learner(model, training)

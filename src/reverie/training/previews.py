@@ -31,7 +31,7 @@ from reverie.draw.picture import (
     write_film,
 )
 from reverie.draw.scatter import NAMED_CLOUDS, limits_of, point_axes
-from reverie.draw.series import lines
+from reverie.draw.series_plot import lines
 from reverie.families.model import SamplingInputs
 from reverie.runs.options import Options
 from reverie.runs.run import Run

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from reverie.base.budget import Budget
 from reverie.base.errors import UserError
-from reverie.base.processes import check_processes
 from reverie.base.progress import silent
 from reverie.base.spec import first_problem, parse
 from reverie.base.team import world_size
+from reverie.base.worker_processes import check_processes
 from reverie.data import Dataset
 from reverie.data.in_memory import DataSource
 from reverie.families.model import Model, TrainedModel

@@ -12,7 +12,7 @@ from typing import Any
 from reverie.base.busy import BUSY
 from reverie.data.dataset import HELD_OUT
 from reverie.data.kind import KINDS
-from reverie.data.windows import OVERLAP
+from reverie.data.text_windows import OVERLAP
 from reverie.families.diffusion.record import described
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.runs import folder

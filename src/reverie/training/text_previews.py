@@ -8,7 +8,7 @@ import torch
 from reverie.base.files import atomic, own_file
 from reverie.base.noise import image_seeds
 from reverie.data import Dataset
-from reverie.data.windows import TextWindows, codes_of, text_of, texts_of
+from reverie.data.text_windows import TextWindows, codes_of, text_of, texts_of
 from reverie.families.model import SamplingInputs
 from reverie.families.seq2seq.model import PairModel
 from reverie.runs.run import Run

@@ -18,13 +18,13 @@ from reverie.base.busy import few_threads_when_busy
 from reverie.base.deadline import Deadline
 from reverie.base.errors import UserError
 from reverie.base.files import own_file, reason
-from reverie.base.processes import team_of, threads_each
 from reverie.base.signals import Stopped, stop_requests
 from reverie.base.team import LostError, Team, TeamError
 from reverie.base.visible import visible
+from reverie.base.worker_processes import team_of, threads_each
 from reverie.data import Dataset
 from reverie.data.kind import WRITTEN
-from reverie.data.pairs import TextPairs
+from reverie.data.text_pairs import TextPairs
 from reverie.draw.curves import loss_curve
 from reverie.draw.picture import save
 from reverie.families.diffusion.settings import DiffusionSettings
@@ -186,7 +186,7 @@ class Training:
     def _budget_of(self, first: Training) -> Budget:
         """Return the budget of the autoencoder's training: by the minutes that are planned for it and for the rest."""
         theirs, ours = (60 * (t.run.config.training.minutes or 0.0) - t.learner.seconds for t in (first, self))
-        budget = self.budget.part(max(0.0, theirs) / max(theirs + ours, 1e-9))
+        budget = self.budget.sub_budget(max(0.0, theirs) / max(theirs + ours, 1e-9))
         budget.reserve(WRITING, CURVES)
         return budget
 
@@ -259,7 +259,7 @@ class Training:
                 if not self.lock.held or not (run.path / folder.CONFIG).exists():
                     raise UserError(f"the run folder {run.path} was removed, so the training stopped at step {learner.i:,}")
                 if line := expected.correction(report):
-                    budget.say(line)
+                    budget.notify(line)
                 step = doctor.visit(report)
                 for row in step.as_rows():
                     file.write(json.dumps(row) + "\n")
@@ -282,7 +282,7 @@ class Training:
         if not stop():
             with budget.stage(SAMPLING) as stage:
                 self._choose_sampling(stage, doctor.price or 0.0)
-            if budget.affords(FILM, previews.finish_share() * (doctor.price or 0.0)):
+            if budget.has_time_for(FILM, previews.finish_share() * (doctor.price or 0.0)):
                 with budget.stage(FILM):
                     previews.finish()
 

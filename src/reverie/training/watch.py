@@ -98,7 +98,7 @@ class Doctor:
         """Tell whether there is time for a preview: within the share of previews, and at the end if any is left."""
         if step.fraction == 1:
             guess = FIRST_PRICE * step.seconds / max(1, step.i)  # where none was taken yet
-            return self.training.budget.affords(PREVIEW, guess if self.price is None else self.price)
+            return self.training.budget.has_time_for(PREVIEW, guess if self.price is None else self.price)
         return self.previewing <= max(FREE, PREVIEW_SHARE * step.seconds)
 
     def _preview(self, step: Step) -> Step:

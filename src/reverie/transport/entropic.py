@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from reverie.base.distances import attainable_tolerance
 from reverie.base.errors import ReverieWarning, UserError
-from reverie.base.points import Weights, tensor
+from reverie.base.validation import Weights, tensor
 from reverie.transport.anderson import Anderson
 from reverie.transport.problem import CostFunction, Problem, between, finite
 from reverie.transport.softmin import SoftMin

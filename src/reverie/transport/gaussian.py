@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reverie.base.distances import root
 from reverie.base.errors import UserError
-from reverie.base.points import check_gaussian, real_dtype, tensor
+from reverie.base.validation import check_gaussian, real_dtype, tensor
 
 
 def gaussian_wasserstein(mean_x: Any, covariance_x: Any, mean_y: Any, covariance_y: Any) -> Tensor:

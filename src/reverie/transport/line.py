@@ -12,7 +12,7 @@ from torch import Tensor
 from reverie.base.distances import finest_dtype, root
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
-from reverie.base.points import Weights, check_points, check_weights, tensor
+from reverie.base.validation import Weights, check_points, check_weights, tensor
 
 
 def wasserstein_1d(x: Any, y: Any, a: Weights = None, b: Weights = None, p: float = 1.0) -> Tensor:

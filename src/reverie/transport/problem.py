@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reverie.base.distances import euclidean, finest_dtype, manhattan, row_blocks, squared, squared_factors
 from reverie.base.errors import UserError, pick
-from reverie.base.points import Weights, check_points, check_weights, real_dtype, tensor
+from reverie.base.validation import Weights, check_points, check_weights, real_dtype, tensor
 
 CostFunction = Callable[[Tensor, Tensor], Tensor]
 

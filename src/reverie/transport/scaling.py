@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reverie.base.distances import attainable_tolerance, finest_dtype
 from reverie.base.errors import ReverieWarning, UserError
-from reverie.base.points import real_dtype, tensor
+from reverie.base.validation import real_dtype, tensor
 from reverie.transport.entropic import solve
 from reverie.transport.problem import problem_from_costs
 

@@ -14,9 +14,7 @@ from reverie.base.visible import visible
 from reverie.data.columnar import readable_errors
 from reverie.data.pixels import GREY, BrokenImage, Header, Recipe, decode, decoding_pool, quiet_pillow, read_header
 from reverie.data.reading import ReadingOptions, natural_key
-from reverie.data.shards.index import BLOCK, EACH, FLAGS, MAX_BROKEN, Index, IndexFacts, ShardFacts, image_hash
-from reverie.data.shards.store import LocalStore, Store, Stored
-from reverie.data.shards.tables import (
+from reverie.data.shards.image_tables import (
     arrow_samples,
     arrow_schema,
     columns_of,
@@ -24,6 +22,8 @@ from reverie.data.shards.tables import (
     parquet_groups,
     parquet_samples,
 )
+from reverie.data.shards.index import BLOCK, EACH, FLAGS, MAX_BROKEN, Index, IndexFacts, ShardFacts, image_hash
+from reverie.data.shards.store import LocalStore, Store, Stored
 from reverie.data.shards.tar import MAX_NUMBERS, Sample, tar_samples
 from reverie.data.sources import BYTES
 

@@ -14,16 +14,16 @@ from reverie.data.arrays import from_array
 from reverie.data.columnar import readable_errors
 from reverie.data.conditions import make_conditions
 from reverie.data.dataset import Dataset
-from reverie.data.folder import choose_form, conversions, modes_of, sizes_of, skipped_note
-from reverie.data.labels import FOLDERS, find_labels
+from reverie.data.image_folder import choose_form, conversions, modes_of, sizes_of, skipped_note
+from reverie.data.image_labels import FOLDERS, find_labels
 from reverie.data.lazy import LazyImages
 from reverie.data.reading import ReadingOptions, class_counts, duplicate_note, encode_labels, shown_sizes
 from reverie.data.shards.build import shard_kind
 from reverie.data.shards.find import find_shards, index_of, saved_features
-from reverie.data.shards.images import Blocks, ShardImages
+from reverie.data.shards.image_tables import arrow_schema, columns_of, read_lists
 from reverie.data.shards.index import FLAGS, Index
+from reverie.data.shards.shard_images import Blocks, ShardImages
 from reverie.data.shards.store import LocalStore
-from reverie.data.shards.tables import arrow_schema, columns_of, read_lists
 
 IN_MEMORY = 2**28  # bytes of fitted pixels, up to which images are read once and kept
 FEW_TOLD = 0.5  # share of images that must have a caption or label for these to be taken by themselves

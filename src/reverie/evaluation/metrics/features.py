@@ -106,7 +106,7 @@ def dataset_classifier(
         raise UserError("the classifier needs images of at least 4 x 4; take the features pixels")
     if known and cached_classifier(train, seconds=seconds) is None:
         raise UserError("it needs a classifier of the labels, which --quick trains only where the features need it")
-    found = label_classifier(train, held, seconds=seconds, tell=tell)
+    found = label_classifier(train, held, seconds=seconds, on_progress=tell)
     return found.net, {
         "net": "LeNet-5 trained on the run's own labels, 84 features",
         "trained_on": len(train),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.noise import check_seed
-from reverie.base.points import check_points, tensor
+from reverie.base.validation import check_points, tensor
 
 
 def _features(x: Any, name: str) -> Tensor:

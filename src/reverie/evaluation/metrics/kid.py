@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reverie.base.points import tensor
+from reverie.base.validation import tensor
 from reverie.kernels import MMD, Polynomial, mmd
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reverie.base.distances import euclidean, row_blocks
 from reverie.base.errors import UserError
-from reverie.base.points import check_points, tensor
+from reverie.base.validation import check_points, tensor
 
 # Of samples, left out in turn for the standard errors; of as few as 8 groups the errors are rough, and alarms too many.
 FEWEST_GROUPS, GROUPS = 8, 24

@@ -9,7 +9,7 @@ import numpy as np
 
 from reverie.base.errors import UserError
 from reverie.base.noise import check_seed
-from reverie.base.points import check_points, tensor
+from reverie.base.validation import check_points, tensor
 
 FEWEST = 8  # of each set
 

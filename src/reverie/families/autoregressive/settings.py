@@ -16,7 +16,7 @@ from reverie.families.language.neural import NeuralLanguageModel
 from reverie.families.model import FamilySettings
 from reverie.families.vae.observation import OBSERVATIONS
 from reverie.nets.sequence import LSTM, RNN, Decoder, SequenceNet
-from reverie.text.table import TokenizerTable
+from reverie.text.tokenizer_table import TokenizerTable
 
 Size = Annotated[int, Field(ge=1, le=8192)]
 Layers = Annotated[int, Field(ge=1, le=64)]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.data import Dataset
-from reverie.data.windows import TextWindows
+from reverie.data.text_windows import TextWindows
 from reverie.families.language.model import LanguageModel
 from reverie.families.model import FittedModel
 from reverie.nets.sequence import State

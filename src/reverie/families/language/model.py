@@ -17,7 +17,7 @@ from reverie.base.errors import UserError
 from reverie.base.noise import Noise
 from reverie.data import Dataset
 from reverie.data.dataset import evenly_spaced_indices
-from reverie.data.windows import END_OF_TEXT, text_of
+from reverie.data.text_windows import END_OF_TEXT, text_of
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.likelihood.normal import mean_and_error
 from reverie.diffusion.pair import Pair
@@ -54,7 +54,7 @@ class LanguageModel(Model):
 
     limit: of how many tokens it knows at most, None where its state tells of all; where a text is longer, the model begins
     anew with the later half of them as its past.  begins: whether the data are several texts, so that a sample is a whole one.
-    Data in user units are codes of characters, see `reverie.data.windows`; in model units tokens, NONE after the last.
+    Data in user units are codes of characters, see `reverie.data.text_windows`; in model units tokens, NONE after the last.
     """
 
     def __init__(self, tokenizer: Tokenizer, shape: tuple[int, ...], limit: int | None, begins: bool) -> None:

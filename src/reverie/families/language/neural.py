@@ -9,7 +9,7 @@ from torch.nn import functional
 from reverie.base.deadline import Deadline
 from reverie.base.noise import mix_seed
 from reverie.data import Dataset
-from reverie.data.windows import TextWindows
+from reverie.data.text_windows import TextWindows
 from reverie.families.language.model import NONE, LanguageModel
 from reverie.families.model import TrainedModel
 from reverie.nets.dropout import seeded_dropout

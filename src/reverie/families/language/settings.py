@@ -9,11 +9,11 @@ from pydantic import Field
 from reverie.base.errors import UserError
 from reverie.base.spec import Spec, complete, format_spec
 from reverie.data import Dataset
-from reverie.data.windows import TextWindows
+from reverie.data.text_windows import TextWindows
 from reverie.families.model import FamilySettings, PlanRequest
 from reverie.text.learn import TOKENIZERS, learn_tokenizer
-from reverie.text.table import TokenizerTable
 from reverie.text.tokenizer import Tokenizer
+from reverie.text.tokenizer_table import TokenizerTable
 
 Context = Annotated[int, Field(ge=1, le=2**20)]
 MOST_TABLE = 2**13  # tokens whose pairs are counted

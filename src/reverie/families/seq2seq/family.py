@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 from reverie.base.errors import UserError
 from reverie.base.spec import Spec
 from reverie.data.kind import Kind
-from reverie.data.pairs import TextPairs
+from reverie.data.text_pairs import TextPairs
 from reverie.families.language.choice import PAIR_OPTIONS
 from reverie.families.language.settings import same_tokenizer, told
 from reverie.families.model import Likelihood, Model, PlanRequest
@@ -20,7 +20,7 @@ from reverie.families.seq2seq.settings import (
     build_pair_model,
 )
 from reverie.text.learn import learn_tokenizer
-from reverie.text.table import TokenizerTable
+from reverie.text.tokenizer_table import TokenizerTable
 
 EXAMPLES = 64  # sources of the training data that a model keeps
 FEW = 5_000  # training pairs, below which some numbers are hidden

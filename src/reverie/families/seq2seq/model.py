@@ -17,8 +17,8 @@ from reverie.base.errors import UserError
 from reverie.base.noise import Noise, mix_seed
 from reverie.data import Dataset
 from reverie.data.dataset import evenly_spaced_indices
-from reverie.data.pairs import TextPairs
-from reverie.data.windows import END_OF_TEXT, codes_of, text_of
+from reverie.data.text_pairs import TextPairs
+from reverie.data.text_windows import END_OF_TEXT, codes_of, text_of
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.likelihood.normal import mean_and_error
 from reverie.diffusion.pair import Pair
@@ -66,7 +66,7 @@ class PairModel(TrainedModel):
     """log p(y | x) = sum_t log p(y_t | y_1 .. y_{t-1}, x), with the end of the target as its last token.
 
     p(y_t = v | ..) = softmax_v(D net(x, start, C y_1, .., C y_{t-1}) + b), with a vector C v for each token, in sources as in
-    targets.  Data in user units are codes of characters (B, 2, W), see `reverie.data.pairs`; in model units tokens (B, 2, n),
+    targets.  User units: codes of characters (B, 2, W), see `reverie.data.text_pairs`; in model units tokens (B, 2, n),
     NONE after the last.  examples: how many sources of the training data it keeps, to answer where none is asked.
     """
 

@@ -11,7 +11,7 @@ from reverie.families.model import FamilySettings
 from reverie.families.seq2seq.model import SPARE, PairModel
 from reverie.nets.attention import ScoreFunction
 from reverie.nets.seq2seq import EncoderDecoder, RecurrentPair, TransformerPair
-from reverie.text.table import TokenizerTable
+from reverie.text.tokenizer_table import TokenizerTable
 
 
 class PairSettings(FamilySettings):

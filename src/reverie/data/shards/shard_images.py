@@ -18,9 +18,9 @@ from reverie.data.columnar import readable_errors
 from reverie.data.lazy import LazyImages, positions
 from reverie.data.pixels import BrokenImage, Recipe, decode, decoding_pool
 from reverie.data.shards.fetching import fetch_pool
+from reverie.data.shards.image_tables import content, group_images, open_parquet
 from reverie.data.shards.index import Index, image_hash
 from reverie.data.shards.store import Store, Stored
-from reverie.data.shards.tables import content, group_images, open_parquet
 from reverie.data.sources import BYTES
 
 GROUP = 64 * 2**20  # bytes of blocks from all over the shards, whose images are shuffled together

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from reverie.base.atomic_folders import atomic_folder
 from reverie.base.deprecations import renamed_options
 from reverie.base.errors import UserError
 from reverie.base.files import expanded
-from reverie.base.folders import atomic_folder
 from reverie.base.progress import OnProgress
-from reverie.data.columns import parse_column_names, read_columns
-from reverie.data.folder import ARCHIVES, list_images, nothing_found, read_entry, read_headers, skipped_note
-from reverie.data.labels import LabelSource, find_labels
+from reverie.data.image_folder import ARCHIVES, list_images, nothing_found, read_entry, read_headers, skipped_note
+from reverie.data.image_labels import LabelSource, find_labels
+from reverie.data.metadata_columns import parse_column_names, read_columns
 from reverie.data.pixels import BrokenImage, decoding_pool, quiet_pillow
 from reverie.data.reading import ReadingOptions, encode_labels
 from reverie.data.shards.build import BYTES_TOGETHER, TOGETHER, IndexBuilder, Inspection, examine

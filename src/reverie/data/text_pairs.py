@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError
-from reverie.data.windows import END_OF_TEXT, codes_of, text_of
+from reverie.data.text_windows import END_OF_TEXT, codes_of, text_of
 
 TextPair = tuple[str, str]
 HELD_OUT = 0.05  # of the different sources

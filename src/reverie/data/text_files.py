@@ -17,7 +17,7 @@ from reverie.base.visible import visible
 from reverie.data.dataset import Dataset
 from reverie.data.reading import ReadingOptions
 from reverie.data.sources import Listing, walk
-from reverie.data.windows import choose_window, join_texts, windows_of
+from reverie.data.text_windows import choose_window, join_texts, windows_of
 
 MOST_BYTES = 2**28  # of all files of texts together
 MOST_TEXTS = 10**7

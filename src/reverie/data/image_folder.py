@@ -15,14 +15,14 @@ from reverie.base.cache import SWITCH
 from reverie.base.errors import UserError
 from reverie.base.files import reason
 from reverie.data import decoded
-from reverie.data.columns import read_columns
 from reverie.data.conditions import make_conditions
 from reverie.data.dataset import Dataset
 from reverie.data.decoded import DIGEST, DecodedImages
 from reverie.data.fitting import choose_size_and_fit
-from reverie.data.labels import find_labels, join_words
+from reverie.data.image_labels import find_labels, join_words
 from reverie.data.lazy import FileImages
 from reverie.data.memory_limits import allocate_pixels
+from reverie.data.metadata_columns import read_columns
 from reverie.data.pixels import DEEP, GREY, BrokenImage, Header, Recipe, decode, decoding_pool, quiet_pillow, read_header
 from reverie.data.reading import ReadingOptions, class_counts, duplicate_note, encode_labels, shown_sizes
 from reverie.data.sources import (

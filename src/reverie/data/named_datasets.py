@@ -25,8 +25,8 @@ from reverie.data.kind import Kind
 from reverie.data.pair_files import pairs_dataset
 from reverie.data.pair_sets import PAIR_SETS, PAIRS, PairMaker
 from reverie.data.reading import ReadingOptions, encode_labels, images_dataset, points_dataset, shown_sizes
-from reverie.data.series import oscillation
-from reverie.data.text import prose
+from reverie.data.text_files import prose
+from reverie.data.time_series import oscillation
 from reverie.data.toy import PATTERNS, TOYS, Maker, patterns
 
 POINTS, MAX_POINTS = 10_000, 10**9  # of generated data, when nothing is said and at most

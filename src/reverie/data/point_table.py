@@ -16,7 +16,7 @@ import numpy as np
 
 from reverie.base.errors import UserError, unknown
 from reverie.data.dataset import Dataset
-from reverie.data.labels import LABELS, join_words
+from reverie.data.image_labels import LABELS, join_words
 from reverie.data.reading import ReadingOptions, encode_labels, points_dataset
 from reverie.data.timestamps import monotonicity, series_hint
 
