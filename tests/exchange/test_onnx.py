@@ -103,7 +103,7 @@ def test_clusters_are_drawn_by_what_the_metadata_tell(name: str, made: Callable[
     run = made(name, UNET, (1, 8, 8), **TOLD[name])
     defined = loop()
     defined["onnxruntime"] = SimpleNamespace(InferenceSession=lambda _: Eager(run))
-    check_clusters(run, defined["draw"], "no file")
+    check_clusters(run, defined["sample"], "no file")
     seeds, labels = image_seeds(9, 300), run.labels(None, 300, 9)
     assert run.diffusion.clusters is not None
     of = -np.ones(300) if labels is None else labels.numpy()
