@@ -67,7 +67,7 @@ class Eager:
 
     def __init__(self, run: Run) -> None:
         parts = split_run(run, WAY, "a file")
-        facts = {**parts.facts(WAY), "evaluations": [e.plain() for e in parts.evaluations(WAY)]}
+        facts = {**parts.facts(WAY), "evaluations": [e.as_dict() for e in parts.solver_steps(WAY)]}
         self.custom_metadata_map, self.module = {"reverie": json.dumps(facts)}, Guided(parts)
         types = {torch.float32: "tensor(float)", torch.float64: "tensor(double)", torch.int64: "tensor(int64)"}
         self.inputs = [SimpleNamespace(name=name, type=types[example.dtype]) for name, example, _ in inputs_of(parts)]
