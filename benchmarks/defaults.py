@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from reverie.api import Run, load, reread
+from reverie.api import Run, load, load_source_data
 from reverie.families.diffusion.record import Candidate, described
 from reverie.families.diffusion.sampling import default_sampling
 from reverie.training import selection
@@ -25,7 +25,7 @@ DATA = 2000  # training data, at most, that samples are compared with
 
 def selected(run: Run, data_dir: Path | None) -> tuple[Selection, Reference, float]:
     """Return what a run selects, the training data that judge it, and the share of the training's time that this took."""
-    train, held = reread(run.config.data, folder=run.path, data_dir=data_dir).split(run.config.data.seed)
+    train, held = load_source_data(run.config.data, folder=run.path, data_dir=data_dir).split(run.config.data.seed)
     training, steps = run.config.training, run.metrics()[-1]["i"]
     n = selection.samples_for(run, held, steps * training.batch * training.accumulate)
     if not n:

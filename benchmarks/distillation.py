@@ -25,7 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.measure import machine
 from benchmarks.steps import judge_of
-from reverie.api import Run, load, reread
+from reverie.api import Run, load, load_source_data
 from reverie.base.noise import Noise, image_seeds
 from reverie.data import Dataset
 from reverie.diffusion.denoiser import Denoiser, NetDenoiser, WithConditioning
@@ -289,7 +289,7 @@ def main() -> None:
     given = asked.parse_args()
     torch.set_num_threads(1)
     run = load(given.run, "cpu")
-    data = reread(run.config.data, folder=run.path)
+    data = load_source_data(run.config.data, folder=run.path)
     x, labels = data.batch(torch.arange(len(data)))
     assert labels is not None
     first, second = judge_of(given.run).distance, second_judge(x, labels)

@@ -12,8 +12,8 @@ from reverie.base.spec import build
 from reverie.data.idx import read_pair
 from reverie.diffusion.known import INPAINTERS
 from reverie.diffusion.measurements import Blur, Keep, Measurement, Pool
-from reverie.runs.options import Options
 from reverie.runs.run import Run
+from reverie.runs.sampling_options import Options
 
 COUNT = 32
 MISSING = ["MNIST was not found, so nothing was measured; set REVERIE_DATA."]

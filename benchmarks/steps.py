@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.api import Run, load, reread, train
+from reverie.api import Run, load, load_source_data, train
 from reverie.base.scalar import Time
 from reverie.data import load_data
 from reverie.data.appearance import detail
@@ -96,7 +96,7 @@ class Judge:
 def judge_of(path: str) -> Judge:
     """Return the judge for the data of a run; its classifier is kept between calls."""
     run = load(path, "cpu")
-    data = reread(run.config.data, folder=run.path)
+    data = load_source_data(run.config.data, folder=run.path)
     x = data.batch(torch.arange(len(data)))[0]
     fine = float(detail(x[:2048]).mean())
     if run.config.data.name != "mnist":
@@ -129,7 +129,7 @@ def drawn(run: Run, count: int, seed: int, steer: Steer | None = None, **options
 
 def oracle(run: Run) -> Denoiser:
     """Return the optimal denoiser of the training data of a run with labels."""
-    data = reread(run.config.data, folder=run.path)
+    data = load_source_data(run.config.data, folder=run.path)
     x, labels = data.batch(torch.arange(len(data)))
     assert labels is not None
     return ByLabel(run.diffusion.denoiser, run.model.encode(x), labels)

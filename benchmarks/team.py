@@ -23,7 +23,7 @@ import torch
 
 from reverie.base.allocator import keep_freed_memory
 from reverie.base.team import Instruction, StepInstruction, Team
-from reverie.training.gradient import Gradients, make_step, share_muon
+from reverie.training.gradient import Gradients, distribute_muon, make_step
 from reverie.training.optimizer import Matrices, Muon, made_orthogonal, shared_out
 from reverie.training.prepare import prepare
 from reverie.training.trainer import Training
@@ -60,7 +60,7 @@ def stepper(training: Training, team: Team | None) -> Callable[[], None]:
     gradients = Gradients(model, training.train, settings, team)  # type: ignore[arg-type]  # a trained one
     gradients.go_to(0)
     if team is not None:
-        share_muon(learner, settings, team)
+        distribute_muon(learner, settings, team)
 
     def step() -> None:
         told = StepInstruction(Instruction.STEP, learner.i, 0, 0.5, 1e-4)

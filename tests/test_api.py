@@ -26,11 +26,11 @@ from reverie.data.pixels import Recipe
 from reverie.evaluation.reports import find_data
 from reverie.families import FAMILIES
 from reverie.runs.config import TrainingConfig
-from reverie.runs.kept import KEPT_DATA, check_keepable
+from reverie.runs.data_copy import DATA_COPY, check_copyable
 from reverie.runs.run import Run
-from reverie.runs.screen import someone_watches
+from reverie.runs.screen import is_interactive
 from reverie.training import prepare
-from reverie.training.options import TrainingOptions
+from reverie.training.training_options import TrainingOptions
 
 VERBS = sorted(set(reverie.__all__) - {"ReverieWarning", "UserError", "__version__"})
 X = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3)).astype(np.uint8)
@@ -47,7 +47,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def forgotten(kept: Run, tmp_path: Path) -> Run:
     """The same run without the copy of its data."""
     shutil.copytree(kept.path, tmp_path / "run")
-    (tmp_path / "run" / KEPT_DATA).unlink()
+    (tmp_path / "run" / DATA_COPY).unlink()
     return reverie.load(tmp_path / "run")
 
 
@@ -98,9 +98,9 @@ def test_kept_data_serve_without_being_given(kept: Run, tmp_path: Path) -> None:
 )
 def test_a_kept_copy_is_not_trusted(forgotten: Run, parts: dict[str, torch.Tensor] | None, said: str) -> None:
     if parts is None:
-        (forgotten.path / KEPT_DATA).write_bytes(b"\x10\0\0\0\0\0\0\0{}")
+        (forgotten.path / DATA_COPY).write_bytes(b"\x10\0\0\0\0\0\0\0{}")
     else:
-        save_file(parts, forgotten.path / KEPT_DATA)
+        save_file(parts, forgotten.path / DATA_COPY)
     with pytest.raises(UserError, match=said):
         find_data(forgotten, 10)
 
@@ -109,9 +109,9 @@ def test_nothing_is_kept_unasked_and_a_copy_goes_with_its_run(tmp_path: Path) ->
     points: Any = {"steps": 2, "batch": 16}
     x = np.random.default_rng(0).normal(size=(50, 2))
     reverie.train(x, tmp_path / "run", keep_data=True, **points)
-    assert (tmp_path / "run" / KEPT_DATA).exists()
+    assert (tmp_path / "run" / DATA_COPY).exists()
     reverie.train(torch.from_numpy(x), tmp_path / "run", overwrite=True, **points)
-    assert not (tmp_path / "run" / KEPT_DATA).exists()
+    assert not (tmp_path / "run" / DATA_COPY).exists()
     with pytest.raises(UserError, match="keep_data is for a new run"):
         reverie.train(resume=tmp_path / "run", keep_data=True)
 
@@ -138,16 +138,16 @@ def test_a_terminal_shows_a_bar(tmp_path: Path) -> None:
 
 
 def test_notebooks_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not someone_watches()
+    assert not is_interactive()
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))  # loaded, but not at work
-    assert not someone_watches()
+    assert not is_interactive()
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: "a shell"))
-    assert someone_watches()
+    assert is_interactive()
 
 
 def test_images_too_many_for_memory_are_not_kept() -> None:
     with pytest.raises(UserError, match="leave keep_data out"):
-        check_keepable(Dataset("many", FileImages((), (), Recipe(8, 8, 3))))
+        check_copyable(Dataset("many", FileImages((), (), Recipe(8, 8, 3))))
 
 
 def test_tab_lists_the_verbs_alone() -> None:

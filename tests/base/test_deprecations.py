@@ -12,8 +12,8 @@ from reverie import api
 from reverie.base.deprecations import OPTIONS, RENAMED, VALUES, current_options, flag, renamed_options
 from reverie.base.errors import UserError
 from reverie.cli.main import app
-from reverie.runs.options import Options
-from reverie.training.options import TrainingOptions
+from reverie.runs.sampling_options import Options
+from reverie.training.training_options import TrainingOptions
 
 PYTHON_OPTIONS = {**Options.__annotations__, **TrainingOptions.__annotations__}
 

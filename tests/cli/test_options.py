@@ -23,8 +23,8 @@ from reverie.families.language.choice import PAIR_OPTIONS
 from reverie.gallery.samplers import draw_cell
 from reverie.runs.config import TrainingConfig
 from reverie.runs.folder import read_config
-from reverie.runs.options import Options
 from reverie.runs.run import Run
+from reverie.runs.sampling_options import Options
 
 # The commands that sample, and the options of sampling that mean nothing for each.
 SAMPLING: dict[str, set[str]] = {

@@ -27,7 +27,7 @@ from reverie.data.image_labels import LABELS
 from reverie.data.lazy import FileImages
 from reverie.draw.picture import contact_sheet, enlargement
 from reverie.runs.config import DataConfig
-from reverie.runs.reread import kept_reading, reread
+from reverie.runs.source_data import load_source_data, reading_options
 
 
 def noise(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndarray:
@@ -304,12 +304,12 @@ def test_a_run_reads_its_data_as_it_did_then(tmp_path: Path, content: str) -> No
         root, fit="crop", labels="none" if content == "shapes" else "folder", size="11" if content == "shapes" else None
     )
     for data, options in ((then, {}), (then, {"labels": "auto"}), (load_data(root), None)):
-        reading = kept_reading({}, data) if options is None else options
+        reading = reading_options({}, data) if options is None else options
         known = DataConfig(
             name="set", source=root, count=len(data), shape=data.shape, labels=data.label_names, reading=reading,
             label_counts=tuple(data.label_counts()), fingerprint=data.fingerprint(),
         )  # fmt: skip
-        assert reread(known).label_names == data.label_names
+        assert load_source_data(known).label_names == data.label_names
     assert load_data(root).fingerprint() != then.fingerprint()
 
 

@@ -17,7 +17,7 @@ from reverie.families.diffusion.levels import HELD_OUT_DRAWS
 from reverie.families.diffusion.sampling import DEFAULTS, STEERED
 from reverie.gallery import guidance, samplers
 from reverie.runs.config import DataConfig
-from reverie.runs.kept import DTYPES
+from reverie.runs.data_copy import DTYPES
 from reverie.steering.restore import DEFAULT_METHOD, RESULTS
 from reverie.training.previews import DRAWN
 

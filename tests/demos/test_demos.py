@@ -28,7 +28,7 @@ from reverie.transport import between, exact
 
 
 def training_data(run: Run) -> Dataset:
-    return api.reread(run.config.data, folder=run.path).split(run.config.data.seed)[0]
+    return api.load_source_data(run.config.data, folder=run.path).split(run.config.data.seed)[0]
 
 
 @pytest.fixture(scope="module")

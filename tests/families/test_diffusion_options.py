@@ -20,9 +20,9 @@ from reverie.evaluation.noise_level_loss import noise_levels_section
 from reverie.families.diffusion.levels import held_out_figures, level_of, optimum
 from reverie.runs.run import load
 from reverie.training.linear import linear_filter
-from reverie.training.remedy import settings_again, sizes
+from reverie.training.suggestions import rerun_settings, sizes
 
-ASKED = {
+CONDITION_OPTIONS = {
     "loss": "huber:delta=0.5",
     "schedule": "linear:steps=300,scale=false",
     "network": "mlp:hidden=8,embedding=sine,connector=multiply",
@@ -31,7 +31,7 @@ ASKED = {
 
 @pytest.mark.filterwarnings("ignore:the schedule ends")
 def test_options_reach_the_configuration_and_survive_loading(command, tmp_path: Path) -> None:
-    words = [word for key, value in ASKED.items() for word in (f"--{key}", value)]
+    words = [word for key, value in CONDITION_OPTIONS.items() for word in (f"--{key}", value)]
     out = tmp_path / "r"
     code, _, err = command("train", "moons", "--points", 200, "--steps", 3, "--out", out, *words)
     assert code == 0, err
@@ -42,8 +42,8 @@ def test_options_reach_the_configuration_and_survive_loading(command, tmp_path: 
     run = load(out)
     assert isinstance(run.diffusion.measure, Huber) and run.diffusion.measure.delta == 0.5
     assert run.diffusion.denoiser.net.multiplies and run.sample(2, steps=2).x.shape == (2, 2)
-    again = settings_again(out)
-    assert {key: again[key] for key in ASKED} == ASKED
+    again = rerun_settings(out)
+    assert {key: again[key] for key in CONDITION_OPTIONS} == CONDITION_OPTIONS
     for key, other in {"loss": "mae", "schedule": "linear:steps=300", "network": "mlp:hidden=8,embedding=sine"}.items():
         code, _, err = command("train", "--resume", out, "--extend", "--steps", 2, f"--{key}", other)
         assert code == 2 and f"{key} was" in err

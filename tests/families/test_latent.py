@@ -29,7 +29,7 @@ from reverie.gallery.autoencoder import _lost_by_components
 from reverie.nets import efficientnet
 from reverie.runs.folder import read_config
 from reverie.runs.run import Run
-from reverie.training.latent import LatentWish, autoencoder_for, patch_for
+from reverie.training.codec_training import LatentRequest, autoencoder_for, patch_for
 from reverie.training.prepare import prepare
 
 TINY: dict[str, Any] = {"network": "unet:widths=[8,16],embedding_dim=16", "batch": 8, "steps": 6}
@@ -238,7 +238,7 @@ def test_a_codec_tells_how_a_folder_is_read(run: Run, data: Any, tmp_path: Path,
 
 
 def test_it_can_be_trained_again_and_replaced(run: Run) -> None:
-    again = api.settings_again(run.path)
+    again = api.rerun_settings(run.path)
     assert again["latent"] is True and again["steps"] == 6
     with pytest.raises(UserError, match="--no-latent"):
         reverie.illusion(run, "identity,rotate180")
@@ -267,9 +267,9 @@ def test_what_cannot_be_is_said(data: Any, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_it_is_chosen_by_size_and_colour(shape: tuple[int, ...], wished: dict[str, Any], chosen: bool) -> None:
     form = Dataset("images", torch.empty(2, *shape, dtype=torch.uint8, device="meta"), None, ())
-    codec = LatentWish(None, wished).codec(form)
+    codec = LatentRequest(None, wished).codec(form)
     assert (codec is not None) == chosen
-    assert LatentWish(False, wished).codec(form) is None
+    assert LatentRequest(False, wished).codec(form) is None
     if codec is not None:
         patch = patch_for(shape)
         assert patch is not None and model_shape(codec, form.shape) == (2 * patch, shape[1] // patch, shape[2] // patch)

@@ -20,8 +20,8 @@ from reverie.families import FAMILIES
 from reverie.families.language.model import NONE
 from reverie.families.model import SamplingInputs
 from reverie.families.seq2seq.model import PairModel, pair_codes
-from reverie.runs.reread import reread
 from reverie.runs.run import Run
+from reverie.runs.source_data import load_source_data
 from reverie.text.learn import learn_tokenizer
 from reverie.text.tokenizer import END
 from reverie.text.tokenizer_table import TokenizerTable
@@ -248,13 +248,13 @@ def test_texts_are_kept_in_the_run_if_that_is_asked_for(tmp_path: Path, kind: st
     family = "seq2seq:dim=8" if kind == "pairs" else "bigram"
     made = reverie.train(data, tmp_path / "run", family=family, keep_data=True, **({"steps": 2} if kind == "pairs" else {}))
     data.unlink()
-    kept = reread(made.config.data, folder=made.path)
+    kept = load_source_data(made.config.data, folder=made.path)
     assert kept.fingerprint() == made.config.data.fingerprint and kept.kind == kind
     assert "not_computable" not in reverie.evaluate(made, 4)["sections"]["likelihood"]
     damaged = (made.path / "data.safetensors").read_bytes()
     (made.path / "data.safetensors").write_bytes(damaged[:-3] + b"abc")
     with pytest.raises(UserError, match=r"torn|damaged"):
-        reread(made.config.data, folder=made.path)
+        load_source_data(made.config.data, folder=made.path)
 
 
 def test_a_long_answer_is_shown_in_part(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

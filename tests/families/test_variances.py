@@ -17,8 +17,8 @@ from reverie.base.noise import image_seeds
 from reverie.data import load_data
 from reverie.diffusion.likelihood import mean_and_error
 from reverie.diffusion.samplers import GRIDS
+from reverie.runs.error_curve_file import ERROR_CURVE_FILE
 from reverie.runs.run import Run, load
-from reverie.runs.spread import SPREAD_FILE
 
 MLP = "mlp:hidden=24"
 
@@ -79,7 +79,7 @@ def test_learned_variances_are_kept_and_sampled_with(unsure: Run, command, tmp_p
 
 def test_the_error_is_measured_once_for_its_weights_and_a_damaged_file_anew(unsure: Run, tmp_path: Path) -> None:
     shutil.copytree(unsure.path, tmp_path / "r")
-    file = tmp_path / "r" / SPREAD_FILE
+    file = tmp_path / "r" / ERROR_CURVE_FILE
     file.unlink(missing_ok=True)
     found = load(tmp_path / "r").mean_error()
     kept = json.loads(file.read_text())

@@ -13,7 +13,7 @@ from reverie import api
 from reverie.base.errors import UserError
 from reverie.gallery.gradients import gradient_norms, trained, untrained
 from reverie.nets.sequence import LSTM, RNN
-from reverie.runs.reread import reread
+from reverie.runs.source_data import load_source_data
 
 
 def test_without_inputs_the_derivative_is_a_power_of_the_recurrent_matrix() -> None:
@@ -48,7 +48,8 @@ def test_runs_of_texts_are_shown(tmp_path: Path, family: str) -> None:
     options = {"family": f"{family}:dim=8", "window": 24, "steps": 2, "batch": 8, "progress": False}
     run = reverie.train(tmp_path / "text.txt", tmp_path / "run", **options)
     net, x = trained(run)
-    ids = run.model.encode(reread(run.config.data, folder=run.path).split(run.config.data.seed)[1].batch(torch.arange(1))[0])
+    held_out = load_source_data(run.config.data, folder=run.path).split(run.config.data.seed)[1]
+    ids = run.model.encode(held_out.batch(torch.arange(1))[0])
     logits, _ = run.model.logits(ids[:, :-1], None)
     h, _ = net(x[None])
     words = (run.model.embed if run.model.head is None else run.model.head).weight

@@ -15,7 +15,7 @@ from reverie.base.errors import UserError
 from reverie.diffusion.learned import Learned
 from reverie.diffusion.schedule import Rectified
 from reverie.gallery.schedules import MOST_RUNS, curves
-from reverie.runs.learned import TIMES, log_snr_before_and_after
+from reverie.runs.learned_schedule import TIMES, log_snr_before_and_after
 from reverie.runs.run import Run
 from tests.conftest import TINY
 

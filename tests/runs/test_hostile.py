@@ -167,7 +167,7 @@ def test_an_invalid_row_is_left_out_and_said_once(tmp_path: Path, kind: str) -> 
         assert folder.read_metrics(tmp_path) == [ROW]
         assert [finding.check for finding in folder.read_findings(tmp_path)] == ["copies"]
     assert len(said) == 1
-    folder.keep_rows(tmp_path, 5)
+    folder.drop_rows_after(tmp_path, 5)
     assert (tmp_path / folder.METRICS).read_text() == json.dumps(ROW) + "\n"
 
 

@@ -18,7 +18,14 @@ from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.guidance import ClassifierFree
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.schedules import SCHEDULES
-from reverie.runs.prompts import negative_prompt, read_prompt, read_told, rows_of, weights_of, with_guidance
+from reverie.runs.prompts import (
+    composition_weights,
+    condition_vectors,
+    negative_prompt,
+    read_conditions,
+    read_prompt,
+    with_guidance,
+)
 from reverie.runs.run import Run
 from tests.conftest import TINY
 
@@ -60,7 +67,7 @@ def test_what_is_avoided_takes_the_place_of_no_condition() -> None:
     options = with_guidance({"prompt": "x", "negative_prompt": "y"})
     assert options["guidance"] == 2.0
     for scale in (1.5, 2.0, 4.0):
-        weights = weights_of({**options, "guidance": scale})
+        weights = composition_weights({**options, "guidance": scale})
         guided = ClassifierFree(Echo(), scale, weights=weights)
         cond = torch.tensor([[[3.0], [5.0]]])
         found = guided(torch.zeros(1, 1), 0.5, cond).x0
@@ -70,7 +77,7 @@ def test_what_is_avoided_takes_the_place_of_no_condition() -> None:
 def test_what_is_avoided_is_the_prompt_with_these_words(captioned_run: Run) -> None:
     form = captioned_run.config.data.condition
     assert form is not None
-    rows = rows_of(form, {"prompt": "a thin seven", "negative_prompt": "slanted"}, "crop")
+    rows = condition_vectors(form, {"prompt": "a thin seven", "negative_prompt": "slanted"}, "crop")
     assert [form.caption(row) for row in rows] == ["a thin seven", "a thin seven slanted"]
     assert negative_prompt(form, "a thin seven " * 2, "slanted backward thick") == "slanted backward thick"  # no room for both
 
@@ -87,10 +94,10 @@ def test_weighted_prompts_are_the_composition_of_labels() -> None:
 
 
 def test_numbers_by_name() -> None:
-    assert read_told("Angle=0.5, age=3") == {"angle": 0.5, "age": 3.0}
+    assert read_conditions("Angle=0.5, age=3") == {"angle": 0.5, "age": 3.0}
     for wrong in ("angle", "angle=x", "angle=inf", "=1x"):
         with pytest.raises(UserError, match="cannot read"):
-            read_told(wrong)
+            read_conditions(wrong)
 
 
 def test_prompts_steer_and_seeds_stay(captioned_run: Run) -> None:

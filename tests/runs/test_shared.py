@@ -24,9 +24,9 @@ from reverie.evaluation.reports import find_data
 from reverie.evaluation.sample_metrics import collect_data
 from reverie.evaluation.shared_features import share_features
 from reverie.runs import run as run_module
+from reverie.runs.distributed import SharedRun, shared_run
 from reverie.runs.outputs import MANIFEST
 from reverie.runs.run import Run
-from reverie.runs.shared import SharedRun, shared_run
 from reverie.runs.writing import Interrupted
 from tests.files import full_disk
 

@@ -129,7 +129,7 @@ def test_who_leaves_cancels_only_their_own_work(app: Guard, studio: Studio) -> N
 
 
 def test_the_nearest_training_image_of_a_training_image_is_itself(app: Guard, studio: Studio, digits_run: Run) -> None:
-    data = api.reread(digits_run.config.data).split(digits_run.config.data.seed)[0]
+    data = api.load_source_data(digits_run.config.data).split(digits_run.config.data.seed)[0]
     x = data.x[:3, 0].numpy() / np.float32(255)  # type: ignore[index]
     key = studio.opened.keep_drawing(DIGITS, x)
     found = done(ask(app, "/api/work/nearest", {"drawing": key}))

@@ -29,7 +29,7 @@ from reverie.base.errors import UserError
 from reverie.families import FAMILIES
 from reverie.runs import folder
 from reverie.runs.weights import is_finished
-from reverie.training import loop, trainer, watch
+from reverie.training import doctor, loop, trainer
 
 STEPS, FEWER = 3, 2  # those of most families
 TINY: dict[str, str] = {
@@ -225,7 +225,7 @@ def kills(case: str, place: Path, ending: str = "") -> dict[str, Any]:
 def main() -> None:
     """Do as the first lines say."""
     torch.set_num_threads(1)
-    trainer.WRITE_SHARE, loop.FREE, watch.PREVIEW_SHARE, watch.FREE = 1e9, 1e9, 0.0, -1.0  # a preview at the end alone
+    trainer.WRITE_SHARE, loop.FREE, doctor.PREVIEW_SHARE, doctor.FREE = 1e9, 1e9, 0.0, -1.0  # a preview at the end alone
     print(json.dumps(kills(sys.argv[1], Path(sys.argv[2]).resolve(), *sys.argv[3:])))
 
 

@@ -18,7 +18,7 @@ from reverie.data.appearance import detail
 from reverie.runs import folder
 from reverie.runs.run import Run, load
 from reverie.training import autoguide
-from reverie.training.autoguide import FEWEST, LED, SHARP, TRIED, UNFINISHED, choose_autoguidance, strays
+from reverie.training.autoguide import FEWEST, LED, SHARP, TRIED, UNFINISHED, choose_autoguidance, has_color_shift
 from reverie.training.summary import verdict
 from tests.conftest import TINY
 
@@ -83,11 +83,11 @@ def test_a_hostile_early_state_is_refused(run: Run, tmp_path: Path) -> None:
 
 def test_samples_that_glare_are_not_guided() -> None:
     data = torch.rand(64, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    assert not strays(data.flip(0), data, data) and not strays(0.9 * data + 0.05, data, data)
+    assert not has_color_shift(data.flip(0), data, data) and not has_color_shift(0.9 * data + 0.05, data, data)
     for glaring in (data.round(), data - 0.2, (3 * (data - 0.5) + 0.5).clamp(0, 1)):
-        assert strays(glaring, data, data)
+        assert has_color_shift(glaring, data, data)
     bright = 0.8 * data + 0.2  # by chance, as few of them are
-    assert not strays(bright, bright, data) and strays(bright - 0.15, bright, data)
+    assert not has_color_shift(bright, bright, data) and has_color_shift(bright - 0.15, bright, data)
 
 
 @pytest.mark.parametrize(("fallen", "wanted"), [(2 * UNFINISHED, LED), (UNFINISHED / 2, 1.0)])
@@ -110,7 +110,7 @@ def test_samples_of_the_right_detail_are_led_while_the_loss_falls(
 
 def test_models_that_are_told_nothing_are_led_farther(tmp_path: Path) -> None:
     blind = reverie.train("digits8", tmp_path / "blind", steps=2, network=TINY, batch=32, clusters=0, labels="none")
-    assert autoguide.least_of(blind) == autoguide.UNTOLD > LED
+    assert autoguide.minimum_guidance(blind) == autoguide.UNTOLD > LED
 
 
 def test_no_more_scales_are_tried_when_it_is_late() -> None:

@@ -23,9 +23,9 @@ from reverie.runs.run import Run, load
 from reverie.runs.screen import Screen
 from reverie.runs.step import Step
 from reverie.training import distil, loop, trainer
-from reverie.training.loop import StepTime
-from reverie.training.pace import Expectation
+from reverie.training.loop import StepClock
 from reverie.training.previews import Previews
+from reverie.training.step_rate import Expectation
 from tests.conftest import TINY
 
 
@@ -125,7 +125,7 @@ def test_steps_get_what_other_stages_leave(told: Told) -> None:
     now.now += 20  # reading
     budget.limit(60)
     budget.reserve("end", 10)
-    steps = StepTime(budget, 0.0)
+    steps = StepClock(budget, 0.0)
     assert steps.limit == 30
     now.now += 15
     assert steps.fraction(steps.seconds) == 0.5
@@ -140,7 +140,7 @@ def test_steps_get_what_other_stages_leave(told: Told) -> None:
 def test_some_steps_are_made_however_long_the_data_took(told: Told) -> None:
     told.time.now += 300
     told.budget.limit(60)
-    steps = StepTime(told.budget, 0.0)
+    steps = StepClock(told.budget, 0.0)
     assert steps.limit == loop.LEAST * 60 and steps.fraction(0.0) == 0
 
 

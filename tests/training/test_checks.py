@@ -31,9 +31,9 @@ from reverie.runs.config import TrainingConfig
 from reverie.runs.finding import Finding
 from reverie.runs.step import Step
 from reverie.training.checks import CHECKS, empty_previews, has_stopped_improving, lagging_average
-from reverie.training.latent import autoencoder_for
+from reverie.training.codec_training import autoencoder_for
+from reverie.training.diagnosis import Diagnosis, NetworkInfo
 from reverie.training.loop import end_of, learning_rate
-from reverie.training.patient import NetworkFacts, Patient
 from reverie.training.trainer import Training
 from tests.conftest import TINY
 
@@ -240,9 +240,9 @@ def test_previews_of_one_colour(tmp_path: Path, value: float, name: str) -> None
     assert findings(training)["empty_previews"].what == f"the previews are {name}"
 
 
-def patient(look: AppearanceStats, truth: AppearanceStats) -> Patient:
+def patient(look: AppearanceStats, truth: AppearanceStats) -> Diagnosis:
     row = {"i": 10, "fraction": 1.0, "loss": 1.0}
-    return Patient([row], None, torch.zeros(1), "images", {}, look, truth)  # type: ignore[arg-type]
+    return Diagnosis([row], None, torch.zeros(1), "images", {}, look, truth)  # type: ignore[arg-type]
 
 
 def test_saturated_and_collapsed_previews() -> None:
@@ -345,7 +345,7 @@ def test_the_average_is_not_worse_by_less_than_the_error_of_the_check(tmp_path: 
     def found(average: float, **more: object) -> bool:
         rows = [report(k, average, raw_held_out=0.0309, **more) for k in range(1, 9)]
         first = report(0, 0.03095, raw_held_out=0.03095, **more)
-        return lagging_average(Patient([first, *rows], None, torch.zeros(1), "images")) is not None  # type: ignore[arg-type]
+        return lagging_average(Diagnosis([first, *rows], None, torch.zeros(1), "images")) is not None  # type: ignore[arg-type]
 
     assert not found(0.03094) and not found(0.0312) and found(0.034)
 
@@ -363,23 +363,23 @@ def report(k: int, held_out: float, **more) -> dict:
             "held_out_levels": levels, "train_levels": levels, **more}  # fmt: skip
 
 
-def well() -> Patient:
+def well() -> Diagnosis:
     """A training of images in which all is as it should be."""
     data = load_data("digits8").batch(torch.arange(64))[0]
     look = AppearanceStats(mean=-0.4, contrast=0.7, variance=0.3, outside=0.0, nearest=1.0, grain=0.1)
     rows = [report(k, 1 / (k + 1)) for k in range(9)]
     net = build(NETWORKS, network_for((1, 8, 8), 0, "unet:widths=[8,12],groups=4"), "network")
     model = Diffusion(NetDenoiser(net, Cosine(), "v", 0.5), Pixels(), (1, 8, 8))
-    facts = NetworkFacts(schedule=Cosine())
-    return Patient(rows, model, data, "images", {"a": 0.1, "b": 0.2}, look, look, count=1000, network=facts)
+    facts = NetworkInfo(schedule=Cosine())
+    return Diagnosis(rows, model, data, "images", {"a": 0.1, "b": 0.2}, look, look, count=1000, network=facts)
 
 
-def seen_as(p: Patient, **changes: float) -> Patient:
+def seen_as(p: Diagnosis, **changes: float) -> Diagnosis:
     assert p.preview is not None
     return replace(p, preview=replace(p.preview, **changes))
 
 
-def badly_coded(p: Patient) -> Patient:
+def badly_coded(p: Diagnosis) -> Diagnosis:
     """The same among the codes of an autoencoder that loses much."""
     assert isinstance(p.model, Diffusion)
     codec = Latent(autoencoder_for((1, 8, 8)).model_dump(), (1, 8, 8))
@@ -388,11 +388,11 @@ def badly_coded(p: Patient) -> Patient:
 
 
 # For each check, a patient that has the illness.
-ILL: dict[str, Callable[[Patient], Patient]] = {
+ILL: dict[str, Callable[[Diagnosis], Diagnosis]] = {
     "data_range": lambda p: replace(p, data=p.data * 255),
     "constant_data": lambda p: replace(p, data=p.data[:1].repeat(9, 1, 1, 1)),
     "few_data": lambda p: replace(p, count=3),
-    "signal_left": lambda p: replace(p, network=NetworkFacts(schedule=Linear(40, beta_start=8e-6, beta_end=9e-5))),
+    "signal_left": lambda p: replace(p, network=NetworkInfo(schedule=Linear(40, beta_start=8e-6, beta_end=9e-5))),
     "not_learning": lambda p: replace(p, rows=[report(k, 1.0) for k in range(9)], movement={"a": 1e-6}),
     "dead_parameter": lambda p: replace(p, movement={"a": 0.1, "b": 0.0}),
     "noisy_previews": lambda p: seen_as(replace(p, rows=[report(k, 0.5 + 0.5 * (k == 0)) for k in range(9)]), grain=0.6),

@@ -25,7 +25,7 @@ from reverie.runs.screen import NOTE, progress_note
 from reverie.runs.step import Step
 from reverie.training.autoguide import choose_autoguidance
 from reverie.training.checks import CHECKS, has_stopped_improving
-from reverie.training.patient import NetworkFacts, Patient, fell, gain
+from reverie.training.diagnosis import Diagnosis, NetworkInfo, gain, held_out_decrease
 from reverie.training.summary import verdict
 from tests.conftest import TINY
 from tests.training.test_checks import report, well
@@ -112,7 +112,7 @@ def bounded(*costs: float, **more: list[float]) -> list[dict]:
 def test_gains_of_costs_that_are_negative_are_told_in_their_unit() -> None:
     assert gain(-1.0, -1.2, "nats") == pytest.approx(0.2) and gain(2.0, 1.5, None) == pytest.approx(0.25)
     falling, flat = bounded(*(-0.1 * k for k in range(9))), bounded(*[0.0] + [-1.0] * 10)
-    since, by = fell(falling) or (0, 0.0)
+    since, by = held_out_decrease(falling) or (0, 0.0)
     assert since == 400 and by == pytest.approx(0.4)
     assert has_stopped_improving(flat) and not has_stopped_improving(bounded(*(-0.1 * k for k in range(12))))
 
@@ -141,8 +141,8 @@ def test_previews_are_no_illness_of_a_run_for_the_likelihood() -> None:
 
 
 def test_a_learned_end_may_move_a_little_and_not_far() -> None:
-    def patient(last: float) -> Patient:
-        return replace(well(), network=NetworkFacts(schedule=Learned(last=last)))
+    def patient(last: float) -> Diagnosis:
+        return replace(well(), network=NetworkInfo(schedule=Learned(last=last)))
 
     assert CHECKS["signal_left"](patient(-6.5)) is None
     found = CHECKS["signal_left"](patient(-2.0))
@@ -191,7 +191,7 @@ def test_images_of_more_bits_are_brought_to_8_and_it_is_said(tmp_path: Path) -> 
 def test_the_memory_of_levels_is_foreseen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A step on colour images of 32 x 32 in batches of 32 takes 0.42 GB, of which 0.1 GB are the logits (measured)."""
     images = np.random.default_rng(0).integers(0, 256, (64, 32, 32, 3), dtype=np.uint8)
-    monkeypatch.setattr("reverie.training.wishes.available", lambda device: 6 * 10**8)
+    monkeypatch.setattr("reverie.training.training_request.available", lambda device: 6 * 10**8)
     said = {}
     for purpose in ("samples", "likelihood"):
         learning = api.begin(images, tmp_path / purpose, steps=1, purpose=purpose)

@@ -97,7 +97,7 @@ def colours(tmp_path: Path) -> str:
 def trained(data: str, out: Path, network: str, monkeypatch: pytest.MonkeyPatch) -> Training:
     monkeypatch.setattr("reverie.families.diffusion.family.check_width", lambda network: None)  # runs begun before go on
     monkeypatch.setattr("reverie.training.loop.CHECK_SHARE", 1.0)  # all checks and previews, however busy the machine is
-    monkeypatch.setattr("reverie.training.watch.PREVIEW_SHARE", 1.0)
+    monkeypatch.setattr("reverie.training.doctor.PREVIEW_SHARE", 1.0)
     training = api.prepare(data, out, steps=250, batch=32, network=network, augment="none")
     list(training)
     return training

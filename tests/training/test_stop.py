@@ -24,9 +24,9 @@ from reverie.families.diffusion import levels
 from reverie.families.diffusion.model import Diffusion
 from reverie.runs import folder
 from reverie.runs.config import TrainingConfig
-from reverie.training import gradient, pace
+from reverie.training import gradient, step_rate
 from reverie.training.gradient import micro_batches
-from reverie.training.loop import CheckTimes
+from reverie.training.loop import CheckSchedule
 from reverie.training.previews import Previews
 
 OPTIONS: dict[str, Any] = {"points": 300, "steps": 40, "seed": 5}
@@ -149,8 +149,8 @@ class TestTheMinutesHold:
     def test_batches_are_smaller_where_a_step_takes_long(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         data = images(20, 8)
         model = api.prepare(data.x, tmp_path / "run", steps=1, network="unet:widths=8").learner.model
-        monkeypatch.setattr(pace, "LARGE", 1)
-        monkeypatch.setattr(pace, "seconds_each", lambda *_: 0.5)
+        monkeypatch.setattr(step_rate, "LARGE", 1)
+        monkeypatch.setattr(step_rate, "seconds_each", lambda *_: 0.5)
         settings = TrainingConfig(minutes=1.0, batch=16)
 
         def budget(seconds: float) -> Budget:
@@ -158,11 +158,11 @@ class TestTheMinutesHold:
             made.limit(seconds)
             return made
 
-        smaller, note = pace.in_time(model, data, settings, (), budget(60))
+        smaller, note = step_rate.in_time(model, data, settings, (), budget(60))
         assert smaller.batch == 5 and note is not None and "batches of 5 in place of 16" in note
-        assert pace.in_time(model, data, settings, ("batch",), budget(60))[0] == settings
-        assert pace.in_time(model, data, TrainingConfig(steps=10, batch=16), (), budget(math.inf))[0].batch == 16
-        barely, note = pace.in_time(model, data, TrainingConfig(minutes=0.1, batch=16), (), budget(6))
+        assert step_rate.in_time(model, data, settings, ("batch",), budget(60))[0] == settings
+        assert step_rate.in_time(model, data, TrainingConfig(steps=10, batch=16), (), budget(math.inf))[0].batch == 16
+        barely, note = step_rate.in_time(model, data, TrainingConfig(minutes=0.1, batch=16), (), budget(6))
         assert barely.batch == 1 and note is not None and "about 12 are made in 0.1 minutes" in note
 
     def test_both_stages_of_latent_diffusion_go_by_the_same_clock(self, tmp_path: Path) -> None:
@@ -176,14 +176,13 @@ class TestTheMinutesHold:
         data = images(20, 8)
         model = api.prepare(data.x, tmp_path / "run", steps=1, network="unet:widths=8").learner.model
         before = {name: t.clone() for name, t in model.state_dict().items()}
-        assert (
-            isinstance(model, Diffusion) and pace.seconds_each(model, data, TrainingConfig(minutes=1.0), time.process_time) > 0
-        )
+        assert isinstance(model, Diffusion)
+        assert step_rate.seconds_each(model, data, TrainingConfig(minutes=1.0), time.process_time) > 0
         assert all(p.grad is None for p in model.parameters())
         assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
 
     def test_checks_wait_where_steps_take_long(self) -> None:
-        quick, slow, by_steps = CheckTimes(60, 0, 0), CheckTimes(60, 0, 0), CheckTimes(math.inf, 0, 0)
+        quick, slow, by_steps = CheckSchedule(60, 0, 0), CheckSchedule(60, 0, 0), CheckSchedule(math.inf, 0, 0)
         assert quick.due(0.01, 0.5, 0.05) and by_steps.due(0.01, 5, 5)
         assert not any(slow.due(k / 20, 3 * k, 3.0) for k in range(20)) and slow.due(1.0, 60, 3.0)
         quick.made(0.01, 20.0, first=True)

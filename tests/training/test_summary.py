@@ -28,8 +28,8 @@ from reverie.runs.screen import Screen, progress_note
 from reverie.runs.step import Step
 from reverie.runs.weights import write_weights
 from reverie.training.checks import copies, empty_previews
-from reverie.training.patient import NetworkFacts, Patient, Sizes, fell
-from reverie.training.remedy import handy, mend, sizes
+from reverie.training.diagnosis import Diagnosis, NetworkInfo, NetworkSizes, held_out_decrease
+from reverie.training.suggestions import format_number, retrain_command, sizes
 from reverie.training.summary import short_verdict, verdict
 
 LIKE = {"detail": 1.0, "std": 1.0, "nearest_neighbor": 1.0, "noise": 0.0}
@@ -56,7 +56,7 @@ def test_an_extended_run_is_compared_by_its_steps(images: Run) -> None:
     assert "fell by 7% since step 1,000, so more time will help" in verdict(run).lines[2]
     short = told(images, *before, {"i": 1250, "held_out": 0.4, "appearance": LIKE})
     assert "since step 1,000 the held-out loss has not fallen" in verdict(short).lines[2]
-    assert fell([{"i": 1, "held_out": 1.7, "fraction": 0.01}, {"i": 60, "held_out": 0.4, "fraction": 1}]) is None
+    assert held_out_decrease([{"i": 1, "held_out": 1.7, "fraction": 0.01}, {"i": 60, "held_out": 0.4, "fraction": 1}]) is None
     first = told(images, {"i": 1, "held_out": 1.7}, {"i": 60, "held_out": 0.4})
     assert "too few checks" in verdict(first).lines[2] and "fell" not in verdict(first).lines[2]
 
@@ -170,7 +170,7 @@ def test_samples_off_the_data_are_told_of_points(spiral_run: Run, tmp_path: Path
 
 
 def test_numbers_in_commands_are_round(images: Run) -> None:
-    assert [handy(x) for x in (10.0087, 0.49987, 12.5, 1234.5, 123456.0)] == ["10", "0.5", "12.5", "1230", "123000"]
+    assert [format_number(x) for x in (10.0087, 0.49987, 12.5, 1234.5, 123456.0)] == ["10", "0.5", "12.5", "1230", "123000"]
     longer = images.config.model_copy(update={"training": TrainingConfig(minutes=10.0087)})
     run = replace(told(images, *FLAT), config=longer)
     assert verdict(run).commands["go on"].endswith(f"--resume {images.path}")  # its weights do not record the end yet
@@ -193,7 +193,7 @@ def test_networks_to_advise_are_of_the_same_design_and_another_size() -> None:
 def test_what_mends_changes_something(images: Run) -> None:
     def command(change: dict[str, str | None], requested: dict[str, Any]) -> str | None:
         config = images.config.model_copy(update={"requested": requested})
-        found = mend(replace(images, config=config), [Finding("x", "", 1, "", "", change)])
+        found = retrain_command(replace(images, config=config), [Finding("x", "", 1, "", "", change)])
         return found and found.replace(" --fit crop", "")  # how the data were read is kept
 
     assert command({}, {}) is None and command({"learning_rate": None}, {}) is None and command({"target": "flow"}, {}) is None
@@ -205,10 +205,10 @@ def test_what_mends_changes_something(images: Run) -> None:
 
 def test_the_smallest_network_is_not_told_to_be_smaller() -> None:
     row, truth = {"i": 100, "fraction": 1.0, "loss": 1.0}, AppearanceStats(0.0, 1.0, 1.0, 0.0, 1.0)
-    patient = Patient([row], None, torch.zeros(1), "images", {}, replace(truth, nearest=0.1), truth)  # type: ignore[arg-type]
+    patient = Diagnosis([row], None, torch.zeros(1), "images", {}, replace(truth, nearest=0.1), truth)  # type: ignore[arg-type]
     found = copies(patient)
     assert found is not None and "--network" not in found.advice and found.change == {"length": "0.5"}
-    patient.network = NetworkFacts(others=lambda: Sizes(smaller="unet-tiny"))
+    patient.network = NetworkInfo(others=lambda: NetworkSizes(smaller="unet-tiny"))
     found = copies(patient)
     assert found is not None and "--network unet-tiny" in found.advice and found.change == {"network": "unet-tiny"}
 
@@ -217,7 +217,7 @@ def test_an_old_preview_is_not_judged() -> None:
     """Where previews are dear, the newest may be from the beginning, when all is noise."""
     look, truth = AppearanceStats(0.0, 0.01, 1.0, 0.0, 1.0), AppearanceStats(0.0, 1.0, 1.0, 0.0, 1.0)
     row = {"i": 100, "fraction": 0.5, "loss": 1.0, "learning_rate": 0.01}
-    patient = Patient([row], None, torch.zeros(1), "images", {}, look, truth, previewed=1)  # type: ignore[arg-type]
+    patient = Diagnosis([row], None, torch.zeros(1), "images", {}, look, truth, previewed=1)  # type: ignore[arg-type]
     assert empty_previews(patient) is None
     patient.previewed = 60
     assert empty_previews(patient) is not None

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from reverie.runs.confine import check_place, confined
     from reverie.runs.folder import read_config, read_findings, read_metrics
     from reverie.runs.lock import holder, interrupt
-    from reverie.runs.options import Options
-    from reverie.runs.reread import reread
     from reverie.runs.run import Run, load
     from reverie.runs.samples import Samples
+    from reverie.runs.sampling_options import Options
     from reverie.runs.screen import Screen, clock
+    from reverie.runs.source_data import load_source_data
     from reverie.runs.step import Step
     from reverie.steering.entry_points import begin_classifier, edit, illusion, interpolate, invert
     from reverie.steering.restoration_results import Restored, check_results
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from reverie.training.distil import prepare_distillation
     from reverie.training.overview import Overview, find_runs, overview, runs
     from reverie.training.prepare import prepare
-    from reverie.training.remedy import settings_again
     from reverie.training.resume import check_resumable
+    from reverie.training.suggestions import rerun_settings
     from reverie.training.summary import verdict
     from reverie.training.trainer import Training
 
@@ -73,8 +73,8 @@ LAZY = {
     "runs.confine": ("check_place", "confined"),
     "runs.folder": ("read_config", "read_findings", "read_metrics"),
     "runs.lock": ("holder", "interrupt"),
-    "runs.options": ("Options",),
-    "runs.reread": ("reread",),
+    "runs.sampling_options": ("Options",),
+    "runs.source_data": ("load_source_data",),
     "runs.run": ("Run", "load"),
     "runs.samples": ("Samples",),
     "runs.step": ("Step",),
@@ -85,7 +85,7 @@ LAZY = {
     "training.overview": ("Overview", "find_runs", "overview", "runs"),
     "training.prepare": ("prepare",),
     "training.resume": ("check_resumable",),
-    "training.remedy": ("settings_again",),
+    "training.suggestions": ("rerun_settings",),
     "runs.screen": ("Screen", "clock"),
     "training.summary": ("verdict",),
     "training.trainer": ("Training",),
@@ -115,8 +115,8 @@ __all__ = [
     "check_report", "check_results", "check_resumable", "clock", "compare", "compare_families", "compress", "confined",
     "decompress", "distil", "edit", "entries", "evaluate", "export", "families_by_kind", "find_runs", "gallery", "holder",
     "illusion", "import_model", "inpaint", "inspect", "interpolate", "interrupt", "invert", "is_image", "is_resumable",
-    "kind_of_data", "load", "load_all", "names", "names_of", "overview", "pack", "prepare", "prepare_distillation",
-    "process_group", "read_config", "read_findings", "read_metrics", "read_picture", "reread", "restore", "runs", "sample",
-    "sample_to", "serve_if_worker", "settings_again", "text_cost", "train", "train_classifier", "verdict", "with_adapters",
-    "with_backend", "write_text",
+    "kind_of_data", "load", "load_all", "load_source_data", "names", "names_of", "overview", "pack", "prepare",
+    "prepare_distillation", "process_group", "read_config", "read_findings", "read_metrics", "read_picture", "rerun_settings",
+    "restore", "runs", "sample", "sample_to", "serve_if_worker", "text_cost", "train", "train_classifier", "verdict",
+    "with_adapters", "with_backend", "write_text",
 ]  # fmt: skip

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from reverie.data.in_memory import DataSource
     from reverie.evaluation.compare import Comparison
     from reverie.evaluation.reports import Evaluation, Say
-    from reverie.runs.options import Options
     from reverie.runs.run import Run
+    from reverie.runs.sampling_options import Options
     from reverie.runs.screen import Screen
-    from reverie.training.options import TrainingOptions
+    from reverie.training.training_options import TrainingOptions
 
 
 @renamed_options
@@ -42,7 +42,7 @@ def evaluate(
     """
     from reverie.base.deadline import Deadline
     from reverie.evaluation.reports import QUICK_SECONDS, EvaluationStopped, evaluate_run
-    from reverie.runs.shared import shared_run
+    from reverie.runs.distributed import shared_run
 
     if out is not None:
         from reverie.evaluation.html_report import check_report

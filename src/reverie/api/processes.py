@@ -22,21 +22,21 @@ def serve_if_worker(device: str = "auto") -> bool:
     if not rank():
         return False
     from reverie.runs.device import device_for
-    from reverie.training.follower import Duty, serve
+    from reverie.training.workers import Handler, serve
 
     torch_device = device_for(device)
 
-    def train(team: Team) -> Duty:
-        from reverie.training.follower import Learning
+    def train(team: Team) -> Handler:
+        from reverie.training.workers import TrainingWorker
 
-        return Learning(team, torch_device)
+        return TrainingWorker(team, torch_device)
 
-    def sample(team: Team) -> Duty:
-        from reverie.runs.shared import Drawing
+    def sample(team: Team) -> Handler:
+        from reverie.runs.distributed import SamplingWorker
 
-        return Drawing(team, lambda path, changes: _changed(path, str(torch_device), changes))
+        return SamplingWorker(team, lambda path, changes: _changed(path, str(torch_device), changes))
 
-    def evaluate(team: Team) -> Duty:
+    def evaluate(team: Team) -> Handler:
         from reverie.evaluation.shared_features import FeatureWorker
 
         return FeatureWorker(team)

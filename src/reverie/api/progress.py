@@ -21,9 +21,9 @@ def open_run(run: str | Path | Run, device: str) -> Run:
 
 def progress_screen(progress: bool | None) -> Screen:
     """Return a progress display; by default it is active on a terminal and in notebooks."""
-    from reverie.runs.screen import Screen, someone_watches
+    from reverie.runs.screen import Screen, is_interactive
 
-    return Screen(as_json=False, quiet=not (someone_watches() if progress is None else progress))
+    return Screen(as_json=False, quiet=not (is_interactive() if progress is None else progress))
 
 
 def with_callback(steps: Iterable[Step], on_step: Callable[[Step], None] | None) -> Iterator[Step]:

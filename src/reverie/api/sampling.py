@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from reverie.evaluation.reports import Say
     from reverie.families.language.model import TextCost
     from reverie.families.seq2seq.model import Answer
-    from reverie.runs.options import Options
     from reverie.runs.run import Run
     from reverie.runs.samples import Samples
+    from reverie.runs.sampling_options import Options
 
 
 @renamed_options
@@ -32,9 +32,9 @@ def sample_to(
     processes: that share the work on this machine.
     """
     from reverie.base.files import check_folder
-    from reverie.runs.destinations import check_kind, check_output, check_room, is_folder, streams, wants_film
-    from reverie.runs.restart import draw_to_folder
-    from reverie.runs.shared import shared_run
+    from reverie.runs.destinations import check_capacity, check_kind, check_output, is_film, is_folder, streams
+    from reverie.runs.distributed import shared_run
+    from reverie.runs.resumable_output import sample_to_folder
     from reverie.runs.writing import write
 
     run = open_run(run, device)
@@ -42,16 +42,16 @@ def sample_to(
     check_kind(out, run.kind)
     check_folder(Path(out)) if images else check_output(out, overwrite)
     if run.kind not in ("text", "pairs"):
-        check_room(out, n, run.config.data.shape)
+        check_capacity(out, n, run.config.data.shape)
     with shared_run(run, processes) as run:
         if run.kind in ("text", "pairs"):
             return run.sample(n, first, on_progress=on_progress, **options).save(out)
         if images:
             say = say or (lambda text: None)
-            return draw_to_folder(run, n, Path(out), first, overwrite=overwrite, tell=on_progress, say=say, options=options)
+            return sample_to_folder(run, n, Path(out), first, overwrite=overwrite, tell=on_progress, say=say, options=options)
         if streams(out, run.config.data.shape):
             return write(run.batches(n, first, on_progress=on_progress, **options), n, out, overwrite)
-        return run.sample(n, first, film=wants_film(out), on_progress=on_progress, **options).save(out, overwrite)
+        return run.sample(n, first, film=is_film(out), on_progress=on_progress, **options).save(out, overwrite)
 
 
 @renamed_options
@@ -66,16 +66,16 @@ def sample(
     as in `.save(out, overwrite)`; film: keep the frames of the trajectory, for .gif and .mp4; processes: that share the work
     on this machine.
     """
-    from reverie.runs.destinations import check_kind, check_output, check_room, wants_film
-    from reverie.runs.shared import shared_run
+    from reverie.runs.destinations import check_capacity, check_kind, check_output, is_film
+    from reverie.runs.distributed import shared_run
 
     run = open_run(run, device)
     if out is not None:
         check_kind(out, run.kind)
         check_output(out, overwrite)
         if run.kind not in ("text", "pairs"):
-            check_room(out, n, run.config.data.shape)
-        film = film or wants_film(out)
+            check_capacity(out, n, run.config.data.shape)
+        film = film or is_film(out)
     with shared_run(run, processes) as shared:
         made = shared.sample(n, first, film=film, on_progress=on_progress, **options)
     if out is not None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from reverie.runs.run import Run
     from reverie.runs.screen import Screen
     from reverie.runs.step import Step
-    from reverie.training.options import DistilOptions, TrainingOptions
     from reverie.training.trainer import Training
+    from reverie.training.training_options import DistilOptions, TrainingOptions
 
 
 @renamed_options

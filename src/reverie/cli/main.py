@@ -124,7 +124,7 @@ def sample(
     opened = api.with_adapters(api.load(run, device), adapter or ())
     if steps == "auto":
         screen.say(opened.explain_sampling(options))
-    elif newer := opened.newer_sampling(options):
+    elif newer := opened.newer_default(options):
         screen.say(newer)
     if backend != "torch":  # which needs nothing more to be loaded
         opened = api.with_backend(opened, backend)

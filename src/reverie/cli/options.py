@@ -160,7 +160,7 @@ def _sampling(
     precision: PrecisionOption = None,
     seed: SeedOption = 0,
 ) -> None:
-    """Hold the options of sampling, those of `reverie.runs.options.Options`, and what each is if not given."""
+    """Hold the options of sampling, those of `reverie.runs.sampling_options.Options`, and what each is if not given."""
 
 
 def _writing(

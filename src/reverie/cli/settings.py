@@ -24,7 +24,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     if path.name == CONFIG and isinstance(table.get("training"), dict):
         from reverie import api
 
-        table = api.settings_again(path.parent)
+        table = api.rerun_settings(path.parent)
     known = {
         **ALSO,
         **{name: (p.name, get_args(get_args(p.annotation)[0] | None)[0]) for name, p in options_of_training().items()},

@@ -16,7 +16,7 @@ from reverie.compression.container import Header
 from reverie.compression.images import check_targets, to_unit_range, write_folder
 from reverie.data.kind import format_count
 from reverie.draw.picture import channels_last
-from reverie.runs.destinations import check_output, check_room, is_folder
+from reverie.runs.destinations import check_capacity, check_output, is_folder
 from reverie.runs.outputs import for_images
 from reverie.runs.samples import Samples
 
@@ -114,4 +114,4 @@ def check_out(out: str | Path, overwrite: bool, header: Header, names: list[str]
         raise UserError(f"cannot write {out}: choose a folder, or a name that ends in .npy or .png")
     else:
         check_output(out, overwrite)
-        check_room(out, header.count, shape)
+        check_capacity(out, header.count, shape)

@@ -22,8 +22,8 @@ from reverie.evaluation.scores import score
 from reverie.evaluation.verdicts import find_faults
 from reverie.families.model import SamplingInputs
 from reverie.nets.lenet import LeNet, features_and_classes
-from reverie.runs.options import Options
 from reverie.runs.run import Run
+from reverie.runs.sampling_options import Options
 
 NAME, TITLE = "captions", "Do samples show what their captions say?"
 TAUGHT = 0.8  # of the images whose combinations were left out, judges learn from so many; the rest tells how good they are

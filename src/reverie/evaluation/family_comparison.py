@@ -29,11 +29,11 @@ from reverie.evaluation.reports import Evaluation, evaluate_run, find_data
 from reverie.families.flow.settings import FlowSettings
 from reverie.families.model import Family, TrainedModel
 from reverie.runs import folder
-from reverie.runs.reread import source_of
 from reverie.runs.run import Run, load
 from reverie.runs.screen import Screen
+from reverie.runs.source_data import source_name
 from reverie.runs.weights import is_finished
-from reverie.training.footprint import step_bytes
+from reverie.training.memory_use import measure_step_memory
 from reverie.training.prepare import FAMILY_OPTIONS, prepare, read_family
 from reverie.training.resume import differences, resume
 from reverie.training.trainer import Training
@@ -182,7 +182,7 @@ def costs_of(run: Run, train: Dataset) -> dict[str, Any]:
         found["best_at_step"] = int(min(checked, key=lambda row: float(row["held_out"]))["i"])
     if isinstance(model, TrainedModel):
         x, labels = train.batch(torch.arange(min(training.batch, len(train))))
-        found["step_bytes"] = step_bytes(
+        found["step_bytes"] = measure_step_memory(
             model.requires_grad_(True), x.to(run.model.device), labels.to(run.model.device) if labels is not None else None
         )
         model.requires_grad_(False)
@@ -216,7 +216,7 @@ def train_and_compare(
     A family that fails is told with its reason, and the others go on; what was trained in the folder before is not trained
     again.  options: those of training; n, quick, features: as of an evaluation.
     """
-    where = Path(place) if place is not None else Path("runs") / f"compare-{Path(source_of(data)).stem}"
+    where = Path(place) if place is not None else Path("runs") / f"compare-{Path(source_name(data)).stem}"
     taking_part = read_competitors(families, where)
     options = {**options, **({"seed": seed} if seed else {})}
     evaluations, competitors, failures = list[Evaluation](), list[Competitor](), dict[str, str]()

@@ -22,8 +22,8 @@ from reverie.draw.picture import ACCENT, SOFT, WARM, figure, png_bytes
 from reverie.evaluation.bound_parts import bars, bound_parts
 from reverie.evaluation.report_section import ReportSection
 from reverie.evaluation.scores import format_score, score
+from reverie.runs.error_curve_file import MEASURED, measure_error_curve
 from reverie.runs.run import Run
-from reverie.runs.spread import MEASURED, measured
 
 NAME, TITLE = "likelihood", "Likelihood of held-out data"
 BANDS = 24  # ranges of the log-SNR that are drawn
@@ -202,7 +202,7 @@ def likelihood_section(
         flow_n = max(1, min(flow_n, len(x)))
         end = _chosen_end(run, train, seed) if train is not None else None
         variance = _variance(run, train)
-        error = measured(run, train, seed) if train is not None and variance == "optimal" else None
+        error = measure_error_curve(run, train, seed) if train is not None and variance == "optimal" else None
         found = _measure(run, x, labels, seed, grid, variance, error, end, flow_n, tolerance, probes, paths, on_progress)
         return _said(run, x, labels, seed, grid, variance, end, *found, tolerance)
     except UserError as error:

@@ -30,9 +30,9 @@ from reverie.evaluation.quality import distance_by_kernel, kid_floor
 from reverie.evaluation.report_section import ReportSection
 from reverie.evaluation.section_plan import Planned
 from reverie.families.diffusion.levels import HELD_OUT_DRAWS
-from reverie.runs.options import Options
 from reverie.runs.run import Run
 from reverie.runs.samples import Samples
+from reverie.runs.sampling_options import Options
 from reverie.transport import sliced_wasserstein
 
 TRIED = 32  # samples by which the speed of the network is known

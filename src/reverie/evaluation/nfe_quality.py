@@ -14,9 +14,9 @@ from reverie.diffusion.samplers import GRIDS, SAMPLERS, affordable
 from reverie.draw.picture import CYCLE, INK, SOFT, figure, png_bytes
 from reverie.evaluation.report_section import ReportSection
 from reverie.evaluation.scores import difference_threshold, format_score, score
-from reverie.runs.options import Options
 from reverie.runs.run import Run
 from reverie.runs.samples import Samples
+from reverie.runs.sampling_options import Options
 
 NAME, TITLE = "network_evaluations", "Quality against network evaluations"
 SAMPLERS_SHOWN = ("ddpm", "ddim", "dpm++2m")

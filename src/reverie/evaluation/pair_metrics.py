@@ -21,8 +21,8 @@ from reverie.evaluation.scores import format_score, score
 from reverie.evaluation.section_plan import Planned, planned
 from reverie.families.model import SamplingInputs
 from reverie.families.seq2seq.model import UNIT, PairModel
-from reverie.runs.options import Options
 from reverie.runs.run import Run
+from reverie.runs.sampling_options import Options
 
 SAMPLES, QUICK = 2048, 256  # unseen pairs that are answered, at most
 AT_ONCE = 256  # that are answered together

@@ -31,12 +31,12 @@ from reverie.evaluation.scores import HEADLINE_METRICS, format_score
 from reverie.evaluation.section_plan import Planned, measure_planned, planned
 from reverie.evaluation.shared_features import share_features
 from reverie.evaluation.verdicts import assess, missing
-from reverie.runs.options import Options, check_count
-from reverie.runs.prompts import asks
-from reverie.runs.reread import reread
+from reverie.runs.distributed import SharedRun
+from reverie.runs.prompts import has_condition
 from reverie.runs.run import Run
 from reverie.runs.samples import Samples
-from reverie.runs.shared import SharedRun
+from reverie.runs.sampling_options import Options, check_count
+from reverie.runs.source_data import load_source_data
 
 SELDOM = (
     "guidance_interval",
@@ -143,7 +143,7 @@ def find_data(
     """
     known = run.config.data
     source = known.source or known.name
-    found = reread(known, folder=run.path, data=data, data_dir=data_dir, on_progress=tell)
+    found = load_source_data(known, folder=run.path, data=data, data_dir=data_dir, on_progress=tell)
     train, held = found.split(known.seed)
     if found.kind == "points" and source in DATASETS:
         held = load_data(source, max(2 * n, 16) * max(1, len(known.labels)), known.seed + 1)
@@ -245,7 +245,7 @@ def _plan(
 ) -> list[Planned]:  # fmt: skip
     """Return the sections of samples of points, images or series that are drawn."""
     known, seed, label, deadline = run.config.data, options.get("seed", 0), options.get("label"), tell.deadline
-    steered = label not in (None, "all") or options.get("guidance", 1.0) != 1 or asks(options)
+    steered = label not in (None, "all") or options.get("guidance", 1.0) != 1 or has_condition(options)
     try:
         if whole is None:
             raise UserError(why)

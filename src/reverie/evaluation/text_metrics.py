@@ -19,8 +19,8 @@ from reverie.evaluation.report_section import ReportSection
 from reverie.evaluation.scores import format_score, score
 from reverie.evaluation.section_plan import Planned, planned
 from reverie.families.language.model import UNIT, LanguageModel
-from reverie.runs.options import Options
 from reverie.runs.run import Run
+from reverie.runs.sampling_options import Options
 from reverie.text.passages import MAX_PASSAGE, Passages
 
 SAMPLES, QUICK = 64, 16  # texts that are drawn and measured

@@ -12,8 +12,8 @@ from reverie.exchange.solver_steps import SolverStep, solver_steps
 from reverie.families.diffusion.clusters import CLUSTER_DRAW
 from reverie.families.diffusion.latent import Latent
 from reverie.families.diffusion.model import Diffusion
-from reverie.runs.options import Options
 from reverie.runs.run import Run
+from reverie.runs.sampling_options import Options
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from reverie.exchange.hub import ModelCard, export_hub, import_hub
 from reverie.exchange.onnx import export_onnx
 from reverie.runs.destinations import is_folder
 from reverie.runs.folder import CONFIG
-from reverie.runs.options import Options
 from reverie.runs.run import Run, load
+from reverie.runs.sampling_options import Options
 
 FILES: dict[str, Callable[[Run, Path, Options], Path]] = {"html": export_html, "onnx": export_onnx}
 FORMATS = (*FILES, "hub", "diffusers")

@@ -25,8 +25,8 @@ from reverie.families.diffusion.sampling import build_sampling
 from reverie.nets.mlp import RBF, ConditionalMLP
 from reverie.nets.transformer import Transformer
 from reverie.nets.unet import UNet
-from reverie.runs.options import Options
 from reverie.runs.run import Run
+from reverie.runs.sampling_options import Options
 
 PAGE = Path(__file__).parent / "page"
 WORKER = ("kernel.js", "noise.js", "network.js", "worker.js")  # what computes, beside the page

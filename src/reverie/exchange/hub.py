@@ -17,8 +17,8 @@ from reverie.evaluation.reports import Evaluation, evaluate_run
 from reverie.exchange.folders import write_run
 from reverie.runs import folder
 from reverie.runs.config import Config
-from reverie.runs.options import Options
 from reverie.runs.run import Run, load
+from reverie.runs.sampling_options import Options
 from reverie.runs.weights import read_weights, write_weights
 
 CARD, GRID = "README.md", "samples.png"

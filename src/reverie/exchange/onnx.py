@@ -23,8 +23,8 @@ from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.schedule import Schedule
 from reverie.exchange.export_parts import ExportParts, split_run
-from reverie.runs.options import Options
 from reverie.runs.run import Run
+from reverie.runs.sampling_options import Options
 
 FORMAT = 1  # of the metadata
 FIXED = 3  # inputs that every file has: x, alpha, sigma

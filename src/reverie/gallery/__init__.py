@@ -14,8 +14,8 @@ from reverie.base.errors import UserError, unknown
 if TYPE_CHECKING:
     from reverie.base.spec import Spec
     from reverie.data.in_memory import DataSource
-    from reverie.runs.options import Options
     from reverie.runs.run import Run
+    from reverie.runs.sampling_options import Options
 
 GALLERIES = (
     "alignment", "attention", "autodiff", "autoencoder", "coloring", "cost", "depth", "embeddings", "flow", "forward",

@@ -19,8 +19,8 @@ from reverie.families.diffusion.latent import Latent
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.vae.autoencoder import Autoencoder
 from reverie.families.vae.model import VAE
-from reverie.runs.reread import reread
 from reverie.runs.run import Run, load
+from reverie.runs.source_data import load_source_data
 
 SHOWN, WAYS, ON_THE_WAY = 10, 3, 9  # images given back; ways between two of them, and images of each
 CODED = 1000  # images whose codes are looked at
@@ -51,7 +51,7 @@ class Coder:
             )
         if isinstance(model, VAE) and model.label_count:
             raise UserError(f"the autoencoder of {run.path} needs labels; this gallery shows those that are trained without")
-        train, held = reread(run.config.data, folder=run.path).split(run.config.data.seed)
+        train, held = load_source_data(run.config.data, folder=run.path).split(run.config.data.seed)
         (x, labels), (seen, their) = _some(held, CODED // 2), _some(train, CODED // 2)
         known = [*(labels if labels is not None else ()), *(their if their is not None else ())]
         names = [run.config.data.labels[int(k)] for k in known] if run.config.data.labels and known else None

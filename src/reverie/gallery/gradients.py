@@ -18,8 +18,8 @@ from reverie.families.autoregressive.sequence import SequenceModel
 from reverie.families.language.model import NONE
 from reverie.families.language.neural import NeuralLanguageModel
 from reverie.nets.sequence import LSTM, RNN, Recurrent, State
-from reverie.runs.reread import reread
 from reverie.runs.run import Run, load
+from reverie.runs.source_data import load_source_data
 
 DIM, LENGTH = 48, 200
 RADII = (0.6, 0.9, 1.0, 1.5)  # of the recurrent matrix of an rnn, which begins as so many times an orthogonal one
@@ -75,7 +75,7 @@ def trained(run: Run) -> tuple[Recurrent, Tensor]:
     model = run.model
     if not isinstance(model, SequenceModel | NeuralLanguageModel) or not isinstance(model.net, Recurrent):
         raise UserError(f"{run.path} is a run of {run.config.family.name}; this gallery shows runs of rnn and lstm")
-    held = reread(run.config.data, folder=run.path).split(run.config.data.seed)[1]
+    held = load_source_data(run.config.data, folder=run.path).split(run.config.data.seed)[1]
     x, labels = held.batch(torch.arange(chunk_size(held.shape, 1)))
     z = model.encode(x.to(model.device))
     if isinstance(model, NeuralLanguageModel):

@@ -25,8 +25,8 @@ from reverie.draw.picture import (
     save,
     to_bytes,
 )
-from reverie.runs.options import Options
 from reverie.runs.run import Run, load
+from reverie.runs.sampling_options import Options
 
 SCALES = "0,1,2,4,8"
 SHOWN: dict[Kind, int] = {"points": 300, "images": 4}  # data in a cell

@@ -27,8 +27,8 @@ from reverie.draw.picture import (
     save,
     to_bytes,
 )
-from reverie.runs.options import Options
 from reverie.runs.run import Run, load
+from reverie.runs.sampling_options import Options
 
 BUDGETS = (5, 10, 20, 50)  # network evaluations
 TOLERANCES = (1e-1, 3e-2, 1e-2, 1e-3)  # of rk45, which cannot be told how many to make

@@ -15,7 +15,7 @@ from reverie.diffusion.schedule import Schedule
 from reverie.diffusion.schedules import SCHEDULES
 from reverie.draw.curves import MAX_LOG_SNR, label_axes, learned_curve, log_snr_axes
 from reverie.draw.picture import ACCENT, CYCLE, check_picture, figure, matplotlib_text, save
-from reverie.runs.learned import TIMES, log_snr_before_and_after
+from reverie.runs.learned_schedule import TIMES, log_snr_before_and_after
 from reverie.runs.run import Run, load
 
 ACROSS, MOST_RUNS = 3, 12

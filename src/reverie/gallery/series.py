@@ -18,8 +18,8 @@ from reverie.draw.series_plot import autocovariances, fan, lines
 from reverie.families.fitted import FittedDensity
 from reverie.families.linear_series import SeriesModel
 from reverie.families.model import CompletionModel, SamplingInputs
-from reverie.runs.reread import reread
 from reverie.runs.run import Run, load
+from reverie.runs.source_data import load_source_data
 
 LAGS = 40
 DRAWN = 200  # samples, and continuations where these are drawn
@@ -60,7 +60,7 @@ def draw(run: str | Path | Run, out: Path, device: str = "auto") -> list[Path]:
     if run.kind != "series":
         raise UserError(f"{run.path} is a run of {run.kind}; this gallery shows runs of series")
     check_folder(out)
-    train, held = reread(run.config.data, folder=run.path).split(run.config.data.seed)
+    train, held = load_source_data(run.config.data, folder=run.path).split(run.config.data.seed)
     x = held.batch(torch.arange(min(len(held), chunk_size(held.shape, SHOWN))))[0]
     drawn = run.sample(DRAWN).x
     data, lags = train.subsample(4096), min(LAGS, train.shape[0] - 1)

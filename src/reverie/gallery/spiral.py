@@ -20,9 +20,9 @@ from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral, spiral_c
 from reverie.draw.curves import loss_curve
 from reverie.draw.picture import ACCENT, INK, SOFT, WARM, dots, figure, pixels, save, square_axes, write_film
 from reverie.gallery import forward
-from reverie.runs.options import Options
 from reverie.runs.run import Run, load
 from reverie.runs.samples import Samples
+from reverie.runs.sampling_options import Options
 
 LIMITS = (-2.0, 2.0)
 POINTS, LINES = 1000, 200

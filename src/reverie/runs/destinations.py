@@ -43,9 +43,9 @@ def check_kind(out: str | Path, kind: Kind) -> None:
         raise UserError(f"cannot write {kind} to {out}; choose a name that ends in {', '.join(numbers)}, or a folder")
 
 
-def check_room(out: str | Path, n: int, shape: tuple[int, ...]) -> None:
+def check_capacity(out: str | Path, n: int, shape: tuple[int, ...]) -> None:
     """Refuse more data of a shape, (D,) or (C, H, W), than one picture or film can show, before they are drawn."""
-    if wants_film(out):
+    if is_film(out):
         check_film(n, shape)
     elif not streams(out, shape) and kind_of(shape) == "images" and n > (most := max_on_sheet(shape[1], shape[2])):
         bare = Path(out).with_suffix("")
@@ -65,7 +65,7 @@ def check_film(n: int, shape: tuple[int, ...]) -> None:
         )
 
 
-def wants_film(out: str | Path) -> bool:
+def is_film(out: str | Path) -> bool:
     """Tell whether this output shows the way and not only the end."""
     return not is_folder(out) and Path(out).suffix.lower() in (".gif", ".mp4")
 

@@ -124,7 +124,7 @@ def read_findings(folder: Path) -> list[Finding]:
     return list(found.values())
 
 
-def keep_rows(folder: Path, last: int) -> None:
+def drop_rows_after(folder: Path, last: int) -> None:
     """Drop what metrics.jsonl says of steps after the last one that was kept."""
     lines = [json.dumps(row) + "\n" for row in _rows(folder) if row["i"] <= last]
     with atomic(own_file(folder, METRICS)) as path:

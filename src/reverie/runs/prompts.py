@@ -21,7 +21,7 @@ from reverie.runs.labels import MOST_PARTS
 
 NEGATIVE_GUIDANCE = 2.0  # the default guidance scale with a negative prompt
 PART = re.compile(r"\s*(.+?)::\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(?:,\s*|$)", re.IGNORECASE | re.DOTALL)
-ASKED = ("prompt", "negative_prompt", "condition", "condition_image")  # options of sampling that say what to draw, beside label
+CONDITION_OPTIONS = ("prompt", "negative_prompt", "condition", "condition_image")  # beside label
 
 
 def read_prompt(text: str) -> tuple[tuple[str, ...], tuple[float, ...]]:
@@ -41,7 +41,7 @@ def read_prompt(text: str) -> tuple[tuple[str, ...], tuple[float, ...]]:
     return tuple(part for part, _ in parts), weights
 
 
-def read_told(text: str | Mapping[str, float] | None) -> dict[str, float]:
+def read_conditions(text: str | Mapping[str, float] | None) -> dict[str, float]:
     """Read numbers by name: `angle=0.5,age=3`."""
     if text is None or not isinstance(text, str):
         return dict(text or {})
@@ -57,13 +57,13 @@ def read_told(text: str | Mapping[str, float] | None) -> dict[str, float]:
     return told
 
 
-def asks(options: Mapping[str, Any]) -> bool:
+def has_condition(options: Mapping[str, Any]) -> bool:
     """Tell whether options say what to draw, beside a label."""
-    return any(options.get(key) is not None for key in ASKED)
+    return any(options.get(key) is not None for key in CONDITION_OPTIONS)
 
 
-def weights_of(options: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return the weight of each row of `rows_of`.
+def composition_weights(options: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return the weight of each row of `condition_vectors`.
 
     The negative prompt takes the place of the null condition: s c + (1 - s) a for a scale s is, in the form of
     `ClassifierFree`, a weight of (1 - s) / s.
@@ -87,7 +87,7 @@ def with_guidance(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, "guidance": NEGATIVE_GUIDANCE}
 
 
-def rows_of(form: ConditionForm, options: Mapping[str, Any], fit: str) -> Tensor:
+def condition_vectors(form: ConditionForm, options: Mapping[str, Any], fit: str) -> Tensor:
     """Return the rows that options ask for, one for each part of the prompt and last the negative prompt: (K, R)."""
     prompt, negative, image = options.get("prompt"), options.get("negative_prompt"), options.get("condition_image")
     texts: Sequence[str] = read_prompt(prompt)[0] if prompt is not None else ("",)
@@ -97,7 +97,7 @@ def rows_of(form: ConditionForm, options: Mapping[str, Any], fit: str) -> Tensor
         raise UserError("the model was trained without an image as condition; train it with --condition-image COLUMN")
     texts = (*texts, negative_prompt(form, texts[0], negative)) if negative is not None else texts
     picture = _picture(image, form.image, fit) if image is not None and form.image is not None else None
-    numbers = read_told(options.get("condition"))
+    numbers = read_conditions(options.get("condition"))
     for text in texts:
         if form.length and (len(text) > MAX_CAPTION_LENGTH or not form.tokens(text)[1]):
             warnings.warn(

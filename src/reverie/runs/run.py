@@ -39,13 +39,13 @@ from reverie.families.language.model import LanguageModel
 from reverie.families.model import Model, SamplingInputs
 from reverie.families.seq2seq.model import Answer, PairModel
 from reverie.runs import folder
-from reverie.runs.classifier import read_classifier
+from reverie.runs.classifier_file import read_classifier
 from reverie.runs.destinations import check_film
 from reverie.runs.device import choose_device
-from reverie.runs.options import Options, check_count, check_first
-from reverie.runs.prompts import asks, with_guidance
+from reverie.runs.error_curve_file import load_error_curve
+from reverie.runs.prompts import has_condition, with_guidance
 from reverie.runs.samples import Samples
-from reverie.runs.spread import mean_error_of
+from reverie.runs.sampling_options import Options, check_count, check_first
 from reverie.runs.trained import TrainedRun
 from reverie.runs.weights import read_weights
 
@@ -91,7 +91,7 @@ class Run(TrainedRun):
             return f"the family {self.config.family.name} draws at once, without steps"
         return explain_sampling(self.config.data.shape, options, self.profile, self.record)
 
-    def newer_sampling(self, options: Mapping[str, Any]) -> str:
+    def newer_default(self, options: Mapping[str, Any]) -> str:
         """Offer the present defaults in a line where an earlier version's are sampled with; nothing elsewhere."""
         usual = default_sampling(self.config.data.shape, self.profile)
         asked = any(options.get(key) is not None for key in ("sampler", "steps", "grid"))
@@ -185,7 +185,7 @@ class Run(TrainedRun):
     def mean_error(self) -> ErrorCurve:
         """Return how far the estimates are off on training data, by which the variance "optimal" of DDPM's steps goes."""
         if self._mean_error is None:
-            self._mean_error = mean_error_of(self)
+            self._mean_error = load_error_curve(self)
         return self._mean_error
 
     def _early_denoiser(self) -> Denoiser:
@@ -279,8 +279,8 @@ class Run(TrainedRun):
     def as_samples(self, x: np.ndarray, first: int, options: Options) -> Samples:
         """Return what was drawn from number `first` of the seed on with what it was asked to be."""
         names = self.names(self.condition(options, len(x), first), options)
-        each = self.config.data.condition is not None and not asks(options)  # is something else
-        titles = names if each or self.in_turn(options.get("label")) else None
+        each = self.config.data.condition is not None and not has_condition(options)  # is something else
+        titles = names if each or self.is_each_label(options.get("label")) else None
         return Samples(x, names, titles=titles, **self._form)
 
     @property

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 BETWEEN = "\n" + "-" * 60 + "\n"  # texts of one file
 
 
-def counted_samples(x: np.ndarray) -> str:
+def describe_samples(x: np.ndarray) -> str:
     """Say how many samples there are, and what: 16 images of 28x28x3.  x: (N, D), (N, H, W) or (N, H, W, C)."""
     channels = x.shape[3:] or (1,)
     return format_count(len(x), x.shape[1:] if kind_of_samples(x.shape) == "points" else (*channels, *x.shape[1:3]))
@@ -81,7 +81,7 @@ class Samples:
         if self.text or self.paired:
             noun = "text" if self.text else "pair"
             return f"Samples({len(self):,} {noun}{'s' * (len(self) != 1)})"
-        return f"Samples({format_count(len(self), self.x.shape[1:]) if self.series else counted_samples(self.x)}{labels})"
+        return f"Samples({format_count(len(self), self.x.shape[1:]) if self.series else describe_samples(self.x)}{labels})"
 
     @overload
     def __getitem__(self, key: int) -> np.ndarray: ...

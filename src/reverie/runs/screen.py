@@ -27,7 +27,7 @@ SHOWN = 32  # classes, broken files and the like in a line of a table
 NOTE = 74  # columns that the longest progress note takes, so that it fits 80 with a bar or a percentage before it
 
 
-def someone_watches() -> bool:
+def is_interactive() -> bool:
     """Tell whether a person is likely to see what is printed: on a terminal, or in IPython and notebooks."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return sys.stderr.isatty() or (shell is not None and shell() is not None)

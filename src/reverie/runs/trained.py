@@ -22,8 +22,8 @@ from reverie.families.model import Model
 from reverie.runs import folder
 from reverie.runs.config import Config
 from reverie.runs.labels import read_label
-from reverie.runs.options import Options
-from reverie.runs.prompts import ASKED, asks, rows_of, weights_of
+from reverie.runs.prompts import CONDITION_OPTIONS, composition_weights, condition_vectors, has_condition
+from reverie.runs.sampling_options import Options
 
 LABEL_DRAW = 2**30  # the number of the draw, of each image's own stream, that decides its label
 
@@ -65,7 +65,7 @@ class TrainedRun:
     def diffusion(self) -> Diffusion:
         """The model, if it is of diffusion; else a refusal that says which families can do more."""
         if not isinstance(self.model, Diffusion):
-            raise self.unable("do that")
+            raise self.unsupported("do that")
         return self.model
 
     @property
@@ -76,9 +76,9 @@ class TrainedRun:
     def require(self, ability: str) -> None:
         """Refuse what the family of the run cannot do."""
         if ability not in self.config.model_family.can:
-            raise self.unable(ability)
+            raise self.unsupported(ability)
 
-    def unable(self, ability: str, what: str | None = None) -> UserError:
+    def unsupported(self, ability: str, what: str | None = None) -> UserError:
         """Return the refusal of something that the family of the run cannot do, with the families that can.
 
         what: how the ability is called there.
@@ -92,7 +92,7 @@ class TrainedRun:
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Refuse options of sampling that no family has, or that are given to a family that has no such option."""
         every = {**OPTIONS, **TEXT_OPTIONS}
-        known = {**every, **dict.fromkeys(("label", "seed", *ASKED))}
+        known = {**every, **dict.fromkeys(("label", "seed", *CONDITION_OPTIONS))}
         if wrong := sorted(set(options) - set(known)):
             raise unknown(wrong[0], Options.__annotations__, "option of sampling")
         mine = self.config.model_family.options
@@ -119,8 +119,8 @@ class TrainedRun:
                 raise UserError(f"the run {self.path} was trained without labels, so it cannot draw {label!r}")
             return None
         if label is not None and not self.label_names:
-            raise self.unable("labels", f"sample the label {label!r}, as its samples do not depend on labels")
-        if self.in_turn(label):
+            raise self.unsupported("labels", f"sample the label {label!r}, as its samples do not depend on labels")
+        if self.is_each_label(label):
             return torch.arange(first, first + n) % len(names)
         if label is not None:
             labels = torch.tensor(read_label(label, names).labels).expand(n, -1)
@@ -136,25 +136,25 @@ class TrainedRun:
         """
         form, label, seed = self.config.data.condition, options.get("label"), options.get("seed", 0)
         if form is None:
-            if any(options.get(key) is not None for key in ASKED if key not in self.config.model_family.options):
+            if any(options.get(key) is not None for key in CONDITION_OPTIONS if key not in self.config.model_family.options):
                 having, do = ("labels", "give --label") if self.config.data.labels else (f"{self.kind} alone", "leave it out")
                 raise UserError(f"the run {self.path} was trained with {having}, so it is told no words, number or image; {do}")
             return self.labels(label, n, seed, first)
         if label is not None:
             raise UserError(f"the run {self.path} was trained without labels; say what to draw with --prompt, not --label")
-        if asks(options):
-            rows = rows_of(form, options, self.fit).expand(n, -1, -1)
+        if has_condition(options):
+            rows = condition_vectors(form, options, self.fit).expand(n, -1, -1)
             return rows[:, 0] if rows.shape[1] == 1 else rows
         return self.diffusion.example(Noise(image_seeds(seed, n, first), draws=LABEL_DRAW).uniform(1)[0][:, 0]).cpu()
 
     def weights(self, options: Mapping[str, Any]) -> tuple[float, ...]:
         """Return the weights of the conditions that options ask for."""
         if self.config.data.condition is not None:
-            return weights_of(options)
+            return composition_weights(options)
         label, names = options.get("label"), self.config.data.labels
-        return (1.0,) if label is None or self.in_turn(label) or not names else read_label(label, names).weights
+        return (1.0,) if label is None or self.is_each_label(label) or not names else read_label(label, names).weights
 
-    def in_turn(self, label: str | None) -> bool:
+    def is_each_label(self, label: str | None) -> bool:
         """Tell whether a label asks for each one in turn."""
         return label == "all" and "all" not in self.config.data.labels
 
@@ -164,7 +164,7 @@ class TrainedRun:
             return None
         if (form := self.config.data.condition) is not None:
             asked = ", ".join(str(options[key]) for key in ("prompt", "condition") if options.get(key) is not None)
-            names = [asked] * len(cond) if asks(options) else [form.describe_vector(row) for row in cond]
+            names = [asked] * len(cond) if has_condition(options) else [form.describe_vector(row) for row in cond]
             return names if any(names) else None
         if cond.ndim > 1:
             return [str(options.get("label"))] * len(cond)
@@ -173,7 +173,7 @@ class TrainedRun:
     def unconditional_by_default(self, options: Options) -> Options:
         """Return a copy of options that goes by no condition where no label is given, instead of by one drawn by chance."""
         chosen = Options(**options)
-        if self.conditional and options.get("label") is None and not asks(options):
+        if self.conditional and options.get("label") is None and not has_condition(options):
             limits = [options.get(key) for key in ("classifier_guidance", "guidance_interval", "guidance_rescale")]
             if options.get("guidance", 1.0) != 1 or any(limits):
                 needed = "a label to steer by; give one with --label"

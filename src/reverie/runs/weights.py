@@ -22,7 +22,7 @@ from reverie.runs.folder import CONFIG, WEIGHTS_FILE, read_metrics
 AGAIN = "; restore it or train the run again"
 
 
-class MadeFor(ConfigSection):
+class WeightsMetadata(ConfigSection):
     """What weights mean something with: the data's shape, a hash of their labels or conditions, and the table [family].
 
     Without the settings that are found by training, which are written down after the weights.  ended: the step at which the
@@ -36,16 +36,16 @@ class MadeFor(ConfigSection):
     ended: int | None = Field(default=None, ge=0)
 
 
-FACTS: TypeAdapter[MadeFor | None] = TypeAdapter(MadeFor | None)
+FACTS: TypeAdapter[WeightsMetadata | None] = TypeAdapter(WeightsMetadata | None)
 
 
-def made_for(config: Config, ended: int | None = None) -> MadeFor:
+def weights_metadata(config: Config, ended: int | None = None) -> WeightsMetadata:
     """Return what the weights of a run are made for."""
     family, names = config.model_family, json.dumps(config.data.labels).encode()
     if config.data.condition is not None:
         # hashed with the key "spread" of older versions, whose weights have the hash in their header
         names += config.data.condition.model_dump_json().replace('"std":', '"spread":').encode()
-    return MadeFor(
+    return WeightsMetadata(
         shape=config.data.shape,
         labels=hashlib.blake2b(names, digest_size=16).hexdigest(),
         family=config.family.model_dump(mode="json", exclude=set(family.set_by_training)),
@@ -53,7 +53,7 @@ def made_for(config: Config, ended: int | None = None) -> MadeFor:
     )
 
 
-def _differences(kept: MadeFor, config: Config) -> list[str]:
+def _differences(kept: WeightsMetadata, config: Config) -> list[str]:
     """Return the names of the settings that weights were made for and that the configuration has otherwise."""
     family = config.model_family
     try:  # as this version writes it: settings that came later have their defaults
@@ -62,7 +62,7 @@ def _differences(kept: MadeFor, config: Config) -> list[str]:
         )
     except ValidationError:
         return ["family"]
-    now = made_for(config)
+    now = weights_metadata(config)
     differing = [f"family.{key}" for key, value in now.family.items() if settings.get(key) != value]
     return differing + [f"data.{key}" for key in ("shape", "labels") if getattr(kept, key) != getattr(now, key)]
 
@@ -72,12 +72,12 @@ def write_weights(
 ) -> None:  # fmt: skip
     """Write model.safetensors, or another file of weights; low-rank adapters are merged into it and saved beside it.
 
-    ended: see `MadeFor`; these weights are written last, so that a training is over where they say so.
+    ended: see `WeightsMetadata`; these weights are written last, so that a training is over where they say so.
     """
     rank, start = config.training.lora, config.start
     if file == WEIGHTS_FILE and rank is not None and start is not None and (alone := adapter_weights(model)):
         write_adapter(folder, alone, AdapterFacts(base=start.weights, rank=rank, labels=config.data.labels))
-    write_tensors(folder / file, merged_weights(model), made_for(config, ended).model_dump_json())
+    write_tensors(folder / file, merged_weights(model), weights_metadata(config, ended).model_dump_json())
 
 
 def is_finished(folder: Path) -> bool:
@@ -101,7 +101,7 @@ def read_weights(folder: Path, config: Config, file: str = WEIGHTS_FILE) -> Mode
     if not path.is_file():
         raise UserError(f"the run {folder} has no weights: {path} is missing; train it again")
 
-    def wanted(kept: MadeFor | None) -> dict[str, TensorSpec]:  # older files do not say what they were made for
+    def wanted(kept: WeightsMetadata | None) -> dict[str, TensorSpec]:  # older files do not say what they were made for
         if kept is not None and (differing := _differences(kept, config)):
             raise UserError(f"{path} does not fit {CONFIG}: it was trained with another {' and '.join(differing)}{AGAIN}")
         return model_forms(config)

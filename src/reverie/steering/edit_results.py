@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from reverie.base.errors import UserError
 from reverie.base.files import check_folder, write_array
 from reverie.draw.picture import PICTURE_SUFFIXES, check_video, png_bytes, save
-from reverie.runs.samples import Samples, counted_samples
+from reverie.runs.samples import Samples, describe_samples
 from reverie.steering.edit_sheets import edit_sheet, inversion_sheet, save_interpolation
 
 SHEET_SUFFIXES = (*PICTURE_SUFFIXES, ".npy")
@@ -48,7 +48,7 @@ class Edits:
     caption: str = ""
 
     def __repr__(self) -> str:
-        return f"Edits({counted_samples(self.x[0])} at each strength of {', '.join(f'{s:g}' for s in self.strengths)})"
+        return f"Edits({describe_samples(self.x[0])} at each strength of {', '.join(f'{s:g}' for s in self.strengths)})"
 
     def _repr_png_(self) -> bytes:
         return png_bytes(edit_sheet(self, self.caption))
@@ -98,7 +98,7 @@ class Interpolation:
         return np.array(self.x, dtype=dtype)
 
     def __repr__(self) -> str:
-        return f"Way({counted_samples(self.x)})"
+        return f"Way({describe_samples(self.x)})"
 
     def _repr_png_(self) -> bytes:
         return Samples(self.x).picture()

@@ -26,9 +26,9 @@ from reverie.diffusion.samplers import GRIDS, SAMPLERS, Frame, Sampler, start, t
 from reverie.diffusion.schedule import Schedule
 from reverie.draw.picture import channels_last
 from reverie.families.diffusion.clusters import Clustered
-from reverie.runs.options import Options
-from reverie.runs.prompts import asks
+from reverie.runs.prompts import has_condition
 from reverie.runs.run import Run
+from reverie.runs.sampling_options import Options
 from reverie.steering.edit_results import Edits, Inversion
 
 INVERTIBLE = ("ddim", "heun")
@@ -112,7 +112,7 @@ def guided_denoiser(run: Run, options: Options, n: int, told: Tensor | None = No
     label, asked = options.get("label"), run.unconditional_by_default(options)
     if label == "all" and "all" not in run.config.data.labels:
         raise UserError("here everything is of one label; give its name with --label, or none")
-    cond = run.condition(options, n) if label is not None or asks(options) else None
+    cond = run.condition(options, n) if label is not None or has_condition(options) else None
     denoiser, device = run.diffusion.denoiser, run.diffusion.device
     guided_one = run.guidance(asked)(denoiser if told is None else Clustered(denoiser, told))
     return WithCondition(guided_one, cond.to(device) if cond is not None else None)

@@ -11,13 +11,13 @@ import numpy as np
 from reverie.base.deprecations import renamed_options
 from reverie.base.progress import OnProgress
 from reverie.data.in_memory import DataSource
-from reverie.runs.options import Options
 from reverie.runs.run import Run, load
+from reverie.runs.sampling_options import Options
 from reverie.steering import editing
 from reverie.steering.edit_results import INTERPOLATION_SUFFIXES, SHEET_SUFFIXES, Edits, Interpolation, Inversion, check_suffix
 from reverie.steering.illusion import SUFFIXES, Illusions
 from reverie.steering.illusion import illusion as draw_illusion
-from reverie.training.classifier import ClassifierTraining
+from reverie.training.classifier_training import ClassifierTraining
 
 
 def _opened(run: str | Path | Run, device: str) -> Run:

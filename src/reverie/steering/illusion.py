@@ -22,10 +22,10 @@ from reverie.diffusion.views import Illusion, Placed, read_views
 from reverie.draw.lettering import strip, wrap
 from reverie.draw.picture import HEADING, coloured, to_bytes, with_heading, write_film
 from reverie.runs.labels import read_labels
-from reverie.runs.options import Options, check_count
-from reverie.runs.prompts import asks
+from reverie.runs.prompts import has_condition
 from reverie.runs.run import Run
-from reverie.runs.samples import counted_samples
+from reverie.runs.samples import describe_samples
+from reverie.runs.sampling_options import Options, check_count
 from reverie.steering.edit_results import check_suffix
 from reverie.steering.view_transitions import interpolate_views
 
@@ -49,7 +49,7 @@ class Illusions:
         return len(self.x)
 
     def __repr__(self) -> str:
-        return f"Illusions({counted_samples(self.x)} in the views {', '.join(self.titles)})"
+        return f"Illusions({describe_samples(self.x)} in the views {', '.join(self.titles)})"
 
     def seen(self, k: int) -> np.ndarray:
         """Return the pictures as view k shows them, in the shape of x."""
@@ -136,7 +136,7 @@ def illusion(
     if labels is not None and not run.conditional:
         raise UserError(f"the run {run.path} was trained without labels, so its views cannot be given any")
     wanted, titles = _wanted(run, labels, len(placed))
-    if options.get("label") is not None or asks(options):
+    if options.get("label") is not None or has_condition(options):
         raise UserError("an illusion has a label for each view, given by --labels, and none for the whole")
     if labels is None and run.conditional and (options.get("guidance", 1.0) != 1 or options.get("classifier_guidance")):
         raise UserError("guidance needs a label for each view to steer by; give them with --labels")

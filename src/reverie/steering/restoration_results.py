@@ -30,7 +30,7 @@ from reverie.draw.picture import (
 from reverie.draw.scatter import limits_of, point_axes
 from reverie.runs.destinations import check_output, is_folder
 from reverie.runs.outputs import Manifest, sample_folder
-from reverie.runs.samples import Samples, counted_samples
+from reverie.runs.samples import Samples, describe_samples
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +64,7 @@ class Restored:
         return np.array(self.x, dtype=dtype)
 
     def __repr__(self) -> str:
-        return f"Restored({counted_samples(self.x)}, {self.title})"
+        return f"Restored({describe_samples(self.x)}, {self.title})"
 
     @property
     def spread(self) -> np.ndarray:

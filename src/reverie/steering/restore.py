@@ -23,9 +23,9 @@ from reverie.diffusion.known import INPAINTERS, POSTERIORS, Method, Replacement
 from reverie.diffusion.measurements import MEASUREMENTS, Keep, Measurement
 from reverie.draw.picture import channels_last
 from reverie.families.model import CompletionModel, SamplingInputs
-from reverie.runs.options import Options, check_count
-from reverie.runs.prompts import asks
+from reverie.runs.prompts import has_condition
 from reverie.runs.run import Run, load
+from reverie.runs.sampling_options import Options, check_count
 from reverie.steering.editing import image_shape
 from reverie.steering.restoration_results import Restored, check_results
 
@@ -262,7 +262,7 @@ def _draw(
     if not torch.isfinite(x).all():
         raise UserError(f"the results are not finite; take more --steps, or another method than {type(way).__name__.lower()}")
     label = options.get("label")
-    cond = run.condition(options, n) if label is not None or asks(options) else None
+    cond = run.condition(options, n) if label is not None or has_condition(options) else None
     return x, run.names(cond, options), left
 
 

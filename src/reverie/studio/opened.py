@@ -61,7 +61,7 @@ class Opened:
         if key in self._data:
             return self._data.keep(key, self._data[key])
         known = run.config.data
-        return self._data.keep(key, api.reread(known, folder=run.path).split(known.seed)[0])
+        return self._data.keep(key, api.load_source_data(known, folder=run.path).split(known.seed)[0])
 
     def take(self, run: api.Run, content: bytes) -> tuple[str, np.ndarray]:
         """Keep a picture that was sent, in the shape of a run's images; return its id and the picture, (C, H, W)."""

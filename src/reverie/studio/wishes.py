@@ -21,7 +21,7 @@ class Wish(BaseModel):
 
 
 class Sampling(Wish):
-    """How to sample; what is not given is not asked for.  See `reverie.runs.options.Options`."""
+    """How to sample; what is not given is not asked for.  See `reverie.runs.sampling_options.Options`."""
 
     label: Name | None = None
     prompt: Text | None = None

@@ -17,7 +17,7 @@ from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.families.model import Model
 from reverie.runs import folder
 from reverie.runs.run import Run
-from reverie.training.patient import fell
+from reverie.training.diagnosis import held_out_decrease
 
 EARLY = 1 / 8  # of a training, after which its state is kept to be led away from
 DRAWN, DATA = 32, 2048  # samples, if the length is in steps, and data that they are compared with
@@ -43,7 +43,7 @@ def keeps_early(model: Model) -> bool:
     return not (model.distilled or isinstance(model.denoiser.schedule, Learned))
 
 
-def strays(samples: Tensor, plain: Tensor, data: Tensor) -> bool:
+def has_color_shift(samples: Tensor, plain: Tensor, data: Tensor) -> bool:
     """Tell whether guided samples have other colours than data: more black and white, other means or spreads.
 
     Led away from a state that knew next to nothing, samples become flat and glaring, however little detail they have.  Means
@@ -57,21 +57,21 @@ def strays(samples: Tensor, plain: Tensor, data: Tensor) -> bool:
     return bool(extreme(samples) > extreme(data) + OTHER or brightness > OTHER or samples.std() > (1 + OTHER) * data.std())
 
 
-def least_of(run: Run) -> float:
+def minimum_guidance(run: Run) -> float:
     """Return the scale that samples are led by at least; 1 is not at all."""
     if not run.conditional and run.diffusion.clusters is None:
         return UNTOLD
     rows = [row for row in folder.read_metrics(run.path) if row.get("held_out") is not None]
-    fall = fell(rows) if rows else None
+    fall = held_out_decrease(rows) if rows else None
     return LED if fall is not None and rows[-1].get("unit") is None and fall[1] > UNFINISHED else 1.0
 
 
 def choose_autoguidance(run: Run, train: Dataset, steps: int, stage: Deadline | None = None) -> float:
     """Return the scale at which samples have as much detail as data, taken to grow evenly between those tried; 1 is none.
 
-    It is at least that of `least_of`.  The detail of an image is how much its neighbouring pixels differ.  Where guided samples
-    stray, there is no guidance; nor for runs that are trained for the likelihood, whose samples are to be those of the density
-    that was measured.  stage: of the training, in whose time scales are tried.
+    It is at least `minimum_guidance`.  The detail of an image is how much its neighbouring pixels differ.  Where guided
+    samples have a color shift, and for runs trained for the likelihood, the scale is 1.  stage: the part of the budget for
+    trying scales.
     """
     early, settings = (run.path / folder.EARLY_FILE).is_file(), run.config.family
     if run.kind != "images" or not isinstance(settings, DiffusionSettings) or not early or steps < FEWEST:
@@ -103,10 +103,10 @@ def choose_autoguidance(run: Run, train: Dataset, steps: int, stage: Deadline | 
         return stage.left < price or stage.elapsed > longest
 
     scale = _scale_by_detail(draw, plain, sharp, x, late) if sharp < SHARP else 1.0
-    least = least_of(run) if sharp <= ROUGH else 1.0
+    least = minimum_guidance(run) if sharp <= ROUGH else 1.0
     if late():
         return scale
-    return scale if least <= scale or strays(draw(least)[0], plain, x) else least
+    return scale if least <= scale or has_color_shift(draw(least)[0], plain, x) else least
 
 
 def _scale_by_detail(
@@ -122,7 +122,7 @@ def _scale_by_detail(
         if late():
             break
         guided, sharpened = draw(scale)
-        if sharpened <= found[-1][1] or strays(guided, plain, data):
+        if sharpened <= found[-1][1] or has_color_shift(guided, plain, data):
             break
         found.append((scale, sharpened))
         if sharpened >= 1:

@@ -16,7 +16,7 @@ from reverie.base.tensors import check_tensor_specs, read_tensor_specs, read_ten
 from reverie.nets.lora import without_adapters
 from reverie.runs.config import Config, model_forms
 from reverie.runs.folder import CONFIG, WEIGHTS_FILE
-from reverie.training.learner import Facts, Learner, Snapshot
+from reverie.training.learner import Learner, Snapshot, TrainingState
 
 FOLDER, BEST = "checkpoints", "best.safetensors"
 NAME = re.compile("[0-9]{9,13}")  # the step
@@ -29,11 +29,11 @@ class States(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    now: Facts
-    good: Facts | None = None
-    last: Facts | None = None
+    now: TrainingState
+    good: TrainingState | None = None
+    last: TrainingState | None = None
 
-    def present(self) -> dict[str, Facts]:
+    def present(self) -> dict[str, TrainingState]:
         """Return the facts of the states that are there."""
         return {part: facts for part in ("now", *PARTS) if (facts := getattr(self, part)) is not None}
 

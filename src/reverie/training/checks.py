@@ -9,7 +9,7 @@ from reverie.diffusion.learned import Learned
 from reverie.families.diffusion.latent import Latent
 from reverie.families.diffusion.model import Diffusion
 from reverie.runs.finding import Finding
-from reverie.training.patient import ENOUGH, FEW, SETTLED, Check, Patient, Row, fell, figure_name, gain
+from reverie.training.diagnosis import ENOUGH, FEW, SETTLED, Check, Diagnosis, Row, gain, held_out_decrease, metric_name
 
 STUCK, MOVED = 0.01, 1e-3  # gain in the held-out figure, and relative movement of the weights, by which learning shows
 BLANK, COLLAPSED, SATURATED = 0.1, 0.05, 0.3
@@ -30,7 +30,7 @@ LOST = 0.1  # of the variance of images, by an autoencoder whose codes are drawn
 NOISE_NAMES = ("the least noise", "little noise", "much noise", "the most noise")
 
 
-def data_range(p: Patient) -> Finding | None:
+def data_range(p: Diagnosis) -> Finding | None:
     """Images outside [0, 1], or a codec that does not give back what it was given."""
     low, high = float(p.data.min()), float(p.data.max())
     if p.kind == "images" and (low < -1e-3 or high > 1 + 1e-3):
@@ -46,7 +46,7 @@ def data_range(p: Patient) -> Finding | None:
     return None
 
 
-def constant_data(p: Patient) -> Finding | None:
+def constant_data(p: Diagnosis) -> Finding | None:
     """A channel or coordinate that never changes, or data that are all the same."""
     if float(p.data.std(0).max()) < 1e-6:
         cause = "one datum repeated"
@@ -61,7 +61,7 @@ def constant_data(p: Patient) -> Finding | None:
     return None
 
 
-def signal_left(p: Patient) -> Finding | None:
+def signal_left(p: Diagnosis) -> Finding | None:
     """A schedule that does not end in noise."""
     schedule = p.network.schedule
     if schedule is None or (left := schedule.remaining_signal()) <= schedule.signal_limit:
@@ -74,7 +74,7 @@ def signal_left(p: Patient) -> Finding | None:
     return Finding("signal_left", what, 0, cause, "train with --schedule cosine or rectified", {"schedule": "cosine"})
 
 
-def few_data(p: Patient) -> Finding | None:
+def few_data(p: Diagnosis) -> Finding | None:
     """So few training data that there is nothing to learn but to give them back."""
     if p.count >= FEW:
         return None
@@ -83,7 +83,7 @@ def few_data(p: Patient) -> Finding | None:
     return Finding("few_data", what, 0, "", f"give at least {FEW}, better some hundreds")
 
 
-def not_learning(p: Patient) -> Finding | None:
+def not_learning(p: Diagnosis) -> Finding | None:
     """A held-out loss that is still that of a network that gives nothing."""
     rows = p.checked()
     late = [row for row in rows if p.share(row) >= 0.1]
@@ -92,7 +92,7 @@ def not_learning(p: Patient) -> Finding | None:
     first, best = float(rows[0]["held_out"]), min(float(row["held_out"]) for row in late)
     if gain(first, best, p.unit) > STUCK:
         return None
-    what = f"the {figure_name(p.unit)} is {float(late[-1]['held_out']):.4g} and was {first:.4g} before anything was learned"
+    what = f"the {metric_name(p.unit)} is {float(late[-1]['held_out']):.4g} and was {first:.4g} before anything was learned"
     rate, chosen = max(float(row.get("learning_rate", 0)) for row in p.rows), "learning_rate" in p.requested
     seen = [sum(row["train_levels"]) for row in (rows[0], rows[-1]) if row.get("train_levels")]
     change: Mapping[str, str | None] = {"learning_rate": None}
@@ -115,7 +115,7 @@ def not_learning(p: Patient) -> Finding | None:
     return Finding("not_learning", what, int(late[0]["i"]), cause, advice, change)
 
 
-def dead_parameter(p: Patient) -> Finding | None:
+def dead_parameter(p: Diagnosis) -> Finding | None:
     """A parameter that no step has changed."""
     still = [name for name, moved in p.movement.items() if moved == 0]
     if p.now["fraction"] < 0.05 or p.now["i"] < ENOUGH or not still or max(p.movement.values()) < MOVED:
@@ -125,7 +125,7 @@ def dead_parameter(p: Patient) -> Finding | None:
     return Finding("dead_parameter", what, 0, cause, "unfreeze it or take it out")
 
 
-def noisy_previews(p: Patient) -> Finding | None:
+def noisy_previews(p: Diagnosis) -> Finding | None:
     """Previews that are noise, or a network that sees less of the noise than a linear filter, and no longer gets better."""
     if p.kind != "images" or p.network.schedule is None or not p.shows() or p.now["i"] < ENOUGH:
         return None
@@ -136,7 +136,7 @@ def noisy_previews(p: Patient) -> Finding | None:
     linear, entry = p.network.linear, p.network.entry
     missed = linear.missed(rows[-1]["train_levels"]) if linear is not None else 0.0  # overfitting is another illness
     narrow = entry is not None and 0 < RANK[0] * entry.lost < missed < RANK[1] * entry.lost
-    fall = fell(rows)
+    fall = held_out_decrease(rows)
     if max(noise / NOISY, missed / MISSED) < 1 or fall is None or fall[1] > (SLOW if narrow else FALLING):
         return None  # what still gets better is not ill but young: the verdict says so
     what = f"the previews are noise, whose variance is {noise:.0%} of the data's"
@@ -155,7 +155,7 @@ def noisy_previews(p: Patient) -> Finding | None:
     )
 
 
-def empty_previews(p: Patient) -> Finding | None:
+def empty_previews(p: Diagnosis) -> Finding | None:
     """Previews that are black, white or one colour, saturated, or all the same."""
     if not p.shows():
         return None
@@ -179,7 +179,7 @@ def empty_previews(p: Patient) -> Finding | None:
     return None
 
 
-def posterior_collapse(p: Patient) -> Finding | None:
+def posterior_collapse(p: Diagnosis) -> Finding | None:
     """Latents that tell nothing of the data, so that the decoder works alone."""
     rows = [row for row in p.checked() if p.share(row) >= SETTLED and "kl" in row]
     if len(rows) < 2 or any(row["kl"] > NOTHING for row in rows[-2:]):
@@ -192,7 +192,7 @@ def posterior_collapse(p: Patient) -> Finding | None:
     return Finding("posterior_collapse", what, int(rows[-2]["i"]), cause, "train with --free-bits 0.1", {"free_bits": "0.1"})
 
 
-def poor_codec(p: Patient) -> Finding | None:
+def poor_codec(p: Diagnosis) -> Finding | None:
     """An autoencoder that gives images back badly: samples of its codes cannot be better."""
     if not isinstance(p.model, Diffusion) or not isinstance(p.model.codec, Latent) or float(p.model.codec.lost) <= LOST:
         return None
@@ -202,7 +202,7 @@ def poor_codec(p: Patient) -> Finding | None:
     return Finding("poor_codec", what, 0, cause, "train for longer, or with --no-latent at a smaller --size", {"length": "3"})
 
 
-def lagging_average(p: Patient) -> Finding | None:
+def lagging_average(p: Diagnosis) -> Finding | None:
     """Average weights that are worse than the raw ones."""
     rows = [row for row in p.checked() if p.share(row) >= SETTLED and "raw_held_out" in row]
     if len(rows) < 2:
@@ -212,14 +212,14 @@ def lagging_average(p: Patient) -> Finding | None:
         return None
     if any(-gain(row["raw_held_out"], row["held_out"], p.unit) <= UNCERTAIN for row in rows[-2:]):
         return None
-    what = f"the average weights are worse than the raw ones: {figure_name(p.unit)} {rows[-1]['held_out']:.3g} against"
+    what = f"the average weights are worse than the raw ones: {metric_name(p.unit)} {rows[-1]['held_out']:.3g} against"
     what += f" {rows[-1]['raw_held_out']:.3g}"
     cause = "an average over too many steps"
     advice = "leave --ema-share out" if "ema_share" in p.requested else "train longer"
     return Finding("lagging_average", what, int(rows[-2]["i"]), cause, advice, {"ema_share": None})
 
 
-def overfitting(p: Patient) -> Finding | None:
+def overfitting(p: Diagnosis) -> Finding | None:
     """A held-out loss that rises, at some noise level, or a bound that rises, while that on training data falls."""
     by_level = not p.unit and any(row.get("train_levels") for row in p.checked())
     rows = [row for row in p.checked() if (row.get("train_levels") if by_level else "train_loss" in row)]
@@ -232,7 +232,7 @@ def overfitting(p: Patient) -> Finding | None:
     for where, (held, seen) in curves.items():
         best = min(range(len(held)), key=held.__getitem__)
         if best < len(held) - 2 and seen[-1] < seen[best] and gain(held[best], min(held[-2:]), p.unit) < -RISE:
-            what = f"{where} {figure_name(p.unit)} rose from {held[best]:.3g} to {held[-1]:.3g} while that of training data"
+            what = f"{where} {metric_name(p.unit)} rose from {held[best]:.3g} to {held[-1]:.3g} while that of training data"
             what += " fell"
             cause = "too few data for a training of this length"
             advice, change = _less(p, rows[best]["i"] / rows[-1]["i"])
@@ -240,7 +240,7 @@ def overfitting(p: Patient) -> Finding | None:
     return None
 
 
-def copies(p: Patient) -> Finding | None:
+def copies(p: Diagnosis) -> Finding | None:
     """Samples that lie closer to training data than held-out data do.
 
     Noise around a mean does so as well, among data that are far apart: it is no copy of anything.
@@ -258,7 +258,7 @@ def copies(p: Patient) -> Finding | None:
     return Finding("copies", what, int(p.now["i"]), cause, *_less(p, 0.5))
 
 
-def _less(p: Patient, share: float) -> tuple[str, Mapping[str, str | None]]:
+def _less(p: Diagnosis, share: float) -> tuple[str, Mapping[str, str | None]]:
     """Return the advice against learning by heart, and the change: a shorter training where no network is smaller."""
     if p.requested.get("augment") == "none":
         return "give more data, or leave --augment none out", {"augment": None}
@@ -282,7 +282,7 @@ CHECKS: dict[str, Check] = {
 EXPLAINS = {"few_data": ("not_learning", "lagging_average", "overfitting", "copies"), "constant_data": ("few_data",)}
 
 
-def examine(patient: Patient) -> tuple[Finding, ...]:
+def examine(patient: Diagnosis) -> tuple[Finding, ...]:
     """Return what the checks find, without what another finding explains."""
     found = {name: finding for name, check in CHECKS.items() if (finding := check(patient)) is not None}
     explained = {name for cause, names in EXPLAINS.items() if cause in found for name in names}

@@ -12,17 +12,17 @@ from reverie.base.errors import UserError
 from reverie.base.files import check_folder, intended_name, own_file, reason, remove_empty
 from reverie.runs import folder
 from reverie.runs.adapters import ADAPTER_FILE
-from reverie.runs.classifier import CLASSIFIER_FILE
-from reverie.runs.kept import KEPT_DATA
-from reverie.runs.learned import SCHEDULE_PICTURE
+from reverie.runs.classifier_file import CLASSIFIER_FILE
+from reverie.runs.data_copy import DATA_COPY
+from reverie.runs.error_curve_file import ERROR_CURVE_FILE
+from reverie.runs.learned_schedule import SCHEDULE_PICTURE
 from reverie.runs.lock import LOCK, Lock, Occupied
-from reverie.runs.spread import SPREAD_FILE
 from reverie.training import checkpoints, previews, tensorboard
 
 LOSS_PICTURE = "loss.png"
 FILES = (
     folder.CONFIG, folder.WEIGHTS_FILE, folder.EARLY_FILE, ADAPTER_FILE, folder.METRICS, LOSS_PICTURE, SCHEDULE_PICTURE,
-    CLASSIFIER_FILE, KEPT_DATA, SPREAD_FILE, f"{previews.FOLDER}/{previews.FILM}",
+    CLASSIFIER_FILE, DATA_COPY, ERROR_CURVE_FILE, f"{previews.FOLDER}/{previews.FILM}",
     f"{previews.FOLDER}/{previews.LABELS}", f"{checkpoints.FOLDER}/{checkpoints.BEST}",
 )  # fmt: skip
 NUMBERED = re.compile(

@@ -39,10 +39,10 @@ from reverie.nets.lenet import LeNet
 from reverie.runs import folder
 from reverie.runs.config import Config, TrainingConfig, build_model
 from reverie.runs.device import choose_device
-from reverie.runs.reread import placed, reread
 from reverie.runs.run import Run, load
 from reverie.runs.screen import clock
-from reverie.training import start
+from reverie.runs.source_data import load_source_data, relocated
+from reverie.training import finetuning
 from reverie.training import tensorboard as events
 from reverie.training.claim import check_free, claim, sweep
 from reverie.training.learner import Learner
@@ -161,7 +161,7 @@ def teacher_of(config: Config, device: torch.device) -> Run | None:
     if _distilled(config) is None or config.start is None:
         return None
     run = load(config.start.run, str(device))
-    if start.record(run).weights != config.start.weights:
+    if finetuning.record(run).weights != config.start.weights:
         raise UserError(f"{run.path} has other weights than when this student was begun; distil it anew")
     return run
 
@@ -236,7 +236,7 @@ def prepare_distillation(
     bounded = teacher.diffusion.codec.levels is not None
     distilled = Distilled(guidance=guidance, samples=0 if guidance == 1 else DRAWN, clipped=bounded)
     tell = on_progress or silent
-    dataset = reread(known.data, folder=teacher.path, data=data, data_dir=data_dir, on_progress=on_progress)
+    dataset = load_source_data(known.data, folder=teacher.path, data=data, data_dir=data_dir, on_progress=on_progress)
     deadline = Deadline(min(DRAWN_SHARE * budget.seconds, max(0.0, budget.free)), budget.clock)
     if guidance != 1:
         limit = f", in {clock(deadline.left)} at most" if deadline.limited else ""
@@ -250,9 +250,9 @@ def prepare_distillation(
     student = teacher.diffusion_settings.model_copy(update={"distilled": distilled, "autoguidance": 1.0}).recorded()
     config = known.model_copy(update={
         "versions": {"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()},
-        "data": placed(known.data, data, data_dir),
+        "data": relocated(known.data, data, data_dir),
         "family": student,
-        "training": training, "start": start.record(teacher), "requested": {},
+        "training": training, "start": finetuning.record(teacher), "requested": {},
     })  # fmt: skip
     model = build_model(config)
     model.load_state_dict(teacher.model.state_dict())

@@ -16,7 +16,7 @@ from reverie.base.tensors import empty_tensor
 from reverie.data import Dataset
 from reverie.families.model import TrainedModel
 from reverie.runs.config import TrainingConfig
-from reverie.training.learner import Facts, Learner, Snapshot
+from reverie.training.learner import Learner, Snapshot, TrainingState
 from reverie.training.loader import Share, reader
 from reverie.training.optimizer import Muon
 
@@ -143,14 +143,14 @@ def make_step(learner: Learner, gradients: Gradients, told: StepInstruction) -> 
     return lost, norm
 
 
-def share_muon(learner: Learner, settings: TrainingConfig, team: Team) -> None:
+def distribute_muon(learner: Learner, settings: TrainingConfig, team: Team) -> None:
     """Let a team share out what Muon does; not where bits are to be the same for any number of processes."""
     for optimizer in learner.optimizers:
         if isinstance(optimizer, Muon) and not settings.exact:
             optimizer.team = team
 
 
-def share_state(team: Team, learner: Learner) -> None:
+def broadcast_state(team: Team, learner: Learner) -> None:
     """Put the learners of a team where the leader's is.  Averages are the leader's alone."""
     mine = {name: t for name, t in learner.tensors().items() if not name.startswith("average.")}
     names = team.broadcast_text("\n".join(sorted(mine)) if team.rank == 0 else "").split("\n")
@@ -163,4 +163,4 @@ def share_state(team: Team, learner: Learner) -> None:
     taken = {name: empty_tensor(forms[name]) for name in names}
     team.broadcast_tensors(taken)
     average = {name.replace("model.", "average.", 1): t for name, t in taken.items() if name.startswith("model.")}
-    learner.restore(Snapshot({**taken, **average}, Facts()))
+    learner.restore(Snapshot({**taken, **average}, TrainingState()))

@@ -43,7 +43,7 @@ class Average(Generic[M]):
         torch._foreach_lerp_(self._mine, self._theirs, 1 / (1 + self.share * updates))
 
 
-class Facts(BaseModel):
+class TrainingState(BaseModel):
     """The numbers beside the weights.
 
     i: steps done; seconds: time spent; window: the losses since the last report and norms of the gradients; first_loss:
@@ -66,11 +66,11 @@ class Snapshot:
     """A copy of a learner's tensors and facts."""
 
     tensors: Mapping[str, Tensor]
-    facts: Facts
+    facts: TrainingState
 
 
 class Learner:
-    """A model, the average of its weights, its optimizers, and how far it has come (see Facts).
+    """A model, the average of its weights, its optimizers, and how far it has come (see TrainingState).
 
     moving: whether weights are being changed, so that some are those before and others those after.
     """
@@ -90,10 +90,10 @@ class Learner:
         # A state is known to be good when the steps after it went well, so a rescue goes back to the report before the last.
         self.good = self.last = self.snapshot()
 
-    def facts(self) -> Facts:
+    def facts(self) -> TrainingState:
         """Return how far it has come, as plain numbers."""
         window = tuple((float(loss), float(norm)) for loss, norm in self.window[-MOST_WINDOW:])
-        return Facts(
+        return TrainingState(
             i=self.i, seconds=self.seconds, window=window, first_loss=self.first_loss, rescues=self.rescues, ending=self.ending
         )
 
@@ -173,13 +173,13 @@ class Learner:
         self._take_facts(kept.facts)
         self.moving = False
 
-    def _take_facts(self, facts: Facts) -> None:
+    def _take_facts(self, facts: TrainingState) -> None:
         self.i, self.seconds, self.rescues = facts.i, facts.seconds, facts.rescues
         self.first_loss, self.ending = facts.first_loss, facts.ending
         self.window = [(torch.tensor(loss), torch.tensor(norm)) for loss, norm in facts.window]
 
     def show(self) -> None:
-        """Make the models those that are looked at, which here they always are; see `reverie.training.shard`."""
+        """Make the models those that are looked at, which here they always are; see `reverie.training.sharding`."""
 
     def whole(self, kept: Snapshot) -> Snapshot:
         """Return a snapshot with all of every tensor."""

@@ -21,10 +21,10 @@ from reverie.families.model import FittedModel, TrainedModel
 from reverie.runs.config import TrainingConfig
 from reverie.runs.finding import RESCUE, Finding
 from reverie.runs.step import Step, report
-from reverie.training.gradient import make_step, share_state
+from reverie.training.gradient import broadcast_state, make_step
 from reverie.training.learner import RESCUES, Learner
 from reverie.training.loader import batches
-from reverie.training.shard import ShardedLearner, gradients_of
+from reverie.training.sharding import ShardedLearner, gradients_of
 
 REPORTS, CHECKS = 200, 20  # how often, in a whole run, a step is reported and the held-out loss taken
 CHECK_SHARE, FREE = 0.05, 0.5  # of the training time, at most, goes into the held-out loss; but so many seconds always may
@@ -68,7 +68,7 @@ def limit_budget(
     budget.limit(seconds, settings.clock if device.type == "cpu" else "wall")
 
 
-class StepTime:
+class StepClock:
     """How much of a training is done, where its steps get the time of a command that other stages leave."""
 
     def __init__(self, budget: Budget, seconds: float) -> None:
@@ -99,7 +99,7 @@ def end_of(ending: float) -> float:
     return min(1.0, ending * (1 + END_SHARE))
 
 
-class CheckTimes:
+class CheckSchedule:
     """When a training is checked: CHECKS times, but no oftener than a share of its time allows.
 
     limit: seconds of the whole training, infinite where its length is in steps.
@@ -126,7 +126,7 @@ class CheckTimes:
         self.next = math.floor(fraction * CHECKS) + 1
 
 
-def check_up(learner: Learner, train: Dataset, held_out: Dataset, seed: int) -> dict[str, Any]:
+def evaluate_check(learner: Learner, train: Dataset, held_out: Dataset, seed: int) -> dict[str, Any]:
     """Return the figures of a check: of held-out data for average and raw weights, and of training data for the average."""
     average = learner.average.model
     if isinstance(average, TrainedModel):
@@ -207,10 +207,10 @@ def fit(
 
     gradients = gradients_of(learner, train, settings, team)
     gradients.go_to(learner.i)
-    allowed = StepTime(budget, learner.seconds)
+    allowed = StepClock(budget, learner.seconds)
     reported, reported_at = time.monotonic(), learner.i
     fraction = fraction_now()
-    checks = CheckTimes(allowed.limit, fraction, learner.seconds)
+    checks = CheckSchedule(allowed.limit, fraction, learner.seconds)
     waiting = WaitMeter()
     reports = math.floor(fraction * REPORTS) + 1 if learner.i else 0
     while fraction < 1 and not stop():
@@ -237,7 +237,7 @@ def fit(
             finding = rescue(learner, wrong, train, settings)
             if team is not None and not isinstance(learner, ShardedLearner):
                 team.broadcast(StepInstruction(Instruction.RESTORE, learner.i))
-                share_state(team, learner)
+                broadcast_state(team, learner)
             gradients.go_to(learner.i)
             fraction = fraction_now()
             yield Step(learner.i, fraction, learner.seconds, 0.0, None, rate, findings=(finding,))
@@ -254,7 +254,7 @@ def fit(
         if check:
             began = budget.clock()
             with budget.stage(CHECK) if fraction == 1 else nullcontext():
-                figures = check_up(learner, train, held_out, settings.seed)
+                figures = evaluate_check(learner, train, held_out, settings.seed)
             took = budget.clock() - began
             checks.made(fraction, took, first=learner.i == 1)
             price = took * optimum_share(train)
@@ -292,7 +292,7 @@ def fit_at_once(
         figures: dict[str, Any] = {}
         if last:
             learner.average.model.load_state_dict(model.state_dict())
-            figures = check_up(learner, train, held_out, settings.seed)
+            figures = evaluate_check(learner, train, held_out, settings.seed)
         learner.window, learner.first_loss = [], cost if learner.first_loss is None else learner.first_loss
         learner.report()
         fraction = 1.0 if last else learner.i / (learner.i + 1)

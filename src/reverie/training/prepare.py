@@ -32,23 +32,23 @@ from reverie.diffusion.plan import largest_colour_side, small_for_the_budget
 from reverie.families import FAMILIES
 from reverie.families.diffusion.latent import model_shape
 from reverie.families.model import Family, FamilyPlan, PlanRequest, TrainedModel
-from reverie.runs import folder, kept
+from reverie.runs import data_copy, folder
 from reverie.runs.config import MOST_MINUTES, MOST_STEPS, Config, DataConfig, TrainingConfig, build_model
 from reverie.runs.device import device_for
-from reverie.runs.reread import kept_reading, source_of
 from reverie.runs.run import Run
-from reverie.training import start
+from reverie.runs.source_data import reading_options, source_name
+from reverie.training import finetuning
 from reverie.training import tensorboard as events
 from reverie.training.claim import CODEC_FOLDER, check_free, claim, sweep
+from reverie.training.codec_training import SHARE, LatentRequest, codec_plan, open_codec, shared, total_length, use_codec
 from reverie.training.gradient import micro_batches
-from reverie.training.latent import SHARE, LatentWish, codec_plan, open_codec, shared, take_codec, whole_length
 from reverie.training.learner import Learner
 from reverie.training.loop import limit_budget
-from reverie.training.pace import in_time
 from reverie.training.resume import resume
-from reverie.training.shard import check_shard
+from reverie.training.sharding import check_shard
+from reverie.training.step_rate import in_time
 from reverie.training.trainer import Training
-from reverie.training.wishes import Wishes
+from reverie.training.training_request import TrainingRequest
 
 READING = (
     "points", "size", "fit", "channels", "labels", "data_dir", "strict", "on_progress", "window", "text",
@@ -141,25 +141,28 @@ def prepare(
         raise UserError("--from RUN takes the codec of that run; leave --latent out")
     coder = open_codec(given_codec) if given_codec is not None else None
     asked = {key: _as_asked(value) for key, value in wished.items() if (key, value) != ("augment", "auto")}
-    before = start.open_start(start_from, kind) if start_from is not None else None
+    before = finetuning.open_start(start_from, kind) if start_from is not None else None
     if before is not None:
-        wished = start.wished_of(before, wished)
-    latent = LatentWish(latent_space, wished, coder, by_size=kind.name == "diffusion" and before is None)
+        wished = finetuning.wished_of(before, wished)
+    latent = LatentRequest(latent_space, wished, coder, by_size=kind.name == "diffusion" and before is None)
     theirs = coder.config.data.shape if coder is not None else (1,)
-    wishes = Wishes(kind, minutes, steps, wished, options, where, latent.codec, theirs[0], trains_codec=coder is before is None)
-    wishes.check(data, reading.get("size"))
+    request = TrainingRequest(
+        kind, minutes, steps, wished, options, where, latent.codec, theirs[0], trains_codec=coder is before is None,
+    )  # fmt: skip
+    request.check(data, reading.get("size"))
     if out is not None:
         check_free(Path(out), overwrite)
-    foresee = wishes.foresee if before is coder is None or reading.get("size") else None  # else the size is not known yet
+    # With --from or --codec the size is not known before the data are read.
+    check_memory = request.check_memory if before is coder is None or reading.get("size") else None
     largest = largest_colour_side(minutes, steps, where.type) if epochs is None else DEFAULT_SIDE
-    dataset = load_data(data, seed=seed, on_shape=foresee, largest_colour=largest, **reading)
+    dataset = load_data(data, seed=seed, on_shape=check_memory, largest_colour=largest, **reading)
     like, like_theirs = before or coder, tuple[str, ...]()
-    if like is not None and reading.get("size") is None and (size := start.size_of(like, dataset)):
+    if like is not None and reading.get("size") is None and (size := finetuning.size_of(like, dataset)):
         reading["size"] = size
         like_theirs = (f"images are brought to {size if 'x' in size else f'{size}x{size}'}, as those of {like.path}",)
-        dataset = load_data(data, seed=seed, on_shape=wishes.foresee, **reading)
+        dataset = load_data(data, seed=seed, on_shape=request.check_memory, **reading)
     if before is not None:
-        start.check_shape(before, dataset)
+        finetuning.check_shape(before, dataset)
     kind, suited = family_for(dataset, kind, wished, chosen=family is not None or latent_space is not None or like is not None)
     wished = {key: value for key, value in wished.items() if key in kind.option_names}
     if dataset.conditions is not None and "captions" not in kind.can:
@@ -167,9 +170,9 @@ def prepare(
             able = ", ".join(name for name, other in FAMILIES.items() if "captions" in other.can)
             raise UserError(f"the family {kind.name} is told no captions, numbers or images; families that are: {able}")
         dataset = replace(dataset, conditions=None, report={**dataset.report, "labels_by": "none"})
-    given, options = dict(options), options | wishes.smaller
+    given, options = dict(options), options | request.smaller
     if keep_data:
-        kept.check_keepable(dataset)
+        data_copy.check_copyable(dataset)
     train_set, held_out = dataset.split(seed)
     if epochs is not None:
         one_step = train_set.passes(options.get("accumulate", 1), options.get("batch", kind.batch(dataset)))
@@ -187,15 +190,15 @@ def prepare(
         *suited,
         *((latent.reason(dataset, codec),) if codec is not None else ()),
         *plan.reasons,
-        *wishes.notes,
+        *request.notes,
         *like_theirs,
     )
     planned = dict(plan.training)
     if before is not None:
-        reasons = (start.reason(before), *reasons)
-        planned |= {} if "learning_rate" in options else {"learning_rate": start.RATE * planned["learning_rate"]}
+        reasons = (finetuning.reason(before), *reasons)
+        planned |= {} if "learning_rate" in options else {"learning_rate": finetuning.RATE * planned["learning_rate"]}
         if options.get("lora") is not None:
-            planned |= {key: value for key, value in start.FOR_LORA.items() if key not in options}
+            planned |= {key: value for key, value in finetuning.FOR_LORA.items() if key not in options}
     if "micro_batches" not in options:
         planned["micro_batches"] = micro_batches(bool(options.get("exact")), processes, planned, train_set)
     pictures = kind.name == "diffusion" and getattr(plan.settings, "purpose", None) == "samples"
@@ -204,10 +207,10 @@ def prepare(
     if precision == "bf16" and where.type == "cpu" and "precision" not in options:
         reasons = (*reasons, "computed in bfloat16, which this processor is quick at; --precision fp32 for full digits")
     described_data = DataConfig(
-        name=dataset.name, source=storable(source_of(data)),
+        name=dataset.name, source=storable(source_name(data)),
         count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,
         label_counts=tuple(dataset.label_counts()), fingerprint=dataset.fingerprint(),
-        reading=kept_reading(reading, dataset), kind=dataset.kind,
+        reading=reading_options(reading, dataset), kind=dataset.kind,
         condition=dataset.conditions.form if dataset.conditions is not None else None, columns=dataset.columns,
     )  # fmt: skip
 
@@ -219,7 +222,7 @@ def prepare(
         versions = {"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()}
         return Config(versions=versions, data=described_data, family=of.settings, training=settings, **also)
 
-    taken = {"start": start.record(before) if before else None, "codec": start.record(coder) if coder else None}
+    taken = {"start": finetuning.record(before) if before else None, "codec": finetuning.record(coder) if coder else None}
     config = configured(plan, planned, **taken)
     training = config.training
     if shard:
@@ -232,14 +235,14 @@ def prepare(
         **({"codec": storable(str(given_codec))} if given_codec is not None else {}),
         **({"latent": latent_space} if latent_space is not None else {}),
     }})  # fmt: skip
-    limit_budget(budget, training, where, whole_length(config)[0])
+    limit_budget(budget, training, where, total_length(config)[0])
     model = build_model(config)
     if isinstance(model, TrainedModel):
         model.initialize(train_set, Deadline(BEGIN_SHARE * budget.seconds, budget.clock))
     if coder is not None:
-        take_codec(model, coder, train_set)
+        use_codec(model, coder, train_set)
     if before is not None:
-        reasons += start.carry(before, model, config, train_set)
+        reasons += finetuning.carry(before, model, config, train_set)
     if not reading.get("size") and (small := small_for_the_budget(dataset, largest, minutes)):
         reasons += (small,)
     model = model.to(where)
@@ -257,12 +260,12 @@ def prepare(
     try:
         folder.write_config(path, config)  # first, as it shows whose the other files are
         if keep_data:
-            kept.keep_data(path, dataset)
+            data_copy.write_data_copy(path, dataset)
         if first is not None:
             also: dict[str, Any] = {"clock": training.clock}
             if where.type == "cpu":
                 also["precision"] = "fp32"  # bfloat16 is no quicker for these autoencoders
-            own = configured(first, {**first.training, **also, **wishes.codec_smaller})
+            own = configured(first, {**first.training, **also, **request.codec_smaller})
             before_it = _codec_training(path, own, train_set, held_out, where, budget)
             reasons += before_it.reasons
     except BaseException:

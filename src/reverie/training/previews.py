@@ -33,8 +33,8 @@ from reverie.draw.picture import (
 from reverie.draw.scatter import NAMED_CLOUDS, limits_of, point_axes
 from reverie.draw.series_plot import lines
 from reverie.families.model import SamplingInputs
-from reverie.runs.options import Options
 from reverie.runs.run import Run
+from reverie.runs.sampling_options import Options
 
 FOLDER, FILM, LABELS = "previews", "film.gif", "labels.png"
 DRAWN: dict[Kind, int] = {"points": 1000, "series": 64, "images": 32}  # data of a preview

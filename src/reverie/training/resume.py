@@ -22,20 +22,20 @@ from reverie.families.model import Model, TrainedModel
 from reverie.runs import folder
 from reverie.runs.config import Config, TrainingConfig, build_model
 from reverie.runs.confine import check_references
+from reverie.runs.data_copy import DATA_COPY
 from reverie.runs.device import device_for
-from reverie.runs.kept import KEPT_DATA
 from reverie.runs.lock import Lock
-from reverie.runs.reread import CHOSEN, placed, reread
 from reverie.runs.run import Run, load
+from reverie.runs.source_data import CHOSEN, load_source_data, relocated
 from reverie.runs.weights import is_finished
-from reverie.training import checkpoints, start
+from reverie.training import checkpoints, finetuning
 from reverie.training import tensorboard as events
 from reverie.training.claim import CODEC_FOLDER, check_own, sweep
+from reverie.training.codec_training import is_latent, total_length, use_codec
 from reverie.training.distil import taught_again, teacher_of
-from reverie.training.latent import is_coded, take_codec, whole_length
 from reverie.training.learner import Learner
 from reverie.training.loop import limit_budget
-from reverie.training.shard import check_shard
+from reverie.training.sharding import check_shard
 from reverie.training.trainer import Training
 
 
@@ -62,7 +62,7 @@ def differences(config: Config, given: Mapping[str, Any]) -> list[str]:
     """Return how settings that were given differ from those of a run, a phrase each."""
     family, data = config.model_family, config.data
     kept: dict[str, Any] = {**config.training.model_dump(), **data.reading, **dict(config.family)}
-    kept |= {"latent_space": is_coded(config), **dict(zip(("minutes", "steps"), whole_length(config), strict=True))}
+    kept |= {"latent_space": is_latent(config), **dict(zip(("minutes", "steps"), total_length(config), strict=True))}
     if config.codec is not None:
         kept["codec"] = config.codec.run
     differing = []
@@ -93,20 +93,20 @@ def _codec_again(
     path: Path, config: Config, model: Model, dataset: Dataset, device: str, reading: Mapping[str, Any]
 ) -> Training | None:
     """Give a model that is not yet trained its autoencoder, or return the training of that, if it is to go on first."""
-    if not is_coded(config) or config.start is not None:
+    if not is_latent(config) or config.start is not None:
         return None
     train = dataset.split(config.data.seed)[0]
     if config.codec is not None:
         run = load(config.codec.run, "cpu")
-        if start.record(run).weights != config.codec.weights:
+        if finetuning.record(run).weights != config.codec.weights:
             raise UserError(f"{run.path} has other weights than when this run took them; train a new run with --codec")
-        take_codec(model, run, train)
+        use_codec(model, run, train)
         return None
     inner = path / CODEC_FOLDER
     if not (inner / folder.CONFIG).is_file():
         raise UserError(f"{path} was stopped before its autoencoder was begun; train it again")
     if is_finished(inner):
-        take_codec(model, load(inner, "cpu"), train)
+        use_codec(model, load(inner, "cpu"), train)
         return None
     return resume(inner, device=device, dataset=dataset, **reading)
 
@@ -115,7 +115,7 @@ def check_resumable(path: Path) -> None:
     """Refuse to go on with a run, or its autoencoder, that refers to what lies outside of the folder of `confined`."""
     for place in (path, path / CODEC_FOLDER):
         if place == path or (place / folder.CONFIG).exists():
-            check_references(folder.read_config(place), kept=(place / KEPT_DATA).exists())
+            check_references(folder.read_config(place), kept=(place / DATA_COPY).exists())
 
 
 def _reached_its_end(run: Run, learner: Learner) -> bool:
@@ -168,11 +168,11 @@ def resume(
         model, fresh, first = build_model(config), checkpoints.is_untrained(path), None
         reading: dict[str, Any] = {"data": data, "data_dir": data_dir, "strict": strict, "on_progress": on_progress}
         if fresh:
-            dataset = dataset or reread(config.data, folder=path, **reading)
+            dataset = dataset or load_source_data(config.data, folder=path, **reading)
             train_set = dataset.split(config.data.seed)[0]
             if isinstance(model, TrainedModel):
                 model.initialize(train_set)
-            start.carry_again(model, config, train_set)
+            finetuning.carry_again(model, config, train_set)
             first = _codec_again(path, config, model, dataset, device, reading)
         model, teacher = model.to(where), teacher_of(config, where)
         if teacher is not None and (processes > 1 or world_size() > 1):
@@ -192,13 +192,13 @@ def resume(
             if finished:
                 raise UserError(f"{path} is finished; go on for longer with --extend --minutes 10, say")
             learner.restore(learner.good)  # it was stopped after its last step and before its weights: the end is done again
-        dataset = dataset or reread(config.data, folder=path, **reading)
-        run.config = config = config.model_copy(update={"data": placed(config.data, data, data_dir)})
+        dataset = dataset or load_source_data(config.data, folder=path, **reading)
+        run.config = config = config.model_copy(update={"data": relocated(config.data, data, data_dir)})
         before_it = first.run.config.training.minutes or 0.0 if first is not None else 0.0
         whole = t.minutes + before_it if t.minutes is not None else None
         done = learner.seconds + (first.learner.seconds if first is not None else 0.0)
         limit_budget(budget, t, where, whole, done)
-        folder.keep_rows(path, learner.i if by_steps and not fresh else -1)
+        folder.drop_rows_after(path, learner.i if by_steps and not fresh else -1)
         folder.write_config(path, config)
         train_set, held_out = dataset.split(config.data.seed)
         if teacher is not None:

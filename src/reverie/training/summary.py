@@ -21,8 +21,8 @@ from reverie.runs.finding import Finding
 from reverie.runs.run import Run
 from reverie.runs.weights import is_finished
 from reverie.training.checks import FALLING, NOISY
-from reverie.training.patient import ENOUGH, fell, figure_name, gain
-from reverie.training.remedy import handy, mend, sizes
+from reverie.training.diagnosis import ENOUGH, gain, held_out_decrease, metric_name
+from reverie.training.suggestions import format_number, retrain_command, sizes
 
 SHARP, VARIED = (0.7, 1.4), 0.7  # fine detail and spread of previews, as multiples of the data's, that pass for theirs
 FAR = 1.5  # distance of samples to the closest training datum, as a multiple of held-out data's, that does not pass for theirs
@@ -88,7 +88,7 @@ def _steps(count: int) -> str:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{handy(seconds / 60)} minutes"
+    return f"{seconds:.0f} s" if seconds < 100 else f"{format_number(seconds / 60)} minutes"
 
 
 def purpose_of(config: Config) -> str:
@@ -123,7 +123,7 @@ def _gave(config: Config, rows: Sequence[Row], shown: str) -> str:
     unit = last.get("unit")
     line = f"{_time(last['seconds'])} on {config.data.count:,} {kind} {purpose_of(config)}, {times}: "
     digits = ".3f" if unit else ".4f"
-    line += f"{figure_name(unit)} {last['held_out']:{digits}}" + (f" {unit}" if unit else "")
+    line += f"{metric_name(unit)} {last['held_out']:{digits}}" + (f" {unit}" if unit else "")
     line += f", at first {first['held_out']:{digits}}" if first is not last else ""
     if last.get("linear_levels") and not unit:
         line += f", that of a linear filter {statistics.fmean(last['linear_levels']):.4f}"
@@ -181,11 +181,11 @@ def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], show
         return f"next: {findings[0].advice}"
     if not rows or rows[-1]["i"] < ENOUGH:
         return "next: train longer; this was too short to judge"
-    fall = fell(rows)
+    fall = held_out_decrease(rows)
     if fall is None:
         return "next: train longer; there were too few checks to tell whether the held-out figure still falls"
     (since, share), unit = fall, rows[-1].get("unit")
-    name, by = figure_name(unit), f"{max(share, 0):.3f} {unit}" if unit else f"{max(share, 0):.1%}"
+    name, by = metric_name(unit), f"{max(share, 0):.3f} {unit}" if unit else f"{max(share, 0):.1%}"
     if share > FALLING * min(1.0, math.log2(rows[-1]["i"] / since)):  # after a short extension, of as much as it is long
         return f"next: the {name} fell by {by if unit else f'{share:.0%}'} since step {since:,}, so more time will help"
     flat = f"next: since step {since:,} the {name} {f'fell by {by} only' if share > 0 else 'has not fallen'}"
@@ -272,10 +272,10 @@ def verdict(run: Run) -> Verdict:
     finished = is_finished(run.path)
     shown = _last_shown(run.config, rows)
     health = health_of(run.config, rows, findings)
-    as_long = f"--minutes {handy(training.minutes)}" if training.minutes else f"--steps {training.steps}"
+    as_long = f"--minutes {format_number(training.minutes)}" if training.minutes else f"--steps {training.steps}"
     longer = f"--minutes {MORE}" if health.startswith(SHORT) and not training.minutes else as_long
     commands = {"go on": f"reverie train --resume {path}" + (f" --extend {longer}" if finished else "")}
-    if findings and (command := mend(run, findings)):
+    if findings and (command := retrain_command(run, findings)):
         commands["mend"] = command
     quality = _gave(run.config, rows, _quality(run.config, _last_appearance(run.config, rows)))
     advice = _next(run.config, rows, findings, shown or "", shown is not None)

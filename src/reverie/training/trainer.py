@@ -29,7 +29,7 @@ from reverie.draw.curves import loss_curve
 from reverie.draw.picture import save
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.runs import folder
-from reverie.runs.learned import draw_schedule
+from reverie.runs.learned_schedule import draw_schedule
 from reverie.runs.lock import Lock
 from reverie.runs.run import Run
 from reverie.runs.step import Step
@@ -37,17 +37,17 @@ from reverie.runs.weights import write_weights
 from reverie.training import checkpoints
 from reverie.training.autoguide import EARLY, MOST_TIME, choose_autoguidance, keeps_early
 from reverie.training.claim import CODEC_FOLDER, LOSS_PICTURE, sweep
-from reverie.training.follower import lead
-from reverie.training.latent import take_codec
+from reverie.training.codec_training import use_codec
+from reverie.training.doctor import Doctor
 from reverie.training.learner import Learner
 from reverie.training.loop import fit
-from reverie.training.pace import Expectation
 from reverie.training.previews import Previews
 from reverie.training.selection import SHARE, samples_for, select_sampling
+from reverie.training.step_rate import Expectation
 from reverie.training.summary import meaning_of, purpose_of
 from reverie.training.tensorboard import recorder
 from reverie.training.text_previews import TextPreviews
-from reverie.training.watch import Doctor
+from reverie.training.workers import lead
 
 SAMPLING, FILM, WRITING = "choosing how samples are drawn", "film and sheet", "writing"  # stages after the last step
 FILM_SHARE = 0.1  # of the time, at most, goes into the film and the sheet
@@ -179,7 +179,7 @@ class Training:
         finally:
             if self.new and not first.learner.i:
                 sweep(self.run.path, whole_run=True)
-        take_codec(self.learner.model, first.run, self.train)
+        use_codec(self.learner.model, first.run, self.train)
         self.learner = Learner(self.learner.model, self.run.config.training)
         self.run.model = self.learner.average.model
 

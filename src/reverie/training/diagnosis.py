@@ -28,7 +28,7 @@ SETTLED = 0.25  # the share of a run after which previews should show something
 
 
 @dataclass(frozen=True)
-class Sizes:
+class NetworkSizes:
     """Other networks of the same design as --network takes them: the next smaller and larger, and one that folds less."""
 
     smaller: str | None = None
@@ -37,7 +37,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class NetworkFacts:
+class NetworkInfo:
     """What is known of a diffusion model's network without training it.
 
     linear: what the best linear filter loses on the data; entry: the first map of the network; others: finds those like it.
@@ -46,16 +46,16 @@ class NetworkFacts:
     schedule: Schedule | None = None
     linear: Filter | None = None
     entry: FirstMap | None = None
-    others: Callable[[], Sizes] = Sizes
+    others: Callable[[], NetworkSizes] = NetworkSizes
 
     @cached_property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> NetworkSizes:
         """Other networks like it, which are built to be counted only when something is wrong."""
         return self.others()
 
 
 @dataclass
-class Patient:
+class Diagnosis:
     """What the checks look at.
 
     rows: the reports so far; preview, truth: the newest preview, and the data seen in the same way; previewed: the step of
@@ -72,7 +72,7 @@ class Patient:
     truth: AppearanceStats | None = None
     count: int = FEW
     requested: Mapping[str, Any] = field(default_factory=dict)
-    network: NetworkFacts = NetworkFacts()
+    network: NetworkInfo = NetworkInfo()
     previewed: int | None = None
 
     @property
@@ -100,7 +100,7 @@ class Patient:
         return self.preview is not None and self.truth is not None and self.share({"i": at}) >= SETTLED
 
 
-Check = Callable[[Patient], Finding | None]
+Check = Callable[[Diagnosis], Finding | None]
 
 
 def gain(before: float, after: float, unit: str | None) -> float:
@@ -113,14 +113,14 @@ def gain(before: float, after: float, unit: str | None) -> float:
     return 1 - after / before if before > 0 else 0.0
 
 
-def figure_name(unit: str | None) -> str:
+def metric_name(unit: str | None) -> str:
     """Say what the held-out figure is."""
     if unit in EXACT:
         return "held-out cost"
     return "held-out bound" if unit else "held-out loss"
 
 
-def fell(rows: Sequence[Row]) -> tuple[int, float] | None:
+def held_out_decrease(rows: Sequence[Row]) -> tuple[int, float] | None:
     """Return since which step the held-out figure is compared, and by what it fell, see `gain`.
 
     rows: reports with a check.  Compared is the end of the run before it was extended, whose learning rate had fallen like

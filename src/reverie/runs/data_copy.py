@@ -20,12 +20,12 @@ from reverie.data.text_pairs import TextPairs
 from reverie.data.text_windows import END_OF_TEXT, TextWindows, windows_of
 from reverie.runs.config import DataConfig
 
-KEPT_DATA = "data.safetensors"
+DATA_COPY = "data.safetensors"
 DTYPES = {"points": torch.float32, "series": torch.float32, "images": torch.uint8}
 Characters = Annotated[int, Field(ge=1, le=2**31)]  # of all texts together, which is told in the file of texts
 
 
-def check_keepable(dataset: Dataset) -> None:
+def check_copyable(dataset: Dataset) -> None:
     """Refuse to keep data that are not in memory themselves."""
     if isinstance(dataset.x, LazyImages):
         raise UserError("these images are too many for memory and so for a copy in the run; leave keep_data out")
@@ -33,10 +33,10 @@ def check_keepable(dataset: Dataset) -> None:
         raise UserError("captions, numbers and images that are told of data are not copied with these; leave keep_data out")
 
 
-def keep_data(folder: Path, dataset: Dataset) -> None:
+def write_data_copy(folder: Path, dataset: Dataset) -> None:
     """Write the data of a run, as they were read, into its folder; of texts the codes of their characters."""
-    check_keepable(dataset)
-    x, path = dataset.x, folder / KEPT_DATA
+    check_copyable(dataset)
+    x, path = dataset.x, folder / DATA_COPY
     if isinstance(x, TextWindows | TextPairs):
         tensors = {"codes": torch.from_numpy(np.ascontiguousarray(x.codes, np.int32))}
         if isinstance(x, TextPairs):
@@ -47,9 +47,9 @@ def keep_data(folder: Path, dataset: Dataset) -> None:
     write_tensors(path, {"x": x} | ({} if dataset.labels is None else {"labels": dataset.labels}))
 
 
-def read_kept(folder: Path, known: DataConfig) -> Dataset:
+def read_data_copy(folder: Path, known: DataConfig) -> Dataset:
     """Return the data that a run kept."""
-    path, advice = folder / KEPT_DATA, "; remove it and give the data with data="
+    path, advice = folder / DATA_COPY, "; remove it and give the data with data="
     if known.kind in WRITTEN:
         return Dataset(known.name, _texts(path, known, advice))
     wanted = {"x": TensorSpec(DTYPES[known.kind], (known.count, *known.shape))}

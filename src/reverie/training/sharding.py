@@ -24,7 +24,7 @@ from reverie.runs.config import TrainingConfig
 from reverie.training.gradient import Gradients
 from reverie.training.learner import Average, Learner, Snapshot
 from reverie.training.optimizer import Muon, adamw_of
-from reverie.training.rows import Rows, ShardedMuon
+from reverie.training.row_sharding import Rows, ShardedMuon
 
 # whose parameters are gathered when they are computed; others, for the whole of a loss
 UNITS = (unet.ResidualBlock, transformer.DiTBlock)

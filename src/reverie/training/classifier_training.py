@@ -20,10 +20,10 @@ from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.learned import Learned
 from reverie.diffusion.loss import draw_times
 from reverie.diffusion.pair import Pair
-from reverie.runs.classifier import ClassifierFacts, classifier_for, write_classifier
+from reverie.runs.classifier_file import ClassifierFacts, classifier_for, write_classifier
 from reverie.runs.lock import Lock
-from reverie.runs.reread import reread
 from reverie.runs.run import Run
+from reverie.runs.source_data import load_source_data
 from reverie.runs.step import Step
 from reverie.training.learner import Average
 from reverie.training.loader import reader
@@ -68,7 +68,7 @@ class ClassifierTraining:
             raise UserError(f"the run {run.path} has {len(known.labels) or 'no'} labels, so there is nothing to tell apart")
         self.run, self.seed, self.steps = run, check_seed(seed), steps
         self.minutes = MINUTES if minutes is None and steps is None else minutes
-        dataset = reread(known, folder=run.path, data=data, data_dir=data_dir, on_progress=on_progress)
+        dataset = load_source_data(known, folder=run.path, data=data, data_dir=data_dir, on_progress=on_progress)
         self.train, self.held_out = dataset.split(known.seed)
         self.accuracy: dict[str, float] = {}
         self.path: Path | None = None

@@ -21,14 +21,14 @@ from reverie.runs.config import Config
 from reverie.runs.finding import Finding
 from reverie.runs.folder import read_config
 from reverie.runs.run import Run
-from reverie.training.latent import whole_length
-from reverie.training.patient import Sizes
+from reverie.training.codec_training import total_length
+from reverie.training.diagnosis import NetworkSizes
 
 GROWS = {"mlp": "hidden", "rbf": "hidden", "transformer": "dim"}  # what makes a network larger where there is no preset
 APART = 1.5  # in parameters, from which a network is another size
 
 
-def handy(number: float) -> str:
+def format_number(number: float) -> str:
     """Write a number with three digits that count, so that it can be typed again: 10.0087 is 10."""
     return f"{float(f'{number:.3g}'):.10g}"
 
@@ -64,7 +64,7 @@ def _counts(network: Spec) -> Iterator[tuple[int, str]]:
                 yield _parameters({key: full[key] for key in network}), name
 
 
-def sizes(network: Spec) -> Sizes:
+def sizes(network: Spec) -> NetworkSizes:
     """Return the next smaller and larger network of the same design, and one that folds fewer pixels."""
     network = complete(NETWORKS, network, "network")  # runs are kept without options that came later
     mine, counts = _parameters(network), list(_counts(network))
@@ -74,7 +74,7 @@ def sizes(network: Spec) -> Sizes:
     for k in range(1, stem):
         if stem % k == 0 and network["channels"] * k**2 <= network["widths"][0]:
             unfolded = _own({**network, "stem": k})
-    return Sizes(smaller, larger, unfolded)
+    return NetworkSizes(smaller, larger, unfolded)
 
 
 def _settings(config: Config) -> dict[str, Any]:
@@ -95,16 +95,16 @@ def _asked(config: Config) -> dict[str, Any]:
     return {"family": format_spec({"name": family.name, **own}), **asked}
 
 
-def settings_again(path: str | Path) -> dict[str, Any]:
+def rerun_settings(path: str | Path) -> dict[str, Any]:
     """Return the settings that begin the training of a run again, by the names of the options of `reverie train`."""
     config = read_config(Path(path))
-    minutes, steps = whole_length(config)
+    minutes, steps = total_length(config)
     length = {"minutes": minutes} if minutes else {"steps": steps}
     source = {} if config.data.source == MEMORY_SOURCE else {"data": config.data.source or config.data.name}
     return {**source, **length, **config.data.reading, **_asked(config)}
 
 
-def mend(run: Run, findings: Sequence[Finding]) -> str | None:
+def retrain_command(run: Run, findings: Sequence[Finding]) -> str | None:
     """Return the command that trains anew, beside this run, with what the findings advise; None if that changes nothing."""
     config, change = run.config, dict[str, str | None]()
     for finding in findings:
@@ -115,8 +115,8 @@ def mend(run: Run, findings: Sequence[Finding]) -> str | None:
     }
     if not differing:
         return None
-    share, (minutes, steps) = float(change.pop("length", None) or 1), whole_length(config)
-    length = f"--minutes {handy(minutes * share)}" if minutes else f"--steps {max(1, round((steps or 1) * share))}"
+    share, (minutes, steps) = float(change.pop("length", None) or 1), total_length(config)
+    length = f"--minutes {format_number(minutes * share)}" if minutes else f"--steps {max(1, round((steps or 1) * share))}"
     kept = {**config.data.reading, **_asked(config), **change}
     options = "".join(
         f" --{'no-' * (value is False)}{key.replace('_', '-')}"

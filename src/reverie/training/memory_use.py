@@ -31,7 +31,7 @@ DATUM_COPIES = 10  # data, noise, their mixture, estimates, the loss and the gra
 OVERHEAD, ALLOCATED = 1.25, 64 * 2**20  # what an allocator and the layers' own room to work add: measured on U-Nets
 
 
-class Ledger(TorchDispatchMode):
+class AllocationCounter(TorchDispatchMode):
     """Keeps count of the bytes of all tensors that live at a time, by their storages."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Ledger(TorchDispatchMode):
         self.now -= self.known.pop(key)
 
 
-class Footprint:
+class NetworkMemory:
     """The memory that a network for data of a shape takes; its tensors have shapes and no content.
 
     levels: numbers that a model has beside its network for each number of a datum.  What was worked out once is kept, by the
@@ -89,13 +89,13 @@ class Footprint:
         return self.looks[count]
 
     def _peak(self, count: int, work: Callable[[Tensor, Tensor], Any]) -> int:
-        with self.fake, Ledger() as ledger:
+        with self.fake, AllocationCounter() as ledger:
             work(torch.empty(count, *self.shape), torch.empty(count))
         data = DATUM_COPIES * BYTES * count * math.prod(self.shape)
         return ALLOCATED + int(OVERHEAD * (ledger.most + data))
 
 
-def codec_step(codec: Spec, batch: int) -> int:
+def codec_step_memory(codec: Spec, batch: int) -> int:
     """Return the bytes of a step in which the autoencoder of a codec is trained, see `latent_spec`."""
     return _codec_step(json.dumps(codec), batch)
 
@@ -104,7 +104,7 @@ def codec_step(codec: Spec, batch: int) -> int:
 def _codec_step(codec: str, batch: int) -> int:
     spec, fake = json.loads(codec), FakeTensorMode()
     shape = tuple(spec["shape"])
-    with fake, Ledger() as ledger:
+    with fake, AllocationCounter() as ledger:
         model = autoencoder_of(settings_of_autoencoder(spec["autoencoder"]), shape)
         if isinstance(model, Autoencoder) and model.perceptual:
             model.use_perceptual_network(EfficientNetLite0())  # its weights need not be read to know their shapes
@@ -112,12 +112,12 @@ def _codec_step(codec: str, batch: int) -> int:
     return ALLOCATED + int(OVERHEAD * ledger.most)
 
 
-def step_bytes(model: TrainedModel, x: Tensor, labels: Tensor | None) -> int:
+def measure_step_memory(model: TrainedModel, x: Tensor, labels: Tensor | None) -> int:
     """Return the most bytes that the tensors of one training step take at a time, beside the weights, by making one.
 
     x: (B, ...), a batch in user units; labels: (B,).
     """
-    with Ledger() as ledger:
+    with AllocationCounter() as ledger:
         model.loss(x, labels, 0).mean().backward()
     most: int = ledger.most
     for p in model.parameters():
@@ -125,14 +125,14 @@ def step_bytes(model: TrainedModel, x: Tensor, labels: Tensor | None) -> int:
     return most
 
 
-def footprint(network: Spec, shape: tuple[int, ...], levels: int = 0) -> Footprint:
+def network_memory(network: Spec, shape: tuple[int, ...], levels: int = 0) -> NetworkMemory:
     """Return the footprint of a network, the same one as before if it was asked for before."""
     return _footprint(json.dumps(network), shape, levels)
 
 
 @lru_cache(maxsize=16)
-def _footprint(network: str, shape: tuple[int, ...], levels: int) -> Footprint:
-    return Footprint(json.loads(network), shape, levels)
+def _footprint(network: str, shape: tuple[int, ...], levels: int) -> NetworkMemory:
+    return NetworkMemory(json.loads(network), shape, levels)
 
 
 def available(device: torch.device) -> int | None:

@@ -16,11 +16,11 @@ from reverie.runs.finding import Finding
 from reverie.runs.run import Run
 from reverie.runs.step import Step
 from reverie.training.checks import PATIENCE, examine, has_stopped_improving
+from reverie.training.diagnosis import Diagnosis, NetworkInfo
 from reverie.training.linear import first_map, linear_filter
 from reverie.training.loop import FIRST_PRICE, FREE
-from reverie.training.patient import NetworkFacts, Patient
 from reverie.training.previews import Previews
-from reverie.training.remedy import sizes
+from reverie.training.suggestions import sizes
 from reverie.training.text_previews import TextPreviews
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ DATA_LOOKED_AT = 512
 LEAST_SIZE = 0.01  # the size that a weight which begins at zero is taken to have
 
 
-def network_facts(run: Run, data: Tensor) -> NetworkFacts:
+def network_facts(run: Run, data: Tensor) -> NetworkInfo:
     """Return what is known of the network of a diffusion model before it is trained; nothing for others and for students."""
     model = run.model
     if not isinstance(model, Diffusion) or model.distilled:
-        return NetworkFacts()
-    return NetworkFacts(
+        return NetworkInfo()
+    return NetworkInfo(
         model.denoiser.schedule, linear_filter(model, model.encode(data.to(model.device))),
         first_map(model) if model.kind == "images" else None, lambda: sizes(run.diffusion_settings.network),
     )  # fmt: skip
@@ -83,7 +83,7 @@ class Doctor:
         if step.fraction == 1 and self.facts.linear is not None:
             step = replace(step, linear_levels=self.facts.linear.loss_levels)
         self.rows.extend(step.as_rows())
-        patient = Patient(
+        patient = Diagnosis(
             self.rows, self.training.run.model, self.data, self.training.train.kind, self._movement(), self.look,
             self.previews.truth, len(self.training.train), self.training.run.config.requested, self.facts, self.looked_at,
         )  # fmt: skip

@@ -23,8 +23,8 @@ from reverie.families.diffusion.family import shape_of
 from reverie.families.diffusion.levels import LOOKED_AT, OPTIMUM_MOST
 from reverie.families.model import Family
 from reverie.runs.config import TrainingConfig
-from reverie.training.footprint import BYTES, Footprint, available, codec_step, footprint
-from reverie.training.latent import BATCH as CODEC_BATCH
+from reverie.training.codec_training import BATCH as CODEC_BATCH
+from reverie.training.memory_use import BYTES, NetworkMemory, available, codec_step_memory, network_memory
 
 MEMORY_SHARE = 0.9  # of the memory that can be had
 SMALLER = (7 / 8, 3 / 4, 5 / 8, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8, 1 / 16)  # shares of the size that are tried
@@ -33,12 +33,12 @@ SMALL_IMAGE = 3 * 128**2  # numbers of an image up to which an autoencoder takes
 
 
 @dataclass
-class Wishes:
+class TrainingRequest:
     """What was given for a training; None, and settings that are not there, are chosen by the family.
 
     codec: tells the codec for data of a form where they are coded by an autoencoder, None where they are not; channels: of
     images that have not been looked at, of which one is always allowed but where an autoencoder has its own number.
-    Once `foresee` has seen the form of the data, smaller holds the settings that make their batches fit into memory, and
+    Once `check_memory` has seen the form of the data, smaller holds the settings that make their batches fit into memory, and
     codec_smaller those of the autoencoder if trains_codec, one that is trained first; notes are the lines about it.
     """
 
@@ -68,14 +68,14 @@ class Wishes:
         if str(data) not in DATASETS and (path.is_dir() or path.suffix.lower() == ".zip"):
             self.footprint_of(_form(self.channels, *parse_size(size), name=path.name))
 
-    def footprint_of(self, form: Dataset) -> Footprint | None:
+    def footprint_of(self, form: Dataset) -> NetworkMemory | None:
         """Return what the network for data of a form takes; it refuses a shape that it cannot take."""
         codec = self.codec(form)
         wished = self.wished if codec is None else {**self.wished, "codec": codec}
         network = self.family.network(form, self.minutes, self.steps, wished)
-        return footprint(network, shape_of(network), self.family.levels(form, wished)) if network is not None else None
+        return network_memory(network, shape_of(network), self.family.levels(form, wished)) if network is not None else None
 
-    def foresee(self, form: Dataset) -> None:
+    def check_memory(self, form: Dataset) -> None:
         """Look at the form of data that have not been read: refuse what cannot be, or choose smaller batches."""
         footprint = self.footprint_of(form)
         free = available(self.device)
@@ -105,10 +105,10 @@ class Wishes:
         if codec is None or math.prod(form.shape) <= SMALL_IMAGE:
             return
         whole = batch = min(CODEC_BATCH, len(form))
-        needed, room = codec_step(codec, batch), MEMORY_SHARE * free
-        while batch > 1 and codec_step(codec, batch) > room:
+        needed, room = codec_step_memory(codec, batch), MEMORY_SHARE * free
+        while batch > 1 and codec_step_memory(codec, batch) > room:
             batch = -(-batch // 2)
-        if codec_step(codec, batch) > room:
+        if codec_step_memory(codec, batch) > room:
             raise self._too_large(form, whole, needed, free, None)
         if batch < whole:
             parts = -(-whole // batch)
@@ -137,10 +137,10 @@ class Wishes:
         footprint, codec = self.footprint_of(form), self.codec(form) if self.trains_codec else None
         if footprint is None or memory(footprint, form, batch) > room:
             return False
-        return codec is None or codec_step(codec, 1) <= room
+        return codec is None or codec_step_memory(codec, 1) <= room
 
 
-def _fitting(footprint: Footprint, form: Dataset, batch: int, room: float) -> int | None:
+def _fitting(footprint: NetworkMemory, form: Dataset, batch: int, room: float) -> int | None:
     """Return the largest of the halves, quarters, ... of a batch that a training has room for."""
     if memory(footprint, form, 1) > room:
         return None
@@ -149,7 +149,7 @@ def _fitting(footprint: Footprint, form: Dataset, batch: int, room: float) -> in
     return batch
 
 
-def memory(network: Footprint, form: Dataset, batch: int) -> int:
+def memory(network: NetworkMemory, form: Dataset, batch: int) -> int:
     """Return the bytes that a training will take: weights, data, and the larger of a step and a check of held-out data."""
     numbers = form.x.shape.numel() if isinstance(form.x, torch.Tensor) else 0
     held = 2 * numbers if numbers <= MEMORY_LIMIT else 0  # as read, and once more as split into two parts

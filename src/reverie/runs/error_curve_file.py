@@ -16,12 +16,12 @@ from reverie.base.files import atomic, own_file, read_own
 from reverie.base.noise import image_seeds
 from reverie.data import Dataset
 from reverie.diffusion.error_curve import ErrorCurve
-from reverie.runs.reread import reread
+from reverie.runs.source_data import load_source_data
 
 if TYPE_CHECKING:
     from reverie.runs.run import Run
 
-SPREAD_FILE = "spread.json"
+ERROR_CURVE_FILE = "spread.json"
 MEASURED, NUMBERS = 128, 8192  # training data on which it is measured, or so many numbers of them, if that is more
 MOST_BYTES = 2**16
 
@@ -33,7 +33,7 @@ Shares = Annotated[
 ]
 
 
-class Spread(ConfigSection):
+class ErrorCurveFile(ConfigSection):
     """The file: a hash of the weights that were measured, and the curve of `MeanError`."""
 
     weights: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -41,7 +41,7 @@ class Spread(ConfigSection):
     share: Shares
 
     @model_validator(mode="after")
-    def _rising(self) -> Spread:
+    def _rising(self) -> ErrorCurveFile:
         rises = all(a < b for a, b in zip(self.log_snr, self.log_snr[1:], strict=False))
         if len(self.log_snr) != len(self.share) or not rises:
             raise ValueError("log_snr must rise and be as many as share")
@@ -59,7 +59,7 @@ def _weights(run: Run) -> str:
     return digest.hexdigest()
 
 
-def measured(run: Run, train: Dataset, seed: int = 0) -> ErrorCurve:
+def measure_error_curve(run: Run, train: Dataset, seed: int = 0) -> ErrorCurve:
     """Measure on data that are spread over a training set."""
     count = min(len(train), max(MEASURED, NUMBERS // math.prod(train.shape)))
     x, labels = train.batch(torch.linspace(0, len(train) - 1, count, dtype=torch.float64).long())
@@ -71,19 +71,19 @@ def measured(run: Run, train: Dataset, seed: int = 0) -> ErrorCurve:
     return ErrorCurve(found.log_snr, total)
 
 
-def mean_error_of(run: Run) -> ErrorCurve:
+def load_error_curve(run: Run) -> ErrorCurve:
     """Return how far the estimates of a run are off: as kept, or measured now and kept where the folder can be written to."""
-    file, weights = own_file(run.path, SPREAD_FILE), _weights(run)
+    file, weights = own_file(run.path, ERROR_CURVE_FILE), _weights(run)
     with suppress(OSError, ValueError):  # none, or one that is damaged
-        kept = Spread.model_validate_json(read_own(run.path, SPREAD_FILE, MOST_BYTES))
+        kept = ErrorCurveFile.model_validate_json(read_own(run.path, ERROR_CURVE_FILE, MOST_BYTES))
         if kept.weights == weights:
             return kept.curve()
     try:
-        data = reread(run.config.data, folder=run.path)
+        data = load_source_data(run.config.data, folder=run.path)
     except UserError as error:
         raise UserError(f"the optimal variance is measured on the training data of the run: {error}") from None
-    found = measured(run, data.split(run.config.data.seed)[0])
-    made = Spread(weights=weights, log_snr=tuple(found.log_snr.tolist()), share=tuple(found.share.tolist()))
+    found = measure_error_curve(run, data.split(run.config.data.seed)[0])
+    made = ErrorCurveFile(weights=weights, log_snr=tuple(found.log_snr.tolist()), share=tuple(found.share.tolist()))
     with suppress(UserError), atomic(file) as path:  # a folder may be there to be read only
         path.write_text(made.model_dump_json() + "\n", encoding="utf-8")
     return found

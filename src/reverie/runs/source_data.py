@@ -17,13 +17,13 @@ from reverie.data.point_table import ALL, joined_columns
 from reverie.data.shards.store import is_pattern, is_remote
 from reverie.runs.config import DataConfig, Reading
 from reverie.runs.confine import check_data
-from reverie.runs.kept import KEPT_DATA, read_kept
+from reverie.runs.data_copy import DATA_COPY, read_data_copy
 
 KEPT = tuple(Reading.__annotations__)  # of the options, what a run must remember to read its data again
 CHOSEN = {"fit": "fit", "labels": "labels_by"}  # what `load_data` chooses if it may, and where its report tells the choice
 
 
-def kept_reading(options: Mapping[str, Any], dataset: Dataset) -> Reading:
+def reading_options(options: Mapping[str, Any], dataset: Dataset) -> Reading:
     """Return the options to store in a run: those given, with what was chosen in place of auto."""
     given = {key: options[key] for key in KEPT if options.get(key) is not None and options[key] != "auto"}
     if "data_dir" in given:
@@ -46,7 +46,7 @@ def _as_then(known: DataConfig) -> dict[str, Any]:
     return reading if known.labels or known.condition is not None else {**reading, "labels": "none"}
 
 
-def source_of(data: DataSource) -> str:
+def source_name(data: DataSource) -> str:
     """Return what a run remembers of where its data are: a name, the whole path, or that they were in memory."""
     if is_in_memory(data):
         return MEMORY_SOURCE
@@ -54,9 +54,9 @@ def source_of(data: DataSource) -> str:
     return str(data) if there else str(expanded(str(data)).resolve())
 
 
-def placed(known: DataConfig, data: DataSource | None, data_dir: str | Path | None) -> DataConfig:
+def relocated(known: DataConfig, data: DataSource | None, data_dir: str | Path | None) -> DataConfig:
     """Return the data of a run with the place where they are now, if another one is given than the run remembers."""
-    source = known.source or known.name if data is None or is_in_memory(data) else source_of(data)
+    source = known.source or known.name if data is None or is_in_memory(data) else source_name(data)
     if data_dir is not None and source not in FROM_FILES:
         raise UserError(
             f"--data-dir says where the files of {', '.join(FROM_FILES)} are, and the run's data are {source};"
@@ -68,7 +68,7 @@ def placed(known: DataConfig, data: DataSource | None, data_dir: str | Path | No
     return known.model_copy(update={"source": source, "reading": reading})
 
 
-def reread(
+def load_source_data(
     known: DataConfig,
     *,
     folder: Path | None = None,
@@ -81,9 +81,9 @@ def reread(
 
     folder: the run's own, which may hold a copy; data: another place where they are, or the data themselves.
     """
-    now = placed(known, data, data_dir)
-    if data is None and data_dir is None and folder is not None and (folder / KEPT_DATA).exists():
-        return _same(read_kept(folder, known), known, str(folder / KEPT_DATA))
+    now = relocated(known, data, data_dir)
+    if data is None and data_dir is None and folder is not None and (folder / DATA_COPY).exists():
+        return _same(read_data_copy(folder, known), known, str(folder / DATA_COPY))
     if data is None or data_dir is not None:
         check_data(now)
     if data is None and now.source == MEMORY_SOURCE:

@@ -22,9 +22,9 @@ from reverie.base.progress import OnProgress
 from reverie.base.team import Instruction, StepInstruction, Team
 from reverie.base.worker_processes import check_processes, team_of, threads_each
 from reverie.runs.adapters import weights_hash
-from reverie.runs.options import Options
 from reverie.runs.run import Run
 from reverie.runs.samples import Samples
+from reverie.runs.sampling_options import Options
 
 ADVICE = "call it again; of a folder of images what is finished is kept, and gone on with"
 Opener = Callable[[Path, Sequence[str]], Run]
@@ -40,7 +40,7 @@ def identity(run: Run) -> str:
     return found.hexdigest()
 
 
-class DrawWish(BaseModel):
+class DistributedRequest(BaseModel):
     """What the leader tells of samples that are to be drawn."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -56,7 +56,7 @@ class DrawWish(BaseModel):
         return self.model_dump_json()
 
 
-def tellable(options: Options) -> dict[str, Any]:
+def serializable(options: Options) -> dict[str, Any]:
     """Return options as plain values; refuse those that cannot be told to another process."""
     plain: dict[str, Any] = {}
     for key, value in options.items():
@@ -78,9 +78,9 @@ class SharedRun(Run):
         """Draw batches in rounds, one of each process, and yield them in the order of their numbers."""
         team = self.team
         assert team is not None
-        wish = DrawWish(
+        wish = DistributedRequest(
             path=str(self.path.resolve()), changes=self.changes, identity=identity(self), n=n, first=first,
-            options=tellable(options),
+            options=serializable(options),
         )  # fmt: skip
         team.broadcast(StepInstruction(Instruction.OPEN_RUN))
         team.broadcast_text(str(wish))
@@ -112,12 +112,12 @@ def drawn(draw: Callable[[], np.ndarray]) -> tuple[np.ndarray | None, str]:
         return None, str(error) or type(error).__name__
 
 
-class Drawing:
+class SamplingWorker:
     """What a process that follows does of sampling.  opener: loads a run by its path, with changes."""
 
     def __init__(self, team: Team, opener: Opener) -> None:
         self.team, self.opener = team, opener
-        self.wish: DrawWish | None = None
+        self.wish: DistributedRequest | None = None
         self.run: Run | None = None
 
     def __call__(self, told: StepInstruction) -> None:
@@ -143,7 +143,7 @@ class Drawing:
 
     def _open(self, said: str) -> None:
         try:
-            wish = DrawWish.model_validate_json(said)
+            wish = DistributedRequest.model_validate_json(said)
         except ValidationError:
             raise UserError("what the leading process wishes to be drawn is not valid; are all of one version?") from None
         if self.wish is None or self.run is None or (self.wish.identity, self.wish.path) != (wish.identity, wish.path):

@@ -17,10 +17,10 @@ from reverie.base.team import Instruction, LostError, StepInstruction, Team, ran
 from reverie.base.worker_processes import end_with_leader
 from reverie.families.model import TrainedModel
 from reverie.runs.config import Config, build_model
-from reverie.runs.reread import reread
-from reverie.training.gradient import Gradients, make_step, share_muon, share_state
+from reverie.runs.source_data import load_source_data
+from reverie.training.gradient import Gradients, broadcast_state, distribute_muon, make_step
 from reverie.training.learner import Learner
-from reverie.training.shard import ShardedGradients, ShardedLearner
+from reverie.training.sharding import ShardedGradients, ShardedLearner
 
 
 def lead(team: Team, config: Config, path: Path, learner: Learner, shard: bool) -> Learner:
@@ -34,8 +34,8 @@ def lead(team: Team, config: Config, path: Path, learner: Learner, shard: bool) 
     team.broadcast_text(tomli_w.dumps(config.as_table()))
     team.broadcast_text(str(path.resolve()))
     team.raise_any()
-    share_state(team, learner)
-    share_muon(learner, config.training, team)
+    broadcast_state(team, learner)
+    distribute_muon(learner, config.training, team)
     if not shard:
         return learner
     team.broadcast(StepInstruction(Instruction.SHARD, learner.i))
@@ -47,17 +47,17 @@ def _ready(team: Team, device: torch.device, config: str, path: str) -> tuple[Le
         read = Config.model_validate(read_toml(config))
     except ValidationError:
         raise UserError("the configuration that the leading process tells is not valid; are all of one version?") from None
-    train, _ = reread(read.data, folder=Path(path)).split(read.data.seed)
+    train, _ = load_source_data(read.data, folder=Path(path)).split(read.data.seed)
     model = build_model(read).to(device)
     assert isinstance(model, TrainedModel)
     if read.training.exact:
         torch.set_num_threads(1)
     learner = Learner(model, read.training)
-    share_muon(learner, read.training, team)
+    distribute_muon(learner, read.training, team)
     return learner, Gradients(model, train, read.training, team)
 
 
-class Learning:
+class TrainingWorker:
     """What a process that follows does of trainings."""
 
     def __init__(self, team: Team, device: torch.device) -> None:
@@ -87,7 +87,7 @@ class Learning:
         elif isinstance(self.learner, ShardedLearner):
             self._tend(self.learner, self.gradients, told)
         else:
-            share_state(self.team, self.learner)
+            broadcast_state(self.team, self.learner)
             self.gradients.go_to(told.i)
 
     def _tend(self, learner: ShardedLearner, gradients: Gradients, told: StepInstruction) -> None:
@@ -105,10 +105,10 @@ class Learning:
                 gradients.go_to(told.i)
 
 
-Duty = Callable[[StepInstruction], None]  # what a process that follows does when it is told something
+Handler = Callable[[StepInstruction], None]  # what a process that follows does when it is told something
 
 
-def serve(device: torch.device, duties: Mapping[str, Callable[[Team], Duty]]) -> None:
+def serve(device: torch.device, duties: Mapping[str, Callable[[Team], Handler]]) -> None:
     """Follow the leader until it leaves, or is lost; then this process ends with code 3, and the leader, if any, says why.
 
     duties: by the names of `Instruction.duty`, each made when it is first needed.
@@ -117,7 +117,7 @@ def serve(device: torch.device, duties: Mapping[str, Callable[[Team], Duty]]) ->
         signal.signal(number, signal.SIG_IGN)
     end_with_leader()
     try:
-        team, made = Team(rank(), world_size(), device), dict[str, Duty]()
+        team, made = Team(rank(), world_size(), device), dict[str, Handler]()
         try:
             while (told := team.broadcast()).order != Instruction.EXIT:
                 name = told.order.duty

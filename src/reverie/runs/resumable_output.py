@@ -18,11 +18,11 @@ from reverie.base.errors import UserError
 from reverie.base.files import atomic, make_folder, own_file, remove_empty
 from reverie.base.progress import OnProgress
 from reverie.draw.picture import to_bytes
-from reverie.runs.options import Options, check_count, check_first
+from reverie.runs.distributed import identity
 from reverie.runs.outputs import MANIFEST, Manifest, check_place, for_images, left_in, read_manifest, write_manifest
 from reverie.runs.run import Run
 from reverie.runs.samples import Samples
-from reverie.runs.shared import identity
+from reverie.runs.sampling_options import Options, check_count, check_first
 from reverie.runs.writing import Interrupted, write_label_rows
 
 
@@ -50,7 +50,7 @@ class ImageFiles(Sequence[Path]):
         return self.folder / self.manifest.name(k) if k < self.manifest.images else self.beside[k - self.manifest.images]
 
 
-def asked_for(run: Run, n: int, first: int, options: Options) -> str:
+def request_hash(run: Run, n: int, first: int, options: Options) -> str:
     """Return a hash of what is asked for, weights of the run included."""
     given = {key: _plain(value) for key, value in options.items() if value is not None}
     wish = {"run": identity(run), "n": n, "first": first, "batch": run.batch_size(), "options": given}
@@ -61,12 +61,12 @@ def _plain(value: object) -> str:
     return hashlib.sha256(value.tobytes()).hexdigest() if isinstance(value, np.ndarray) else str(value)
 
 
-def is_cut(folder: Path, asked: str) -> bool:
+def is_interrupted(folder: Path, asked: str) -> bool:
     """Tell whether a folder holds some of the images that are asked for, by its manifest."""
     return folder.is_dir() and read_manifest(folder).asked == asked
 
 
-def finished_in(folder: Path, manifest: Manifest, shape: tuple[int, ...]) -> np.ndarray:
+def finished_images(folder: Path, manifest: Manifest, shape: tuple[int, ...]) -> np.ndarray:
     """Return which images are there: (n,) bool.  shape: (C, H, W); what has another size, or is no image, is drawn again."""
     done = np.zeros(manifest.images, bool)
     for entry in folder.iterdir():
@@ -79,7 +79,7 @@ def finished_in(folder: Path, manifest: Manifest, shape: tuple[int, ...]) -> np.
     return done
 
 
-def draw_to_folder(
+def sample_to_folder(
     run: Run, n: int, folder: Path, first: int = 0, *, overwrite: bool = False, tell: OnProgress | None = None,
     say: Callable[[str], None] = lambda text: None, options: Options,
 ) -> ImageFiles:  # fmt: skip
@@ -91,10 +91,10 @@ def draw_to_folder(
     check_count(n)
     check_first(first)
     shape, size = run.config.data.shape, run.batch_size()
-    manifest = for_images(n, asked_for(run, n, first, options))
-    goes_on = not overwrite and is_cut(folder, manifest.asked or "")
+    manifest = for_images(n, request_hash(run, n, first, options))
+    goes_on = not overwrite and is_interrupted(folder, manifest.asked or "")
     earlier = [] if goes_on else check_place(folder, overwrite)
-    done = finished_in(folder, manifest, shape) if goes_on else np.zeros(n, bool)
+    done = finished_images(folder, manifest, shape) if goes_on else np.zeros(n, bool)
     if goes_on:
         for name in left_in(folder, manifest):
             own_file(folder, name).unlink(missing_ok=True)
@@ -132,7 +132,7 @@ def _put(batch: Samples, start: int, folder: Path, manifest: Manifest, done: np.
     """Write the images of a batch that are not there."""
     for k, image in enumerate(batch.x, start):
         if not done[k]:
-            with atomic(own_file(folder, manifest.name(k)), flushed=False) as aside:  # `finished_in` sees what is torn
+            with atomic(own_file(folder, manifest.name(k)), flushed=False) as aside:  # `finished_images` sees what is torn
                 Image.fromarray(to_bytes(image)).save(aside)
             done[k] = True
 

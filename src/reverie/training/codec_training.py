@@ -61,7 +61,7 @@ def autoencoder_for(shape: tuple[int, ...]) -> AutoencoderSettings:
 
 
 @dataclass(frozen=True)
-class LatentWish:
+class LatentRequest:
     """Whether to train in a latent space.
 
     asked: yes, no, or None, by the size of the images; wished: options of the family; run: whose autoencoder is used.
@@ -140,23 +140,23 @@ def codec_plan(shape: tuple[int, ...], minutes: float | None, steps: int | None)
     return FamilyPlan(autoencoder_for(shape), training, ())
 
 
-def is_coded(config: Config) -> bool:
+def is_latent(config: Config) -> bool:
     """Tell whether a run is one of latent diffusion."""
     return isinstance(config.family, DiffusionSettings) and config.family.codec["name"] == "latent"
 
 
 def has_own_codec(config: Config) -> bool:
     """Tell whether a run trains its autoencoder itself, and not with that of another."""
-    return is_coded(config) and config.codec is None and config.start is None
+    return is_latent(config) and config.codec is None and config.start is None
 
 
-def take_codec(model: Model, run: Run, data: Dataset) -> None:
+def use_codec(model: Model, run: Run, data: Dataset) -> None:
     """Give a model the autoencoder of a run, and measure it on training data."""
     assert isinstance(model, Diffusion) and isinstance(model.codec, Latent)
     model.codec.take(run.model, data)
 
 
-def whole_length(config: Config) -> tuple[float | None, int | None]:
+def total_length(config: Config) -> tuple[float | None, int | None]:
     """Return the minutes or steps of a run with those of its autoencoder, as they were asked for."""
     share = 1 - SHARE if has_own_codec(config) else 1.0
     minutes, steps = config.training.minutes, config.training.steps

@@ -20,10 +20,17 @@ from reverie.data.fitting import choose_size
 from reverie.diffusion.plan import network_for
 from reverie.families import FAMILIES
 from reverie.nets import NETWORKS
-from reverie.training import prepare, wishes
-from reverie.training.footprint import Footprint, Ledger, _container, available, codec_step, footprint
-from reverie.training.latent import LatentWish
-from reverie.training.wishes import Wishes, memory
+from reverie.training import prepare, training_request
+from reverie.training.codec_training import LatentRequest
+from reverie.training.memory_use import (
+    AllocationCounter,
+    NetworkMemory,
+    _container,
+    available,
+    codec_step_memory,
+    network_memory,
+)
+from reverie.training.training_request import TrainingRequest, memory
 from tests.conftest import TINY
 
 CPU = torch.device("cpu")
@@ -33,8 +40,8 @@ def form(channels: int, height: int, width: int, count: int = 100) -> Dataset:
     return Dataset("images", torch.empty(count, channels, height, width, dtype=torch.uint8, device="meta"))
 
 
-def asked(network: str | None = None, **settings: Any) -> Wishes:
-    return Wishes(FAMILIES["diffusion"], 10.0, None, {"network": network} if network else {}, settings, CPU)
+def asked(network: str | None = None, **settings: Any) -> TrainingRequest:
+    return TrainingRequest(FAMILIES["diffusion"], 10.0, None, {"network": network} if network else {}, settings, CPU)
 
 
 @pytest.fixture
@@ -81,7 +88,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_images_are_decoded(
     pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(image_folder, "_decode_all", None)
-    monkeypatch.setattr(wishes, "available", lambda device: 4 * 10**9)
+    monkeypatch.setattr(training_request, "available", lambda device: 4 * 10**9)
     network = "unet:stem=2,attention=false"
     with pytest.raises(
         UserError, match=r"512x512 .* would need about 7\.\d GB of memory, and 4.0 GB are free; --batch 5 --"
@@ -95,7 +102,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_images_are_decoded(
 def test_the_default_batch_is_taken_in_parts_where_memory_is_short(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network = asked("unet:stem=2").footprint_of(form(3, 128, 128, 20))
     need = {batch: memory(network, form(3, 128, 128, 20), batch) for batch in (20, 10)}
-    monkeypatch.setattr(wishes, "available", lambda device: int((need[20] + need[10]) / 2 / 0.9))
+    monkeypatch.setattr(training_request, "available", lambda device: int((need[20] + need[10]) / 2 / 0.9))
     given: dict[str, Any] = {"size": "128", "network": "unet:stem=2", "steps": 1}
     training = api.begin(str(pictures), pictures.parent / "run", **given)
     settings = training.run.config.training
@@ -108,18 +115,18 @@ def test_the_default_batch_is_taken_in_parts_where_memory_is_short(pictures: Pat
 def test_the_autoencoder_that_is_trained_first_is_foreseen_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """At 1000 x 1000 a step of its usual 16 images takes more than ten gigabytes, measured 10.7."""
     large = form(3, 1000, 1000, 20)
-    latent = LatentWish(None, {})
-    wish = Wishes(FAMILIES["diffusion"], 10.0, None, {}, {"batch": 1}, CPU, latent.codec, trains_codec=True)
+    latent = LatentRequest(None, {})
+    wish = TrainingRequest(FAMILIES["diffusion"], 10.0, None, {}, {"batch": 1}, CPU, latent.codec, trains_codec=True)
     codec = latent.codec(large)
-    assert codec is not None and 9e9 < codec_step(codec, 16) < 12e9
-    monkeypatch.setattr(wishes, "available", lambda device: 7 * 10**9)
-    wish.foresee(large)
+    assert codec is not None and 9e9 < codec_step_memory(codec, 16) < 12e9
+    monkeypatch.setattr(training_request, "available", lambda device: 7 * 10**9)
+    wish.check_memory(large)
     assert wish.codec_smaller == {"batch": 8, "accumulate": 2}
     assert any("each step of the autoencoder takes 2 batches of 8 one after another: 16 at once" in note for note in wish.notes)
-    monkeypatch.setattr(wishes, "available", lambda device: 5 * 10**8)
+    monkeypatch.setattr(training_request, "available", lambda device: 5 * 10**8)
     with pytest.raises(UserError, match=r"on 1000x1000 images .* about 1\d GB of memory, and 0.5 GB are free; --size \d+x\d+"):
-        wish.foresee(large)
-    wish.foresee(form(3, 64, 64, 20))
+        wish.check_memory(large)
+    wish.check_memory(form(3, 64, 64, 20))
     assert wish.codec_smaller == {} and wish.notes == ()
 
 
@@ -139,19 +146,19 @@ def test_memory_is_counted_as_it_is_taken(network: str) -> None:
     net = build(NETWORKS, spec, "network")
     assert isinstance(net, nn.Module)
 
-    class Count(Footprint):
+    class Count(NetworkMemory):
         def __init__(self) -> None:
             self.steps, self.looks, self.beside = {}, {}, 0
 
         def _peak(self, count: int, work: Any) -> int:
-            with Ledger() as ledger:
+            with AllocationCounter() as ledger:
                 work(torch.rand(count, 3, 16, 16), torch.rand(count))
             return ledger.most
 
     real = Count()
     real.net = net
     state = torch.random.get_rng_state()
-    foreseen = Footprint(spec, (3, 16, 16))
+    foreseen = NetworkMemory(spec, (3, 16, 16))
     assert torch.equal(state, torch.random.get_rng_state())
     for batch in (3, 6):
         data = 10 * 4 * batch * 3 * 16 * 16
@@ -164,10 +171,10 @@ def test_memory_is_counted_as_it_is_taken(network: str) -> None:
 
 def test_a_footprint_is_worked_out_once() -> None:
     spec = network_for((1, 8, 8), 0, TINY)
-    known = footprint(spec, (1, 8, 8))
-    assert footprint(dict(spec), (1, 8, 8)) is known and footprint(spec, (1, 16, 16)) is not known
-    assert known.step(3) == known.step(3) == Footprint(spec, (1, 8, 8)).step(3) != known.step(4)
-    assert known.look(3) == Footprint(spec, (1, 8, 8)).look(3) < known.step(3)
+    known = network_memory(spec, (1, 8, 8))
+    assert network_memory(dict(spec), (1, 8, 8)) is known and network_memory(spec, (1, 16, 16)) is not known
+    assert known.step(3) == known.step(3) == NetworkMemory(spec, (1, 8, 8)).step(3) != known.step(4)
+    assert known.look(3) == NetworkMemory(spec, (1, 8, 8)).look(3) < known.step(3)
 
 
 MEASURE = """
@@ -195,7 +202,7 @@ def test_memory_is_foreseen_within_a_factor(network: str, side: int, batch: int)
     words = [sys.executable, "-c", MEASURE, network, str(side), str(batch)]
     measured = int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
     spec = network_for((3, side, side), 0, network)
-    foreseen = Footprint(spec, (3, side, side)).step(batch)
+    foreseen = NetworkMemory(spec, (3, side, side)).step(batch)
     assert measured / 1.5 < foreseen < 1.5 * measured, (measured, foreseen)
 
 
