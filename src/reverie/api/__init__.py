@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 LAZY = {
     "data": ("READERS", "Dataset"),
     "data.peek": ("kind_of_data",),
-    "data.shards.pack": ("pack",),
-    "data.single": ("read_picture",),
+    "data.shards.packing": ("pack",),
+    "data.single_image": ("read_picture",),
     "data.sources": ("is_image",),
     "evaluation.compare": ("compare",),
     "evaluation.reports": ("EvaluationStopped",),
