@@ -73,8 +73,8 @@ class Instruction(IntEnum):
 
     @property
     def duty(self) -> str:
-        """Whose order it is: of sampling, of measuring, or of training."""
-        return {4: "draw", 5: "draw", 6: "measure", 7: "measure"}.get(self, "train")
+        """The verb that the instruction belongs to, a key of the duties of `reverie.training.workers.serve`."""
+        return {4: "sample", 5: "sample", 6: "evaluate", 7: "evaluate"}.get(self, "train")
 
 
 @dataclass(frozen=True)
