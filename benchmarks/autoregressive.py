@@ -75,7 +75,7 @@ def cached_keys(count: int = 4) -> str:
     z = last.x0.flatten(1)
     begun = time.process_time()
     for i in range(0, model.size, 16):  # every sixteenth pixel, by the whole sequence so far
-        x = torch.cat([model.begun(count, None), model.embedded(z[:, :i], None)], 1)
+        x = torch.cat([model.start_input(count, None), model.embedded(z[:, :i], None)], 1)
         model.head(model.net(x)[0][:, -1])
     whole = 16 * (time.process_time() - begun)
     return (f"A transformer draws {count} images of {model.size} pixels in {cached:.2f} s of one thread with cached keys, and"

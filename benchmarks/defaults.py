@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from reverie.api import Run, load, load_source_data
-from reverie.families.diffusion.record import Candidate, described
 from reverie.families.diffusion.sampling import default_sampling
+from reverie.families.diffusion.sampling_record import Candidate, format_choice
 from reverie.training import selection
 from reverie.training.selection import Measured, Reference, Selection
 
@@ -66,7 +66,7 @@ def main() -> None:
         default = selection.compare(judge, [selection.measure(run, judge, given.n, usual, 1.0, given.seed)])[0]
 
         def name(row: Candidate) -> str:
-            return f"{described((row.sampler, row.steps, row.grid))}, autoguidance {row.autoguidance:g}"
+            return f"{format_choice((row.sampler, row.steps, row.grid))}, autoguidance {row.autoguidance:g}"
 
         for row in (rows[0], *sorted(rows, key=lambda row: row.distance)):
             farther = f"{row.distance:.2f} (+ {row.distance - best.distance:.2f} ± {row.error:.2f})"

@@ -38,7 +38,7 @@ from reverie.families.diffusion.distillation import (
     Pool,
     TeacherFeatures,
     energy_rows,
-    made_at,
+    student_samples,
 )
 from reverie.families.diffusion.model import Diffusion
 from reverie.nets.lenet import train_classifier
@@ -166,7 +166,7 @@ def energy(features: Features) -> Step:
     def step(net: NetDenoiser, x: Tensor, c: Tensor, told: Tensor | None, done: float, random: torch.Generator) -> Tensor:
         t = float(some_times(1, random, 0.5))
         seed = int(torch.randint(2**62, (), generator=random))
-        mine, theirs = features(cut(made_at(net, x, c, told, t, seed))), features(x)
+        mine, theirs = features(cut(student_samples(net, x, c, told, t, seed))), features(x)
         with torch.autocast("cpu", enabled=False):
             rows = [energy_rows(a.float(), b.float(), c, c) for a, b in zip(mine, theirs, strict=True)]
         return torch.stack(rows).mean()

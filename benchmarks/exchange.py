@@ -81,7 +81,7 @@ def against_onnx(run: Run, file: Path) -> list[str]:
     labels = torch.arange(16) % len(run.config.data.labels)
     told = {"x": x, "alpha": one, "sigma": one, "label": labels, "guidance": torch.tensor(GUIDANCE)}
     if (clusters := run.diffusion.clusters) is not None:
-        told["cluster"] = clusters.drawn(torch.arange(16), labels)
+        told["cluster"] = clusters.sample(torch.arange(16), labels)
     given, feed = tuple(told.values()), {name: value.numpy() for name, value in told.items()}
 
     @torch.no_grad()

@@ -27,8 +27,8 @@ from reverie.evaluation.evaluation_data import samples_tensor
 from reverie.evaluation.metrics.features import choose_features
 from reverie.evaluation.metrics.kid import kid
 from reverie.evaluation.metrics.memory import neighbours
-from reverie.families.diffusion.family import OF_THE_DATA
-from reverie.families.diffusion.levels import noised_losses
+from reverie.families.diffusion.family import DATA_OPTIONS
+from reverie.families.diffusion.noise_levels import noised_losses
 from reverie.runs.run import Run
 
 WAYS = ("none", "auto", "shift", "rotate", "zoom", "colour", "flip", "flip:conditioned=no")
@@ -104,7 +104,7 @@ class Bench:
 
     def starting(self, first: Run, split: Split) -> None:
         """Compare a start from a run's weights, at several learning rates, with one from nothing, for two lengths."""
-        network = {key: value for key, value in first.diffusion_settings.network.items() if key not in OF_THE_DATA}
+        network = {key: value for key, value in first.diffusion_settings.network.items() if key not in DATA_OPTIONS}
         for steps in (self.steps // 10, self.steps // 3):
             self.trained(split, f"{split.folder.name} from nothing {steps}", steps, network=network)
             for rate in self.rates:

@@ -19,7 +19,7 @@ from reverie.base.spec import complete
 from reverie.cli.main import app
 from reverie.cli.options import options_of_training
 from reverie.families import FAMILIES
-from reverie.families.language.choice import PAIR_OPTIONS
+from reverie.families.language.token_sampling import PAIR_OPTIONS
 from reverie.gallery.samplers import draw_cell
 from reverie.runs.config import TrainingConfig
 from reverie.runs.folder import read_config

@@ -13,7 +13,7 @@ from reverie.data.dataset import Dataset
 from reverie.data.kind import DIMENSIONS, KINDS, WRITTEN, Kind, kind_of, kind_of_samples
 from reverie.evaluation.sample_metrics import MEASURES
 from reverie.families import FAMILIES
-from reverie.families.diffusion.levels import HELD_OUT_DRAWS
+from reverie.families.diffusion.noise_levels import HELD_OUT_DRAWS
 from reverie.families.diffusion.sampling import DEFAULTS, STEERED
 from reverie.gallery import guidance, samplers
 from reverie.runs.config import DataConfig

@@ -16,8 +16,8 @@ from reverie.diffusion.likelihood import continuous_bound, mean_and_error
 from reverie.diffusion.loss import draw_times, weight_of
 from reverie.diffusion.oracle import GaussianDenoiser
 from reverie.diffusion.pair import Pair
+from reverie.families.diffusion.likelihood_training import end_costs
 from reverie.families.diffusion.model import Diffusion
-from reverie.families.diffusion.variational import end_costs
 
 F = torch.float64
 TIMES = torch.linspace(0, 1, 101, dtype=F)

@@ -61,7 +61,7 @@ def test_the_page_tells_the_same_clusters(name: str, browser: Browser, made: Cal
     assert np.abs(np.clip((found + 1) / 2, 0, 1) - wanted).max() < 1e-3 and np.ptp(wanted) > 0.2
     clusters = run.diffusion.clusters
     assert clusters is not None and browser.complaints == []
-    told = clusters.drawn(image_seeds(5, 16), run.labels(None, 16, 5)).tolist()
+    told = clusters.sample(image_seeds(5, 16), run.labels(None, 16, 5)).tolist()
     assert browser.value(page, "drawn.clusters") == told and len(set(told)) > 2
 
 

@@ -108,7 +108,7 @@ def test_clusters_are_drawn_by_what_the_metadata_tell(name: str, made: Callable[
     assert run.diffusion.clusters is not None
     of = -np.ones(300) if labels is None else labels.numpy()
     found = defined["clusters"](seeds.numpy().astype(np.uint64), of, split_run(run, WAY, "a file").clusters)
-    assert np.array_equal(found, run.diffusion.clusters.drawn(seeds, labels)) and len(set(found)) > 2
+    assert np.array_equal(found, run.diffusion.clusters.sample(seeds, labels)) and len(set(found)) > 2
 
 
 @pytest.mark.slow

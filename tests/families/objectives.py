@@ -152,7 +152,7 @@ def divergence(model: SinkhornGenerator, x: Tensor, cond: Tensor | None) -> Mean
 
     draws = []
     for _ in range(BATCHES):
-        made = model.generated(torch.randn(len(x), model.latent), cond)
+        made = model.generate(torch.randn(len(x), model.latent), cond)
         (a, b), (c, d) = (torch.cat([z.flatten(1), labels], 1).tensor_split(2) for z in (made, model.encode(x)))
         draws.append((moved(a, c) + moved(b, d) - moved(a, b) - moved(c, d)) / 2 / unit)
     return Mean.of(torch.tensor(draws))

@@ -13,10 +13,10 @@ import reverie
 from reverie.base.errors import UserError
 from reverie.data import Dataset, load_data
 from reverie.data.codec import Pixels, Standard
-from reverie.families.latent import principal_angles
+from reverie.families.latent_space import principal_angles
 from reverie.families.model import SamplingInputs, TrainedModel
 from reverie.families.vae.autoencoder import Autoencoder, DenoisingAutoencoder
-from reverie.families.vae.networks import ConvDecoder, ConvEncoder, Dense, Linear
+from reverie.families.vae.networks import ConvDecoder, ConvEncoder, Linear, ResidualMLP
 
 
 def learn(model: TrainedModel, x: Tensor, steps: int, batch: int, rate: float) -> None:
@@ -84,8 +84,8 @@ def test_a_denoising_autoencoder_knows_the_score_of_a_mixture_and_walks_to_its_s
     random, sigma = torch.Generator().manual_seed(1), 0.25
     x, centres = mixture(20_000, random)
     model = DenoisingAutoencoder(
-        Dense((2,), (2,), 128, 1, 0),
-        Dense((2,), (2, 1), 128, 1, 0),
+        ResidualMLP((2,), (2,), 128, 1, 0),
+        ResidualMLP((2,), (2, 1), 128, 1, 0),
         (2,),
         Standard([0.0, 0.0], [1.0, 1.0]),
         (2,),

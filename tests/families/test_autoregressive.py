@@ -15,10 +15,10 @@ from reverie.autodiff.sparse import detect
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
 from reverie.families import FAMILIES
-from reverie.families.autoregressive.completion import Known, label_posterior
+from reverie.families.autoregressive.completion import KnownNumbers, label_posterior
 from reverie.families.autoregressive.dense import FVSBN
 from reverie.families.autoregressive.model import Autoregressive
-from reverie.families.autoregressive.recurrence import Recurrence, block_of
+from reverie.families.autoregressive.recurrence import Recurrence, block_size
 from reverie.families.autoregressive.sequence import SequenceModel
 from reverie.families.model import SamplingInputs
 
@@ -67,8 +67,8 @@ def test_a_number_is_told_by_those_before_it_alone(name: str) -> None:
         if isinstance(model, FVSBN):  # masked by numbers, so the pattern is that of these numbers
             return torch.nn.functional.linear(z, model.weight.masked_fill(~model.earlier, 0))
         assert isinstance(model, SequenceModel)
-        x = torch.cat([model.begun(1, None), z[None, :-1, None].expand(-1, -1, model.net.dim)], 1)
-        return model.said(model.net(x)[0])[0]
+        x = torch.cat([model.start_input(1, None), z[None, :-1, None].expand(-1, -1, model.net.dim)], 1)
+        return model.output_layer(model.net(x)[0])[0]
 
     with torch.backends.mkldnn.flags(enabled=False):  # whose own LSTM is one operation, of which all outputs see all inputs
         pattern = detect(told, torch.randn(6), method="local" if name == "fvsbn" else "global").toarray()
@@ -81,7 +81,7 @@ def test_changing_a_number_changes_what_is_told_of_later_ones_alone(name: str) -
     model = tiny(name, (1, 3, 3))
     z = torch.ones(10, 9)
     z[torch.arange(9), torch.arange(9)] = -1.0  # the last is as it was
-    told = model.told(z, None)[..., 0]
+    told = model.output_parameters(z, None)[..., 0]
     change = (told[:9] - told[9]).abs()  # (changed, told)
     assert float(change.tril().max()) < 1e-5 and bool((change.triu(1)[:8].amax(1) > 1e-3).all())
 
@@ -101,7 +101,7 @@ def test_the_recurrence_in_blocks_is_the_recurrence() -> None:
         grads = [torch.autograd.grad((y * pull).sum(), weights) for y in (blocks, plain)]
         for ours, theirs in zip(*grads, strict=True):
             assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
-    assert block_of(5, 300, 1) > 1 and block_of(900, 300, 1) == 1
+    assert block_size(5, 300, 1) > 1 and block_size(900, 300, 1) == 1
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -149,7 +149,7 @@ def test_completion_is_the_enumerated_conditional(name: str, first: bool, labels
     assert _p_value(drawn, x, joint / joint.sum()) > 1e-3
     if first and prior is not None:
         z = model.encode(truth[None]).flatten()[model.order]
-        found = label_posterior(model, Known(z, seen.flatten()[model.order]), model.order, prior)
+        found = label_posterior(model, KnownNumbers(z, seen.flatten()[model.order]), model.order, prior)
         same = (x[:, seen] == truth[seen]).all(1)
         each = [model.log_prob(x[same], torch.full((int(same.sum()),), k), torch.empty(0)).nats.logsumexp(0) for k in range(3)]
         torch.testing.assert_close(found.double(), (torch.stack(each) + prior).log_softmax(0), rtol=0, atol=1e-5)
@@ -174,11 +174,11 @@ def _joint(model: Autoregressive, x: Tensor, cond: Tensor | None, seen: Tensor) 
     """Return log p(x) in the order in which a datum is written of which some numbers are known: (B,)."""
     order = model.order_around(seen.flatten())
     z = model.encode(x).flatten(1)[:, order]
-    writer, found = model.writer(len(x), cond, order), torch.zeros(len(x), dtype=torch.float64)
+    incremental_decoder, found = model.incremental_decoder(len(x), cond, order), torch.zeros(len(x), dtype=torch.float64)
     with torch.no_grad():
         for i in range(z.shape[1]):
-            found += model.observation.log_prob(z[:, i], writer.told())
-            writer.write(z[:, i]) if i + 1 < z.shape[1] else None
+            found += model.observation.log_prob(z[:, i], incremental_decoder.next_parameters())
+            incremental_decoder.write(z[:, i]) if i + 1 < z.shape[1] else None
     return found
 
 
@@ -190,12 +190,12 @@ def test_the_loss_of_all_orders_is_that_of_each_on_average() -> None:
     orders = [torch.tensor(o) for o in ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))]
     costs = []
     for order in orders:
-        writer, z = model.writer(3, None, order), model.encode(x).flatten(1)[:, order]
+        incremental_decoder, z = model.incremental_decoder(3, None, order), model.encode(x).flatten(1)[:, order]
         cost = torch.zeros(3)
         with torch.no_grad():
             for i in range(3):
-                cost -= model.observation.log_prob(z[:, i], writer.told())
-                writer.write(z[:, i]) if i < 2 else None
+                cost -= model.observation.log_prob(z[:, i], incremental_decoder.next_parameters())
+                incremental_decoder.write(z[:, i]) if i < 2 else None
         costs.append(cost / 3)
     error = drawn.std(0) / len(drawn) ** 0.5
     assert bool(((drawn.mean(0) - torch.stack(costs).mean(0)).abs() < 4 * error).all())
@@ -206,8 +206,8 @@ def test_truncation_keeps_the_values_and_cuts_the_gradients(name: str) -> None:
     model = tiny(name, (1, 3, 3))
     model.truncate = 4
     z = torch.randn(2, 9).sign()
-    whole = model.told(z, None)
-    torch.testing.assert_close(model.train().told(z, None), whole)
+    whole = model.output_parameters(z, None)
+    torch.testing.assert_close(model.train().output_parameters(z, None), whole)
     x = torch.randn(1, 9, model.net.dim, requires_grad=True)
     state, outputs = None, []
     for part in x.split(4, 1):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.noise import image_seeds
-from reverie.families.closed import ClosedForm
+from reverie.families.closed_form import ClosedForm
 from reverie.families.gaussian import GaussianModel
 from reverie.families.mixture import MixtureModel
 from reverie.families.pca import PCAModel

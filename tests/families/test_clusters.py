@@ -21,8 +21,8 @@ from reverie.base.noise import image_seeds
 from reverie.data import Dataset, load_data
 from reverie.diffusion.condition import NULL
 from reverie.diffusion.guidance import ClassifierFree
-from reverie.families.diffusion.clusters import Clustered, Clusters, clusters_for, k_means, small
-from reverie.families.diffusion.levels import noised_losses, optimum_levels
+from reverie.families.diffusion.clusters import Clusters, WithClusters, default_cluster_count, downscale, k_means
+from reverie.families.diffusion.noise_levels import noised_losses, optimum_levels
 
 TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
 
@@ -42,7 +42,7 @@ def test_centres_of_blobs_are_their_means() -> None:
 
 
 def test_clusters_of_digits_are_as_tight_as_those_of_scikit_learn() -> None:
-    x = small(load_data("digits8").batch(torch.arange(1500))[0])
+    x = downscale(load_data("digits8").batch(torch.arange(1500))[0])
     peer = KMeans(30, n_init=3, random_state=0).fit(x.numpy())
     assert spread_of(x, k_means(x, 30)) < 1.05 * peer.inertia_
 
@@ -65,19 +65,19 @@ def test_clusters_are_drawn_as_often_as_they_occur_with_a_label() -> None:
     clusters.fit(data)
     x, labels = data.batch(torch.arange(len(data)))
     assert labels is not None
-    of = clusters.of(x)
+    of = clusters.assign(x)
     np.testing.assert_array_equal(
         clusters.counts.numpy(), [[int(((labels == a) & (of == k)).sum()) for k in range(3)] for a in range(2)]
     )
     assert len(of[labels == 1].unique()) == 1 and len(of[labels == 0].unique()) == 2
     seeds = image_seeds(0, 20_000)
     asked = torch.arange(20_000) % 2
-    drawn = clusters.drawn(seeds, asked)
+    drawn = clusters.sample(seeds, asked)
     assert set(drawn[asked == 1].tolist()) == set(of[labels == 1].tolist())
     wanted = clusters.counts[0] / clusters.counts[0].sum()
     found = torch.bincount(drawn[asked == 0], minlength=3) / 10_000
     assert float((found - wanted).abs().max()) < 4 * 0.5 / 100
-    assert torch.equal(clusters.drawn(seeds[7:9], asked[7:9]), drawn[7:9])  # each by its own seed alone
+    assert torch.equal(clusters.sample(seeds[7:9], asked[7:9]), drawn[7:9])  # each by its own seed alone
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +103,8 @@ def test_where_no_label_is_told_no_cluster_is_either(run: reverie.Run) -> None:
     with torch.no_grad():
         model.denoiser.net.leave.weight.normal_(generator=torch.Generator().manual_seed(0))  # a short training left it silent
         x, cond = torch.randn(2, 1, 8, 8), torch.tensor([3, 5])
-        told = model.clusters.told(torch.tensor([1, 2]), model.augmentation_width)
-        guided = ClassifierFree(Clustered(model.denoiser, told), 2.0)(x, 0.5, cond)
+        told = model.clusters.one_hot(torch.tensor([1, 2]), model.augmentation_width)
+        guided = ClassifierFree(WithClusters(model.denoiser, told), 2.0)(x, 0.5, cond)
         this = model.denoiser.estimate(x, 0.5, cond, told)
         none = model.denoiser(x, 0.5, torch.full_like(cond, NULL))
         assert not torch.allclose(this.x0, model.denoiser(x, 0.5, cond).x0, atol=1e-4)
@@ -118,7 +118,7 @@ def test_samples_go_by_their_clusters_and_steering_does_not(run: reverie.Run) ->
     handle = model.denoiser.net.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[3] if len(inputs) > 3 else None))
     try:
         run.sample(5, label="2", steps=3, autoguidance=1.0)
-        wanted = model.clusters.drawn(image_seeds(0, 5), torch.full((5,), 2))
+        wanted = model.clusters.sample(image_seeds(0, 5), torch.full((5,), 2))
         assert len(seen) == 3 and all(told is not None and torch.equal(told[:, 2:].argmax(1), wanted) for told in seen)
         seen.clear()
         run.sample(2, label="2:1,3:1", steps=3, autoguidance=1.0)
@@ -195,8 +195,8 @@ def test_clusters_that_cannot_be_are_refused(data: str, options: dict[str, objec
 
 
 def test_small_sets_are_not_taken_apart() -> None:
-    assert [clusters_for(n) for n in (200, 410, 2000)] == [0, 10, 50]
-    assert clusters_for(10**6) == clusters_for(10**7)
+    assert [default_cluster_count(n) for n in (200, 410, 2000)] == [0, 10, 50]
+    assert default_cluster_count(10**6) == default_cluster_count(10**7)
 
 
 def test_k_means_ends_with_its_time() -> None:

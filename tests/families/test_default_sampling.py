@@ -6,8 +6,8 @@ import pytest
 
 from reverie.base.errors import UserError
 from reverie.cli.options import read_steps
-from reverie.families.diffusion.record import explain_sampling
 from reverie.families.diffusion.sampling import STEERING, SamplingProfile, chosen_sampling
+from reverie.families.diffusion.sampling_record import explain_sampling
 
 GREY, COLOUR = (1, 28, 28), (3, 64, 64)
 

@@ -17,7 +17,7 @@ from reverie.base.errors import UserError
 from reverie.diffusion.loss import Absolute, Huber, loss
 from reverie.diffusion.pair import Pair
 from reverie.evaluation.noise_level_loss import noise_levels_section
-from reverie.families.diffusion.levels import held_out_figures, level_of, optimum
+from reverie.families.diffusion.noise_levels import held_out_metrics, level_of, optimum
 from reverie.runs.run import load
 from reverie.training.linear import linear_filter
 from reverie.training.suggestions import rerun_settings, sizes
@@ -74,18 +74,18 @@ def test_a_run_kept_without_an_option_has_its_default(tmp_path: Path) -> None:
     assert load(run.path).sample(3, seed=1).x.tolist() == run.sample(3, seed=1).x.tolist()
     assert before.larger is not None and sizes(load(run.path).diffusion_settings.network) == before
     same: dict[str, Any] = {"schedule": "linear", "network": "mlp:hidden=8", "loss": "mse"}
-    list(api.initialize(resume=run.path, extend=True, steps=1, **same))
+    list(api.begin(resume=run.path, extend=True, steps=1, **same))
     other = {"schedule": "linear:scale=false", "network": "mlp:hidden=8,connector=multiply", "loss": "mae"}
     for key, value in other.items():
         with pytest.raises(UserError, match=f"{key} was"):
-            api.initialize(resume=run.path, extend=True, steps=1, **{key: value})
+            api.begin(resume=run.path, extend=True, steps=1, **{key: value})
 
 
 def test_figures_of_squared_errors_stay_those_under_another_loss(tmp_path: Path) -> None:
     run = reverie.train("moons", tmp_path / "r", points=400, steps=20, network="mlp:hidden=8", loss="mae")
     model, data = run.diffusion, reverie.data.load_data("moons", 400)
     assert isinstance(model.measure, Absolute)
-    figures = held_out_figures(model, data, seed=0)
+    figures = held_out_metrics(model, data, seed=0)
     whole, noise = figures["held_out"], figures["noise_error_levels"]
     row = [row for row in run.metrics() if "held_out" in row][-1]
     assert row["loss"] > 0 and not row.get("optimum_levels") and not row.get("linear_levels")

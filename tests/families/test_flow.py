@@ -15,7 +15,7 @@ from reverie.families import FAMILIES
 from reverie.families.flow import multiscale
 from reverie.families.flow.histogram import Histogram, knots_of
 from reverie.families.flow.model import Flow
-from reverie.families.flow.multiscale import Multiscale, scales_of, squeezed, unsqueezed
+from reverie.families.flow.multiscale import Multiscale, scales_of, squeeze, unsqueeze
 from reverie.families.flow.settings import FlowSettings, build_flow
 from reverie.families.flow.transforms import DENSE
 
@@ -120,7 +120,7 @@ def test_knots_lie_where_the_mass_is() -> None:
 
 def test_squares_go_to_channels_and_back() -> None:
     x = torch.arange(2 * 3 * 4 * 6.0).reshape(2, 3, 4, 6)
-    assert torch.equal(unsqueezed(squeezed(x)), x)
+    assert torch.equal(unsqueeze(squeeze(x)), x)
     assert scales_of((1, 28, 28)) == [(1, 28, 28), (1, 14, 14), (1, 7, 7)]
     with pytest.raises(UserError, match="cannot be halved often enough"):
         scales_of((3, 45, 45))

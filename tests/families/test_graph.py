@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from reverie.base.errors import UserError
 from reverie.families import FAMILIES
-from reverie.families.graph import Graph, Plate
+from reverie.families.bayes_net import BayesNet, Plate
 from reverie.families.graphical import GRAPHICAL, GraphicalModel
 
 FAITHFUL = 1e-7  # partial correlations of random models are larger where the graph does not make them 0
@@ -21,16 +21,16 @@ ROUNDING = 1e-10
 
 
 @st.composite
-def graphs(draw: st.DrawFn, most: int = 7) -> Graph:
+def graphs(draw: st.DrawFn, most: int = 7) -> BayesNet:
     n = draw(st.integers(2, most))
     names = draw(st.permutations([f"v_{k}" for k in range(n)]))
     pairs = list(combinations(names, 2))
     kept = draw(st.lists(st.booleans(), min_size=len(pairs), max_size=len(pairs)))
-    return Graph(tuple(names), frozenset(pair for pair, on in zip(pairs, kept, strict=True) if on))
+    return BayesNet(tuple(names), frozenset(pair for pair, on in zip(pairs, kept, strict=True) if on))
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> tuple[Graph, set[str], set[str], set[str]]:
+def questions(draw: st.DrawFn) -> tuple[BayesNet, set[str], set[str], set[str]]:
     graph = draw(graphs())
     names = draw(st.permutations(graph.nodes))
     sides = [0, 1, *draw(st.lists(st.integers(0, 3), min_size=len(names) - 2, max_size=len(names) - 2))]
@@ -38,7 +38,7 @@ def questions(draw: st.DrawFn) -> tuple[Graph, set[str], set[str], set[str]]:
     return graph, a, b, c
 
 
-def in_networkx(graph: Graph) -> networkx.DiGraph:
+def in_networkx(graph: BayesNet) -> networkx.DiGraph:
     other = networkx.DiGraph(list(graph.edges))
     other.add_nodes_from(graph.nodes)
     return other
@@ -46,14 +46,14 @@ def in_networkx(graph: Graph) -> networkx.DiGraph:
 
 @settings(max_examples=200, deadline=None)
 @given(questions())
-def test_d_separation_is_that_of_networkx(question: tuple[Graph, set[str], set[str], set[str]]) -> None:
+def test_d_separation_is_that_of_networkx(question: tuple[BayesNet, set[str], set[str], set[str]]) -> None:
     graph, a, b, c = question
     assert graph.d_separated(a, b, c) == networkx.is_d_separator(in_networkx(graph), a, b, c) == graph.d_separated(b, a, c)
 
 
 @settings(max_examples=60, deadline=None)
 @given(graphs(5), st.integers(0, 10**9))
-def test_d_separation_is_where_partial_correlations_of_linear_gaussian_models_are_zero(graph: Graph, seed: int) -> None:
+def test_d_separation_is_where_partial_correlations_of_linear_gaussian_models_are_zero(graph: BayesNet, seed: int) -> None:
     random, at = np.random.default_rng(seed), {v: k for k, v in enumerate(graph.nodes)}
     weights = np.zeros((len(at), len(at)))
     for a, b in graph.edges:
@@ -71,9 +71,9 @@ def test_d_separation_is_where_partial_correlations_of_linear_gaussian_models_ar
 
 def test_chain_fork_and_collider() -> None:
     for arrows in ("a -> m -> b", "m -> a, b"):
-        graph = Graph.from_arrows(arrows)
+        graph = BayesNet.from_arrows(arrows)
         assert not graph.d_separated("a", "b") and graph.d_separated("a", "b", "m")
-    meeting = Graph.from_arrows("a, b -> m -> below -> deep; m -> beside")
+    meeting = BayesNet.from_arrows("a, b -> m -> below -> deep; m -> beside")
     assert meeting.d_separated("a", "b")
     assert not any(meeting.d_separated("a", "b", known) for known in ("m", "below", "deep", "beside"))
     assert meeting.d_separated("a", "deep", "below") and not meeting.d_separated("a", "beside", "below")
@@ -81,7 +81,7 @@ def test_chain_fork_and_collider() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(graphs())
-def test_order_and_markov_blanket(graph: Graph) -> None:
+def test_order_and_markov_blanket(graph: BayesNet) -> None:
     place = {v: k for k, v in enumerate(graph.nodes)}
     assert all(place[a] < place[b] for a, b in graph.edges)
     for v in graph.nodes:
@@ -95,26 +95,26 @@ def test_order_and_markov_blanket(graph: Graph) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(graphs(), st.data())
-def test_a_graph_is_its_factorisation_and_its_arrows(graph: Graph, data: st.DataObject) -> None:
+def test_a_graph_is_its_factorisation_and_its_arrows(graph: BayesNet, data: st.DataObject) -> None:
     roots = [v for v in graph.nodes if not graph.parents(v)]
     given_nodes = data.draw(st.sets(st.sampled_from(roots), max_size=len(graph.nodes) - 1))
     observed = data.draw(st.sets(st.sampled_from(graph.nodes)))
-    whole = Graph(graph.nodes, graph.edges, frozenset(observed), frozenset(given_nodes))
-    assert Graph.from_arrows(whole.arrows(), observed, given_nodes) == whole
-    assert Graph.from_factorisation(whole.factorisation("q"), observed) == whole
+    whole = BayesNet(graph.nodes, graph.edges, frozenset(observed), frozenset(given_nodes))
+    assert BayesNet.from_arrows(whole.arrows(), observed, given_nodes) == whole
+    assert BayesNet.from_factorisation(whole.factorisation("q"), observed) == whole
 
 
 def test_factorisations_are_read_as_they_are_written_in_books() -> None:
-    graph = Graph.from_factorisation("p(z2) p(z1 | z2) p(x | z1)")
-    assert graph == Graph.from_arrows("z2 -> z1 -> x") and graph.nodes == ("z2", "z1", "x")
+    graph = BayesNet.from_factorisation("p(z2) p(z1 | z2) p(x | z1)")
+    assert graph == BayesNet.from_arrows("z2 -> z1 -> x") and graph.nodes == ("z2", "z1", "x")
     assert graph.factorisation() == "p(x, z1, z2) = p(z2) p(z1 | z2) p(x | z1)"
-    two = Graph.from_factorisation("p(x_1, x_2, z_1, z_2) = p(x_1|z_1, z_2) p(x_2|z_2) p(z_1) p(z_2|z_1)")
-    assert two == Graph.from_arrows("z_1 -> z_2 -> x_1, x_2; z_1 -> x_1")
+    two = BayesNet.from_factorisation("p(x_1, x_2, z_1, z_2) = p(x_1|z_1, z_2) p(x_2|z_2) p(z_1) p(z_2|z_1)")
+    assert two == BayesNet.from_arrows("z_1 -> z_2 -> x_1, x_2; z_1 -> x_1")
     assert two.d_separated("x_2", ["x_1", "z_1"], "z_2") and not two.d_separated("x_1", "x_2", "z_1")
-    assert Graph.from_factorisation("q(z | x)").given == {"x"}
-    chain = Graph.from_factorisation("q(x_{1:T} | x_0) = prod_{t=1}^T q(x_t | x_{t-1})", T=4)
+    assert BayesNet.from_factorisation("q(z | x)").given == {"x"}
+    chain = BayesNet.from_factorisation("q(x_{1:T} | x_0) = prod_{t=1}^T q(x_t | x_{t-1})", T=4)
     assert chain.nodes == ("x_0", "x_1", "x_2", "x_3", "x_4") and chain.given == {"x_0"} and len(chain.edges) == 4
-    above = Graph.from_factorisation("prod_{t=1}^{T} p(z_t | z_{t+1:T})", T=5)
+    above = BayesNet.from_factorisation("prod_{t=1}^{T} p(z_t | z_{t+1:T})", T=5)
     assert len(above.edges) == 10 and above.nodes[0] == "z_5"
 
 
@@ -140,21 +140,21 @@ def test_factorisations_are_read_as_they_are_written_in_books() -> None:
 )
 def test_a_wrong_factorisation_is_refused(text: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        Graph.from_factorisation(text, T=3)
+        BayesNet.from_factorisation(text, T=3)
 
 
 def test_wrong_questions_are_refused() -> None:
-    graph = Graph.from_arrows("a -> b -> c", observed=["c"])
+    graph = BayesNet.from_arrows("a -> b -> c", observed=["c"])
     for ask, said in (
         (lambda: graph.d_separated("a", "x"), "unknown variable 'x'"),
         (lambda: graph.d_separated("a", "b", ["a"]), "a is named twice"),
         (lambda: graph.markov_blanket("d"), "unknown variable 'd'"),
         (lambda: graph.unrolled(N=2), "no plate N; it has none"),
-        (lambda: Graph.from_arrows("a -> b -> a"), "go round"),
-        (lambda: Graph.from_arrows("a -> 2"), "'2' cannot be the name"),
-        (lambda: Graph.from_arrows("a -> b", given=["b"]), "b is given and has arrows"),
-        (lambda: Graph.from_arrows("a -> b", observed=["c"]), "unknown variable 'c'"),
-        (lambda: Graph.from_factorisation("p(x_T)", T=10**9), "at most 1000"),
+        (lambda: BayesNet.from_arrows("a -> b -> a"), "go round"),
+        (lambda: BayesNet.from_arrows("a -> 2"), "'2' cannot be the name"),
+        (lambda: BayesNet.from_arrows("a -> b", given=["b"]), "b is given and has arrows"),
+        (lambda: BayesNet.from_arrows("a -> b", observed=["c"]), "unknown variable 'c'"),
+        (lambda: BayesNet.from_factorisation("p(x_T)", T=10**9), "at most 1000"),
     ):
         with pytest.raises(UserError, match=said):
             ask()
@@ -162,7 +162,7 @@ def test_wrong_questions_are_refused() -> None:
 
 def test_copies_of_a_plate_are_independent_given_what_they_share() -> None:
     users, items = Plate("U", frozenset({"u", "r"})), Plate("I", frozenset({"i", "r"}))
-    graph = replace(Graph.from_arrows("s -> u -> r; i -> r", observed="r"), plates=(users, items))
+    graph = replace(BayesNet.from_arrows("s -> u -> r; i -> r", observed="r"), plates=(users, items))
     whole = graph.unrolled(U=2, I=3)
     assert len(whole.nodes) == 1 + 2 + 3 + 6 and len(whole.edges) == 2 + 6 + 6 and not whole.plates
     assert whole.parents("r_2_3") == {"u_2", "i_3"} and len(whole.observed) == 6

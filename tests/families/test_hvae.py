@@ -22,7 +22,7 @@ from reverie.diffusion.likelihood.bound import bound
 from reverie.diffusion.process import transition
 from reverie.diffusion.schedules import SCHEDULES
 from reverie.families.vae.hierarchy import HVAE, LinearMHVAE, MarkovHVAE
-from reverie.families.vae.networks import Dense
+from reverie.families.vae.networks import ResidualMLP
 from reverie.families.vae.observation import OBSERVATIONS, Gaussian
 from reverie.families.vae.settings import fixed_chain
 from reverie.families.vae.variational import Variational
@@ -36,8 +36,8 @@ POINTS: dict[str, Any] = {
 def ladder(latents: tuple[int, ...], hidden: int, blocks: int, **options: Any) -> HVAE:
     """A ladder of dense layers."""
     shape, labels = options["shape"], options["labels"]
-    encoder = Dense(shape, (hidden,), hidden, blocks, labels)
-    decoder = Dense((hidden,), (*shape, options["observation"].parameters), hidden, blocks, labels)
+    encoder = ResidualMLP(shape, (hidden,), hidden, blocks, labels)
+    decoder = ResidualMLP((hidden,), (*shape, options["observation"].parameters), hidden, blocks, labels)
     return HVAE(encoder, decoder, latents, hidden, **options)
 
 
@@ -95,13 +95,13 @@ def test_a_chain_with_a_fixed_linear_encoder_is_diffusion(name: str) -> None:
     for t, (scale, std) in zip(times, model.marginals, strict=True):
         assert (scale, std) == pytest.approx(tuple(float(c) for c in schedule(t)), abs=1e-12)
     x = torch.randn(40, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    explained, levels = model.bound(x, None, Noise(image_seeds(0, 40)).like)
+    log_likelihood, levels = model.bound(x, None, Noise(image_seeds(0, 40)).like)
     eps = [(level.z - scale * x) / std for level, (scale, std) in zip(levels, reversed(model.marginals), strict=True)]
     grid = torch.tensor(times[::-1], dtype=torch.float64)
     theirs = bound(denoiser, x, grid, Told(eps))
     for level, term in zip(levels[1:], theirs.denoising.T, strict=True):
         assert torch.allclose(level.kl().sum(1), term, atol=1e-6, rtol=1e-9)
-    assert torch.allclose(-explained[:, 0], theirs.reconstruction, atol=1e-6, rtol=1e-9)
+    assert torch.allclose(-log_likelihood[:, 0], theirs.reconstruction, atol=1e-6, rtol=1e-9)
     if name != "rectified":  # whose noise is wider than N(0, 1) where it begins
         assert torch.allclose(levels[0].kl().sum(1), theirs.prior, atol=1e-6)
 
@@ -123,8 +123,8 @@ def test_closed_terms_and_draws_have_the_same_mean(name: str) -> None:
     x = torch.randn(4, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     seeds = torch.arange(4)
     with torch.no_grad():
-        explained, levels = model.bound(x, None, lambda like: torch.randn(like.shape, dtype=like.dtype), 4000)
-        each = explained - torch.stack([level.kl().sum(1) for level in levels]).sum(0).unflatten(0, (4, -1))
+        log_likelihood, levels = model.bound(x, None, lambda like: torch.randn(like.shape, dtype=like.dtype), 4000)
+        each = log_likelihood - torch.stack([level.kl().sum(1) for level in levels]).sum(0).unflatten(0, (4, -1))
     drawn = model.log_weights(x, None, seeds, 4000)
     error = (each.var(1) + drawn.var(1)).div(4000).sqrt()
     assert ((each.mean(1) - drawn.mean(1)).abs() < 4 * error).all()

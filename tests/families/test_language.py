@@ -19,8 +19,8 @@ from reverie.base.noise import image_seeds
 from reverie.data import Dataset
 from reverie.data.text_windows import END_OF_TEXT, codes_of, windows_of
 from reverie.families import FAMILIES
-from reverie.families.language.choice import Choice
 from reverie.families.language.model import LanguageModel
+from reverie.families.language.token_sampling import TokenSampling
 from reverie.families.model import SamplingInputs
 from reverie.nets.sequence import CausalSelfAttention, FixedContext
 from reverie.runs.run import Run
@@ -162,13 +162,13 @@ def test_any_text_is_encoded_and_decoded(text: str) -> None:
 
 def test_choice() -> None:
     y = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
-    assert Choice(0.0).probabilities(y).tolist() == [[1, 0, 0, 0]]
-    assert (Choice(top_k=2).probabilities(y) > 0).tolist() == [[True, True, False, False]]
+    assert TokenSampling(0.0).probabilities(y).tolist() == [[1, 0, 0, 0]]
+    assert (TokenSampling(top_k=2).probabilities(y) > 0).tolist() == [[True, True, False, False]]
     p = y.softmax(1)[0]
-    assert Choice(top_p=float(p[0]) - 0.01).probabilities(y).tolist() == [[1, 0, 0, 0]]
-    assert (Choice(top_p=float(p[0]) + 0.01).probabilities(y) > 0).tolist() == [[True, True, False, False]]
-    assert torch.allclose(Choice(2.0).probabilities(y), (y / 2).softmax(1))
-    assert Choice(top_k=1)(y, torch.tensor([[1 - 1e-12]])).tolist() == [0]
+    assert TokenSampling(top_p=float(p[0]) - 0.01).probabilities(y).tolist() == [[1, 0, 0, 0]]
+    assert (TokenSampling(top_p=float(p[0]) + 0.01).probabilities(y) > 0).tolist() == [[True, True, False, False]]
+    assert torch.allclose(TokenSampling(2.0).probabilities(y), (y / 2).softmax(1))
+    assert TokenSampling(top_k=1)(y, torch.tensor([[1 - 1e-12]])).tolist() == [0]
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +241,7 @@ def test_going_on_is_bit_for_bit(tmp_path: Path) -> None:
     text.write_text("the cat sat on the mat and the rat sat on the cat. " * 30)
     options: dict[str, Any] = {"family": "transformer:dim=16,layers=1,dropout=0.1", "steps": 24, "batch": 8, "window": 16}
     whole = reverie.train(text, tmp_path / "whole", **options)
-    training = reverie.api.initialize(text, tmp_path / "parts", **options)
+    training = reverie.api.begin(text, tmp_path / "parts", **options)
     for step in training:
         if step.i >= 9:
             break
@@ -259,7 +259,7 @@ def test_several_texts_are_begun_and_ended(tmp_path: Path) -> None:
     assert made.config.family.begins
     texts = made.sample(20, length=40).texts
     assert np.mean([len(text) <= 8 for text in texts]) > 0.8
-    assert made.model.prompted(None) == [END]
+    assert made.model.prompt_tokens(None) == [END]
 
 
 SPECS = [

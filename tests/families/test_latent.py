@@ -23,7 +23,7 @@ from reverie.base.spec import build
 from reverie.data import Dataset, load_data
 from reverie.evaluation.likelihood import likelihood_section
 from reverie.families import FAMILIES
-from reverie.families.diffusion.latent import ALL_CODECS, Latent, autoencoder_of, latent_spec, model_shape
+from reverie.families.diffusion.latent_codec import ALL_CODECS, LatentCodec, autoencoder_of, latent_spec, model_shape
 from reverie.families.vae.settings import AutoencoderSettings, build_autoencoder
 from reverie.gallery.autoencoder import _lost_by_components
 from reverie.nets import efficientnet
@@ -60,10 +60,10 @@ def run(data: Any, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return reverie.train(data, tmp_path_factory.mktemp("runs") / "discs", latent_space=True, keep_data=True, **TINY)
 
 
-def codec_of(run: Run) -> Latent:
+def codec_of(run: Run) -> LatentCodec:
     """Return the codec of a run."""
     codec = run.diffusion.codec
-    assert isinstance(codec, Latent)
+    assert isinstance(codec, LatentCodec)
     return codec
 
 
@@ -93,13 +93,13 @@ def test_it_begins_as_the_principal_components_of_patches(data: Any) -> None:
     dataset = load_data(data)
     settings = autoencoder_for(dataset.shape)
     model = build(ALL_CODECS, latent_spec(settings, dataset.shape), "codec")
-    assert isinstance(model, Latent)
+    assert isinstance(model, LatentCodec)
     autoencoder: Any = model.autoencoder
     autoencoder.initialize(dataset)
     x = 2 * dataset.batch(torch.arange(len(dataset)))[0] - 1
     patches = torch.nn.functional.pixel_unshuffle(x - x.mean(0), settings.patch).movedim(1, -1).flatten(0, 2).double()
     left = torch.linalg.eigvalsh(patches.T @ patches / len(patches))[: -settings.latent].sum() / patches.shape[1]
-    assert float((autoencoder.rebuilt(x) - x).square().mean()) == pytest.approx(float(left), rel=1e-3)
+    assert float((autoencoder.reconstruct(x) - x).square().mean()) == pytest.approx(float(left), rel=1e-3)
 
 
 def test_samples_and_guidance(run: Run) -> None:

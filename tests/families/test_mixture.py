@@ -9,7 +9,7 @@ from sklearn.cluster import kmeans_plusplus
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
-from reverie.families.em import em, expectation, maximisation, plus_plus, started
+from reverie.families.em import em, expectation, initial_components, k_means_plus_plus, maximisation
 from reverie.families.gaussian import GaussianModel
 from reverie.families.mixture import MixtureModel
 from reverie.families.normals import start
@@ -52,7 +52,7 @@ def test_no_iteration_lowers_the_likelihood(form: str, floor: float, spread: flo
     x = clumps(200, components=4, size=4, apart=2.0)
     rank = {"full": 4, "diagonal": 0, "low-rank": 2}[form]
     least = torch.full((4,), floor).double()
-    normals = started(x, 4, rank, x.var(0), least, seed=1)
+    normals = initial_components(x, 4, rank, x.var(0), least, seed=1)
     nats = [m.nats for m in em(x, normals, torch.full((4,), 0.25).double(), least, spread, tolerance=0.0, iterations=40)]
     assert len(nats) > 5
     assert min(b - a for a, b in pairwise(nats)) > -1e-12
@@ -61,11 +61,11 @@ def test_no_iteration_lowers_the_likelihood(form: str, floor: float, spread: flo
 
 def test_blocks_do_not_change_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     x = clumps(50)
-    normals, weights = started(x, 3, 1, x.var(0), 1e-6 * ONE, seed=0), torch.tensor([0.2, 0.3, 0.5]).double()
+    normals, weights = initial_components(x, 3, 1, x.var(0), 1e-6 * ONE, seed=0), torch.tensor([0.2, 0.3, 0.5]).double()
     whole = expectation(x, normals, weights, 0.1)
     monkeypatch.setattr("reverie.base.distances.row_blocks.__defaults__", (14,))
     parts = expectation(x, normals, weights, 0.1)
-    for name in ("count", "first", "square", "second", "stranger"):
+    for name in ("count", "first", "square", "second", "outlier"):
         torch.testing.assert_close(getattr(parts, name), getattr(whole, name))
     assert parts.log_density == pytest.approx(whole.log_density)
 
@@ -75,7 +75,7 @@ def test_starts_are_drawn_as_k_means_plus_plus_draws_them() -> None:
     mine, peer = np.zeros((4, 4)), np.zeros((4, 4))
     random = torch.Generator().manual_seed(0)
     for _ in range(2000):
-        a, b = ((x - place).abs().argmin().item() for place in plus_plus(x, 2, random)[0])
+        a, b = ((x - place).abs().argmin().item() for place in k_means_plus_plus(x, 2, random)[0])
         mine[a, b] += 1 / 2000
     for k in range(500):
         _, (a, b) = kmeans_plusplus(x.numpy(), 2, random_state=k, n_local_trials=1)
@@ -87,7 +87,7 @@ def test_starts_are_drawn_as_k_means_plus_plus_draws_them() -> None:
 
 
 def test_equal_data_give_no_more_starts_than_differ() -> None:
-    places, squares = plus_plus(normal(3, 2).repeat(20, 1), 5, torch.Generator().manual_seed(0))
+    places, squares = k_means_plus_plus(normal(3, 2).repeat(20, 1), 5, torch.Generator().manual_seed(0))
     assert places.shape == (3, 2) and squares == 0
 
 

@@ -88,11 +88,11 @@ def test_one_beam_is_greedy_and_its_probability_that_of_the_answer(name: str) ->
     model = model_of(name)
     for source in ("ab", "aabbab", ""):
         *_, last = model.frames(SamplingInputs(image_seeds(0, 1), options={"prompt": source, "length": 12}))
-        (found,) = model.search(model.asked(source, torch.zeros(1, dtype=torch.int64))[0], 1, 12)
+        (found,) = model.search(model.source_tokens(source, torch.zeros(1, dtype=torch.int64))[0], 1, 12)
         greedy = [int(k) for k in last.x0[0, 1] if k != NONE]
         assert list(found.tokens) == greedy
         if found.ended:
-            ids = model.asked(source, torch.zeros(1, dtype=torch.int64))[0].tolist()
+            ids = model.source_tokens(source, torch.zeros(1, dtype=torch.int64))[0].tolist()
             said = float(model.log_targets(pair(ids, greedy)).double().sum())
             assert found.log_prob == pytest.approx(said, abs=1e-5)
 
@@ -119,7 +119,7 @@ def test_answers_are_drawn_with_their_probabilities() -> None:
     options = {"prompt": "ab", "temperature": 1.0, "length": 1}
     *_, last = model.frames(SamplingInputs(image_seeds(3, 3000), options=options))
     first = last.x0[:, 1, 0]
-    memory = model.read(model.asked("ab", torch.zeros(1, dtype=torch.int64)))
+    memory = model.read(model.source_tokens("ab", torch.zeros(1, dtype=torch.int64)))
     truth = model.logits(memory, torch.zeros(1, 0, dtype=torch.int64), None)[0][0, -1].softmax(-1)
     for token in (model.tokenizer.size - 2, model.tokenizer.size - 1):
         assert float((first == token).float().mean()) == pytest.approx(float(truth[token]), abs=4 * math.sqrt(0.25 / 3000))
@@ -220,7 +220,7 @@ GOING_ON = ["seq2seq:dim=8,dropout=0.2", pytest.param("transformer-seq2seq:dim=8
 def test_going_on_is_bit_for_bit(tmp_path: Path, family: str) -> None:
     options: dict[str, Any] = {"family": family, "steps": 8, "batch": 8, "points": 60}
     whole = reverie.train("numbers-fa", tmp_path / "whole", **options)
-    training = reverie.api.initialize("numbers-fa", tmp_path / "parts", **options)
+    training = reverie.api.begin("numbers-fa", tmp_path / "parts", **options)
     for step in training:
         if step.i >= 4:
             break

@@ -18,9 +18,9 @@ from reverie.base.noise import image_seeds
 from reverie.data.codec import Levels, Standard
 from reverie.diffusion.likelihood.normal import Diagonal
 from reverie.families.vae.model import VAE
-from reverie.families.vae.networks import Dense
+from reverie.families.vae.networks import ResidualMLP
 from reverie.families.vae.observation import OBSERVATIONS, Gaussian, LogisticMixture
-from reverie.families.vae.variational import Level, tightened
+from reverie.families.vae.variational import LatentLevel, importance_bound
 from reverie.runs.folder import read_findings
 
 SMALL = "vae:hidden=32,latent=4,blocks=0"
@@ -41,7 +41,7 @@ def test_the_kl_in_closed_form_is_that_of_draws_and_of_torch(to: Diagonal | None
     many = [Diagonal(d.mean.repeat(20_000, 1), d.log_std.repeat(20_000, 1)) if d is not None else None for d in (q, to)]
     eps = torch.randn(60_000, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     assert many[0] is not None
-    drawn = -Level(many[0], many[1], many[0].at(eps)).log_ratio().unflatten(0, (-1, 3))
+    drawn = -LatentLevel(many[0], many[1], many[0].at(eps)).log_ratio().unflatten(0, (-1, 3))
     error = drawn.std(0) / math.sqrt(len(drawn))
     assert ((drawn.mean(0) - q.kl(to).sum(1)).abs() < 4 * error).all() and error.max() < 0.1
 
@@ -89,7 +89,7 @@ def test_with_the_exact_posterior_one_draw_gives_the_exact_likelihood() -> None:
 def test_the_bound_rises_with_the_number_of_draws_to_the_exact_likelihood() -> None:
     model, x, exact = linear_gaussian(slack=0.5)
     weights = model.log_weights(x, None, image_seeds(0, 64), 4096)
-    means = [float(tightened(weights.reshape(-1, k)).mean()) for k in (1, 4, 16, 64, 4096)]  # k = 1 is the ELBO
+    means = [float(importance_bound(weights.reshape(-1, k)).mean()) for k in (1, 4, 16, 64, 4096)]  # k = 1 is the ELBO
     assert means == sorted(means) and means[1] - means[0] > 0.05
     found = model.log_prob(x, None, image_seeds(0, 64), 4096)
     assert torch.allclose(found.nats, exact, atol=0.2) and abs(means[-1] - float(exact.mean())) < 0.01
@@ -136,7 +136,7 @@ def test_the_probabilities_of_all_levels_sum_to_one(name: str, levels: int) -> N
 
 def test_a_logistic_far_from_its_level_has_a_gradient() -> None:
     observation = LogisticMixture(256)
-    y = observation.initialize(torch.zeros(1, 1))[None].clone()
+    y = observation.initial_parameters(torch.zeros(1, 1))[None].clone()
     y[..., 5:10], y[..., 10:] = 0.99, -7.0
     y.requires_grad_()
     observation.log_prob(torch.full((1, 1), -0.5), y).sum().backward()
@@ -148,12 +148,12 @@ def test_an_untrained_decoder_says_what_is_true_of_each_number_alone(name: str, 
     observation, random = OBSERVATIONS[name](levels), torch.Generator().manual_seed(0)
     k = torch.randint(0, levels or 5, (5000, 3), generator=random) * torch.tensor([0, 1, 1])
     x = k.float() if levels is None else 2 * k / (levels - 1) - 1
-    mean = observation.mean(observation.initialize(x)[None].float())[0]
+    mean = observation.mean(observation.initial_parameters(x)[None].float())[0]
     assert torch.allclose(mean, x.mean(0), atol=0.02)
 
 
 def test_labels_are_told_and_needed() -> None:
-    encoder, decoder = Dense((3,), (4,), 8, 0, labels=2), Dense((2,), (3, 1), 8, 0, labels=2)
+    encoder, decoder = ResidualMLP((3,), (4,), 8, 0, labels=2), ResidualMLP((2,), (3, 1), 8, 0, labels=2)
     model = VAE(encoder, decoder, (2,), observation=OBSERVATIONS["bernoulli"](2), codec=Levels([0, 255]), shape=(3,), labels=2)
     x, seeds = torch.ones(2, 3), torch.arange(2)
     one, other = (model.log_prob(x, torch.full((2,), k), seeds).nats for k in (0, 1))

@@ -72,9 +72,9 @@ def test_learned_variances_are_kept_and_sampled_with(unsure: Run, command, tmp_p
     code, _, err = command("sample", run.path, "-n", 2, "--sampler", "ddpm:variance=best", "--out", tmp_path / "x.npy")
     assert code == 2 and "variance" in err and not (tmp_path / "x.npy").exists()
     shutil.copytree(unsure.path, tmp_path / "r")
-    assert [step.i for step in api.initialize(resume=tmp_path / "r", extend=True, steps=1, network=MLP, variance="learned")]
+    assert [step.i for step in api.begin(resume=tmp_path / "r", extend=True, steps=1, network=MLP, variance="learned")]
     with pytest.raises(UserError, match="variance was"):
-        api.initialize(resume=tmp_path / "r", extend=True, steps=1, variance="fixed")
+        api.begin(resume=tmp_path / "r", extend=True, steps=1, variance="fixed")
 
 
 def test_the_error_is_measured_once_for_its_weights_and_a_damaged_file_anew(unsure: Run, tmp_path: Path) -> None:

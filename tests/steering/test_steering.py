@@ -21,7 +21,7 @@ from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.guidance import ClassifierGuided
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.schedule import Cosine, Rectified
-from reverie.families.language.choice import OPTIONS
+from reverie.families.language.token_sampling import OPTIONS
 from reverie.runs.classifier_file import CLASSIFIER_FILE, ClassifierFacts, read_classifier, write_classifier
 from reverie.runs.run import Run, load
 from reverie.runs.sampling_options import Options

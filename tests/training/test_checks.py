@@ -23,7 +23,7 @@ from reverie.diffusion.denoiser import NetDenoiser
 from reverie.diffusion.pair import pair_of
 from reverie.diffusion.plan import network_for
 from reverie.diffusion.schedule import Cosine, Linear
-from reverie.families.diffusion.latent import Latent
+from reverie.families.diffusion.latent_codec import LatentCodec
 from reverie.families.diffusion.model import Diffusion
 from reverie.nets import NETWORKS
 from reverie.runs import folder
@@ -382,7 +382,7 @@ def seen_as(p: Diagnosis, **changes: float) -> Diagnosis:
 def badly_coded(p: Diagnosis) -> Diagnosis:
     """The same among the codes of an autoencoder that loses much."""
     assert isinstance(p.model, Diffusion)
-    codec = Latent(autoencoder_for((1, 8, 8)).model_dump(), (1, 8, 8))
+    codec = LatentCodec(autoencoder_for((1, 8, 8)).model_dump(), (1, 8, 8))
     codec.lost.fill_(0.4)
     return replace(p, model=Diffusion(p.model.denoiser, codec, (1, 8, 8)))
 

@@ -20,7 +20,7 @@ from reverie import api
 from reverie.base.parse import read_json
 from reverie.data import load_data
 from reverie.diffusion.plan import network_for, plan
-from reverie.families.diffusion.levels import T_RANGES
+from reverie.families.diffusion.noise_levels import T_RANGES
 from reverie.runs.run import Run
 from reverie.runs.step import Step, StepRow, read_row
 from reverie.training.loader import batches

@@ -16,7 +16,7 @@ from reverie.data.appearance import appearance_stats, grain
 from reverie.diffusion.loss import loss
 from reverie.diffusion.oracle import GaussianDenoiser
 from reverie.diffusion.pair import Pair
-from reverie.families.diffusion.levels import T_RANGES, level_of
+from reverie.families.diffusion.noise_levels import T_RANGES, level_of
 from reverie.nets.transformer import Transformer
 from reverie.nets.unet import UNet
 from reverie.runs.config import build_model

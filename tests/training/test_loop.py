@@ -15,7 +15,7 @@ from reverie.data import load_data
 from reverie.diffusion.pair import Pair
 from reverie.evaluation.metrics.points import score_spiral
 from reverie.evaluation.reports import Evaluation
-from reverie.families.diffusion.levels import held_out_figures
+from reverie.families.diffusion.noise_levels import held_out_metrics
 from reverie.runs.config import TrainingConfig, build_model
 from reverie.runs.run import Run
 from reverie.training.learner import Average
@@ -97,8 +97,8 @@ def test_the_average_is_of_the_last_share_of_steps(spiral_run: Run) -> None:
 
 def test_held_out_loss_is_repeatable_and_right(spiral_run: Run) -> None:
     data = load_data("spiral", 200, seed=9)
-    first = held_out_figures(spiral_run.model, data, 0)
-    assert first == held_out_figures(spiral_run.model, data, 0)
+    first = held_out_metrics(spiral_run.model, data, 0)
+    assert first == held_out_metrics(spiral_run.model, data, 0)
     z = spiral_run.model.codec.encode(data.x).repeat(100, 1)
     random = torch.Generator().manual_seed(1)
     t = torch.rand(len(z), generator=random, dtype=torch.float64) * 0.999 + 0.001

@@ -24,8 +24,8 @@ from reverie.diffusion.pair import Pair, pair_of
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, start, trajectory
 from reverie.diffusion.schedule import Schedule
 from reverie.diffusion.schedules import SCHEDULES
-from reverie.families.diffusion.record import described
-from reverie.families.diffusion.sampling import Choice
+from reverie.families.diffusion.sampling import SamplerChoice
+from reverie.families.diffusion.sampling_record import format_choice
 from reverie.runs.folder import EARLY_FILE
 from reverie.runs.run import Run, load
 from reverie.training import selection
@@ -50,7 +50,7 @@ class Exact(Denoiser):
         return pair_of(x, x0, *self.schedule(t), "x0")
 
 
-def kept(choice: Choice, std: float) -> float:
+def kept(choice: SamplerChoice, std: float) -> float:
     """Return the standard deviation of samples of the exact denoiser over the data's."""
     schedule = SCHEDULES["rectified"]()
     variance = torch.eye(1, dtype=torch.float64) * std**2
@@ -140,7 +140,7 @@ def test_a_training_records_its_selection(
     sampler, steps, grid = whole.record.choice
     named = whole.sample(4, sampler=sampler, steps=steps, grid=grid, autoguidance=whole.autoguidance).x
     assert np.array_equal(load(whole.path).sample(4).x, named)
-    assert described(whole.record.choice) in verdict(whole).lines[1]
+    assert format_choice(whole.record.choice) in verdict(whole).lines[1]
     assert (
         "when the training ended" in command("sample", whole.path, "-n", 2, "--steps", "auto", "--out", tmp_path / "x.npy")[2]
     )

@@ -20,7 +20,7 @@ from reverie.base.budget import Budget
 from reverie.base.signals import Stopped, stop_requests
 from reverie.data import Dataset
 from reverie.diffusion.plan import network_for
-from reverie.families.diffusion import levels
+from reverie.families.diffusion import noise_levels as levels
 from reverie.families.diffusion.model import Diffusion
 from reverie.runs import folder
 from reverie.runs.config import TrainingConfig

@@ -55,13 +55,13 @@ def entries(kind: str) -> list[NameEntry]:
 
 
 def _entry(kind: str, name: str, thing: Any) -> NameEntry:
-    from reverie.families.diffusion.family import OF_THE_DATA
+    from reverie.families.diffusion.family import DATA_OPTIONS
 
     if kind == "families":
         fields = {key: thing.settings.model_fields[key] for key in thing.option_names}
         planned = any(field.is_required() for field in fields.values())  # then a plan for the data chooses all of them
         return NameEntry(name, thing.summary, {key: None if planned else field.default for key, field in fields.items()})
-    return describe_entry(name, thing, OF_THE_DATA if kind == "networks" else ())
+    return describe_entry(name, thing, DATA_OPTIONS if kind == "networks" else ())
 
 
 def families_by_kind() -> dict[str, list[str]]:

@@ -29,7 +29,7 @@ from reverie.evaluation.noise_level_loss import noise_levels_section
 from reverie.evaluation.quality import distance_by_kernel, kid_floor
 from reverie.evaluation.report_section import ReportSection
 from reverie.evaluation.section_plan import Planned
-from reverie.families.diffusion.levels import HELD_OUT_DRAWS
+from reverie.families.diffusion.noise_levels import HELD_OUT_DRAWS
 from reverie.runs.run import Run
 from reverie.runs.samples import Samples
 from reverie.runs.sampling_options import Options

@@ -13,7 +13,7 @@ from reverie.base.spec import format_spec
 from reverie.data import Dataset
 from reverie.draw.picture import ACCENT, INK, SOFT, WARM, figure, png_bytes
 from reverie.evaluation.report_section import ReportSection
-from reverie.families.diffusion.levels import HELD_OUT_DRAWS, T_RANGES, level_of, noised_losses, optimum
+from reverie.families.diffusion.noise_levels import HELD_OUT_DRAWS, T_RANGES, level_of, noised_losses, optimum
 from reverie.runs.run import Run
 
 NAME, TITLE = "noise_levels", "Loss at each noise level"

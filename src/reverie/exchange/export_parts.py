@@ -10,7 +10,7 @@ from reverie.base.spec import Spec
 from reverie.diffusion.denoiser import NetDenoiser
 from reverie.exchange.solver_steps import SolverStep, solver_steps
 from reverie.families.diffusion.clusters import CLUSTER_DRAW
-from reverie.families.diffusion.latent import Latent
+from reverie.families.diffusion.latent_codec import LatentCodec
 from reverie.families.diffusion.model import Diffusion
 from reverie.runs.run import Run
 from reverie.runs.sampling_options import Options
@@ -63,7 +63,7 @@ def split_run(run: Run, options: Options, what: str) -> ExportParts:
     if not isinstance(run.model, Diffusion):
         raise UserError(f"{run.path} is a run of the family {run.config.family.name}, and {what} can hold diffusion models"
                         " only; export it as a folder, which Reverie reads")  # fmt: skip
-    if isinstance(run.model.codec, Latent):
+    if isinstance(run.model.codec, LatentCodec):
         raise UserError(f"{run.path} draws codes of an autoencoder, which {what} cannot hold yet; export it as a folder")
     if run.config.data.condition is not None:
         raise UserError(f"{run.path} is told captions, numbers or images, which {what} cannot hold yet; export it as a folder")

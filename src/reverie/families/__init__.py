@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reverie.families.autoregressive.family import FVSBNFamily, LSTMFamily, NADEFamily, RNNFamily, TransformerFamily
-from reverie.families.closed_forms import GaussianFamily, MixtureFamily, PCAFamily
+from reverie.families.closed_form_families import GaussianFamily, MixtureFamily, PCAFamily
 from reverie.families.diffusion.family import DiffusionFamily
 from reverie.families.flow.family import FlowFamily
 from reverie.families.language.family import BigramFamily, FixedContextFamily

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reverie.base.distances import row_blocks
-from reverie.families.normals import Normals, maximised, start
+from reverie.families.normals import Normals, maximize, start
 
 EMPTY = 0.5  # data below which a component is given up and begins again elsewhere
 
@@ -46,10 +46,10 @@ class Sums:
     square: Tensor
     second: Tensor
     log_density: float
-    stranger: Tensor
+    outlier: Tensor
 
 
-def expectation(x: Tensor, normals: Normals, weights: Tensor, spread: float) -> Sums:
+def expectation(x: Tensor, normals: Normals, weights: Tensor, noise_variance: float) -> Sums:
     """Return what the next step needs to know of the data, in one pass.  x: (N, D); spread: see Normals.log_density."""
     components, size, rank = normals.loadings.shape
     probe = torch.eye(size).double().expand(components, -1, -1) if normals.full else normals.solved
@@ -57,25 +57,25 @@ def expectation(x: Tensor, normals: Normals, weights: Tensor, spread: float) -> 
     count, first, square = (torch.zeros(*s).double() for s in ((components,), (components, size), (components, size)))
     columns = probe.transpose(0, 1).flatten(1)  # those of all components side by side, for one product: (D, K q)
     second = torch.zeros_like(columns)
-    total, least, stranger = 0.0, torch.inf, centre
+    total, least, outlier = 0.0, torch.inf, centre
     for part in row_blocks(len(x), size):
         rows = x[part].double()
-        joint = normals.log_density(rows, spread) + weights.log()
+        joint = normals.log_density(rows, noise_variance) + weights.log()
         density = joint.logsumexp(1)
         share = (joint - density[:, None]).exp()
         total += float(density.sum())
         if density.min() < least:
-            least, stranger = float(density.min()), rows[density.argmin()]
+            least, outlier = float(density.min()), rows[density.argmin()]
         rows = rows - centre
         count += share.sum(0)
         first += share.T @ rows
         square += share.T @ rows.square()
         second += rows.T @ (share[..., None] * (rows @ columns).unflatten(1, (components, rank))).flatten(1)
     second = second.unflatten(1, (components, rank)).transpose(0, 1)
-    return Sums(centre, probe, count, first, square, second, total, stranger)
+    return Sums(centre, probe, count, first, square, second, total, outlier)
 
 
-def maximisation(now: Normals, sums: Sums, floor: Tensor, spread: float) -> tuple[Normals, Tensor]:
+def maximisation(now: Normals, sums: Sums, floor: Tensor, noise_variance: float) -> tuple[Normals, Tensor]:
     """Return Gaussians and weights, (K,), that are at least as likely as now; an empty component begins again at the stranger.
 
     Moments of component k: mean = sum r x / sum r, S B = sum r x x^T B / sum r - mean mean^T B + spread B.
@@ -84,9 +84,9 @@ def maximisation(now: Normals, sums: Sums, floor: Tensor, spread: float) -> tupl
     kept = sums.count >= EMPTY
     count = sums.count.clamp_min(EMPTY)[:, None]
     mean = sums.first / count
-    variance = sums.square / count - mean.square() + spread
-    product = sums.second / count[..., None] - mean[..., None] * (mean[:, None] @ sums.probe) + spread * sums.probe
-    found = maximised(now, mean + sums.centre, variance.clamp_min(0), product, floor)
+    variance = sums.square / count - mean.square() + noise_variance
+    product = sums.second / count[..., None] - mean[..., None] * (mean[:, None] @ sums.probe) + noise_variance * sums.probe
+    found = maximize(now, mean + sums.centre, variance.clamp_min(0), product, floor)
     if kept.all():
         return found, sums.count / total
     whole = ~kept[:, None]
@@ -96,13 +96,13 @@ def maximisation(now: Normals, sums: Sums, floor: Tensor, spread: float) -> tupl
     )  # fmt: skip
     weights = torch.where(kept, sums.count, 0.0)
     again, like = int(kept.int().argmin()), int(sums.count.argmax())
-    found.mean[again], found.loadings[again], found.noise[again] = sums.stranger, found.loadings[like], found.noise[like]
+    found.mean[again], found.loadings[again], found.noise[again] = sums.outlier, found.loadings[like], found.noise[like]
     weights[again] = 1.0
     return found, weights / weights.sum()
 
 
 def em(
-    x: Tensor, normals: Normals, weights: Tensor, floor: Tensor, spread: float, tolerance: float, iterations: int
+    x: Tensor, normals: Normals, weights: Tensor, floor: Tensor, noise_variance: float, tolerance: float, iterations: int
 ) -> Iterator[Mixture]:
     """Yield the mixture before the first and after each iteration, until log-density changes little; it never falls.
 
@@ -111,16 +111,16 @@ def em(
     """
     before = -torch.inf
     for _ in range(iterations + 1):
-        sums = expectation(x, normals, weights, spread)
+        sums = expectation(x, normals, weights, noise_variance)
         nats = sums.log_density / len(x)
         yield Mixture(normals, weights, nats, len(x))
         if abs(nats - before) <= tolerance * (1 + abs(nats)):
             return
         before = nats
-        normals, weights = maximisation(normals, sums, floor, spread)
+        normals, weights = maximisation(normals, sums, floor, noise_variance)
 
 
-def plus_plus(x: Tensor, components: int, random: torch.Generator) -> tuple[Tensor, float]:
+def k_means_plus_plus(x: Tensor, components: int, random: torch.Generator) -> tuple[Tensor, float]:
     """Return data to begin components at, and the mean squared distance of the data to the nearest: (k, D) and a number.
 
     k-means++: each is drawn with a chance proportional to its squared distance to the nearest before it (Arthur and
@@ -134,9 +134,9 @@ def plus_plus(x: Tensor, components: int, random: torch.Generator) -> tuple[Tens
     return torch.stack(chosen), float(nearest.mean())
 
 
-def started(x: Tensor, components: int, rank: int, unit: Tensor, floor: Tensor, seed: int) -> Normals:
+def initial_components(x: Tensor, components: int, rank: int, unit: Tensor, floor: Tensor, seed: int) -> Normals:
     """Return Gaussians at k-means++ starts, as wide as the data lie from them.  x: (N, D); unit: (D,), squared."""
     scale = unit.sqrt()
-    places, squares = plus_plus(x.double() / scale, components, torch.Generator().manual_seed(seed))
+    places, squares = k_means_plus_plus(x.double() / scale, components, torch.Generator().manual_seed(seed))
     variance = (unit * squares / len(unit)).maximum(floor).expand_as(places)
     return start(places * scale, variance, rank, seed)

@@ -31,7 +31,7 @@ from reverie.families.model import (
     check_one_label,
 )
 
-FIGURE_DATA = 4096  # data, at most, of which held-out figures are the mean
+METRIC_DATA = 4096  # data, at most, of which held-out figures are the mean
 MOST_NUMBERS = 2**30  # that are held at once to fit a model
 PIXEL_LEVELS = 256  # values that a number of an image has
 
@@ -55,10 +55,10 @@ class FittedDensity(FittedModel):
             raise UserError(f"{len(data):,} data of shape {data.shape} are too many to fit at once; give fewer or smaller ones")
         yield from self.density.fit(*data.batch(torch.arange(len(data))), seed)
 
-    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
+    def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
         """Draw at once: there is one frame."""
-        check_one_label(wanted)
-        x = self.density.draw(wanted.seeds, wanted.cond).float()
+        check_one_label(inputs)
+        x = self.density.draw(inputs.seeds, inputs.cond).float()
         yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))
 
     def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
@@ -72,7 +72,7 @@ class FittedDensity(FittedModel):
 
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return the mean cost of data that were not fitted, in nats for each dimension: `held_out`."""
-        x, labels = data.batch(torch.arange(min(len(data), FIGURE_DATA)))
+        x, labels = data.batch(torch.arange(min(len(data), METRIC_DATA)))
         found = self.log_prob(x, labels, image_seeds(seed, len(x)))
         return {"held_out": float(-found.nats.mean()) / found.size}
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from reverie.families.closed import ClosedForm, Covariance, rank_of
-from reverie.families.normals import Normals, maximised, start
+from reverie.families.closed_form import ClosedForm, Covariance, rank_of
+from reverie.families.normals import Normals, maximize, start
 from reverie.families.scatter import Scatter, group_means
 
 FULL_UP_TO = 1024  # dimensions of points up to which the covariance is full
@@ -47,19 +47,19 @@ def label_gaussians(model: ClosedForm, rows: Tensor, group: Tensor, seed: int, t
     """Yield the Gaussian of each label, one Normals each.  rows: (N, D); group: (N,)."""
     size, rank, weight = model.size, model.rank, model.parameters_per_dimension
     mean = group_means(rows, torch.zeros_like(group), 1)
-    scatter = Scatter(rows, mean, spread=model.spread)
+    scatter = Scatter(rows, mean, noise_variance=model.noise_variance)
     unit = model.units(scatter.variance)
     least = model.least(unit, len(rows))
     if rank == size and len(rows) <= size:
         apart = Normals(mean, torch.zeros(1, size, 0).double(), scatter.variance.maximum(least)[None])
-        scatter = Scatter(rows, mean, spread=model.spread, target=apart, weight=weight)
+        scatter = Scatter(rows, mean, noise_variance=model.noise_variance, target=apart, weight=weight)
     whole = fitted(scatter, mean, rank, least, seed, tolerance)
     if len(model.mean) == 1:
         yield whole
         return
     for label, mean in enumerate(group_means(rows, group, len(model.mean))[:, None]):
         own = rows[group == label]
-        scatter = Scatter(own, mean, spread=model.spread, target=whole, weight=weight)
+        scatter = Scatter(own, mean, noise_variance=model.noise_variance, target=whole, weight=weight)
         yield fitted(scatter, mean, rank, model.least(unit, len(own) + weight), seed, tolerance)
 
 
@@ -69,7 +69,7 @@ def fitted(scatter: Scatter, mean: Tensor, rank: int, floor: Tensor, seed: int, 
     now = start(mean, variance.maximum(floor), rank, seed)
     if rank in (0, len(floor)):
         product = scatter @ torch.eye(len(floor), rank).double()
-        return maximised(now, mean, variance, product[None], floor)
+        return maximize(now, mean, variance, product[None], floor)
     if scatter.target is None:
         now.loadings[..., (len(scatter.x) - 1) // 2 :] = 0.0  # as many factors leave no noise: EM keeps these at 0
     before = -torch.inf
@@ -78,5 +78,5 @@ def fitted(scatter: Scatter, mean: Tensor, rank: int, floor: Tensor, seed: int, 
         level = float(now.mean_log_density(variance, product)) / len(floor)
         if level - before < tolerance:
             break
-        before, now = level, maximised(now, mean, variance, product, floor)
+        before, now = level, maximize(now, mean, variance, product, floor)
     return now

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from reverie.families.bayes_net import BayesNet, Plate
 from reverie.families.factorisation import read
-from reverie.families.graph import Graph, Plate
 
 LEVELS = 3  # of a hierarchy, where it is drawn
 
@@ -25,14 +25,14 @@ class GraphicalModel:
     encoder: str = ""
     observed: str = "x"
 
-    def graph(self, levels: int = LEVELS) -> Graph:
+    def graph(self, levels: int = LEVELS) -> BayesNet:
         """Return the model's graph, one of N independent data."""
-        graph = Graph.from_factorisation(self.model, self.data(levels), T=levels)
+        graph = BayesNet.from_factorisation(self.model, self.data(levels), T=levels)
         return replace(graph, plates=(Plate("N", frozenset(graph.nodes)),))
 
-    def encoder_graph(self, levels: int = LEVELS) -> Graph | None:
+    def encoder_graph(self, levels: int = LEVELS) -> BayesNet | None:
         """Return the graph of the encoder, in which the data are given."""
-        return Graph.from_factorisation(self.encoder, self.data(levels), T=levels) if self.encoder else None
+        return BayesNet.from_factorisation(self.encoder, self.data(levels), T=levels) if self.encoder else None
 
     def data(self, levels: int = LEVELS) -> tuple[str, ...]:
         """Return the nodes that are observed."""

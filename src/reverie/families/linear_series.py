@@ -85,11 +85,11 @@ class SeriesModel(Density):
         state = (past[-self.order :].double().cpu() - mean).flip(0).flatten()
         kick = torch.zeros_like(step)
         kick[: self.width, : self.width] = self.noise.double().cpu()
-        means, deviations, spread = [], [], torch.zeros_like(step)
+        means, deviations, covariance = [], [], torch.zeros_like(step)
         for _ in range(ahead):
-            state, spread = step @ state, step @ spread @ step.T + kick
+            state, covariance = step @ state, step @ covariance @ step.T + kick
             means.append(mean + state[: self.width])
-            deviations.append(spread.diagonal()[: self.width].sqrt())
+            deviations.append(covariance.diagonal()[: self.width].sqrt())
         return torch.stack(means), torch.stack(deviations)
 
     def draw(self, seeds: Tensor, cond: Tensor | None) -> Tensor:

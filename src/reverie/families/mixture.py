@@ -11,8 +11,8 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 from reverie.base.noise import mix_seed
-from reverie.families.closed import ClosedForm, Covariance, rank_of
-from reverie.families.em import Mixture, em, expectation, started
+from reverie.families.closed_form import ClosedForm, Covariance, rank_of
+from reverie.families.em import Mixture, em, expectation, initial_components
 from reverie.families.gaussian import label_gaussians
 from reverie.families.normals import Normals
 from reverie.families.scatter import Scatter, group_means
@@ -58,8 +58,10 @@ class MixtureModel(ClosedForm):
         for label, normals in enumerate(label_gaussians(self, rows, group, seed, FACTORS)):
             self.put(label, normals, torch.ones(1))
             own = rows[group == label]
-            nats.append(expectation(own, normals, torch.ones(1).double(), self.spread).log_density / max(1, len(own)))
-        unit = self.units(Scatter(rows, group_means(rows, torch.zeros_like(group), 1), spread=self.spread).variance)
+            nats.append(expectation(own, normals, torch.ones(1).double(), self.noise_variance).log_density / max(1, len(own)))
+        unit = self.units(
+            Scatter(rows, group_means(rows, torch.zeros_like(group), 1), noise_variance=self.noise_variance).variance
+        )
         yield self._mean_cost(nats)
         for label in range(len(nats)):
             own = rows[group == label]
@@ -67,7 +69,7 @@ class MixtureModel(ClosedForm):
             if found is None:
                 continue
             floor = self.least(unit, len(own) / len(found.weights))
-            for now in em(own, found.normals, found.weights, floor, self.spread, self.tolerance, self.iterations):
+            for now in em(own, found.normals, found.weights, floor, self.noise_variance, self.tolerance, self.iterations):
                 self.put(label, now.normals, now.weights)
                 nats[label] = now.nats
                 yield self._mean_cost(nats)
@@ -90,7 +92,7 @@ class MixtureModel(ClosedForm):
         if len(x) > searched:
             x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:searched]]
         normals, log_weights = self.normals(label)
-        alone = expectation(x, normals, log_weights.exp(), self.spread).log_density / len(x)
+        alone = expectation(x, normals, log_weights.exp(), self.noise_variance).log_density / len(x)
         best, found, worse = Mixture(normals, log_weights.exp(), alone, len(x)), None, 0
         for components in range(2, most + 1) if auto else [most]:
             now = self._best_start(x, components, unit, mix_seed(seed, components))
@@ -105,10 +107,10 @@ class MixtureModel(ClosedForm):
         floor = self.least(unit, len(x) / components)
 
         def run(normals: Normals, weights: Tensor, iterations: int) -> Mixture:
-            *_, last = em(x, normals, weights, floor, self.spread, self.tolerance, iterations)
+            *_, last = em(x, normals, weights, floor, self.noise_variance, self.tolerance, iterations)
             return last
 
-        starts = [started(x, components, self.rank, unit, floor, mix_seed(seed, k)) for k in range(self.restarts)]
+        starts = [initial_components(x, components, self.rank, unit, floor, mix_seed(seed, k)) for k in range(self.restarts)]
         tried = [run(start, torch.ones(len(start.mean)).double() / len(start.mean), SHORT) for start in starts]
         best = max(tried, key=lambda mixture: mixture.nats)
         return run(best.normals, best.weights, min(LONG, self.iterations))

@@ -73,9 +73,9 @@ class SamplingInputs:
     mean_error: Callable[[], ErrorCurve] | None = None
 
 
-def check_one_label(wanted: SamplingInputs) -> None:
+def check_one_label(inputs: SamplingInputs) -> None:
     """Refuse to compose labels, which takes guidance."""
-    if wanted.weights != (1.0,) or (wanted.cond is not None and wanted.cond.ndim > 1):
+    if inputs.weights != (1.0,) or (inputs.cond is not None and inputs.cond.ndim > 1):
         raise UserError("labels are composed by guidance, which this family does not have; give one label")
 
 
@@ -112,7 +112,7 @@ class Model(nn.Module, ABC):
         return z
 
     @abstractmethod
-    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
+    def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
         """Draw one datum per seed and yield what is on the way, in the model's units; the last frame's x0 is what is drawn."""
 
     @abstractmethod
@@ -154,7 +154,7 @@ class CompletionModel(ABC):
 
     @abstractmethod
     def complete(
-        self, wanted: SamplingInputs, truth: Tensor, seen: Tensor, log_prior: Tensor | None, note: Callable[[float], None]
+        self, inputs: SamplingInputs, truth: Tensor, seen: Tensor, log_prior: Tensor | None, note: Callable[[float], None]
     ) -> Iterator[Frame]:
         """Draw what is not seen, one datum for each seed, and yield frames in model units.
 
@@ -207,7 +207,7 @@ class PlanRequest:
     device: str = "cpu"
     requested: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
-    tell: OnProgress = silent
+    progress: OnProgress = silent
 
 
 Settings = TypeVar("Settings", bound=FamilySettings)

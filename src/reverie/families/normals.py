@@ -71,7 +71,7 @@ class Normals:
         """C^-1 W = noise^-1 W M^-1 for covariances that are not full: (K, D, q).  E[z | x] is (x - mean) times it."""
         return torch.cholesky_solve((self.loadings / self.noise[..., None]).mT, self._factor).mT
 
-    def log_density(self, x: Tensor, spread: float = 0.0) -> Tensor:
+    def log_density(self, x: Tensor, noise_variance: float = 0.0) -> Tensor:
         """Return log N(x) = -(D log 2 pi + log det C + d^T C^-1 d) / 2, d = x - mean, for each Gaussian in nats: (B, K).
 
         x: (B, D) in float64.  spread: the variance of independent noise on each number of x, over which the log-density is
@@ -84,7 +84,7 @@ class Normals:
         latent = (x @ root.flatten(0, 1).T).unflatten(1, root.shape[:2]) - (root @ mean[..., None])[..., 0]
         squares += sign * latent.square().sum(2)
         trace = precision.sum(1) + sign * root.square().sum((1, 2))
-        return -0.5 * (x.shape[1] * math.log(2 * math.pi) + log_det + squares + spread * trace)
+        return -0.5 * (x.shape[1] * math.log(2 * math.pi) + log_det + squares + noise_variance * trace)
 
     def mean_log_density(self, variance: Tensor, product: Tensor) -> Tensor:
         """Return the mean log-density of data around these means, if the covariances are not full: (K,) in nats.
@@ -112,7 +112,7 @@ def _log_det(factor: Tensor) -> Tensor:
     return 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
 
 
-def maximised(now: Normals, mean: Tensor, variance: Tensor, product: Tensor, floor: Tensor) -> Normals:
+def maximize(now: Normals, mean: Tensor, variance: Tensor, product: Tensor, floor: Tensor) -> Normals:
     """Return Gaussians under which data with these moments are likelier than under the ones of now, or as likely.
 
     mean, variance: (K, D), of the data and around that mean; product: their covariance S times C^-1 W of now, (K, D, q), or

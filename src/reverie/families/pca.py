@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reverie.base.errors import UserError
-from reverie.families.closed import ClosedForm
+from reverie.families.closed_form import ClosedForm
 from reverie.families.scatter import Scatter, group_means
 
 MOST = 64  # latent dimensions that auto chooses from
@@ -39,7 +39,7 @@ class PCAModel(ClosedForm):
         """Fit in one round; see ClosedForm.fit.  Nothing depends on the seed."""
         rows, group = self._training_data(x, labels)
         means = group_means(rows, group, len(self.mean))
-        scatter = Scatter(rows, means, group, self.spread)
+        scatter = Scatter(rows, means, group, self.noise_variance)
         if not scatter.variance.any():
             raise UserError("the data of each label are equal, so they have no density around its mean; train without labels")
         total, latent = float(scatter.variance.sum()), min(self.rank, (len(rows) - len(group.unique())) // 2)

@@ -16,7 +16,7 @@ from reverie.data import Dataset
 from reverie.data.codec import CODECS, standard_spec
 from reverie.data.kind import WRITTEN
 from reverie.diffusion.plan import IMAGE_MINUTES, POINT_STEPS
-from reverie.families.diffusion.variational import FEW, codec_of
+from reverie.families.diffusion.likelihood_training import FEW, codec_of
 from reverie.families.model import Family, FamilyPlan, FamilySettings, PlanRequest
 
 STEPS_A_MINUTE = 2000  # that one core makes with the network of a small image
@@ -44,12 +44,12 @@ def decoder_for(codec: Spec) -> str:
     return "bernoulli" if levels == 2 else "categorical" if levels <= FEW else "logistic"
 
 
-def few_data(request: PlanRequest) -> bool:
+def is_small_dataset(request: PlanRequest) -> bool:
     """Tell whether a network could learn the data by heart."""
     return len(request.train) * math.prod(request.train.shape) < FEW_NUMBERS
 
 
-def rate_for_few(request: PlanRequest, most: float, farthest: float) -> float:
+def small_data_learning_rate(request: PlanRequest, most: float, farthest: float) -> float:
     """Return a learning rate by which weights go no farther in many steps than in few: so far, few data are learned by heart.
 
     farthest: learning rate times steps, at most.
@@ -65,16 +65,16 @@ class PlannedFamily(Family[Settings]):
     the way can be asked for, and `chosen` goes by it.
     """
 
-    learned: ClassVar[frozenset[str]] = frozenset()
+    data_dependent: ClassVar[frozenset[str]] = frozenset()
 
     training_defaults: ClassVar[Mapping[str, Any]] = {"batch": 128, "learning_rate": 2e-3}
 
     @abstractmethod
-    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+    def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return settings for data where nothing else is asked for.  codec: the units of the data."""
 
     @abstractmethod
-    def reason(self, settings: Settings) -> str:
+    def describe_settings(self, settings: Settings) -> str:
         """Say in one line what was chosen."""
 
     def training(self, request: PlanRequest, settings: Settings) -> Mapping[str, Any]:
@@ -83,14 +83,16 @@ class PlannedFamily(Family[Settings]):
 
     def plan(self, request: PlanRequest) -> FamilyPlan[Settings]:
         """Choose settings for the data, and take what is asked for."""
-        requested = {key: value for key, value in request.requested.items() if value is not None and key not in self.learned}
-        settings = self.read({"name": self.name, **self.chosen(request, codec_for(request)), **requested})
+        requested = {
+            key: value for key, value in request.requested.items() if value is not None and key not in self.data_dependent
+        }
+        settings = self.read({"name": self.name, **self.default_settings(request, codec_for(request)), **requested})
         length: dict[str, Any] = {"minutes": request.minutes, "steps": request.steps}
         if request.minutes is None and request.steps is None:
             minutes = {"images": IMAGE_MINUTES, "text": TEXT_MINUTES, "pairs": PAIR_MINUTES}.get(request.data.kind)
             length = {"steps": POINT_STEPS} if minutes is None else {"minutes": minutes}
         training = {**self.training(request, settings), **length, **request.training}
-        return FamilyPlan(settings, training, (self.reason(settings),))
+        return FamilyPlan(settings, training, (self.describe_settings(settings),))
 
     def batch(self, form: Dataset) -> int:
         """Return how many data a step takes when nothing is said."""

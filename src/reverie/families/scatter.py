@@ -33,10 +33,10 @@ class Scatter:
     """
 
     def __init__(
-        self, x: Tensor, mean: Tensor, group: Tensor | None = None, spread: float = 0.0, target: Normals | None = None,
+        self, x: Tensor, mean: Tensor, group: Tensor | None = None, noise_variance: float = 0.0, target: Normals | None = None,
         weight: float = 0.0,
     ) -> None:  # fmt: skip
-        self.x, self.mean, self.group, self.spread = x, mean, group, spread
+        self.x, self.mean, self.group, self.noise_variance = x, mean, group, noise_variance
         self.target, self.share = target, weight / (len(x) + weight) if target is not None else 0.0
         size = x.shape[1]
         squares = sum((rows.square().sum(0) for rows in self._centred()), torch.zeros(size).double())
@@ -88,5 +88,5 @@ class Scatter:
 
     def _shrunk(self, total: Tensor, b: Tensor, target: Tensor | None) -> Tensor:
         """Return the shrunk covariance times b from N S b, without the spread, and T b."""
-        own = total / max(1, len(self.x)) + self.spread * b
+        own = total / max(1, len(self.x)) + self.noise_variance * b
         return own if target is None else (1 - self.share) * own + self.share * target

@@ -15,7 +15,7 @@ from reverie.base.errors import UserError
 from reverie.base.files import check_folder
 from reverie.data import Dataset, chunk_size
 from reverie.draw.picture import ACCENT, WARM, channels_last, coloured, colours, dots, figure, legend, save, to_bytes
-from reverie.families.diffusion.latent import Latent
+from reverie.families.diffusion.latent_codec import LatentCodec
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.vae.autoencoder import Autoencoder
 from reverie.families.vae.model import VAE
@@ -42,7 +42,7 @@ class Coder:
     def of(cls, run: Run) -> Coder:
         """Return that of a run, of autoencoders or of latent diffusion."""
         model = run.model
-        if isinstance(model, Diffusion) and isinstance(model.codec, Latent):
+        if isinstance(model, Diffusion) and isinstance(model.codec, LatentCodec):
             model = model.codec.autoencoder
         if run.kind != "images" or not isinstance(model, Autoencoder | VAE):
             raise UserError(

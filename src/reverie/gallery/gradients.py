@@ -82,7 +82,7 @@ def trained(run: Run) -> tuple[Recurrent, Tensor]:
         return model.net, model.inputs(z[z != NONE][None, :-1])[0, :LENGTH]
     z = z.flatten(1)[:, model.order]
     cond = labels.to(model.device) if labels is not None and model.label_count else None
-    return model.net, torch.cat([model.begun(1, cond), model.embedded(z[:, :-1], cond)], 1)[0, :LENGTH]
+    return model.net, torch.cat([model.start_input(1, cond), model.embedded(z[:, :-1], cond)], 1)[0, :LENGTH]
 
 
 def draw(out: Path, runs: Sequence[str | Path | Run] = (), device: str = "auto") -> list[Path]:

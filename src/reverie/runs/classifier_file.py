@@ -14,7 +14,7 @@ from reverie.base.spec import build
 from reverie.base.tensors import read_tensors, tensor_specs, write_tensors
 from reverie.diffusion.classifier import Classifier
 from reverie.diffusion.schedules import SCHEDULES
-from reverie.families.diffusion.latent import model_shape
+from reverie.families.diffusion.latent_codec import model_shape
 from reverie.families.diffusion.settings import settings_of
 from reverie.runs.config import Config
 

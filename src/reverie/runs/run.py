@@ -24,16 +24,16 @@ from reverie.diffusion.error_curve import ErrorCurve
 from reverie.diffusion.samplers import Frame, Sampler
 from reverie.draw.picture import FILM_FRAMES, channels_last
 from reverie.families.diffusion.model import Diffusion
-from reverie.families.diffusion.record import SamplingRecord, explain_sampling, suggest_sampling
 from reverie.families.diffusion.sampling import (
     STEERING,
-    Choice,
+    SamplerChoice,
     SamplingProfile,
     build_guidance,
     build_sampling,
     chosen_sampling,
     default_sampling,
 )
+from reverie.families.diffusion.sampling_record import SamplingRecord, explain_sampling, suggest_sampling
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.families.language.model import LanguageModel
 from reverie.families.model import Model, SamplingInputs
@@ -79,7 +79,7 @@ class Run(TrainedRun):
         """The default sampling that the run recorded."""
         return self.config.family.sampling if isinstance(self.config.family, DiffusionSettings) else None
 
-    def chosen_sampling(self, options: Mapping[str, Any], steered: bool = False) -> Choice:
+    def chosen_sampling(self, options: Mapping[str, Any], steered: bool = False) -> SamplerChoice:
         """Return the names of sampler and grid and the number of steps: those asked for, recorded, or else the defaults."""
         recorded = self.record.choice if self.record is not None else None
         given = {**options, "steer": steered or options.get("steer")}

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from reverie.base.units import Unit
-from reverie.families.diffusion.levels import T_RANGES
+from reverie.families.diffusion.noise_levels import T_RANGES
 from reverie.runs.finding import Finding, FindingRow
 
 MOST_I = 10**12  # of a run, however often it was extended

@@ -17,7 +17,7 @@ from reverie.families import FAMILIES
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.sampling import OPTIONS
 from reverie.families.diffusion.settings import DiffusionSettings, settings_of
-from reverie.families.language.choice import PAIR_OPTIONS as TEXT_OPTIONS
+from reverie.families.language.token_sampling import PAIR_OPTIONS as TEXT_OPTIONS
 from reverie.families.model import Model
 from reverie.runs import folder
 from reverie.runs.config import Config

@@ -25,7 +25,6 @@ from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, Frame, Sampler, start, trajectory
 from reverie.diffusion.schedule import Schedule
 from reverie.draw.picture import channels_last
-from reverie.families.diffusion.clusters import Clustered
 from reverie.runs.prompts import has_condition
 from reverie.runs.run import Run
 from reverie.runs.sampling_options import Options
@@ -114,7 +113,7 @@ def guided_denoiser(run: Run, options: Options, n: int, told: Tensor | None = No
         raise UserError("here everything is of one label; give its name with --label, or none")
     cond = run.condition(options, n) if label is not None or has_condition(options) else None
     denoiser, device = run.diffusion.denoiser, run.diffusion.device
-    guided_one = run.guidance(asked)(denoiser if told is None else Clustered(denoiser, told))
+    guided_one = run.guidance(asked)(denoiser if told is None else WithClusters(denoiser, told))
     return WithCondition(guided_one, cond.to(device) if cond is not None else None)
 
 

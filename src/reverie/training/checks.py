@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from reverie.data.kind import KINDS
 from reverie.diffusion.learned import Learned
-from reverie.families.diffusion.latent import Latent
+from reverie.families.diffusion.latent_codec import LatentCodec
 from reverie.families.diffusion.model import Diffusion
 from reverie.runs.finding import Finding
 from reverie.training.diagnosis import ENOUGH, FEW, SETTLED, Check, Diagnosis, Row, gain, held_out_decrease, metric_name
@@ -194,7 +194,7 @@ def posterior_collapse(p: Diagnosis) -> Finding | None:
 
 def poor_codec(p: Diagnosis) -> Finding | None:
     """An autoencoder that gives images back badly: samples of its codes cannot be better."""
-    if not isinstance(p.model, Diffusion) or not isinstance(p.model.codec, Latent) or float(p.model.codec.lost) <= LOST:
+    if not isinstance(p.model, Diffusion) or not isinstance(p.model.codec, LatentCodec) or float(p.model.codec.lost) <= LOST:
         return None
     told = p.model.codec.summary()
     what = f"the autoencoder loses {float(p.model.codec.lost):.0%} of the images' variance (PSNR {told['psnr']:.1f} dB)"

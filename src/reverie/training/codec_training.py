@@ -12,7 +12,7 @@ from reverie.base.spec import Spec, parse
 from reverie.data import Dataset
 from reverie.data.kind import describe_shape
 from reverie.diffusion.plan import IMAGE_MINUTES
-from reverie.families.diffusion.latent import Latent, autoencoder_of, latent_spec
+from reverie.families.diffusion.latent_codec import LatentCodec, autoencoder_of, latent_spec
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.families.model import FamilyPlan, Model
@@ -152,7 +152,7 @@ def has_own_codec(config: Config) -> bool:
 
 def use_codec(model: Model, run: Run, data: Dataset) -> None:
     """Give a model the autoencoder of a run, and measure it on training data."""
-    assert isinstance(model, Diffusion) and isinstance(model.codec, Latent)
+    assert isinstance(model, Diffusion) and isinstance(model.codec, LatentCodec)
     model.codec.take(run.model, data)
 
 

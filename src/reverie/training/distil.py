@@ -32,7 +32,7 @@ from reverie.families.diffusion.distillation import (
     Pool,
     TeacherFeatures,
 )
-from reverie.families.diffusion.latent import Latent
+from reverie.families.diffusion.latent_codec import LatentCodec
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.model import Model
 from reverie.nets.lenet import LeNet
@@ -70,7 +70,7 @@ def check_teacher(run: Run, guidance: float) -> None:
         raise UserError(
             f"{run.path} is trained for the likelihood, which a student has none of; distil a run trained for pictures"
         )
-    if isinstance(model.codec, Latent):
+    if isinstance(model.codec, LatentCodec):
         raise UserError(
             f"{run.path} draws codes of an autoencoder, whose students cannot be taught yet; distil a run of pixels"
         )

@@ -16,7 +16,7 @@ from reverie.data import Dataset
 from reverie.data.augment import conditioned_entries
 from reverie.data.kind import describe_shape, kind_of
 from reverie.families.diffusion.clusters import cluster_names
-from reverie.families.diffusion.family import CLUSTERS, NET, OF_THE_DATA
+from reverie.families.diffusion.family import CLUSTERS_PREFIX, DATA_OPTIONS, NETWORK_PREFIX
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.settings import settings_of
 from reverie.families.model import Family, Model
@@ -24,9 +24,9 @@ from reverie.runs.adapters import weights_hash
 from reverie.runs.config import Config, StartConfig
 from reverie.runs.run import Run, load
 
-LABELS, TOLD, BIAS = f"{NET}label.table", f"{NET}told.weight", f"{NET}tell.2.bias"
+LABELS, TOLD, BIAS = f"{NETWORK_PREFIX}label.table", f"{NETWORK_PREFIX}told.weight", f"{NETWORK_PREFIX}tell.2.bias"
 EXAMPLES = "examples"  # conditions of the training data, which are those of the new data
-CENTRES, COUNTS = f"{CLUSTERS}centres", f"{CLUSTERS}counts"
+CENTRES, COUNTS = f"{CLUSTERS_PREFIX}centres", f"{CLUSTERS_PREFIX}counts"
 LEAST_FITTING = 0.5  # of the weights must fit, or the run is no start
 RATE = 0.5  # of the usual learning rate
 FOR_LORA = {"optimizer": "adamw", "learning_rate": 4e-3}  # the factors begin at zero and are small, so they may move fast
@@ -46,7 +46,7 @@ def open_start(path: str | Path, family: Family[Any]) -> Run:
 
 def network_of(run: Run) -> Spec:
     """Return the network of a run without what its data decided."""
-    return {key: value for key, value in run.diffusion_settings.network.items() if key not in OF_THE_DATA}
+    return {key: value for key, value in run.diffusion_settings.network.items() if key not in DATA_OPTIONS}
 
 
 def wished_of(run: Run, wished: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def carry(run: Run, model: Model, config: Config, train: Dataset) -> tuple[str, 
     for name in fitting:
         new[name].copy_(old[name])
     if other := [name for name in new if name not in special and name not in fitting]:
-        names = _listed(name.removeprefix(NET) for name in other)
+        names = _listed(name.removeprefix(NETWORK_PREFIX) for name in other)
         notes.append(f"{len(other)} of {len(new)} tensors do not fit and start anew: {names}")
     if LABELS in new and new[LABELS].shape[1:] == old.get(LABELS, new[LABELS]).shape[1:]:
         table = old.get(LABELS, torch.zeros_like(new[LABELS][:1]))

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from reverie.diffusion.learned import Learned
 from reverie.diffusion.loss import Squared, weight_of
 from reverie.diffusion.pair import row
-from reverie.families.diffusion.levels import T_RANGES, level_of
 from reverie.families.diffusion.model import Diffusion
+from reverie.families.diffusion.noise_levels import T_RANGES, level_of
 
 TIMES = 16  # in each range of t, at which the filter's error is averaged
 ASKED = 0.25  # of its largest share in the target, from which the noise of a range counts as asked for

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from reverie.base.spec import Spec, build
-from reverie.families.diffusion.latent import autoencoder_of, settings_of_autoencoder
+from reverie.families.diffusion.latent_codec import autoencoder_of, settings_of_autoencoder
 from reverie.families.model import TrainedModel
 from reverie.families.vae.autoencoder import Autoencoder
 from reverie.nets import NETWORKS

@@ -30,7 +30,7 @@ from reverie.data.in_memory import DataSource
 from reverie.data.pixels import DEFAULT_SIDE
 from reverie.diffusion.plan import largest_colour_side, small_for_the_budget
 from reverie.families import FAMILIES
-from reverie.families.diffusion.latent import model_shape
+from reverie.families.diffusion.latent_codec import model_shape
 from reverie.families.model import Family, FamilyPlan, PlanRequest, TrainedModel
 from reverie.runs import data_copy, folder
 from reverie.runs.config import MOST_MINUTES, MOST_STEPS, Config, DataConfig, TrainingConfig, build_model

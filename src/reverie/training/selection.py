@@ -13,15 +13,15 @@ from torch import Tensor
 from reverie.base.deadline import Deadline
 from reverie.data import Dataset
 from reverie.data.appearance import octave_powers
-from reverie.families.diffusion.record import Candidate, SamplingRecord
-from reverie.families.diffusion.sampling import Choice
+from reverie.families.diffusion.sampling import SamplerChoice
+from reverie.families.diffusion.sampling_record import Candidate, SamplingRecord
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.kernels import Polynomial
 from reverie.nets import efficientnet
 from reverie.runs import folder
 from reverie.runs.run import Run
 
-CANDIDATES: tuple[Choice, ...] = (
+CANDIDATES: tuple[SamplerChoice, ...] = (
     ("dpm++sde", 20, "uniform"),
     ("dpm++sde", 20, "refined"),
     ("dpm++2m", 20, "uniform"),
@@ -49,7 +49,7 @@ class Selection:
 class Measured:
     """A sampling and its samples' features (n, D), and the power of their octaves (n, O)."""
 
-    choice: Choice
+    choice: SamplerChoice
     scale: float
     features: Tensor
     power: Tensor
@@ -122,7 +122,7 @@ def select_sampling(run: Run, held_out: Dataset, n: int, stage: Deadline | None 
     stage, reference = stage or Deadline(), Reference(held_out)
     first, more = (FIRST, MORE) if _can_guide(run) else (FIRST[:1], ())
 
-    def measured(choices: Iterable[Choice], scales: Iterable[float]) -> list[Measured]:
+    def measured(choices: Iterable[SamplerChoice], scales: Iterable[float]) -> list[Measured]:
         """Return what is finite; scales in turn, each for all choices."""
         found = [measure(run, reference, n, choice, scale) for scale, choice in product(scales, choices) if stage.left > 0]
         return [one for one in found if bool(one.features.isfinite().all())]
@@ -144,7 +144,7 @@ def select_sampling(run: Run, held_out: Dataset, n: int, stage: Deadline | None 
     return Selection(record, chosen.autoguidance)
 
 
-def measure(run: Run, reference: Reference, n: int, choice: Choice, scale: float, seed: int = SEED) -> Measured:
+def measure(run: Run, reference: Reference, n: int, choice: SamplerChoice, scale: float, seed: int = SEED) -> Measured:
     """Sample with a candidate, from the same noise as all, and measure."""
     sampler, steps, grid = choice
     parts = []

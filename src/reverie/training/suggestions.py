@@ -14,7 +14,7 @@ from reverie.base.errors import UserError
 from reverie.base.spec import Spec, build, complete, format_spec
 from reverie.data.in_memory import MEMORY_SOURCE
 from reverie.diffusion.plan import PRESETS, network_for
-from reverie.families.diffusion.family import OF_THE_DATA
+from reverie.families.diffusion.family import DATA_OPTIONS
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.nets import NETWORKS
 from reverie.runs.config import Config
@@ -37,7 +37,7 @@ def _own(network: Spec) -> str:
     """Write a network of a run with its stem, which is planned if not given, and what is neither usual nor told by the data."""
     usual = complete(NETWORKS, {"name": network["name"]}, "network")
     plain = {key: tuple(v) if isinstance(v, list) else v for key, v in network.items()}
-    return format_spec({k: v for k, v in plain.items() if k in ("name", "stem") or (k not in OF_THE_DATA and v != usual[k])})
+    return format_spec({k: v for k, v in plain.items() if k in ("name", "stem") or (k not in DATA_OPTIONS and v != usual[k])})
 
 
 def _parameters(network: Spec) -> int:

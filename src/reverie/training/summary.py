@@ -13,7 +13,7 @@ from reverie.base.busy import BUSY
 from reverie.data.dataset import HELD_OUT
 from reverie.data.kind import KINDS
 from reverie.data.text_windows import OVERLAP
-from reverie.families.diffusion.record import described
+from reverie.families.diffusion.sampling_record import format_choice
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.runs import folder
 from reverie.runs.config import Config
@@ -173,7 +173,9 @@ def _drawn_by(settings: DiffusionSettings) -> str:
     guided, record = f" with autoguidance {settings.autoguidance:g}" if settings.autoguidance != 1 else "", settings.sampling
     if record is None or record.source != "selected":
         return f"; samples are drawn{guided}" if guided else ""
-    return f"; samples are drawn by {described(record.choice)}{guided}, the best of {len(record.candidates)} on held-out data"
+    return (
+        f"; samples are drawn by {format_choice(record.choice)}{guided}, the best of {len(record.candidates)} on held-out data"
+    )
 
 
 def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], shown: str, looked: bool) -> str:

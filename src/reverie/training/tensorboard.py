@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reverie.base.errors import UserError
 from reverie.base.files import own_file
-from reverie.families.diffusion.levels import T_RANGES
+from reverie.families.diffusion.noise_levels import T_RANGES
 from reverie.runs.step import Step
 
 FOLDER = "tensorboard"

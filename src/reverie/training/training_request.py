@@ -20,7 +20,7 @@ from reverie.data.in_memory import DataSource, is_in_memory
 from reverie.data.memory_limits import MEMORY_LIMIT
 from reverie.data.pixels import parse_size
 from reverie.families.diffusion.family import shape_of
-from reverie.families.diffusion.levels import LOOKED_AT, OPTIMUM_MOST
+from reverie.families.diffusion.noise_levels import EVALUATION_BATCH, OPTIMUM_MOST
 from reverie.families.model import Family
 from reverie.runs.config import TrainingConfig
 from reverie.training.codec_training import BATCH as CODEC_BATCH
@@ -154,7 +154,7 @@ def memory(network: NetworkMemory, form: Dataset, batch: int) -> int:
     numbers = form.x.shape.numel() if isinstance(form.x, torch.Tensor) else 0
     held = 2 * numbers if numbers <= MEMORY_LIMIT else 0  # as read, and once more as split into two parts
     exact = 4 * BYTES * numbers if numbers <= OPTIMUM_MOST else 0  # at the end all of them are compared with the model
-    look = network.look(evaluation_batch_size(form.shape, LOOKED_AT))
+    look = network.look(evaluation_batch_size(form.shape, EVALUATION_BATCH))
     return network.weights + held + max(network.step(batch), look, exact)
 
 

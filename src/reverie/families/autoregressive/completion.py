@@ -26,7 +26,7 @@ FEW = 0.5  # of the particles, by effective number, below which they are drawn a
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownNumbers:
     """What is known of a datum, in the order in which it is written.  z: (D,) in model units; seen: (D,) bool."""
 
     z: Tensor
@@ -44,7 +44,7 @@ class Known:
 
 
 def complete(
-    model: Autoregressive, known: Known, order: Tensor, wanted: SamplingInputs, log_prior: Tensor | None,
+    model: Autoregressive, known: KnownNumbers, order: Tensor, inputs: SamplingInputs, log_prior: Tensor | None,
     note: Callable[[float], None],
 ) -> Iterator[tuple[int, Tensor]]:  # fmt: skip
     """Write data around what is known and yield the number of the last number and all so far: (B, D), in the given order.
@@ -52,42 +52,42 @@ def complete(
     log_prior: of labels, where they are drawn as well, (L,); note: is told the effective share of the particles, 1 where the
     draw is exact.
     """
-    cond = wanted.cond.to(model.device) if wanted.cond is not None else None
+    cond = inputs.cond.to(model.device) if inputs.cond is not None else None
     if known.comes_first:
         note(1.0)
         if log_prior is not None:
-            cond = _drawn(label_posterior(model, known, order, log_prior), Noise(wanted.seeds, 1))
-        check_labelled(model.label_count, cond, len(wanted.seeds))
-        yield from _one_each(model, known, order, wanted.seeds, cond)
+            cond = _drawn(label_posterior(model, known, order, log_prior), Noise(inputs.seeds, 1))
+        check_labelled(model.label_count, cond, len(inputs.seeds))
+        yield from _one_each(model, known, order, inputs.seeds, cond)
     else:
-        yield from _particles(model, known, order, wanted.seeds, cond, log_prior, note)
+        yield from _particles(model, known, order, inputs.seeds, cond, log_prior, note)
 
 
 def _one_each(
-    model: Autoregressive, known: Known, order: Tensor, seeds: Tensor, cond: Tensor | None
+    model: Autoregressive, known: KnownNumbers, order: Tensor, seeds: Tensor, cond: Tensor | None
 ) -> Iterator[tuple[int, Tensor]]:
-    writer, size = model.writer(len(seeds), cond, order), len(order)
+    incremental_decoder, size = model.incremental_decoder(len(seeds), cond, order), len(order)
     x = known.z.expand(len(seeds), -1).masked_fill(~known.seen, -1.0)
     u, v = (part.to(x) for part in Noise(seeds).uniform(size))
     for i in range(size):
         if i >= known.first:
-            x[:, i] = model.observation.sample(writer.told(), u[:, i], v[:, i])
+            x[:, i] = model.observation.sample(incremental_decoder.next_parameters(), u[:, i], v[:, i])
         if i + 1 < size:
-            writer.write(x[:, i])
+            incremental_decoder.write(x[:, i])
         if i >= known.first or i + 1 == size:
             yield i, x
 
 
-def label_posterior(model: Autoregressive, known: Known, order: Tensor, log_prior: Tensor) -> Tensor:
+def label_posterior(model: Autoregressive, known: KnownNumbers, order: Tensor, log_prior: Tensor) -> Tensor:
     """Return log p(label | known numbers), by Bayes' rule: (L,).  The known numbers come first."""
     labels = torch.arange(len(log_prior), device=model.device)
     found = log_prior.to(known.z).clone()
-    writer = model.writer(len(labels), labels, order)
+    incremental_decoder = model.incremental_decoder(len(labels), labels, order)
     for i in range(known.first):
         z = known.z[i].expand(len(labels))
-        found += model.observation.log_prob(z, writer.told())
+        found += model.observation.log_prob(z, incremental_decoder.next_parameters())
         if i + 1 < known.first:
-            writer.write(z)
+            incremental_decoder.write(z)
     return found.log_softmax(0)
 
 
@@ -98,7 +98,7 @@ def _drawn(log_p: Tensor, noise: Noise) -> Tensor:
 
 
 def _particles(
-    model: Autoregressive, known: Known, order: Tensor, seeds: Tensor, cond: Tensor | None, log_prior: Tensor | None,
+    model: Autoregressive, known: KnownNumbers, order: Tensor, seeds: Tensor, cond: Tensor | None, log_prior: Tensor | None,
     note: Callable[[float], None],
 ) -> Iterator[tuple[int, Tensor]]:  # fmt: skip
     """Write `PARTICLES` data for each that is wanted, show the first of them, and keep one by its weight at the end."""
@@ -109,11 +109,11 @@ def _particles(
         shares = log_prior.to(known.z).exp().cumsum(0)
         own = torch.bucketize(_even(each, noise, shares) * shares[-1], shares, right=True).clamp(max=len(shares) - 1).flatten()
     check_labelled(model.label_count, own, count * each)
-    writer = model.writer(count * each, own, order)
+    incremental_decoder = model.incremental_decoder(count * each, own, order)
     x = known.z.expand(count * each, -1).masked_fill(~known.seen, -1.0)
     log_w = x.new_zeros(count, each)
     for i, seen in enumerate(known.seen.tolist()):
-        y = writer.told()
+        y = incremental_decoder.next_parameters()
         if seen:
             log_w = log_w + model.observation.log_prob(x[:, i], y).unflatten(0, (count, each))
         else:
@@ -121,12 +121,12 @@ def _particles(
             x[:, i] = model.observation.sample(y, u, v)
         if i + 1 == len(order):
             break
-        writer.write(x[:, i])
+        incremental_decoder.write(x[:, i])
         if seen and bool((poor := _effective(log_w) < FEW).any()):
             stay = torch.arange(each, device=x.device).expand(count, -1)
             drawn = _resampled(log_w.softmax(1), Noise(seeds, RESAMPLING + i))
             index = (first + torch.where(poor[:, None], drawn, stay)).flatten()
-            writer.take(index)
+            incremental_decoder.take(index)
             x, log_w = x[index], log_w.masked_fill(poor[:, None], 0.0)
         yield i, x[first[:, 0]]
     note(float(_effective(log_w).mean()))

@@ -12,7 +12,7 @@ from torch.nn import functional
 from reverie.base.errors import UserError
 from reverie.base.noise import mix_seed
 from reverie.diffusion.lattice import bumps, level_of
-from reverie.families.autoregressive.model import Autoregressive, Writer
+from reverie.families.autoregressive.model import Autoregressive, IncrementalDecoder
 from reverie.families.autoregressive.recurrence import recurrence
 from reverie.families.model import check_labelled
 
@@ -34,7 +34,7 @@ def level_features(levels: int, count: int) -> Tensor:
     return torch.eye(levels) if not count and levels <= FEW else bumps(count or FEATURES, levels).T.contiguous()
 
 
-class Dense(Autoregressive):
+class LevelAutoregressive(Autoregressive):
     """A model that takes each number as features of its level, less their mean at that place.  bias: (D, P), in `order`."""
 
     def __init__(self, features: int, **options: Any) -> None:
@@ -43,22 +43,22 @@ class Dense(Autoregressive):
         if levels is None:
             raise UserError("this family needs images, whose numbers have levels; give another family")
         self.features = nn.Buffer(level_features(levels, features), persistent=False)
-        self.inputs, self.told_numbers = self.features.shape[1], self.observation.parameters
+        self.inputs, self.parameters_each = self.features.shape[1], self.observation.parameters
         self.centre = nn.Buffer(torch.zeros(self.size, self.inputs))
-        self.bias = nn.Parameter(torch.zeros(self.size, self.told_numbers))
+        self.bias = nn.Parameter(torch.zeros(self.size, self.parameters_each))
 
     @torch.no_grad()
     def initialize_with(self, z: Tensor) -> None:
         """Take the mean of the features of each place, and what is said of each place that knows no other."""
         self.centre.copy_(self.features[level_of(z.flatten(1), len(self.features))].mean(0)[self.order])
-        self.bias.copy_(self.observation.initialize(z).flatten(0, -2).to(self.bias)[self.order])
+        self.bias.copy_(self.observation.initial_parameters(z).flatten(0, -2).to(self.bias)[self.order])
 
     def seen(self, z: Tensor, first: int = 0) -> Tensor:
         """Return the features of numbers first .. of a sequence: (B, n, Q).  z: (B, n) in model units."""
         return self.features[level_of(z, len(self.features))] - self.centre[first : first + z.shape[1]]
 
 
-class FVSBN(Dense):
+class FVSBN(LevelAutoregressive):
     """y_i = b_i + sum_{j < i} W_ij x_j, logistic regression of each number on all before it (Neal 1992; Frey 1998).
 
     Q features of a number, P numbers that are said of one.  W: (D P, D Q), of which the part below the diagonal is used.
@@ -66,30 +66,30 @@ class FVSBN(Dense):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(0 if (options["codec"].levels or 0) <= FEW else 1, **options)  # of many levels the level itself
-        outputs, inputs = self.size * self.told_numbers, self.size * self.inputs
+        outputs, inputs = self.size * self.parameters_each, self.size * self.inputs
         if outputs * inputs > MOST_WEIGHTS:
             raise UserError(f"a belief network of images of {self.size:,} numbers has {outputs * inputs:,} weights, and at most"
                             f" {MOST_WEIGHTS:,} are taken; give a smaller --size, or the family nade")  # fmt: skip
         self.weight = nn.Parameter(torch.zeros(outputs, inputs))
         earlier = torch.ones(self.size, self.size, dtype=torch.bool).tril(-1)
         self.earlier = nn.Buffer(
-            earlier.repeat_interleave(self.told_numbers, 0).repeat_interleave(self.inputs, 1), persistent=False
+            earlier.repeat_interleave(self.parameters_each, 0).repeat_interleave(self.inputs, 1), persistent=False
         )
         self.label = nn.Parameter(torch.zeros(self.label_count, outputs)) if self.label_count else None
 
-    def told(self, z: Tensor, cond: Tensor | None) -> Tensor:
-        """See `Autoregressive.told`."""
+    def output_parameters(self, z: Tensor, cond: Tensor | None) -> Tensor:
+        """See `Autoregressive.output_parameters`."""
         weight = self.weight.masked_fill(~self.earlier, 0)
         y = functional.linear(self.seen(z).flatten(1), weight, self.bias.flatten())
         told: Tensor = (y if self.label is None or cond is None else y + self.label[cond]).unflatten(1, (self.size, -1))
         return told
 
-    def writer(self, count: int, cond: Tensor | None, order: Tensor) -> Writer:
+    def incremental_decoder(self, count: int, cond: Tensor | None, order: Tensor) -> IncrementalDecoder:
         """See `Autoregressive.writer`."""
-        return _RegressionWriter(self, count, cond)
+        return _FVSBNDecoder(self, count, cond)
 
 
-class _RegressionWriter(Writer):
+class _FVSBNDecoder(IncrementalDecoder):
     def __init__(self, model: FVSBN, count: int, cond: Tensor | None) -> None:
         self.model, self.i = model, 0
         self.x = model.bias.new_empty(count, model.size * model.inputs)
@@ -97,8 +97,8 @@ class _RegressionWriter(Writer):
         if model.label is not None and cond is not None:
             self.base = self.base + model.label[cond]
 
-    def told(self) -> Tensor:
-        model, rows = self.model, slice(self.i * self.model.told_numbers, (self.i + 1) * self.model.told_numbers)
+    def next_parameters(self) -> Tensor:
+        model, rows = self.model, slice(self.i * self.model.parameters_each, (self.i + 1) * self.model.parameters_each)
         before = self.i * model.inputs
         return self.base[:, rows] + self.x[:, :before] @ model.weight[rows, :before].T
 
@@ -111,7 +111,7 @@ class _RegressionWriter(Writer):
         self.x, self.base = self.x[index], self.base[index]
 
 
-class NADE(Dense):
+class NADE(LevelAutoregressive):
     """y_i = b_i + relu(a_i) V_i,  a_i = c + sum_{j < i} x_j W_j: one hidden layer whose weights all numbers share.
 
     (Larochelle and Murray 2011; arXiv:1605.02226.)  orderless: trained to tell any number by any others, of which each tells
@@ -125,7 +125,7 @@ class NADE(Dense):
         width = self.inputs + orderless
         into = torch.empty(self.size, width, hidden)
         self.into = nn.Parameter(into if into.is_meta else into.normal_())
-        self.out = nn.Parameter(torch.zeros(self.size, hidden, self.told_numbers))
+        self.out = nn.Parameter(torch.zeros(self.size, hidden, self.parameters_each))
         self.first = nn.Parameter(torch.zeros(hidden))
         self.label = nn.Parameter(torch.zeros(self.label_count, hidden)) if self.label_count else None
 
@@ -148,8 +148,8 @@ class NADE(Dense):
         seen = self.seen(z, first)
         return functional.pad(seen, (0, 1), value=1.0) if self.orderless else seen
 
-    def told(self, z: Tensor, cond: Tensor | None) -> Tensor:
-        """See `Autoregressive.told`."""
+    def output_parameters(self, z: Tensor, cond: Tensor | None) -> Tensor:
+        """See `Autoregressive.output_parameters`."""
         return recurrence(self.shown(z), self.into, self._first(len(z), cond), self.out, self.bias)
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
@@ -181,19 +181,19 @@ class NADE(Dense):
         order = super().order_around(seen)
         return torch.cat([order[seen[order]], order[~seen[order]]]) if self.orderless else order
 
-    def writer(self, count: int, cond: Tensor | None, order: Tensor) -> Writer:
+    def incremental_decoder(self, count: int, cond: Tensor | None, order: Tensor) -> IncrementalDecoder:
         """See `Autoregressive.writer`."""
-        return _HiddenWriter(self, self._first(count, cond), order)
+        return _NADEDecoder(self, self._first(count, cond), order)
 
 
-class _HiddenWriter(Writer):
+class _NADEDecoder(IncrementalDecoder):
     def __init__(self, model: NADE, first: Tensor, order: Tensor) -> None:
         self.model, self.a, self.i = model, first, 0
         rank = torch.empty_like(order)
         rank[model.order] = torch.arange(len(order), device=order.device)
         self.rows = rank[order].tolist()  # of the parameters, which are in the model's own order
 
-    def told(self) -> Tensor:
+    def next_parameters(self) -> Tensor:
         row = self.rows[self.i]
         return torch.addmm(self.model.bias[row], self.a.relu(), self.model.out[row])
 

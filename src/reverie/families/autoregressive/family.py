@@ -21,10 +21,10 @@ from reverie.families.autoregressive.settings import (
     build_autoregressive,
     build_language,
 )
-from reverie.families.language.choice import OPTIONS
-from reverie.families.language.settings import learned, same_tokenizer, told
+from reverie.families.language.settings import describe_tokenizer, same_tokenizer, train_tokenizer
+from reverie.families.language.token_sampling import OPTIONS
 from reverie.families.model import Likelihood, Model, PlanRequest
-from reverie.families.planned import PlannedFamily, decoder_for, few_data, rate_for_few
+from reverie.families.planned import PlannedFamily, decoder_for, is_small_dataset, small_data_learning_rate
 
 FARTHEST = 1.5  # learning rate times steps, at most, where data are few
 
@@ -40,7 +40,7 @@ class AutoregressiveFamily(PlannedFamily[Settings]):
     likelihood: ClassVar[Likelihood] = "exact"
     dequantises: ClassVar[bool] = False
 
-    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+    def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return units, and the distribution of each number for them."""
         return {"codec": codec, "decoder": decoder_for(codec)}
 
@@ -57,7 +57,7 @@ class FVSBNFamily(AutoregressiveFamily[FVSBNSettings]):
     settings = FVSBNSettings
     training_defaults: ClassVar[Mapping[str, Any]] = {"batch": 100, "learning_rate": 1e-3}
 
-    def reason(self, settings: FVSBNSettings) -> str:
+    def describe_settings(self, settings: FVSBNSettings) -> str:
         """Say in one line what was chosen."""
         return f"{self.name}: {settings.decoder} regression of each number on all before it"
 
@@ -70,16 +70,19 @@ class NADEFamily(AutoregressiveFamily[NADESettings]):
     settings = NADESettings
     training_defaults: ClassVar[Mapping[str, Any]] = {"batch": 50, "learning_rate": 3e-3}
 
-    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+    def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Hide half of the hidden units, and tell of a level by few numbers, where data would else be learned by heart."""
-        return {**super().chosen(request, codec), **({"dropout": 0.5, "features": 6} if few_data(request) else {})}
+        return {
+            **super().default_settings(request, codec),
+            **({"dropout": 0.5, "features": 6} if is_small_dataset(request) else {}),
+        }
 
     def training(self, request: PlanRequest, settings: NADESettings) -> Mapping[str, Any]:
         """Learn slowly where data are few."""
-        few = {"learning_rate": rate_for_few(request, 1e-3, FARTHEST)} if few_data(request) else {}
+        few = {"learning_rate": small_data_learning_rate(request, 1e-3, FARTHEST)} if is_small_dataset(request) else {}
         return {**self.training_defaults, **few}
 
-    def reason(self, settings: NADESettings) -> str:
+    def describe_settings(self, settings: NADESettings) -> str:
         """Say in one line what was chosen."""
         order = "any order" if settings.orderless else "one order"
         return f"{self.name}: {settings.hidden} hidden units, {settings.decoder} numbers, {order}"
@@ -93,18 +96,18 @@ class SequenceFamily(AutoregressiveFamily[Sequential]):
 
     kinds: ClassVar[tuple[Kind, ...]] = ("series", "images", "text")
     options: ClassVar[Mapping[str, Any]] = OPTIONS
-    learned: ClassVar[frozenset[str]] = frozenset({"tokenizer"})
+    data_dependent: ClassVar[frozenset[str]] = frozenset({"tokenizer"})
     of_text: ClassVar[Mapping[str, Any]]
     text_training: ClassVar[Mapping[str, Any]]
 
-    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+    def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Hide some numbers where data are few, which would else be learned by heart; of text, learn the tokens."""
         asked = request.requested.get("tokenizer")
         if request.train.kind == "text":
-            return {**self.of_text, **learned(request, asked)[1]}
+            return {**self.of_text, **train_tokenizer(request, asked)[1]}
         if asked is not None:
             raise UserError(f"{request.train.name} holds {request.train.kind}, and --tokenizer is for text; leave it out")
-        return {**super().chosen(request, codec), "dropout": 0.15 if few_data(request) else 0.0}
+        return {**super().default_settings(request, codec), "dropout": 0.15 if is_small_dataset(request) else 0.0}
 
     def training(self, request: PlanRequest, settings: Sequential) -> Mapping[str, Any]:
         """Return fields of the table [training] for data, where nothing else is asked for."""
@@ -124,11 +127,12 @@ class SequenceFamily(AutoregressiveFamily[Sequential]):
             return settings.tokenizer is not None and same_tokenizer(settings.tokenizer, value)
         return super().matches(settings, key, value, shape, labels)
 
-    def reason(self, settings: Sequential) -> str:
+    def describe_settings(self, settings: Sequential) -> str:
         """Say in one line what was chosen."""
+        network = f"{self.name}: {settings.layers} layers of width {settings.dim}"
         if settings.tokenizer is not None:
-            return f"{self.name}: {settings.layers} layers of width {settings.dim}, {told(settings.tokenizer.build())}"
-        return f"{self.name}: {settings.layers} layers of width {settings.dim}, {settings.decoder} numbers"
+            return f"{network}, {describe_tokenizer(settings.tokenizer.build())}"
+        return f"{network}, {settings.decoder} outputs"
 
 
 class RNNFamily(SequenceFamily[RNNSettings]):
@@ -163,9 +167,12 @@ class TransformerFamily(SequenceFamily[TransformerSettings]):
     of_text: ClassVar[Mapping[str, Any]] = {"dim": 128, "layers": 4, "positions": "rotary"}
     text_training: ClassVar[Mapping[str, Any]] = {"batch": 8, "learning_rate": 1e-2, "optimizer": "muon"}
 
-    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+    def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return units and a network that fits the length of the sequences."""
         if request.train.kind == "text":
-            return {**super().chosen(request, codec), "context": request.train.shape[0]}
+            return {**super().default_settings(request, codec), "context": request.train.shape[0]}
         small = math.prod(request.train.shape) <= 256
-        return {**super().chosen(request, codec), **({"dim": 64, "layers": 3} if small else {"dim": 128, "layers": 4})}
+        return {
+            **super().default_settings(request, codec),
+            **({"dim": 64, "layers": 3} if small else {"dim": 128, "layers": 4}),
+        }

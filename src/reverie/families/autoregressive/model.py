@@ -19,21 +19,21 @@ from reverie.diffusion.likelihood.bound import check_data
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
-from reverie.families.autoregressive.completion import Known, complete
-from reverie.families.diffusion.levels import in_unit
+from reverie.families.autoregressive.completion import KnownNumbers, complete
+from reverie.families.diffusion.noise_levels import in_unit
 from reverie.families.model import CompletionModel, SamplingInputs, TrainedModel, check_labelled, check_one_label
 from reverie.families.vae.observation import Observation
 
-FIGURE_DATA = 1024  # data, at most, of which held-out figures are the mean
+METRIC_DATA = 1024  # data, at most, of which held-out figures are the mean
 BEGIN_DATA = 4096  # training data, at most, that the first weights are told by
 NUMBERS_AT_ONCE = 2**23  # that are said of data together when the likelihood is measured
 
 
-class Writer(ABC):
+class IncrementalDecoder(ABC):
     """Data that are being written, a number at a time, in the order that the model was asked for."""
 
     @abstractmethod
-    def told(self) -> Tensor:
+    def next_parameters(self) -> Tensor:
         """Return what is said of the next number: (B, P)."""
 
     @abstractmethod
@@ -70,11 +70,11 @@ class Autoregressive(TrainedModel, CompletionModel):
         return self.order
 
     @abstractmethod
-    def told(self, z: Tensor, cond: Tensor | None) -> Tensor:
+    def output_parameters(self, z: Tensor, cond: Tensor | None) -> Tensor:
         """Return what is said of each number by those before it: (B, D, P).  z: (B, D) in model units and in `order`."""
 
     @abstractmethod
-    def writer(self, count: int, cond: Tensor | None, order: Tensor) -> Writer:
+    def incremental_decoder(self, count: int, cond: Tensor | None, order: Tensor) -> IncrementalDecoder:
         """Begin to write so many data in an order of their places; of some models `order` is the only one."""
 
     def encode(self, x: Tensor) -> Tensor:
@@ -101,14 +101,14 @@ class Autoregressive(TrainedModel, CompletionModel):
         check_labelled(self.label_count, cond, len(z))
         if order is None or torch.equal(order, self.order):
             sequence = z.flatten(1)[:, self.order]
-            return self.observation.log_prob(sequence, self.told(sequence, cond))
+            return self.observation.log_prob(sequence, self.output_parameters(sequence, cond))
         if not self.orderless:
             raise UserError("the model has one order only; train nade:orderless=true for the likelihood in another")
-        writer, found = self.writer(len(z), cond, order), []
+        incremental_decoder, found = self.incremental_decoder(len(z), cond, order), []
         for i, numbers in enumerate(z.flatten(1)[:, order].T):
-            found.append(self.observation.log_prob(numbers, writer.told()))
+            found.append(self.observation.log_prob(numbers, incremental_decoder.next_parameters()))
             if i + 1 < self.size:
-                writer.write(numbers)
+                incremental_decoder.write(numbers)
         return torch.stack(found, 1)
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
@@ -134,24 +134,24 @@ class Autoregressive(TrainedModel, CompletionModel):
 
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return what data that were not trained on cost."""
-        x, labels = data.batch(torch.arange(min(len(data), chunk_size(self.shape, FIGURE_DATA))))
+        x, labels = data.batch(torch.arange(min(len(data), chunk_size(self.shape, METRIC_DATA))))
         return in_unit(self.codec, self.shape, -float(self.log_prob(x, labels, torch.empty(0)).nats.mean()))
 
     @torch.no_grad()
-    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
+    def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
         """Draw number by number and yield a frame after each; what is not written yet is at its least value."""
-        check_one_label(wanted)
-        count, noise = len(wanted.seeds), Noise(wanted.seeds)
-        cond = wanted.cond.to(self.device) if wanted.cond is not None else None
+        check_one_label(inputs)
+        count, noise = len(inputs.seeds), Noise(inputs.seeds)
+        cond = inputs.cond.to(self.device) if inputs.cond is not None else None
         check_labelled(self.label_count, cond, count)
-        writer, order = self.writer(count, cond, self.order), self.order.tolist()
+        incremental_decoder, order = self.incremental_decoder(count, cond, self.order), self.order.tolist()
         x = torch.full((count, self.size), -1.0, device=self.device)
         u, v = (part.to(x) for part in noise.uniform(self.size))
         for i, place in enumerate(order):
-            z = self.observation.sample(writer.told(), u[:, i], v[:, i])
+            z = self.observation.sample(incremental_decoder.next_parameters(), u[:, i], v[:, i])
             x[:, place] = z
             if i + 1 < self.size:
-                writer.write(z)
+                incremental_decoder.write(z)
             yield self.frame(i, x)
 
     def frame(self, i: int, x: Tensor) -> Frame:
@@ -163,7 +163,7 @@ class Autoregressive(TrainedModel, CompletionModel):
     def completes_exactly(self, seen: Tensor) -> bool:
         """Tell whether all that is known comes first."""
         flat = seen.flatten().to(self.device)
-        return Known(flat.float(), flat[self.order_around(flat)]).comes_first
+        return KnownNumbers(flat.float(), flat[self.order_around(flat)]).comes_first
 
     def completes_in_own_order(self, seen: Tensor) -> bool:
         """Tell whether `order_around` is `order`."""
@@ -171,16 +171,16 @@ class Autoregressive(TrainedModel, CompletionModel):
 
     @torch.no_grad()
     def complete(
-        self, wanted: SamplingInputs, truth: Tensor, seen: Tensor, log_prior: Tensor | None, note: Callable[[float], None]
+        self, inputs: SamplingInputs, truth: Tensor, seen: Tensor, log_prior: Tensor | None, note: Callable[[float], None]
     ) -> Iterator[Frame]:
         """See `CompletionModel.complete`."""
-        check_one_label(wanted)
+        check_one_label(inputs)
         there = seen.flatten().to(self.device)
         order = self.order_around(there)
-        known = Known(self.codec.encode(truth[None].to(self.device)).flatten()[order], there[order])
-        asked = wanted.cond is not None or not self.label_count
+        known = KnownNumbers(self.codec.encode(truth[None].to(self.device)).flatten()[order], there[order])
+        asked = inputs.cond is not None or not self.label_count
         prior = None if log_prior is None or asked else log_prior.float().to(self.device)
-        for i, z in complete(self, known, order, wanted, prior, note):
+        for i, z in complete(self, known, order, inputs, prior, note):
             x = torch.full_like(z, -1.0)
             x[:, order] = z
             yield self.frame(i, x)

@@ -18,7 +18,7 @@ BLOCK_NUMBERS = 2**19  # hidden numbers of a block that stay in the processor's 
 MOST_IN_BLOCK = 16
 
 
-def block_of(count: int, hidden: int, inputs: int) -> int:
+def block_size(count: int, hidden: int, inputs: int) -> int:
     """Return how many numbers of data form a block."""
     return max(1, min(MOST_IN_BLOCK, BLOCK_NUMBERS // max(1, count * hidden), 1 + 64 // inputs))
 
@@ -30,7 +30,7 @@ class Recurrence(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, into: Tensor, first: Tensor, out: Tensor, bias: Tensor) -> Tensor:
         """Return y, and keep what the hidden numbers can be worked out of again."""
         count, size, _ = x.shape
-        block = block_of(count, into.shape[2], x.shape[2])
+        block = block_size(count, into.shape[2], x.shape[2])
         y, before = x.new_empty(size, count, out.shape[2]), first
         for begin in range(0, size, block):
             part = slice(begin, min(size, begin + block))

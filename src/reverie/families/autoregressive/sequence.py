@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from reverie.base.noise import mix_seed
 from reverie.diffusion.lattice import level_of
-from reverie.families.autoregressive.model import Autoregressive, Writer
+from reverie.families.autoregressive.model import Autoregressive, IncrementalDecoder
 from reverie.families.model import check_labelled
 from reverie.nets.dropout import seeded_dropout
 from reverie.nets.embedding import LabelEmbedding, random_vectors
@@ -39,10 +39,10 @@ class SequenceModel(Autoregressive):
     def initialize_with(self, z: Tensor) -> None:
         """Take what is said of each place that knows no other; of series all moments are alike."""
         if len(self.shape) == 2:
-            said = self.observation.initialize(z.flatten(0, 1)).to(self.bias)  # (C, P)
-            self.bias.copy_(said.repeat(self.shape[0], 1))
+            output_layer = self.observation.initial_parameters(z.flatten(0, 1)).to(self.bias)  # (C, P)
+            self.bias.copy_(output_layer.repeat(self.shape[0], 1))
             return
-        self.bias.copy_(self.observation.initialize(z).flatten(0, -2).to(self.bias)[self.order])
+        self.bias.copy_(self.observation.initial_parameters(z).flatten(0, -2).to(self.bias)[self.order])
 
     def embedded(self, z: Tensor, cond: Tensor | None) -> Tensor:
         """Return the vectors of numbers: (B, n, dim).  z: (B, n) in model units."""
@@ -55,23 +55,23 @@ class SequenceModel(Autoregressive):
         check_labelled(self.label_count, cond, len(x))
         return x if self.label is None else x + self.label(cond)[:, None]
 
-    def begun(self, count: int, cond: Tensor | None) -> Tensor:
+    def start_input(self, count: int, cond: Tensor | None) -> Tensor:
         """Return the input before the first number: (B, 1, dim)."""
         return self.labelled(self.start.expand(count, 1, -1), cond)
 
-    def told(self, z: Tensor, cond: Tensor | None) -> Tensor:
-        """See `Autoregressive.told`."""
-        x = torch.cat([self.begun(len(z), cond), self.embedded(z[:, :-1], cond)], 1)
+    def output_parameters(self, z: Tensor, cond: Tensor | None) -> Tensor:
+        """See `Autoregressive.output_parameters`."""
+        x = torch.cat([self.start_input(len(z), cond), self.embedded(z[:, :-1], cond)], 1)
         if not (self.truncate and self.training):
-            return self.said(self.net(x)[0])
+            return self.output_layer(self.net(x)[0])
         state: State | None = None
         parts = []
         for part in x.split(self.truncate, 1):
             y, state = self.net(part, state.detach() if state is not None else None)
             parts.append(y)
-        return self.said(torch.cat(parts, 1))
+        return self.output_layer(torch.cat(parts, 1))
 
-    def said(self, h: Tensor) -> Tensor:
+    def output_layer(self, h: Tensor) -> Tensor:
         """Return what outputs say of all numbers: (B, D, P).  h: (B, D, dim)."""
         y: Tensor = self.head(h) + self.bias
         return y
@@ -81,19 +81,19 @@ class SequenceModel(Autoregressive):
         with seeded_dropout(self.net, mix_seed(seed, 3)):
             return super().loss(x, cond, seed)
 
-    def writer(self, count: int, cond: Tensor | None, order: Tensor) -> Writer:
+    def incremental_decoder(self, count: int, cond: Tensor | None, order: Tensor) -> IncrementalDecoder:
         """See `Autoregressive.writer`."""
-        return _StateWriter(self, count, cond)
+        return _RecurrentDecoder(self, count, cond)
 
 
-class _StateWriter(Writer):
+class _RecurrentDecoder(IncrementalDecoder):
     """Goes on from the network's state, so that a number costs one step and not the whole sequence again."""
 
     def __init__(self, model: SequenceModel, count: int, cond: Tensor | None) -> None:
         self.model, self.cond, self.i = model, cond, 0
-        self.h, self.state = model.net.step(model.begun(count, cond)[:, 0])
+        self.h, self.state = model.net.step(model.start_input(count, cond)[:, 0])
 
-    def told(self) -> Tensor:
+    def next_parameters(self) -> Tensor:
         y: Tensor = self.model.head(self.h) + self.model.bias[self.i]
         return y
 

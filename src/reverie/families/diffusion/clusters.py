@@ -24,7 +24,7 @@ from reverie.data.dataset import chunk_size, evenly_spaced_indices
 from reverie.diffusion.condition import NULL
 from reverie.diffusion.denoiser import Denoiser, NetDenoiser
 from reverie.diffusion.pair import Pair
-from reverie.families.em import plus_plus
+from reverie.families.em import k_means_plus_plus
 
 MOST_CLUSTERS = 1024
 USUAL_CLUSTERS, EACH, FEWEST = 300, 40, 300  # of clusters, of images in each, and below which there are none
@@ -35,7 +35,7 @@ ROUNDS = 30  # of k-means, at most
 CLUSTER_DRAW = 2**30 + 1  # the number of the draw, of each image's own stream, that decides its cluster
 
 
-def clusters_for(count: int) -> int:
+def default_cluster_count(count: int) -> int:
     """Return into how many clusters so many images are taken apart."""
     return min(USUAL_CLUSTERS, count // EACH) if count >= FEWEST else 0
 
@@ -45,7 +45,7 @@ def cluster_names(count: int) -> tuple[str, ...]:
     return tuple(f"cluster {k}" for k in range(count))
 
 
-def small(x: Tensor) -> Tensor:
+def downscale(x: Tensor) -> Tensor:
     """Return images made small, as rows: (B, C, H, W) -> (B, D)."""
     by = math.ceil(max(x.shape[2:]) / SIDE)
     return (functional.avg_pool2d(x, by, ceil_mode=True) if by > 1 else x).flatten(1)
@@ -58,7 +58,7 @@ def k_means(x: Tensor, count: int, seed: int = 0, deadline: Deadline | None = No
     than `count` data differ, the last centre stands for those that are missing.  deadline: after which there is no other round.
     """
     x, deadline = x.double(), deadline or Deadline()
-    centres = plus_plus(x, count, torch.Generator().manual_seed(seed))[0]
+    centres = k_means_plus_plus(x, count, torch.Generator().manual_seed(seed))[0]
     for _ in range(ROUNDS):
         of = nearest(x, [centres])[1]
         sums = torch.zeros_like(centres).index_add_(0, of, x)
@@ -80,7 +80,7 @@ class Clusters(nn.Module):
 
     def __init__(self, count: int, shape: tuple[int, ...], labels: int) -> None:
         super().__init__()
-        self.centres = nn.Buffer(torch.zeros(count, small(torch.zeros(1, *shape)).shape[1]))
+        self.centres = nn.Buffer(torch.zeros(count, downscale(torch.zeros(1, *shape)).shape[1]))
         self.counts = nn.Buffer(torch.zeros(max(1, labels), count))
 
     def __len__(self) -> int:
@@ -98,7 +98,7 @@ class Clusters(nn.Module):
         """Count how often each label is in each cluster, after `find` was shown the small images, (N, D)."""
         most = COUNTED if isinstance(data.x, Tensor) else READ
         found = [
-            (small(x), labels)
+            (downscale(x), labels)
             for x, labels in map(data.batch, evenly_spaced_indices(len(data), most).split(chunk_size(data.shape, 1024)))
         ]
         rows = torch.cat([x for x, _ in found])
@@ -108,25 +108,25 @@ class Clusters(nn.Module):
         places = labels * len(self) + of
         self.counts.copy_(torch.bincount(places, minlength=self.counts.numel()).reshape(self.counts.shape))
 
-    def of(self, x: Tensor) -> Tensor:
+    def assign(self, x: Tensor) -> Tensor:
         """Return which cluster each image belongs to: (B,) int64.  x: (B, C, H, W) in [0, 1]."""
         with torch.autocast(x.device.type, enabled=False):
-            return nearest(small(x).to(self.centres), [self.centres])[1]
+            return nearest(downscale(x).to(self.centres), [self.centres])[1]
 
-    def drawn(self, seeds: Tensor, cond: Tensor | None) -> Tensor:
+    def sample(self, seeds: Tensor, cond: Tensor | None) -> Tensor:
         """Return clusters, each as often as it occurs with the label: (B,) int64.  seeds: (B,); cond: (B,) labels or None."""
         shares = self.counts.double().cpu().cumsum(1)
         own = shares[torch.zeros_like(seeds) if cond is None else cond.cpu().clamp_min(0)]
         u = Noise(seeds, draws=CLUSTER_DRAW).uniform(1)[0].cpu() * own[:, -1:]
         return (own <= u).sum(1).clamp_max(len(self) - 1)
 
-    def told(self, which: Tensor, before: int) -> Tensor:
+    def one_hot(self, which: Tensor, before: int) -> Tensor:
         """Return what a network is told of clusters: (B, before + K), zero in the entries before.  which: (B,)."""
         one = functional.one_hot(which.to(self.centres.device), len(self)).to(self.centres.dtype)
         return functional.pad(one, (before, 0))
 
 
-class Clustered(Denoiser):
+class WithClusters(Denoiser):
     """A network that is told the cluster of each image that it draws, but not where it is to go by no label either.
 
     told: (B, K); batches that hold the same images several times are taken.

@@ -245,7 +245,7 @@ class DistillationTarget:
         index, peers = (pool.some(few, count, random) for count in (len(z), PEERS))
         label = None if few is None or cond is None else pool.labels[index]
         told = None if few is None or pool.told is None else pool.told[index]
-        made = self.cut(made_at(student, pool.z[index], label, told, t, mix_seed(seed, 1)))
+        made = self.cut(student_samples(student, pool.z[index], label, told, t, mix_seed(seed, 1)))
         kind, kinds = (
             (torch.zeros_like(index).to(z.device), torch.zeros_like(peers).to(z.device))
             if few is None
@@ -285,7 +285,7 @@ class DistillationTarget:
             x, labels = data.batch(part)
             x = x.to(device)
             z, cond = encode(x), labels.to(device) if labels is not None else None
-            made = self.cut(made_at(student, z, cond, self.pool.tell(x), 1.0, mix_seed(seed, int(part[0]))))
+            made = self.cut(student_samples(student, z, cond, self.pool.tell(x), 1.0, mix_seed(seed, int(part[0]))))
             alike = torch.zeros(len(z), device=device) if cond is None else cond
             pairs = zip(self.features(made), self.features(z), strict=True)
             means = [float(energy_rows(mine.float(), theirs.float(), alike, alike).mean()) for mine, theirs in pairs]
@@ -293,7 +293,7 @@ class DistillationTarget:
         return math.fsum(found) / max(1, len(found))
 
 
-def made_at(student: NetDenoiser, z: Tensor, cond: Tensor | None, told: Tensor | None, t: float, seed: int) -> Tensor:
+def student_samples(student: NetDenoiser, z: Tensor, cond: Tensor | None, told: Tensor | None, t: float, seed: int) -> Tensor:
     """Return what a student makes of data noised to time t, and of noise alone at t = 1: (B, ...)."""
     random = torch.Generator(z.device).manual_seed(seed)
     eps = torch.randn(z.shape, generator=random, device=z.device, dtype=z.dtype)

@@ -23,23 +23,9 @@ from reverie.diffusion.loss import LOSSES, TIMES, WEIGHTS
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.plan import PRESETS, check_width, expectation, network_for, plan, slow_size
 from reverie.diffusion.schedules import SCHEDULES
-from reverie.families.diffusion.clusters import Clusters, clusters_for
-from reverie.families.diffusion.latent import ALL_CODECS, model_shape
-from reverie.families.diffusion.model import Diffusion
-from reverie.families.diffusion.sampling import OPTIONS
-from reverie.families.diffusion.settings import (
-    EXAMPLE_NUMBERS,
-    MOST_EXAMPLES,
-    ROW,
-    DiffusionSettings,
-    Purpose,
-    Spread,
-    build_diffusion,
-    condition_width,
-    outputs_of,
-    plan_denoiser,
-)
-from reverie.families.diffusion.variational import (
+from reverie.families.diffusion.clusters import Clusters, default_cluster_count
+from reverie.families.diffusion.latent_codec import ALL_CODECS, model_shape
+from reverie.families.diffusion.likelihood_training import (
     DROPOUT,
     FEATURES,
     MANY_PASSES,
@@ -48,25 +34,43 @@ from reverie.families.diffusion.variational import (
     codec_of,
     for_likelihood,
 )
+from reverie.families.diffusion.model import Diffusion
+from reverie.families.diffusion.sampling import OPTIONS
+from reverie.families.diffusion.settings import (
+    CONDITION_OPTIONS,
+    EXAMPLE_NUMBERS,
+    MOST_EXAMPLES,
+    DiffusionSettings,
+    Purpose,
+    VarianceSetting,
+    build_diffusion,
+    condition_width,
+    outputs_of,
+    plan_denoiser,
+)
 from reverie.families.model import Family, FamilyPlan, Likelihood, PlanRequest
 from reverie.nets import NETWORKS
 
 SPEED = {True: 6e10, False: 5e12}  # floating-point operations a second, about, of a CPU with two cores and of a GPU
-SPREAD_SAMPLE = 2000  # images enough to know their standard deviation
-NET = "denoiser.net."  # before the names of the network's tensors among the model's
-DENOISER, CODEC, CLUSTERS = "denoiser.", "codec.", "clusters."  # before the names of its parts' tensors among the model's
-GIVEN = ("purpose", "weight", "variance", "times", "label_dropout", "sigma_data", "codec")
+STD_SAMPLE = 2000  # images enough to know their standard deviation
+NETWORK_PREFIX = "denoiser.net."  # before the names of the network's tensors among the model's
+DENOISER_PREFIX, CODEC_PREFIX, CLUSTERS_PREFIX = (
+    "denoiser.",
+    "codec.",
+    "clusters.",
+)  # before the names of its parts' tensors among the model's
+RECORDED_OPTIONS = ("purpose", "weight", "variance", "times", "label_dropout", "sigma_data", "codec")
 # What a network of diffusers can be used with there: its table of noise levels, data as they are, no word of augmentations.
 FOR_DIFFUSERS = {"target": "v", "schedule": {"name": "linear"}, "sigma_data": 1.0, "augment": "none"}
-TAKE_ROWS = ("unet", "transformer")  # networks that are told captions, numbers and images
-OF_THE_DATA = ("channels", "height", "width", "labels", "cond_dim", "inputs", "outputs", *ROW)  # options that are not chosen
+CONDITIONED_NETWORKS = ("unet", "transformer")  # networks that take captions, numbers and images
+DATA_OPTIONS = ("channels", "height", "width", "labels", "cond_dim", "inputs", "outputs", *CONDITION_OPTIONS)  # set by the data
 
 
-def spread(dataset: Dataset) -> float:
+def data_std(dataset: Dataset) -> float:
     """Return the standard deviation of the data in model units: 1 for points, that of 2 x - 1 for images."""
     if dataset.kind != "images":
         return 1.0
-    return max(float(2 * dataset.subsample(SPREAD_SAMPLE).std()), 1e-3)
+    return max(float(2 * dataset.subsample(STD_SAMPLE).std()), 1e-3)
 
 
 def form_of(data: Dataset, shape: tuple[int, ...]) -> Dataset:
@@ -83,15 +87,17 @@ def shape_of(network: Spec) -> tuple[int, ...]:
 
 def condition_options(form: ConditionForm, network: str, shape: tuple[int, ...]) -> Spec:
     """Return the options of a network that is told rows of conditions; refuse one that cannot be."""
-    if network not in TAKE_ROWS:
+    if network not in CONDITIONED_NETWORKS:
+        others = " or ".join(CONDITIONED_NETWORKS)
         raise UserError(
-            f"the network {network} is told no captions, numbers or images; give --network {' or '.join(TAKE_ROWS)}, or read"
+            f"the network {network} is told no captions, numbers or images; give --network {others}, or read"
             " the data with --labels none"
         )
     if form.image is not None and form.image[1:] != shape[1:]:
         raise UserError("an image cannot be told to a model that draws the codes of an autoencoder; train with --no-latent")
     words = form.caption_tokenizer.size if form.length else 0
-    return dict(zip(ROW, (words, form.length, len(form.numbers), form.image[0] if form.image else 0), strict=True))
+    values = words, form.length, len(form.numbers), form.image[0] if form.image else 0
+    return dict(zip(CONDITION_OPTIONS, values, strict=True))
 
 
 def examples_of(width: int, count: int) -> int:
@@ -120,7 +126,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
         build(LOSSES, requested.get("loss", "mse"), "loss")
         pick(dict.fromkeys(get_args(Purpose)), requested.get("purpose") or "samples", "purpose")
         build(WEIGHTS, requested.get("weight", "uniform"), "weight")
-        pick(dict.fromkeys(get_args(Spread)), requested.get("variance") or "fixed", "variance")
+        pick(dict.fromkeys(get_args(VarianceSetting)), requested.get("variance") or "fixed", "variance")
         pick(TIMES, requested.get("times", "stratified"), "way to draw times")
         if requested.get("target") is not None:
             pick(TARGETS, requested["target"], "target")
@@ -130,7 +136,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
             parse_augmentations(requested["augment"])
         if requested.get("network") is not None:
             network = parse(requested["network"])
-            if taken := [key for key in OF_THE_DATA if key in network]:
+            if taken := [key for key in DATA_OPTIONS if key in network]:
                 raise UserError(f"the network's {taken[0]} are told by the data and cannot be given with --network")
             known: Spec = PRESETS.get(str(network.get("name")), {})
             pick({**NETWORKS, **PRESETS}, str(network.get("name")), "network")
@@ -167,20 +173,20 @@ class DiffusionFamily(Family[DiffusionSettings]):
             requested = {"weight": "vlb"} | requested
         if parse(requested.get("weight", "uniform"))["name"] in ("vlb", "mixed"):  # other times would weigh the bound anew
             requested = {"times": "stratified"} | requested
-        chosen = plan(form_of(data, shape), request.minutes, request.steps)
+        planned = plan(form_of(data, shape), request.minutes, request.steps)
         if by_bound and data.kind != "images":
-            chosen = replace(chosen, network=NETWORK_OF_POINTS)
-        times = {"times": chosen.settings["times"]} if "times" in chosen.settings else {}
-        training = {key: value for key, value in chosen.settings.items() if key != "times"} | dict(request.training)
-        reasons = () if "network" in requested else chosen.reasons
-        network: Spec = parse(requested["network"]) if "network" in requested else chosen.network
+            planned = replace(planned, network=NETWORK_OF_POINTS)
+        times = {"times": planned.settings["times"]} if "times" in planned.settings else {}
+        training = {key: value for key, value in planned.settings.items() if key != "times"} | dict(request.training)
+        reasons = () if "network" in requested else planned.reasons
+        network: Spec = parse(requested["network"]) if "network" in requested else planned.network
         full = network_for(shape, len(data.label_names), network)
         check_width(full)
         passes = self._passes(full, training, request)
         usual = augment_for_likelihood(passes) if by_bound and data.kind == "images" else "auto"
         if request.train.conditions is not None and request.train.conditions.form.image is not None:
             usual = "none"  # the image that is told would have to be changed alike
-        augment, why = choose_augment(requested.get("augment", usual), request.train, passes, request.seed, request.tell)
+        augment, why = choose_augment(requested.get("augment", usual), request.train, passes, request.seed, request.progress)
         reasons += (why,) if why else ()
         clusters = self._clusters(requested, full["name"], request)
         full |= {"cond_dim": n} if (n := len(conditioned_entries(augment, data.shape)) + clusters) else {}
@@ -195,7 +201,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
             full |= {"inputs": 2, "outputs": min(FEATURES, levels)}
         elif (outputs := outputs_of(requested.get("variance", "fixed"))) != 1:
             full |= {"outputs": outputs}
-        given = {key: requested[key] for key in GIVEN if key in requested} | {"clusters": clusters}
+        given = {key: requested[key] for key in RECORDED_OPTIONS if key in requested} | {"clusters": clusters}
         if clusters and "clusters" not in requested:
             reasons += (
                 f"clusters: the network is told which of {clusters} kinds of image each is, by k-means; --clusters 0: none",
@@ -206,9 +212,9 @@ class DiffusionFamily(Family[DiffusionSettings]):
             reasons += (f"conditions: {request.train.conditions.describe()}",)
         try:
             settings = DiffusionSettings.model_validate({
-                "target": requested.get("target", chosen.target), "codec": codec, **times,
-                "sigma_data": 1.0 if coded else spread(request.train),
-                "schedule": complete(SCHEDULES, requested.get("schedule", chosen.schedule), "schedule"), "network": full,
+                "target": requested.get("target", planned.target), "codec": codec, **times,
+                "sigma_data": 1.0 if coded else data_std(request.train),
+                "schedule": complete(SCHEDULES, requested.get("schedule", planned.schedule), "schedule"), "network": full,
                 "loss": complete(LOSSES, requested.get("loss", "mse"), "loss"), "augment": augment, **given,
             })  # fmt: skip
         except ValidationError as error:
@@ -220,12 +226,12 @@ class DiffusionFamily(Family[DiffusionSettings]):
         if "clusters" in requested:
             if requested["clusters"] and request.data.kind != "images":
                 raise UserError(f"clusters are of images, and these are {request.data.kind}; leave --clusters out")
-            if requested["clusters"] and network not in TAKE_ROWS:
-                others = " or ".join(TAKE_ROWS)
+            if requested["clusters"] and network not in CONDITIONED_NETWORKS:
+                others = " or ".join(CONDITIONED_NETWORKS)
                 raise UserError(f"the network {network} is told no clusters; give --network {others}, or leave --clusters out")
             return int(requested["clusters"])
-        able = network in TAKE_ROWS and request.data.kind == "images" and request.train.conditions is None
-        return clusters_for(len(request.train)) if able and requested.get("purpose") != "likelihood" else 0
+        able = network in CONDITIONED_NETWORKS and request.data.kind == "images" and request.train.conditions is None
+        return default_cluster_count(len(request.train)) if able and requested.get("purpose") != "likelihood" else 0
 
     def _passes(self, network: Spec, training: Mapping[str, Any], request: PlanRequest) -> float:
         """Return how often a training will see each datum: by its steps, or about as often as fits into its minutes."""
@@ -264,12 +270,12 @@ class DiffusionFamily(Family[DiffusionSettings]):
         planned = plan_denoiser(settings, shape, labels)
         with torch.device("meta"):
             codec = build(ALL_CODECS, settings.codec, "codec")
-        parts = ((DENOISER, planned), (CODEC, codec))
+        parts = ((DENOISER_PREFIX, planned), (CODEC_PREFIX, codec))
         forms = {f"{part}{name}": form for part, module in parts for name, form in tensor_specs(module.state_dict()).items()}
         if settings.clusters:
             with torch.device("meta"):
                 clusters = Clusters(settings.clusters, shape, labels)
-            forms |= {f"{CLUSTERS}{name}": form for name, form in tensor_specs(clusters.state_dict()).items()}
+            forms |= {f"{CLUSTERS_PREFIX}{name}": form for name, form in tensor_specs(clusters.state_dict()).items()}
         if settings.examples:
             forms["examples"] = TensorSpec(torch.float32, (settings.examples, condition_width(settings.network)))
         return forms
@@ -282,7 +288,17 @@ class DiffusionFamily(Family[DiffusionSettings]):
         if key == "network":
             asked, kept = parse(value), complete(NETWORKS, settings.network, "network")  # with options it was kept without
             planned = network_for(model_shape(settings.codec, shape), labels, asked)
-            free = {"stem", "widths", "attention", "cond_dim", "inputs", "outputs", "dropout", *ROW} - asked.keys()
+            free = {
+                "stem",
+                "widths",
+                "attention",
+                "cond_dim",
+                "inputs",
+                "outputs",
+                "dropout",
+                *CONDITION_OPTIONS,
+            } - asked.keys()
+            free -= asked.keys()
             return all(planned.get(k) == v for k, v in kept.items() if k not in free)
         if key == "augment":
             return value == "auto" or (() if value == "none" else parse_augmentations(value)) == settings.augment

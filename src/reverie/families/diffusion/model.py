@@ -27,12 +27,12 @@ from reverie.diffusion.loss import SQUARED, Measure, build_weight, draw_times, l
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame, Sampler, start, trajectory
 from reverie.diffusion.samplers.onestep import DDPM
-from reverie.families.diffusion.clusters import Clustered, Clusters
+from reverie.families.diffusion.clusters import Clusters, WithClusters
 from reverie.families.diffusion.distillation import DistillationTarget, Distilled, profile_of
-from reverie.families.diffusion.levels import held_out_figures, optimum_levels
 from reverie.families.diffusion.likelihood import DiffusionLikelihood
+from reverie.families.diffusion.likelihood_training import end_costs
+from reverie.families.diffusion.noise_levels import held_out_metrics, optimum_levels
 from reverie.families.diffusion.sampling import STEERING, SamplingProfile, build_guidance, build_sampling
-from reverie.families.diffusion.variational import end_costs
 from reverie.families.model import SamplingInputs
 from reverie.nets.dropout import seeded_dropout
 
@@ -125,10 +125,10 @@ class Diffusion(DiffusionLikelihood):
         return self.codec.decode(z)
 
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
-        """Return the loss, or the bound, on data that were not trained on; see `reverie.families.diffusion.levels`."""
+        """Return the loss, or the bound, on data that were not trained on; see `reverie.families.diffusion.noise_levels`."""
         if self.distillation_target is not None:
             return {"held_out": self.distillation_target.held_out(self.denoiser, data, self.codec.encode, seed)}
-        return held_out_figures(self, data, seed)
+        return held_out_metrics(self, data, seed)
 
     def final_metrics(self, train: Dataset, seed: int) -> dict[str, Any]:
         """Return the least loss that any model can have on the training data, in four ranges of t."""
@@ -159,21 +159,21 @@ class Diffusion(DiffusionLikelihood):
         """Warn of a schedule that leaves a signal at t = 1."""
         self.denoiser.schedule.warn_if_signal_remains()
 
-    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
+    def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
         """Draw as the options ask; see `reverie.families.diffusion.sampling`."""
-        options = dict(wanted.options)
+        options = dict(inputs.options)
         if options.get("precision") is None and not any(options.get(key) is not None for key in STEERING):
             options["precision"] = self.default_precision()
         sampler, grid = build_sampling(self.shape, self.denoiser.schedule, options, self.profile)
         times: Tensor | None = options.get("times")
-        tell = self._teller(wanted)
+        tell = self._teller(inputs)
         guide = build_guidance(
-            self.kind, self.conditional, options, wanted.weights, wanted.classifier, lambda: tell(self._weak(wanted))
+            self.kind, self.conditional, options, inputs.weights, inputs.classifier, lambda: tell(self._weak(inputs))
         )
-        unsure = self._unsure(sampler, wanted)
-        cond = wanted.cond.to(self.device) if wanted.cond is not None else None
+        unsure = self._unsure(sampler, inputs)
+        cond = inputs.cond.to(self.device) if inputs.cond is not None else None
         return self.sample(
-            wanted.seeds, cond, sampler, grid if times is None else times,
+            inputs.seeds, cond, sampler, grid if times is None else times,
             lambda _: self._clip(guide(unsure(tell(self.denoiser)))),
             options.get("steer"), options.get("origin"),
         )  # fmt: skip
@@ -186,19 +186,19 @@ class Diffusion(DiffusionLikelihood):
     def _clip(self, denoiser: Denoiser) -> Denoiser:
         return Clip(denoiser) if self.clips else denoiser
 
-    def _teller(self, wanted: SamplingInputs) -> Callable[[NetDenoiser], Denoiser]:
+    def _teller(self, inputs: SamplingInputs) -> Callable[[NetDenoiser], Denoiser]:
         """Return what tells a network the clusters of what it draws; nothing where something else decides what that is."""
-        composed = wanted.cond is not None and wanted.cond.ndim > 1
-        if composed or any(wanted.options.get(key) is not None for key in ("steer", "origin")):
+        composed = inputs.cond is not None and inputs.cond.ndim > 1
+        if composed or any(inputs.options.get(key) is not None for key in ("steer", "origin")):
             return lambda denoiser: denoiser
-        told = self.sample_clusters(wanted.seeds, wanted.cond)
-        return lambda denoiser: denoiser if told is None else Clustered(denoiser, told)
+        told = self.sample_clusters(inputs.seeds, inputs.cond)
+        return lambda denoiser: denoiser if told is None else WithClusters(denoiser, told)
 
     def sample_clusters(self, seeds: Tensor, cond: Tensor | None) -> Tensor | None:
         """Return what the network is told of data to draw, (B, K), or None.  seeds: (B,); cond: (B,) labels or None."""
         if self.clusters is None:
             return None
-        return self.clusters.told(self.clusters.drawn(seeds, cond), self.augmentation_width)
+        return self.clusters.one_hot(self.clusters.sample(seeds, cond), self.augmentation_width)
 
     @property
     def augmentation_width(self) -> int:
@@ -209,7 +209,7 @@ class Diffusion(DiffusionLikelihood):
         """Return label and cluster of each datum as one number, (B,), or the label alone.  x: (B, ...) in user units."""
         if self.clusters is None:
             return labels
-        return self.clusters.of(x) if labels is None else labels * len(self.clusters) + self.clusters.of(x)
+        return self.clusters.assign(x) if labels is None else labels * len(self.clusters) + self.clusters.assign(x)
 
     def conditioning_of(self, x: Tensor, changes: Tensor | None = None, untold: Tensor | None = None) -> Tensor | None:
         """Return what the network is told of data: what was done to them, and their clusters; None where it is nothing.
@@ -218,7 +218,7 @@ class Diffusion(DiffusionLikelihood):
         """
         if self.clusters is None:
             return changes
-        told = self.clusters.told(self.clusters.of(x), self.augmentation_width)
+        told = self.clusters.one_hot(self.clusters.assign(x), self.augmentation_width)
         if untold is not None:
             told = told * ~untold.to(told.device)[:, None]
         return told if changes is None else torch.cat([changes.to(told), told[:, changes.shape[1] :]], 1)
@@ -228,7 +228,7 @@ class Diffusion(DiffusionLikelihood):
         measured = self.device.type == "cpu" and not self.likelihood
         return default_precision(self.model_shape, self.device) if measured else "fp32"
 
-    def _unsure(self, sampler: Sampler, wanted: SamplingInputs) -> Steer:
+    def _unsure(self, sampler: Sampler, inputs: SamplingInputs) -> Steer:
         """Return what makes the denoiser tell the variance that a sampler asks for; refuse one that is not known."""
         variance = sampler.variance if isinstance(sampler, DDPM) else "posterior"
         if variance == "learned" and not self.denoiser.has_variance:
@@ -238,18 +238,18 @@ class Diffusion(DiffusionLikelihood):
             )
         if variance != "optimal":
             return lambda denoiser: denoiser
-        if wanted.mean_error is None:
+        if inputs.mean_error is None:
             raise UserError("the optimal variance is measured on training data, which only a run has")
-        error = wanted.mean_error()
+        error = inputs.mean_error()
         return lambda denoiser: WithVariance(denoiser, error)
 
-    def _weak(self, wanted: SamplingInputs) -> NetDenoiser:
+    def _weak(self, inputs: SamplingInputs) -> NetDenoiser:
         if isinstance(self.denoiser.schedule, Learned):
             raise UserError(
                 "autoguidance compares a run with its early state at the same noise, and this run has learned another schedule"
                 " since; leave --autoguidance out"
             )
-        weak = wanted.weak() if wanted.weak is not None else None
+        weak = inputs.weak() if inputs.weak is not None else None
         if not isinstance(weak, Diffusion):
             raise UserError("autoguidance needs an earlier state of the model, which only a run has")
         return weak.denoiser

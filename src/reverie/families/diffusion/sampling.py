@@ -18,23 +18,23 @@ from reverie.diffusion.schedule import Schedule
 
 MOST_STEPS = 100_000
 PRECISIONS = {"fp32": False, "bf16": True}  # whether numbers are rounded within the network
-Choice = tuple[str, int, str]  # sampler, steps and grid
+SamplerChoice = tuple[str, int, str]  # sampler, steps and grid
 # Defaults where a training has not selected a sampler; experiments/sampling.md has the measurements.
 # Samplers that draw fresh noise let the model correct what it did wrong before, which deterministic ones keep; of them dpm++sde
 # needs the fewest evaluations.
-DEFAULTS: dict[str, Choice] = {
+DEFAULTS: dict[str, SamplerChoice] = {
     "points": ("dpm++2m", 20, "uniform"),
     "grey": ("dpm++sde", 12, "uniform"),
     "colour": ("dpm++sde", 20, "uniform"),  # of emoji and photos as good as 40 of ddpm, and 12 are worse
     "codes": ("dpm++sde", 20, "uniform"),
 }
 # The same where something steers the way, which takes more steps to be followed, and where another sampler is asked for.
-STEERED: dict[Kind, Choice] = {"points": ("ddim", 50, "uniform"), "images": ("ddpm", 40, "uniform")}
+STEERED: dict[Kind, SamplerChoice] = {"points": ("ddim", 50, "uniform"), "images": ("ddpm", 40, "uniform")}
 STUDENT = ("ddpm", 4, "trailing:last=0.5")  # of a distilled model, each of whose evaluations gives data
 QUICK_STUDENT = ("ddpm", 2, "trailing:last=0.5")  # the same where classifiers taught it: on MNIST 4 evaluations gain nothing
 # What a network makes: data or codes step by step, or data at once, which are better in more evaluations or soon good enough.
 SamplingProfile = Literal["data", "codes", "student", "quick student"]
-STUDENTS: dict[SamplingProfile, Choice] = {"student": STUDENT, "quick student": QUICK_STUDENT}
+STUDENTS: dict[SamplingProfile, SamplerChoice] = {"student": STUDENT, "quick student": QUICK_STUDENT}
 STEERING = ("steer", "origin", "times")  # options that only steering has
 # The options, and what each is when it is not given.  steer, origin and times are not for users but for steering: a wrapper
 # of the guided denoiser, data to start from, and a grid in place of the one that the options ask for.
@@ -52,14 +52,14 @@ def data_of(shape: tuple[int, ...], profile: SamplingProfile = "data") -> str:
     return "points" if kind_of(shape) != "images" else "colour" if shape[0] > 1 else "grey"
 
 
-def default_sampling(shape: tuple[int, ...], profile: SamplingProfile = "data") -> Choice:
+def default_sampling(shape: tuple[int, ...], profile: SamplingProfile = "data") -> SamplerChoice:
     """Return what data of a shape are drawn with when nothing is said and nothing steers."""
     return STUDENTS[profile] if profile in STUDENTS else DEFAULTS[data_of(shape, profile)]
 
 
 def chosen_sampling(
-    shape: tuple[int, ...], options: Mapping[str, Any], profile: SamplingProfile = "data", recorded: Choice | None = None
-) -> Choice:
+    shape: tuple[int, ...], options: Mapping[str, Any], profile: SamplingProfile = "data", recorded: SamplerChoice | None = None
+) -> SamplerChoice:
     """Return the names of sampler and grid and the number of steps: those asked for, those recorded, or else the defaults.
 
     shape: of one datum, in user units.

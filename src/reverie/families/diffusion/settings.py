@@ -20,10 +20,10 @@ from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.schedules import SCHEDULES
 from reverie.families.diffusion.clusters import MOST_CLUSTERS, Clusters
 from reverie.families.diffusion.distillation import Distilled, profile_of
-from reverie.families.diffusion.latent import ALL_CODECS, model_shape
+from reverie.families.diffusion.latent_codec import ALL_CODECS, model_shape
 from reverie.families.diffusion.model import Diffusion
-from reverie.families.diffusion.record import SamplingRecord, default_record, earlier_record
 from reverie.families.diffusion.sampling import SamplingProfile
+from reverie.families.diffusion.sampling_record import SamplingRecord, default_record, earlier_record
 from reverie.families.model import FamilySettings
 from reverie.nets import NETWORKS
 
@@ -32,7 +32,7 @@ ALPHA_LIMIT = 1e-3  # below this alpha at t = 1, targets whose decoding divides 
 
 
 MOST_EXAMPLES, EXAMPLE_NUMBERS = 1024, 2**18  # rows of conditions that are kept, and numbers of all of them together
-ROW = (
+CONDITION_OPTIONS = (
     "vocabulary",
     "length",
     "numbers",
@@ -40,7 +40,7 @@ ROW = (
 )  # sizes of a network's condition vectors
 
 Purpose = Literal["samples", "likelihood"]
-Spread = Literal["fixed", "learned"]
+VarianceSetting = Literal["fixed", "learned"]
 
 
 class DiffusionSettings(FamilySettings):
@@ -52,7 +52,7 @@ class DiffusionSettings(FamilySettings):
     sigma_data: Annotated[float, Field(gt=0, le=10**6)] = 1.0
     loss: Spec = Field(default={"name": "mse"})
     weight: str = "uniform"
-    variance: Spread = "fixed"
+    variance: VarianceSetting = "fixed"
     times: str = "stratified"
     label_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
     examples: Annotated[int, Field(ge=0, le=MOST_EXAMPLES)] = 0  # of conditions that are rows, kept to draw by

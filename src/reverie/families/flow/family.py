@@ -52,7 +52,7 @@ class FlowFamily(PlannedFamily[FlowSettings]):
         super().check(requested)
         zuko()
 
-    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+    def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return the transform and its networks."""
         shape = request.train.shape
         of_points, of_images = LAYERS.get(str(request.requested.get("transform")), LAYERS["spline"])
@@ -76,7 +76,7 @@ class FlowFamily(PlannedFamily[FlowSettings]):
         """Return how many data a step takes when nothing is said."""
         return BATCHES[form.kind == "images"]
 
-    def reason(self, settings: FlowSettings) -> str:
+    def describe_settings(self, settings: FlowSettings) -> str:
         """Say in one line what was chosen."""
         if settings.transform == "multiscale":
             bins = max(1, len(settings.knots) - 1)

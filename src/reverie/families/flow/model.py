@@ -18,13 +18,13 @@ from reverie.diffusion.likelihood.bound import check_data
 from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
-from reverie.families.diffusion.levels import in_unit
+from reverie.families.diffusion.noise_levels import in_unit
 from reverie.families.flow.transforms import BEGIN_DATA, FlowTransform
 from reverie.families.model import SamplingInputs, TrainedModel, check_labelled, check_one_label
 from reverie.nets.dropout import seeded_dropout
 
-FIGURE_DATA = 1024  # data, at most, of which held-out figures are the mean
-LOOKED_AT = 256  # of them at a time
+METRIC_DATA = 1024  # data, at most, of which held-out figures are the mean
+EVALUATION_BATCH = 256  # of them at a time
 TIMED, ROUNDS = 64, 3  # data whose way there and back is timed, and how often
 
 
@@ -98,7 +98,7 @@ class Flow(TrainedModel):
         """
         check_labelled(self.label_count, cond, len(x))
         v, found = self._noised(x, seeds), list[Tensor]()
-        for part in torch.arange(len(v)).split(evaluation_batch_size(self.shape, LOOKED_AT)):
+        for part in torch.arange(len(v)).split(evaluation_batch_size(self.shape, EVALUATION_BATCH)):
             own = cond[part].to(self.device) if cond is not None else None
             found.append(self.transform.log_density(v[part], own).double().cpu() + self._log_cell)
         nats = torch.cat(found)
@@ -107,7 +107,7 @@ class Flow(TrainedModel):
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return the mean cost of data, in bits/dim or nats, with noise that is the same at every call."""
-        x, labels = data.batch(torch.arange(min(len(data), chunk_size(self.shape, FIGURE_DATA))))
+        x, labels = data.batch(torch.arange(min(len(data), chunk_size(self.shape, METRIC_DATA))))
         training = self.transform.training
         self.transform.eval()  # the raw weights hide nothing either when they are judged
         nats = self.log_prob(x, labels if self.label_count else None, image_seeds(seed, len(x))).nats
@@ -138,14 +138,14 @@ class Flow(TrainedModel):
         return noise.like(torch.empty(shape, device=self.device))
 
     @torch.no_grad()
-    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
+    def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
         """Draw noise and go back along the flow: there is one frame."""
-        check_one_label(wanted)
-        cond = wanted.cond.to(self.device) if wanted.cond is not None else None
-        check_labelled(self.label_count, cond, len(wanted.seeds))
+        check_one_label(inputs)
+        cond = inputs.cond.to(self.device) if inputs.cond is not None else None
+        check_labelled(self.label_count, cond, len(inputs.seeds))
         training = self.transform.training
         self.transform.eval()
-        x = self._drawn(self._start(Noise(wanted.seeds)), cond)
+        x = self._drawn(self._start(Noise(inputs.seeds)), cond)
         self.transform.train(training)
         yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))
 

@@ -39,12 +39,12 @@ def _even(shape: tuple[int, ...]) -> int:
     return max(16, round(max(shape[1:]) / 16) * 16)
 
 
-def squeezed(x: Tensor) -> Tensor:
+def squeeze(x: Tensor) -> Tensor:
     """Return the pixels of squares of four as channels: (B, C, H, W) -> (B, 4 C, H / 2, W / 2)."""
     return torch.cat([x[:, :, i::2, j::2] for i, j in CORNERS], 1)
 
 
-def unsqueezed(y: Tensor) -> Tensor:
+def unsqueeze(y: Tensor) -> Tensor:
     """Return the image whose squares of four were channels."""
     parts = y.chunk(4, 1)
     x = y.new_empty(len(y), parts[0].shape[1], 2 * y.shape[2], 2 * y.shape[3])
@@ -53,7 +53,7 @@ def unsqueezed(y: Tensor) -> Tensor:
     return x
 
 
-class Residual(nn.Module):
+class ConvResidual(nn.Module):
     """x + conv(silu(conv(silu(x)))), of which the last begins at zero."""
 
     def __init__(self, width: int, dropout: float) -> None:
@@ -81,7 +81,7 @@ class Coupling(nn.Module):
         self.first = nn.Conv2d(known, width, 3, padding=1)
         self.place = nn.Parameter(torch.zeros(width, *size))
         self.label = LabelEmbedding(labels, width) if labels else None
-        self.blocks = nn.Sequential(*(Residual(width, dropout) for _ in range(blocks)))
+        self.blocks = nn.Sequential(*(ConvResidual(width, dropout) for _ in range(blocks)))
         self.last = nn.Conv2d(width, told * bins, 1)
         nn.init.zeros_(self.last.weight)
         self.bias = nn.Parameter(torch.zeros(told, *size, bins))
@@ -172,7 +172,7 @@ class Multiscale(FlowTransform):
     def initialize(self, x: Tensor) -> None:
         """Begin with what is true of each pixel by itself."""
         for steps in self._scales():
-            y = squeezed(x)
+            y = squeeze(x)
             for _, step, coupling in steps:
                 coupling.bias.copy_(self.histogram.starting_logits(y[:, step]))
             x = y[:, : self.shapes[0][0]]
@@ -182,7 +182,7 @@ class Multiscale(FlowTransform):
         """Return the sum of the log-densities of all numbers: (B,)."""
         total = x.new_zeros(len(x))
         for steps in self._scales():
-            y = squeezed(x)
+            y = squeeze(x)
             seen = self._seen(y)
             for known, step, coupling in steps:
                 logits = coupling(seen[:, known], cond)
@@ -195,7 +195,7 @@ class Multiscale(FlowTransform):
         """Return u and the log-density."""
         volume, kept = self.log_density(x, cond), []
         for steps in self._scales():
-            y = squeezed(x)
+            y = squeeze(x)
             seen, u = self._seen(y), y.to(finest_dtype(y))
             for known, step, coupling in steps:
                 u[:, step] = self.histogram(coupling(seen[:, known], cond), y[:, step]).to(u)
@@ -204,14 +204,14 @@ class Multiscale(FlowTransform):
         rest = x.flatten(1)
         u = self.histogram(self.coarsest(self._seen(rest), cond), rest).reshape(x.shape)
         for above in reversed(kept):
-            u = unsqueezed(torch.cat([u, above[:, self.shapes[0][0] :]], 1))
+            u = unsqueeze(torch.cat([u, above[:, self.shapes[0][0] :]], 1))
         return u, volume
 
     def inverse(self, z: Tensor, cond: Tensor | None) -> Tensor:
         """Return x, from coarse to fine."""
         given = []
         for _ in self.shapes[1:]:
-            y = squeezed(z)
+            y = squeeze(z)
             given.append(y)
             z = y[:, : self.shapes[0][0]]
         u = z.flatten(1)
@@ -223,5 +223,5 @@ class Multiscale(FlowTransform):
             y = torch.cat([x, x.new_zeros(len(x), 3 * x.shape[1], *x.shape[2:])], 1)
             for known, step, coupling in steps:
                 y[:, step] = self.histogram.inverse(coupling(self._seen(y)[:, known], cond), fine[:, step])
-            x = unsqueezed(y)
+            x = unsqueeze(y)
         return x

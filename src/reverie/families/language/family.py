@@ -10,16 +10,16 @@ import torch
 from reverie.base.errors import UserError
 from reverie.data.kind import Kind
 from reverie.families.language.bigram import Bigram
-from reverie.families.language.choice import OPTIONS
 from reverie.families.language.neural import NeuralLanguageModel
 from reverie.families.language.settings import (
     MOST_TABLE,
     BigramSettings,
     FixedContextSettings,
-    learned,
+    describe_tokenizer,
     same_tokenizer,
-    told,
+    train_tokenizer,
 )
+from reverie.families.language.token_sampling import OPTIONS
 from reverie.families.model import Family, FamilyPlan, Likelihood, Model, PlanRequest
 from reverie.families.planned import PlannedFamily
 from reverie.nets.sequence import FixedContext
@@ -51,14 +51,14 @@ class BigramFamily(LanguageFamily):
 
     def plan(self, request: PlanRequest) -> FamilyPlan[BigramSettings]:
         """Learn the tokens."""
-        tokenizer, found = learned(request, request.requested.get("tokenizer"))
+        tokenizer, found = train_tokenizer(request, request.requested.get("tokenizer"))
         if tokenizer.size > MOST_TABLE:
             raise UserError(
                 f"the pairs of {tokenizer.size:,} tokens are too many to count; at most {MOST_TABLE:,} are possible"
             )
         settings = BigramSettings.model_validate(found)
         kept = {key: value for key, value in request.training.items() if key not in ("minutes", "steps")}
-        said = f"{self.name}: pairs of {told(tokenizer)}, counted"
+        said = f"{self.name}: pairs of {describe_tokenizer(tokenizer)}, counted"
         return FamilyPlan(settings, {**kept, "steps": 1, "batch": min(len(request.train), 10**6)}, (said,))
 
     def build(self, settings: BigramSettings, shape: tuple[int, ...], labels: int, seed: int) -> Model:
@@ -72,16 +72,16 @@ class FixedContextFamily(LanguageFamily, PlannedFamily[FixedContextSettings]):
     name = "mlp-lm"
     summary = "A dense network that sees the vectors of the last few tokens of a text (Bengio et al. 2003); exact likelihood."
     settings = FixedContextSettings
-    learned: ClassVar[frozenset[str]] = frozenset({"tokenizer"})
+    data_dependent: ClassVar[frozenset[str]] = frozenset({"tokenizer"})
     training_defaults: ClassVar[Mapping[str, Any]] = {"batch": 16, "learning_rate": 3e-3}
 
-    def chosen(self, request: PlanRequest, codec: Mapping[str, Any]) -> dict[str, Any]:
+    def default_settings(self, request: PlanRequest, codec: Mapping[str, Any]) -> dict[str, Any]:
         """Learn the tokens."""
-        return learned(request, request.requested.get("tokenizer"))[1]
+        return train_tokenizer(request, request.requested.get("tokenizer"))[1]
 
-    def reason(self, settings: FixedContextSettings) -> str:
+    def describe_settings(self, settings: FixedContextSettings) -> str:
         """Say in one line what was chosen."""
-        tokens = told(settings.tokenizer.build())
+        tokens = describe_tokenizer(settings.tokenizer.build())
         return (
             f"{self.name}: {settings.hidden} units that see {settings.context} of {tokens}, vectors of {settings.dim} numbers"
         )

@@ -22,13 +22,13 @@ from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.likelihood.normal import mean_and_error
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
-from reverie.families.language.choice import Choice
+from reverie.families.language.token_sampling import TokenSampling
 from reverie.families.model import Model, SamplingInputs
 from reverie.nets.sequence import State
 from reverie.text.tokenizer import END, Tokenizer, utf8
 
 NONE = -1  # in place of a token: there is none
-FIGURE_TEXTS = 64  # windows, at most, of which held-out figures are the mean
+METRIC_TEXTS = 64  # windows, at most, of which held-out figures are the mean
 TOKENS_AT_ONCE = 2**13  # that are looked at together when the likelihood is measured
 CHUNK = 4096  # tokens after which a model that remembers goes on from its state
 PIECE = 512  # characters of a text whose cost is one number of those that an error is told by
@@ -153,7 +153,7 @@ class LanguageModel(Model):
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return what windows of text that were not trained on cost, in bits for each character."""
-        x, _ = data.batch(evenly_spaced_indices(len(data), FIGURE_TEXTS))
+        x, _ = data.batch(evenly_spaced_indices(len(data), METRIC_TEXTS))
         found = self.log_prob(x, None, torch.empty(0))
         return {"held_out": -float(found.nats.mean()) / (found.size * math.log(2)), "unit": UNIT}
 
@@ -165,22 +165,22 @@ class LanguageModel(Model):
         """Say how large the model is, and what its tokens are."""
         return f"{super().summary_line()}; {self.tokenizer.size:,} tokens ({self.tokenizer.name})"
 
-    def prompted(self, prompt: str | None) -> list[int]:
+    def prompt_tokens(self, prompt: str | None) -> list[int]:
         """Return the tokens that a sample goes on from: those of a prompt, after the end of a text where there are many."""
         if prompt is not None and len(prompt) > MOST_LENGTH:
             raise UserError(f"a prompt has at most {MOST_LENGTH:,} characters, got {len(prompt):,}")
         return [END] * self.begins + [int(k) for k in self.tokenizer.encode(prompt or "")]
 
     @torch.no_grad()
-    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
+    def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
         """Write texts token by token; a frame has the tokens so far, those of the prompt among them."""
-        options = wanted.options
-        choice = Choice.of(options)
+        options = inputs.options
+        choice = TokenSampling.of(options)
         length = self.shape[0] if options.get("length") is None else options["length"]
         if not 1 <= length <= MOST_LENGTH:
             raise UserError(f"the length of a text is from 1 up to {MOST_LENGTH:,} characters, got {length:,}")
-        past = torch.tensor([self.prompted(options.get("prompt"))], dtype=torch.int64, device=self.device)
-        ids, noise, count = past.expand(len(wanted.seeds), -1), Noise(wanted.seeds), len(wanted.seeds)
+        past = torch.tensor([self.prompt_tokens(options.get("prompt"))], dtype=torch.int64, device=self.device)
+        ids, noise, count = past.expand(len(inputs.seeds), -1), Noise(inputs.seeds), len(inputs.seeds)
         letters = torch.tensor([len(piece.decode("utf-8", "ignore")) for piece in self.tokenizer.pieces], device=self.device)
         letters[1:].clamp_(min=1)
         written = torch.zeros(count, dtype=torch.int64, device=self.device)

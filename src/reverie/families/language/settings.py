@@ -50,13 +50,13 @@ def training_text(data: Dataset) -> TextWindows:
     return data.x
 
 
-def learned(request: PlanRequest, requested: Any) -> tuple[Tokenizer, dict[str, Any]]:
+def train_tokenizer(request: PlanRequest, requested: Any) -> tuple[Tokenizer, dict[str, Any]]:
     """Return the tokenizer that is asked for, learned from the training text, and the settings that follow from both."""
     train = training_text(request.train)
     texts = train.texts()
-    request.tell("learning tokens", 0, 1)
+    request.progress("learning tokens", 0, 1)
     tokenizer = learn_tokenizer(texts, requested or "characters")
-    request.tell("learning tokens", 1, 1)
+    request.progress("learning tokens", 1, 1)
     return tokenizer, {"tokenizer": TokenizerTable.of(tokenizer).model_dump(), "begins": len(texts) > 1}
 
 
@@ -69,6 +69,6 @@ def same_tokenizer(table: TokenizerTable, requested: str | Spec | None) -> bool:
     return asked["name"] == table.name and (size is None or table.build().size <= size)
 
 
-def told(tokenizer: Tokenizer) -> str:
+def describe_tokenizer(tokenizer: Tokenizer) -> str:
     """Say what the tokens are."""
     return f"{tokenizer.size:,} tokens ({format_spec(tokenizer.name)})"

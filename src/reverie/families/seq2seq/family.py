@@ -9,8 +9,8 @@ from reverie.base.errors import UserError
 from reverie.base.spec import Spec
 from reverie.data.kind import Kind
 from reverie.data.text_pairs import TextPairs
-from reverie.families.language.choice import PAIR_OPTIONS
-from reverie.families.language.settings import same_tokenizer, told
+from reverie.families.language.settings import describe_tokenizer, same_tokenizer
+from reverie.families.language.token_sampling import PAIR_OPTIONS
 from reverie.families.model import Likelihood, Model, PlanRequest
 from reverie.families.planned import PlannedFamily
 from reverie.families.seq2seq.settings import (
@@ -35,28 +35,28 @@ class PairFamily(PlannedFamily[Settings]):
     likelihood: ClassVar[Likelihood] = "exact"
     dequantises: ClassVar[bool] = False
     options: ClassVar[Mapping[str, Any]] = PAIR_OPTIONS
-    learned: ClassVar[frozenset[str]] = frozenset({"tokenizer"})
+    data_dependent: ClassVar[frozenset[str]] = frozenset({"tokenizer"})
     set_by_training: ClassVar[frozenset[str]] = frozenset({"examples"})
     training_defaults: ClassVar[Mapping[str, Any]] = {"batch": 64, "learning_rate": 1e-2, "optimizer": "muon"}
 
-    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+    def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Learn the tokens, and hide some numbers where pairs are few, which would else be learned by heart."""
         x = request.train.x
         if not isinstance(x, TextPairs):
             raise UserError(f"{request.train.name} holds {request.train.kind}, and the family {self.name} takes pairs of texts")
-        request.tell("learning tokens", 0, 1)
+        request.progress("learning tokens", 0, 1)
         tokenizer = learn_tokenizer(
             [text for pair in x.pairs() for text in pair], request.requested.get("tokenizer") or "characters"
         )
-        request.tell("learning tokens", 1, 1)
+        request.progress("learning tokens", 1, 1)
         dropout = 0.1 if len(x) < FEW else 0.0
         return {"tokenizer": TokenizerTable.of(tokenizer).model_dump(), "examples": min(EXAMPLES, len(x)), "dropout": dropout}
 
-    def reason(self, settings: Settings) -> str:
+    def describe_settings(self, settings: Settings) -> str:
         """Say in one line what was chosen."""
         seen = f", {settings.attention} attention" if isinstance(settings, RecurrentPairSettings) else ""
         layers = f"{settings.layers} layer{'s' * (settings.layers != 1)}"
-        return f"{self.name}: {layers} of width {settings.dim}{seen}, {told(settings.tokenizer.build())}"
+        return f"{self.name}: {layers} of width {settings.dim}{seen}, {describe_tokenizer(settings.tokenizer.build())}"
 
     def build(self, settings: Settings, shape: tuple[int, ...], labels: int, seed: int) -> Model:
         """Make the model."""

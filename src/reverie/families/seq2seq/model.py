@@ -23,8 +23,8 @@ from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.likelihood.normal import mean_and_error
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
-from reverie.families.language.choice import Choice
 from reverie.families.language.model import NONE
+from reverie.families.language.token_sampling import TokenSampling
 from reverie.families.model import SamplingInputs, TrainedModel
 from reverie.families.seq2seq.search import Candidate, beam_search
 from reverie.nets.dropout import seeded_dropout
@@ -34,7 +34,7 @@ from reverie.nets.sequence import State
 from reverie.text.tokenizer import END, Tokenizer
 
 UNIT = "nats/token"
-FIGURE_PAIRS = 512  # pairs, at most, of which held-out figures are the mean
+METRIC_PAIRS = 512  # pairs, at most, of which held-out figures are the mean
 PAIRS_AT_ONCE = 256  # that are looked at together
 BEGIN_PAIRS = 4096  # training pairs, at most, by whose tokens the first weights go
 MOST_PROMPT = 4096  # characters of a source that is asked for
@@ -172,7 +172,7 @@ class PairModel(TrainedModel):
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return what targets that were not trained on cost, in nats for each token."""
         return {
-            "held_out": self.cost(data.batch(evenly_spaced_indices(len(data), FIGURE_PAIRS))[0]).nats_per_token,
+            "held_out": self.cost(data.batch(evenly_spaced_indices(len(data), METRIC_PAIRS))[0]).nats_per_token,
             "unit": UNIT,
         }
 
@@ -188,7 +188,7 @@ class PairModel(TrainedModel):
         """Return the tokens of sources, NONE after the last of each: (B, S).  codes: (B, W), of characters."""
         return self.encode(torch.stack([codes, torch.full_like(codes, END_OF_TEXT)], 1))[:, 0]
 
-    def asked(self, prompt: str | None, seeds: Tensor) -> Tensor:
+    def source_tokens(self, prompt: str | None, seeds: Tensor) -> Tensor:
         """Return the tokens of what is to be answered: a prompt, or else an example by each seed, (B, S)."""
         if prompt is None:
             share = Noise(seeds, draws=2**30).uniform(1)[0][:, 0]
@@ -205,20 +205,20 @@ class PairModel(TrainedModel):
         return 2 * max(self.shape[1], sources.shape[1]) + SPARE if length is None else length
 
     @torch.no_grad()
-    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
+    def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
         """Answer token by token, always by the likeliest if nothing is said; a frame has sources and answers so far.
 
         What is answered: the codes of characters in the option `sources`, (B, W), else the prompt, else examples.
         """
-        options = wanted.options
-        choice = Choice.of(options, 0.0)
+        options = inputs.options
+        choice = TokenSampling.of(options, 0.0)
         sources = options.get("sources")
-        sources = self.asked(options.get("prompt"), wanted.seeds) if sources is None else self.sources(sources)
+        sources = self.source_tokens(options.get("prompt"), inputs.seeds) if sources is None else self.sources(sources)
         limit = self._limit(sources, options.get("length"))
         if options.get("beams") is not None:
             yield from self._searched(sources, options, limit)
             return
-        noise, memory = Noise(wanted.seeds), self.read(sources)
+        noise, memory = Noise(inputs.seeds), self.read(sources)
         written = sources[:, :0]
         over = torch.zeros(len(sources), dtype=torch.bool, device=self.device)
         letters = torch.tensor([len(piece.decode("utf-8", "ignore")) for piece in self.tokenizer.pieces], device=self.device)
@@ -263,7 +263,7 @@ class PairModel(TrainedModel):
 
     def answers(self, source: str, beams: int = 1, length: int | None = None) -> list[Answer]:
         """Return the likeliest answers to a text that so many beams find, the likeliest first."""
-        ids = self.asked(source, torch.zeros(1, dtype=torch.int64))[0]
+        ids = self.source_tokens(source, torch.zeros(1, dtype=torch.int64))[0]
         found = self.search(ids, beams, self._limit(ids[None], length))
         return [Answer(self.spelled(one.tokens), one.log_prob, one.ended) for one in found]
 
@@ -273,13 +273,13 @@ class PairModel(TrainedModel):
 
         A tensor (heads, T, S) for each layer, the ends of both among the tokens.
         """
-        ids = self.asked(source, torch.zeros(1, dtype=torch.int64))
+        ids = self.source_tokens(source, torch.zeros(1, dtype=torch.int64))
         if target is None:
             told = list(self.search(ids[0], 1, self._limit(ids, None))[0].tokens)
         else:
             told = [int(k) for k in self.tokenizer.encode(target)]
-        wanted = torch.tensor([told], dtype=torch.int64, device=self.device)
-        found = self.net.attention_weights(self.read(ids), self.inputs(wanted))
+        inputs = torch.tensor([told], dtype=torch.int64, device=self.device)
+        found = self.net.attention_weights(self.read(ids), self.inputs(inputs))
         names = [[self.tokenizer.spelled(int(k)) for k in (*row, END)] for row in (ids[0], told)]
         return names[0], names[1], [layer[0].cpu() for layer in found]
 

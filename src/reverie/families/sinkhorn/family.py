@@ -17,7 +17,7 @@ from reverie.families.model import FamilySettings, PlanRequest
 from reverie.families.planned import PlannedFamily
 from reverie.families.sinkhorn.model import SinkhornGenerator
 from reverie.families.vae.family import network_for
-from reverie.families.vae.networks import Dense, PatchDecoder, Patches
+from reverie.families.vae.networks import PatchDecoder, Patches, ResidualMLP
 from reverie.families.vae.settings import Size
 
 MOST = 4096  # numbers of a datum up to which the distance of two of them says how alike they are
@@ -59,7 +59,7 @@ class SinkhornFamily(PlannedFamily[SinkhornSettings]):
         "learning_rate": 2e-3,
     }  # a divergence of few data is mostly chance
 
-    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+    def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return a network and an epsilon; small ones, as the cost is what takes the time."""
         shape = request.train.shape
         if math.prod(shape) > MOST:
@@ -72,7 +72,7 @@ class SinkhornFamily(PlannedFamily[SinkhornSettings]):
         network = {key: value for key, value in network_for(shape).items() if key in ("layers", "patch", "hidden")}
         return {**network, "latent": min(16, math.prod(shape)), "epsilon": 0.02, "codec": {"name": "pixels"}}
 
-    def reason(self, settings: SinkhornSettings) -> str:
+    def describe_settings(self, settings: SinkhornSettings) -> str:
         """Say in one line what was chosen."""
         of = f"{settings.features} principal components" if settings.features else "the data themselves"
         return (
@@ -91,7 +91,7 @@ class SinkhornFamily(PlannedFamily[SinkhornSettings]):
                 size = Patches(settings.patch, settings.width, settings.hidden, settings.blocks)
                 net = PatchDecoder(settings.latent, shape, 1, size, labels)
             else:
-                net = Dense((settings.latent,), (*shape, 1), settings.hidden, settings.blocks, labels)
+                net = ResidualMLP((settings.latent,), (*shape, 1), settings.hidden, settings.blocks, labels)
         codec = build(CODECS, settings.codec, "codec")
         return SinkhornGenerator(
             net,

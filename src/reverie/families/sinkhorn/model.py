@@ -25,7 +25,7 @@ from reverie.families.model import SamplingInputs, TrainedModel, check_labelled,
 from reverie.transport import Sinkhorn, between, sinkhorn
 
 BEGIN_DATA = 2048  # training data, at most, that the unit of the cost and the features are told by
-FIGURE_DATA = 1024  # data, at most, whose divergence is a held-out figure
+METRIC_DATA = 1024  # data, at most, whose divergence is a held-out figure
 TOLERANCE, ITERATIONS = 1e-3, 300  # of the potentials: of a gradient that other batches would change much more
 FIRST, SETTLED = 0.5, 0.5  # epsilon at first, in units of the mean cost, and the share of a training after which it is the last
 
@@ -85,7 +85,7 @@ class SinkhornGenerator(TrainedModel):
         first = max(FIRST, self.epsilon)
         return float(first * (self.epsilon / first) ** min(1.0, self.done / SETTLED))
 
-    def generated(self, z: Tensor, cond: Tensor | None) -> Tensor:
+    def generate(self, z: Tensor, cond: Tensor | None) -> Tensor:
         """Return what a code stands for, in model units: (B, ...); images lie between -1 and 1.  z: (B, latent)."""
         x: Tensor = self.net(z, cond)[..., 0]
         return x.tanh() if kind_of(self.shape) == "images" else x
@@ -127,7 +127,7 @@ class SinkhornGenerator(TrainedModel):
         check_labelled(self.label_count, cond, len(x))
         random = torch.Generator(x.device).manual_seed(seed)
         z = torch.randn(len(x), self.latent, generator=random, device=x.device)
-        made, truth = self._points(self.generated(z, cond), cond), self._points(self.codec.encode(x), cond)
+        made, truth = self._points(self.generate(z, cond), cond), self._points(self.codec.encode(x), cond)
         told = self.energy if self.independent and len(x) > 1 else self.divergence
         return (told(made, truth, self.epsilon_now) / self.unit).expand(len(x))
 
@@ -141,11 +141,11 @@ class SinkhornGenerator(TrainedModel):
         It is the divergence; or, where batches are independent, OT(x, y) - OT(x, x')/2 with two sets of samples, which is least
         on average for the data's own law, and then half of what independent data cost.
         """
-        x, labels = data.batch(torch.arange(min(len(data), chunk_size(self.shape, FIGURE_DATA))))
+        x, labels = data.batch(torch.arange(min(len(data), chunk_size(self.shape, METRIC_DATA))))
         cond = labels.to(self.device) if labels is not None and self.label_count else None
         truth = self._points(self.codec.encode(x.to(self.device)), cond)
         made, other = (
-            self._points(self.generated(self._codes(Noise(image_seeds(seed, len(x), first))), cond), cond)
+            self._points(self.generate(self._codes(Noise(image_seeds(seed, len(x), first))), cond), cond)
             for first in (0, len(x))
         )
         if not self.independent:
@@ -154,12 +154,12 @@ class SinkhornGenerator(TrainedModel):
         return {"held_out": float(found / self.unit)}
 
     @torch.no_grad()
-    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
+    def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
         """Draw codes and what they stand for: there is one frame."""
-        check_one_label(wanted)
-        cond = wanted.cond.to(self.device) if wanted.cond is not None else None
-        check_labelled(self.label_count, cond, len(wanted.seeds))
-        x = self.generated(self._codes(Noise(wanted.seeds)), cond)
+        check_one_label(inputs)
+        cond = inputs.cond.to(self.device) if inputs.cond is not None else None
+        check_labelled(self.label_count, cond, len(inputs.seeds))
+        x = self.generate(self._codes(Noise(inputs.seeds)), cond)
         yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))
 
     def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:

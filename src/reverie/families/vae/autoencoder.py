@@ -21,12 +21,12 @@ from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
 from reverie.families.model import SamplingInputs, TrainedModel, check_one_label
 from reverie.families.vae.maps import MapDecoder, MapEncoder, begin_with_components
-from reverie.families.vae.model import diagonal
+from reverie.families.vae.model import diagonal_normal
 from reverie.nets.efficientnet import EfficientNetLite0, load_general, perceptual_distance
 
-FIGURE_DATA = 1024  # data, at most, of which held-out figures are the mean
+METRIC_DATA = 1024  # data, at most, of which held-out figures are the mean
 CODED = 4096  # training data, at most, whose codes are looked at
-LOOKED_AT = 128  # of them at a time
+EVALUATION_BATCH = 128  # of them at a time
 FULL_MOST = 512  # numbers of a code up to which all their covariances are kept
 FLOOR = 1e-6  # of a code's variance, as a share of the mean
 MOST_STEPS, WALK = 100_000, 100  # steps of a walk, at most and when nothing is said
@@ -75,7 +75,7 @@ class Autoencoder(TrainedModel):
         if isinstance(self.encoder, MapEncoder) and isinstance(self.decoder, MapDecoder):
             begin_with_components(self.encoder, self.decoder, x - x.mean(0))
 
-    def rebuilt(self, x: Tensor) -> Tensor:
+    def reconstruct(self, x: Tensor) -> Tensor:
         """Return centre + decoder(encoder(x - centre)).  x: (B, ...) in model units."""
         return self._decoded(self._encoded(x))
 
@@ -103,8 +103,8 @@ class Autoencoder(TrainedModel):
         """Return the squared error of each datum for each of its numbers, and the KL: (B,), a function of data and seed."""
         z = self.codec.encode(x)
         if not self.kl:
-            return self._difference(self.rebuilt(z), z)
-        q = diagonal(self.encoder(z - self.centre))
+            return self._difference(self.reconstruct(z), z)
+        q = diagonal_normal(self.encoder(z - self.centre))
         random = torch.Generator(z.device).manual_seed(seed)
         code = q.at(torch.randn(q.mean.shape, generator=random, device=z.device, dtype=z.dtype))
         return self._difference(self._decoded(code), z) + self.kl / math.prod(self.shape) * q.kl().flatten(1).sum(1)
@@ -127,7 +127,7 @@ class Autoencoder(TrainedModel):
         """Take the moments of the training data's codes; a label of fewer data than a code has numbers takes those of all."""
         index = evenly_spaced_indices(len(data), chunk_size(self.shape, CODED))
         labels = data.labels[index] if data.labels is not None else None
-        parts = [self.to_latent(data.batch(part)[0].to(self.device)).cpu() for part in index.split(LOOKED_AT)]
+        parts = [self.to_latent(data.batch(part)[0].to(self.device)).cpu() for part in index.split(EVALUATION_BATCH)]
         codes = torch.cat(parts).flatten(1).double()
         spread_of_all = self._spread(codes)
         for label in range(len(self.code_mean)):
@@ -154,15 +154,15 @@ class Autoencoder(TrainedModel):
             apart = (self.code_spread[label] @ eps[..., None])[..., 0]
         return (self.code_mean[label] + apart).reshape(-1, *self.latent)
 
-    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
+    def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
         """Draw codes and decode them: there is one frame."""
-        x = self._started(wanted, Noise(wanted.seeds))
+        x = self._started(inputs, Noise(inputs.seeds))
         yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))
 
     @torch.no_grad()
-    def _started(self, wanted: SamplingInputs, noise: Noise) -> Tensor:
-        check_one_label(wanted)
-        return self._decoded(self.drawn_codes(noise, wanted.cond))
+    def _started(self, inputs: SamplingInputs, noise: Noise) -> Tensor:
+        check_one_label(inputs)
+        return self._decoded(self.drawn_codes(noise, inputs.cond))
 
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
@@ -171,11 +171,11 @@ class Autoencoder(TrainedModel):
 
     def _mean_error(self, data: Dataset, seed: int, sigma: float) -> float:
         """Return the mean squared error on data with noise, the same at every call."""
-        total, count = 0.0, min(len(data), chunk_size(self.shape, FIGURE_DATA))
-        for part in torch.arange(count).split(LOOKED_AT):
+        total, count = 0.0, min(len(data), chunk_size(self.shape, METRIC_DATA))
+        for part in torch.arange(count).split(EVALUATION_BATCH):
             z = self.codec.encode(data.batch(part)[0].to(self.device))
             seen = z + sigma * Noise(image_seeds(seed, count)[part]).like(z) if sigma else z
-            total += float(self._difference(self.rebuilt(seen), z).sum())
+            total += float(self._difference(self.reconstruct(seen), z).sum())
         return total / count
 
     def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
@@ -200,11 +200,11 @@ class DenoisingAutoencoder(Autoencoder):
         z = self.codec.encode(x)
         random = torch.Generator(z.device).manual_seed(seed)
         eps = torch.randn(z.shape, generator=random, device=z.device, dtype=z.dtype)
-        return self._difference(self.rebuilt(z + self.sigma * eps), z)
+        return self._difference(self.reconstruct(z + self.sigma * eps), z)
 
     def score(self, y: Tensor) -> Tensor:
         """Return (r(y) - y) / sigma², the score of the noised data: (B, ...) in model units."""
-        return (self.rebuilt(y) - y) / self.sigma**2
+        return (self.reconstruct(y) - y) / self.sigma**2
 
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
@@ -212,16 +212,16 @@ class DenoisingAutoencoder(Autoencoder):
         return {"held_out": self._mean_error(data, seed, self.sigma)}
 
     @torch.no_grad()
-    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
+    def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
         """Walk, and yield every step; the estimate of images is r without the noise that is added to go on."""
-        noise = Noise(wanted.seeds)
-        asked = wanted.options.get("steps")
+        noise = Noise(inputs.seeds)
+        asked = inputs.options.get("steps")
         steps = WALK if asked is None else asked
         if not 1 <= steps <= MOST_STEPS:
             raise UserError(f"the number of sampling steps must lie between 1 and {MOST_STEPS:,}, got {steps}")
-        x = self._started(wanted, noise)
+        x = self._started(inputs, noise)
         for k in range(steps):
-            guess = self.rebuilt(x + self.sigma * noise.like(x))
+            guess = self.reconstruct(x + self.sigma * noise.like(x))
             x = guess + self.sigma * noise.like(x)
             clean = guess if kind_of(self.shape) == "images" else x
             yield Frame(k, steps, 0.0, x, Pair(clean, (x - clean) / self.sigma))

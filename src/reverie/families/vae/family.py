@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar, get_args
 
 from reverie.base.spec import Spec
 from reverie.families.model import Likelihood, PlanRequest
-from reverie.families.planned import PlannedFamily, codec_for, decoder_for, few_data, rate_for_few
+from reverie.families.planned import PlannedFamily, codec_for, decoder_for, is_small_dataset, small_data_learning_rate
 from reverie.families.vae.autoencoder import Autoencoder
 from reverie.families.vae.settings import (
     AutoencoderSettings,
@@ -47,11 +47,11 @@ class LatentFamily(PlannedFamily[Settings]):
 
     can: ClassVar[frozenset[str]] = frozenset({"labels", "encode"})
 
-    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+    def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return settings for data where nothing else is asked for."""
         return {"codec": codec, **network_for(request.train.shape)}
 
-    def reason(self, settings: Settings) -> str:
+    def describe_settings(self, settings: Settings) -> str:
         """Say in one line what was chosen."""
         each = {"linear": "", "conv": f" of widths {', '.join(map(str, settings.widths))}"}
         width = each.get(settings.layers, f" of width {settings.hidden}")
@@ -64,16 +64,16 @@ class VariationalFamily(LatentFamily[Bounded]):
 
     likelihood: ClassVar[Likelihood] = "lower bound"
 
-    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+    def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return networks, units, and the decoder for them."""
-        return {**super().chosen(request, codec), "decoder": decoder_for(codec)}
+        return {**super().default_settings(request, codec), "decoder": decoder_for(codec)}
 
     def training(self, request: PlanRequest, settings: Bounded) -> Mapping[str, Any]:
         """Learn slowly where images are few."""
-        few = request.train.kind == "images" and few_data(request)
+        few = request.train.kind == "images" and is_small_dataset(request)
         most = float(self.training_defaults["learning_rate"])
         return (
-            {**self.training_defaults, "learning_rate": rate_for_few(request, most, FARTHEST)}
+            {**self.training_defaults, "learning_rate": small_data_learning_rate(request, most, FARTHEST)}
             if few
             else self.training_defaults
         )
@@ -94,13 +94,13 @@ class VAEFamily(VariationalFamily[VAESettings]):
 class HierarchyFamily(VariationalFamily[Levelled]):
     """A family whose models have several latents."""
 
-    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+    def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return smaller latents, of which there are several, and none that is a map."""
-        found = super().chosen(request, codec)
+        found = super().default_settings(request, codec)
         taken = get_args(self.settings.model_fields["layers"].annotation)
         return {**found, "layers": found["layers"] if found["layers"] in taken else "dense", "latent": min(found["latent"], 16)}
 
-    def reason(self, settings: Levelled) -> str:
+    def describe_settings(self, settings: Levelled) -> str:
         """Say in one line what was chosen."""
         latents = f"{settings.levels} latents of {settings.latent} numbers"
         return f"{self.name}: {latents}, {settings.layers} networks of width {settings.hidden}"
@@ -134,11 +134,11 @@ class AutoencoderFamily(LatentFamily[AutoencoderSettings]):
     summary = "An autoencoder, linear, dense or of convolutions, with a Gaussian of its codes to draw from."
     settings = AutoencoderSettings
 
-    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+    def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return networks and units; a latent of points that is smaller than they are."""
         size = math.prod(request.train.shape)
         smaller = {"latent": max(1, size // 2)} if len(request.train.shape) == 1 else {}
-        return {**super().chosen(request, pixels(request)), **smaller}
+        return {**super().default_settings(request, pixels(request)), **smaller}
 
     def build(self, settings: AutoencoderSettings, shape: tuple[int, ...], labels: int, seed: int) -> Autoencoder:
         """Make the model."""
@@ -158,9 +158,9 @@ class DenoisingFamily(LatentFamily[DenoisingSettings]):
         """Return the name with the noise, by which the loss grows."""
         return f"loss of {self.name}, sigma {settings.sigma:g}"
 
-    def chosen(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
+    def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return networks and units."""
-        return super().chosen(request, pixels(request))
+        return super().default_settings(request, pixels(request))
 
     def build(self, settings: DenoisingSettings, shape: tuple[int, ...], labels: int, seed: int) -> Autoencoder:
         """Make the model."""

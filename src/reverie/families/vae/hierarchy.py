@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.diffusion.likelihood.normal import Diagonal
-from reverie.families.vae.model import diagonal
-from reverie.families.vae.networks import Dense, Residual
-from reverie.families.vae.variational import Draw, Level, Variational
+from reverie.families.vae.model import diagonal_normal
+from reverie.families.vae.networks import DenseResidual, ResidualMLP
+from reverie.families.vae.variational import LatentLevel, RandnLike, Variational
 from reverie.nets.embedding import LabelEmbedding
 
 
@@ -27,18 +27,18 @@ class Rung(nn.Module):
     def __init__(self, hidden: int, latent: int) -> None:
         super().__init__()
         self.prior, self.posterior = nn.Linear(hidden, 2 * latent), nn.Linear(2 * hidden, 2 * latent)
-        self.tell, self.mix = nn.Linear(latent, hidden), Residual(hidden)
+        self.tell, self.mix = nn.Linear(latent, hidden), DenseResidual(hidden)
         nn.init.zeros_(self.prior.weight)
         nn.init.zeros_(self.prior.bias)  # N(0, 1) at first
 
-    def forward(self, above: Tensor, seen: Tensor | None, draw: Draw) -> tuple[Level, Tensor]:
+    def forward(self, above: Tensor, seen: Tensor | None, randn: RandnLike) -> tuple[LatentLevel, Tensor]:
         """Draw z, of the prior where nothing is seen, and return it and what is known from here on: (B, hidden)."""
         known = functional.silu(above)
-        p = diagonal(self.prior(known))
-        q = p if seen is None else diagonal(self.posterior(torch.cat([known, seen], 1)))
-        z = q.at(draw(q.mean))
+        p = diagonal_normal(self.prior(known))
+        q = p if seen is None else diagonal_normal(self.posterior(torch.cat([known, seen], 1)))
+        z = q.at(randn(q.mean))
         below: Tensor = self.mix(above + self.tell(z))
-        return Level(q, p, z), below
+        return LatentLevel(q, p, z), below
 
 
 class HVAE(Variational):
@@ -55,7 +55,7 @@ class HVAE(Variational):
         self.encoder, self.decoder = encoder, decoder
         self.top = nn.Parameter(torch.zeros(hidden))
         self.label = LabelEmbedding(self.label_count, hidden) if self.label_count else None
-        self.look = nn.ModuleList(Residual(hidden) for _ in latents[1:])  # from each rung to the one above
+        self.look = nn.ModuleList(DenseResidual(hidden) for _ in latents[1:])  # from each rung to the one above
         self.rungs = nn.ModuleList(Rung(hidden, latent) for latent in latents)
 
     def _seen(self, x: Tensor, cond: Tensor | None) -> list[Tensor]:
@@ -65,27 +65,29 @@ class HVAE(Variational):
             seen.append(look(seen[-1]))
         return [functional.silu(h) for h in reversed(seen)]
 
-    def _down(self, seen: Sequence[Tensor | None], count: int, cond: Tensor | None, draw: Draw) -> tuple[list[Level], Tensor]:
+    def _down(
+        self, seen: Sequence[Tensor | None], count: int, cond: Tensor | None, randn: RandnLike
+    ) -> tuple[list[LatentLevel], Tensor]:
         known = self.top.expand(count, -1)
         if self.label is not None:
             known = known + self.label(cond)
         levels = []
         for rung, told in zip(self.rungs, seen, strict=True):
-            level, known = rung(known, told, draw)
+            level, known = rung(known, told, randn)
             levels.append(level)
         return levels, self.decoder(functional.silu(known), cond) + self.bias
 
-    def infer(self, x: Tensor, cond: Tensor | None, draw: Draw, copies: int = 1) -> tuple[Sequence[Level], Tensor]:
+    def infer(self, x: Tensor, cond: Tensor | None, randn: RandnLike, copies: int = 1) -> tuple[Sequence[LatentLevel], Tensor]:
         """See `Variational.infer`."""
         seen = [_copied(h, copies) for h in self._seen(x, cond)]
-        return self._down(seen, len(x) * copies, _copied(cond, copies), draw)
+        return self._down(seen, len(x) * copies, _copied(cond, copies), randn)
 
-    def dream(self, count: int, cond: Tensor | None, draw: Draw) -> Tensor:
+    def generate(self, count: int, cond: Tensor | None, randn: RandnLike) -> Tensor:
         """See `Variational.dream`."""
-        return self._down([None] * len(self.rungs), count, cond, draw)[1]
+        return self._down([None] * len(self.rungs), count, cond, randn)[1]
 
 
-class DrawnLevel(Level):
+class SampledLevel(LatentLevel):
     """A latent whose KL has no closed form, because the one above was drawn by it: estimated by the draw itself."""
 
     def kl(self) -> Tensor:
@@ -109,31 +111,31 @@ class MarkovHVAE(Variational):
         super().__init__(**options)
         below, labels = [self.shape, *((n,) for n in latents[:-1])], self.label_count
         self.latents = latents
-        self.up = nn.ModuleList(Dense(s, (2 * n,), hidden, blocks, labels) for s, n in zip(below, latents, strict=True))
+        self.up = nn.ModuleList(ResidualMLP(s, (2 * n,), hidden, blocks, labels) for s, n in zip(below, latents, strict=True))
         downs = [(*self.shape, self.observation.parameters), *((2 * n,) for n in latents[:-1])]
-        self.down = nn.ModuleList(Dense((n,), s, hidden, blocks, labels) for n, s in zip(latents, downs, strict=True))
+        self.down = nn.ModuleList(ResidualMLP((n,), s, hidden, blocks, labels) for n, s in zip(latents, downs, strict=True))
 
-    def infer(self, x: Tensor, cond: Tensor | None, draw: Draw, copies: int = 1) -> tuple[Sequence[Level], Tensor]:
+    def infer(self, x: Tensor, cond: Tensor | None, randn: RandnLike, copies: int = 1) -> tuple[Sequence[LatentLevel], Tensor]:
         """See `Variational.infer`."""
         z, cond = x - self.centre, _copied(cond, copies)
         posteriors, drawn = [], []
         for k, up in enumerate(self.up):
             told = up(z, cond if k or copies == 1 or cond is None else cond[::copies])
-            q = diagonal(told if k or copies == 1 else told.repeat_interleave(copies, 0))
-            z = q.at(draw(q.mean))
+            q = diagonal_normal(told if k or copies == 1 else told.repeat_interleave(copies, 0))
+            z = q.at(randn(q.mean))
             posteriors.append(q)
             drawn.append(z)
-        priors = [diagonal(down(above, cond)) for down, above in zip(self.down[1:], drawn[1:], strict=True)]
-        levels: list[Level] = [DrawnLevel(q, p, z) for q, p, z in zip(posteriors, priors, drawn, strict=False)]
-        levels.append(Level(posteriors[-1], None, drawn[-1]))
+        priors = [diagonal_normal(down(above, cond)) for down, above in zip(self.down[1:], drawn[1:], strict=True)]
+        levels: list[LatentLevel] = [SampledLevel(q, p, z) for q, p, z in zip(posteriors, priors, drawn, strict=False)]
+        levels.append(LatentLevel(posteriors[-1], None, drawn[-1]))
         return levels, self.down[0](drawn[0], cond) + self.bias
 
-    def dream(self, count: int, cond: Tensor | None, draw: Draw) -> Tensor:
+    def generate(self, count: int, cond: Tensor | None, randn: RandnLike) -> Tensor:
         """See `Variational.dream`."""
-        z = draw(torch.empty(count, self.latents[-1], device=self.device))
+        z = randn(torch.empty(count, self.latents[-1], device=self.device))
         for down in reversed(self.down[1:]):
-            p = diagonal(down(z, cond))
-            z = p.at(draw(p.mean))
+            p = diagonal_normal(down(z, cond))
+            z = p.at(randn(p.mean))
         y: Tensor = self.down[0](z, cond) + self.bias
         return y
 
@@ -162,35 +164,35 @@ class LinearMHVAE(Variational):
         mean = variance * (scale / std**2 * x + a / b**2 * z)
         return Diagonal(mean, torch.full_like(mean, math.log(variance) / 2))
 
-    def infer(self, x: Tensor, cond: Tensor | None, draw: Draw, copies: int = 1) -> tuple[Sequence[Level], Tensor]:
+    def infer(self, x: Tensor, cond: Tensor | None, randn: RandnLike, copies: int = 1) -> tuple[Sequence[LatentLevel], Tensor]:
         """See `Variational.infer`."""
         x, cond = x.repeat_interleave(copies, 0), _copied(cond, copies)
         scale, std = self.marginals[-1]
         q = Diagonal(scale * x, torch.full_like(x, math.log(std)))
-        z = q.at(draw(x))
-        levels = [Level(q, None, z)]
+        z = q.at(randn(x))
+        levels = [LatentLevel(q, None, z)]
         for t in range(len(self.chain), 1, -1):
             q, p = self.below(t, z, x), self.below(t, z, self.guess(z, t, cond))
-            z = q.at(draw(x))
-            levels.append(Level(q, p, z))
+            z = q.at(randn(x))
+            levels.append(LatentLevel(q, p, z))
         return levels, self.decoder(z, cond) + self.bias
 
-    def dream(self, count: int, cond: Tensor | None, draw: Draw) -> Tensor:
+    def generate(self, count: int, cond: Tensor | None, randn: RandnLike) -> Tensor:
         """See `Variational.dream`."""
-        z = draw(torch.empty(count, *self.shape, device=self.device))
+        z = randn(torch.empty(count, *self.shape, device=self.device))
         for t in range(len(self.chain), 1, -1):
             p = self.below(t, z, self.guess(z, t, cond))
-            z = p.at(draw(z))
+            z = p.at(randn(z))
         y: Tensor = self.decoder(z, cond) + self.bias
         return y
 
 
-class Guesses(nn.Module):
+class CleanPredictors(nn.Module):
     """A network for each t: (z, t, cond) -> x.  z, x: (B, ...)."""
 
     def __init__(self, levels: int, shape: tuple[int, ...], hidden: int, blocks: int, labels: int) -> None:
         super().__init__()
-        self.nets = nn.ModuleList(Dense(shape, shape, hidden, blocks, labels) for _ in range(levels - 1))
+        self.nets = nn.ModuleList(ResidualMLP(shape, shape, hidden, blocks, labels) for _ in range(levels - 1))
 
     def forward(self, z: Tensor, t: int, cond: Tensor | None) -> Tensor:
         """Return what x seems to be, t from 2 on."""

@@ -33,7 +33,7 @@ class LocalResidual(nn.Module):
         return out
 
 
-class Beside(nn.Module):
+class LinearPlusConv(nn.Module):
     """A linear map of each place, and beside it convolutions over its neighbours that add nothing at first."""
 
     def __init__(self, inputs: int, outputs: int, width: int, blocks: int, told: int = 1) -> None:
@@ -56,7 +56,7 @@ class MapEncoder(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], latent: int, told: int, patch: int, width: int, blocks: int) -> None:
         super().__init__()
-        self.patch, self.net = patch, Beside(shape[0] * patch**2, latent, width, blocks, told)
+        self.patch, self.net = patch, LinearPlusConv(shape[0] * patch**2, latent, width, blocks, told)
         if told == 2:
             assert self.net.leave.bias is not None
             nn.init.constant_(self.net.leave.bias[latent:], UNSURE)
@@ -72,7 +72,7 @@ class MapDecoder(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], latent: int, patch: int, width: int, blocks: int) -> None:
         super().__init__()
-        self.patch, self.net = patch, Beside(latent, shape[0] * patch**2, width, blocks)
+        self.patch, self.net = patch, LinearPlusConv(latent, shape[0] * patch**2, width, blocks)
 
     def forward(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
         """Return the image; labels mean nothing here."""

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from reverie.diffusion.likelihood.normal import Diagonal
-from reverie.families.vae.variational import Draw, Level, Variational
+from reverie.families.vae.variational import LatentLevel, RandnLike, Variational
 
 LOG_STD = (-8.0, 4.0)  # of a latent number
 
 
-def diagonal(told: Tensor) -> Diagonal:
+def diagonal_normal(told: Tensor) -> Diagonal:
     """Return the normals that a network tells: means and log-deviations along the first dimension of each datum, halved."""
     mean, log_std = told.chunk(2, 1)
     return Diagonal(mean, log_std.clamp(*LOG_STD))
@@ -32,25 +32,25 @@ class VAE(Variational):
 
     def posterior(self, x: Tensor, cond: Tensor | None = None) -> Diagonal:
         """Return q(z | x).  x: (B, ...) in model units."""
-        return diagonal(self.encoder(x - self.centre, cond))
+        return diagonal_normal(self.encoder(x - self.centre, cond))
 
-    def told(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
+    def decoder_output(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
         """Return what the decoder says of each number: (B, ..., P)."""
         told: Tensor = self.decoder(z, cond) + self.bias
         return told
 
-    def infer(self, x: Tensor, cond: Tensor | None, draw: Draw, copies: int = 1) -> tuple[Sequence[Level], Tensor]:
+    def infer(self, x: Tensor, cond: Tensor | None, randn: RandnLike, copies: int = 1) -> tuple[Sequence[LatentLevel], Tensor]:
         """See `Variational.infer`."""
         q = self.posterior(x, cond)
         if copies > 1:
             q = Diagonal(q.mean.repeat_interleave(copies, 0), q.log_std.repeat_interleave(copies, 0))
             cond = cond.repeat_interleave(copies, 0) if cond is not None else None
-        z = q.at(draw(q.mean))
-        return [Level(q, None, z)], self.told(z, cond)
+        z = q.at(randn(q.mean))
+        return [LatentLevel(q, None, z)], self.decoder_output(z, cond)
 
-    def dream(self, count: int, cond: Tensor | None, draw: Draw) -> Tensor:
+    def generate(self, count: int, cond: Tensor | None, randn: RandnLike) -> Tensor:
         """See `Variational.dream`."""
-        return self.told(draw(torch.empty(count, *self.latent, device=self.device)), cond)
+        return self.decoder_output(randn(torch.empty(count, *self.latent, device=self.device)), cond)
 
     def to_latent(self, x: Tensor, cond: Tensor | None = None) -> Tensor:
         """Return the mean of q(z | x): (B, *latent).  x: (B, ...) in user units."""
@@ -62,4 +62,4 @@ class VAE(Variational):
 
     def expected(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
         """Return E x given z in model units, (B, ...), where nothing is cut off."""
-        return self.observation.mean(self.told(z, cond))
+        return self.observation.mean(self.decoder_output(z, cond))

@@ -18,7 +18,7 @@ GROUPS, MAP_GROUPS = 8, 4  # of group normalisations
 TOLD = 32  # numbers of a label's embedding in convolutions
 
 
-class Residual(nn.Module):
+class DenseResidual(nn.Module):
     """h + W2 SiLU(W1 norm(h)), which is h at first.  h: (B, width)."""
 
     def __init__(self, width: int) -> None:
@@ -33,7 +33,7 @@ class Residual(nn.Module):
         return out
 
 
-class Dense(nn.Module):
+class ResidualMLP(nn.Module):
     """Dense layers around residual blocks, told of a label: (B, *inputs) -> (B, *outputs)."""
 
     def __init__(self, inputs: tuple[int, ...], outputs: tuple[int, ...], hidden: int, blocks: int, labels: int) -> None:
@@ -41,7 +41,7 @@ class Dense(nn.Module):
         self.outputs = outputs
         self.label = LabelEmbedding(labels, hidden) if labels else None
         self.enter = nn.Linear(math.prod(inputs), hidden)
-        self.blocks = nn.Sequential(*(Residual(hidden) for _ in range(blocks)))
+        self.blocks = nn.Sequential(*(DenseResidual(hidden) for _ in range(blocks)))
         self.leave = nn.Linear(hidden, math.prod(outputs))
 
     def forward(self, x: Tensor, cond: Tensor | None = None) -> Tensor:

@@ -36,12 +36,12 @@ class Observation(ABC):
     def sample(self, y: Tensor, u: Tensor, v: Tensor) -> Tensor:
         """Return a draw of each number from its distribution: (B, ...).  u, v: of that shape, uniform in (0, 1)."""
 
-    def drawn(self, y: Tensor, noise: Noise) -> Tensor:
+    def displayed_sample(self, y: Tensor, noise: Noise) -> Tensor:
         """Return what is shown as a sample: of levels the mean, as noise of each pixel alone is no part of a picture."""
         return self.mean(y)
 
     @abstractmethod
-    def initialize(self, x: Tensor) -> Tensor:
+    def initial_parameters(self, x: Tensor) -> Tensor:
         """Return what a decoder should say that knows nothing of z, for data x: (..., P).  x: (N, ...)."""
 
 
@@ -67,7 +67,7 @@ class Bernoulli(Observation):
         """Return 1 where u < p(1), else -1."""
         return torch.where(u < torch.sigmoid(y[..., 0]), 1.0, -1.0).to(y)
 
-    def initialize(self, x: Tensor) -> Tensor:
+    def initial_parameters(self, x: Tensor) -> Tensor:
         """Return the logit of each place's share of ones."""
         return log_histograms(x, 2).diff(dim=-1)
 
@@ -93,7 +93,7 @@ class Categorical(Observation):
         level = (u[..., None] > y.softmax(-1).cumsum(-1)[..., :-1]).sum(-1)
         return self._values(y)[level]
 
-    def initialize(self, x: Tensor) -> Tensor:
+    def initial_parameters(self, x: Tensor) -> Tensor:
         """Return the logarithms of each place's histogram."""
         return log_histograms(x, self.parameters)
 
@@ -144,7 +144,7 @@ class LogisticMixture(Observation):
         level = level_of((mean + scale * torch.logit(v)).clamp(-1, 1), self.levels)
         return 2 * level.to(y) / (self.levels - 1) - 1
 
-    def initialize(self, x: Tensor) -> Tensor:
+    def initial_parameters(self, x: Tensor) -> Tensor:
         """Return components spread over the range of the levels, all alike likely."""
         means = torch.linspace(-0.9, 0.9, self.components)
         scales = torch.full((self.components,), math.log(0.3))
@@ -171,7 +171,7 @@ class Gaussian(Observation):
         """Return m."""
         return y[..., 0]
 
-    def drawn(self, y: Tensor, noise: Noise) -> Tensor:
+    def displayed_sample(self, y: Tensor, noise: Noise) -> Tensor:
         """Return m + s eps."""
         return self._normal(y).at(noise.like(y[..., 0]))
 
@@ -179,7 +179,7 @@ class Gaussian(Observation):
         """Return m + s sqrt(-2 log u) cos(2 pi v) (Box and Muller 1958)."""
         return self._normal(y).at((-2 * u.log()).sqrt() * (2 * math.pi * v).cos())
 
-    def initialize(self, x: Tensor) -> Tensor:
+    def initial_parameters(self, x: Tensor) -> Tensor:
         """Return the moments of each place."""
         return torch.stack([x.mean(0), x.std(0).clamp_min(1e-3).log()], -1)
 

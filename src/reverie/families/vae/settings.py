@@ -15,20 +15,20 @@ from reverie.base.spec import Spec, build, spec_of
 from reverie.data.codec import CODECS
 from reverie.diffusion.process import transition
 from reverie.diffusion.schedule import Cosine
-from reverie.families.latent import check_latent
+from reverie.families.latent_space import check_latent
 from reverie.families.model import FamilySettings
 from reverie.families.vae.autoencoder import Autoencoder, DenoisingAutoencoder
-from reverie.families.vae.hierarchy import HVAE, Guesses, LinearMHVAE, MarkovHVAE
+from reverie.families.vae.hierarchy import HVAE, CleanPredictors, LinearMHVAE, MarkovHVAE
 from reverie.families.vae.maps import MapDecoder, MapEncoder, map_latent
 from reverie.families.vae.model import VAE
 from reverie.families.vae.networks import (
     ConvDecoder,
     ConvEncoder,
-    Dense,
     Linear,
     PatchDecoder,
     PatchEncoder,
     Patches,
+    ResidualMLP,
     conv_latent,
 )  # fmt: skip
 from reverie.families.vae.observation import OBSERVATIONS
@@ -140,7 +140,7 @@ def networks(
         size = Patches(settings.patch, settings.widths[0], settings.hidden, settings.blocks)
         return PatchEncoder(shape, inside, size, labels), PatchDecoder(latent[0], shape, parameters, size, labels)
     dense = settings.hidden, settings.blocks, labels
-    return Dense(shape, (inside,), *dense), Dense(latent, (*shape, parameters), *dense)
+    return ResidualMLP(shape, (inside,), *dense), ResidualMLP(latent, (*shape, parameters), *dense)
 
 
 def build_variational(settings: VariationalSettings, shape: tuple[int, ...], labels: int, seed: int) -> Variational:
@@ -157,8 +157,8 @@ def build_variational(settings: VariationalSettings, shape: tuple[int, ...], lab
         if not isinstance(settings, HierarchySettings):
             return VAE(*networks(settings, shape, labels, latent, 2, observation.parameters), latent, **options)
         if isinstance(settings, MHVAESettings) and settings.encoder == "linear":
-            guess = Guesses(settings.levels, shape, *size, labels)
-            decoder = Dense(shape, (*shape, observation.parameters), *size, labels)
+            guess = CleanPredictors(settings.levels, shape, *size, labels)
+            decoder = ResidualMLP(shape, (*shape, observation.parameters), *size, labels)
             return LinearMHVAE(fixed_chain(settings.levels), guess, decoder, **options)
         latents = latent * settings.levels
         if isinstance(settings, MHVAESettings):

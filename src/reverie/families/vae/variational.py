@@ -21,12 +21,12 @@ from reverie.diffusion.likelihood.flow import LogProb
 from reverie.diffusion.likelihood.normal import Diagonal, summed
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import Frame
-from reverie.families.diffusion.levels import in_unit
+from reverie.families.diffusion.noise_levels import in_unit
 from reverie.families.model import SamplingInputs, TrainedModel, check_labelled, check_one_label
 from reverie.families.vae.observation import Observation
 
-Draw = Callable[[Tensor], Tensor]  # standard normals of a tensor's shape, dtype and device
-FIGURE_DATA = 1024  # data, at most, of which held-out figures are the mean
+RandnLike = Callable[[Tensor], Tensor]  # standard normals of a tensor's shape, dtype and device
+METRIC_DATA = 1024  # data, at most, of which held-out figures are the mean
 BEGIN_DATA = 4096  # training data, at most, that the first weights are told by
 MEASURED_DRAWS = 128  # of the latent, for each datum that is measured
 NUMBERS_AT_ONCE = 2**22  # that a decoder gives together when the likelihood is measured
@@ -34,7 +34,7 @@ ACTIVE = 0.01  # nats of KL, on average over data, from which a latent number te
 
 
 @dataclass(frozen=True)
-class Level:
+class LatentLevel:
     """A latent of a batch: what the encoder and what the model alone say of it, and a draw of the former.  z: (B, ...)."""
 
     posterior: Diagonal
@@ -55,7 +55,7 @@ class Level:
         return summed(prior.log_density(self.z) - self.posterior.log_density(self.z))
 
 
-def tightened(log_weights: Tensor) -> Tensor:
+def importance_bound(log_weights: Tensor) -> Tensor:
     """Return log 1/K sum_k w_k, a bound that rises with K (arXiv:1509.00519, eq. 8): (B,).  log_weights: (B, K)."""
     return log_weights.logsumexp(1) - math.log(log_weights.shape[1])
 
@@ -81,14 +81,14 @@ class Variational(TrainedModel):
         self.size, self.done = math.prod(shape), 1.0
 
     @abstractmethod
-    def infer(self, x: Tensor, cond: Tensor | None, draw: Draw, copies: int = 1) -> tuple[Sequence[Level], Tensor]:
+    def infer(self, x: Tensor, cond: Tensor | None, randn: RandnLike, copies: int = 1) -> tuple[Sequence[LatentLevel], Tensor]:
         """Draw the latents of data, as many times each, and return them with what the decoder says: (B copies, ..., P).
 
         x: (B, ...) in model units; the copies of a datum follow one another.
         """
 
     @abstractmethod
-    def dream(self, count: int, cond: Tensor | None, draw: Draw) -> Tensor:
+    def generate(self, count: int, cond: Tensor | None, randn: RandnLike) -> Tensor:
         """Draw latents of the model alone and return what the decoder says: (count, ..., P)."""
 
     def encode(self, x: Tensor) -> Tensor:
@@ -104,16 +104,16 @@ class Variational(TrainedModel):
         """Let the decoder begin with what is true of each number alone."""
         x = self.codec.encode(data.subsample(BEGIN_DATA))
         self.centre.copy_(x.mean(0))
-        self.bias.copy_(self.observation.initialize(x).to(self.bias))
+        self.bias.copy_(self.observation.initial_parameters(x).to(self.bias))
 
     def set_progress(self, fraction: float) -> None:
         """Note how much of the training is done, by which the weight of the KL rises."""
         self.done = fraction
 
-    def bound(self, x: Tensor, cond: Tensor | None, draw: Draw, copies: int = 1) -> tuple[Tensor, Sequence[Level]]:
+    def bound(self, x: Tensor, cond: Tensor | None, randn: RandnLike, copies: int = 1) -> tuple[Tensor, Sequence[LatentLevel]]:
         """Return log p(x | z) of each draw, (B, copies), and the latents.  x: (B, ...) in model units."""
         check_labelled(self.label_count, cond, len(x))
-        levels, y = self.infer(x, cond, draw, copies)
+        levels, y = self.infer(x, cond, randn, copies)
         found = summed(self.observation.log_prob(x.repeat_interleave(copies, 0), y))
         return found.unflatten(0, (-1, copies)), levels
 
@@ -122,22 +122,22 @@ class Variational(TrainedModel):
         z = self.codec.encode(x)
         random = torch.Generator(z.device).manual_seed(seed)
 
-        def draw(like: Tensor) -> Tensor:
+        def randn(like: Tensor) -> Tensor:
             return torch.randn(like.shape, generator=random, device=like.device, dtype=like.dtype)
 
-        explained, levels = self.bound(z, cond, draw, self.importance)
+        log_likelihood, levels = self.bound(z, cond, randn, self.importance)
         weight = self.beta * min(1.0, self.done / self.kl_warmup) if self.kl_warmup else self.beta
         if self.importance == 1:
-            kl = sum((summed(level.cost(self.free_bits)) for level in levels), explained.new_zeros(len(x)))
-            return (weight * kl - explained[:, 0]) / self.size
-        return -tightened(explained + weight * self._log_ratio(levels, self.importance)) / self.size
+            kl = sum((summed(level.cost(self.free_bits)) for level in levels), log_likelihood.new_zeros(len(x)))
+            return (weight * kl - log_likelihood[:, 0]) / self.size
+        return -importance_bound(log_likelihood + weight * self._log_ratio(levels, self.importance)) / self.size
 
     @property
     def _log_cell(self) -> float:
         """What makes a density of points in model units one in user units; levels have probabilities in either."""
         return 0.0 if self.codec.levels is not None else self.codec.log_cell(self.shape)
 
-    def _log_ratio(self, levels: Sequence[Level], copies: int) -> Tensor:
+    def _log_ratio(self, levels: Sequence[LatentLevel], copies: int) -> Tensor:
         """Return log p(z) - log q(z | x) of each draw: (B, copies)."""
         each: Tensor = torch.stack([level.log_ratio() for level in levels]).sum(0).unflatten(0, (-1, copies))
         return each
@@ -155,8 +155,8 @@ class Variational(TrainedModel):
             noise, found = Noise(seeds[part]), []
             own = cond[part].to(z.device) if cond is not None else None
             for copies in _parts(draws, max(1, NUMBERS_AT_ONCE // (numbers * few))):
-                explained, levels = self.bound(z[part], own, _by_seed(noise, copies), copies)
-                found.append(explained + self._log_ratio(levels, copies) + self._log_cell)
+                log_likelihood, levels = self.bound(z[part], own, _by_seed(noise, copies), copies)
+                found.append(log_likelihood + self._log_ratio(levels, copies) + self._log_cell)
             rows.append(torch.cat(found, 1))
         return torch.cat(rows)
 
@@ -168,43 +168,43 @@ class Variational(TrainedModel):
         found = self.log_weights(x.to(self.device), cond, seeds, draws)
         weights = torch.exp(found - found.amax(1, keepdim=True))
         error = weights.std(1) / (weights.mean(1) * math.sqrt(draws)) if draws > 1 else torch.full_like(found[:, 0], math.nan)
-        return LogProb(tightened(found).cpu(), error.cpu(), draws, f"{draws} draws of the latent", self.size)
+        return LogProb(importance_bound(found).cpu(), error.cpu(), draws, f"{draws} draws of the latent", self.size)
 
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
         """Return the bound on data, its two parts in nats for a datum, and the share of latent numbers that tell something."""
-        count = min(len(data), chunk_size(self.shape, FIGURE_DATA))
-        seeds, explained, told = image_seeds(seed, count), 0.0, list[Tensor]()
+        count = min(len(data), chunk_size(self.shape, METRIC_DATA))
+        seeds, log_likelihood, told = image_seeds(seed, count), 0.0, list[Tensor]()
         for part in torch.arange(count).split(max(1, NUMBERS_AT_ONCE // (self.size * self.observation.parameters))):
             x, labels = data.batch(part)
             cond = labels.to(self.device) if labels is not None else None
             found, levels = self.bound(self.codec.encode(x.to(self.device)), cond, _by_seed(Noise(seeds[part]), 1))
-            explained += float(found.sum()) / count
+            log_likelihood += float(found.sum()) / count
             told.append(torch.cat([level.kl().flatten(1).sum(0) for level in levels]) / count)
         each = torch.stack(told).sum(0)  # nats of each latent number
-        kl, reconstruction = float(each.sum()), -explained - self._log_cell
+        kl, reconstruction = float(each.sum()), -log_likelihood - self._log_cell
         costs = in_unit(self.codec, self.shape, reconstruction + kl)
         return {**costs, "kl": kl, "reconstruction": reconstruction, "active": float((each > ACTIVE).float().mean())}
 
     @torch.no_grad()
-    def frames(self, wanted: SamplingInputs) -> Iterator[Frame]:
+    def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
         """Draw at once: there is one frame."""
-        check_one_label(wanted)
-        noise = Noise(wanted.seeds)
-        cond = wanted.cond.to(self.device) if wanted.cond is not None else None
-        check_labelled(self.label_count, cond, len(wanted.seeds))
-        y = self.dream(len(wanted.seeds), cond, noise.like)
-        x = self.observation.drawn(y, noise)
+        check_one_label(inputs)
+        noise = Noise(inputs.seeds)
+        cond = inputs.cond.to(self.device) if inputs.cond is not None else None
+        check_labelled(self.label_count, cond, len(inputs.seeds))
+        y = self.generate(len(inputs.seeds), cond, noise.like)
+        x = self.observation.displayed_sample(y, noise)
         yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))
 
 
-def _by_seed(noise: Noise, copies: int) -> Draw:
+def _by_seed(noise: Noise, copies: int) -> RandnLike:
     """Return draws of which each datum has its own stream; the copies of a datum follow one another."""
 
-    def draw(like: Tensor) -> Tensor:
+    def randn(like: Tensor) -> Tensor:
         return noise.like(like.unflatten(0, (-1, copies))).flatten(0, 1)
 
-    return draw
+    return randn
 
 
 def _parts(whole: int, most: int) -> list[int]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T_RANGES = 4  # the held-out loss is told for as many ranges of t
 HELD_OUT_DRAWS: dict[Kind, int] = {"points": 2000, "images": 512}  # noised data of which the held-out loss is the mean
-LOOKED_AT = 256  # of these, at a time
+EVALUATION_BATCH = 256  # of these, at a time
 LEVELS_AT_ONCE = 2**25  # numbers, one for each level of each number, that a denoiser of levels works on at a time
 LARGE, LARGE_DRAWS = 1024, 256  # numbers in an image above which a check, which must be had often, makes fewer draws
 ENCODED = 1024  # data at a time
@@ -34,7 +34,7 @@ HUGE, HUGE_DRAWS = 3 * 128**2, 8
 OPTIMUM_MOST = 10**8  # numbers in a training set, above which its optimum is not worked out
 
 
-class Draw(NamedTuple):
+class NoisedBatch(NamedTuple):
     """Noised data: times (b,), data with noise, labels, what else a network is told of the data, and their kinds."""
 
     t: Tensor
@@ -44,12 +44,12 @@ class Draw(NamedTuple):
     kinds: Tensor | None
 
 
-def _draws(model: Diffusion, data: Dataset, seed: int, draws: int) -> Iterator[Draw]:
+def _draws(model: Diffusion, data: Dataset, seed: int, draws: int) -> Iterator[NoisedBatch]:
     """Yield noised data: the same at every call, with as many times from each range of t."""
     schedule, device = model.denoiser.schedule, model.device
     random = torch.Generator().manual_seed(mix_seed(seed, -(2**40)))
     t = schedule.t_min + (1 - schedule.t_min) * (torch.randperm(draws, generator=random) + 0.5).double() / draws
-    most, levels = LOOKED_AT, model.codec.levels
+    most, levels = EVALUATION_BATCH, model.codec.levels
     if levels and isinstance(model.denoiser, LatticeDenoiser):
         most = min(most, max(1, LEVELS_AT_ONCE // (math.prod(data.shape) * levels)))
     known: dict[int, Tensor] = {}
@@ -60,7 +60,7 @@ def _draws(model: Diffusion, data: Dataset, seed: int, draws: int) -> Iterator[D
         z = _coded_once(encode, x, (part % len(data)).tolist(), known) if model.codec.lossy else encode(x)
         truth = Pair(z, torch.randn(z.shape, generator=random).to(device))
         cond = labels.to(device) if labels is not None else None
-        yield Draw(t[part], truth, cond, model.conditioning_of(x), model.joint_labels(x, cond))
+        yield NoisedBatch(t[part], truth, cond, model.conditioning_of(x), model.joint_labels(x, cond))
 
 
 def _coded_once(encode: Callable[[Tensor], Tensor], x: Tensor, numbers: list[int], known: dict[int, Tensor]) -> Tensor:
@@ -116,7 +116,7 @@ def check_draws(data: Dataset) -> int:
 
 
 @torch.no_grad()
-def held_out_figures(model: Diffusion, data: Dataset, seed: int) -> dict[str, Any]:
+def held_out_metrics(model: Diffusion, data: Dataset, seed: int) -> dict[str, Any]:
     """Return the loss on held-out data, whole and in four ranges of t, and the squared error of the noise in these ranges.
 
     For a model for the likelihood the whole is the bound, with its unit: bits/dim of images, nats of a point.

@@ -48,7 +48,7 @@ class ClosedForm(Density):
         self.rank, self.floor = rank, floor
         self.shape, self.size, self.labels, self.levels = tuple(shape), math.prod(shape), labels, levels
         self.cell = 1 / (levels - 1) if levels is not None else 1.0  # the width of a level
-        self.spread = self.cell**2 / 12 if levels is not None else 0.0  # the variance of uniform noise of that width
+        self.noise_variance = self.cell**2 / 12 if levels is not None else 0.0  # the variance of uniform noise of that width
         groups, full = max(1, labels), rank == self.size
         blank = torch.eye(self.size, rank) if full else torch.zeros(self.size, rank)
         owners = 1 if shared else groups
@@ -134,13 +134,13 @@ class ClosedForm(Density):
 
     def cost(self, x: Tensor, labels: Tensor | None) -> float:
         """Return -log p(x | label) / D in nats, averaged over data and over the noise within levels.  x: (N, *shape)."""
-        return -float(self._joint(x, labels, self.spread).logsumexp(1).mean()) / self.size - math.log(self.cell)
+        return -float(self._joint(x, labels, self.noise_variance).logsumexp(1).mean()) / self.size - math.log(self.cell)
 
     def posterior(self, x: Tensor, cond: Tensor | None) -> Tensor:
         """Return p(label | x), which is 1 at a label that is given: (B, L) float64.  x: (B, *shape); cond: (B,)."""
         return self._joint(x, cond, 0.0).softmax(1)
 
-    def _joint(self, x: Tensor, cond: Tensor | None, spread: float) -> Tensor:
+    def _joint(self, x: Tensor, cond: Tensor | None, noise_variance: float) -> Tensor:
         """Return log p(x, label), or log p(x | label) and -inf elsewhere for those with a label: (B, L).
 
         It is averaged over independent noise of variance `spread` on each number.
@@ -151,7 +151,7 @@ class ClosedForm(Density):
             normals, log_weights = self.normals(label)
             for part in row_blocks(len(x), self.size):
                 chosen = ((cond[part] == NULL) | (cond[part] == label)).nonzero()[:, 0] + part.start
-                density = (normals.log_density(x[chosen].double(), spread) + log_weights).logsumexp(1)
+                density = (normals.log_density(x[chosen].double(), noise_variance) + log_weights).logsumexp(1)
                 joint[chosen, label] = torch.where(cond[chosen] == NULL, density + share, density)
         return joint
 

@@ -26,7 +26,7 @@ class Plate:
 
 
 @dataclass(frozen=True)
-class Graph:
+class BayesNet:
     """Variables and the arrows between them: p(nodes | given) = product over nodes v of p(v | parents of v).
 
     nodes: kept in topological order, and by name where that leaves a choice, so that equal graphs are equal; edges: pairs
@@ -63,7 +63,7 @@ class Graph:
         return _grouped(self.nodes, self.edges)
 
     @classmethod
-    def from_arrows(cls, text: str, observed: Iterable[str] = (), given: Iterable[str] = ()) -> Graph:
+    def from_arrows(cls, text: str, observed: Iterable[str] = (), given: Iterable[str] = ()) -> BayesNet:
         """Make a graph of text such as `z_2 -> z_1 -> x; y -> x` or `y, z -> x`; a name without arrows is a node too."""
         nodes: dict[str, None] = {}
         edges = set()
@@ -74,7 +74,7 @@ class Graph:
         return cls(tuple(nodes), frozenset(edges), frozenset(observed), frozenset(given))
 
     @classmethod
-    def from_factorisation(cls, text: str, observed: Iterable[str] = (), **numbers: int) -> Graph:
+    def from_factorisation(cls, text: str, observed: Iterable[str] = (), **numbers: int) -> BayesNet:
         """Make a graph of text such as `p(z) p(x | z)`; numbers: what letters of indices stand for, see `factorisation`."""
         left, factors = read(text, numbers)
         parents: dict[str, tuple[str, ...]] = {}
@@ -170,7 +170,7 @@ class Graph:
                 ahead += [(w, True) for w in self.parents(v)]
         return True
 
-    def unrolled(self, **counts: int) -> Graph:
+    def unrolled(self, **counts: int) -> BayesNet:
         """Return the graph with so many copies of each plate, v_1, v_2, ... of its node v: `graph.unrolled(N=3)`."""
         graph = self
         for count, n in counts.items():
@@ -181,7 +181,7 @@ class Graph:
             graph = graph._copied(count, n)
         return graph
 
-    def _copied(self, count: str, n: int) -> Graph:
+    def _copied(self, count: str, n: int) -> BayesNet:
         inside = {v for plate in self.plates if plate.count == count for v in plate.nodes}
         copies = {v: [f"{v}_{k + 1}" for k in range(n)] if v in inside else [v] for v in self.nodes}
 
@@ -194,7 +194,7 @@ class Graph:
             edges |= set(together or ((c, d) for c in copies[a] for d in copies[b]))
         plates = tuple(replace(plate, nodes=all_of(plate.nodes)) for plate in self.plates if plate.count != count)
         nodes = tuple(copy for v in self.nodes for copy in copies[v])
-        return Graph(nodes, frozenset(edges), all_of(self.observed), all_of(self.given), plates)
+        return BayesNet(nodes, frozenset(edges), all_of(self.observed), all_of(self.given), plates)
 
     def _known(self, names: Names) -> frozenset[str]:
         wanted = frozenset([names] if isinstance(names, str) else names)

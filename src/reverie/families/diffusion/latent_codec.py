@@ -44,7 +44,7 @@ def autoencoder_of(settings: FamilySettings, shape: tuple[int, ...]) -> Autoenco
     return model
 
 
-class Latent(Codec):
+class LatentCodec(Codec):
     """z = (E(x) - mean) / std and x = D(mean + std z) with an autoencoder's encoder, by its mean, and decoder.
 
     autoencoder: its settings, the table [family] of its run; shape: of its images.  Weights, and mean and deviation of each
@@ -123,7 +123,7 @@ class Latent(Codec):
         return {"code": list(self.autoencoder.latent), "psnr": round(psnr, 2), "variance_lost": round(float(self.lost), 4)}
 
 
-ALL_CODECS: dict[str, type[Codec]] = {**CODECS, "latent": Latent}
+ALL_CODECS: dict[str, type[Codec]] = {**CODECS, "latent": LatentCodec}
 
 
 def latent_spec(settings: FamilySettings, shape: tuple[int, ...]) -> Spec:

@@ -16,7 +16,7 @@ from reverie.families.diffusion.sampling import (
     MOST_STEPS,
     STEERED,
     STUDENTS,
-    Choice,
+    SamplerChoice,
     SamplingProfile,
     chosen_sampling,
     data_of,
@@ -71,7 +71,7 @@ class SamplingRecord(ConfigSection):
     candidates: Annotated[tuple[Candidate, ...], Field(max_length=64)] = ()
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> SamplerChoice:
         """Sampler, steps and grid."""
         return self.sampler, self.steps, self.grid
 
@@ -90,12 +90,12 @@ DDPM, SDE, SDE_GREY, POINTS = (
     ("dpm++sde", 12, "uniform"),
     ("dpm++2m", 20, "uniform"),
 )
-EARLIER: tuple[tuple[str, Mapping[str, Choice], Precision | None], ...] = (
+EARLIER: tuple[tuple[str, Mapping[str, SamplerChoice], Precision | None], ...] = (
     ("examples", {"points": STEERED["points"], "grey": DDPM, "colour": DDPM, "codes": DDPM}, "fp32"),
     ("clusters", {"points": POINTS, "grey": SDE_GREY, "colour": DDPM, "codes": SDE}, None),
     ("sampling", {"points": POINTS, "grey": SDE_GREY, "colour": SDE, "codes": SDE}, None),
 )
-EARLIER_STUDENTS: Mapping[SamplingProfile, Choice] = {
+EARLIER_STUDENTS: Mapping[SamplingProfile, SamplerChoice] = {
     "student": ("ddpm", 4, "trailing:last=0.5"),
     "quick student": ("ddpm", 2, "trailing:last=0.5"),
 }
@@ -108,7 +108,7 @@ def earlier_record(table: Mapping[str, Any], shape: tuple[int, ...], profile: Sa
     return SamplingRecord(sampler=sampler, steps=steps, grid=grid, precision=precision, source="version")
 
 
-def described(choice: Choice) -> str:
+def format_choice(choice: SamplerChoice) -> str:
     """Describe a choice in words."""
     sampler, steps, grid = choice
     return f"{sampler} in {steps} step{'s' * (steps != 1)} on the {grid} grid"
@@ -120,7 +120,7 @@ def explain_sampling(
     """Say what is sampled with, and why.  shape: of one datum."""
     usual = default_sampling(shape, profile)
     chosen = chosen_sampling(shape, options, profile, record.choice if record is not None else None)
-    said = f"drawn by {described(chosen)}: "
+    said = f"drawn by {format_choice(chosen)}: "
     if record is not None and chosen == record.choice and (record.source == "selected" or chosen != usual):
         return said + _recorded(record)
     if profile in STUDENTS and chosen == usual:
@@ -146,10 +146,10 @@ def _recorded(record: SamplingRecord) -> str:
     )
 
 
-def suggest_sampling(recorded: Choice, usual: Choice) -> str:
+def suggest_sampling(recorded: SamplerChoice, usual: SamplerChoice) -> str:
     """Offer the present defaults for those of an earlier version."""
     sampler, steps, grid = usual
     return (
-        f"drawn by {described(recorded)}, the default of the version that made this run; the present default may be better:"
+        f"drawn by {format_choice(recorded)}, the default of the version that made this run; the present default may be better:"
         f" --sampler {sampler} --steps {steps} --grid {grid}"
     )

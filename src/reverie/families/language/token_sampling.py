@@ -18,7 +18,7 @@ HOTTEST = 100.0
 
 
 @dataclass(frozen=True)
-class Choice:
+class TokenSampling:
     """p_i ~ exp(y_i / temperature) among the k likeliest, and of these the fewest whose share is at least p.
 
     (arXiv:1805.04833 and arXiv:1904.09751.)  A temperature of 0 takes the likeliest.
@@ -29,7 +29,7 @@ class Choice:
     top_p: float = 1.0
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], usual: float = 1.0) -> Choice:
+    def of(cls, options: Mapping[str, Any], usual: float = 1.0) -> TokenSampling:
         """Return the choice that options ask for; refuse what has no meaning.  usual: the temperature when nothing is said."""
         asked = options.get("temperature")
         made = cls(usual if asked is None else asked, options.get("top_k"), options.get("top_p", 1.0))

@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from reverie.families.closed import Covariance
+from reverie.families.closed_form import Covariance
 from reverie.families.density import Density
 from reverie.families.fitted import FittedFamily
 from reverie.families.gaussian import GaussianModel
-from reverie.families.latent import check_latent
+from reverie.families.latent_space import check_latent
 from reverie.families.mixture import MixtureModel
 from reverie.families.model import FamilySettings
 from reverie.families.pca import PCAModel
