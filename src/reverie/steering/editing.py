@@ -25,6 +25,7 @@ from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, Frame, Sampler, start, trajectory
 from reverie.diffusion.schedule import Schedule
 from reverie.draw.picture import channels_last
+from reverie.families.diffusion.clusters import WithClusters
 from reverie.runs.prompts import has_condition
 from reverie.runs.run import Run
 from reverie.runs.sampling_options import Options
