@@ -1,4 +1,4 @@
-"""What the tests share: schedules with a name, and runs that are trained once for all workers.  A test changes copies only."""
+"""Shared fixtures: named schedules, and runs that are trained once for all workers.  A test modifies copies only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reverie.runs.run import Run
 
 settings.register_profile("steady", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("steady")
-torch.set_num_threads(1)  # the tests run two at a time
+torch.set_num_threads(1)  # the tests run in two workers
 TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
 
 
@@ -31,7 +31,7 @@ def schedule(request: pytest.FixtureRequest) -> Schedule:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
-    """Train a run under a name, unless this or another worker did before; the others wait meanwhile."""
+    """Train a run by name, unless this or another worker has; others wait."""
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
     shared.mkdir(exist_ok=True)
@@ -58,13 +58,13 @@ def patterns_run(trained: Callable[..., Run]) -> Run:
 
 @pytest.fixture(scope="session")
 def digits_run(trained: Callable[..., Run]) -> Run:
-    """Digits of 8 x 8 with labels, learned by a tiny network."""
+    """Return a run of a tiny network on digits of 8 x 8 with labels."""
     return trained("digits8", "digits8", steps=150, network=TINY)
 
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run the command line in this process and return exit code, standard output and standard error."""
+    """Run the command line in this process; return exit code, standard output and standard error."""
 
     def run(*words: str | Path | int | float) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["reverie", *map(str, words)])

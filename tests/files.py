@@ -1,4 +1,4 @@
-"""What tests of files share: things that are no regular files, a disk that is full, and the memory that reading takes."""
+"""Helpers for tests of files: special files, a full disk, and the peak memory of reading."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KINDS = ("link", "dangling", "endless", "fifo", "folder", "device")
 
 
 def put(path: Path, kind: str, place: Path) -> None:
-    """Put something else where a file is expected; links lead to place/precious."""
+    """Create a special file in place of an expected one; links lead to place/precious."""
     path.parent.mkdir(parents=True, exist_ok=True)
     match kind:
         case "link":
@@ -31,7 +31,7 @@ def put(path: Path, kind: str, place: Path) -> None:
 
 @contextmanager
 def full_disk(room: int) -> Iterator[None]:
-    """Let no file become larger than so many bytes: the system refuses each write, as on a full disk."""
+    """Limit the size of files: writes fail as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:
@@ -41,7 +41,7 @@ def full_disk(room: int) -> Iterator[None]:
 
 
 def peak() -> float:
-    """Return the most memory this process held since `forget`, in bytes."""
+    """Return the peak memory of this process since `forget`, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return float(line.split()[1]) * 1024
@@ -49,5 +49,5 @@ def peak() -> float:
 
 
 def forget() -> None:
-    """Begin to measure the memory anew."""
+    """Reset the peak memory."""
     Path("/proc/self/clear_refs").write_text("5")

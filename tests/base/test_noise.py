@@ -14,18 +14,18 @@ from reverie.base.noise import Noise, image_seeds, mix_seed, split_mix
 KNOWN = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
 
 
-def test_split_mix_gives_the_published_answers() -> None:
+def test_split_mix_matches_published_outputs() -> None:
     outputs = split_mix(torch.tensor(1234567), torch.arange(1, 6))
     assert [int(z) % 2**64 for z in outputs] == KNOWN
 
 
-def test_seeds_of_a_seed_differ() -> None:
+def test_derived_seeds_differ() -> None:
     seeds = {mix_seed(s, i) for s in range(20) for i in range(-50, 500)}
     assert len(seeds) == 20 * 550 and all(0 <= s < 2**63 for s in seeds)
 
 
 @given(start=st.integers(0, 50), count=st.integers(1, 9), shape=st.lists(st.integers(1, 7), min_size=0, max_size=3))
-def test_an_image_is_the_same_in_every_batch(start: int, count: int, shape: list[int]) -> None:
+def test_noise_does_not_depend_on_the_batch(start: int, count: int, shape: list[int]) -> None:
     whole, part = Noise(image_seeds(3, 60)), Noise(image_seeds(3, count, start))
     for _ in range(3):
         a, b = whole.like(torch.empty(60, *shape)), part.like(torch.empty(count, *shape))
@@ -55,7 +55,7 @@ def test_noise_is_standard_normal_and_independent() -> None:
     assert abs(float((a[:, :200] * a[:, 200:]).mean())) < limit  # between the two halves of Box-Muller
 
 
-def test_seeds_give_different_images_and_types_are_kept() -> None:
+def test_seeds_differ_and_dtypes_are_kept() -> None:
     x = torch.empty(4, 3, dtype=torch.float64)
     a, b = Noise(image_seeds(0, 4)).like(x), Noise(image_seeds(1, 4)).like(x)
     assert a.dtype == torch.float64 and not torch.equal(a, b)

@@ -1,4 +1,4 @@
-"""Where bfloat16 is taken by itself, and attention that is quick in it."""
+"""The default of bfloat16, and the accuracy of attention in bfloat16."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     ("shape", "quick", "wanted"),
     [
-        ((1, 28, 28), True, "bf16"), ((3, 16, 16), True, "bf16"), ((1, 8, 8), True, "fp32"),  # too small to gain
+        ((1, 28, 28), True, "bf16"), ((3, 16, 16), True, "bf16"), ((1, 8, 8), True, "fp32"),  # too small for a gain
         ((1, 28, 28), False, "fp32"), ((2,), True, "fp32"), ((), True, "fp32"),
     ],
 )  # fmt: skip
-def test_images_that_are_large_enough_where_the_processor_is_quick(
+def test_default_depends_on_size_and_processor(
     shape: tuple[int, ...], quick: bool, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precision, "has_fast_bf16", lambda device: quick)
     assert default_precision(shape, CPU) == wanted
 
 
-def test_a_processor_says_what_it_has() -> None:
-    """As the system tells it, where it does."""
+def test_processor_flags_match() -> None:
+    """The flags of /proc/cpuinfo, if available."""
     told = Path("/proc/cpuinfo")
     if not told.exists() or "flags" not in (text := told.read_text()):
-        pytest.skip("the system does not list what its processor can do")
+        pytest.skip("the system does not list the processor's features")
     flags = set(next(line for line in text.splitlines() if line.startswith("flags")).split())
     assert has_fast_bf16(CPU) == bool(flags & {"avx512_bf16", "amx_tile"})
     assert not has_fast_bf16(torch.device("meta"))
 
 
-def test_attention_in_bfloat16_has_the_gradient_of_full_digits() -> None:
-    """Also under autocast and a mask: as exact as the rounding of what goes in."""
+def test_attention_gradients_in_bfloat16() -> None:
+    """Also under autocast and with a mask: as accurate as the rounding of its inputs."""
     random = torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, 2, 2, 9, 8, generator=random)
     mask = torch.arange(9) < torch.tensor([5, 9])[:, None]
@@ -56,8 +56,8 @@ def test_attention_in_bfloat16_has_the_gradient_of_full_digits() -> None:
         assert torch.allclose(exact, rounded, atol=0.05, rtol=0.02)
 
 
-def test_training_and_drawing_say_and_keep_what_they_compute_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By itself, as it is asked for, and in full digits where something steers or the images are small."""
+def test_training_and_sampling_record_their_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default, the requested precision, and fp32 for steering and small images."""
     monkeypatch.setattr(precision, "has_fast_bf16", lambda device: True)
     images = torch.rand(40, 16, 16, generator=torch.Generator().manual_seed(0)).numpy()
     network = "unet:widths=[8,16]"

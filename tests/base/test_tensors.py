@@ -1,4 +1,4 @@
-"""Tensors that come back as they went, or not at all."""
+"""Tensor files round trip or are refused."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def read(path: Path, wanted: dict[str, torch.Tensor] = WEIGHTS, **options):
     return read_tensors(path, lambda facts: tensor_specs(wanted), TypeAdapter(Facts), fits="the test", **options)
 
 
-def test_tensors_and_facts_come_back(tmp_path: Path) -> None:
+def test_tensors_and_metadata_round_trip(tmp_path: Path) -> None:
     write_tensors(tmp_path / "x.safetensors", WEIGHTS, '{"steps": 3}')
     tensors, facts = read(tmp_path / "x.safetensors")
     assert facts == Facts(steps=3) and tensors.keys() == WEIGHTS.keys()
     assert all(torch.equal(tensors[name], kept) and tensors[name].dtype == kept.dtype for name, kept in WEIGHTS.items())
 
 
-def test_what_is_optional_may_be_missing(tmp_path: Path) -> None:
+def test_optional_tensors_may_be_missing(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     write_tensors(path, {"a": WEIGHTS["a"]}, '{"steps": 3}')
     assert read(path, optional=lambda name: name != "a")[0].keys() == {"a"}
@@ -45,13 +45,13 @@ def torn(path: Path) -> None:
     path.write_bytes(bytes(content))
 
 
-HARMS = {
+DAMAGES = {
     "cut": (lambda p: p.write_bytes(p.read_bytes()[:-3]), "truncated or damaged"),
     "missing": (lambda p: p.unlink(), "truncated or damaged"),
     "one bit": (torn, "checksum is wrong"),
-    "no facts": (lambda p: write_tensors(p, WEIGHTS), "does not say what it holds"),
+    "no facts": (lambda p: write_tensors(p, WEIGHTS), "metadata"),
     "wrong facts": (lambda p: write_tensors(p, WEIGHTS, '{"steps": "many"}'), "steps: .* integer"),
-    "deep facts": (lambda p: write_tensors(p, WEIGHTS, "[" * 100_000), "does not say what it holds"),
+    "deep facts": (lambda p: write_tensors(p, WEIGHTS, "[" * 100_000), "metadata"),
     "shape": (lambda p: write_tensors(p, {**WEIGHTS, "a": torch.zeros(2, 3)}, '{"steps": 3}'), "found float32 \\(2, 3\\)"),
     "dtype": (lambda p: write_tensors(p, {**WEIGHTS, "a": WEIGHTS["a"].double()}, '{"steps": 3}'), "found float64"),
     "another": (lambda p: write_tensors(p, {**WEIGHTS, "evil": torch.zeros(1)}, '{"steps": 3}'), "first evil"),
@@ -60,18 +60,18 @@ HARMS = {
 }
 
 
-@pytest.mark.parametrize("kind", list(HARMS))
-def test_a_file_that_is_not_right_is_refused_with_the_advice(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", list(DAMAGES))
+def test_damaged_files_are_refused_with_advice(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x.safetensors"
     write_tensors(path, WEIGHTS, '{"steps": 3}')
-    harm, said = HARMS[kind]
+    harm, said = DAMAGES[kind]
     harm(path)
     with pytest.raises(UserError, match=said) as caught:
         read(path, advice="; do this")
     assert str(caught.value).endswith("; do this") and "\n" not in str(caught.value)
 
 
-def test_a_file_from_before_checksums_is_read(tmp_path: Path) -> None:
+def test_files_without_a_checksum_are_read(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     write_tensors(path, WEIGHTS, '{"steps": 3}')
     save_file(load_file(path), path, {"facts": '{"steps": 3}'})

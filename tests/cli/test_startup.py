@@ -90,10 +90,10 @@ def test_names_without_a_source_come_from_the_table(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_table_that_cannot_be_read_from_its_source_is_told() -> None:
-    with pytest.raises(ValueError, match="cannot be read from how it is written"):
-        NameTable("base.tables", "ROOT").written()
+    with pytest.raises(ValueError, match=r"ROOT of base\.name_tables"):
+        NameTable("base.name_tables", "ROOT").parse_names()
     with pytest.raises(ValueError, match="has no NOTHING"):
-        NameTable("base.tables", "NOTHING").written()
+        NameTable("base.name_tables", "NOTHING").parse_names()
 
 
 @pytest.mark.parametrize("path", sorted(CLI.glob("*.py")), ids=lambda path: path.stem)

@@ -1,4 +1,4 @@
-"""Captions in any writing: never a box, never too wide."""
+"""Captions in any script: no missing glyphs, and never wider than the image."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ TEXTS = ("cat", "گربه\u200cی سفید", "αλεπού", "猫が好き", "�
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_every_letter_that_is_drawn_is_in_the_font(text: str) -> None:
+def test_drawn_glyphs_are_in_the_font(text: str) -> None:
     line, font = drawable(text)
     assert {ord(letter) for letter in line} <= lettering._characters(font) and line
 
 
-def test_letters_that_no_font_has_are_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_glyphs_without_a_font_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lettering, "_fonts", lambda: (default_font(),))
     drawable.cache_clear()
     try:
         assert drawable("猫 cat") == ("\\u732b cat", default_font())
         assert drawable("🐉") == (":dragon:", default_font()) and drawable("αλφα") == ("αλφα", default_font())
-        assert drawable("a\u202eb\n c") == ("ab c", default_font())  # nothing that turns or breaks the line
+        assert drawable("a\u202eb\n c") == ("ab c", default_font())  # no bidirectional or line-break characters
         assert replace_missing_glyphs("猫$") == "\\u732b$"
     finally:
         drawable.cache_clear()
 
 
-def test_captions_that_cannot_be_drawn_at_all_are_numbers_with_a_legend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undrawable_captions_become_numbers_with_a_legend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lettering, "_fonts", lambda: (default_font(),))
     drawable.cache_clear()
     titles = ["猫が好き", "猫が嫌い", "cat", "🐉", "猫が好き", "", "a caption that is far too long for its image"]
@@ -45,7 +45,7 @@ def test_captions_that_cannot_be_drawn_at_all_are_numbers_with_a_legend(monkeypa
         drawable.cache_clear()
 
 
-def test_a_font_that_matplotlib_has_not_listed_yet_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlisted_fonts_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matplotlib.font_manager.findSystemFonts", lambda: ["/fonts/new.ttf", "/fonts/LastResort.otf"])
     lettering._fonts.cache_clear()
     try:
@@ -54,22 +54,22 @@ def test_a_font_that_matplotlib_has_not_listed_yet_is_found(monkeypatch: pytest.
         lettering._fonts.cache_clear()
 
 
-def test_another_font_of_the_machine_helps() -> None:
-    """Matplotlib brings one with mathematical letters, which the usual one lacks."""
+def test_fallback_fonts() -> None:
+    """Matplotlib's own font has mathematical letters, which the default font lacks."""
     assert 0x1D400 not in lettering._characters(default_font())
     line, font = drawable("\N{MATHEMATICAL BOLD CAPITAL A}")
     assert line == "\N{MATHEMATICAL BOLD CAPITAL A}" and font != default_font()
     assert (strip([line], 40, 12) < 128).any()
 
 
-@pytest.mark.skipif(not features.check("raqm"), reason="this Pillow is raqm, so letters are not joined")
-def test_persian_is_joined_and_runs_from_right_to_left() -> None:
+@pytest.mark.skipif(not features.check("raqm"), reason="this Pillow has raqm, which joins letters")
+def test_persian_is_joined_and_right_to_left() -> None:
     font = ImageFont.truetype(default_font(), 24)
     apart = sum(font.getlength(letter) for letter in "گربه")
     assert font.getlength("گربه") < 0.9 * apart
     ink = strip(["اسسس"], 200, 24)[..., 0] < 128
     tall = ink.sum(0)[ink.any(0)]
-    assert tall[-6:].max() > 1.5 * tall[:6].max()  # the first letter, an upright stroke, stands on the right
+    assert tall[-6:].max() > 1.5 * tall[:6].max()  # the first letter, an upright stroke, is on the right
 
 
 def test_without_raqm_a_warning_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_long_captions_are_shortened_to_the_width(text: str, width: int) -> None
     assert shorten("a", 64, 11) == "a" and wrap("a b", 64, 11, 2) == ["a b"] and wrap("", 64, 11, 2) == []
 
 
-def test_titles_of_figures_have_no_boxes(recwarn: pytest.WarningsRecorder) -> None:
+def test_figure_titles_have_no_missing_glyphs(recwarn: pytest.WarningsRecorder) -> None:
     made = figure(2, 2)
     set_title(made.subplots(), "猫 🐉 گربه $x$ and something much longer than the width", 8, 150)
     set_suptitle(made, "猫 🐉 $^$" * 20)

@@ -1,4 +1,4 @@
-"""Pictures whose margins are fixed have room for all that is drawn."""
+"""Figures with fixed margins have room for everything drawn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reverie.draw.picture import CLOUDS, DPI, dots, figure, pixels, png_bytes, s
 
 
 @pytest.mark.parametrize("loss", [1e-12, 0.03, 4e7])
-def test_loss_curves_and_their_numbers_lie_within_the_picture(loss: float) -> None:
+def test_loss_curves_and_labels_lie_within_the_figure(loss: float) -> None:
     rows = [
         {"i": 10**k, "loss": loss / (k + 1), "held_out": loss / (k + 1), "held_out_levels": [loss / 3**k] * 4} for k in range(7)
     ]
@@ -25,7 +25,7 @@ def test_loss_curves_and_their_numbers_lie_within_the_picture(loss: float) -> No
     assert min(left.y0, right.y0) >= 0 and max(left.y1, right.y1) <= height
 
 
-def test_clouds_lie_within_the_picture_and_are_written_as_they_are_drawn(tmp_path: Path) -> None:
+def test_scatter_plots_lie_within_the_figure_and_round_trip(tmp_path: Path) -> None:
     made = figure(9, 3.3, CLOUDS)
     for axes in made.subplots(1, 3):
         dots(square_axes(axes, (-3, 3), "average weights"), np.random.default_rng(0).normal(size=(50, 2)))

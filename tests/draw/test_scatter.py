@@ -1,4 +1,4 @@
-"""Scatter plots have ticks, the names of columns and a scale for each axis, and pairs of up to six columns."""
+"""Scatter plots: ticks, column names and a scale per axis; pair plots of up to six columns."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def table(width: int) -> np.ndarray:
 
 
 def holds(limits: tuple[float, float], values: np.ndarray) -> bool:
-    """Tell limits that show nearly all values, and are not many times wider."""
+    """Return whether limits contain nearly all values and are not much wider."""
     inside = np.mean((values >= limits[0]) & (values <= limits[1]))
     return bool(inside > 0.98 and limits[1] - limits[0] < 2 * np.ptp(values))
 
 
 @pytest.mark.parametrize("columns", [(), ("height (cm)", "$income$ \u0631\u06cc\u0627\u0644")])
-def test_two_columns_have_a_scale_each_with_ticks_and_names(columns: tuple[str, ...]) -> None:
+def test_each_axis_has_a_scale_ticks_and_a_name(columns: tuple[str, ...]) -> None:
     x = table(2)
     fig = scatter(x, ["a", "b"] * 150, "people", columns)
     pixels(fig)
@@ -39,7 +39,7 @@ def test_two_columns_have_a_scale_each_with_ticks_and_names(columns: tuple[str, 
     assert box is not None and box.x0 >= 0 and box.y0 >= 0
 
 
-def test_points_of_alike_scales_without_names_are_not_stretched() -> None:
+def test_similar_scales_keep_the_aspect_ratio() -> None:
     assert scatter(RANDOM.normal(size=(300, 2))).axes[0].get_aspect() == 1
 
 
@@ -62,14 +62,14 @@ def test_one_column_is_a_histogram() -> None:
     assert len(axes.patches) >= 8 and axes.get_xlabel() == "age"
 
 
-def test_films_of_columns_show_their_own_scales() -> None:
+def test_films_show_the_scale_of_each_column() -> None:
     x = table(2)
     frames = list(point_frames([(1.0, x, x), (0.0, x, x)], None, ("height", "income")))
     inside = frames[-1][60:-60, 40:380]
-    assert np.unique((inside < 200).any(-1).nonzero()[1]).size > 100  # spread over the panel, and no line of dots
+    assert np.unique((inside < 200).any(-1).nonzero()[1]).size > 100  # points fill the panel and are not on a line
 
 
-def test_series_name_their_columns() -> None:
+def test_series_plots_label_their_columns() -> None:
     fig = lines(RANDOM.normal(size=(4, 20, 3)), "w", ["warmth", "rain", "wind $"])
     pixels(fig)
     (shown,) = fig.legends

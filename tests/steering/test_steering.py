@@ -71,7 +71,7 @@ def test_the_classifier_knows_noise_and_guides(command, run: Run, tmp_path: Path
         (whole[: len(whole) // 2], "damaged"),
         (b"pickle", "damaged"),
         (whole.replace(mine.config.data.fingerprint.encode(), b"0" * 16), "checksum is wrong"),
-        ((run.path / "model.safetensors").read_bytes(), "does not say what it holds"),
+        ((run.path / "model.safetensors").read_bytes(), "metadata"),
     ):
         file.write_bytes(content)
         with pytest.raises(UserError, match=said):

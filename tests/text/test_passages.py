@@ -1,4 +1,4 @@
-"""Shared passages, against looking at every substring."""
+"""Shared passages, against a search of every substring."""
 
 from __future__ import annotations
 

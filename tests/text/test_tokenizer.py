@@ -25,7 +25,7 @@ ANY = st.text(st.characters(codec=None, exclude_categories=()), max_size=60) | s
 @pytest.mark.parametrize("name", MADE)
 @settings(max_examples=40, deadline=None)
 @given(text=ANY)
-def test_any_string_comes_back(name: str, text: str) -> None:
+def test_any_string_round_trips(name: str, text: str) -> None:
     tokenizer = MADE[name]
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids.tolist()) == text
@@ -35,14 +35,14 @@ def test_any_string_comes_back(name: str, text: str) -> None:
 @pytest.mark.parametrize("name", MADE)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_any_tokens_are_some_text(name: str, data: st.DataObject) -> None:
+def test_any_tokens_decode(name: str, data: st.DataObject) -> None:
     tokenizer = MADE[name]
     ids = data.draw(st.lists(st.integers(0, tokenizer.size - 1), max_size=40))
     assert isinstance(tokenizer.decode(ids), str)
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_stored_and_read_again(name: str) -> None:
+def test_tables_round_trip(name: str) -> None:
     import tomli_w
 
     tokenizer = MADE[name]
@@ -61,7 +61,7 @@ def test_the_textbook_example() -> None:
     assert split("abracadabra", learned) == ("abra", "c", "a", "d", "abra")
 
 
-def test_ours_learns_what_the_library_learns() -> None:
+def test_bpe_matches_the_library() -> None:
     tokenizer = MADE["bpe:size=200"]
     words = [word for word, _ in tokenizer.splitter.pre_tokenizer.pre_tokenize_str(PROSE)]
     ours = [pair for pair, _ in merges(words, len(tokenizer.merges))]
@@ -71,19 +71,19 @@ def test_ours_learns_what_the_library_learns() -> None:
         assert tuple(tokenizer.spelled(k) for k in tokenizer.encode(word)) == split(word, ours)
 
 
-def test_words_are_the_same_as_pythons_for_plain_text() -> None:
+def test_words_match_str_split_for_plain_text() -> None:
     plain = PROSE.encode("ascii", "ignore").decode()
     pattern = WORD_PATTERN.replace(r"\p{L}[\p{L}\p{M}]*", "[A-Za-z]+").replace(r"\p{N}", "[0-9]").replace(r"\p{L}", "A-Za-z")
     found = [w for w, _ in MADE["bpe"].splitter.pre_tokenizer.pre_tokenize_str(plain)]
     assert found == re.findall(pattern.replace("[^\\sA-Za-z[0-9]]", "[^\\sA-Za-z0-9]"), plain)
 
 
-def test_more_tokens_make_shorter_texts() -> None:
+def test_larger_vocabularies_make_shorter_texts() -> None:
     lengths = [len(learn_tokenizer([PROSE], f"byte-bpe:size={size}").encode(PROSE)) for size in (257, 400, 800)]
     assert lengths[0] == len(PROSE.encode()) > lengths[1] > lengths[2]
 
 
-def test_characters_count_characters() -> None:
+def test_lengths_in_characters() -> None:
     tokenizer = CharacterTokenizer("abc")
     assert tokenizer.size == 1 + 16 + 3
     assert len(tokenizer.encode("abcab")) == 5
@@ -104,18 +104,18 @@ def test_characters_count_characters() -> None:
         {"name": "words"},
     ],
 )
-def test_a_table_that_cannot_be_is_refused(table: dict[str, object]) -> None:
+def test_invalid_tables_are_refused(table: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         TokenizerTable.model_validate(table).build()
 
 
 @pytest.mark.parametrize("spec", ["bpe:size=3", "byte-bpe:size=200", "byte-bpe:size=1000000", "words", "bytes:size=3"])
-def test_a_spec_that_cannot_be_is_refused(spec: str) -> None:
+def test_invalid_specs_are_refused(spec: str) -> None:
     with pytest.raises(UserError):
         learn_tokenizer(SMALL, spec)
 
 
-def test_nothing_to_learn_from() -> None:
+def test_empty_training_texts_are_refused() -> None:
     for name in TOKENIZERS:
         tokenizer = learn_tokenizer([], name)
         assert tokenizer.decode(tokenizer.encode("any text").tolist()) == "any text"

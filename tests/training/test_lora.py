@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_refused(base: Run, adapted: Run, tmp_path: Path, c
     place = tmp_path / "torn"
     place.mkdir()
     save_file(load_file(adapted.path / ADAPTER_FILE), place / ADAPTER_FILE)  # without what it belongs to
-    with pytest.raises(UserError, match="does not say what it holds"):
+    with pytest.raises(UserError, match="metadata"):
         with_adapters(reverie.load(base.path), [str(place)])
     assert command("sample", base.path, "--adapter", tmp_path / "none", "--out", tmp_path / "x.png")[0] == 2
     assert command("sample", base.path, "--adapter", f"{adapted.path}:1e9", "--out", tmp_path / "x.png")[0] == 2

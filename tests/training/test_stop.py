@@ -47,7 +47,7 @@ def asked_to_stop(number: int = signal.SIGINT) -> None:
 
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reverie.base.signals.PATIENCE", 0.2)
+    monkeypatch.setattr("reverie.base.signals.GRACE_PERIOD", 0.2)
 
 
 def images(count: int, side: int) -> Dataset:
@@ -58,7 +58,7 @@ def images(count: int, side: int) -> Dataset:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_long_work_is_broken_off_soon(number: int) -> None:
     with stop_requests() as stop, pytest.raises(Stopped):
-        stop.at_work = True
+        stop.is_interruptible = True
         asked_to_stop(number)
         wait_long()
 
@@ -71,9 +71,9 @@ def test_what_may_not_be_broken_off_ends_by_itself() -> None:
 
 
 def test_a_second_control_c_interrupts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reverie.base.signals.PATIENCE", LONG)
+    monkeypatch.setattr("reverie.base.signals.GRACE_PERIOD", LONG)
     with stop_requests() as stop, pytest.raises(KeyboardInterrupt) as interrupted:
-        stop.at_work = True
+        stop.is_interruptible = True
         asked_to_stop()
         asked_to_stop()
         wait_long()

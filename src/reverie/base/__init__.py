@@ -1,1 +1,1 @@
-"""What every room may use: errors, specs, files, tensors, seeds, scalars, distances, checks of input."""
+"""Utilities for every package: errors, specs, files, tensors, seeds, scalars, distances, input checks."""

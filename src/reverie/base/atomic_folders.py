@@ -1,4 +1,4 @@
-"""Folders that are made at once: written aside and put in place whole, and never over files of others."""
+"""Atomic creation of folders: written to a temporary folder, then renamed; never over foreign files."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from reverie.base.files import make_folder, reason, remove_empty
 
 @contextmanager
 def atomic_folder(path: Path, ours: Callable[[str], bool], overwrite: bool) -> Iterator[Path]:
-    """Yield a folder aside to fill; on success it takes the place of the wanted one, on failure it is removed.
+    """Yield a temporary folder to fill; on success it is renamed to the path, on failure it is removed.
 
-    A folder that is there and not empty is replaced only if so asked, and only if all that is in it are files of ours.
+    A non-empty folder is replaced only with `overwrite`, and only if `ours` accepts every file in it.
     """
     check_replaceable(path, ours, overwrite)
-    made = make_folder(path.parent)
-    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    created = make_folder(path.parent)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
-        yield aside
-        aside.chmod(0o755)
-        before = aside.with_name(f"{aside.name}.before")
+        yield temporary
+        temporary.chmod(0o755)
+        previous = temporary.with_name(f"{temporary.name}.before")
         if path.is_dir():
-            path.rename(before)
+            path.rename(previous)
         try:
-            aside.rename(path)
+            temporary.rename(path)
         except OSError:
-            if before.is_dir():
-                before.rename(path)
+            if previous.is_dir():
+                previous.rename(path)
             raise
-        shutil.rmtree(before, ignore_errors=True)
+        shutil.rmtree(previous, ignore_errors=True)
     except OSError as error:
         raise UserError(f"cannot write the folder {path}: {reason(error)}; choose another place with --out") from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
-        remove_empty(made)
+        shutil.rmtree(temporary, ignore_errors=True)
+        remove_empty(created)
 
 
 def check_replaceable(path: Path, ours: Callable[[str], bool], overwrite: bool) -> None:
-    """Refuse a place that holds anything, unless it is to be replaced and all of it is of ours."""
+    """Refuse a path that is no folder, a non-empty folder without `overwrite`, and a folder with foreign files."""
     if path.is_symlink() or (path.exists() and not path.is_dir()):
-        raise UserError(f"cannot write the folder {path}: it is there and is no folder; choose another place with --out")
-    there = sorted(str(p.relative_to(path)) for p in path.rglob("*") if not p.is_dir()) if path.is_dir() else []
-    if there and not overwrite:
-        raise UserError(f"{path} is not empty; choose another --out, or give --overwrite to replace it")
-    if other := [name for name in there if not ours(name)]:
-        raise UserError(f"{path} holds other files ({other[0]} ...); choose a new or empty folder with --out")
+        raise UserError(f"cannot write the folder {path}: it exists and is not a folder; choose another place with --out")
+    existing = sorted(str(p.relative_to(path)) for p in path.rglob("*") if not p.is_dir()) if path.is_dir() else []
+    if existing and not overwrite:
+        raise UserError(f"{path} is not empty; choose another --out, or replace it with --overwrite")
+    if other := [name for name in existing if not ours(name)]:
+        raise UserError(f"{path} contains other files ({other[0]} ...); choose a new or empty folder with --out")

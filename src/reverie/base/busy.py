@@ -1,4 +1,4 @@
-"""A busy machine: how long this process waits for a processor, and how it gets along with fewer threads."""
+"""CPU contention: the share of time this process waits for a core, and one thread instead of many when it does."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-BUSY = 0.15  # the share of waiting from which a machine is called busy
-LOOK, LOOKS = 1.0, 2  # seconds over which waiting is judged, and how often in a row it must be found
-PATIENCE, LONGEST = 30.0, 480.0  # seconds with one thread until all are tried again: at first, and when it was in vain often
+BUSY = 0.15  # wait share above which the machine counts as busy
+INTERVAL, REPEATS = 1.0, 2  # seconds between measurements, and busy measurements in a row before a change
+RETRY_AFTER, MAX_RETRY_AFTER = (
+    30.0,
+    480.0,
+)  # seconds with one thread before all are tried again: at first, and at most after repeated failures
 _TASKS = Path("/proc/self/task")
 
 
 class WaitMeter:
-    """Tells, again and again, what share of the time in which its threads could have run this process has waited.
+    """Measures the share of runnable time that the threads of this process waited for a core since the last call.
 
-    Linux counts both for every thread (run_delay in schedstat, Documentation/scheduler/sched-stats.rst); elsewhere there
-    is nothing to tell.
+    Linux counts both per thread (run_delay in schedstat, Documentation/scheduler/sched-stats.rst); other systems do not.
     """
 
     def __init__(self) -> None:
@@ -25,18 +27,18 @@ class WaitMeter:
 
     @staticmethod
     def _counts() -> dict[str, tuple[int, int]]:
-        """Return nanoseconds run and waited by each thread; nothing where the system does not count them."""
-        found: dict[str, tuple[int, int]] = {}
+        """Return nanoseconds (run, waited) of each thread; empty if the system does not count them."""
+        counts: dict[str, tuple[int, int]] = {}
         try:
             for task in _TASKS.iterdir():
                 ran, waited, _ = (task / "schedstat").read_text().split()
-                found[task.name] = int(ran), int(waited)
-        except (OSError, ValueError):  # no such system, or a thread that ended meanwhile
+                counts[task.name] = int(ran), int(waited)
+        except (OSError, ValueError):  # another system, or a thread that has just ended
             return {}
-        return found
+        return counts
 
     def share(self) -> float | None:
-        """Return the share since the last call; None where it is not known."""
+        """Return the wait share since the last call; None if unknown."""
         now, before = self._counts(), self.before
         self.before = now
         ran, waited = (sum(now[k][j] - before.get(k, (0, 0))[j] for k in now) for j in (0, 1))
@@ -45,36 +47,36 @@ class WaitMeter:
 
 @contextmanager
 def few_threads_when_busy(clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[], None]]:
-    """Yield what is to be called between steps: while another program holds a core, it takes torch down to one thread.
+    """Yield a function to call between steps, which reduces torch to one thread while another program uses a core.
 
-    Threads that wait for each other spin, and hold the processor that the one they wait for needs: where another program
-    takes one of two cores, training is 20 to 50 times slower with two threads and 1.6 times with one.  Threads that sleep
-    instead (OMP_WAIT_POLICY=PASSIVE) cost a quiet machine a third of its speed (docs/benchmarks.md).
+    Threads that wait for each other spin and occupy the core that the other thread needs: if another program takes one of two
+    cores, training is 20 to 50 times slower with two threads and 1.6 times with one.  Sleeping threads
+    (OMP_WAIT_POLICY=PASSIVE) are a third slower on an idle machine (docs/benchmarks.md).
     """
     import torch
 
-    most, waiting, wait = torch.get_num_threads(), WaitMeter(), PATIENCE
-    looked = began = clock()
-    seen = 0  # looks in a row that found it busy: one alone may be a program that starts
+    max_threads, meter, retry_after = torch.get_num_threads(), WaitMeter(), RETRY_AFTER
+    measured = changed = clock()
+    busy_count = 0  # busy measurements in a row: a single one may be a program that starts
 
-    def mind() -> None:
-        nonlocal looked, began, wait, seen
+    def adjust_threads() -> None:
+        nonlocal measured, changed, retry_after, busy_count
         now = clock()
-        if most == 1 or now - looked < LOOK:
+        if max_threads == 1 or now - measured < INTERVAL:
             return
-        looked, share = now, waiting.share()
-        if torch.get_num_threads() == most:
-            seen = seen + 1 if share is not None and share > BUSY else 0
-            if seen == LOOKS:
+        measured, share = now, meter.share()
+        if torch.get_num_threads() == max_threads:
+            busy_count = busy_count + 1 if share is not None and share > BUSY else 0
+            if busy_count == REPEATS:
                 torch.set_num_threads(1)
-                began, seen = now, 0
-            elif now - began > LONGEST:
-                wait = PATIENCE
-        elif now - began > wait:
-            torch.set_num_threads(most)
-            began, wait = now, min(2 * wait, LONGEST)
+                changed, busy_count = now, 0
+            elif now - changed > MAX_RETRY_AFTER:
+                retry_after = RETRY_AFTER
+        elif now - changed > retry_after:
+            torch.set_num_threads(max_threads)
+            changed, retry_after = now, min(2 * retry_after, MAX_RETRY_AFTER)
 
     try:
-        yield mind
+        yield adjust_threads
     finally:
-        torch.set_num_threads(most)
+        torch.set_num_threads(max_threads)

@@ -1,4 +1,4 @@
-"""Mistakes a user can mend, said in one sentence."""
+"""Errors and warnings that users see."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ T = TypeVar("T")
 
 
 class UserError(ValueError):
-    """What was wrong, where, and what to do, in one sentence."""
+    """An error that the user can fix; the message is one sentence: what is wrong, where, what to do."""
 
 
 class ReverieWarning(UserWarning):
-    """Something works but is probably not what was meant."""
+    """A warning: the operation works but is probably not what the user intended."""
 
 
 def unknown(name: str, choices: Iterable[str], what: str) -> UserError:
-    """Return the error for a name that is not among the choices, with the closest one if any is close."""
+    """Return the error for a name that is not among the choices; it suggests the closest one."""
     choices = list(choices)
     close = get_close_matches(name.lower(), choices, n=1, cutoff=0.6)
     hint = f"did you mean {close[0]!r}? " if close else ""
@@ -26,14 +26,14 @@ def unknown(name: str, choices: Iterable[str], what: str) -> UserError:
 
 
 def pick(table: Mapping[str, T], name: str, what: str) -> T:
-    """Look a name up in one of the closed tables."""
+    """Return the entry of a table, or raise UserError with the valid names."""
     if name not in table:
         raise unknown(name, table, what)
     return table[name]
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error is that there was not enough memory: torch's own, of any device, is a RuntimeError with words."""
-    said = str(error).lower()
-    words = ("can't allocate memory", "not enough memory", "out of memory")
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(word in said for word in words))
+    """Return whether an error means out of memory; torch raises RuntimeErrors with texts that depend on the device."""
+    message = str(error).lower()
+    phrases = ("can't allocate memory", "not enough memory", "out of memory")
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(phrase in message for phrase in phrases))

@@ -1,4 +1,4 @@
-"""Importing modules without the garbage collector, which would walk through all that is there again and again."""
+"""Faster imports: module loading without garbage collection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Pause the garbage collector: importing makes many objects and next to no garbage."""
+    """Disable the garbage collector: imports create many objects and almost no garbage."""
     if not gc.isenabled():
         yield
         return

@@ -1,4 +1,4 @@
-"""Tables of names: which names one holds, read from its source without importing anything, and what each of them is."""
+"""Tables of names, read from the source without importing it, and descriptions of their entries."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ ROOT = Path(__file__).parent.parent
 
 @dataclass(frozen=True)
 class NameTable:
-    """A table and where it stands: `Table("diffusion.schedules", "SCHEDULES")`."""
+    """A table and its module: `NameTable("diffusion.schedules", "SCHEDULES")`."""
 
     module: str
     name: str
 
     def load(self) -> Mapping[str, Any]:
-        """Import the module and return the table itself."""
+        """Import the module and return the table."""
         table: Mapping[str, Any] = getattr(import_module(f"reverie.{self.module}"), self.name)
         return table
 
     def names(self) -> list[str]:
-        """Return the names in it, from its source if that is there, which is quick, and else from the table itself."""
+        """Return the names in the table, from its source if available, which is fast, or else from the table itself."""
         try:
-            return self.written()
+            return self.parse_names()
         except (OSError, SyntaxError, ValueError):
             return list(self.load())
 
-    def written(self) -> list[str]:
-        """Return the names as they are written in the source."""
+    def parse_names(self) -> list[str]:
+        """Return the names as written in the source."""
         body = _parsed(self.module).body
         for node in body:
             match node:
@@ -44,16 +44,16 @@ class NameTable:
                     return list(self._keys(value))
         for node in body:
             if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == self.name for alias in node.names):
-                return NameTable(str(node.module).removeprefix("reverie."), self.name).written()
+                return NameTable(str(node.module).removeprefix("reverie."), self.name).parse_names()
         raise ValueError(f"{self.module} has no {self.name}")
 
     def _keys(self, node: ast.AST | None) -> Iterator[str]:
-        """Yield the names that an expression holds: a dict, a tuple, other tables in them, or one made of functions."""
+        """Yield the names in an expression: a dict, a tuple, nested tables, or a comprehension over functions."""
         match node:
             case ast.Constant(value=str(name)):
                 yield name
             case ast.Name(id=name):
-                yield from NameTable(self.module, name).written()
+                yield from NameTable(self.module, name).parse_names()
             case ast.Dict(keys=keys, values=values):
                 for key, value in zip(keys, values, strict=True):
                     yield from self._keys(value if key is None else key)
@@ -65,7 +65,7 @@ class NameTable:
             case ast.DictComp(key=ast.Attribute(attr="__name__"), generators=[ast.comprehension(iter=ast.Tuple(elts=parts))]):
                 yield from (part.id for part in parts if isinstance(part, ast.Name))  # {f.__name__: f for f in (f, g)}
             case _:
-                raise ValueError(f"the names in {self.name} of {self.module} cannot be read from how it is written")
+                raise ValueError(f"the names in {self.name} of {self.module} cannot be parsed from the source")
 
 
 @cache
@@ -76,7 +76,7 @@ def _parsed(module: str) -> ast.Module:
 
 @dataclass(frozen=True)
 class NameEntry:
-    """A name that a command takes: what it is in one line, and its options with their defaults."""
+    """A name that a command accepts: a one-line description and the options with their defaults."""
 
     name: str
     about: str
@@ -84,7 +84,7 @@ class NameEntry:
 
 
 def describe_entry(name: str, thing: Any, without: Collection[str] = ()) -> NameEntry:
-    """Describe an entry of a table: a class by its docstring and signature, a function by its docstring, a spec by itself."""
+    """Describe an entry of a table: a class by docstring and signature, a function by its docstring, a spec by itself."""
     if isinstance(thing, Mapping):
         from reverie.base.spec import format_spec
 

@@ -17,21 +17,21 @@ _LOW = 2**32 - 1
 
 
 def _signed(a: int) -> int:
-    """Return the 64-bit pattern of a as the int64 that has it."""
+    """Return the int64 with the 64-bit pattern of a."""
     return (a + 2**63) % 2**64 - 2**63
 
 
 def _fold(z: Tensor, shift: int) -> Tensor:
-    """Return z xor (z >> shift), the shift being that of an unsigned number."""
+    """Return z xor (z >> shift) for unsigned z."""
     upper: Tensor = (z >> shift) & (2 ** (64 - shift) - 1)
     return z ^ upper
 
 
 def split_mix(state: Tensor, count: Tensor) -> Tensor:
-    """Return the count-th output, from 1 on, of the SplitMix64 generator with this state, as 64-bit patterns in int64.
+    """Return the count-th output, from 1, of the SplitMix64 generator with this state, as 64-bit patterns in int64.
 
-    z = state + count step;  z = (z ^ z >> 30) m1;  z = (z ^ z >> 27) m2;  z ^ z >> 31, modulo 2^64.
-    It is a pure function of its arguments, so any part of a stream can be had without the rest.  The two broadcast.
+    z = state + count step;  z = (z ^ z >> 30) m1;  z = (z ^ z >> 27) m2;  z ^ z >> 31, modulo 2^64. It is a pure function, so
+    that any part of a stream can be computed without the rest.  The arguments broadcast.
     """
     z = state + count * _signed(_STEP)
     z = _fold(z, 30) * _signed(_FIRST)
@@ -40,27 +40,30 @@ def split_mix(state: Tensor, count: Tensor) -> Tensor:
 
 
 def mix_seed(seed: int, i: int) -> int:
-    """Return the i-th of a seed's own seeds, a whole number below 2^63, by hashing the two."""
+    """Return the i-th derived seed, an integer below 2^63, by hashing seed and i."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{i}".encode(), digest_size=8).digest()) >> 1
 
 
 def check_seed(seed: int) -> int:
-    """Refuse a seed that is negative or does not fit."""
+    """Refuse a seed outside 0 .. 2^31 - 1."""
     if not 0 <= seed < 2**31:
         raise UserError(f"the seed must be a whole number from 0 to {2**31 - 1}, got {seed}")
     return seed
 
 
 def image_seeds(seed: int, n: int, start: int = 0) -> Tensor:
-    """Return the seeds of images start..start+n-1 of a run's seed: (n,) int64, seed in the upper, image in the lower half."""
+    """Return the seeds of images start ..
+
+    start+n-1: (n,) int64 with the run's seed in the upper and the image in the lower half.
+    """
     return (check_seed(seed) << 32) + torch.arange(start, start + n, dtype=torch.int64)
 
 
 class Noise:
     """Streams of standard normal noise, one per image.
 
-    Draw number d of image seed s is a pure function of (s, d): nothing is shared between images, and no state but
-    the number of draws is kept.  Each image's stream starts at the SplitMix64 image of its seed.  seeds: (B,) int64.
+    Draw number d of image seed s is a pure function of (s, d): images share nothing, and the only state is the number of
+    draws.  Each image's stream starts at the SplitMix64 output of its seed.  seeds: (B,) int64.
     """
 
     def __init__(self, seeds: Tensor, draws: int = 0) -> None:
@@ -78,7 +81,7 @@ class Noise:
     def uniform(self, count: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
         """Return the next draw as two independent sets of uniforms in (0, 1): (B, count) each."""
         device = device or torch.device("cpu")
-        # Float64 where the device has it: rounding to float32 afterwards hides last-digit differences between devices.
+        # Float64 if supported: rounding to float32 afterwards hides last-digit differences between devices.
         dtype = torch.float32 if device.type == "mps" else torch.float64
         bits = self.bits(count, device)
         return (((bits >> 32) & _LOW).to(dtype) + 0.5) * 2.0**-32, ((bits & _LOW).to(dtype) + 0.5) * 2.0**-32
@@ -86,7 +89,7 @@ class Noise:
     def like(self, x: Tensor) -> Tensor:
         """Return the next draw as standard normals of x's shape, dtype and device (Box-Muller).  x: (B, ...)."""
         if len(x) != len(self.seeds):
-            raise ValueError(f"{len(self.seeds)} seeds cannot give noise for a batch of {len(x)}")
+            raise ValueError(f"{len(self.seeds)} seeds do not match a batch of {len(x)}")
         count = math.prod(x.shape[1:])
         half = -(-count // 2)
         u, v = self.uniform(half, x.device)

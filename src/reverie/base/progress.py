@@ -1,12 +1,12 @@
-"""How long work tells how far it is."""
+"""Types of progress callbacks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-OnCount = Callable[[int, int], None]  # (how much is done, of how much)
-OnProgress = Callable[[str, int, int], None]  # (what is being done, how much of it is done, of how much)
+OnCount = Callable[[int, int], None]  # (number done, total)
+OnProgress = Callable[[str, int, int], None]  # (stage, number done, total)
 
 
 def silent(what: str, done: int, of: int) -> None:
-    """Tell nobody."""
+    """Ignore progress."""

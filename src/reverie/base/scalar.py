@@ -1,7 +1,7 @@
-"""Coefficients: a Python float for one time, a float64 tensor (B,) on the CPU for a batch of times.
+"""Schedule coefficients: a Python float for one time, a float64 tensor (B,) on the CPU for a batch of times.
 
-Sampling takes one time a step, and for a single number Python's arithmetic is forty times quicker than a tensor's.
-All formulas are written once, with operators and these functions, and hold for both.
+Sampling uses one time per step, and for single numbers Python arithmetic is forty times faster than tensors.  With these
+functions one formula serves both.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def expm1(a: C) -> C:
 
 
 def sqrt(a: C) -> C:
-    """Return the square root; a value that rounding took just below 0 counts as 0."""
+    """Return the square root; values that rounding made slightly negative count as 0."""
     return (a.clamp(min=0) + 0.0).sqrt() if isinstance(a, Tensor) else math.sqrt(max(0.0, a))
 
 
 def expand(a: Coefficient, x: Tensor) -> Coefficient:
-    """Fit a coefficient to data: a batch gets x's dtype, device and trailing axes, (B,) -> (B, 1, ..., 1)."""
+    """Broadcast a coefficient to data: a batch gets x's dtype, device and trailing axes, (B,) -> (B, 1, ..., 1)."""
     if not isinstance(a, Tensor):
         return a
     return a.to(device=x.device, dtype=x.dtype).reshape(-1, *[1] * (x.ndim - 1))

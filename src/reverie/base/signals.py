@@ -1,4 +1,4 @@
-"""Being asked to stop: Ctrl-C and SIGTERM end a training after its step, if that ends soon, and anything else at once."""
+"""Stop requests: Ctrl-C and SIGTERM end a training after the current step, or interrupt slow work."""
 
 from __future__ import annotations
 
@@ -9,50 +9,49 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-PATIENCE = 2.0  # seconds in which work that was asked to stop may come to a good end before it is broken off
+GRACE_PERIOD = 2.0  # seconds after a stop request before interruptible work is interrupted
 
 
 class StopRequest:
-    """Whether, and by which signal, an end was asked for.  code: the exit code of a program that ends for it.
+    """Whether and by which signal a stop was requested.  code: the exit code of the program.
 
-    at_work: whether something is being done that may be broken off, by `Stopped`, when it takes longer than PATIENCE to end.
+    is_interruptible: whether the current work may be interrupted by `Stopped` if it takes longer than GRACE_PERIOD to end.
     """
 
     def __init__(self) -> None:
         self.by: int | None = None
-        self.at_work = False
+        self.is_interruptible = False
 
     def __call__(self) -> bool:
-        """Tell whether an end was asked for."""
+        """Return whether a stop was requested."""
         return self.by is not None
 
     @property
     def code(self) -> int:
-        """128 and the number of the signal, as a shell tells it; that of Ctrl-C if none was noted."""
+        """128 + the number of the signal, as shells report it; that of Ctrl-C if none was received."""
         return 128 + (self.by or signal.SIGINT)
 
 
-LAST = StopRequest()  # of the whole program, which must tell it after libraries have made an exit code of their own of it
+LAST = StopRequest()  # of the whole program; it outlives libraries that replace the exit code
 
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Note the first Ctrl-C or SIGTERM instead of dying of it; a second Ctrl-C interrupts at once.
+    """Record the first Ctrl-C or SIGTERM as a stop request; a second Ctrl-C interrupts at once.
 
-    Work that has not ended some time after the first is broken off where `Request.at_work` allows it: previews and figures of
-    large images take long, and nobody will look at them.  Signals reach only the main thread of a program; elsewhere nothing
-    is changed.
+    After GRACE_PERIOD, work is interrupted if `StopRequest.is_interruptible` allows it, such as previews and metrics of large
+    images.  Signals reach only the main thread of a program; in other threads nothing changes.
     """
     request, overdue = StopRequest(), threading.Event()
 
     def expire() -> None:
         overdue.set()
-        _thread.interrupt_main(signal.SIGINT)  # so that the handler is called in the main thread
+        _thread.interrupt_main(signal.SIGINT)  # calls the handler in the main thread
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def record(number: int, frame: FrameType | None) -> None:
         if overdue.is_set():
             overdue.clear()
-            if request.at_work:
+            if request.is_interruptible:
                 raise Stopped()
         elif request.by is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
@@ -60,9 +59,9 @@ def stop_requests() -> Iterator[StopRequest]:
             request.by = LAST.by = number
             timer.start()
 
-    timer = threading.Timer(PATIENCE, expire)
+    timer = threading.Timer(GRACE_PERIOD, expire)
     timer.daemon = True
-    with _handled(note, signal.SIGINT, signal.SIGTERM):
+    with _handled(record, signal.SIGINT, signal.SIGTERM):
         try:
             yield request
         finally:
@@ -71,7 +70,7 @@ def stop_requests() -> Iterator[StopRequest]:
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[StopRequest]:
-    """Let SIGTERM interrupt as Ctrl-C does, so that what is half written is removed; yield the last signal that was noted."""
+    """Let SIGTERM interrupt like Ctrl-C, so that partial files are removed; yield the last signal received."""
     LAST.by = None
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -96,7 +95,7 @@ def _handled(handler: Callable[[int, FrameType | None], None], *numbers: signal.
 
 
 class Stopped(KeyboardInterrupt):
-    """A training ended because it was asked to, with everything kept."""
+    """Training was stopped on request; all state is saved."""
 
     def __init__(self) -> None:
-        super().__init__("stopped; everything is kept")
+        super().__init__("stopped; everything is saved")

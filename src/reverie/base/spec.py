@@ -1,4 +1,4 @@
-"""A spec is a name and its options: `ddim:eta=0.5` on the command line, a table in config.toml, a dict in Python."""
+"""Specs: a name with options, `ddim:eta=0.5` on the command line, a table in config.toml, a dict in Python."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from reverie.base.errors import UserError, pick, unknown
 
 T = TypeVar("T")
 Spec = dict[str, Any]
-SHOWN = 200  # characters of what was given, at most, that a refusal repeats
+SHOWN = 200  # maximum characters of the input that an error message repeats
 
 
 def parse(spec: str | Mapping[str, Any]) -> Spec:
-    """Read `name` or `name:key=value,key=[value,value]` into {"name": name, key: value}."""
+    """Parse `name` or `name:key=value,key=[value,value]` into {"name": name, key: value}."""
     if not isinstance(spec, str):
         return dict(spec)
     name, _, options = spec.partition(":")
@@ -27,8 +27,7 @@ def parse(spec: str | Mapping[str, Any]) -> Spec:
         key, equals, value = option.partition("=")
         if not equals:
             raise UserError(
-                f"cannot read {option!r} in {spec!r}; write options as name:key=value,key=value and several values of one as"
-                " key=[value,value]"
+                f"cannot read {option!r} in {spec!r}; write options as name:key=value,key=value and lists as key=[value,value]"
             )
         value = value.strip()
         is_list = value.startswith("[") and value.endswith("]")
@@ -37,7 +36,7 @@ def parse(spec: str | Mapping[str, Any]) -> Spec:
 
 
 def format_spec(spec: Mapping[str, Any] | str) -> str:
-    """Write a spec as the command line takes it: the other way round than `parse`."""
+    """Format a spec for the command line; the inverse of `parse`."""
     if isinstance(spec, str):
         return spec
 
@@ -49,9 +48,9 @@ def format_spec(spec: Mapping[str, Any] | str) -> str:
 
 
 def as_list(annotation: Any, value: Any) -> Any:
-    """Return a lone word as a list of one where a type takes any number of them: `widths=8` is `widths=[8]`.
+    """Return a single word as a list if the type is a list: `widths=8` is `widths=[8]`.
 
-    Numbers stay as they are: what a file holds, and not a command line, is to be written in full.
+    Numbers are unchanged: files, unlike command lines, contain explicit lists.
     """
     kind = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
     takes_any_number = get_origin(kind) is list or (get_origin(kind) is tuple and Ellipsis in get_args(kind))
@@ -59,18 +58,18 @@ def as_list(annotation: Any, value: Any) -> Any:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Say the first of pydantic's complaints in one clause: a refusal of our own as it is, others with what was given."""
+    """Return the first problem of a pydantic error in one clause: our own message as it is, others with the invalid value."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    given = repr(first["input"])
-    given = given if len(given) <= SHOWN else f"{given[:SHOWN]} ..."
+    value = repr(first["input"])
+    value = value if len(value) <= SHOWN else f"{value[:SHOWN]} ..."
     ours = first.get("ctx", {}).get("error") if first["type"] == "value_error" else None
-    message = str(ours) if ours is not None else f"{first['msg']} (got {given})"
+    message = str(ours) if ours is not None else f"{first['msg']} (got {value})"
     return f"{where}: {message}" if where else message
 
 
 def complete(table: Mapping[str, Callable[..., T]], spec: str | Mapping[str, Any], what: str) -> Spec:
-    """Check a spec against the signature of what it names and fill in the defaults, so that it can be stored."""
+    """Validate a spec against the signature of the named object and fill in defaults, so that it can be stored."""
     options = parse(spec)
     name = options.pop("name", None)
     if not isinstance(name, str):
@@ -92,19 +91,19 @@ def complete(table: Mapping[str, Callable[..., T]], spec: str | Mapping[str, Any
         try:
             full[key] = _adapter(parameter.annotation).validate_python(as_list(parameter.annotation, options[key]))
         except ValidationError as error:
-            raise UserError(f"the {what} {name!r} cannot take {key}: {first_problem(error)}") from None
+            raise UserError(f"invalid option {key!r} of the {what} {name!r}: {first_problem(error)}") from None
     return full
 
 
 def _adapter(annotation: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=False))
-    except PydanticUserError:  # a type that carries its own configuration
+    except PydanticUserError:  # a type with its own configuration
         return TypeAdapter(annotation)
 
 
 def spec_of(table: Mapping[str, Callable[..., Any]], what: str) -> BeforeValidator:
-    """Return the check that a spec names something of a table, with options that it takes; others are filled in."""
+    """Return the pydantic validator of a spec of this table, which fills in defaults."""
 
     def whole(spec: Any) -> Spec:
         if not isinstance(spec, Mapping):
@@ -115,6 +114,6 @@ def spec_of(table: Mapping[str, Callable[..., Any]], what: str) -> BeforeValidat
 
 
 def build(table: Mapping[str, Callable[..., T]], spec: str | Mapping[str, Any], what: str) -> T:
-    """Make the thing that a spec names."""
+    """Construct the object that a spec names."""
     options = complete(table, spec, what)
     return table[options.pop("name")](**options)

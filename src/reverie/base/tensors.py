@@ -1,4 +1,4 @@
-"""The one way tensors go to a file and come back: safetensors with facts and a checksum in the header.  Never a pickle."""
+"""Tensor files: safetensors with metadata and a checksum in the header, never pickles."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ METADATA = "__metadata__"
 
 
 class TensorSpec(NamedTuple):
-    """What a tensor is before its values are read.  dtype: as safetensors calls it where it is none that we write."""
+    """The dtype and shape of a tensor.  dtype: the name in safetensors for dtypes that Reverie does not write."""
 
     dtype: torch.dtype | str
     shape: tuple[int, ...]
@@ -42,23 +42,23 @@ class TensorSpec(NamedTuple):
 
 
 def empty_tensor(form: TensorSpec) -> Tensor:
-    """Return a tensor of a form, whose values are to come."""
+    """Return an uninitialized tensor of this dtype and shape."""
     assert isinstance(form.dtype, torch.dtype)
     return torch.empty(form.shape, dtype=form.dtype)
 
 
 def tensor_specs(tensors: Mapping[str, Tensor]) -> dict[str, TensorSpec]:
-    """Return the form of every tensor, by name."""
+    """Return the spec of every tensor, by name."""
     return {name: TensorSpec(tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Return where the parameters and buffers of a module are."""
+    """Return the device of a module."""
     return next(chain(module.parameters(), module.buffers())).device
 
 
 def checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
-    """Return a hash of facts, names and values.  tensors: on the CPU."""
+    """Return a hash of metadata, names and values.  tensors: on the CPU."""
     digest = hashlib.blake2b(facts.encode(), digest_size=16)
     for name in sorted(tensors):
         digest.update(name.encode())
@@ -67,18 +67,18 @@ def checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: str = "", kept: str = "") -> None:
-    """Write tensors with facts (JSON) in the header, whole or not at all.  kept: what to say where the disk is full."""
-    ours = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+    """Write tensors with metadata (JSON) atomically.  kept: appended to the message if the disk is full."""
+    copies = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
     try:
         with atomic(own_file(path.parent, path.name)) as aside:
-            save_file(ours, aside, {**({FACTS: facts} if facts else {}), CHECKSUM: checksum(ours, facts)})
+            save_file(copies, aside, {**({FACTS: facts} if facts else {}), CHECKSUM: checksum(copies, facts)})
             _sort_header(aside)
     except SafetensorError as error:
         raise UserError(f"cannot write {path}: {error}; the disk may be full{kept}") from None
 
 
 def _sort_header(path: Path) -> None:
-    """Put what a header says of the file into one order, so that the same tensors give the same bytes; it is one of chance."""
+    """Sort the header, whose order is random, so that the same tensors give the same bytes."""
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
@@ -91,7 +91,7 @@ def _sort_header(path: Path) -> None:
 
 @contextmanager
 def _opened(path: Path, advice: str) -> Iterator[Any]:
-    """Open a file of tensors, of which only the header is read at first; refuse one that is not whole in one sentence."""
+    """Open a tensor file, whose header alone is read at first; raise UserError if it is damaged."""
     try:
         with safe_open(own_file(path.parent, path.name), framework="pt") as file:
             yield file
@@ -107,13 +107,13 @@ def _specs(file: Any) -> dict[str, TensorSpec]:
 
 
 def read_tensor_specs(path: Path, advice: str = "") -> dict[str, TensorSpec]:
-    """Return what the header of a file of tensors says of them, which is all that is read."""
+    """Return the tensor specs in the header of a file, without reading tensors."""
     with _opened(path, advice) as file:
         return _specs(file)
 
 
 def read_facts(path: Path, facts: TypeAdapter[F], advice: str = "") -> F:
-    """Return the facts in the header of a file of tensors, which is all that is read."""
+    """Return the metadata in the header of a file, without reading tensors."""
     with _opened(path, advice) as file:
         return _validated(path, (file.metadata() or {}).get(FACTS, ""), facts, advice)
 
@@ -129,37 +129,35 @@ def read_tensors(
     foreign: bool = False,
     summed: bool = False,
 ) -> tuple[dict[str, Tensor], F]:
-    """Read tensors and facts that must be right in every respect, and refuse the file in one sentence otherwise.
+    """Read and validate tensors and metadata; raise UserError if anything is wrong.
 
-    Facts are checked by their schema, and names, dtypes and shapes by what is wanted for these facts, before any tensor is
-    read; then the checksum, where there is one (older files have none), and that all values are finite.  fits: what the file
-    has to fit, for messages; optional: names that may be missing; advice: what to do, put behind every refusal; foreign:
-    whether another program wrote the file, whose header may say more; summed: whether a file without a checksum is refused.
+    Metadata is validated by its schema, and names, dtypes and shapes against the wanted specs, before any tensor is read; then
+    the checksum (older files have none), and that all values are finite.  fits: what the file must match, for messages;
+    optional: names that may be missing; advice: appended to every message; foreign: another program wrote the file, whose
+    header may have other metadata; summed: refuse a file without a checksum.
     """
     with _opened(path, advice) as file:
         metadata: dict[str, str] = file.metadata() or {}
-        if not foreign and (
-            other := sorted(metadata.keys() - {FACTS, CHECKSUM})
-        ):  # a checksum under a damaged name would not be missed
-            raise UserError(f"{path} is damaged: its header has {other[0]!r}, which is no part of it{advice}")
-        said = metadata.get(FACTS, "")
-        known = _validated(path, said, facts, advice)
+        if not foreign and (other := sorted(metadata.keys() - {FACTS, CHECKSUM})):  # a damaged key would hide the checksum
+            raise UserError(f"{path} is damaged: unknown header key {other[0]!r}{advice}")
+        text = metadata.get(FACTS, "")
+        known = _validated(path, text, facts, advice)
         check_tensor_specs(path, wanted(known), found := _specs(file), fits, optional, advice)
         tensors = {name: file.get_tensor(name) for name in found}
-    if (summed or CHECKSUM in metadata) and metadata.get(CHECKSUM) != checksum(tensors, said):
-        raise UserError(f"{path} is torn: its checksum is wrong{advice}")
+    if (summed or CHECKSUM in metadata) and metadata.get(CHECKSUM) != checksum(tensors, text):
+        raise UserError(f"{path} is damaged: its checksum is wrong{advice}")
     if bad := [name for name, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]:
         raise UserError(f"{path} holds values that are not finite, first in {bad[0]}{advice}")
     return tensors, known
 
 
-def _validated(path: Path, said: str, facts: TypeAdapter[F], advice: str) -> F:
+def _validated(path: Path, text: str, facts: TypeAdapter[F], advice: str) -> F:
     try:
-        return facts.validate_python(read_json(said or "null"))
+        return facts.validate_python(read_json(text or "null"))
     except ValidationError as error:
-        raise UserError(f"{path} does not say what it holds: {first_problem(error)}{advice}") from None
+        raise UserError(f"{path} has invalid metadata: {first_problem(error)}{advice}") from None
     except ValueError as error:
-        raise UserError(f"{path} does not say what it holds: {error}{advice}") from None
+        raise UserError(f"{path} has invalid metadata: {error}{advice}") from None
 
 
 def check_tensor_specs(
@@ -170,7 +168,7 @@ def check_tensor_specs(
     optional: Callable[[str], bool] = lambda name: False,
     advice: str = "",
 ) -> None:
-    """Refuse a file whose tensors are not those that are wanted; see `read_tensors`."""
+    """Refuse a file whose tensor specs differ from the wanted ones; see `read_tensors`."""
     needed = {name for name in wanted if not optional(name)}
     if wrong := sorted(name for name in needed | found.keys() if wanted.get(name) != found.get(name)):
         first = wrong[0]

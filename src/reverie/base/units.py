@@ -1,13 +1,13 @@
-"""Units of what held-out data cost, and of speed."""
+"""Units of the held-out loss and of speed."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 Unit = Literal["bits/dim", "bits/character", "nats/token", "nats"]
-EXACT = ("bits/character", "nats/token")  # of figures that are exact, and no bound
+EXACT = ("bits/character", "nats/token")  # units of exact values rather than bounds
 
 
 def format_speed(per_second: float) -> str:
-    """Say a speed, however low: 120 steps/s, 2.5 steps/s, 0.04 steps/s."""
+    """Format a speed: 120 steps/s, 2.5 steps/s, 0.04 steps/s."""
     return f"{per_second:,.0f} steps/s" if per_second >= 9.95 else f"{max(per_second, 1e-4):.2g} steps/s"

@@ -1,4 +1,4 @@
-"""Checks of what users hand in: points, weights, Gaussians."""
+"""Validation of points, weights and Gaussians."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Weights = Tensor | None
 
 
 def tensor(values: Any) -> Tensor:
-    """Return numbers as a tensor: arrays of any strides, and lists in float64."""
+    """Return numbers as a tensor; arrays may have any strides, and lists become float64."""
     if isinstance(values, Tensor):
         return values
     array = np.array(values)
@@ -23,12 +23,12 @@ def tensor(values: Any) -> Tensor:
 
 
 def real_dtype(values: Tensor) -> torch.dtype:
-    """Return the dtype for results from these numbers: their own, or the default one for whole numbers and truth values."""
+    """Return the dtype of results: that of the values, or the default dtype for integers and booleans."""
     return values.dtype if values.is_floating_point() else torch.get_default_dtype()
 
 
 def check_points(points: Tensor, name: str) -> None:
-    """Refuse what is not a set of points (..., n, d) of finite numbers."""
+    """Refuse anything but points (..., n, d) of finite numbers."""
     if points.ndim < 2 or 0 in points.shape:
         raise UserError(f"{name} must be points of shape (n, d) with at least one point, got {tuple(points.shape)}")
     if not points.is_floating_point():
@@ -38,23 +38,23 @@ def check_points(points: Tensor, name: str) -> None:
 
 
 def check_weights(weights: Weights, shape: tuple[int, ...], name: str, like: Tensor) -> Tensor:
-    """Return weights with sum 1 along the last axis; none are equal ones, and a mask is made into weights."""
+    """Return weights normalized to sum 1 along the last axis; None gives equal weights, and a mask becomes weights."""
     if weights is None:
         return like.new_full(shape, 1 / shape[-1])
     weights = tensor(weights).to(like)
     fits = all(w in (1, s) for w, s in zip(reversed(weights.shape), reversed(shape), strict=False))
     if weights.shape[-1:] != shape[-1:] or weights.ndim > len(shape) or not fits:
-        raise UserError(f"the weights {name} have the shape {tuple(weights.shape)}; one is needed for each of {tuple(shape)}")
+        raise UserError(f"the weights {name} have the shape {tuple(weights.shape)}; expected {tuple(shape)}")
     if not weights.isfinite().all() or (weights < 0).any():
-        raise UserError(f"the weights {name} hold negative numbers or NaN; weights are 0 or more")
+        raise UserError(f"the weights {name} contain negative numbers or NaN; weights must be 0 or more")
     total = weights.sum(-1, keepdim=True)
     if (total == 0).any():
-        raise UserError(f"all the weights {name} of a set are 0; at least one point must have weight")
+        raise UserError(f"all weights {name} of a set are 0; at least one must be positive")
     return (weights / total).expand(shape)
 
 
 def check_gaussian(mean: Any, covariance: Any) -> tuple[Tensor, Tensor]:
-    """Return mean (D,) and covariance (D, D) in float64, or say what is wrong with them."""
+    """Return mean (D,) and covariance (D, D) in float64; raise UserError if they are invalid."""
     mean, covariance = tensor(mean), tensor(covariance)
     mean, covariance = mean.to(finest_dtype(mean)), covariance.to(finest_dtype(covariance))
     if mean.ndim != 1 or covariance.shape != (len(mean), len(mean)) or not len(mean):

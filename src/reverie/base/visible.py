@@ -1,19 +1,19 @@
-"""Text that others wrote, such as names of files and classes, as it may be shown: seen, and never obeyed."""
+"""Foreign text, such as file and class names, made safe to display."""
 
 from __future__ import annotations
 
 import re
 
-# What steers a terminal or turns the text around it: control signs, breaks of lines and paragraphs, changes of direction; and
-# bytes of a name that are no text, which Python keeps as lone surrogates (PEP 383).
+# Signs that control a terminal or reorder the text around them: control characters, line and paragraph breaks, changes of
+# direction; and bytes that are not text, which Python keeps as lone surrogates (PEP 383).
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSEEN_ON_A_LINE = re.compile(_UNSEEN.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
 
 def visible(text: str, lines: bool = False) -> str:
-    r"""Return a text in which signs that would not be seen are escaped: \x1b, \u202e, and \xe9 for a byte that is no text.
+    r"""Return a text with non-printable characters escaped: \x1b, \u202e, and \xe9 for a byte that is not text.
 
-    lines: the text is several lines of our own, whose breaks and tabulators stay.
+    lines: the text has several lines of our own; line breaks and tabs stay.
     """
     return (_UNSEEN_ON_A_LINE if lines else _UNSEEN).sub(_escaped, text)
 
@@ -25,5 +25,5 @@ def _escaped(sign: re.Match[str]) -> str:
 
 
 def storable(path: str) -> str:
-    r"""Return the name of a file or folder as text: bytes that are none, as Latin-1 leaves them, become \xe9 and the like."""
+    r"""Return the name of a file or folder as text; bytes that are not text become \xe9 and the like."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""Starting and ending the processes that work together on this machine."""
+"""Starting and ending worker processes on this machine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from reverie.base.errors import UserError
 from reverie.base.signals import Stopped
 from reverie.base.team import RESUME_ADVICE, LostError, Team, world_size
 
-LEADER = "REVERIE_LEADER"  # of the environment: the process that started this one to follow it
-LEAVING = 20.0  # seconds that followers have to end before they are ended
-_leading: list[Team] = []  # the team of this process, for the work within its work
+LEADER = "REVERIE_LEADER"  # environment variable: the process id of the leader that started this process
+EXIT_TIMEOUT = 20.0  # seconds that followers have to exit before they are killed
+_leading: list[Team] = []  # the team of this process, for nested work
 
 
 def threads_each(processes: int) -> int:
-    """Return the threads of each of several processes on this machine: all cores together."""
+    """Return the threads per process, so that all together use all cores."""
     here = processes if world_size() == 1 else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(1, min(torch.get_num_threads(), _cores() // here))
 
@@ -34,21 +34,21 @@ def _cores() -> int:
 
 
 def check_processes(count: int) -> int:
-    """Refuse a number of processes that cannot be, or that this machine has no cores for."""
-    most = max(4, 2 * _cores())
-    if not 1 <= count <= most:
-        raise UserError(f"the number of processes must be from 1 to {most} on this machine, got {count}")
+    """Refuse a number of processes that is invalid or too large for this machine."""
+    max_count = max(4, 2 * _cores())
+    if not 1 <= count <= max_count:
+        raise UserError(f"--processes must be from 1 to {max_count} on this machine, got {count}")
     if count > 1 and world_size() > 1:
-        raise UserError("torchrun has started several processes already; leave --processes out")
+        raise UserError("torchrun has already started several processes; leave --processes out")
     return count
 
 
 @contextmanager
 def team_of(processes: int, device: torch.device, advice: str = RESUME_ADVICE) -> Iterator[Team | None]:
-    """Lead the processes that torchrun started, or start so many on this machine; None where there is just this one.
+    """Lead the processes that torchrun started, or start followers on this machine; None for a single process.
 
-    A training within a training has the same team.  advice: what to do where a process is lost.  Who is interrupted in the
-    middle of something does not wait for the others: they hold nothing, and end when the connection does.
+    A nested training uses the same team.  advice: what to do if a process is lost.  An interrupted process does not wait for
+    the others: they hold no state, and exit when the connection closes.
     """
     if _leading:
         _leading[0].advice = advice
@@ -69,33 +69,33 @@ def team_of(processes: int, device: torch.device, advice: str = RESUME_ADVICE) -
         with _ended_by_two_interrupts(started):
             yield team
         whole = True
-    except (UserError, Stopped):  # said between two pieces of work, or by all at once
+    except (UserError, Stopped):  # raised between two pieces of work, or by all processes at once
         whole = True
         raise
     finally:
         _leading.clear()
         team.close(whole)
-        _end(started, LEAVING if whole else 0.0)
+        _end(started, EXIT_TIMEOUT if whole else 0.0)
 
 
 @contextmanager
 def _ended_by_two_interrupts(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Kill the followers at the second Ctrl-C, so that who waits for them in vain can end.
+    """Kill the followers at the second Ctrl-C, so that a leader that waits for them can end.
 
-    Python hears of signals only between its own steps, and a process that waits for another makes none; the system tells of
-    each on a pipe, which a thread reads.
+    Python handles signals only between bytecodes, and a process that waits for another executes none; the system writes each
+    signal to a pipe, which a thread reads.
     """
     if threading.current_thread() is not threading.main_thread() or not started:
         yield
         return
-    (heard, told), counted = socket.socketpair(), list[int]()
-    told.setblocking(False)
-    before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+    (receiver, sender), interrupts = socket.socketpair(), list[int]()
+    sender.setblocking(False)
+    before = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
 
     def listen() -> None:
-        while numbers := heard.recv(64):
-            counted.extend(number for number in numbers if number == signal.SIGINT)
-            if len(counted) > 1:
+        while numbers := receiver.recv(64):
+            interrupts.extend(number for number in numbers if number == signal.SIGINT)
+            if len(interrupts) > 1:
                 for process in started:
                     process.kill()
 
@@ -104,14 +104,14 @@ def _ended_by_two_interrupts(started: list[subprocess.Popen[bytes]]) -> Iterator
     try:
         yield
     except LostError:
-        if len(counted) > 1:
+        if len(interrupts) > 1:
             raise KeyboardInterrupt from None
         raise
     finally:
         signal.set_wakeup_fd(before)
-        told.close()
+        sender.close()
         listener.join()
-        heard.close()
+        receiver.close()
 
 
 def _start(processes: int, device: torch.device) -> list[subprocess.Popen[bytes]]:
@@ -121,14 +121,21 @@ def _start(processes: int, device: torch.device) -> list[subprocess.Popen[bytes]
     world = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), LEADER: str(os.getpid())}
     os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
     threads = {"OMP_NUM_THREADS": str(threads_each(processes))}
-    call = [sys.executable, "-m", "reverie", "train", "--device", device.type]  # which follows, as its rank is not 0
+    call = [
+        sys.executable,
+        "-m",
+        "reverie",
+        "train",
+        "--device",
+        device.type,
+    ]  # it becomes a follower because its rank is not 0
     environments = [{**os.environ, **world, **threads, "RANK": str(k), "LOCAL_RANK": str(k)} for k in range(1, processes)]
-    # A session of its own: Ctrl-C is for the leader, which ends the others when its step is done.
+    # A new session: Ctrl-C reaches only the leader, which ends the others after its step.
     return [subprocess.Popen(call, env=env, stdin=subprocess.DEVNULL, start_new_session=True) for env in environments]
 
 
 def end_with_leader() -> None:
-    """Let this process end soon after the one that started it, even where it waits to meet it."""
+    """Exit soon after the process that started this one, even while waiting for it."""
     leader = os.environ.get(LEADER)
     if leader is None:
         return
@@ -149,10 +156,10 @@ def _join(processes: int, device: torch.device, started: list[subprocess.Popen[b
         raise
 
 
-def _end(started: list[subprocess.Popen[bytes]], patience: float) -> None:
+def _end(started: list[subprocess.Popen[bytes]], timeout: float) -> None:
     for process in started:
         try:
-            process.wait(patience)
+            process.wait(timeout)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

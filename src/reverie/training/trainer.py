@@ -142,14 +142,14 @@ class Training:
             mind_threads = stack.enter_context(few_threads_when_busy())
             whole = False  # between steps, when the state can be kept
             try:
-                stop.at_work = team is None  # which would be left in the middle of what it does together
+                stop.is_interruptible = team is None  # which would be left in the middle of what it does together
                 for step in self._work(stop, mind_threads, team):
-                    stop.at_work = False
+                    stop.is_interruptible = False
                     record(step)
                     whole = True
                     yield replace(step, stage="diffusion") if self.first is not None else step
-                    whole, stop.at_work = False, team is None
-                whole, stop.at_work = True, False
+                    whole, stop.is_interruptible = False, team is None
+                whole, stop.is_interruptible = True, False
             except Stopped:
                 if learner.moving:
                     learner.restore(learner.last)
@@ -165,7 +165,7 @@ class Training:
                 whole = True
                 raise
             finally:
-                stop.at_work = False
+                stop.is_interruptible = False
                 self._leave(whole)
             if stop():
                 raise Stopped()
