@@ -1,1 +1,1 @@
-"""The studio: a page in the browser on which runs are watched, drawn from, steered and understood."""
+"""The studio: a web page to train, compare, sample, steer and explain the runs of a folder."""

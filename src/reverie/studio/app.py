@@ -1,4 +1,4 @@
-"""The studio's addresses: the page, what there is, trainings, and work."""
+"""The HTTP interface of the studio: the page, summaries, trainings and jobs."""
 
 from __future__ import annotations
 
@@ -21,165 +21,165 @@ from starlette.types import ASGIApp
 from reverie import api
 from reverie.base.errors import UserError, pick
 from reverie.base.spec import first_problem
-from reverie.studio import drawing, looking, steering, wishes
-from reverie.studio.facts import Facts
+from reverie.studio import analysis_jobs, requests, sampling_jobs, steering_jobs
+from reverie.studio.jobs import Busy, EventStream, Job, WorkQueue
 from reverie.studio.library import Library
-from reverie.studio.opened import Opened
-from reverie.studio.plain import as_json
-from reverie.studio.trainings import Field, Trainings
-from reverie.studio.watching import Watchers
-from reverie.studio.wishes import Wish
-from reverie.studio.work import Busy, Job, Lane, Stream
+from reverie.studio.monitor import RunMonitor
+from reverie.studio.open_runs import OpenRuns
+from reverie.studio.requests import StudioRequest
+from reverie.studio.serialize import serialize
+from reverie.studio.summaries import Summaries
+from reverie.studio.trainings import FormField, Trainings
 
 STATIC = Path(__file__).parent / "static"
-W = TypeVar("W", bound=Wish)
-Answer = Callable[[Request], Awaitable[Any]]
+R = TypeVar("R", bound=StudioRequest)
+Endpoint = Callable[[Request], Awaitable[Any]]
 
-# What the page can ask to be done: what must be told of it, and what does it.
-WORK: Mapping[str, tuple[type[Wish], Callable[[Opened, Job, Any], dict[str, Any]]]] = {
-    "draw": (wishes.DrawWish, drawing.draw),
-    "film": (wishes.FilmWish, drawing.film),
-    "nearest": (wishes.NearestWish, drawing.nearest),
-    "send": (wishes.SendWish, steering.send),
-    "inpaint": (wishes.InpaintWish, steering.inpaint),
-    "edit": (wishes.EditWish, steering.edit),
-    "restore": (wishes.RestoreWish, steering.restore),
-    "interpolate": (wishes.InterpolateWish, steering.interpolate),
-    "illusion": (wishes.IllusionWish, steering.illusion),
-    "evaluate": (wishes.EvaluateWish, looking.evaluate),
-    "inspect": (wishes.InspectWish, looking.inspect),
-    "lesson": (wishes.LessonWish, looking.lesson),
+# Kind of job -> type of the request, function of the job.
+JOBS: Mapping[str, tuple[type[StudioRequest], Callable[[OpenRuns, Job, Any], dict[str, Any]]]] = {
+    "sample": (requests.SampleRequest, sampling_jobs.sample),
+    "sample-file": (requests.SampleFileRequest, sampling_jobs.sample_file),
+    "nearest": (requests.NearestRequest, sampling_jobs.nearest),
+    "upload": (requests.UploadRequest, steering_jobs.upload),
+    "inpaint": (requests.InpaintRequest, steering_jobs.inpaint),
+    "edit": (requests.EditRequest, steering_jobs.edit),
+    "restore": (requests.RestoreRequest, steering_jobs.restore),
+    "interpolate": (requests.InterpolateRequest, steering_jobs.interpolate),
+    "illusion": (requests.IllusionRequest, steering_jobs.illusion),
+    "evaluate": (requests.EvaluateRequest, analysis_jobs.evaluate),
+    "inspect": (requests.InspectRequest, analysis_jobs.inspect),
+    "demo": (requests.DemoRequest, analysis_jobs.compute_demo),
 }
 
 
 class Studio:
-    """Everything behind the page."""
+    """The server side of the page."""
 
-    def __init__(self, folder: Path, form: list[Field]) -> None:
+    def __init__(self, folder: Path, form: list[FormField]) -> None:
         self.library = Library(folder)
         self.trainings = Trainings(self.library, form)
-        self.facts = Facts(self.library, self.trainings)
-        self.opened, self.lane, self.watchers = Opened(self.library), Lane(), Watchers(self.facts)
+        self.summaries = Summaries(self.library, self.trainings)
+        self.open_runs, self.queue, self.monitor = OpenRuns(self.library), WorkQueue(), RunMonitor(self.summaries)
 
     def app(self) -> ASGIApp:
         """Return the application, without the guard."""
         routes = [
             Route("/", self._page),
-            Mount("/static", _Fresh(directory=STATIC)),
-            Route("/api/studio", _answered(self._studio)),
-            Route("/api/runs", _answered(self._runs)),
-            Route("/api/runs/{id}", _answered(self._run)),
-            Route("/api/runs/{id}/watch", _answered(self._watch)),
-            Route("/api/runs/{id}/preview/{name}", _answered(self._preview)),
-            Route("/api/runs/{id}/stop", _answered(self._stop), methods=["POST"]),
-            Route("/api/runs/{id}/resume", _answered(self._resume), methods=["POST"]),
-            Route("/api/trainings", _answered(self._start), methods=["POST"]),
-            Route("/api/data", _answered(self._data)),
-            Route("/api/data/{id}", _answered(self._kind)),
-            Route("/api/work/{verb}", _answered(self._work), methods=["POST"]),
+            Mount("/static", _UncachedFiles(directory=STATIC)),
+            Route("/api/studio", _endpoint(self._studio)),
+            Route("/api/runs", _endpoint(self._runs)),
+            Route("/api/runs/{id}", _endpoint(self._run)),
+            Route("/api/runs/{id}/events", _endpoint(self._events)),
+            Route("/api/runs/{id}/preview/{name}", _endpoint(self._preview)),
+            Route("/api/runs/{id}/stop", _endpoint(self._stop), methods=["POST"]),
+            Route("/api/runs/{id}/resume", _endpoint(self._resume), methods=["POST"]),
+            Route("/api/trainings", _endpoint(self._start), methods=["POST"]),
+            Route("/api/data", _endpoint(self._data)),
+            Route("/api/data/{id}", _endpoint(self._data_kind)),
+            Route("/api/jobs/{kind}", _endpoint(self._job), methods=["POST"]),
         ]
-        app = Starlette(routes=routes, lifespan=self._running)
+        app = Starlette(routes=routes, lifespan=self._lifespan)
         app.router.redirect_slashes = False
         return app
 
     @asynccontextmanager
-    async def _running(self, _: object) -> AsyncIterator[None]:
-        """Load what the first request would wait for; at the end stop working, while trainings go on."""
-        warm = asyncio.ensure_future(run_in_threadpool(self.facts.studio))
+    async def _lifespan(self, _: object) -> AsyncIterator[None]:
+        """Load the constants before the first request; at the end cancel jobs, while trainings continue."""
+        loading = asyncio.ensure_future(run_in_threadpool(self.summaries.studio))
         yield
-        warm.cancel()
-        self.lane.close()
-        self.watchers.close()
-        if waiting := self.trainings.close():
-            print(f"not started: {', '.join(waiting)}", flush=True)
+        loading.cancel()
+        self.queue.close()
+        self.monitor.close()
+        if queued := self.trainings.close():
+            print(f"queued trainings that were not started: {', '.join(queued)}", flush=True)
 
     async def _page(self, request: Request) -> Response:
         return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
 
     async def _studio(self, request: Request) -> Any:
-        return await run_in_threadpool(self.facts.studio)
+        return await run_in_threadpool(self.summaries.studio)
 
     async def _runs(self, request: Request) -> Any:
-        return await run_in_threadpool(self.facts.runs)
+        return await run_in_threadpool(self.summaries.runs)
 
     async def _run(self, request: Request) -> Any:
-        return await run_in_threadpool(self.facts.run, request.path_params["id"])
+        return await run_in_threadpool(self.summaries.run, request.path_params["id"])
 
     async def _preview(self, request: Request) -> Any:
-        content = await run_in_threadpool(self.facts.preview, request.path_params["id"], request.path_params["name"])
+        content = await run_in_threadpool(self.summaries.preview, request.path_params["id"], request.path_params["name"])
         return Response(content, media_type="image/png", headers={"cache-control": "no-cache"})
 
     async def _data(self, request: Request) -> Any:
-        return await run_in_threadpool(self.facts.data)
+        return await run_in_threadpool(self.summaries.data)
 
-    async def _kind(self, request: Request) -> Any:
-        return await run_in_threadpool(self.facts.kind, request.path_params["id"])
+    async def _data_kind(self, request: Request) -> Any:
+        return await run_in_threadpool(self.summaries.data_kind, request.path_params["id"])
 
     async def _start(self, request: Request) -> Any:
-        wish = await _wished(request, wishes.StartWish)
+        body = await _parse(request, requests.StartRequest)
 
         def start() -> dict[str, Any]:
-            said = self.trainings.command(wish.data, wish.name, wish.options)
-            return {**asdict(self.trainings.start(wish.data, wish.name, wish.options)), "command": said}
+            command = self.trainings.command(body.data, body.name, body.options)
+            return {**asdict(self.trainings.start(body.data, body.name, body.options)), "command": command}
 
         return await run_in_threadpool(start)
 
     async def _stop(self, request: Request) -> Any:
-        await run_in_threadpool(lambda: self.trainings.stop(self.facts.known(request.path_params["id"])))
+        await run_in_threadpool(lambda: self.trainings.stop(self.summaries.known_run(request.path_params["id"])))
         return {}
 
     async def _resume(self, request: Request) -> Any:
-        wish = await _wished(request, wishes.ResumeWish)
+        body = await _parse(request, requests.ResumeRequest)
         return await run_in_threadpool(
-            lambda: asdict(self.trainings.resume(self.library.run(request.path_params["id"]), wish.options))
+            lambda: asdict(self.trainings.resume(self.library.run(request.path_params["id"]), body.options))
         )
 
-    async def _watch(self, request: Request) -> Any:
-        run = await run_in_threadpool(self.facts.known, request.path_params["id"])
-        return self.watchers.watch(run)
+    async def _events(self, request: Request) -> Any:
+        run = await run_in_threadpool(self.summaries.known_run, request.path_params["id"])
+        return self.monitor.stream(run)
 
-    async def _work(self, request: Request) -> Any:
-        kind, do = pick(WORK, request.path_params["verb"], "work")
-        wish = await _wished(request, kind)
+    async def _job(self, request: Request) -> Any:
+        kind, function = pick(JOBS, request.path_params["kind"], "kind of job")
+        body = await _parse(request, kind)
 
-        def work(job: Job) -> dict[str, Any]:
+        def run(job: Job) -> dict[str, Any]:
             with api.confined(self.library.root):  # a run may come from anyone
-                return do(self.opened, job, wish)
+                return function(self.open_runs, job, body)
 
-        job = Job(work)
-        self.lane.add(job)
-        return Stream(job, job.cancel, lambda: self.lane.is_contested(job))
-
-
-class _Fresh(StaticFiles):
-    """Files that the browser asks about every time, so that a new version of the page is seen at once."""
-
-    def file_response(self, *args: Any, **also: Any) -> Response:
-        """Return the answer with a file."""
-        answer = super().file_response(*args, **also)
-        answer.headers["cache-control"] = "no-cache"
-        return answer
+        job = Job(run)
+        self.queue.add(job)
+        return EventStream(job, job.cancel, lambda: self.queue.is_contested(job))
 
 
-async def _wished(request: Request, kind: type[W]) -> W:
-    """Return what a request asks for; refuse what is not of that kind."""
+class _UncachedFiles(StaticFiles):
+    """Files that the browser revalidates each time, so that a new version of the page is loaded at once."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        """Return the response with a file."""
+        response = super().file_response(*args, **kwargs)
+        response.headers["cache-control"] = "no-cache"
+        return response
+
+
+async def _parse(request: Request, kind: type[R]) -> R:
+    """Return the validated body of a request."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-        raise UserError("what is asked for must be told as JSON")
+        raise UserError("the content type of the request must be application/json")
     return kind.model_validate_json(await request.body())
 
 
-def _answered(answer: Answer) -> Answer:
-    """Return an endpoint whose refusals are told as JSON."""
+def _endpoint(function: Endpoint) -> Endpoint:
+    """Return an endpoint that responds with JSON, also for errors."""
 
-    async def answered(request: Request) -> Any:
+    async def respond(request: Request) -> Any:
         status, headers = 400, {"cache-control": "no-store"}
         try:
-            found = await answer(request)
-            if isinstance(found, Response | Stream):
-                return found
-            return JSONResponse(as_json(found), headers=headers)
+            result = await function(request)
+            if isinstance(result, Response | EventStream):
+                return result
+            return JSONResponse(serialize(result), headers=headers)
         except ClientDisconnect:
-            status, message = 413, "what was sent is too long"
+            status, message = 413, "the request is too large"
         except ValidationError as error:
             message = first_problem(error)
         except Busy as error:
@@ -188,4 +188,4 @@ def _answered(answer: Answer) -> Answer:
             message = str(error)
         return JSONResponse({"message": message}, status, headers)
 
-    return answered
+    return respond

@@ -1,4 +1,4 @@
-"""Limits on connections that have not shown the token: how many there may be, and for how long."""
+"""Limits on unauthenticated connections: their number and their lifetime."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-UNAUTHENTICATED = 384  # connections at a time; of more, the oldest of the peer that has most is closed
-HEADER_TIMEOUT = 10.0  # seconds in which a connection must bring a request with the token
+MAX_UNAUTHENTICATED = 384  # connections; beyond it the oldest of the peer with the most is closed
+HEADER_TIMEOUT = 10.0  # seconds until the first authenticated request
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-ESTABLISHED, ROOT = "01", 0  # a state of a connection, and the user who may read all that we have anyway
+ESTABLISHED, ROOT = "01", 0  # state of a connection; user id of root, who can read our files anyway
 
 
 class LimitedProtocol(H11Protocol):
-    """HTTP/1.1 whose connections are closed unless an authenticated request comes in time; newcomers are always let in."""
+    """HTTP/1.1 that closes connections without an authenticated request in time; new connections are always accepted."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -27,31 +27,31 @@ class LimitedProtocol(H11Protocol):
         self.timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the time-out, and close the oldest where too many are unauthenticated."""
+        """Start the timeout, and close the oldest connection if too many are unauthenticated."""
         super().connection_made(transport)
         self.timer = self.loop.call_later(HEADER_TIMEOUT, self._expire)
         waiting = [one for one in self.connections if isinstance(one, LimitedProtocol) and not one.authenticated]
-        if len(waiting) > UNAUTHENTICATED:
+        if len(waiting) > MAX_UNAUTHENTICATED:
             busiest = Counter(one.peer for one in waiting).most_common(1)[0][0]
             min((one for one in waiting if one.peer == busiest), key=lambda one: one.opened).abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the time-out."""
+        """Stop the timeout."""
         self._stop_timer()
         super().connection_lost(exc)
 
     @property
     def peer(self) -> str:
-        """The address of the other end, without its port."""
+        """The address of the peer, without its port."""
         return self.client[0] if self.client else ""
 
     def authenticate(self) -> None:
-        """Note that a request on this connection has shown the token."""
+        """Mark the connection as authenticated."""
         self.authenticated = True
         self._stop_timer()
 
     def unread(self) -> int:
-        """Return how many bytes were sent that the other end has not taken, as far as the system tells (tcp(7), SIOCOUTQ)."""
+        """Return the bytes sent but not acknowledged by the peer, where the system reports them (tcp(7), SIOCOUTQ)."""
         held = bytearray(4)
         try:
             import fcntl
@@ -64,7 +64,7 @@ class LimitedProtocol(H11Protocol):
 
     def abort(self) -> None:
         """Close the connection at once."""
-        self.connections.discard(self)  # the transport tells of it later
+        self.connections.discard(self)  # before the transport calls connection_lost
         self.transport.abort()
 
     def _expire(self) -> None:
@@ -77,20 +77,20 @@ class LimitedProtocol(H11Protocol):
 
 
 def users_of(client: int, server: int) -> set[int] | None:
-    """Return the users of this machine that have a connection from one port to another, None where the system does not say.
+    """Return the user ids of local connections from one port to another, None if the system does not report them.
 
-    Linux lists connections with the user of each in /proc/net (proc_pid_net(5)).
+    Linux lists connections and their user ids in /proc/net (proc_pid_net(5)).
     """
     tables = [table for table in TABLES if os.access(table, os.R_OK)]
     if not tables:
         return None
     lines = [line.split() for table in tables for line in table.read_text().splitlines()[1:]]
     ports = [(words[1].rpartition(":")[2], words[2].rpartition(":")[2], words[3], words[7]) for words in lines]
-    wanted = (f"{client:04X}", f"{server:04X}", ESTABLISHED)
-    return {int(user) for *found, user in ports if tuple(found) == wanted}
+    expected = (f"{client:04X}", f"{server:04X}", ESTABLISHED)
+    return {int(user) for *key, user in ports if tuple(key) == expected}
 
 
-def may_exchange(client: tuple[str, int] | None, server: int) -> bool:
-    """Tell whether the peer of a connection is a program of our own user, or of root, where the system tells."""
+def may_redeem_code(client: tuple[str, int] | None, server: int) -> bool:
+    """Return whether a peer is a process of our own user or of root; True if the system does not report it."""
     users = users_of(client[1], server) if client else set()
     return users is None or (bool(users) and users <= {os.getuid(), ROOT})

@@ -1,7 +1,7 @@
-"""The guard: what a request must show before anything else sees it, be it of HTTP or of a websocket.
+"""The guard: checks of every HTTP and websocket request before the application receives it.
 
-Pages of others can make a browser send requests to this machine.  They cannot choose the headers Host, Origin and
-Sec-Fetch-Site, which say where a request comes from, nor read a cookie of ours; so each of these is checked.
+Other sites can make a browser send requests to this machine.  They cannot set the headers Host, Origin and Sec-Fetch-Site,
+nor read our cookie, so all of these are checked.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-MOST_BODY = 24 * 2**20  # bytes of a request
-REQUESTS = 256  # authenticated ones at a time; others are told to come again
-CODE_SECONDS = 60.0  # for which a one-time code is valid
-ONCE = ("host", "origin", "cookie", "sec-fetch-site", "content-length")  # headers that may not come twice
+MAX_BODY = 24 * 2**20  # bytes of a request
+MAX_REQUESTS = 256  # authenticated ones at a time; further ones get status 503
+CODE_LIFETIME = 60.0  # seconds
+UNIQUE_HEADERS = ("host", "origin", "cookie", "sec-fetch-site", "content-length")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self';"
     " font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -40,7 +40,7 @@ HEADERS = (
 
 
 class Refused(Exception):
-    """A request that is not let in: the status it gets, and why."""
+    """A refused request: the status of the response, and the reason."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -48,11 +48,10 @@ class Refused(Exception):
 
 
 class Guard:
-    """Lets in only what comes from our own page, with our token.
+    """Accepts only requests of our own page with our token.
 
-    names: what the machine may be called in Host, without the port; a literal address is let in as well where `public`, as
-    only names can be made to point here by others (DNS rebinding).  trusts: whether the peer of a connection, its address and
-    port, may exchange a one-time code for the cookie.
+    names: accepted hosts, without the port; if `public`, any literal address is accepted too, because DNS rebinding needs a
+    name.  trusts: whether a peer, by its address and port, may exchange a one-time code for the cookie.
     """
 
     def __init__(
@@ -65,64 +64,64 @@ class Guard:
         self._codes: dict[str, float] = {}
 
     def new_code(self) -> str:
-        """Return a code that is exchanged for the cookie once, within CODE_SECONDS: others may read it on a command line."""
+        """Return a code that can be exchanged for the cookie once, within CODE_LIFETIME; other users can see command lines."""
         code = secrets.token_urlsafe(24)
-        self._codes[code] = time.monotonic() + CODE_SECONDS
+        self._codes[code] = time.monotonic() + CODE_LIFETIME
         return code
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, admit with a cookie, or pass on with the headers that keep the page safe."""
+        """Refuse the request, set the cookie, or pass the request on and add security headers to the response."""
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
         try:
             headers = _headers(scope)
             self.check_origin(scope, headers)
-            if self._brings_token(scope) or self._brings_code(scope):
-                await _answer(send, 303, "", (b"location", b"/"), (b"set-cookie", self._set_cookie()))
+            if self._has_token(scope) or self._has_code(scope):
+                await _respond(send, 303, "", (b"location", b"/"), (b"set-cookie", self._set_cookie()))
                 return
             self.check_token(headers)
             scope.get("state", {}).get("authenticate", lambda: None)()
             length = headers.get("content-length", "0")
-            if not length.isdecimal() or int(length) > MOST_BODY:
-                raise Refused(413, f"at most {MOST_BODY >> 20} MiB can be sent")
-            if self.active >= REQUESTS:
-                raise Refused(503, "the studio answers many requests at once already; try again in a few seconds")
+            if not length.isdecimal() or int(length) > MAX_BODY:
+                raise Refused(413, f"the request is too large; at most {MAX_BODY >> 20} MiB are accepted")
+            if self.active >= MAX_REQUESTS:
+                raise Refused(503, f"too many requests: {MAX_REQUESTS}; try again in a few seconds")
         except Refused as refused:
             if scope["type"] == "websocket":
                 await receive()
                 await send({"type": "websocket.close", "code": 1008, "reason": refused.why})
             else:
-                await _answer(send, refused.status, refused.why + "\n", (b"connection", b"close"))
+                await _respond(send, refused.status, refused.why + "\n", (b"connection", b"close"))
             return
         self.active += 1
         try:
-            await self.app(scope, _limited(receive), _covered(send))
+            await self.app(scope, _with_body_limit(receive), _with_security_headers(send))
         finally:
             self.active -= 1
 
     def check_origin(self, scope: Scope, headers: dict[str, str]) -> None:
-        """Refuse what was meant for another name, or comes from another page."""
+        """Refuse requests to another host or from another origin."""
         host = headers.get("host", "").lower()
         if not self._is_ours(host):
-            raise Refused(421, "this address is not the studio's")
+            raise Refused(421, "unknown host; open the address that `reverie studio` printed")
         origin = headers.get("origin")
-        acts = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")
-        if origin is None and acts:
-            raise Refused(403, "a request that does something must say which page it comes from")
+        needs_origin = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")
+        if origin is None and needs_origin:
+            raise Refused(403, "the Origin header is missing")
         if origin is not None and origin.lower() != f"http://{host}":
-            raise Refused(403, "this request comes from another page")
+            raise Refused(403, "cross-origin request")
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            raise Refused(403, "this request comes from another page; type the address that `reverie studio` printed")
+            raise Refused(403, "cross-site request; type the address that `reverie studio` printed")
 
     def check_token(self, headers: dict[str, str]) -> None:
-        """Refuse who was not given the token."""
+        """Refuse requests without the token."""
         try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
         except CookieError:
-            found = None
-        if found is None or not secrets.compare_digest(found.value.encode(), self.token.encode()):
-            raise Refused(401, "open the address that `reverie studio` printed, with its token; a one-time code is valid once")
+            cookie = None
+        if cookie is None or not secrets.compare_digest(cookie.value.encode(), self.token.encode()):
+            raise Refused(401, "invalid token or used code; open the address that `reverie studio` printed, with its token")
 
     def _is_ours(self, host: str) -> bool:
         name, colon, port = host.rpartition(":")
@@ -130,26 +129,26 @@ class Guard:
             return False
         return name in self.names or (self.public and _is_address(name))
 
-    def _brings_token(self, scope: Scope) -> bool:
-        given = _from_address(scope, "token")
-        return given is not None and secrets.compare_digest(given.encode(), self.token.encode())
+    def _has_token(self, scope: Scope) -> bool:
+        token = _query_parameter(scope, "token")
+        return token is not None and secrets.compare_digest(token.encode(), self.token.encode())
 
-    def _brings_code(self, scope: Scope) -> bool:
-        given = _from_address(scope, "code")
-        if given is None or not self.trusts(scope.get("client")):
+    def _has_code(self, scope: Scope) -> bool:
+        code = _query_parameter(scope, "code")
+        if code is None or not self.trusts(scope.get("client")):
             return False
-        return time.monotonic() <= self._codes.pop(given, 0.0)
+        return time.monotonic() <= self._codes.pop(code, 0.0)
 
     def _set_cookie(self) -> bytes:
         return f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict".encode()
 
 
-def _from_address(scope: Scope, name: str) -> str | None:
-    """Return a parameter of the address of the page, if it is there once."""
+def _query_parameter(scope: Scope, name: str) -> str | None:
+    """Return a query parameter of the page's address, None unless it occurs once."""
     if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
         return None
-    given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get(name, [])
-    return given[0] if len(given) == 1 else None
+    values = parse_qs(scope.get("query_string", b"").decode("latin-1")).get(name, [])
+    return values[0] if len(values) == 1 else None
 
 
 def _is_address(name: str) -> bool:
@@ -161,41 +160,41 @@ def _is_address(name: str) -> bool:
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    """Return the headers by name; refuse one that comes twice and must not."""
-    found: dict[str, str] = {}
+    """Return the headers by name; refuse duplicates of UNIQUE_HEADERS."""
+    headers: dict[str, str] = {}
     for key, value in scope["headers"]:
         name = key.decode("latin-1").lower()
-        if name in ONCE and name in found:
-            raise Refused(400, f"the header {name} came twice")
-        found[name] = value.decode("latin-1")
-    return found
+        if name in UNIQUE_HEADERS and name in headers:
+            raise Refused(400, f"duplicate header: {name}")
+        headers[name] = value.decode("latin-1")
+    return headers
 
 
-def _limited(receive: Receive) -> Receive:
-    """Return a receive that breaks off a body that grows too long, whatever its head said."""
+def _with_body_limit(receive: Receive) -> Receive:
+    """Return a `receive` that disconnects when a body exceeds MAX_BODY, whatever its Content-Length."""
     total = 0
 
     async def limited() -> Message:
         nonlocal total
         message = await receive()
         total += len(message.get("body", b""))
-        return {"type": "http.disconnect"} if total > MOST_BODY else message
+        return {"type": "http.disconnect"} if total > MAX_BODY else message
 
     return limited
 
 
-def _covered(send: Send) -> Send:
-    """Return a send that adds the headers that keep the page safe."""
+def _with_security_headers(send: Send) -> Send:
+    """Return a `send` that adds HEADERS to the response."""
 
-    async def covered(message: Message) -> None:
+    async def extended(message: Message) -> None:
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message.get("headers", ()), *HEADERS]}
         await send(message)
 
-    return covered
+    return extended
 
 
-async def _answer(send: Send, status: int, text: str, *headers: tuple[bytes, bytes]) -> None:
+async def _respond(send: Send, status: int, text: str, *headers: tuple[bytes, bytes]) -> None:
     plain = (b"content-type", b"text/plain; charset=utf-8")
     await send({"type": "http.response.start", "status": status, "headers": [plain, *headers, *HEADERS]})
     await send({"type": "http.response.body", "body": text.encode()})

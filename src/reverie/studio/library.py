@@ -1,4 +1,4 @@
-"""What lies in the folder that the studio was opened on: runs and data, by ids that are made of their places and tell none."""
+"""The runs and datasets below the opened folder, by ids that are hashes of their paths."""
 
 from __future__ import annotations
 
@@ -13,112 +13,112 @@ from reverie import api
 from reverie.base.errors import UserError
 from reverie.base.visible import visible
 
-DEPTH = 3  # folders below the opened one in which data are looked for
+MAX_DEPTH = 3  # levels of folders that are searched for data
 SKIPPED = ("node_modules", "__pycache__", "site-packages")
-MOST_DATA = 200
-LOOKED_AT = 400  # files of a folder that are looked at to tell whether it holds images
+MAX_DATA = 200
+MAX_SCANNED = 400  # files of a folder that are checked for images
 
 
 @dataclass(frozen=True)
-class Found:
-    """A run or data: its id, and its place as a person would write it."""
+class LibraryItem:
+    """A run or dataset.  name: its path below the opened folder, printable."""
 
     id: str
     path: Path
     name: str
 
 
-def identity(place: str) -> str:
-    """Return the id of a place, which is written from the opened folder on."""
-    return hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+def path_id(path: str) -> str:
+    """Return the id of a path relative to the opened folder."""
+    return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:12]
 
 
 class Library:
-    """The runs and data below a folder; nothing outside of it can be named."""
+    """The runs and datasets below a folder; nothing outside of it can be addressed."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
         if not self.root.is_dir():
-            raise UserError(f"there is no folder {root}; give the one that your runs and data are in")
+            raise UserError(f"no such folder: {root}; give the folder of your runs and data")
         self._overviews: dict[Path, tuple[tuple[object, ...], dict[str, Any]]] = {}
-        self._data: dict[str, Found] = {}
+        self._data: dict[str, LibraryItem] = {}
 
-    def found(self, path: Path) -> Found:
-        """Return a place below the folder with its id."""
+    def item(self, path: Path) -> LibraryItem:
+        """Return the item of a path below the folder."""
         name = path.relative_to(self.root).as_posix()
-        return Found(identity(name), path, visible(name if name != "." else self.root.name))
+        return LibraryItem(path_id(name), path, visible(name if name != "." else self.root.name))
 
-    def holds(self, path: Path) -> bool:
-        """Tell whether a path, with all links followed, lies below the folder."""
+    def contains(self, path: Path) -> bool:
+        """Return whether a path, with all links resolved, is below the folder."""
         try:
             return path.resolve().is_relative_to(self.root)
         except (OSError, RuntimeError):
             return False
 
-    def shown(self, path: Path) -> str:
-        """Return a path as it is given on the command line where the studio was started."""
+    def display_path(self, path: Path) -> str:
+        """Return a path relative to the working directory if it is below it."""
         try:
             return str(path.relative_to(Path.cwd()))
         except ValueError:
             return str(path)
 
-    def runs(self) -> list[Found]:
+    def runs(self) -> list[LibraryItem]:
         """Return the runs."""
-        return [self.found(path) for path in api.find_runs(self.root) if self.holds(path)]
+        return [self.item(path) for path in api.find_runs(self.root) if self.contains(path)]
 
-    def run(self, key: str) -> Found:
+    def run(self, key: str) -> LibraryItem:
         """Return the run with an id."""
-        for found in self.runs():
-            if found.id == key:
-                return found
-        raise UserError("there is no such run any more; look at the list of runs again")
+        for item in self.runs():
+            if item.id == key:
+                return item
+        raise UserError("no such run in the folder; reload the list of runs")
 
-    def overview(self, run: Found) -> dict[str, Any]:
-        """Return what there is to say of a run, with what its data are; read again only where files have changed."""
-        seen = tuple(_stamp(run.path / name) for name in ("config.toml", "metrics.jsonl", "model.safetensors", "checkpoints"))
+    def overview(self, run: LibraryItem) -> dict[str, Any]:
+        """Return the overview of a run with its data; read again only if its files have changed."""
+        stamp = tuple(_stamp(run.path / name) for name in ("config.toml", "metrics.jsonl", "model.safetensors", "checkpoints"))
         known = self._overviews.get(run.path)
-        if known is None or known[0] != seen:
-            known = self._overviews[run.path] = seen, {**api.overview(run.path).as_row(), **_of_the_data(run.path)}
+        if known is None or known[0] != stamp:
+            known = self._overviews[run.path] = stamp, {**api.overview(run.path).as_row(), **_data_overview(run.path)}
         return known[1]
 
-    def data(self) -> list[Found]:
-        """Return the folders and files below the folder that may be data."""
+    def data(self) -> list[LibraryItem]:
+        """Return the folders and files below the folder that may be datasets."""
         runs = {run.path for run in self.runs()}
-        places = sorted(set(_candidates(self.root, runs, 0)))[:MOST_DATA]
-        self._data = {found.id: found for found in map(self.found, places)}
+        paths = sorted(set(_candidates(self.root, runs, 0)))[:MAX_DATA]
+        self._data = {item.id: item for item in map(self.item, paths)}
         return list(self._data.values())
 
     def source(self, key: str) -> str:
-        """Return what is to be given as DATA: a name of the tables as it is, and the path of an id."""
+        """Return the DATA argument of a key: a built-in dataset's name as it is, an id's path."""
         if key in api.names_of("data"):
             return key
         if key not in self._data:
             self.data()
         if key not in self._data:
-            raise UserError("there are no such data in the folder; choose from the list")
+            raise UserError(f"no such data in the folder: {visible(key[:80])}; choose from the list")
         api.check_place(self._data[key].path, self.root)
         return str(self._data[key].path)
 
 
-def _of_the_data(run: Path) -> dict[str, Any]:
+def _data_overview(run: Path) -> dict[str, Any]:
     try:
         config = api.read_config(run)
     except UserError:
         return {}
-    able = sorted(config.model_family.can)
-    return {"kind": config.data.kind, "shape": config.data.shape, "classes": len(config.data.labels), "can": able}
+    abilities = sorted(config.model_family.can)
+    return {"kind": config.data.kind, "shape": config.data.shape, "classes": len(config.data.labels), "abilities": abilities}
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
     try:
-        there = path.lstat()
+        status = path.lstat()
     except OSError:
         return None
-    return there.st_mtime_ns, there.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def _candidates(folder: Path, runs: set[Path], depth: int) -> Iterator[Path]:
-    """Yield folders of images, with their classes as folders or without, and data files; links are left out."""
+    """Yield image folders, with or without class subfolders, and data files; skip links."""
     inner, images = [], 0
     try:
         with os.scandir(folder) as entries:
@@ -138,7 +138,7 @@ def _candidates(folder: Path, runs: set[Path], depth: int) -> Iterator[Path]:
     classes = [path for path in inner if _has_images(path)]
     if images or len(classes) > 1:
         yield folder
-    if depth < DEPTH and not images and (len(classes) < 2 or depth == 0):
+    if depth < MAX_DEPTH and not images and (len(classes) < 2 or depth == 0):
         for path in inner:
             yield from _candidates(path, runs, depth + 1)
 
@@ -146,6 +146,6 @@ def _candidates(folder: Path, runs: set[Path], depth: int) -> Iterator[Path]:
 def _has_images(folder: Path) -> bool:
     try:
         with os.scandir(folder) as entries:
-            return any(api.is_image(entry.name) for _, entry in zip(range(LOOKED_AT), entries, strict=False))
+            return any(api.is_image(entry.name) for _, entry in zip(range(MAX_SCANNED), entries, strict=False))
     except OSError:
         return False

@@ -1,4 +1,4 @@
-"""Formulas as MathML, which browsers draw without any help."""
+"""LaTeX formulas as MathML, which browsers render natively."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 
 @cache
 def mathml(formula: str) -> str:
-    """Return a formula of LaTeX as MathML, to stand on a line of its own."""
+    """Return a LaTeX formula as display MathML."""
     from latex2mathml.converter import convert
 
     return str(convert(formula, display="block"))

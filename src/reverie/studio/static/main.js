@@ -1,33 +1,33 @@
-// The frame of the page: where one can go, what is chosen, light or dark.
+// The frame of the page: navigation, the selected page, and the theme.
 import { html, render, useEffect, useState } from "./vendor/preact.js";
-import { get } from "./net.js";
-import { Problem } from "./parts.js";
+import { get } from "./client.js";
+import { Problem } from "./components.js";
 import { address, route, useRoute } from "./state.js";
 import { Compare } from "./compare.js";
 import { Data } from "./data.js";
-import { Draw } from "./draw.js";
-import { Formulas } from "./formulas.js";
+import { Demos } from "./demos.js";
 import { Points } from "./points.js";
 import { RunPage } from "./run.js";
 import { Runs } from "./runs.js";
+import { Sample } from "./sample.js";
 import { Steer } from "./steer.js";
 import { Train } from "./train.js";
 
-const PLACES = [["runs", "Runs"], ["draw", "Draw"], ["steer", "Steer"], ["points", "Points"], ["formulas", "Formulas"], ["data", "Data"]];
-const PAGES = { runs: Runs, run: RunPage, train: Train, draw: Draw, steer: Steer, points: Points, formulas: Formulas, data: Data, compare: Compare };
-const OF = { run: "runs", train: "runs", compare: "runs" };
+const TABS = [["runs", "Runs"], ["sample", "Sample"], ["steer", "Steer"], ["points", "Points"], ["demos", "Demos"], ["data", "Data"]];
+const PAGES = { runs: Runs, run: RunPage, train: Train, sample: Sample, steer: Steer, points: Points, demos: Demos, data: Data, compare: Compare };
+const PARENTS = { run: "runs", train: "runs", compare: "runs" };
 
-function Theme() {
+function ThemeButton() {
   const [dark, set] = useState(document.documentElement.dataset.theme === "dark");
-  const turn = () => {
+  const toggle = () => {
     const next = dark ? "light" : "dark";
     document.documentElement.dataset.theme = next;
     localStorage.setItem("theme", next);
     set(!dark);
-    dispatchEvent(new Event("recoloured"));
+    dispatchEvent(new Event("themechange"));
   };
-  return html`<button type="button" class="quiet theme" onClick=${turn} aria-pressed=${dark}
-    aria-label=${dark ? "Light colours" : "Dark colours"}>${dark ? "☀" : "☾"}</button>`;
+  return html`<button type="button" class="quiet theme" onClick=${toggle} aria-pressed=${dark}
+    aria-label=${dark ? "Light theme" : "Dark theme"}>${dark ? "☀" : "☾"}</button>`;
 }
 
 function App() {
@@ -39,34 +39,35 @@ function App() {
   useEffect(() => {
     get("/api/studio").then(setStudio, (e) => setProblem(e.message));
     refresh();
-    const look = () => document.hidden || refresh();
-    let ticks = 0; // the list itself is looked at often, elsewhere seldom
-    const timer = setInterval(() => (route().page === "runs" || ++ticks % 6 === 0) && look(), 5000);
-    document.addEventListener("visibilitychange", look);
-    return () => (clearInterval(timer), document.removeEventListener("visibilitychange", look));
+    const update = () => document.hidden || refresh();
+    let ticks = 0; // every 5 s on the list of runs, every 30 s elsewhere
+    const timer = setInterval(() => (route().page === "runs" || ++ticks % 6 === 0) && update(), 5000);
+    document.addEventListener("visibilitychange", update);
+    return () => (clearInterval(timer), document.removeEventListener("visibilitychange", update));
   }, []);
   const Page = PAGES[here.page] || Runs;
   const run = here.query.run || (here.page === "run" ? here.arg : "");
-  const title = (PLACES.find(([p]) => p === (OF[here.page] || here.page)) || PLACES[0])[1];
+  const tab = PARENTS[here.page] || here.page;
+  const title = (TABS.find(([page]) => page === tab) || TABS[0])[1];
   useEffect(() => {
     document.title = `${title} · Reverie studio`;
   }, [title]);
   return html`
-    <a class="skip" href="#main" onClick=${(e) => (e.preventDefault(), document.getElementById("main").focus())}>To the content</a>
+    <a class="skip" href="#main" onClick=${(e) => (e.preventDefault(), document.getElementById("main").focus())}>Skip to content</a>
     <header class="top">
       <a class="brand" href="#/runs">Reverie</a>
       <nav aria-label="Pages">
-        ${PLACES.map(([page, text]) => html`<a href=${address(page, "", run && page !== "runs" && page !== "data" ? { run } : {})}
-          aria-current=${(OF[here.page] || here.page) === page ? "page" : undefined}>${text}</a>`)}
+        ${TABS.map(([page, text]) => html`<a href=${address(page, "", run && page !== "runs" && page !== "data" ? { run } : {})}
+          aria-current=${tab === page ? "page" : undefined}>${text}</a>`)}
       </nav>
-      <${Theme} />
+      <${ThemeButton} />
     </header>
     <main id="main" tabindex="-1">
       <${Problem} message=${problem} />
       ${studio && runs ? html`<${Page} key=${here.page} here=${here} studio=${studio} runs=${runs} refresh=${refresh} />`
         : !problem && html`<p class="loading">Loading …</p>`}
     </main>
-    <footer class="soft">Everything here happens on this machine${studio ? html`, in <span class="path">${studio.folder}</span>` : ""}.</footer>`;
+    <footer class="soft">All computation runs on this machine${studio ? html`, in <span class="path">${studio.folder}</span>` : ""}.</footer>`;
 }
 
 const root = document.getElementById("app");

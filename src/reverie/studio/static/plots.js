@@ -1,4 +1,4 @@
-// Curves, bars, and points in the plane.
+// Charts: curves, bars, and 2-D plots.
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 
 export const COLOURS = ["#2a66d3", "#d9633a", "#2a9d72", "#a04bc0", "#b58900", "#2b93a6", "#b03060", "#6b7280"];
@@ -11,33 +11,33 @@ function useRedraw() {
   const [n, set] = useState(0);
   useEffect(() => {
     const again = () => set((k) => k + 1);
-    addEventListener("recoloured", again);
-    return () => removeEventListener("recoloured", again);
+    addEventListener("themechange", again);
+    return () => removeEventListener("themechange", again);
   }, []);
   return n;
 }
 
-function useWidth(place) {
+function useWidth(element) {
   const [width, set] = useState(0);
   useEffect(() => {
     const observer = new ResizeObserver(([entry]) => set(Math.floor(entry.contentRect.width)));
-    observer.observe(place.current);
+    observer.observe(element.current);
     return () => observer.disconnect();
   }, []);
   return width;
 }
 
-/** x: numbers; series: [{name, y, k?, dash?}]; mark: an x to be marked. */
+/** x: numbers; series: [{name, y, k?, dash?}]; mark: the x of a vertical line. */
 export function Chart({ x, series, title, xlabel = "", log = false, height = 220, mark }) {
-  const place = useRef();
-  const width = useWidth(place);
+  const element = useRef();
+  const width = useWidth(element);
   const redraw = useRedraw();
   useEffect(() => {
     if (!width || !x.length) return undefined;
     const all = series.flatMap((s) => s.y).filter((v) => v > 0);
-    const steep = log && all.length && Math.max(...all) > 8 * Math.min(...all); // else a decade of room would be wasted
+    const isLog = log && all.length && Math.max(...all) > 8 * Math.min(...all); // a smaller range would leave most of a decade empty
     const axis = { stroke: css("--soft"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line"), width: 1 }, font: "12px system-ui" };
-    const marked = {
+    const markLine = {
       hooks: {
         draw: (u) => {
           if (mark === undefined) return;
@@ -55,21 +55,21 @@ export function Chart({ x, series, title, xlabel = "", log = false, height = 220
     };
     const plot = new uPlot(
       {
-        width, height, pxAlign: 0, plugins: [marked], legend: { show: series.length > 1 || series[0]?.name !== "" }, cursor: { y: false },
-        scales: { x: { time: false }, y: { distr: steep ? 3 : 1 } },
+        width, height, pxAlign: 0, plugins: [markLine], legend: { show: series.length > 1 || series[0]?.name !== "" }, cursor: { y: false },
+        scales: { x: { time: false }, y: { distr: isLog ? 3 : 1 } },
         axes: [{ ...axis, label: xlabel, labelSize: xlabel ? 20 : 0, labelFont: "12px system-ui" }, { ...axis, size: 56 }],
         series: [{ label: xlabel || "x" }, ...series.map((s, k) => ({
           label: s.name, stroke: s.colour || colour(s.k ?? k), width: s.width ?? 1.75, dash: s.dash, spanGaps: true, pxAlign: 0,
           points: { show: s.y.filter((v) => v !== null).length < 12 }, value: (_, v) => (v === null ? "–" : Number(v.toPrecision(4)).toString()),
         }))],
       },
-      [x, ...series.map((s) => (steep ? s.y.map((v) => (v > 0 ? v : null)) : s.y))],
-      place.current,
+      [x, ...series.map((s) => (isLog ? s.y.map((v) => (v > 0 ? v : null)) : s.y))],
+      element.current,
     );
     return () => plot.destroy();
   }, [x, series, width, log, height, mark, redraw]);
   return html`<figure class="chart" role="img" aria-label=${title}>
-    <figcaption aria-hidden="true">${title}</figcaption><div ref=${place}></div></figure>`;
+    <figcaption aria-hidden="true">${title}</figcaption><div ref=${element}></div></figure>`;
 }
 
 /** items: [{name, value, note?}] */
@@ -83,8 +83,8 @@ export function Bars({ items, title, unit = "" }) {
       <span class="barvalue">${i.value === null ? "–" : Number(i.value.toPrecision(3))} ${unit}</span></div>`)}</div></figure>`;
 }
 
-/** The limits of x and of y; one pair of numbers is for both. */
-const sides = (limits) => (Array.isArray(limits[0]) ? limits : [limits, limits]);
+/** The limits of x and of y; a single pair is for both. */
+const bothLimits = (limits) => (Array.isArray(limits[0]) ? limits : [limits, limits]);
 
 /** Round numbers between two limits, about n of them. */
 function ticks(low, high, n = 6) {
@@ -95,14 +95,14 @@ function ticks(low, high, n = 6) {
   return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, k) => Number(((first + k) * step).toPrecision(10)));
 }
 
-/** Ticks along the lower and the left edge, with the names of the columns. */
-function label(c, size, X, Y, [[left, right], [low, high]], [xname, yname]) {
+/** Paint ticks and column names along the lower and the left edge. */
+function paintAxes(c, size, X, Y, [[left, right], [low, high]], [xname, yname]) {
   c.font = "11px system-ui";
   c.fillStyle = c.strokeStyle = css("--soft");
   const write = (text, x, y) => {
     c.lineWidth = 3;
     c.strokeStyle = css("--panel");
-    c.strokeText(text, x, y); // so that it can be read above points
+    c.strokeText(text, x, y); // an outline, legible over points
     c.fillText(text, x, y);
     c.strokeStyle = css("--soft");
     c.lineWidth = 1;
@@ -120,14 +120,14 @@ function label(c, size, X, Y, [[left, right], [low, high]], [xname, yname]) {
   write(xname, size - 6, size - 22);
 }
 
-/** What a plane shows, as one function that draws: dots, arrows, paths, a picture of a density below; axes: names of columns, with ticks. */
+/** Paint a 2-D plot: dots, arrows and paths over a background image; axes: names of columns, which adds ticks. */
 export function paint(canvas, scene) {
   const dpr = devicePixelRatio || 1;
   const size = canvas.clientWidth;
   if (!size) return;
   if (canvas.width !== Math.round(size * dpr)) canvas.width = canvas.height = Math.round(size * dpr);
   const c = canvas.getContext("2d");
-  const [[left, right], [low, high]] = sides(scene.limits);
+  const [[left, right], [low, high]] = bothLimits(scene.limits);
   const X = (v) => ((v - left) / (right - left)) * size;
   const Y = (v) => size - ((v - low) / (high - low)) * size;
   c.setTransform(dpr, 0, 0, dpr, 0, 0);
@@ -189,34 +189,34 @@ export function paint(canvas, scene) {
     c.globalAlpha = 1;
     c.lineWidth = 1;
   }
-  if (scene.axes) label(c, size, X, Y, sides(scene.limits), scene.axes);
+  if (scene.axes) paintAxes(c, size, X, Y, bothLimits(scene.limits), scene.axes);
 }
 
-export function Plane({ scene, title, click, children }) {
+export function Plot2D({ scene, title, click, children }) {
   const canvas = useRef();
   const redraw = useRedraw();
   useEffect(() => {
-    const draw = () => canvas.current && paint(canvas.current, scene);
-    draw();
-    const observer = new ResizeObserver(draw);
+    const repaint = () => canvas.current && paint(canvas.current, scene);
+    repaint();
+    const observer = new ResizeObserver(repaint);
     observer.observe(canvas.current);
     return () => observer.disconnect();
   }, [scene, redraw]);
   const clicked = (event) => {
     if (!click) return;
     const box = canvas.current.getBoundingClientRect();
-    const [[left, right], [low, high]] = sides(scene.limits);
+    const [[left, right], [low, high]] = bothLimits(scene.limits);
     click([left + ((event.clientX - box.left) / box.width) * (right - left), high - ((event.clientY - box.top) / box.height) * (high - low)]);
   };
-  return html`<figure class="plane"><figcaption>${title}</figcaption>
-    <canvas ref=${canvas} role="img" aria-label=${title || "points in the plane"} onClick=${clicked} class=${click ? "clickable" : ""}></canvas>${children}</figure>`;
+  return html`<figure class="plot2d"><figcaption>${title}</figcaption>
+    <canvas ref=${canvas} role="img" aria-label=${title || "2-D plot"} onClick=${clicked} class=${click ? "clickable" : ""}></canvas>${children}</figure>`;
 }
 
-/** Limits of x and y that hold nearly all points with a margin; ranges that are alike share one scale, as in lessons/show.py. */
+/** Limits of x and y around nearly all points with a margin; similar ranges share one scale, as in demos/panels.py. */
 export function limitsOf(points) {
   const halves = [0, 1].map((k) => {
-    const own = Array.from(points).filter((v, i) => i % 2 === k && Number.isFinite(v)).sort((a, b) => a - b);
-    const [low, high] = [0.002, 0.998].map((q) => own[Math.round(q * (own.length - 1))] ?? 0);
+    const values = Array.from(points).filter((v, i) => i % 2 === k && Number.isFinite(v)).sort((a, b) => a - b);
+    const [low, high] = [0.002, 0.998].map((q) => values[Math.round(q * (values.length - 1))] ?? 0);
     return [(low + high) / 2, Math.max((high - low) / 2, 1e-6) * 1.2];
   });
   const [a, b] = halves.map(([, half]) => half);
@@ -224,11 +224,11 @@ export function limitsOf(points) {
   return halves.map(([middle, half]) => (most < 2 * Math.min(a, b) ? [middle - most, middle + most] : [middle - half, middle + half]));
 }
 
-/** The first two columns of points of so many; of one column, against 0. */
-export function inPlane(points, columns) {
+/** The first two columns of points; a single column is plotted against 0. */
+export function firstTwoColumns(points, columns) {
   if (columns === 2) return points;
   return Float32Array.from({ length: (points.length / columns) * 2 }, (_, i) => (i % 2 < columns ? points[(i >> 1) * columns + (i % 2)] : 0));
 }
 
-/** The names of the two columns that a plane of a run shows. */
+/** The names of the first two columns of a run. */
 export const axesOf = (run) => [run.columns?.[0] ?? "", run.columns?.[1] ?? ""];

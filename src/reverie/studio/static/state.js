@@ -1,65 +1,68 @@
-// Where the reader is and what is chosen: all of it stands in the address, so that a reload or a bookmark brings it back.
+// The state of the page is in its address, so that a reload or a bookmark restores it.
 import { useEffect, useState } from "./vendor/preact.js";
+
+// Old addresses of pages, in bookmarks and saved samples.
+const RENAMED = { draw: "sample", formulas: "demos" };
 
 export function route() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const [page = "runs", arg = ""] = path.split("/").map(decodeURIComponent);
-  return { page: page || "runs", arg, query: Object.fromEntries(new URLSearchParams(query)) };
+  return { page: RENAMED[page] || page || "runs", arg, query: Object.fromEntries(new URLSearchParams(query)) };
 }
 
 export function address(page, arg = "", query = {}) {
-  const kept = Object.entries(query).filter(([, v]) => v !== "" && v !== null && v !== undefined);
-  const words = new URLSearchParams(kept).toString();
-  return `#/${page}${arg ? `/${encodeURIComponent(arg)}` : ""}${words ? `?${words}` : ""}`;
+  const entries = Object.entries(query).filter(([, v]) => v !== "" && v !== null && v !== undefined);
+  const parameters = new URLSearchParams(entries).toString();
+  return `#/${page}${arg ? `/${encodeURIComponent(arg)}` : ""}${parameters ? `?${parameters}` : ""}`;
 }
 
 export function go(page, arg, query) {
   location.hash = address(page, arg, query);
 }
 
-/** Change what is chosen on this page without a new entry in the history. */
-export function choose(change) {
+/** Change parameters of this page without a new entry in the history. */
+export function setQuery(change) {
   const here = route();
   history.replaceState(null, "", address(here.page, here.arg, { ...here.query, ...change }));
-  dispatchEvent(new Event("chosen"));
+  dispatchEvent(new Event("querychange"));
 }
 
 export function useRoute() {
-  const [now, set] = useState(route());
+  const [current, set] = useState(route());
   useEffect(() => {
-    const look = () => set(route());
-    addEventListener("hashchange", look);
-    addEventListener("chosen", look);
+    const update = () => set(route());
+    addEventListener("hashchange", update);
+    addEventListener("querychange", update);
     return () => {
-      removeEventListener("hashchange", look);
-      removeEventListener("chosen", look);
+      removeEventListener("hashchange", update);
+      removeEventListener("querychange", update);
     };
   }, []);
-  return now;
+  return current;
 }
 
-/** A value that outlives the page, and is the same wherever it is used. */
-export function useKept(name, first) {
+/** A value in localStorage, shared by all components that use it. */
+export function useStored(name, initial) {
   const read = () => {
     try {
-      return JSON.parse(localStorage.getItem(name)) ?? first;
+      return JSON.parse(localStorage.getItem(name)) ?? initial;
     } catch {
-      return first;
+      return initial;
     }
   };
   const [value, set] = useState(read);
   useEffect(() => {
-    const look = () => set(read());
-    addEventListener(`kept ${name}`, look);
-    return () => removeEventListener(`kept ${name}`, look);
+    const update = () => set(read());
+    addEventListener(`stored ${name}`, update);
+    return () => removeEventListener(`stored ${name}`, update);
   }, []);
-  const keep = (next) => {
+  const store = (next) => {
     try {
       localStorage.setItem(name, JSON.stringify(next));
     } catch {
-      // there is no room for more
+      // the storage is full
     }
-    dispatchEvent(new Event(`kept ${name}`));
+    dispatchEvent(new Event(`stored ${name}`));
   };
-  return [value, keep];
+  return [value, store];
 }

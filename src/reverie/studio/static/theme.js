@@ -1,6 +1,6 @@
-// Before anything is drawn: the colours that were chosen, or else those of the system.
+// Before the first paint: the stored theme, or that of the system.
 (() => {
-  const chosen = localStorage.getItem("theme");
-  const dark = chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const stored = localStorage.getItem("theme");
+  const dark = stored ? stored === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = dark ? "dark" : "light";
 })();

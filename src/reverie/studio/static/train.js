@@ -1,12 +1,12 @@
-// Start a training: the fields are the options of `reverie train`.
+// The page New training: a form of the options of `reverie train`.
 import { html, useEffect, useState } from "./vendor/preact.js";
-import { get, post } from "./net.js";
-import { Check, Code, Number_, Problem, Select, Spec, Text } from "./parts.js";
-import { choose, go } from "./state.js";
+import { get, post } from "./client.js";
+import { Check, Code, NumberInput, Problem, Select, Spec, TextInput } from "./components.js";
+import { go, setQuery } from "./state.js";
 
 const FIRST = ["minutes", "family", "size", "seed"];
 
-/** What the data are taken as: their own kind, or that which the options make of them. */
+/** The kind of the data, which options can change. */
 function kindOf(known, options) {
   if (options.pairs) return "pairs";
   if (options.text) return "text";
@@ -22,8 +22,8 @@ export function FormField({ field, value, change, studio, kind }) {
   }
   if (field.table && studio.tables[field.table]) return html`<${Spec} label=${label} table=${studio.tables[field.table]} value=${value ?? ""} change=${change} none="chosen for the data" />`;
   if (field.kind === "switch") return html`<${Check} label=${field.help} value=${!!value} change=${change} />`;
-  if (field.kind === "text") return html`<${Text} label=${label} value=${value ?? ""} change=${change} hint=${field.help} />`;
-  return html`<${Number_} label=${label} value=${value ?? ""} change=${change} hint=${field.help} step=${field.kind === "whole" ? 1 : "any"} />`;
+  if (field.kind === "text") return html`<${TextInput} label=${label} value=${value ?? ""} change=${change} hint=${field.help} />`;
+  return html`<${NumberInput} label=${label} value=${value ?? ""} change=${change} hint=${field.help} step=${field.kind === "integer" ? 1 : "any"} />`;
 }
 
 export function Train({ here, studio, runs, refresh }) {
@@ -32,34 +32,34 @@ export function Train({ here, studio, runs, refresh }) {
   const [problem, setProblem] = useState("");
   const [busy, setBusy] = useState(false);
   const [known, setKnown] = useState({});
-  const chosen = here.query.data || "digits8";
-  const found = data?.found.find((d) => d.id === chosen);
-  const plain = (found ? found.name.split("/").pop() : chosen).replace(/[^A-Za-z0-9._=-]+/g, "-").replace(/^[^A-Za-z0-9]+/, "") || "run";
+  const selected = here.query.data || "digits8";
+  const found = data?.local.find((d) => d.id === selected);
+  const base = (found ? found.name.split("/").pop() : selected).replace(/[^A-Za-z0-9._=-]+/g, "-").replace(/^[^A-Za-z0-9]+/, "") || "run";
   const taken = runs.map((r) => r.name.split("/").pop());
-  const usual = [plain, ...Array.from({ length: 99 }, (_, k) => `${plain}-${k + 2}`)].find((one) => !taken.includes(one));
+  const defaultName = [base, ...Array.from({ length: 99 }, (_, k) => `${base}-${k + 2}`)].find((one) => !taken.includes(one));
   const [name, setName] = useState("");
   useEffect(() => {
     get("/api/data").then(setData, (e) => setProblem(e.message));
   }, []);
   useEffect(() => {
     let current = true;
-    get(`/api/data/${encodeURIComponent(chosen)}`).then((about) => current && setKnown({ ...about, data: chosen }), (e) => current && setProblem(e.message));
+    get(`/api/data/${encodeURIComponent(selected)}`).then((about) => current && setKnown({ ...about, data: selected }), (e) => current && setProblem(e.message));
     return () => {
       current = false;
     };
-  }, [chosen]);
-  const kind = known.data === chosen ? kindOf(known.kind, options) : null;
+  }, [selected]);
+  const kind = known.data === selected ? kindOf(known.kind, options) : null;
   const families = kind ? studio.families[kind] : [];
-  const fits = families.includes((options.family ?? "").split(":")[0]);
-  const settings = { ...options, family: fits || !kind ? options.family ?? "" : families[0] };
+  const isSupported = families.includes((options.family ?? "").split(":")[0]);
+  const settings = { ...options, family: isSupported || !kind ? options.family ?? "" : families[0] };
   const set = (key) => (value) => setOptions({ ...options, [key]: value });
   const start = async (event) => {
     event.preventDefault();
     setBusy(true);
     setProblem("");
     try {
-      const given = Object.fromEntries(Object.entries(settings).filter(([, v]) => v !== "" && v !== false && v !== null));
-      const run = await post("/api/trainings", { data: chosen, name: name || usual, options: given });
+      const values = Object.fromEntries(Object.entries(settings).filter(([, v]) => v !== "" && v !== false && v !== null));
+      const run = await post("/api/trainings", { data: selected, name: name || defaultName, options: values });
       refresh();
       go("run", run.id);
     } catch (error) {
@@ -67,20 +67,20 @@ export function Train({ here, studio, runs, refresh }) {
     }
     setBusy(false);
   };
-  const words = Object.entries(settings).filter(([, v]) => v !== "" && v !== false && v !== null).map(([k, v]) => (v === true ? `--${k}` : `--${k} ${v}`));
+  const flags = Object.entries(settings).filter(([, v]) => v !== "" && v !== false && v !== null).map(([k, v]) => (v === true ? `--${k}` : `--${k} ${v}`));
   const fields = studio.form.filter((f) => !FIRST.includes(f.name));
-  const groups = [...(data?.found.length ? data.found.map((d) => [d.id, `${d.name} (in this folder)`]) : []), ...(data?.named ?? []).map((d) => [d.name, d.name])];
+  const groups = [...(data?.local.length ? data.local.map((d) => [d.id, `${d.name} (in this folder)`]) : []), ...(data?.builtin ?? []).map((d) => [d.name, d.name])];
   return html`
-    <div class="pagehead"><h1>New training</h1><p class="lead">It runs in a process of its own: close the page or the studio, and it goes on.</p></div>
+    <div class="pagehead"><h1>New training</h1><p class="lead">Training runs in its own process and continues when the page or the studio is closed.</p></div>
     <${Problem} message=${problem} />
     <form class="panel formpage" onSubmit=${start}>
       <div class="fields">
-        <${Select} label="Data" value=${chosen} options=${groups.length ? groups : [chosen]} change=${(v) => choose({ data: v })} hint=${known.problem ?? [data?.named.find((d) => d.name === chosen)?.about, kind && `Taken as ${kind}.`].filter(Boolean).join(" ")} />
-        <${Text} label="Name of the run" value=${name} placeholder=${usual} change=${setName} />
-        ${studio.form.filter((f) => FIRST.includes(f.name)).map((f) => html`<${FormField} key=${f.name} field=${f} value=${f.name === "family" && !fits ? "" : options[f.name]} change=${set(f.name)} studio=${studio} kind=${kind} />`)}
+        <${Select} label="Data" value=${selected} options=${groups.length ? groups : [selected]} change=${(v) => setQuery({ data: v })} hint=${known.problem ?? [data?.builtin.find((d) => d.name === selected)?.about, kind && `Kind of data: ${kind}.`].filter(Boolean).join(" ")} />
+        <${TextInput} label="Run name" value=${name} placeholder=${defaultName} change=${setName} />
+        ${studio.form.filter((f) => FIRST.includes(f.name)).map((f) => html`<${FormField} key=${f.name} field=${f} value=${f.name === "family" && !isSupported ? "" : options[f.name]} change=${set(f.name)} studio=${studio} kind=${kind} />`)}
       </div>
-      <details class="more"><summary>All other options</summary><div class="fields">${fields.map((f) => html`<${FormField} key=${f.name} field=${f} value=${options[f.name]} change=${set(f.name)} studio=${studio} />`)}</div></details>
-      <div class="actions"><button type="submit" class="main" disabled=${busy || known.data !== chosen}>Start training</button></div>
+      <details class="more"><summary>Other options</summary><div class="fields">${fields.map((f) => html`<${FormField} key=${f.name} field=${f} value=${options[f.name]} change=${set(f.name)} studio=${studio} />`)}</div></details>
+      <div class="actions"><button type="submit" class="main" disabled=${busy || known.data !== selected}>Start training</button></div>
     </form>
-    <${Code} title="The same in a terminal" text=${`reverie train ${found ? found.name : chosen} --out runs/${name || usual} ${words.join(" ")}`} />`;
+    <${Code} title="Command" text=${`reverie train ${found ? found.name : selected} --out runs/${name || defaultName} ${flags.join(" ")}`} />`;
 }

@@ -1,9 +1,9 @@
-// The parts that every page is made of.
+// Components that all pages share.
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
-import { choose } from "./state.js";
+import { setQuery } from "./state.js";
 
-let numbers = 0;
-const useId = () => useRef(`f${++numbers}`).current;
+let ids = 0;
+const useId = () => useRef(`f${++ids}`).current;
 
 export const count = (n) => (n ?? 0).toLocaleString("en");
 
@@ -20,7 +20,7 @@ export function bytes(n) {
   return n >= 1e9 ? `${(n / 1e9).toFixed(1)} GB` : n >= 1e6 ? `${(n / 1e6).toFixed(1)} MB` : `${Math.ceil(n / 1e3)} kB`;
 }
 
-export function clock(seconds) {
+export function duration(seconds) {
   const s = Math.round(seconds);
   return s < 60 ? `${s} s` : `${Math.floor(s / 60)}:${String(s % 60).padStart(2, "0")}`;
 }
@@ -35,20 +35,20 @@ export function Field({ label, hint, children, id }) {
 
 export function Slider({ label, value, low = 0, high = 1, step = 0.01, change, hint, disabled }) {
   const id = useId();
-  const take = (event) => {
+  const onInput = (event) => {
     const number = Number(event.target.value);
     if (event.target.value !== "" && Number.isFinite(number)) change(number);
   };
   return html`<${Field} label=${label} hint=${hint} id=${id}>
     <div class="slider">
-      <input type="range" id=${id} min=${low} max=${high} step=${step} value=${value} onInput=${take} disabled=${disabled} />
+      <input type="range" id=${id} min=${low} max=${high} step=${step} value=${value} onInput=${onInput} disabled=${disabled} />
       <input type="number" aria-label="${label}, as a number" min=${low} max=${high} step=${step} value=${value}
-        onChange=${take} disabled=${disabled} />
+        onChange=${onInput} disabled=${disabled} />
     </div>
   <//>`;
 }
 
-export function Number_({ label, value, change, hint, low, high, step = 1, placeholder }) {
+export function NumberInput({ label, value, change, hint, low, high, step = 1, placeholder }) {
   const id = useId();
   return html`<${Field} label=${label} hint=${hint} id=${id}>
     <input type="number" id=${id} min=${low} max=${high} step=${step} value=${value} placeholder=${placeholder}
@@ -56,7 +56,7 @@ export function Number_({ label, value, change, hint, low, high, step = 1, place
   <//>`;
 }
 
-export function Text({ label, value, change, hint, placeholder }) {
+export function TextInput({ label, value, change, hint, placeholder }) {
   const id = useId();
   return html`<${Field} label=${label} hint=${hint} id=${id}>
     <input type="text" id=${id} value=${value} placeholder=${placeholder} spellcheck=${false} autocomplete="off"
@@ -64,7 +64,7 @@ export function Text({ label, value, change, hint, placeholder }) {
   <//>`;
 }
 
-/** options: [value, text] pairs, or words. */
+/** options: [value, text] pairs, or strings. */
 export function Select({ label, value, options, change, hint }) {
   const id = useId();
   const pairs = options.map((o) => (Array.isArray(o) ? o : [o, o]));
@@ -75,16 +75,16 @@ export function Select({ label, value, options, change, hint }) {
   <//>`;
 }
 
-/** A name of a table with its options, as the command line takes it: name:key=value. */
-export function Spec({ label, table, value = "", change, none = "what suits the run" }) {
+/** A spec of the command line, name:key=value: a name of a table and its options. */
+export function Spec({ label, table, value = "", change, none = "default" }) {
   const [name, ...rest] = value.split(":");
   const entry = table.find((e) => e.name === name);
   const options = entry ? Object.entries(entry.options) : [];
-  const shown = options.map(([k, v]) => `${k}=${v ?? "…"}`).join(",");
+  const defaults = options.map(([k, v]) => `${k}=${v ?? "…"}`).join(",");
   return html`<div class="spec">
     <${Select} label=${label} value=${name} options=${[["", none], ...table.map((e) => [e.name, e.name])]}
       change=${change} hint=${entry?.about} />
-    ${options.length > 0 && html`<${Text} label="Options of ${name}" value=${rest.join(":")} placeholder=${shown}
+    ${options.length > 0 && html`<${TextInput} label="Options of ${name}" value=${rest.join(":")} placeholder=${defaults}
       change=${(text) => change(text ? `${name}:${text}` : name)} />`}
   </div>`;
 }
@@ -103,18 +103,18 @@ export function Tabs({ label, tabs, value, change }) {
   </div>`;
 }
 
-export function Progress({ what, done, of }) {
-  const share = of ? Math.min(1, done / of) : 0;
+export function Progress({ label, done, total }) {
+  const share = total ? Math.min(1, done / total) : 0;
   return html`<div class="progress">
-    <div class="bar" role="progressbar" aria-label=${what || "progress"} aria-valuemin="0" aria-valuemax="100"
+    <div class="bar" role="progressbar" aria-label=${label || "progress"} aria-valuemin="0" aria-valuemax="100"
       aria-valuenow=${Math.round(share * 100)}><div style=${{ width: `${share * 100}%` }}></div></div>
-    <span class="soft">${what}</span>
+    <span class="soft">${label}</span>
   </div>`;
 }
 
-/** How far the work is; the place is kept free when there is none, so that nothing jumps. */
-export function Working({ running, what = "beginning" }) {
-  return html`<div class="slot">${running.busy && html`<${Progress} ...${running.progress || { what, done: 0, of: 1 }} />`}</div>`;
+/** The progress of a job; its space stays reserved without a job, so that the layout does not shift. */
+export function JobProgress({ job, label = "starting" }) {
+  return html`<div class="slot">${job.busy && html`<${Progress} ...${job.progress || { label, done: 0, total: 1 }} />`}</div>`;
 }
 
 export function Problem({ message, children }) {
@@ -135,7 +135,7 @@ export function Code({ title, text }) {
   };
   return html`<figure class="code">
     <figcaption>${title}<button type="button" class="quiet" onClick=${copy} aria-label="Copy: ${title}">
-      ${copied ? "copied" : "copy"}</button></figcaption>
+      ${copied ? "Copied" : "Copy"}</button></figcaption>
     <pre tabindex="0"><code>${text}</code></pre>
   </figure>`;
 }
@@ -145,32 +145,32 @@ export function Empty({ title, children }) {
 }
 
 /** Why a run cannot be used at all, or "". */
-const unusable = (run) => (run.problem ? `it cannot be used: ${run.problem}` : run.preparing ? "its training has not got so far yet" : "");
+const unusable = (run) => (run.problem ? `it cannot be loaded: ${run.problem}` : run.preparing ? "its training has not written a model yet" : "");
 
 /**
- * The run that a page works on: that of the address, or the first that fits where the address has none.  A run that does not
- * fit is never replaced by another one.  lacks: says why a run does not fit, "" where it does.
+ * The run of a page: that of the address, or the first suitable one if the address has none.  An unsuitable run is never
+ * replaced silently.  unsuitable: returns why a run is unsuitable, or "".
  */
-export function chosenRun(runs, asked, lacks = () => "") {
-  const fitting = runs.filter((run) => !unusable(run) && !lacks(run));
-  const found = runs.find((run) => run.id === asked);
-  const why = !asked ? "" : found ? unusable(found) || lacks(found) : "it is no longer in the folder";
-  return { id: why ? "" : found?.id ?? fitting[0]?.id ?? "", fitting, why, name: found?.name ?? "This run" };
+export function selectRun(runs, requested, unsuitable = () => "") {
+  const suitable = runs.filter((run) => !unusable(run) && !unsuitable(run));
+  const found = runs.find((run) => run.id === requested);
+  const why = !requested ? "" : found ? unusable(found) || unsuitable(found) : "it is no longer in the folder";
+  return { id: why ? "" : found?.id ?? suitable[0]?.id ?? "", suitable, why, name: found?.name ?? "The run" };
 }
 
-/** Says why the run of the address does not fit, and offers those that do. */
-export function Unfit({ chosen }) {
-  return html`<div class="problem" role="alert"><p><b>${chosen.name}</b> does not fit here: ${chosen.why}.</p>
-    ${chosen.fitting.length ? html`<p>Choose one that does:</p><div class="actions">${chosen.fitting.slice(0, 12).map((run) => html`<button type="button" onClick=${() => choose({ run: run.id })}>${run.name}</button>`)}</div>`
-      : html`<p>No run in the folder does. <a href="#/train">Train one</a>.</p>`}</div>`;
+/** Why the run of the address is unsuitable, with a button for each suitable one. */
+export function Unsuitable({ selection }) {
+  return html`<div class="problem" role="alert"><p><b>${selection.name}</b> cannot be used here: ${selection.why}.</p>
+    ${selection.suitable.length ? html`<p>Choose another run:</p><div class="actions">${selection.suitable.slice(0, 12).map((run) => html`<button type="button" onClick=${() => setQuery({ run: run.id })}>${run.name}</button>`)}</div>`
+      : html`<p>The folder has no suitable run. <a href="#/train">Train one</a>.</p>`}</div>`;
 }
 
-/** The choice of one of the runs that fit. */
-export function RunSelect({ chosen, change = (run) => choose({ run }) }) {
-  return html`<${Select} label="Run" value=${chosen.id} change=${change} options=${chosen.fitting.map((run) => [run.id, run.name])} />`;
+/** A menu of the suitable runs. */
+export function RunSelect({ selection, change = (run) => setQuery({ run }) }) {
+  return html`<${Select} label="Run" value=${selection.id} change=${change} options=${selection.suitable.map((run) => [run.id, run.name])} />`;
 }
 
-/** One image of an atlas: row and column k, each height x width. */
+/** One image of an atlas, by its row and column k, each height x width. */
 export function Tile({ image, k, row = 0, width, height, alt }) {
   const canvas = useRef();
   useEffect(() => {
@@ -180,11 +180,11 @@ export function Tile({ image, k, row = 0, width, height, alt }) {
     context.clearRect(0, 0, width, height);
     context.drawImage(image, k * width, row * height, width, height, 0, 0, width, height);
   }, [image, k, row, width, height]);
-  const told = alt ? { role: "img", "aria-label": alt } : { "aria-hidden": "true" }; // what holds it says what it is
-  return html`<canvas class="pixels" ref=${canvas} width=${width} height=${height} ...${told}></canvas>`;
+  const aria = alt ? { role: "img", "aria-label": alt } : { "aria-hidden": "true" }; // then its button has the label
+  return html`<canvas class="pixels" ref=${canvas} width=${width} height=${height} ...${aria}></canvas>`;
 }
 
-/** A picture as the server sent it, enlarged without blur. */
+/** An image of the server, enlarged without smoothing. */
 export function Picture({ src, alt, class: extra = "" }) {
   return src ? html`<img class="pixels ${extra}" src=${src} alt=${alt} />` : null;
 }
@@ -196,30 +196,31 @@ export function download(href, name) {
   link.click();
 }
 
-export function useRunning() {
-  const [state, set] = useState({ busy: false, progress: null, problem: "", notes: [] });
+/** At most one job at a time: its progress, its warnings and its error. */
+export function useJob() {
+  const [state, set] = useState({ busy: false, progress: null, problem: "", warnings: [] });
   const current = useRef(null);
   useEffect(() => () => current.current?.cancel(), []);
-  const begin = async (started, on = () => {}) => {
+  const run = async (started, onDone = () => {}) => {
     current.current?.cancel();
     current.current = started;
-    set({ busy: true, progress: null, problem: "", notes: [] });
+    set({ busy: true, progress: null, problem: "", warnings: [] });
     try {
-      const found = await started.done;
-      if (current.current === started) set({ busy: false, progress: null, problem: "", notes: found.notes ?? [] });
-      on(found);
-      return found;
+      const result = await started.done;
+      if (current.current === started) set({ busy: false, progress: null, problem: "", warnings: result.warnings ?? [] });
+      onDone(result);
+      return result;
     } catch (error) {
       if (error.name !== "AbortError" && current.current === started)
-        set({ busy: false, progress: null, problem: error.message, notes: [] });
+        set({ busy: false, progress: null, problem: error.message, warnings: [] });
       return null;
     }
   };
   const progress = (value) => set((s) => ({ ...s, progress: value }));
   const cancel = () => {
     current.current?.cancel();
-    set({ busy: false, progress: null, problem: "", notes: [] });
+    set({ busy: false, progress: null, problem: "", warnings: [] });
   };
-  const waits = (q) => q.before > 0 && progress({ what: `waiting for ${q.before} before`, done: 0, of: 1 });
-  return { ...state, begin, cancel, on: { progress, queued: waits } };
+  const queued = ({ ahead }) => ahead > 0 && progress({ label: `queued, ${ahead} job${ahead > 1 ? "s" : ""} ahead`, done: 0, total: 1 });
+  return { ...state, run, cancel, on: { progress, queued } };
 }
