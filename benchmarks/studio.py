@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 import reverie
 from reverie.studio.app import STATIC
-from reverie.studio.library import identity
+from reverie.studio.library import path_id
 
 ROUNDS, IDLE = 7, 20.0  # drawings each way; seconds that an idle server is watched
 TICK = os.sysconf("SC_CLK_TCK")
@@ -51,12 +51,12 @@ def served(folder: Path) -> Iterator[tuple[int, str, str]]:
         process.wait(30)
 
 
-def ask(place: str, token: str, path: str, wish: object = None) -> bytes:
+def ask(place: str, token: str, path: str, body: object = None) -> bytes:
     """Ask the studio for something and return all of the answer."""
     connection = http.client.HTTPConnection(place, timeout=600)
     port = place.rpartition(":")[2]
     headers = {"Origin": f"http://{place}", "Cookie": f"reverie-{port}={token}", "Content-Type": "application/json"}
-    connection.request("GET" if wish is None else "POST", path, None if wish is None else json.dumps(wish).encode(), headers)
+    connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body).encode(), headers)
     answer = connection.getresponse()
     assert answer.status == 200, answer.read()
     return answer.read()
@@ -72,13 +72,13 @@ def studio() -> list[str]:
     with TemporaryDirectory() as folder:
         root = Path(folder)
         run = reverie.train("digits", root / "runs" / "digits", steps=3, network="unet-tiny", progress=False)
-        wish = {"run": identity("runs/digits"), "n": 1, "seed": 0, "autoguidance": 1.0}
+        request = {"run": path_id("runs/digits"), "n": 1, "seed": 0, "autoguidance": 1.0}
         page, plain, busy, own = [], [], [], []
         with served(root) as (pid, place, token):
             ask(place, token, "/api/studio")
             for k in range(ROUNDS + 1):  # the first is a warm-up
                 began, before = time.perf_counter(), processor_seconds(pid)
-                assert b"event: done" in ask(place, token, "/api/work/draw", wish)
+                assert b"event: done" in ask(place, token, "/api/jobs/sample", request)
                 middle, after = time.perf_counter(), processor_seconds(pid)
                 mine = time.process_time()
                 run.sample(1, seed=0, autoguidance=1.0)

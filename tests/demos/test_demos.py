@@ -23,7 +23,7 @@ from reverie.demos.expressions import parse_function
 from reverie.demos.panels import heatmap
 from reverie.diffusion.process import posterior
 from reverie.runs.run import Run
-from reverie.studio.plain import as_json
+from reverie.studio.serialize import serialize
 from reverie.transport import between, exact
 
 
@@ -40,7 +40,7 @@ def compute(name: str, subject: tuple[Run, Dataset] | None = None, **values: Any
     demo = DEMOS[name]
     checked = demo.check(values)
     inputs = {} if subject is None else {"run": subject[0], "data": subject[1], "image": None}
-    return as_json(demo.compute(**inputs, **checked))  # type: ignore[no-any-return]
+    return serialize(demo.compute(**inputs, **checked))  # type: ignore[no-any-return]
 
 
 def numbers(line: str) -> list[float]:

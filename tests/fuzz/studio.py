@@ -1,4 +1,4 @@
-"""Requests to the studio that nobody means: none may fail inside, or read or change anything outside of the opened folder."""
+"""Random and damaged requests to the studio: none may fail inside, or access anything outside of the opened folder."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pydantic import BaseModel
 from reverie.cli.studio import form
 from reverie.demos import DEMOS
 from reverie.studio import trainings
-from reverie.studio.app import WORK, Studio
+from reverie.studio.app import JOBS, Studio
 from reverie.studio.guard import Guard
-from reverie.studio.library import identity
-from reverie.studio.wishes import ResumeWish, StartWish
+from reverie.studio.library import path_id
+from reverie.studio.requests import ResumeRequest, StartRequest
 from tests.fuzz.damage import WORDS, reworded, scratched
 from tests.fuzz.files import CSV, picture
 from tests.studio.asgi import PORT, TOKEN, Answer, call
 
-POINTS, IMAGES, TABLE = (identity(name) for name in ("runs/points", "runs/images", "data.csv"))
+POINTS, IMAGES, TABLE = (path_id(name) for name in ("runs/points", "runs/images", "data.csv"))
 SECRET = b"the secret beside the opened folder"
 REQUESTS = 10  # of one case
-PATIENCE = 4.0  # seconds after which the client goes away
+TIMEOUT = 4.0  # seconds after which the client disconnects
 PLACES = (
     POINTS, IMAGES, TABLE, "0" * 12, "../outside", "..%2foutside%2fsecret.csv", "%00", "%ff", "etc%2fpasswd", ".", "spiral",
     "a" * 5000, "step-0000001.png", "config.toml", "\u202e",
@@ -45,11 +45,11 @@ HEADERS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 ROUTES = (
     "/", "/static/{}", "/static/vendor/{}", "/api/studio", "/api/runs", "/api/data", "/api/data/{}", "/api/runs/{}",
-    "/api/runs/{}/watch", "/api/runs/{}/preview/{}", "/api/runs/{}/stop", "/api/runs/{}/resume", "/api/trainings",
-    "/api/work/{}", "/{}", "/api/{}",
+    "/api/runs/{}/events", "/api/runs/{}/preview/{}", "/api/runs/{}/stop", "/api/runs/{}/resume", "/api/trainings",
+    "/api/jobs/{}", "/{}", "/api/{}",
 )  # fmt: skip
 SENT = (
-    "POST", "/api/work/send", {"content-type": "application/json"},
+    "POST", "/api/jobs/upload", {"content-type": "application/json"},
     json.dumps({"run": IMAGES, "content": base64.b64encode(picture("png", "L")).decode()}).encode(),
 )  # fmt: skip  # a picture to be steered
 _opened: list[str] = []  # what this process opens, while a case runs
@@ -90,13 +90,13 @@ def place_folder(root: Path, chance: random.Random, runs: Callable[[str], dict[s
 
 def _likely(chance: random.Random, kept: dict[str, str]) -> dict[str, Any]:
     """Return what the page would send, by the names of fields.  kept: ids of what was sent or drawn before."""
-    run, lesson = chance.choice((POINTS, POINTS, IMAGES)), chance.choice(list(DEMOS))
-    values = {c.name: chance.choice((c.default, *VALUES)) for c in DEMOS[lesson].controls if chance.random() < 0.3}
+    run, demo = chance.choice((POINTS, POINTS, IMAGES)), chance.choice(list(DEMOS))
+    values = {c.name: chance.choice((c.default, *VALUES)) for c in DEMOS[demo].controls if chance.random() < 0.3}
     content = picture("png", "L")
     return {
         "run": run, "runs": [run] * chance.choice((1, 2)), "n": 16, "steps": 2, "data": TABLE,
-        "lesson": lesson, "values": values, "picture": kept.get("picture", "0" * 16), "name": chance.choice(("new", "runs")),
-        "drawing": kept.get("drawing", "0" * 16), "mask": "01" * 32, "begin": 1, "end": 2, "frames": 3, "form": "npy",
+        "demo": demo, "values": values, "image": kept.get("id", "0" * 16), "name": chance.choice(("new", "runs")),
+        "samples": kept.get("samples", "0" * 16), "mask": "01" * 32, "begin": 1, "end": 2, "frames": 3, "format": "npy",
         "content": base64.b64encode(scratched(content, chance) if chance.random() < 0.3 else content).decode(),
         "views": ["identity", "rotate180"], "labels": ["6", "9"], "sampler": "ddim", "grid": "uniform", "strength": 0.5,
         "task": "upscale:factor=2", "guidance": 1.5, "guidance_interval": [0.1, 0.9], "autoguidance": 1.0, "first": 3,
@@ -119,8 +119,8 @@ def _body(kind: type[BaseModel], chance: random.Random, kept: dict[str, str]) ->
 
 def _request(chance: random.Random, kept: dict[str, str]) -> tuple[str, str, dict[str, Any], bytes | None]:
     if chance.random() < 0.6:
-        verb = chance.choice([*WORK, "evaluate", "lesson", "lesson"])  # which read the data of a run
-        method, path, body = "POST", f"/api/work/{verb}", _body(WORK[verb][0], chance, kept)
+        verb = chance.choice([*JOBS, "evaluate", "demo", "demo"])  # which read the data of a run
+        method, path, body = "POST", f"/api/jobs/{verb}", _body(JOBS[verb][0], chance, kept)
     else:
         route = chance.choice(ROUTES)
         path = route.format(*(chance.choice(PLACES) for _ in range(2)))
@@ -128,17 +128,17 @@ def _request(chance: random.Random, kept: dict[str, str]) -> tuple[str, str, dic
         method = (
             chance.choice(("GET", "POST", "DELETE", "HEAD", "\xff")) if chance.random() < 0.1 else "POST" if acts else "GET"
         )
-        body = _body(StartWish if "trainings" in route else ResumeWish, chance, kept) if acts else None
+        body = _body(StartRequest if "trainings" in route else ResumeRequest, chance, kept) if acts else None
     query = chance.choice(("", "", "", "?token=x", "?code=", "?\xff=%"))
     kind = {"content-type": "application/json"} if body is not None else {}
     return method, path + query, {**kind, **(chance.choice(HEADERS) if chance.random() < 0.1 else {})}, body
 
 
 async def _ask(guard: Guard, method: str, path: str, headers: dict[str, Any], body: bytes | None) -> Answer | None:
-    left = asyncio.get_running_loop().time() + PATIENCE
+    left = asyncio.get_running_loop().time() + TIMEOUT
     over = lambda _: asyncio.get_running_loop().time() > left  # noqa: E731
     try:
-        return await asyncio.wait_for(call(guard, method, path, headers, body, until=over), 2 * PATIENCE)
+        return await asyncio.wait_for(call(guard, method, path, headers, body, until=over), 2 * TIMEOUT)
     except TimeoutError:
         return None
 
@@ -151,22 +151,22 @@ def attack(root: Path, opened: Path, chance: random.Random) -> None:
     _opened.clear()
     _listening = True
     kept: dict[str, str] = {}
-    most, trainings.AT_ONCE = trainings.AT_ONCE, 0  # all of them wait, so that no process is started
+    most, trainings.MAX_RUNNING = trainings.MAX_RUNNING, 0  # all of them wait, so that no process is started
     try:
         for k in range(REQUESTS):
             request = _request(chance, kept) if k else SENT
             answer = asyncio.run(_ask(guard, *request))
             if answer is None:
                 continue
-            told = f"{request}: {answer.status} {answer.body[:500]!r}"
-            assert answer.status < 500 or (answer.status == 503 and b"try again" in answer.body), told
-            assert SECRET not in answer.body and b"root:x:" not in answer.body and b"the studio failed" not in answer.body, told
+            shown = f"{request}: {answer.status} {answer.body[:500]!r}"
+            assert answer.status < 500 or (answer.status == 503 and b"try again" in answer.body), shown
+            assert SECRET not in answer.body and b"root:x:" not in answer.body and b"internal error" not in answer.body, shown
             if answer.body.startswith(b"event"):
                 last = answer.events()[-1][1]
-                kept |= {key: last[key] for key in ("picture", "drawing") if isinstance(last.get(key), str)}
+                kept |= {key: last[key] for key in ("id", "samples") if isinstance(last.get(key), str)}
             beside = [name for name in _opened if Path(name).resolve().is_relative_to(root / "outside")]
-            assert not beside and "/etc/passwd" not in _opened, f"{told}: opens {beside}"
+            assert not beside and "/etc/passwd" not in _opened, f"{shown}: opens {beside}"
     finally:
-        _listening, trainings.AT_ONCE = False, most
-        studio.lane.close()
-        studio.lane.wait()
+        _listening, trainings.MAX_RUNNING = False, most
+        studio.queue.close()
+        studio.queue.wait()

@@ -1,4 +1,4 @@
-"""A client for applications in this process: no socket, so that what is refused is refused by us and nothing else."""
+"""A client of ASGI applications in this process, without a socket."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ async def call(
     app: Any, method: str, path: str, headers: dict[str, Any] | None = None, body: Any = None,
     until: Callable[[bytes], bool] | None = None,
 ) -> Answer:  # fmt: skip
-    """Ask, and return the answer; `until`: go away as soon as what has come so far is enough."""
+    """Send a request and return the response.  until: disconnects when it returns True for the body so far."""
     content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-    given = {**OURS, **(JSON if body is not None else {}), **(headers or {})}
+    all_headers = {**OURS, **(JSON if body is not None else {}), **(headers or {})}
     sent, gone, parts, answer = False, asyncio.Event(), [], Answer(0, {}, b"")
 
     async def receive() -> dict[str, Any]:
@@ -70,14 +70,14 @@ async def call(
             if until is not None and until(b"".join(parts)):
                 gone.set()
 
-    await app(scope("http", method, path, given), receive, send)
+    await app(scope("http", method, path, all_headers), receive, send)
     gone.set()
     answer.body = b"".join(parts)
     return answer
 
 
 async def websocket(app: Any, path: str, headers: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Ask for a websocket and return what is sent."""
+    """Open a websocket and return the messages that are sent."""
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -86,7 +86,7 @@ async def websocket(app: Any, path: str, headers: dict[str, Any] | None = None) 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    asked = scope("websocket", "GET", path, {**OURS, **(headers or {})})
-    del asked["method"]
-    await app(asked, receive, send)
+    request = scope("websocket", "GET", path, {**OURS, **(headers or {})})
+    del request["method"]
+    await app(request, receive, send)
     return sent

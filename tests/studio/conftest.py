@@ -13,10 +13,10 @@ from reverie.cli.studio import form
 from reverie.runs.run import Run
 from reverie.studio.app import Studio
 from reverie.studio.guard import Guard
-from reverie.studio.library import identity
+from reverie.studio.library import path_id
 from tests.studio.asgi import PORT, TOKEN
 
-DIGITS, PATTERNS = identity("runs/digits8"), identity("runs/patterns")
+DIGITS, PATTERNS = path_id("runs/digits8"), path_id("runs/patterns")
 HTML = "<img src=x onerror=alert(1)>"
 
 

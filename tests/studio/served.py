@@ -1,4 +1,4 @@
-"""The studio as people start it: a process of its own, with its address."""
+"""The studio as a process, with its address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 
 class Served:
-    """A studio that runs.  address: with its token; origin: without."""
+    """A running studio.  address: with the token; origin: without."""
 
     def __init__(self, process: subprocess.Popen[str], address: str) -> None:
         self.process, self.address = process, address
@@ -29,7 +29,7 @@ class Served:
         return {"Origin": self.origin, "Cookie": f"reverie-{self.port}={self.token}", "Content-Type": "application/json"}
 
     def resident(self) -> int:
-        """Return the bytes of memory that the server holds."""
+        """Return the resident memory of the server in bytes."""
         found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
         return int(found[1]) * 1024 if found else 0
 

@@ -1,4 +1,4 @@
-"""A visit to the studio in a real browser: everything that a person does there, with nothing wrong in the console."""
+"""The studio in a real browser: every page is used, without errors in the console."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reverie.studio.library import identity
+from reverie.studio.library import path_id
 from tests.conftest import TINY
 from tests.studio.conftest import DIGITS, HTML, PATTERNS
 from tests.studio.served import CHROMIUM, Served, served
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
-PATIENCE = 240_000  # milliseconds, for a machine that is busy
+TIMEOUT = 240_000  # milliseconds, for a busy machine
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium; install it with: apt-get install chromium")
 
 
 class Visit:
-    """A page of the studio, with what went wrong on it."""
+    """A page of the studio, with its console errors and its requests."""
 
     def __init__(self, page: Page, server: Served) -> None:
         self.page, self.server = page, server
         self.wrong: list[str] = []
-        self.asked: list[str] = []
-        page.set_default_timeout(PATIENCE)
+        self.requested: list[str] = []
+        page.set_default_timeout(TIMEOUT)
         page.on("console", lambda m: self.wrong.append(m.text) if m.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        page.on("request", lambda request: self.asked.append(request.url))
+        page.on("request", lambda request: self.requested.append(request.url))
 
     def go(self, place: str) -> None:
         self.page.goto(f"{self.server.origin}/#/{place}")
         self.page.wait_for_selector("main h1")
 
-    def checked(self) -> None:
-        """Hold the page to what axe-core calls serious or critical."""
+    def check_accessibility(self) -> None:
+        """Assert that axe-core finds no serious or critical violation."""
         self.page.evaluate(AXE.read_text())
         found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        bad = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
-        assert not bad, [(v["id"], [n["html"][:160] for n in v["nodes"][:3]]) for v in bad]
+        serious = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+        assert not serious, [(v["id"], [n["html"][:160] for n in v["nodes"][:3]]) for v in serious]
 
     def painted(self, selector: str) -> bool:
-        """Tell whether a canvas shows more than one colour."""
+        """Return whether a canvas shows more than one colour."""
         script = """canvas => {
             const d = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
             for (let i = 4; i < d.length; i++) if (d[i] != d[i % 4]) return true;
@@ -66,7 +66,7 @@ def visiting(folder: Path, **how: Any) -> Iterator[Visit]:
         visit.page.wait_for_selector("main h1")
         yield visit
         assert not visit.wrong
-        assert all(url.startswith((server.origin, "data:", "blob:")) for url in visit.asked)
+        assert all(url.startswith((server.origin, "data:", "blob:")) for url in visit.requested)
         browser.close()
 
 
@@ -75,11 +75,11 @@ def test_a_visit(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, root)
     with visiting(root, color_scheme="light") as visit:
         begin_training(visit)
-        draw(visit)
+        sample(visit)
         inpaint(visit)
         flip_an_illusion(visit)
         move_points(visit)
-        read_formulas(visit, ("forward", "derivatives"))
+        open_demos(visit, ("forward", "derivatives"))
         turn_dark(visit)
         see_previews(visit)
     assert visit.server.process.wait(120) == 0
@@ -90,9 +90,9 @@ def begin_training(visit: Visit) -> None:
     assert "token" not in page.url
     assert page.locator("table.runs tbody tr").count() == 2
     page.click("text=New training")
-    page.fill("label:text-is('Name of the run') + input", "fresh")
+    page.fill("label:text-is('Run name') + input", "fresh")
     page.fill("label:text-is('Minutes') + input", "")
-    page.click("text=All other options")
+    page.click("text=Other options")
     page.fill("label:text-is('Steps') + input", "30")
     page.select_option("label:text-is('Network') + select", "unet")
     page.fill("label:text-is('Options of unet') + input", TINY.partition(":")[2])
@@ -108,14 +108,14 @@ def see_previews(visit: Visit) -> None:
     page.wait_for_selector(".chart canvas")
     page.wait_for_selector(".figures b:text-is('finished')")
     assert page.eval_on_selector("img[alt^='Previews at step']", "image => image.naturalWidth") > 50
-    visit.checked()
+    visit.check_accessibility()
 
 
-def draw(visit: Visit) -> None:
+def sample(visit: Visit) -> None:
     page = visit.page
-    visit.go(f"draw?run={DIGITS}&n=4&steps=8&autoguidance=1")
+    visit.go(f"sample?run={DIGITS}&n=4&steps=8&autoguidance=1")
     page.select_option("label:text-is('Label') + select", "3")
-    page.click("button.main:text-is('Draw')")
+    page.click("button.main:text-is('Sample')")
     page.wait_for_selector(".inspector")
     assert visit.painted(".inspector canvas") and "label 3" in page.inner_text(".code pre >> nth=0")
     slider = page.locator("input[aria-label='Time']")
@@ -124,13 +124,13 @@ def draw(visit: Visit) -> None:
     for _ in range(3):
         slider.press("ArrowLeft")
     page.wait_for_function("before => document.querySelector('.tile canvas').toDataURL() !== before", arg=before)
-    visit.checked()
-    page.click("button:text-is('Keep')")
-    page.wait_for_selector(".kept img")
+    visit.check_accessibility()
+    page.click("button:text-is('Save')")
+    page.wait_for_selector(".saved img")
     page.click("text=Nearest training image")
-    page.wait_for_selector("text=off by")
+    page.wait_for_selector("text=RMS distance")
     page.reload()
-    page.wait_for_selector(".kept img")
+    page.wait_for_selector(".saved img")
     assert page.input_value("label:text-is('Label') + select") == "3"
     assert page.input_value("label:text-is('Steps') + input") == "8"
 
@@ -138,7 +138,7 @@ def draw(visit: Visit) -> None:
 def inpaint(visit: Visit) -> None:
     page = visit.page
     visit.go(f"steer?run={DIGITS}&mode=inpaint&n=2&steps=4&method=replace")
-    page.click("text=let the run draw one")
+    page.click(".drop button")
     page.wait_for_selector(".brush")
     place = page.locator(".brush").bounding_box()
     assert place is not None
@@ -150,63 +150,63 @@ def inpaint(visit: Visit) -> None:
     page.click("button:text-is('Invert')")
     page.click("button:text-is('Undo')")
     page.click("button[type=submit]")
-    page.wait_for_selector("img[alt='Where the results differ']")
-    visit.checked()
+    page.wait_for_selector("img[alt='Standard deviation of the results']")
+    visit.check_accessibility()
 
 
 def flip_an_illusion(visit: Visit) -> None:
     page = visit.page
     visit.go(f"steer?run={DIGITS}&mode=illusion&n=1&steps=4&l0=6&l1=9")
     page.click("button[type=submit]")
-    page.wait_for_selector("text=next: rotate180: 9")
+    page.wait_for_selector("text=next view: rotate180: 9")
     page.wait_for_timeout(100)
-    before = page.eval_on_selector(".turning canvas", "c => c.toDataURL()")
+    before = page.eval_on_selector(".flip canvas", "c => c.toDataURL()")
     page.click("button:text-is('Flip')")
-    page.wait_for_selector("text=next: identity: 6")
-    assert page.eval_on_selector(".turning canvas", "c => c.toDataURL()") != before
+    page.wait_for_selector("text=next view: identity: 6")
+    assert page.eval_on_selector(".flip canvas", "c => c.toDataURL()") != before
 
 
 def move_points(visit: Visit) -> None:
     page = visit.page
     visit.go(f"points?run={PATTERNS}&n=500&steps=10")
-    page.click("button.main:text-is('Draw')")
-    page.wait_for_selector("button[aria-label='Stop the film']")
-    page.wait_for_selector("button[aria-label='Play the film']")
-    first = page.eval_on_selector(".plane canvas", "c => c.toDataURL()")
+    page.click("button.main:text-is('Sample')")
+    page.wait_for_selector("button[aria-label='Pause']")
+    page.wait_for_selector("button[aria-label='Play']")
+    first = page.eval_on_selector(".plot2d canvas", "c => c.toDataURL()")
     slider = page.locator("input[aria-label='Time']")
     slider.focus()
     slider.press("Home")
-    page.wait_for_function("first => document.querySelector('.plane canvas').toDataURL() !== first", arg=first)
-    page.click(".tabs button:text-is('Field')")
-    page.wait_for_selector("text=network and optimum differ")
-    assert visit.painted(".plane canvas")
+    page.wait_for_function("first => document.querySelector('.plot2d canvas').toDataURL() !== first", arg=first)
+    page.click(".tabs button:text-is('Vector fields')")
+    page.wait_for_selector(".textlines li")
+    assert visit.painted(".plot2d canvas")
 
 
-def read_formulas(visit: Visit, names: tuple[str, ...]) -> None:
+def open_demos(visit: Visit, names: tuple[str, ...]) -> None:
     page = visit.page
     for name in names:
-        visit.go(f"formulas/{name}?run={DIGITS if name != 'field' else PATTERNS}")
+        visit.go(f"demos/{name}?run={DIGITS if name != 'field' else PATTERNS}")
         page.wait_for_selector(".formula math")
         page.wait_for_selector(".panels > *")
-        react(page)
-    visit.checked()
+        change_a_control(page)
+    visit.check_accessibility()
 
 
-def react(page: Page) -> None:
-    """Move the first slider of a chapter, or choose the next name, and see that something changes."""
+def change_a_control(page: Page) -> None:
+    """Move the first slider of a demo, or choose another name, and wait until the panels change."""
     drawn = "[...document.querySelectorAll('.panels canvas')].map(c => c.toDataURL()).join()"
     shown = f"document.querySelector('.panels').innerHTML + {drawn}"
     page.wait_for_function("document.querySelector('[aria-busy]')?.getAttribute('aria-busy') === 'false'")
     before = page.evaluate(shown)
-    sliders = page.locator(".chaptercontrols input[type=range]")
+    sliders = page.locator(".democontrols input[type=range]")
     if sliders.count():
         sliders.first.focus()
         for _ in range(4):
             sliders.first.press("ArrowRight")
-    elif page.locator(".chaptercontrols .cells button").count():
-        page.locator(".chaptercontrols .cells button").nth(5).click()
+    elif page.locator(".democontrols .matrix button").count():
+        page.locator(".democontrols .matrix button").nth(5).click()
     else:
-        choice = page.locator(".chaptercontrols select").last
+        choice = page.locator(".democontrols select").last
         choice.select_option(index=min(7, choice.locator("option").count() - 1))
     page.wait_for_function(f"before => {shown} !== before", arg=before)
 
@@ -220,27 +220,27 @@ def turn_dark(visit: Visit) -> None:
     page.reload()
     page.wait_for_selector("table.runs")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-    visit.checked()
+    visit.check_accessibility()
 
 
 @pytest.mark.slow
 def test_every_page_in_both_colours_and_on_a_phone(folder: Path) -> None:
     with visiting(folder, color_scheme="light") as visit:
         page = visit.page
-        names = [lesson["name"] for lesson in page.evaluate("fetch('/api/studio').then(r => r.json())")["lessons"]]
+        names = [demo["name"] for demo in page.evaluate("fetch('/api/studio').then(r => r.json())")["demos"]]
         for name in names:
             run = PATTERNS if name in ("field", "density", "paths") else DIGITS
-            visit.go(f"formulas/{name}?run={run}")
+            visit.go(f"demos/{name}?run={run}")
             page.wait_for_selector(".panels > *")
             if name != "density":
-                react(page)
-            visit.checked()
+                change_a_control(page)
+            visit.check_accessibility()
         places = (
-            "runs", "train", f"run/{DIGITS}", f"draw?run={DIGITS}", f"steer?run={DIGITS}", f"points?run={PATTERNS}",
+            "runs", "train", f"run/{DIGITS}", f"sample?run={DIGITS}", f"steer?run={DIGITS}", f"points?run={PATTERNS}",
             "data?data=digits8",
             f"compare?runs={DIGITS},{PATTERNS}",
         )  # fmt: skip
-        visit.go(f"data?data={identity('photos')}")
+        visit.go(f"data?data={path_id('photos')}")
         page.wait_for_selector(f"text={HTML}")  # as text
         assert page.locator("img[src='x']").count() == 0 and page.locator("text=<b>broken<b>.png").count() >= 1
         for dark in (False, True):
@@ -252,4 +252,4 @@ def test_every_page_in_both_colours_and_on_a_phone(folder: Path) -> None:
                     visit.go(place)
                     page.wait_for_timeout(300)
                     assert page.evaluate("document.documentElement.scrollWidth") <= width, place
-                    visit.checked()
+                    visit.check_accessibility()

@@ -1,4 +1,4 @@
-"""A run may come from anyone: whatever it refers to outside of the opened folder is neither read nor asked for."""
+"""A run may come from anyone: nothing that it refers to outside of the opened folder is read or requested."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from reverie.runs import run as runs
 from reverie.studio import trainings
 from reverie.studio.app import Studio
 from reverie.studio.guard import Guard
-from reverie.studio.library import identity
+from reverie.studio.library import path_id
 from tests.studio.asgi import PORT, TOKEN
-from tests.studio.test_app import ask, done
+from tests.studio.test_app import done, fetch
 
-RUN, ROWS = identity("runs/theirs"), "".join(f"{k},{k % 7}\n" for k in range(40))
-VERBS: dict[str, dict[str, Any]] = {
+RUN, ROWS = path_id("runs/theirs"), "".join(f"{k},{k % 7}\n" for k in range(40))
+REQUESTS: dict[str, dict[str, Any]] = {
     "evaluate": {"runs": [RUN], "n": 16},
-    "lesson": {"lesson": "field", "run": RUN},
-    "draw": {"run": RUN, "n": 2, "steps": 2, "sampler": "ddpm:variance=optimal"},
+    "demo": {"demo": "field", "run": RUN},
+    "sample": {"run": RUN, "n": 2, "steps": 2, "sampler": "ddpm:variance=optimal"},
 }
 
 
@@ -129,11 +129,11 @@ def test_no_verb_follows_what_a_run_refers_to_out_of_the_folder(
         rewrite(root, hostile(attack, root, outside, port))
         read = watched(monkeypatch, outside)
         guard = Guard(Studio(root, []).app(), port=PORT, token=TOKEN)
-        for verb, wish in VERBS.items():
-            name, told = ask(guard, f"/api/work/{verb}", wish).events()[-1]
-            assert name == ("done" if verb == "evaluate" else "failed")  # some of it can be measured without the data
-            assert f"outside of {root}" in str(told) or f"leads out of {root}" in str(told)
-        refused = ask(guard, f"/api/runs/{RUN}/resume", {"options": {"minutes": 1}})
+        for kind, request in REQUESTS.items():
+            event, data = fetch(guard, f"/api/jobs/{kind}", request).events()[-1]
+            assert event == ("done" if kind == "evaluate" else "failed")  # some metrics need no data
+            assert str(root) in str(data) and "out" in str(data)
+        refused = fetch(guard, f"/api/runs/{RUN}/resume", {"options": {"minutes": 1}})
         assert refused.status == 400 and str(root) in refused.json()["message"]
         assert not started and not came and not read
 
@@ -158,21 +158,23 @@ def test_a_run_goes_on_only_from_runs_in_the_folder(theirs: tuple[Path, Path], t
     root, outside = theirs
     shutil.copytree(folder / "runs" / "patterns", outside / "other")
     rewrite(root, {"[family]": f'[{table}]\nrun = "{outside}/other"\nweights = "x"\n\n[family]'})
-    refused = ask(Guard(Studio(root, []).app(), port=PORT, token=TOKEN), f"/api/runs/{RUN}/resume", {"options": {"minutes": 1}})
+    refused = fetch(
+        Guard(Studio(root, []).app(), port=PORT, token=TOKEN), f"/api/runs/{RUN}/resume", {"options": {"minutes": 1}}
+    )
     assert refused.status == 400 and str(outside / "other") in refused.json()["message"]
 
 
 def test_what_lies_in_the_folder_or_has_a_name_is_read(theirs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     root, _ = theirs
     guard = Guard(Studio(root, []).app(), port=PORT, token=TOKEN)
-    assert done(ask(guard, "/api/work/draw", VERBS["draw"]))["labels"]
-    assert done(ask(guard, "/api/work/lesson", VERBS["lesson"]))["panels"]
+    assert done(fetch(guard, "/api/jobs/sample", REQUESTS["sample"]))["labels"]
+    assert done(fetch(guard, "/api/jobs/demo", REQUESTS["demo"]))["panels"]
     run = runs.load(root / "runs" / "theirs")
     rows = run.sample(40, steps=2).x
     (root / "own.csv").write_text("\n".join(f"{x},{y}" for x, y in rows))
     rewrite(root, {'source = "patterns"': f'source = "{root}/own.csv"'})
-    told = ask(Guard(Studio(root, []).app(), port=PORT, token=TOKEN), "/api/work/lesson", VERBS["lesson"]).events()[-1]
-    assert "does not hold the data" in told[1]["message"]  # it was read, and is other data
+    _, data = fetch(Guard(Studio(root, []).app(), port=PORT, token=TOKEN), "/api/jobs/demo", REQUESTS["demo"]).events()[-1]
+    assert "own.csv" in data["message"]  # read, but the data have changed
 
 
 def test_files_of_named_data_may_lie_where_the_owner_keeps_them(
@@ -184,4 +186,4 @@ def test_files_of_named_data_may_lie_where_the_owner_keeps_them(
     real = trainings.subprocess.Popen
     monkeypatch.setattr(trainings.subprocess, "Popen", lambda words, **how: real(["true"], **how))
     guard = Guard(Studio(root, []).app(), port=PORT, token=TOKEN)
-    assert ask(guard, f"/api/runs/{RUN}/resume", {"options": {}}).status == 200
+    assert fetch(guard, f"/api/runs/{RUN}/resume", {"options": {}}).status == 200

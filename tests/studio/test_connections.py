@@ -1,4 +1,4 @@
-"""The server against programs of this machine that have no token: half requests, and codes that they read elsewhere."""
+"""The server against local programs without a token: incomplete requests and one-time codes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from reverie.base.errors import UserError
-from reverie.studio import connections, guard, server, work
+from reverie.studio import connections, guard, jobs, server
 from reverie.studio.guard import Guard
-from reverie.studio.server import listening, serve
+from reverie.studio.server import open_socket, serve
 from tests.studio.asgi import JSON, PORT, TOKEN, call
 from tests.studio.conftest import DIGITS, PATTERNS
 
-SECONDS = 60.0  # that a test may wait for a machine that is busy
+SECONDS = 60.0  # timeout on a busy machine
 
 
 class Here:
@@ -45,7 +45,7 @@ class Here:
         return answer
 
     def status(self) -> int:
-        """Return how the owner, who has the token, is answered."""
+        """Return the status of a request with the token."""
         return self.get("/", Cookie=f"reverie-{self.port}={self.servers[0].config.app.token}").status
 
 
@@ -78,7 +78,7 @@ def serving(folder: Path, monkeypatch: pytest.MonkeyPatch, opens: Callable[[str]
 
 
 def half(port: int) -> socket.socket:
-    """Return a connection with the beginning of a request."""
+    """Return a connection with an incomplete request."""
     made = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
     made.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-")
     return made
@@ -91,8 +91,8 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def test_the_owner_is_let_in_beside_any_number_of_half_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "UNAUTHENTICATED", 40, raising=False)
+def test_incomplete_requests_do_not_block_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MAX_UNAUTHENTICATED", 40)
     with serving(tmp_path, monkeypatch) as here, ExitStack() as stack:
         sockets = [stack.enter_context(half(here.port)) for _ in range(270)]
         assert here.status() == 200
@@ -101,7 +101,7 @@ def test_the_owner_is_let_in_beside_any_number_of_half_requests(tmp_path: Path, 
         assert is_closed(sockets[0])  # the oldest
 
 
-def test_a_half_request_is_closed_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_request_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEADER_TIMEOUT", 0.2)
     with serving(tmp_path, monkeypatch) as here, half(here.port) as made:
         assert is_closed(made)
@@ -109,7 +109,7 @@ def test_a_half_request_is_closed_in_time(tmp_path: Path, monkeypatch: pytest.Mo
         until(lambda: not here.servers[0].server_state.connections)
 
 
-def test_what_the_browser_is_given_lets_in_once_and_tells_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_browser_gets_a_one_time_code_without_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(tmp_path, monkeypatch, opens=lambda url: None) as here:
         until(lambda: here.opened)
         token = here.servers[0].config.app.token
@@ -120,7 +120,7 @@ def test_what_the_browser_is_given_lets_in_once_and_tells_no_token(tmp_path: Pat
         assert here.get(path).status == 401
 
 
-def test_a_browser_that_does_not_return_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blocking_browser_does_not_block_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
     try:
         with serving(tmp_path, monkeypatch, opens=lambda url: gate.wait(SECONDS)) as here:
@@ -131,20 +131,20 @@ def test_a_browser_that_does_not_return_keeps_nobody_waiting(tmp_path: Path, mon
         gate.set()
 
 
-def test_a_code_is_for_programs_of_our_own_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_code_is_accepted_from_our_own_user_only(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         with socket.create_connection(listener.getsockname()) as client:
             peer, port = client.getsockname(), listener.getsockname()[1]
-            assert connections.may_exchange(peer, port)
-            assert not connections.may_exchange(("127.0.0.1", 1), port)  # nobody here has this connection
+            assert connections.may_redeem_code(peer, port)
+            assert not connections.may_redeem_code(("127.0.0.1", 1), port)  # nobody here has this connection
             monkeypatch.setattr(connections.os, "getuid", lambda: 12345)
             monkeypatch.setattr(connections, "ROOT", 12345)
-            assert not connections.may_exchange(peer, port)
+            assert not connections.may_redeem_code(peer, port)
 
 
-def test_a_code_is_refused_to_strangers_and_when_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_code_is_refused_to_other_users_and_after_its_lifetime(monkeypatch: pytest.MonkeyPatch) -> None:
     trusted = [False]
     made = Guard(lambda *_: asyncio.sleep(0), port=PORT, token=TOKEN, trusts=lambda peer: trusted[0])
 
@@ -156,33 +156,33 @@ def test_a_code_is_refused_to_strangers_and_when_it_is_old(monkeypatch: pytest.M
     trusted[0] = True
     assert exchange(code) == 303 and exchange(code) == 401 and exchange("") == 401 and exchange("guess") == 401
     late = made.new_code()
-    monkeypatch.setattr(guard, "CODE_SECONDS", -1.0)
+    monkeypatch.setattr(guard, "CODE_LIFETIME", -1.0)
     old = made.new_code()
     assert exchange(old) == 401 and exchange(late) == 303
 
 
 @pytest.mark.parametrize("host", ["", "0"])
-def test_all_interfaces_must_be_named(host: str) -> None:
+def test_all_interfaces_need_an_explicit_address(host: str) -> None:
     with pytest.raises(UserError, match="all interfaces"):
-        listening(host, 0)
-    listening("0.0.0.0", 0).close()
-    listening(None, 0).close()
+        open_socket(host, 0)
+    open_socket("0.0.0.0", 0).close()
+    open_socket(None, 0).close()
 
 
-def test_work_of_one_who_never_reads_ends_when_others_come(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "STALLED", 0.2)
+def test_the_job_of_a_stalled_client_is_cancelled_for_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "CONTESTED_TIMEOUT", 0.2)
     with serving(folder, monkeypatch) as here, socket.socket() as deaf:
         guard = here.servers[0].config.app
         head = {"Cookie": f"reverie-{here.port}={guard.token}", "Origin": f"http://127.0.0.1:{here.port}", **JSON}
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.connect(("127.0.0.1", here.port))
-        wish = json.dumps({"run": PATTERNS, "n": 5000, "steps": 1000}).encode()
-        lines = {**head, "Host": f"127.0.0.1:{here.port}", "Content-Length": len(wish)}
+        request = json.dumps({"run": PATTERNS, "n": 5000, "steps": 1000}).encode()
+        lines = {**head, "Host": f"127.0.0.1:{here.port}", "Content-Length": len(request)}
         words = "".join(f"{key}: {value}\r\n" for key, value in lines.items())
-        deaf.sendall(f"POST /api/work/draw HTTP/1.1\r\n{words}\r\n".encode() + wish)
+        deaf.sendall(f"POST /api/jobs/sample HTTP/1.1\r\n{words}\r\n".encode() + request)
         until(lambda: guard.active)
         connection = http.client.HTTPConnection("127.0.0.1", here.port, timeout=SECONDS)
-        connection.request("POST", "/api/work/draw", json.dumps({"run": DIGITS, "n": 1, "steps": 2}), head)
+        connection.request("POST", "/api/jobs/sample", json.dumps({"run": DIGITS, "n": 1, "steps": 2}), head)
         assert b"event: done" in connection.getresponse().read()
         deaf.settimeout(SECONDS)
         heard = b""

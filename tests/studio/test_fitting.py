@@ -1,4 +1,4 @@
-"""What fits what: pages and runs, families and data, figures on one axis."""
+"""Pages refuse unsuitable runs, the form offers suitable families, and only equal measures share an axis."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from reverie.families import FAMILIES
 from reverie.runs.run import Run
 from reverie.studio.app import Studio
 from reverie.studio.guard import Guard
-from reverie.studio.library import identity
+from reverie.studio.library import path_id
 from tests.studio.asgi import PORT, TOKEN
 from tests.studio.conftest import DIGITS, PATTERNS
 from tests.studio.served import CHROMIUM
-from tests.studio.test_app import ask
+from tests.studio.test_app import fetch
 from tests.studio.test_browser import Visit, visiting
 
-VAE, AGAIN, SERIES, FITTED = (identity(f"runs/{name}") for name in ("vae8", "again", "series", "fitted"))
+VAE, AGAIN, SERIES, FITTED = (path_id(f"runs/{name}") for name in ("vae8", "again", "series", "fitted"))
 browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium; install it with: apt-get install chromium")
 
 
@@ -54,28 +54,28 @@ def visit(many: Path) -> Iterator[Visit]:
         yield made
 
 
-def test_the_kind_of_data_is_known_before_they_are_chosen(many: Path) -> None:
+def test_the_kind_of_data_is_known_before_training(many: Path) -> None:
     guard = Guard(Studio(many, []).app(), port=PORT, token=TOKEN)
-    found = {one["name"]: one["id"] for one in ask(guard, "/api/data").json()["found"]}
-    kinds = {name: ask(guard, f"/api/data/{key}").json()["kind"] for name, key in found.items()}
+    found = {one["name"]: one["id"] for one in fetch(guard, "/api/data").json()["local"]}
+    kinds = {name: fetch(guard, f"/api/data/{key}").json()["kind"] for name, key in found.items()}
     assert kinds == {"people.csv": "points", "book.txt": "text", "answers.csv": "pairs", "photos": "images"}
     for name in api.names_of("data"):
-        told = ask(guard, f"/api/data/{name}").json()["kind"]
-        assert told == ("images" if name in FROM_FILES else load_data(name, points=400).kind), name
-    assert ask(guard, "/api/data/nothing").status == 400
+        kind = fetch(guard, f"/api/data/{name}").json()["kind"]
+        assert kind == ("images" if name in FROM_FILES else load_data(name, points=400).kind), name
+    assert fetch(guard, "/api/data/nothing").status == 400
 
 
-def test_the_page_knows_which_families_take_which_data(many: Path) -> None:
-    families = ask(Guard(Studio(many, []).app(), port=PORT, token=TOKEN), "/api/studio").json()["families"]
+def test_families_are_listed_by_kind_of_data(many: Path) -> None:
+    families = fetch(Guard(Studio(many, []).app(), port=PORT, token=TOKEN), "/api/studio").json()["families"]
     for name, family in FAMILIES.items():
         assert {kind for kind, able in families.items() if name in able} == set(family.kinds)
 
 
-def test_figures_tell_what_they_measure(many: Path) -> None:
+def test_held_out_metrics_have_a_measure_and_a_dataset(many: Path) -> None:
     guard = Guard(Studio(many, []).app(), port=PORT, token=TOKEN)
-    told = {key: ask(guard, f"/api/runs/{key}").json() for key in (DIGITS, AGAIN, PATTERNS, FITTED, VAE)}
-    assert told[DIGITS]["measure"] == told[AGAIN]["measure"] and told[DIGITS]["fingerprint"] == told[AGAIN]["fingerprint"]
-    others = [(told[key]["measure"], told[key]["fingerprint"]) for key in (DIGITS, PATTERNS, FITTED, VAE)]
+    runs = {key: fetch(guard, f"/api/runs/{key}").json() for key in (DIGITS, AGAIN, PATTERNS, FITTED, VAE)}
+    assert runs[DIGITS]["measure"] == runs[AGAIN]["measure"] and runs[DIGITS]["fingerprint"] == runs[AGAIN]["fingerprint"]
+    others = [(runs[key]["measure"], runs[key]["fingerprint"]) for key in (DIGITS, PATTERNS, FITTED, VAE)]
     assert len(set(others)) == 4
 
 
@@ -84,30 +84,30 @@ def test_figures_tell_what_they_measure(many: Path) -> None:
     ("place", "key", "fits"),
     [
         ("steer", VAE, "runs/digits8"), ("steer", PATTERNS, "runs/digits8"), ("points", DIGITS, "runs/patterns"),
-        ("formulas/forward", VAE, "runs/digits8"), ("formulas/field", DIGITS, "runs/patterns"),
-        ("steer", "0" * 12, "runs/digits8"), ("draw", "0" * 12, "runs/digits8"),
+        ("demos/forward", VAE, "runs/digits8"), ("demos/field", DIGITS, "runs/patterns"),
+        ("steer", "0" * 12, "runs/digits8"), ("sample", "0" * 12, "runs/digits8"),
     ],
 )  # fmt: skip
-def test_a_run_that_does_not_fit_is_never_replaced_in_silence(visit: Visit, place: str, key: str, fits: str) -> None:
+def test_an_unsuitable_run_is_not_replaced_silently(visit: Visit, place: str, key: str, fits: str) -> None:
     page = visit.page
     visit.go(f"{place}?run={key}")
-    told = page.locator("main [role=alert]")
-    told.wait_for()
+    alert = page.locator("main [role=alert]")
+    alert.wait_for()
     name = {VAE: "runs/vae8", PATTERNS: "runs/patterns", DIGITS: "runs/digits8"}.get(key)
-    assert (name or "no longer") in told.inner_text() and page.locator("main form, main select").count() == 0
+    assert (name or "no longer") in alert.inner_text() and page.locator("main form, main select").count() == 0
     assert f"run={key}" in page.url
-    visit.checked()
-    told.locator(f"button:text-is('{fits}')").click()
+    visit.check_accessibility()
+    alert.locator(f"button:text-is('{fits}')").click()
     page.wait_for_selector("main select")
-    assert page.locator("main [role=alert]").count() == 0 and f"run={identity(fits)}" in page.url
+    assert page.locator("main [role=alert]").count() == 0 and f"run={path_id(fits)}" in page.url
 
 
 @browser
-def test_steering_what_was_drawn_stays_with_its_run(visit: Visit) -> None:
+def test_steering_a_sample_keeps_its_run(visit: Visit) -> None:
     page = visit.page
-    visit.go(f"draw?run={VAE}&n=1")
-    page.click("button.main:text-is('Draw')")
-    page.click("text=Steer this")
+    visit.go(f"sample?run={VAE}&n=1")
+    page.click("button.main:text-is('Sample')")
+    page.click(".inspector a:text-is('Steer')")
     page.wait_for_selector("main [role=alert]")
     assert "runs/vae8" in page.inner_text("main [role=alert]") and f"run={VAE}" in page.url
 
@@ -116,10 +116,10 @@ def test_steering_what_was_drawn_stays_with_its_run(visit: Visit) -> None:
 @pytest.mark.parametrize(
     ("data", "kind"), [("oscillation", "series"), ("reversal", "pairs"), ("prose", "text"), ("digits8", "images")]
 )
-def test_the_form_offers_only_families_that_take_the_data(visit: Visit, data: str, kind: str) -> None:
+def test_the_form_offers_only_families_for_the_data(visit: Visit, data: str, kind: str) -> None:
     page = visit.page
     visit.go(f"train?data={data}")
-    page.wait_for_selector(f"text=Taken as {kind}")
+    page.wait_for_selector(f"text=Kind of data: {kind}")
     names = page.locator("label:text-is('Family') + select option").evaluate_all("all => all.map(o => o.value)")
     assert set(names) - {""} == {name for name, family in FAMILIES.items() if kind in family.kinds}
     sent: list[Any] = []
@@ -133,11 +133,11 @@ def test_the_form_offers_only_families_that_take_the_data(visit: Visit, data: st
     page.wait_for_selector(".status")
     page.unroute("**/api/trainings")
     assert kind in FAMILIES[sent[0]["options"]["family"]].kinds
-    visit.checked()
+    visit.check_accessibility()
 
 
 @browser
-def test_figures_share_an_axis_only_where_they_measure_the_same(visit: Visit) -> None:
+def test_only_equal_measures_share_an_axis(visit: Visit) -> None:
     page = visit.page
     visit.go(f"compare?runs={DIGITS},{AGAIN},{PATTERNS},{SERIES},{FITTED}")
     page.wait_for_selector(".chart canvas")
@@ -149,16 +149,16 @@ def test_figures_share_an_axis_only_where_they_measure_the_same(visit: Visit) ->
     assert sorted(map(sorted, legends)) == [
         ["runs/again", "runs/digits8"], ["runs/fitted"], ["runs/patterns"], ["runs/series"],
     ]  # fmt: skip
-    told = page.inner_text("main > ul.notes")
-    assert all(name in told for name in ("runs/patterns", "runs/series", "runs/fitted")) and "runs/again" not in told
-    visit.checked()
+    notes = page.inner_text("main > ul.notes")
+    assert all(name in notes for name in ("runs/patterns", "runs/series", "runs/fitted")) and "runs/again" not in notes
+    visit.check_accessibility()
 
 
 @browser
-def test_noise_and_its_estimate_are_shown_on_one_scale(visit: Visit) -> None:
+def test_both_plots_have_one_scale(visit: Visit) -> None:
     page = visit.page
-    visit.go(f"draw?run={PATTERNS}&n=800&steps=6")
-    page.click("button.main:text-is('Draw')")
+    visit.go(f"sample?run={PATTERNS}&n=800&steps=6")
+    page.click("button.main:text-is('Sample')")
     page.wait_for_selector("button[type=button]:text-is('Stop')", state="detached")
     page.wait_for_function("document.querySelector('.time output')?.textContent === 't = 0.00'")
     shown = """canvas => {
@@ -166,12 +166,12 @@ def test_noise_and_its_estimate_are_shown_on_one_scale(visit: Visit) -> None:
         let blue = 0;
         for (let i = 0; i < d.length; i += 4) blue += d[i + 3] > 80 && d[i + 2] > d[i] + 60;
         return blue; }"""
-    pixels = page.locator(".pair .plane canvas").evaluate_all(f"all => all.map({shown})")
+    pixels = page.locator(".pair .plot2d canvas").evaluate_all(f"all => all.map({shown})")
     assert len(pixels) == 2 and min(pixels) > 700
 
 
 @browser
-def test_a_training_that_waits_is_shown_and_can_be_cancelled(visit: Visit, many: Path) -> None:
+def test_a_queued_training_is_shown_and_can_be_cancelled(visit: Visit, many: Path) -> None:
     page = visit.page
     visit.go("runs")
     options = {"steps": 200_000, "network": "mlp:hidden=8", "points": 100}
@@ -180,13 +180,13 @@ def test_a_training_that_waits_is_shown_and_can_be_cancelled(visit: Visit, many:
             body: JSON.stringify({data: 'spiral', name, options})}); }"""
     try:
         page.evaluate(start, [["one", "two", "three"], options])
-        visit.go(f"run/{identity('runs/three')}")
+        visit.go(f"run/{path_id('runs/three')}")
         page.wait_for_selector(".figures b:text-is('queued')")
-        visit.checked()
+        visit.check_accessibility()
         page.click("button:text-is('Cancel')")
         page.wait_for_selector("table.runs")
         assert page.locator("a:text-is('runs/three')").count() == 0
     finally:
         stop = "name => fetch(`/api/runs/${name}/stop`, {method: 'POST'})"
         for name in ("one", "two"):
-            page.evaluate(stop, identity(f"runs/{name}"))
+            page.evaluate(stop, path_id(f"runs/{name}"))

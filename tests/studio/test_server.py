@@ -1,4 +1,4 @@
-"""The studio as a process: it starts, refuses what is too much, serves many at once, and stops at Ctrl-C."""
+"""The studio as a process: start, limits, concurrent requests, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -22,26 +22,24 @@ from tests.studio.conftest import DIGITS, PATTERNS
 from tests.studio.served import Served, served
 
 
-def ask(server: Served, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
+def fetch(server: Served, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request(method, path, body, {**server.headers, **headers})
     answer = connection.getresponse()
     return answer.status, answer.read()
 
 
-def test_a_folder_that_is_not_there_and_a_port_that_is_taken_are_told(
-    command: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
+def test_a_missing_folder_and_a_used_port_are_errors(command: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     code, _, error = command("studio", tmp_path / "none", "--no-browser")
-    assert code == 2 and "there is no folder" in error
+    assert code == 2 and "none" in error
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         code, _, error = command("studio", tmp_path, "--no-browser", "--port", taken.getsockname()[1])
-        assert code == 2 and "choose another --port" in error
+        assert code == 2 and "--port" in error
 
 
-def test_without_its_libraries_the_studio_says_how_to_get_them(
+def test_missing_libraries_are_named_with_the_install_command(
     command: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "reverie.studio.server", raising=False)
@@ -53,17 +51,17 @@ def test_without_its_libraries_the_studio_says_how_to_get_them(
 @pytest.mark.slow
 def test_attacks_on_the_socket_itself(folder: Path) -> None:
     with served(folder) as server:
-        assert ask(server, "GET", "/api/runs")[0] == 200
-        assert ask(server, "GET", "/api/runs", Cookie="")[0] == 401
-        assert ask(server, "GET", "/api/runs", Host=f"evil.example:{server.port}")[0] == 421
+        assert fetch(server, "GET", "/api/runs")[0] == 200
+        assert fetch(server, "GET", "/api/runs", Cookie="")[0] == 401
+        assert fetch(server, "GET", "/api/runs", Host=f"evil.example:{server.port}")[0] == 421
         upgrade = {
             "Connection": "Upgrade",
             "Upgrade": "websocket",
             "Sec-WebSocket-Key": "x" * 24,
             "Sec-WebSocket-Version": "13",
         }
-        assert ask(server, "GET", "/api/runs", Origin="http://evil.example", **upgrade)[0] == 403
-        assert ask(server, "GET", "/api/runs", Origin="null", **upgrade)[0] == 403
+        assert fetch(server, "GET", "/api/runs", Origin="http://evil.example", **upgrade)[0] == 403
+        assert fetch(server, "GET", "/api/runs", Origin="null", **upgrade)[0] == 403
         for path in (
             "/static/../app.py",
             "/static/..%2fapp.py",
@@ -71,17 +69,17 @@ def test_attacks_on_the_socket_itself(folder: Path) -> None:
             "//etc/passwd",
             "/api/runs/..%2f..%2fetc",
         ):
-            assert ask(server, "GET", path)[0] in (400, 404)
+            assert fetch(server, "GET", path)[0] in (400, 404)
         refuse_100_megabytes(server)
         serve_200_at_once(server)
-        survive_one_who_never_reads(server)
+        survive_a_stalled_client(server)
         assert server.stop() == 0
 
 
 def refuse_100_megabytes(server: Served) -> None:
     before = server.resident()
     try:
-        status, _ = ask(server, "POST", "/api/work/send", bytes(100 * 2**20))
+        status, _ = fetch(server, "POST", "/api/jobs/upload", bytes(100 * 2**20))
     except OSError:  # cut off while it was being sent
         status = 413
     assert status == 413
@@ -89,11 +87,11 @@ def refuse_100_megabytes(server: Served) -> None:
 
 
 def serve_200_at_once(server: Served) -> None:
-    wish = json.dumps({"run": DIGITS, "n": 1, "steps": 2, "autoguidance": 1}).encode()
+    request = json.dumps({"run": DIGITS, "n": 1, "steps": 2, "autoguidance": 1}).encode()
     before = server.resident()
 
     def one(_: int) -> tuple[int, bytes]:
-        return ask(server, "POST", "/api/work/draw", wish)
+        return fetch(server, "POST", "/api/jobs/sample", request)
 
     with ThreadPoolExecutor(200) as pool:
         answers = list(pool.map(one, range(200)))
@@ -103,17 +101,18 @@ def serve_200_at_once(server: Served) -> None:
     assert server.resident() - before < 400 * 2**20  # a first drawing loads the run
 
 
-def survive_one_who_never_reads(server: Served) -> None:
-    wish = json.dumps({"run": PATTERNS, "n": 5000, "steps": 300}).encode()
+def survive_a_stalled_client(server: Served) -> None:
+    request = json.dumps({"run": PATTERNS, "n": 5000, "steps": 300}).encode()
     head = "".join(
-        f"{k}: {v}\r\n" for k, v in {**server.headers, "Host": f"127.0.0.1:{server.port}", "Content-Length": len(wish)}.items()
+        f"{k}: {v}\r\n"
+        for k, v in {**server.headers, "Host": f"127.0.0.1:{server.port}", "Content-Length": len(request)}.items()
     )
     deaf = socket.create_connection(("127.0.0.1", server.port))
     deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    deaf.sendall(f"POST /api/work/draw HTTP/1.1\r\n{head}\r\n".encode() + wish)
+    deaf.sendall(f"POST /api/jobs/sample HTTP/1.1\r\n{head}\r\n".encode() + request)
     time.sleep(1)
     small = json.dumps({"run": DIGITS, "n": 1, "steps": 2, "autoguidance": 1}).encode()
-    status, body = ask(server, "POST", "/api/work/draw", small)  # which comes after, as there is one drawing at a time
+    status, body = fetch(server, "POST", "/api/jobs/sample", small)  # runs after the other job
     assert status == 200 and b"event: done" in body
     deaf.close()
 
@@ -132,24 +131,24 @@ def train_through_two_servers(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         options = {"steps": 4000, "network": "mlp:hidden=16", "points": 500}
         body = json.dumps({"data": "spiral", "name": "long", "options": options}).encode()
-        status, told = ask(server, "POST", "/api/trainings", body)
+        status, response = fetch(server, "POST", "/api/trainings", body)
         assert status == 200
-        key = json.loads(told)["id"]
+        key = json.loads(response)["id"]
         run = tmp_path / "runs" / "long"
         wait(lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size > 0)
         server.stop()
     size = (run / "metrics.jsonl").stat().st_size
     wait(lambda: (run / "metrics.jsonl").stat().st_size > size)
-    with served(tmp_path) as server:  # another server, which has not started it, stops it and goes on with it
-        assert json.loads(ask(server, "GET", f"/api/runs/{key}")[1])["training"]
-        assert ask(server, "POST", f"/api/runs/{key}/stop", b"{}")[0] == 200
-        wait(lambda: not json.loads(ask(server, "GET", f"/api/runs/{key}")[1])["training"])
-        done = json.loads(ask(server, "GET", f"/api/runs/{key}")[1])
+    with served(tmp_path) as server:  # another server stops and resumes it
+        assert json.loads(fetch(server, "GET", f"/api/runs/{key}")[1])["training"]
+        assert fetch(server, "POST", f"/api/runs/{key}/stop", b"{}")[0] == 200
+        wait(lambda: not json.loads(fetch(server, "GET", f"/api/runs/{key}")[1])["training"])
+        done = json.loads(fetch(server, "GET", f"/api/runs/{key}")[1])
         assert 0 < done["fraction"] < 1
-        assert ask(server, "POST", f"/api/runs/{key}/resume", b'{"options": {}}')[0] == 200
-        wait(lambda: json.loads(ask(server, "GET", f"/api/runs/{key}")[1]).get("steps", 0) > done["steps"])
-        assert ask(server, "POST", f"/api/runs/{key}/stop", b"{}")[0] == 200
-        wait(lambda: not json.loads(ask(server, "GET", f"/api/runs/{key}")[1])["training"])
+        assert fetch(server, "POST", f"/api/runs/{key}/resume", b'{"options": {}}')[0] == 200
+        wait(lambda: json.loads(fetch(server, "GET", f"/api/runs/{key}")[1]).get("steps", 0) > done["steps"])
+        assert fetch(server, "POST", f"/api/runs/{key}/stop", b"{}")[0] == 200
+        wait(lambda: not json.loads(fetch(server, "GET", f"/api/runs/{key}")[1])["training"])
 
 
 def wait(what: Callable[[], bool], seconds: float = 300) -> None:

@@ -1,4 +1,4 @@
-"""Trainings that the page starts: one of each name, two at a time, the others in a queue."""
+"""Trainings started from the page: one of each name, two at a time, the others queued."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from reverie.studio import trainings
 from reverie.studio.app import Studio
 from reverie.studio.guard import Guard
-from reverie.studio.library import identity
+from reverie.studio.library import path_id
 from tests.studio.asgi import PORT, TOKEN, Answer, call
 
 STUDIOS: list[Studio] = []  # of the test that runs
@@ -47,11 +47,11 @@ def guarded(folder: Path) -> Guard:
     return Guard(STUDIOS[-1].app(), port=PORT, token=TOKEN)
 
 
-def ask(app: Guard, *wishes: tuple[str, Any]) -> list[Answer]:
-    """Ask for all at once."""
+def fetch(app: Guard, *requests: tuple[str, Any]) -> list[Answer]:
+    """Send all requests at once."""
 
     async def run() -> list[Answer]:
-        return await asyncio.gather(*(call(app, "GET" if body is None else "POST", path, body=body) for path, body in wishes))
+        return await asyncio.gather(*(call(app, "GET" if body is None else "POST", path, body=body) for path, body in requests))
 
     return asyncio.run(run())
 
@@ -68,21 +68,21 @@ def until(what: Callable[[], Any]) -> None:
 
 
 def states(app: Guard) -> dict[str, Any]:
-    rows = ask(app, ("/api/runs", None))[0].json()
+    rows = fetch(app, ("/api/runs", None))[0].json()
     return {row["name"]: "training" if row["training"] else row["queued"] for row in rows}
 
 
 def test_of_many_requests_with_one_name_one_starts(tmp_path: Path, processes: list[subprocess.Popen[bytes]]) -> None:
-    answers = ask(guarded(tmp_path), *starting(*["same"] * 16))
+    answers = fetch(guarded(tmp_path), *starting(*["same"] * 16))
     assert sorted(answer.status for answer in answers) == [200] + [400] * 15 and len(processes) == 1
     assert all("same" in answer.json()["message"] for answer in answers if answer.status == 400)
 
 
-def test_two_are_at_work_and_the_others_follow_in_turn(tmp_path: Path, processes: list[subprocess.Popen[bytes]]) -> None:
+def test_two_trainings_run_and_the_others_follow_in_order(tmp_path: Path, processes: list[subprocess.Popen[bytes]]) -> None:
     app = guarded(tmp_path)
-    assert {answer.status for name in "abcde" for answer in ask(app, *starting(name))} == {200} and len(processes) == 2
+    assert {answer.status for name in "abcde" for answer in fetch(app, *starting(name))} == {200} and len(processes) == 2
     assert states(app) == {"runs/a": "training", "runs/b": "training", "runs/c": 0, "runs/d": 1, "runs/e": 2}
-    stop = ask(app, (f"/api/runs/{identity('runs/d')}/stop", {}))[0]
+    stop = fetch(app, (f"/api/runs/{path_id('runs/d')}/stop", {}))[0]
     assert stop.status == 200 and states(app) == {"runs/a": "training", "runs/b": "training", "runs/c": 0, "runs/e": 1}
     processes[0].kill()
     until(lambda: len(processes) == 3)
@@ -95,21 +95,21 @@ def test_two_are_at_work_and_the_others_follow_in_turn(tmp_path: Path, processes
 
 def test_the_queue_is_bounded(tmp_path: Path, processes: list[subprocess.Popen[bytes]]) -> None:
     app = guarded(tmp_path)
-    answers = ask(app, *starting(*(f"n{k}" for k in range(23))))
-    assert [answer.status for answer in answers].count(200) == trainings.AT_ONCE + trainings.WAITING
-    assert len(processes) == trainings.AT_ONCE == 2
+    answers = fetch(app, *starting(*(f"n{k}" for k in range(23))))
+    assert [answer.status for answer in answers].count(200) == trainings.MAX_RUNNING + trainings.MAX_QUEUED
+    assert len(processes) == trainings.MAX_RUNNING == 2
     refused = next(answer for answer in answers if answer.status == 400)
-    assert str(trainings.WAITING) in refused.json()["message"]
+    assert str(trainings.MAX_QUEUED) in refused.json()["message"]
 
 
 def test_a_run_is_resumed_once(tmp_path: Path, folder: Path, processes: list[subprocess.Popen[bytes]]) -> None:
-    key = identity("runs/patterns")
+    key = path_id("runs/patterns")
     shutil.copytree(folder / "runs", tmp_path / "runs")
-    answers = ask(guarded(tmp_path), *[(f"/api/runs/{key}/resume", {"options": {}})] * 8)
+    answers = fetch(guarded(tmp_path), *[(f"/api/runs/{key}/resume", {"options": {}})] * 8)
     assert sorted(answer.status for answer in answers) == [200] + [400] * 7 and len(processes) == 1
 
 
-def test_a_closed_studio_starts_none_of_those_that_wait(tmp_path: Path, processes: list[subprocess.Popen[bytes]]) -> None:
+def test_a_closed_studio_starts_no_queued_training(tmp_path: Path, processes: list[subprocess.Popen[bytes]]) -> None:
     studio = Studio(tmp_path, [])
     for name in "abc":
         studio.trainings.start("spiral", name, {})

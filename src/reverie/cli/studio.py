@@ -11,16 +11,16 @@ from reverie.base.errors import UserError
 from reverie.cli.options import options_of_training
 
 if TYPE_CHECKING:
-    from reverie.studio.trainings import Field
+    from reverie.studio.trainings import FormField
 
-KINDS = {int: "whole", float: "number", bool: "switch"}
+KINDS = {int: "integer", float: "number", bool: "switch"}
 LEFT_OUT = ("data_dir", "codec", "from", "overwrite", "tensorboard", "latent")  # of paths, or not for a page
 
 
-def form() -> list[Field]:
+def form() -> list[FormField]:
     """Return the options of `reverie train` that the page offers, as the command line has them."""
     from reverie import api
-    from reverie.studio.trainings import Field
+    from reverie.studio.trainings import FormField
 
     fields = []
     for name, parameter in options_of_training().items():
@@ -29,7 +29,7 @@ def form() -> list[Field]:
         text = annotated.__metadata__[0].help
         table = next((table for table in api.KINDS if f"`reverie list {table}`" in text), None)
         if name not in LEFT_OUT:
-            fields.append(Field(name.replace("_", "-"), text.partition("; `reverie list")[0], kind, table))
+            fields.append(FormField(name.replace("_", "-"), text.partition("; `reverie list")[0], kind, table))
     return fields
 
 

@@ -1,4 +1,4 @@
-"""The queue is bounded, and so is what waits for a client that does not read."""
+"""The queue is bounded, and so are the buffered events of a client that does not read."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from reverie.base.errors import UserError
-from reverie.studio import work
-from reverie.studio.work import KEPT_BYTES, KEPT_EVENTS, WAITING, Busy, Channel, Job, Lane, Stream
+from reverie.studio import jobs
+from reverie.studio.jobs import MAX_BYTES, MAX_EVENTS, MAX_QUEUED, Busy, Channel, EventStream, Job, WorkQueue
 
 
-def test_a_client_that_never_reads_costs_bounded_memory_and_misses_only_frames() -> None:
+def test_a_client_that_never_reads_misses_only_droppable_events() -> None:
     async def run() -> bytes:
         channel = Channel()
         channel.send("start", {})
         for k in range(2000):
             channel.send("frame", {"k": k, "image": "x" * 100_000}, droppable=True)
-            assert len(channel._events) <= KEPT_EVENTS and channel._bytes <= KEPT_BYTES
+            assert len(channel._events) <= MAX_EVENTS and channel._bytes <= MAX_BYTES
         channel.send("done", {"all": True})
         found = b""
         while part := channel.take():
@@ -32,8 +32,8 @@ def test_a_client_that_never_reads_costs_bounded_memory_and_misses_only_frames()
     assert b'"k": 1999' in found and b'"k": 3,' not in found
 
 
-def test_a_client_that_takes_no_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "PATIENCE", 0.05)
+def test_a_stalled_client_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "SEND_TIMEOUT", 0.05)
 
     async def run() -> bool:
         job = Job(lambda job: {})
@@ -46,17 +46,17 @@ def test_a_client_that_takes_no_byte_is_given_up(monkeypatch: pytest.MonkeyPatch
             if message["type"] == "http.response.body":
                 await asyncio.sleep(60)
 
-        await asyncio.wait_for(Stream(job, job.cancel)({}, receive, send), 5)
+        await asyncio.wait_for(EventStream(job, job.cancel)({}, receive, send), 5)
         return job.cancelled
 
     assert asyncio.run(run())
 
 
-def test_one_who_takes_no_byte_does_not_keep_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "STALLED", 0.1, raising=False)
+def test_a_stalled_client_does_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "CONTESTED_TIMEOUT", 0.1)
 
     async def run() -> tuple[bytes, bool]:
-        lane, began = Lane(), time.monotonic()
+        queue, began = WorkQueue(), time.monotonic()
 
         def long(job: Job) -> dict[str, Any]:
             while time.monotonic() - began < 30:
@@ -72,31 +72,30 @@ def test_one_who_takes_no_byte_does_not_keep_others_waiting(monkeypatch: pytest.
                 await asyncio.sleep(60)
 
         deaf, other = Job(long), Job(lambda job: {"other": 1})
-        lane.add(deaf)
-        contested = (lambda: lane.is_contested(deaf),) if hasattr(lane, "is_contested") else ()
-        stream = asyncio.ensure_future(Stream(deaf, deaf.cancel, *contested)({}, receive, send))
+        queue.add(deaf)
+        stream = asyncio.ensure_future(EventStream(deaf, deaf.cancel, lambda: queue.is_contested(deaf))({}, receive, send))
         await asyncio.sleep(0.5)
-        assert not deaf.cancelled  # nobody else wants anything yet
-        lane.add(other)
+        assert not deaf.cancelled  # no other job waits
+        queue.add(other)
         while not other.ended:
             await asyncio.sleep(0.01)
         assert time.monotonic() - began < 25
         await stream
-        lane.close()
+        queue.close()
         return other.take(), deaf.cancelled
 
     found, cancelled = asyncio.run(run())
     assert b"event: done" in found and cancelled
 
 
-def test_too_many_are_told_to_wait_and_all_others_are_answered_in_turn() -> None:
+def test_jobs_run_in_order_and_a_full_queue_refuses_more() -> None:
     async def run() -> tuple[int, int, list[int]]:
-        lane, gate, order = Lane(), threading.Event(), []
+        queue, gate, order = WorkQueue(), threading.Event(), []
         jobs, refused = [], 0
         for k in range(200):
             job = Job(lambda job, k=k: (gate.wait(5), order.append(k), {"k": k})[-1])  # type: ignore[misc]
             try:
-                lane.add(job)
+                queue.add(job)
                 jobs.append(job)
             except Busy:
                 refused += 1
@@ -105,39 +104,39 @@ def test_too_many_are_told_to_wait_and_all_others_are_answered_in_turn() -> None
             if all(job.ended for job in jobs):
                 break
             await asyncio.sleep(0.02)
-        lane.close()
+        queue.close()
         assert all(b"event: done" in job.take() for job in jobs)
         return len(jobs), refused, order
 
     served, refused, order = asyncio.run(run())
-    assert served == WAITING + 1 and refused == 200 - served and order == sorted(order)
+    assert served == MAX_QUEUED + 1 and refused == 200 - served and order == sorted(order)
 
 
-def test_a_cancelled_job_never_begins_and_a_running_one_stops_at_its_next_check() -> None:
+def test_a_cancelled_job_never_starts_and_a_running_one_stops_at_its_next_check() -> None:
     async def run() -> list[str]:
-        lane, did, gate = Lane(), [], threading.Event()
+        queue, did, gate = WorkQueue(), [], threading.Event()
 
         def long(job: Job) -> dict[str, Any]:
             gate.wait(5)
             job.progress("work", 1, 2)
-            did.append("went on")
+            did.append("continued")
             return {}
 
         first, second = Job(long), Job(lambda job: did.append("second"))  # type: ignore[func-returns-value]
-        lane.add(first)
-        lane.add(second)
+        queue.add(first)
+        queue.add(second)
         first.cancel()
         second.cancel()
         gate.set()
         while not (first.ended and second.ended):
             await asyncio.sleep(0.01)
-        lane.close()
+        queue.close()
         return did
 
     assert asyncio.run(run()) == []
 
 
-def test_mistakes_and_failures_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_errors_are_shown_and_internal_errors_are_not(capsys: pytest.CaptureFixture[str]) -> None:
     async def run() -> list[bytes]:
         def mistake(job: Job) -> dict[str, Any]:
             raise UserError("this is why")
@@ -153,6 +152,6 @@ def test_mistakes_and_failures_are_told_apart(capsys: pytest.CaptureFixture[str]
             job.run()
         return [job.take() for job in jobs]
 
-    said = asyncio.run(run())
-    assert b"this is why" in said[0] and b"secret" not in said[1] and b"memory" in said[2]
+    messages = asyncio.run(run())
+    assert b"this is why" in messages[0] and b"secret" not in messages[1] and b"memory" in messages[2]
     assert "secret path" in capsys.readouterr().err
