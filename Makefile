@@ -11,7 +11,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $(READY)
 
-# The same versions, each checked by its hash, but for torch, of which there are many builds.
+# The same versions, each checked by its hash, except torch, which has many builds.
 locked:
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --require-hashes --no-deps -r requirements.lock
@@ -27,7 +27,7 @@ demo: $(READY)
 	@$(BIN)/reverie train digits --out demo/run --minutes 3
 	@$(BIN)/reverie sample demo/run -n 100 --label all --guidance 1.5 --out demo/digits.png
 	@$(BIN)/reverie sample demo/run -n 25 --guidance 1.5 --out demo/film.gif
-	@echo "look at: demo/digits.png demo/film.gif demo/run/loss.png"
+	@echo "open: demo/digits.png demo/film.gif demo/run/loss.png"
 	@echo "or in the browser: $(BIN)/reverie studio demo"
 
 lint: $(READY)
@@ -55,7 +55,7 @@ bench-all: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -m zensical build --clean --strict
-	@echo "look at: site/index.html"
+	@echo "open: site/index.html"
 
 docs-serve: $(READY)
 	$(BIN)/python -m zensical serve

@@ -12,7 +12,7 @@ from markdown.util import AtomicString
 
 
 class Bars(Treeprocessor):  # type: ignore[misc]  # Python-Markdown has no types
-    """Takes the backslash away."""
+    """Removes the backslash."""
 
     def run(self, root: etree.Element) -> None:
         """Change the code of all cells."""
@@ -22,13 +22,13 @@ class Bars(Treeprocessor):  # type: ignore[misc]  # Python-Markdown has no types
 
 
 class Cells(Extension):  # type: ignore[misc]  # Python-Markdown has no types
-    """Bars in cells."""
+    """The extension."""
 
     def extendMarkdown(self, md: Markdown) -> None:
-        """Come after the processor of inline text, which makes the code."""
+        """Register after the processor of inline text, which creates the code elements."""
         md.treeprocessors.register(Bars(md), "bars", 5)
 
 
 def makeExtension(**options: Any) -> Cells:
-    """Return the extension, as Python-Markdown asks for it by this name."""
+    """Return the extension; Python-Markdown requires this name."""
     return Cells(**options)

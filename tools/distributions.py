@@ -1,4 +1,4 @@
-"""What the project needs: the distributions that pyproject.toml names, and those that these need in turn."""
+"""Dependencies of the project: the distributions in pyproject.toml and their dependencies."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ CONSTRAINTS, LOCK = ROOT / "constraints.txt", ROOT / "requirements.lock"
 
 
 def canonical(name: str) -> str:
-    """Return the name of a distribution as indexes compare it."""
+    """Return the normalized name of a distribution."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def extras() -> dict[str, list[str]]:
-    """Return the requirements of the project by extra; those of every installation stand under the empty name."""
+    """Return the requirements of the project by extra; those of every installation have the empty name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     return {"": project["dependencies"], **project["optional-dependencies"]}
 
 
 def needed(requirements: Iterable[str]) -> set[str]:
-    """Return the installed distributions that requirements lead to on this machine."""
+    """Return the installed distributions that requirements need, directly or indirectly, on this machine."""
     found: dict[tuple[str, str], None] = {}
     waiting = [(Requirement(text), "") for text in requirements]
     while waiting:

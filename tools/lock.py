@@ -1,10 +1,10 @@
 """Write requirements.lock: every distribution of constraints.txt with the SHA-256 of all its files that the index lists.
 
-python -m tools.lock            ask the index (https://pypi.org/simple) and write it; also: make lock
-python -m tools.lock --check    only tell whether it has the versions of constraints.txt
+python -m tools.lock            query the index (https://pypi.org/simple) and write it; also: make lock
+python -m tools.lock --check    only check that it has the versions of constraints.txt
 
-torch is left out: machines install different builds of one version (CPU, CUDA, ROCm) from different indexes or from a disk, so
-that their hashes are not those of PyPI.  Therefore `make` itself goes by constraints.txt, and `make locked` by the hashes.
+torch is left out: machines install different builds of one version (CPU, CUDA, ROCm) from different indexes or from a disk,
+with hashes that PyPI does not list. `make` therefore uses constraints.txt, and `make locked` the hashes.
 """
 
 from __future__ import annotations

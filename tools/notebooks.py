@@ -1,7 +1,7 @@
 """Write notebooks of five chapters: the same text, with each Python block as a cell.
 
 python -m tools.notebooks            write them to docs/book/notebooks/
-python -m tools.notebooks --check    only tell whether they are those of the chapters; part of `make lint`
+python -m tools.notebooks --check    only check that they match the chapters; part of `make lint`
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 BOOK = Path(__file__).parent.parent / "docs" / "book"
-CHAPTERS = ("forward", "reverse", "samplers", "score", "embeddings")  # which need no run of your own, but for single lines
+CHAPTERS = ("forward", "reverse", "samplers", "score", "embeddings")  # chapters that need no run, except for single lines
 BLOCK = re.compile(r"^```python\n(.*?)^```$\n?", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:|#)")
-LOADED = re.compile(r'reverie\.load\("(runs/([a-z0-9-]+))"\)')  # a run that is named for the data set it learned
-TRAINED = """# The run that a cell below loads, trained once: some seconds on a quiet machine.
+LOADED = re.compile(r'reverie\.load\("(runs/([a-z0-9-]+))"\)')  # a run that has the name of its data set
+TRAINED = """# The run that a cell below loads; trained once, in some seconds.
 from pathlib import Path
 
 import reverie
@@ -47,9 +47,10 @@ def notebook(chapter: str) -> str:
             kind = {"cell_type": "markdown"}
             part = re.sub(r"<!--.*?-->\n", "", LINK.sub("](../", part))
         cells.append({"id": f"{chapter}-{k}", "metadata": {}, "source": _lines(part), **kind})
-    facts = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     return (
-        json.dumps({"cells": cells, "metadata": facts, "nbformat": 4, "nbformat_minor": 5}, indent=1, ensure_ascii=False) + "\n"
+        json.dumps({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}, indent=1, ensure_ascii=False)
+        + "\n"
     )
 
 
@@ -62,7 +63,7 @@ def main() -> None:
         if "--check" not in sys.argv:
             file.write_text(made)
         elif not file.exists() or file.read_text() != made:
-            raise SystemExit(f"{file.name} is not that of the chapter; run: python -m tools.notebooks")
+            raise SystemExit(f"{file.name} does not match the chapter; run: python -m tools.notebooks")
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def interface() -> Iterator[str]:
             rows = list(_public(module))
         lines = [f"\n### {place.replace(':', '.')}", "", words, ""]
         for name, thing in rows:
-            sentence = (inspect.getdoc(thing) or "").strip().split("\n\n")[0]
+            sentence = re.split(r"(?<=[.?!])\s", (inspect.getdoc(thing) or "").strip())[0].split("\n\n")[0]
             arguments = "" if inspect.isclass(thing) or isinstance(thing, property) else _signature(thing)
             lines.append(f"- `{name}{arguments}`: {_plain(sentence)}")
         yield "\n".join(lines)

@@ -1,10 +1,10 @@
-"""What GPUs would do for work of three sizes, on paper: the tables of docs/developers/experiments/gpus.md.
+"""Estimates of training on GPUs for work of three sizes: the tables of docs/developers/experiments/gpus.md.
 
 python -m tools.scale            print them
-python -m tools.scale --write    put them into docs/developers/experiments/gpus.md, between its two marks
+python -m tools.scale --write    write them to docs/developers/experiments/gpus.md, between its two marks
 
-Counted: parameters, floating-point operations and kernels of our networks.  Measured: the share of the sgemm rate that they
-reach on two cores, read from docs/benchmarks.md.  Assumed, and named as such: everything about GPUs, networks and prices.
+Counted: parameters, floating-point operations and kernels of the networks. Measured: the share of the sgemm rate that they
+reach on two cores, from docs/benchmarks.md. Assumed: everything about GPUs, interconnects and prices (`Hardware`).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from reverie.nets import NETWORKS
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE, MEASURED = DOCS / "developers" / "experiments" / "gpus.md", DOCS / "benchmarks.md"
-BEGIN, END = "<!-- made by python -m tools.scale -->", "<!-- end of what was made -->"
+BEGIN, END = "<!-- made by python -m tools.scale -->", "<!-- end of the tables -->"
 GPUS = (1, 8, 64)
 IN_A_NODE = 8
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """A GPU and what connects it, as makers tell; none of it was at hand.
+    """A GPU and its interconnect, by data sheets; not measured.
 
-    peak: bfloat16 operations a second, dense; share: of the efficiency measured on the CPU that is kept on it; launch: seconds
-    that a kernel takes at least; inside, between: bytes a second of each GPU within a node and of a node to others; price: an
-    hour of a GPU, in dollars.
+    peak: dense bfloat16 operations a second; share: of the efficiency measured on the CPU that the GPU reaches; launch: minimal
+    seconds of a kernel; inside, between: bytes a second of each GPU within a node, and of a node to others; price: dollars an
+    hour of a GPU.
     """
 
     name: str = "A100 (SXM, 80 GB)"
@@ -50,7 +50,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Work:
-    """A training.  efficiency: of the sgemm rate, measured on two cores; images: seen in all; batch: of a step, of all GPUs."""
+    """A training. efficiency: share of the sgemm rate on two cores; images: seen in total; batch: of a step, on all GPUs."""
 
     name: str
     shape: tuple[int, int, int]
@@ -79,21 +79,21 @@ WORKS = (  # 200 and 2,500 million images: arXiv:2206.00364
 
 
 class Kernels(TorchDispatchMode):
-    """Counts the operations that torch sends to a device, views aside."""
+    """Counts the operations that torch sends to a device, without views."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count one and do it."""
+        """Count an operation and run it."""
         self.count += not func.is_view
         return func(*args, **(kwargs or {}))
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What a network is and costs: parameters, operations of training on one image, kernels of a step."""
+    """Size and cost of a network: parameters, operations of training on one image, kernels of a step."""
 
     parameters: int
     flops: float
@@ -112,9 +112,9 @@ def count(work: Work) -> Counted:
 
 
 def all_reduce(parameters: int, gpus: int, hardware: Hardware) -> tuple[float, float]:
-    """Return the bytes that each GPU sends a step, 4 P 2 (n - 1) / n, and the seconds that they take.
+    """Return the bytes that each GPU sends a step, 4 P 2 (n - 1) / n, and the seconds that this takes.
 
-    Within a node at its rate; beyond, a node's link carries what one GPU sends, as the ring passes each node once.
+    Within a node at its rate; beyond, the link of a node carries what one GPU sends, because the ring passes each node once.
     """
     sent = 4 * parameters * 2 * (gpus - 1) / gpus
     rate = hardware.inside if gpus <= IN_A_NODE else min(hardware.inside, hardware.between)
@@ -123,7 +123,7 @@ def all_reduce(parameters: int, gpus: int, hardware: Hardware) -> tuple[float, f
 
 @dataclass(frozen=True)
 class Estimate:
-    """What so many GPUs would do: images a second, the share of linear scaling, traffic, hours and dollars for all images."""
+    """Estimate for a number of GPUs: images a second, share of linear scaling, traffic, hours and dollars for all images."""
 
     gpus: int
     images: float
@@ -155,8 +155,8 @@ def estimates(work: Work, counted: Counted, hardware: Hardware) -> list[Estimate
     return found
 
 
-def said(number: float) -> str:
-    """Say a number in three digits at most."""
+def short(number: float) -> str:
+    """Return a number with at most three digits."""
     for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
         if number >= size:
             return f"{number / size:.3g}{unit}"
@@ -164,7 +164,7 @@ def said(number: float) -> str:
 
 
 def tables(hardware: Hardware | None = None) -> list[str]:
-    """Return the tables, a line each."""
+    """Return the lines of the tables."""
     hardware = hardware or Hardware()
     counts = {work.name: count(work) for work in WORKS}
     rows = [
@@ -174,7 +174,7 @@ def tables(hardware: Hardware | None = None) -> list[str]:
     for work in WORKS:
         c = counts[work.name]
         name = work.network if isinstance(work.network, str) else f"unet {tuple(work.network['widths'])}"
-        cells = (work.name, name, said(c.parameters), said(c.flops), f"{c.kernels:,}", f"{work.batch:,}", said(work.images))
+        cells = (work.name, name, short(c.parameters), short(c.flops), f"{c.kernels:,}", f"{work.batch:,}", short(work.images))
         rows.append(f"| {' | '.join(cells)} |")
     rows += [
         "",
@@ -184,22 +184,22 @@ def tables(hardware: Hardware | None = None) -> list[str]:
     for work in WORKS:
         for e in estimates(work, counts[work.name], hardware):
             row = (
-                work.name, str(e.gpus), said(e.images), f"{e.scaling:.0%}", f"{said(e.sent)}B", f"{said(e.read)}B/s",
-                said(e.hours), said(e.dollars), e.by,
+                work.name, str(e.gpus), short(e.images), f"{e.scaling:.0%}", f"{short(e.sent)}B", f"{short(e.read)}B/s",
+                short(e.hours), short(e.dollars), e.by,
             )  # fmt: skip
             rows.append(f"| {' | '.join(row)} |")
     return rows
 
 
 def written(page: str, rows: list[str]) -> str:
-    """Return a page with the tables between its marks."""
+    """Return the page with the tables between its marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return "\n".join([before + BEGIN, "", *rows, "", END + after])
 
 
 def main() -> None:
-    """Print or write."""
+    """Print or write the tables."""
     rows = tables()
     if "--write" in sys.argv:
         PAGE.write_text(written(PAGE.read_text(), rows))
