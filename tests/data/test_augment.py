@@ -19,7 +19,7 @@ from reverie.base.errors import UserError
 from reverie.base.spec import build
 from reverie.data import Dataset, load_data
 from reverie.data.augment import AUGMENTATIONS, Augment, build_augment, conditioned_entries, parse_augmentations
-from reverie.data.augment_plan import FEW, OFTEN, choose_augment
+from reverie.data.augment_plan import ENOUGH_IMAGES, MIN_EPOCHS, choose_augment
 from reverie.data.mirror import MIN_IMAGES, check_mirroring
 from reverie.diffusion.denoiser import NetDenoiser, WithConditioning
 from reverie.diffusion.schedule import Rectified
@@ -213,16 +213,16 @@ def test_the_mirror_check_sees_labels_that_mirroring_exchanges() -> None:
 
 
 def test_auto_chooses_by_count_passes_and_kind() -> None:
-    grey, many = shapes(100, True), shapes(FEW + 1, True)
+    grey, many = shapes(100, True), shapes(ENOUGH_IMAGES + 1, True)
     specs, why = choose_augment("auto", grey, None)
     assert [s["name"] for s in specs] == ["flip", "shift", "rotate", "zoom"] and not specs[0]["conditioned"]
     assert why == (
-        "augment: flip, shift, rotate, zoom (all but flip told to the network);"
+        "augment: flip, shift, rotate, zoom (all but flip conditioned);"
         " 100 images are few, and cannot be told from their mirror images"
     )
-    assert choose_augment("auto", many, None) == ((), f"augment: none; {FEW + 1:,} images are enough without")
-    specs, why = choose_augment("auto", grey, OFTEN - 1)
-    assert not specs and f"seen only about {OFTEN - 1} times" in why
+    assert choose_augment("auto", many, None) == ((), f"augment: none; {ENOUGH_IMAGES + 1:,} images are enough without")
+    specs, why = choose_augment("auto", grey, MIN_EPOCHS - 1)
+    assert not specs and f"seen only about {MIN_EPOCHS - 1} times" in why
     hooks, why = choose_augment("auto", shapes(300, False), None)
     assert "flip" not in [s["name"] for s in hooks] and "no flip, because" in why
     assert choose_augment("none", grey, None) == ((), "") == choose_augment("auto", load_data("spiral"), None)
@@ -239,7 +239,7 @@ def test_every_kind_of_image_can_be_augmented(command, tmp_path: Path, mode: str
         Image.fromarray(pixels).save(tmp_path / "images" / f"{k}.png")
     words = ("train", tmp_path / "images", "--out", tmp_path / "run", "--steps", 3, "--batch", 8, "--network", TINY)
     code, _, err = command(*words, "--augment", "flip,shift,zoom,rotate,colour")
-    assert code == 0 and "augment: flip, shift, rotate, zoom, colour (told to the network)" in err
+    assert code == 0 and "augment: flip, shift, rotate, zoom, colour (conditioned)" in err
     config = read_config(tmp_path / "run")
     told = config.family.network["cond_dim"]
     assert told == (7 if mode == "L" else 9) and len(config.family.augment) == 5

@@ -105,7 +105,7 @@ def test_numbers_and_images_of_columns(tmp_path: Path) -> None:
         ({"angle": "steep"}, {"condition_columns": "angle"}, "no number"),
         ({"angle": "inf"}, {"condition_columns": "angle"}, "finite"),
         ({"angle": 1}, {"condition_columns": "age"}, "age"),
-        ({"edges": "../../etc/passwd"}, {"condition_image": "edges"}, "no usable image"),
+        ({"edges": "../../etc/passwd"}, {"condition_image": "edges"}, "not a usable image"),
         ({"edges": ""}, {"condition_image": "edges"}, "no image"),
     ],
 )

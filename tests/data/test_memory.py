@@ -70,7 +70,7 @@ def test_the_channel_axis_keeps_its_pixels() -> None:
         (Image.fromarray(pixels(8, 8)), "list of images"),
         ((pixels(9, 8, 8), [0, 1]), "2 labels for 9 members"),
         ((pixels(9, 8, 8), np.zeros((9, 3))), "one whole number or name"),
-        ((pixels(9, 8, 8), np.linspace(0, 1, 9)), "not whole numbers"),
+        ((pixels(9, 8, 8), np.linspace(0, 1, 9)), "not integers"),
         ([Image.fromarray(pixels(8, 8)), pixels(8, 8)], "member 1 is of type ndarray"),
         ([pixels(8, 8), Image.fromarray(pixels(8, 8))], "member 0 is of type ndarray"),
         ([(pixels(8, 8), 1), pixels(8, 8)], "others are not"),

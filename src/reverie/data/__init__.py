@@ -1,4 +1,4 @@
-"""Reading what people have: data sets by name, by path or from memory, of images, tables or arrays; codecs and augmentation."""
+"""Datasets by name, by path or from memory: images, tables, arrays, series, text and pairs; codecs and augmentation."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ __all__ = [
 
 
 def _read_table(path: Path, name: str, options: ReadingOptions) -> Dataset:
-    """Return a .csv file: a column of text, or its numbers."""
+    """Read a .csv file: a column of text, or columns of numbers."""
     column = text_column(path, options.text)
     return read_csv(path, name, options) if column is None else read_text_column(path, name, options, column)
 
 
 def _read_tar(path: Path, name: str, options: ReadingOptions) -> Dataset:
-    """Return a .tar file: a shard with labels in files of their own, or a folder that was packed."""
+    """Read a .tar file: a shard with annotation files, or a packed folder."""
     return read_shards(str(path), name, options) if has_annotations(path) else read_images(path, name, options)
 
 
 def _read_parquet(path: Path, name: str, options: ReadingOptions) -> Dataset:
-    """Return a .parquet file: a shard of images, or a table of numbers."""
+    """Read a .parquet file: a shard of images, or a table of numbers."""
     return read_shards(str(path), name, options) if has_image_column(path) else read_parquet(path, name, options)
 
 
@@ -77,7 +77,7 @@ READERS: dict[str, Callable[[Path, str, ReadingOptions], Dataset]] = {
     ".cdb": lambda path, name, options: cdb_dataset([path], name, str(path), options),
 }
 TABLES = (".csv", ".tsv", ".parquet")
-WHOLE = ("series", "text", "pairs")  # kinds of data whose windows, if any, are their own
+WHOLE = ("series", "text", "pairs")  # kinds that are cut into windows already, or not at all
 
 
 @renamed_options
@@ -89,40 +89,39 @@ def load_data(
     condition_columns: str | None = None, condition_image: str | None = None, pairs: str | None = None,
     columns: str | Sequence[str] | None = None,
 ) -> Dataset:  # fmt: skip
-    """Return a data set by name (names win), by path, or of data in memory as `reverie.data.in_memory` takes them.
+    """Return a dataset by name (names take precedence), by path, or from data in memory, see `reverie.data.in_memory`.
 
-    points and seed: the number, if not given what is usual, and the seed of generated data; size: "32" or "64x48" (height x
-    width); fit: crop, pad, stretch, or auto, which pads where cropping would cut too much; channels: 1, 3 or 4, by default told
-    by the images; labels: one of LABELS, or the name of a column; data_dir: where files of named sets are looked for
-    first; strict: refuse where a broken file would be skipped; on_progress: called with what is done, how much, of how much;
-    on_shape: called with the set without its pixels when their form is known, and before they are read, so that it can refuse;
-    largest_colour: the longest side that is chosen for colour images; window: take rows of numbers as a series, in windows of
-    so many, or so many characters of text at a time; text: the column of a table, or field, that holds text; condition_columns,
-    condition_image: columns of a folder's metadata, numbers with commas between and the name of another image, that a model is
-    told of each image; pairs: the columns or fields that hold sources and targets, with a comma between, or the file whose
-    lines are the targets of those of the source; columns: of a table that are coordinates, with commas between, or all of
-    numbers; if not given, all but ids, times and those that are mostly empty.
+    points, seed: count and seed of generated data; size: "32" or "64x48" (height x width); fit: crop, pad, stretch, or auto,
+    which pads if cropping would remove too much; channels: 1, 3 or 4, by default those of the images; labels: one of LABELS, or
+    the name of a column; data_dir: folder searched first for the files of named datasets; strict: refuse broken files instead
+    of skipping them; on_progress: called with (stage, number done, total); on_shape: called with the dataset without pixels as
+    soon as the shape is known, before pixels are read, and may raise; largest_colour: maximum side chosen for colour images;
+    window: read rows of numbers as a series in windows of this length, or text in windows of this many characters; text: the
+    column or field that holds text; condition_columns, condition_image: metadata columns to condition on, numbers
+    (comma-separated) and the name of another image; pairs: the two columns or fields of sources and targets (comma-separated),
+    or the file with the target lines; columns: the coordinates of a table (comma-separated), or all for every column of
+    numbers; by default all but ids, times and mostly empty columns.
     """
     check_fit(fit)
     check_channels(channels)
     if points is not None:
         check_count(points)
     check_window(window)
-    numbers, wanted = parse_column_names(condition_columns), table_columns(columns)
+    condition_names, wanted = parse_column_names(condition_columns), table_columns(columns)
     pixels = parse_size(size) if size is not None else None
     if is_in_memory(source):
         if data_dir is not None:
-            raise UserError(f"--data-dir says where the files of {', '.join(FROM_FILES)} are; leave it out for data in memory")
+            raise UserError(f"--data-dir sets the folder of {', '.join(FROM_FILES)}; leave it out for data in memory")
         chosen = ReadingOptions(
             pixels, fit, channels, labels, strict, None, on_progress, on_shape, largest_colour, window, columns=wanted
         )  # fmt: skip
-        given = _of_columns(from_memory(source, chosen), wanted, "the data")
-        return given if window is None else as_series(given, window, "the data")
+        made = _of_columns(from_memory(source, chosen), wanted, "the data")
+        return made if window is None else as_series(made, window, "the data")
     source = str(source)
     if source in DATASETS or not _has_columns(source):
         pick(LABELS, labels, "kind of labels")
     if data_dir is not None and source not in FROM_FILES:
-        raise UserError(f"--data-dir says where the files of {', '.join(FROM_FILES)} are; leave it out for {source}")
+        raise UserError(f"--data-dir sets the folder of {', '.join(FROM_FILES)}; leave it out for {source}")
     folder = expanded(data_dir) if data_dir is not None else None
     options = ReadingOptions(
         pixels,
@@ -136,18 +135,21 @@ def load_data(
         largest_colour,
         window,
         text,
-        numbers,
+        condition_names,
         condition_image,
         pairs,
         wanted,
     )
     remote = is_remote(source)
     packed = remote or Path(source).suffix.lower() in (*ARCHIVES, ".parquet")
-    if (numbers or condition_image) and (source in DATASETS or not (packed or Path(source).is_dir())):
-        raise UserError(f"columns of metadata are those of a folder, a .zip or shards of images, which {source} is not")
+    if (condition_names or condition_image) and (source in DATASETS or not (packed or Path(source).is_dir())):
+        raise UserError(
+            f"metadata columns need a folder, a .zip or shards of images, which {source} is not; leave the condition"
+            " options out"
+        )
     if source in DATASETS:
         if pairs is not None:
-            raise UserError(f"--pairs names columns of a table or a second file; {source} is a set by name, so leave it out")
+            raise UserError(f"--pairs needs a table or a second file, and {source} is a dataset by name; leave --pairs out")
         named = DATASETS[source](default_count(source) if points is None else points, seed, options)
         _of_columns(named, wanted, source)
         return named if window is None or named.kind in WHOLE else as_series(named, window, source)
@@ -155,32 +157,32 @@ def load_data(
         return read_shards(source, _name_of(source), options)
     try:
         path = Path(source).expanduser()
-        there = source != "" and path.exists()
+        exists = source != "" and path.exists()
     except (OSError, ValueError, RuntimeError):  # too long, a null byte, no such user
-        there = False
-    if not there:
+        exists = False
+    if not exists:
         raise _not_there(source)
-    found = _of_columns(_read_path(path, options), wanted, str(path))
-    return found if window is None or found.kind in WHOLE else as_series(found, window, str(path))
+    loaded = _of_columns(_read_path(path, options), wanted, str(path))
+    return loaded if window is None or loaded.kind in WHOLE else as_series(loaded, window, str(path))
 
 
 def _of_columns(data: Dataset, wanted: tuple[str, ...], source: str) -> Dataset:
-    """Return data, and refuse columns that are asked of what is no table."""
+    """Return the data; refuse --columns for data that are not a table."""
     if wanted and not data.columns:
-        raise UserError(f"--columns chooses columns of numbers of a table, and {source} holds {data.kind}; leave it out")
+        raise UserError(f"--columns needs a table, and {source} contains {data.kind}; leave --columns out")
     return data
 
 
 def _has_columns(source: str) -> bool:
-    """Tell whether data may have columns, whose names are kinds of labels as well: a table, or metadata beside images."""
-    with suppress(OSError, ValueError, RuntimeError):  # what can be no path is told of later
+    """Return whether data may have columns, which are valid values of `labels`: a table, or images with metadata."""
+    with suppress(OSError, ValueError, RuntimeError):  # invalid paths are reported later
         folder = Path(source).expanduser()
         return folder.suffix.lower() in (*TABLES, ".zip") or any((folder / name).exists() for name in METADATA)
     return False
 
 
 def _name_of(source: str) -> str:
-    """Return what data elsewhere are called: the last part of their address that is no pattern."""
+    """Return the name of remote data: the last part of the address that is not a pattern."""
     parts = [part for part in source.split("://")[-1].split("/") if part and "{" not in part]
     last = parts[-1] if parts else "data"
     return visible(last.removesuffix(".tar").removesuffix(".parquet")) or "data"
@@ -190,7 +192,7 @@ def _read_path(path: Path, options: ReadingOptions) -> Dataset:
     name = visible(path.resolve().name) or "data"
     if path.is_dir():
         if options.pairs is not None:
-            raise UserError(f"--pairs names columns of a table or a second file, and {path} is a folder; give a file in it")
+            raise UserError(f"--pairs needs a table or a second file, and {path} is a folder; give a file in it")
         digits, pair = cdb_files(path), find_pair(path)
         if digits:
             return cdb_dataset(digits, name, str(path), options)
@@ -213,9 +215,9 @@ def _read_path(path: Path, options: ReadingOptions) -> Dataset:
     if looks_like_text(path):
         return read_text(path, stem, options)
     if is_image(path.name):
-        raise UserError(f"{path} is a single image; give the folder it lies in")
+        raise UserError(f"{path} is a single image; give its folder")
     kinds = " ".join(READERS)
-    raise UserError(f"{path} is of no kind that is read; give a folder of images or texts, an idx file, or one of {kinds}")
+    raise UserError(f"{path} has an unsupported format; give a folder of images or texts, an idx file, or one of {kinds}")
 
 
 def _idx_dataset(images: Path, labels: Path | None, name: str, options: ReadingOptions, notes: tuple[str, ...] = ()) -> Dataset:
@@ -225,7 +227,7 @@ def _idx_dataset(images: Path, labels: Path | None, name: str, options: ReadingO
 
 
 def _hint(path: Path) -> str:
-    """Return a guess at the folder that was meant: one with a like name beside it."""
+    """Suggest a sibling folder with a similar name."""
     try:
         beside = [p.name for p in path.resolve().parent.iterdir() if p.is_dir() and p.name != path.resolve().name]
     except OSError:
@@ -235,7 +237,7 @@ def _hint(path: Path) -> str:
 
 
 def _not_there(source: str) -> UserError:
-    """Return the error for what is neither a name nor a path, with close names and close paths."""
+    """Return the error for an unknown name or path, with similar names and paths."""
     path = Path(source)
     beside: dict[str, str] = {}
     with suppress(OSError, ValueError):
@@ -244,5 +246,5 @@ def _not_there(source: str) -> UserError:
     close = [repr(meant[guess]) for guess in get_close_matches(path.name, meant, n=2, cutoff=0.7)]
     advice = f"give a path, or one of: {', '.join(DATASETS)}"
     if close:
-        advice = f"did you mean {' or '.join(close)}? else give a path; the names are shown by: reverie list data"
+        advice = f"did you mean {' or '.join(close)}? Give a path, or a name from: reverie list data"
     return UserError(f"unknown data {source!r}: no such file or folder; {advice}")

@@ -1,4 +1,4 @@
-"""Which augmentation suits a data set when nothing is said, with the reason."""
+"""The default augmentation of a dataset, with the reason."""
 
 from __future__ import annotations
 
@@ -9,52 +9,55 @@ from reverie.data import Dataset
 from reverie.data.augment import build_augment, parse_augmentations
 from reverie.data.mirror import check_mirroring
 
-FEW = 4000  # training images below which augmentation is worth its cost
-# Passes over the data below which augmentation only takes time: 1,811 emoji of 32 x 32, seen 61 times by unet-mini, cost it
-# 0.187 and held-out ones 0.189, so there was nothing to prevent (docs/benchmarks.md).
-OFTEN = 150
+ENOUGH_IMAGES = 4000  # training images below which augmentation pays off
+# Epochs below which augmentation only costs time: 1,811 emoji of 32 x 32, seen 61 times by unet-mini, have the loss 0.187
+# and held-out ones 0.189, so there is no overfitting to prevent (docs/benchmarks.md).
+MIN_EPOCHS = 150
 
 
 def choose_augment(
-    wished: str | Sequence[str | Spec],
+    requested: str | Sequence[str | Spec],
     train: Dataset,
     passes: float | None,
     seed: int = 0,
     tell: Callable[[str, int, int], None] = lambda what, done, of: None,
 ) -> tuple[tuple[Spec, ...], str]:
-    """Return the augmentations of a training, and what to say of them: a line, empty for points.
+    """Return the augmentations of a training, and a line about them, empty for points.
 
-    wished: "auto", "none", or names with options; passes: how often each image will be seen, if that is known.
+    requested: "auto", "none", or names with options; passes: expected epochs, if known.
     """
-    if wished == "none" or not wished:
+    if requested == "none" or not requested:
         return (), ""
-    if wished != "auto":
-        specs = parse_augmentations(wished)
+    if requested != "auto":
+        specs = parse_augmentations(requested)
         build_augment(specs, train.shape)
-        return specs, f"augment: {_said(specs)}"
+        return specs, f"augment: {_describe(specs)}"
     if train.kind != "images":
         return (), ""
     count = len(train)
-    if count > FEW:
-        return (), f"augment: none; {count:,} images are enough without"
-    if passes is not None and passes < OFTEN:
+    if count > ENOUGH_IMAGES:
+        return (), f"augment: none; {count:,} images are enough without it"
+    if passes is not None and passes < MIN_EPOCHS:
         often = "once" if passes < 1.5 else f"{round(passes):,} times"
-        return (), f"augment: none; each image will be seen only about {often}"
+        return (), f"augment: none; each image is seen only about {often}"
     names = ["shift", "rotate", "zoom", *(["colour"] if train.shape[0] > 1 else [])]
     mirrored = check_mirroring(train, seed, tell)
     if mirrored.is_safe:
         names.append("flip:conditioned=no")
-        why = "are few, and cannot be told from their mirror images"
+        why = "are few; mirrored images cannot be told from originals, so flip is safe"
     elif mirrored.right:
-        why = f"are few; no flip, because {mirrored.share:.0%} were told from their mirror images, where guessing gives 50%"
+        why = (
+            f"are few; no flip, because a classifier tells mirrored images from originals in {mirrored.share:.0%} of"
+            " cases (chance: 50%)"
+        )
     else:
-        why = "are few; no flip, because so few cannot show whether they may be mirrored"
+        why = "are few; no flip, because they are too few to test whether mirroring is safe"
     specs = parse_augmentations(names)
-    return specs, f"augment: {_said(specs)}; {count:,} images {why}"
+    return specs, f"augment: {_describe(specs)}; {count:,} images {why}"
 
 
-def _said(specs: Sequence[Spec]) -> str:
+def _describe(specs: Sequence[Spec]) -> str:
     names, untold = [spec["name"] for spec in specs], [spec["name"] for spec in specs if not spec.get("conditioned", True)]
     if names == untold:
         return ", ".join(names)
-    return f"{', '.join(names)} ({f'all but {untold[0]} ' if untold else ''}told to the network)"
+    return f"{', '.join(names)} ({f'all but {untold[0]} ' if untold else ''}conditioned)"

@@ -17,17 +17,17 @@ from reverie.data.pixels import DEFAULT_SIDE, Recipe
 from reverie.data.reading import ReadingOptions, fit_all
 
 HEADER = 1024
-MARGIN = 2  # pixels left free around the largest image
-FILE_MOST = 2**30
-BATCH = 512  # images that are unrolled and fitted at a time: at most 34 MB of pixels
+MARGIN = 2  # margin in pixels around the largest image
+MAX_FILE = 2**30
+BATCH = 512  # images decoded at a time: at most 34 MB of pixels
 
 
 @dataclass(frozen=True)
 class Records:
-    """The images of one file, packed as they are there.
+    """The encoded images of one file.
 
-    data: (B,) uint8, the whole file; heights, widths, labels: (N,); starts, sizes: (N,), where the bytes of each image begin
-    and how many there are.
+    data: (B,) uint8, the whole file; heights, widths, labels: (N,); starts, sizes: (N,), offset and length in bytes of each
+    image.
     """
 
     path: Path
@@ -43,20 +43,20 @@ class Records:
         return len(self.labels)
 
     def pixels(self, begin: int = 0, end: int | None = None) -> np.ndarray:
-        """Return the pixels of some images, row by row, one after another: (P,) uint8."""
+        """Return the pixels of some images, row by row, concatenated: (P,) uint8."""
         some = slice(begin, end)
         read = _read_grey if self.grey else _read_runs
         try:
             return read(self.data, self.heights[some], self.widths[some], self.starts[some], self.sizes[some])
-        except _Wrong as wrong:
-            number = begin + wrong.k + 1
+        except _InvalidRecord as invalid:
+            number = begin + invalid.k + 1
             raise UserError(
-                f"{self.path} is damaged: the pixels of record {number} do not fill its image; get the file again"
+                f"{self.path} is damaged: the pixels of record {number} do not match its size; get the file again"
             ) from None
 
 
-class _Wrong(Exception):
-    """The number of an image whose bytes are not those of its pixels."""
+class _InvalidRecord(Exception):
+    """The index of an image with invalid pixel data."""
 
     def __init__(self, k: int) -> None:
         super().__init__(k)
@@ -64,29 +64,31 @@ class _Wrong(Exception):
 
 
 def read_cdb(path: Path) -> Records:
-    """Read one file; foreground is 255 on 0.  Every length is checked against the file before anything is made of it."""
+    """Read one file; foreground is 255, background 0.  Every length is checked against the file size first."""
     try:
-        if path.stat().st_size > FILE_MOST:
-            raise UserError(f"{path} is over {FILE_MOST >> 30} GiB, too large for a .cdb file")
+        if path.stat().st_size > MAX_FILE:
+            raise UserError(f"{path} is over {MAX_FILE >> 30} GiB, too large for a .cdb file; split it")
         data = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {reason(error)}") from None
     if len(data) < HEADER:
-        raise UserError(f"{path} is no .cdb file: it has {len(data)} bytes and the header alone has {HEADER}; get it again")
+        raise UserError(f"{path} is not a .cdb file: it has {len(data)} bytes, and the header alone has {HEADER}; get it again")
     height, width, count = struct.unpack_from("<BBI", data, 4)
     grey = data[522]
     if grey > 1:
-        raise UserError(f"{path} is no .cdb file of a known kind: its image type is {grey}, expected 0 (binary) or 1 (grey)")
+        raise UserError(
+            f"{path} is not a supported .cdb file: its image type is {grey}, expected 0 (binary) or 1 (grey); get another file"
+        )
     fixed = height > 0 and width > 0
     head = 4 if fixed else 6
     if count == 0 or count > (len(data) - HEADER) // head:
-        raise UserError(f"{path} states {count} records, which its {len(data)} bytes cannot hold; get the file again")
+        raise UserError(f"{path} states {count} records, which do not fit into its {len(data)} bytes; get the file again")
     rows = np.empty((count, 4), np.int64)  # label, height, width, first byte
     sizes = np.empty(count, np.int64)
     at = HEADER
     for k in range(count):
         if at + head > len(data) or data[at] != 0xFF:
-            raise UserError(f"{path} is damaged: record {k + 1} of {count} does not begin with its mark; get the file again")
+            raise UserError(f"{path} is damaged: record {k + 1} of {count} has no start mark; get the file again")
         w, h = (width, height) if fixed else (data[at + 2], data[at + 3])
         size = data[at + head - 2] | data[at + head - 1] << 8
         start = at + head
@@ -100,10 +102,10 @@ def read_cdb(path: Path) -> Records:
 
 
 def _read_grey(data: np.ndarray, heights: np.ndarray, widths: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Turn columns into rows."""
-    wrong = np.flatnonzero(sizes != heights * widths)
-    if len(wrong):
-        raise _Wrong(int(wrong[0]))
+    """Decode grey images, which are stored by columns."""
+    invalid = np.flatnonzero(sizes != heights * widths)
+    if len(invalid):
+        raise _InvalidRecord(int(invalid[0]))
     parts = [
         data[start : start + h * w].reshape(w, h).T.reshape(-1) for start, h, w in zip(starts, heights, widths, strict=True)
     ]
@@ -111,23 +113,23 @@ def _read_grey(data: np.ndarray, heights: np.ndarray, widths: np.ndarray, starts
 
 
 def _read_runs(data: np.ndarray, heights: np.ndarray, widths: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Unroll the runs of all images at once: a row ends at the first run that brings the sum to its width."""
-    short = np.flatnonzero(sizes < heights)  # every row needs a run
-    if len(short):
-        raise _Wrong(int(short[0]))
+    """Decode the run lengths of all images together: a row ends at the run that completes its width."""
+    too_short = np.flatnonzero(sizes < heights)  # every row needs at least one run
+    if len(too_short):
+        raise _InvalidRecord(int(too_short[0]))
     keep = np.repeat(starts - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes) + np.arange(int(sizes.sum()))
     runs = data[keep].astype(np.int64)
     covered = np.cumsum(runs)
-    wanted = np.cumsum(np.repeat(widths, heights))  # pixels covered at the end of each row
+    wanted = np.cumsum(np.repeat(widths, heights))  # pixels up to the end of each row
     ends = np.searchsorted(covered, wanted, "left")
     inside = ends < len(covered)
     exact = inside & (covered[np.minimum(ends, len(covered) - 1)] == wanted)
     owner = np.repeat(np.arange(len(heights)), heights)
-    last = np.cumsum(heights) - 1  # the last row of each image must use its record up
+    last = np.cumsum(heights) - 1  # the last row of each image must consume its record
     exact[last] &= ends[last] == np.cumsum(sizes) - 1
-    wrong = np.flatnonzero(~exact)
-    if len(wrong):
-        raise _Wrong(int(owner[wrong[0]]))
+    invalid = np.flatnonzero(~exact)
+    if len(invalid):
+        raise _InvalidRecord(int(owner[invalid[0]]))
     first = np.concatenate([[0], ends[:-1] + 1])
     place = np.arange(len(runs)) - np.repeat(first, np.diff(np.concatenate([first, [len(runs)]])))
     return np.repeat(np.where(place % 2 == 1, 255, 0).astype(np.uint8), runs)
@@ -136,7 +138,7 @@ def _read_runs(data: np.ndarray, heights: np.ndarray, widths: np.ndarray, starts
 def read_cdb_files(
     paths: Sequence[Path], options: ReadingOptions
 ) -> tuple[np.ndarray, np.ndarray, dict[tuple[int, int], int], list[str]]:
-    """Read files together, each image centred on one common square, resized.
+    """Read files together, each image centred on one common square, then resized.
 
     Returns (N, 1, H, W) uint8, labels (N,), the counts of (height, width) and notes.
     """
@@ -147,10 +149,10 @@ def read_cdb_files(
     recipe = Recipe(height, width, 1, "crop" if options.fit == "auto" else options.fit)
     total = sum(len(f) for f in files)
     packed = sum(len(f.data) for f in files)
-    check_expansion(total * side**2, packed, str(paths[0]), "get the file again, or take the large images out")
+    check_expansion(total * side**2, packed, str(paths[0]), "get the file again, or remove the large images")
     out = allocate_pixels((total, 1, height, width))
     if out is None:
-        raise UserError(f"there is no room for {total:,} images of {height}x{width}; choose a smaller --size")
+        raise UserError(f"no memory for {total:,} images of {height}x{width}; choose a smaller --size")
     done = 0
     sizes: dict[tuple[int, int], int] = {}
     for f in files:

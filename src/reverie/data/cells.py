@@ -1,4 +1,4 @@
-"""Cells of a table as text: which are empty, which are numbers, as people write them, and columns of them."""
+"""Text cells of tables: empty cells, number formats, and columns parsed from cells."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from reverie.base.visible import visible
 from reverie.data.point_table import LABEL_LENGTH, ROWS_PER_LABEL, Column
 from reverie.data.timestamps import date_reader, seconds_of
 
-NOTHING = frozenset({
+EMPTY_CELLS = frozenset({
     "", "na", "n/a", "#n/a", "#na", "<na>", "nan", "-nan", "nat", "null", "none", "-", "--", "?", ".", "1.#ind", "1.#qnan",
     "-1.#ind", "-1.#qnan",
 })  # fmt: skip  # cells that hold no value, in small letters
 WITH_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)?(,\d*)?([eE][+-]?\d+)?")  # 1.234,5
 IN_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")  # 1,234.5
-FEW_WORDS = 0.1  # of the cells, up to which words are mistakes in a column of numbers
+MAX_WORD_SHARE = 0.1  # maximum share of words in a column of numbers
 MAX_CLASSES = 100_000
-LOOKED_AT = 100  # cells that tell how dates are written
-SHOWN, MOST_NAME = 40, 200  # characters of a cell in a refusal, and of a name
+SAMPLE_SIZE = 100  # cells that determine the date format
+MAX_SHOWN, MAX_NAME = 40, 200  # characters of a cell in a message, and of a column name
 Reader = Callable[[str], float | None]
 
 
 def plain_number(cell: str) -> float | None:
-    """Return a number with a decimal point, of percents too, NaN where a cell is empty, None for anything else."""
+    """Return a number with a decimal point or a percentage, NaN for an empty cell, None for anything else."""
     cell = cell.strip().removesuffix("%").rstrip()
-    if cell.lower() in NOTHING:
+    if cell.lower() in EMPTY_CELLS:
         return math.nan
     try:
         return float(cell) if "_" not in cell else None
@@ -39,10 +39,10 @@ def plain_number(cell: str) -> float | None:
 
 
 def comma_number(cell: str) -> float | None:
-    """Return a number with a decimal comma, and points between thousands where there are any."""
+    """Return a number with a decimal comma and optional points between thousands."""
     cell = cell.strip().removesuffix("%").rstrip()
     if not WITH_COMMA.fullmatch(cell) or not any(map(str.isdecimal, cell)):
-        return math.nan if cell.lower() in NOTHING else None
+        return math.nan if cell.lower() in EMPTY_CELLS else None
     return plain_number(cell.replace(".", "").replace(",", "."))
 
 
@@ -52,7 +52,7 @@ def thousands_number(cell: str) -> float | None:
 
 
 def reader_of(cells: Sequence[str], comma: bool) -> Reader:
-    """Return how the numbers of a column are written, told by some of its cells.  comma: the table has decimal commas."""
+    """Return the parser of a column's number format, detected from some cells.  comma: the table has decimal commas."""
     if comma:
         dotted = [cell for cell in cells if plain_number(cell) is not None and "." in cell]
         return comma_number if all(comma_number(cell) is not None for cell in dotted) else plain_number
@@ -61,17 +61,17 @@ def reader_of(cells: Sequence[str], comma: bool) -> Reader:
 
 
 class Cells:
-    """A column that is read cell by cell, of which only numbers are held."""
+    """A column that is parsed cell by cell, keeping only numbers."""
 
     def __init__(self, name: str, read: Reader) -> None:
         self.name, self._read = name, read
         self._numbers = array("d")
         self._words, self._longest, self._some = 0, 0, list[str]()
         self._first = (0, "")
-        self._different: set[str] | None = set()  # words, as long as they could be labels
+        self._different: set[str] | None = set()  # distinct words, as long as they could be labels
 
     def add(self, cells: Iterable[str], places: Sequence[int]) -> None:
-        """Take the next cells; places: the line or row that each stands in, for a refusal."""
+        """Add cells; places: the line or row of each, for messages."""
         cells = list(cells)
         if self._read is plain_number:
             try:
@@ -89,7 +89,7 @@ class Cells:
                 self._first = (place, cell) if not self._words else self._first
                 self._words += 1
                 self._longest = max(self._longest, len(cell))
-                if len(self._some) < LOOKED_AT:
+                if len(self._some) < SAMPLE_SIZE:
                     self._some.append(cell.strip())
                 if self._different is not None:
                     self._different.add(cell.strip())
@@ -97,11 +97,11 @@ class Cells:
                         self._different = None
 
     def column(self, read: Callable[[], list[str]], place: str = "row") -> Column:
-        """Return what was found: numbers, dates or words, or numbers with a few words.  read: gives all cells again."""
+        """Return the column: numbers, dates or words, or numbers with a few words.  read: returns all cells again."""
         numbers = np.frombuffer(self._numbers, np.float64) if self._numbers else np.empty(0)
 
         def cells() -> list[str]:
-            return ["" if cell.strip().lower() in NOTHING else cell.strip() for cell in read()]
+            return ["" if cell.strip().lower() in EMPTY_CELLS else cell.strip() for cell in read()]
 
         if not self._words:
             return Column(self.name, numbers, cells, "numbers")
@@ -111,19 +111,19 @@ class Cells:
         different = len(self._different) if self._different is not None and not there else 0
         repeats = 2 <= different <= len(numbers) / ROWS_PER_LABEL
         problem = ""
-        if self._words <= FEW_WORDS * (self._words + there):
+        if self._words <= MAX_WORD_SHARE * (self._words + there):
             at, cell = self._first
-            also = f", nor are {self._words - 1:,} more" if self._words > 1 else ""
-            problem = f"{visible(cell.strip()[:SHOWN])!r} in {place} {at:,} is no number{also}"
+            also = f", and {self._words - 1:,} more" if self._words > 1 else ""
+            problem = f"{visible(cell.strip()[:MAX_SHOWN])!r} in {place} {at:,} is not a number{also}"
         return Column(self.name, None, cells, "words", self._longest, moments, problem, repeats)
 
 
 def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return names of columns that differ and can be shown; a first one without a name is an index, as pandas writes it."""
+    """Return distinct printable column names; an unnamed first column is the index, as pandas writes it."""
     found: dict[str, None] = {}
     taken: Counter[str] = Counter()
-    for k, given in enumerate(names):
-        name = first = visible(given.strip())[:MOST_NAME].strip() or (f"column {k + 1}" if k or not any(names) else "index")
+    for k, raw in enumerate(names):
+        name = first = visible(raw.strip())[:MAX_NAME].strip() or (f"column {k + 1}" if k or not any(names) else "index")
         while name in found:
             taken[first] += 1
             name = f"{first}.{taken[first]}"

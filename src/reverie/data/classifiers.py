@@ -1,4 +1,4 @@
-"""Classifiers of a data set's own labels: trained within a time, and kept in the user's cache."""
+"""Classifiers of a dataset's own labels: trained within a time limit and cached."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from reverie.data.dataset import Dataset
 from reverie.nets.lenet import LeNet, accuracy, build, default_steps, train_classifier
 
 CACHE = Cache("classifiers", 2**26)
-JUDGED = 5000  # held-out images, at most, that a classifier is tried on
-SMALLEST_SIDE = 4  # of images that a classifier takes
-LONG_ENOUGH = 0.5  # of the time limit, that a classifier from the cache was trained for which was cut short
+MAX_HELD_OUT = 5000  # maximum held-out images for the accuracy
+MIN_SIDE = 4  # minimum image side of a classifier
+MIN_TIME_SHARE = 0.5  # share of the time limit for which a cached, incompletely trained classifier must have been trained
 
 
 class ClassifierFacts(BaseModel):
-    """What is kept beside the weights: steps and seconds of the training, the share of right answers and of how many images.
+    """The record stored with the weights: steps and seconds of training, and the accuracy on so many held-out images.
 
-    A change of the network or of its training makes another format, and files of the old one are not used.
+    A change of the network or its training increases the format, so that older files are not used.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -40,7 +40,7 @@ class ClassifierFacts(BaseModel):
 
 @dataclass(frozen=True)
 class LabelClassifier:
-    """A classifier with its facts.  cached: whether it was trained before."""
+    """A classifier with its record.  cached: whether it was loaded from the cache."""
 
     net: LeNet
     facts: ClassifierFacts
@@ -48,21 +48,21 @@ class LabelClassifier:
 
 
 def can_classify(train: Dataset) -> bool:
-    """Tell whether a classifier of the labels of these data can be trained."""
+    """Return whether a classifier of the labels can be trained."""
     labelled = train.kind == "images" and train.labels is not None and len(train.label_names) >= 2
-    return labelled and min(train.shape[1:]) >= SMALLEST_SIDE
+    return labelled and min(train.shape[1:]) >= MIN_SIDE
 
 
 def cached_classifier(train: Dataset, seed: int = 0, seconds: float = math.inf) -> LabelClassifier | None:
-    """Return the classifier of these data and this seed that the cache holds.
+    """Return the cached classifier of these data and this seed, or None.
 
-    seconds: the time limit for training one; one that was cut short is returned if it took about as long.
+    seconds: the time limit of training; an incompletely trained one is used if it was trained for about as long.
     """
     net = build(train.shape, len(train.label_names), seed)
     wanted = tensor_specs(net.state_dict())
-    for key in (_key(train, seed), *((_key(train, seed, short=True),) if math.isfinite(seconds) else ())):
+    for key in (_key(train, seed), *((_key(train, seed, incomplete=True),) if math.isfinite(seconds) else ())):
         found = CACHE.read(key, lambda _: wanted, TypeAdapter(ClassifierFacts))
-        if found is not None and (key == _key(train, seed) or found[1].seconds >= LONG_ENOUGH * seconds):
+        if found is not None and (key == _key(train, seed) or found[1].seconds >= MIN_TIME_SHARE * seconds):
             net.load_state_dict(found[0])
             return LabelClassifier(net.eval(), found[1], cached=True)
     return None
@@ -72,13 +72,13 @@ def label_classifier(
     train: Dataset, held_out: Dataset, seed: int = 0, *, seconds: float = math.inf, on_progress: OnProgress = silent,
     clock: Callable[[], float] = time.perf_counter,
 ) -> LabelClassifier:  # fmt: skip
-    """Return a classifier of the labels: from the cache, or trained in at most so many seconds and then kept there.
+    """Return a classifier of the labels: from the cache, or trained within the time limit and then cached.
 
-    Without a limit it is the same for the same data and seed.
+    Without a limit it depends on data and seed only.
     """
     if (found := cached_classifier(train, seed, seconds)) is not None:
         return found
-    begun, steps = clock(), 0
+    start, steps = clock(), 0
 
     def report(done: int, of: int) -> None:
         nonlocal steps
@@ -95,12 +95,12 @@ def label_classifier(
         clock=clock,
         on_progress=report,
     )
-    x, labels = held_out.batch(torch.arange(min(len(held_out), JUDGED)))
+    x, labels = held_out.batch(torch.arange(min(len(held_out), MAX_HELD_OUT)))
     assert labels is not None
-    facts = ClassifierFacts(steps=max(1, steps), seconds=clock() - begun, accuracy=accuracy(net, x, labels), held_out=len(x))
-    CACHE.write(_key(train, seed, short=steps < default_steps(len(train))), net.state_dict(), facts.model_dump_json())
+    facts = ClassifierFacts(steps=max(1, steps), seconds=clock() - start, accuracy=accuracy(net, x, labels), held_out=len(x))
+    CACHE.write(_key(train, seed, incomplete=steps < default_steps(len(train))), net.state_dict(), facts.model_dump_json())
     return LabelClassifier(net, facts, cached=False)
 
 
-def _key(train: Dataset, seed: int, short: bool = False) -> str:
-    return f"{train.fingerprint()}-{seed}{'-short' if short else ''}"
+def _key(train: Dataset, seed: int, incomplete: bool = False) -> str:
+    return f"{train.fingerprint()}-{seed}{'-short' if incomplete else ''}"

@@ -1,4 +1,4 @@
-"""Between the user's units and the model's."""
+"""Codecs: invertible maps between user units and model units."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reverie.base.errors import UserError
 
 
 class Units(Protocol):
-    """A way from user units and back."""
+    """A map between user units and other units."""
 
     def encode(self, x: Tensor) -> Tensor:
         """Return data in these units."""
@@ -24,42 +24,44 @@ class Units(Protocol):
 
 
 class Codec(nn.Module, ABC):
-    """A change of units.  x: (B, ...) in user units; z: (B, ...) in model units.
+    """A map between user units and model units.  x: (B, ...) in user units; z: (B, ...) in model units.
 
-    levels: how many evenly spaced values in [-1, 1] each number of z has, None where they are real numbers; lossy: whether
-    decode(encode(x)) is only about x.
+    levels: number of evenly spaced values in [-1, 1] of each number of z, None for real numbers; lossy: whether
+    decode(encode(x)) only approximates x.
     """
 
     levels: int | None = None
     lossy = False
 
     def model_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of one datum in model units, for that in user units."""
+        """Return the shape of one datum in model units."""
         return shape
 
     @property
     def units(self) -> Codec:
-        """The codec of the units that `picture` gives."""
+        """The codec of the units of `picture`."""
         return self
 
     def picture(self, z: Tensor) -> Tensor:
-        """Return what measurements are taken of: each number of the data in its units, a differentiable function of z."""
+        """Return the data that measurements are taken of, in the units of `units`; a differentiable function of z."""
         return z
 
     def known_cells(self, seen: Tensor) -> Tensor:
-        """Return which numbers of z are known where these of the data are.  seen: (...) bool, of one datum."""
+        """Return which numbers of z are known if these numbers of the data are.  seen: (...) bool, of one datum."""
         return seen
 
     def summary(self) -> dict[str, Any]:
-        """Return what is worth telling of it."""
+        """Return properties worth reporting."""
         return {}
 
     def log_cell(self, shape: tuple[int, ...]) -> float:
         """Return the log-volume in model units of one datum's cell: a unit cube of user units, or the box of one level.
 
-        log p(x) = log p(z) + log_cell; for levels, log p(x) is that of all the values that are rounded to x.
+        log p(x) = log p(z) + log_cell; for levels, log p(x) is the probability of all values that are rounded to x.
         """
-        raise UserError(f"the codec {type(self).__name__} does not keep track of volumes, so likelihoods cannot be told")
+        raise UserError(
+            f"the codec {type(self).__name__} does not track volumes, so it gives no likelihoods; use another codec"
+        )
 
     @abstractmethod
     def encode(self, x: Tensor) -> Tensor:
@@ -71,12 +73,12 @@ class Codec(nn.Module, ABC):
 
 
 class Standard(Codec):
-    """Points or moments of series with mean 0 and standard deviation 1 in each coordinate: z = (x - mean) / std."""
+    """Points or time steps of series with mean 0 and standard deviation 1 in each coordinate: z = (x - mean) / std."""
 
     def __init__(self, mean: list[float], std: list[float]) -> None:
         super().__init__()
         if not mean or len(mean) != len(std) or min(std) <= 0:
-            raise UserError("the standard codec needs as many standard deviations as means, all above 0")
+            raise UserError("the standard codec needs equally many means and standard deviations, all above 0")
         self.mean, self.std = torch.tensor(mean), torch.tensor(std)
 
     def encode(self, x: Tensor) -> Tensor:
@@ -88,12 +90,12 @@ class Standard(Codec):
         return self.mean.to(z) + self.std.to(z) * z
 
     def log_cell(self, shape: tuple[int, ...]) -> float:
-        """Return -sum log std, once for each moment of a series."""
+        """Return -sum log std, once for each time step of a series."""
         return -math.prod(shape[:-1]) * float(self.std.double().log().sum())
 
 
 class Pixels(Codec):
-    """Images: [0, 1] to [-1, 1] and back; what a sample leaves outside [0, 1] is cut off when it is drawn or written."""
+    """Images: [0, 1] to [-1, 1] and back; values of samples outside [0, 1] are clipped."""
 
     levels = 256
 
@@ -114,19 +116,19 @@ class Pixels(Codec):
 
 
 class Levels(Codec):
-    """Images that use few of the 256 values: each is taken as its rank among those, evenly spaced in [-1, 1].
+    """Images with few of the 256 values: each becomes its rank among them, evenly spaced in [-1, 1].
 
-    values: bytes, rising.  What a sample gives is brought to the nearest level.
+    values: bytes, increasing.  Samples are rounded to the nearest level.
     """
 
     def __init__(self, values: list[int]) -> None:
         super().__init__()
         if len(values) < 2 or any(a >= b for a, b in pairwise(values)) or values[0] < 0 or values[-1] > 255:
-            raise UserError("the codec of levels needs at least 2 bytes that rise")
+            raise UserError("the codec of levels needs at least 2 increasing bytes")
         self.levels, self.values = len(values), torch.tensor(values)
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return -1 + 2 k / (K - 1) for the k-th of K values; a byte between two is taken as the one above."""
+        """Return -1 + 2 k / (K - 1) for the k-th of K values; bytes in between are rounded up."""
         rank = torch.searchsorted(self.values.to(x.device), (255 * x).round().long().contiguous()).clamp(max=self.count - 1)
         return 2 * rank.to(x.dtype) / (self.count - 1) - 1
 
@@ -137,7 +139,7 @@ class Levels(Codec):
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of levels."""
         return len(self.values)
 
     def log_cell(self, shape: tuple[int, ...]) -> float:
@@ -146,7 +148,7 @@ class Levels(Codec):
 
 
 def standard_spec(x: Tensor) -> dict[str, object]:
-    """Return the spec of the codec that standardises these points; a constant coordinate is only shifted.  x: (N, D)."""
+    """Return the spec of the codec that standardizes these points; constant coordinates are only shifted.  x: (N, D)."""
     mean, std = x.double().mean(0), x.double().std(0)
     return {"name": "standard", "mean": mean.tolist(), "std": torch.where(std > 0, std, 1.0).tolist()}
 

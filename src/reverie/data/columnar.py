@@ -1,4 +1,4 @@
-"""Parquet and arrow files of others: what their headers say is checked before anything is unpacked or followed."""
+"""Untrusted parquet and arrow files: headers are validated before anything is decompressed or dereferenced."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from typing import IO, Any
 from reverie.base.errors import UserError
 from reverie.data.memory_limits import MAX_EXPANSION, check_expansion
 
-BYTES_PER_VALUE = 64  # bytes for each value of a column, with its place and what is made of it
-PAGE_SLACK = 2**24  # bytes that the pages of a column chunk may have beyond what the footer states
-DEEPEST = 16  # structs within structs of a page header
+BYTES_PER_VALUE = 64  # bytes for each value of a column, including its index and derived values
+PAGE_SLACK = 2**24  # bytes by which the pages of a column chunk may exceed the footer's size
+MAX_DEPTH = 16  # nested structs of a page header
 
 
 def arrow_module(name: str, what: object) -> Any:
-    """Return a module of pyarrow, or say what installs it."""
+    """Return a module of pyarrow; if it is not installed, raise UserError with the command."""
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise UserError(f"{what} needs pyarrow to be read; install it with: pip install 'reverie[parquet]'") from None
+        raise UserError(f"{what} needs pyarrow; install it with: pip install 'reverie[parquet]'") from None
 
 
 @contextmanager
 def readable_errors(where: object, kind: str) -> Iterator[None]:
-    """Say what pyarrow has against a file in one sentence."""
+    """Raise errors of pyarrow as UserErrors."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # pyarrow answers a hostile file with nearly any exception
-        said = " ".join(str(error).split())[:100]
-        raise UserError(f"{where} cannot be read as {kind}: {said}; save or copy it again") from None
+    except Exception as error:  # pyarrow raises nearly any exception for a hostile file
+        message = " ".join(str(error).split())[:100]
+        raise UserError(f"{where} cannot be read as {kind}: {message}; save or copy it again") from None
 
 
 class ParquetTable:
-    """A parquet file.  Words and bytes are read as dictionaries, so that a repeated value takes memory once.
+    """A parquet file.  Strings and bytes are read as dictionaries, so that repeated values are stored once.
 
-    schema: as the file has it; rows, groups: how many.
+    schema: of the file; rows, groups: their counts.
     """
 
     def __init__(self, file: IO[bytes] | io.RawIOBase, size: int, where: object) -> None:
@@ -72,7 +72,7 @@ class ParquetTable:
                 yield chunk
 
     def _expect(self, group: int, columns: Sequence[str]) -> None:
-        """Note where some columns of a row group lie and what the footer states of them, before they are read."""
+        """Record the offsets of some columns of a row group and their sizes in the footer, before they are read."""
         assert self._bytes.chunks is not None
         for chunk in self._chunks(group, columns):
             start = chunk.data_page_offset
@@ -81,16 +81,19 @@ class ParquetTable:
             self._bytes.chunks[start] = (chunk.total_uncompressed_size, chunk.num_values)
 
     def cost(self, group: int, columns: Sequence[str], each: int = BYTES_PER_VALUE) -> int:
-        """Return how many bytes some columns of a row group take at most, by the footer.  each: bytes of a value beside it."""
+        """Return an upper bound on the bytes of some columns of a row group, by the footer.
+
+        each: additional bytes per value.
+        """
         found = 0
         for chunk in self._chunks(group, columns):
             if chunk.total_uncompressed_size < 0 or chunk.num_values < 0:
-                raise UserError(f"{self.where} states a size below zero in row group {group}; save or copy it again")
+                raise UserError(f"{self.where} states a negative size in row group {group}; save or copy it again")
             found += chunk.total_uncompressed_size + each * chunk.num_values
         return found
 
     def check(self, columns: Sequence[str], advice: str, each: int = BYTES_PER_VALUE, copies: int = 1) -> None:
-        """Refuse columns of which so many copies would take much more memory than the file is large; see `cost`."""
+        """Refuse columns whose copies need far more memory than the file size; see `cost`."""
         total = copies * sum(self.cost(k, columns, each) for k in range(self.groups))
         check_expansion(total, self._packed, f"{self.where} (columns {', '.join(columns)[:100]})", advice)
 
@@ -100,7 +103,7 @@ class ParquetTable:
         return self._file.read_row_group(group, columns=list(columns), use_threads=False)
 
     def batches(self, size: int, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield some columns, so many rows at a time."""
+        """Yield some columns, `size` rows at a time."""
         for k in range(self.groups):
             self._expect(k, columns)
         found: Iterator[Any] = self._file.iter_batches(size, columns=list(columns), use_threads=False)
@@ -108,10 +111,10 @@ class ParquetTable:
 
 
 class _Chunks(io.RawIOBase):
-    """A parquet file as pyarrow reads it.  chunks: by the place each begins at, its bytes and values by the footer.
+    """A parquet file as pyarrow reads it.  chunks: offset -> (bytes, values) of each column chunk, by the footer.
 
-    Once these are known, what is read is a column chunk, and its page headers must agree with the footer before pyarrow
-    makes room for what they state.
+    Once these are known, every read is a column chunk, whose page headers must agree with the footer before pyarrow allocates
+    memory.
     """
 
     def __init__(self, file: IO[bytes] | io.RawIOBase, where: str) -> None:
@@ -127,15 +130,15 @@ class _Chunks(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Return the place."""
+        """Return the position."""
         return self.file.tell()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Go to a place."""
+        """Move to a position."""
         return self.file.seek(offset, whence)
 
     def read(self, size: int = -1, /) -> bytes:
-        """Return so many bytes."""
+        """Read `size` bytes."""
         begin = self.file.tell()
         data = self.file.read(size) or b""
         if self.chunks is not None and data:
@@ -146,19 +149,19 @@ class _Chunks(io.RawIOBase):
                 raise UserError(f"{self.where} has a damaged page at byte {begin:,}; save or copy it again") from None
             if found > values or unpacked > max(stated, PAGE_SLACK, MAX_EXPANSION * len(data)):
                 raise UserError(
-                    f"{self.where} states {stated:,} bytes and {values:,} values for the column at byte {begin:,}, and its"
-                    f" pages would become {unpacked:,} and {found:,}, as in files made to fill the memory; save it again"
+                    f"{self.where} states {stated:,} bytes and {values:,} values for the column at byte {begin:,}, but"
+                    f" its pages expand to {unpacked:,} and {found:,}, like a decompression bomb; save it again"
                 )
         return data
 
 
 def _pages(chunk: bytes) -> tuple[int, int]:
-    """Return how many bytes the pages of a column chunk state unpacked, and how many values."""
+    """Return the total uncompressed size and the number of values of the pages of a column chunk."""
     place, unpacked, values = 0, 0, 0
     while place < len(chunk):
         header, place = _struct(chunk, place, 0)
         size, packed = header[2], header[3]
-        count = next((header[k][1] for k in (5, 8) if k in header), 0)  # of a data page, of either version
+        count = next((header[k][1] for k in (5, 8) if k in header), 0)  # of a data page, version 1 or 2
         if min(size, packed, count) < 0 or place + packed > len(chunk):
             raise ValueError("a page of an impossible size")
         place, unpacked, values = place + packed, unpacked + size, values + count
@@ -166,8 +169,8 @@ def _pages(chunk: bytes) -> tuple[int, int]:
 
 
 def _struct(data: bytes, place: int, depth: int) -> tuple[dict[int, Any], int]:
-    """Return the whole numbers and structs of a struct in Thrift's compact protocol by field, and where it ends."""
-    if depth > DEEPEST:
+    """Return the integers and structs of a struct in Thrift's compact protocol by field, and its end."""
+    if depth > MAX_DEPTH:
         raise ValueError("too deep")
     found: dict[int, Any] = {}
     field = 0
@@ -183,9 +186,9 @@ def _struct(data: bytes, place: int, depth: int) -> tuple[dict[int, Any], int]:
 
 
 def _value(data: bytes, place: int, kind: int, depth: int) -> tuple[Any, int]:
-    """Return a value of one of Thrift's types, None for those that no page header needs, and where it ends."""
+    """Return a value of a Thrift type, None for types that page headers do not use, and its end."""
     match kind:
-        case 1 | 2:  # true and false, which stand in the type
+        case 1 | 2:  # booleans are stored in the type
             return None, place
         case 3:
             return None, place + 1
@@ -219,26 +222,24 @@ def _number(data: bytes, place: int) -> tuple[int, int]:
 
 @contextmanager
 def arrow_batches(path: str, where: str) -> Iterator[tuple[Any, Iterator[Any]]]:
-    """Open an arrow stream: the buffer of the whole file, and its batches, each checked from end to end."""
+    """Open an arrow stream; yield the buffer of the whole file and its batches, each fully validated."""
     arrow = arrow_module("pyarrow", where)
     with arrow.memory_map(path) as mapped:
         whole = mapped.read_buffer()
         for message in arrow.ipc.MessageReader.open_stream(whole):
             if message.type in ("record batch", "dictionary") and _compressed(message):
-                raise UserError(
-                    f"{where} is compressed, and a compressed arrow file does not say how large it becomes; save it without"
-                )
+                raise UserError(f"{where} is a compressed arrow file, whose uncompressed size is unknown; save it uncompressed")
 
         def batches() -> Iterator[Any]:
             for batch in arrow.ipc.open_stream(whole):
-                batch.validate(full=True)  # a wrong offset would have pyarrow read whatever is there
+                batch.validate(full=True)  # with an invalid offset pyarrow would read arbitrary memory
                 yield batch
 
         yield whole, batches()
 
 
 def _compressed(message: Any) -> bool:
-    """Tell whether the header of a batch or dictionary says that its buffers are compressed; see Message.fbs of arrow."""
+    """Return whether the header of a batch or dictionary states compression; see Message.fbs of arrow."""
     data = bytes(message.metadata)
     batch = _child(data, struct.unpack_from("<I", data)[0], 2)
     if message.type == "dictionary":
@@ -247,7 +248,7 @@ def _compressed(message: Any) -> bool:
 
 
 def _slot(data: bytes, table: int, field: int) -> int:
-    """Return where a field of a table of FlatBuffers lies, 0 where the table does not have it."""
+    """Return the offset of a field of a FlatBuffers table, 0 if the table lacks it."""
     entries = table - struct.unpack_from("<i", data, table)[0]
     (size,) = struct.unpack_from("<H", data, entries)
     offset = struct.unpack_from("<H", data, entries + 4 + 2 * field)[0] if size > 4 + 2 * field else 0
@@ -255,7 +256,7 @@ def _slot(data: bytes, table: int, field: int) -> int:
 
 
 def _child(data: bytes, table: int, field: int) -> int:
-    """Return where the table lies that a field leads to."""
+    """Return the offset of the table that a field refers to."""
     place = _slot(data, table, field)
     if not place:
         raise ValueError("a message without its table")

@@ -1,7 +1,7 @@
-"""What is told of each datum besides a label: a caption, numbers, an image.  One row of real numbers holds it all.
+"""Conditions other than labels: captions, numbers and images, encoded as one vector of real numbers.
 
-A row is the tokens of the caption, then the standardized numbers, then the pixels of the image in [0, 1].  NaN marks missing
-values, so a row of NaN is the null condition.
+A condition vector contains the tokens of the caption, then the standardized numbers, then the pixels of the image in [0, 1].
+NaN marks missing values, so a vector of NaN is the null condition.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from reverie.text.tokenizer_table import TokenizerTable
 if TYPE_CHECKING:
     from reverie.data.lazy import LazyImages
 
-MAX_CAPTION_LENGTH = 10_000  # characters of a caption or a prompt that are looked at
-MAX_TOKENS = 96  # of a caption that are kept
-MIN_TOKENS = 8  # that there is room for, so that a prompt may be longer than the captions were
-MAX_TOKENIZER_CAPTIONS = 50_000  # captions that a tokenizer is learned from
-MAX_CACHED_NUMBERS = 2**25  # numbers of all rows that are held in memory
-VOCABULARY = "bpe:size=2048"  # of captions: with a few hundred kinds of them every common word is one token
+MAX_CAPTION_LENGTH = 10_000  # characters of a caption or prompt
+MAX_TOKENS = 96  # of a caption
+MIN_TOKENS = 8  # so that a prompt may be longer than the training captions
+MAX_TOKENIZER_CAPTIONS = 50_000  # captions that a tokenizer is trained on
+MAX_CACHED_NUMBERS = 2**25  # numbers of condition vectors kept in memory
+VOCABULARY = "bpe:size=2048"  # of captions: with a few hundred distinct ones every common word is one token
 Side = Annotated[int, Field(ge=1, le=1024)]
 NAME = r"^[^\x00-\x1f,=]{1,200}$"
 
 
 class NumberColumn(ConfigSection):
-    """A number that is told: the name of its column, its mean and its standard deviation in the training data."""
+    """A number to condition on: the name of its column, its mean and its standard deviation in the training data."""
 
     name: Annotated[str, Field(pattern=NAME)]
     mean: float
@@ -47,7 +47,7 @@ class NumberColumn(ConfigSection):
 
 
 class ConditionForm(ConfigSection):
-    """What the rows of a data set hold.  length: tokens of a caption; image: channels, height and width of an image."""
+    """The layout of a condition vector.  length: tokens of a caption; image: channels, height and width of an image."""
 
     tokenizer: TokenizerTable | None = None
     length: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
@@ -59,33 +59,33 @@ class ConditionForm(ConfigSection):
         if (self.tokenizer is None) != (self.length == 0):
             raise ValueError("captions need a tokenizer and a length")
         if not self.width:
-            raise ValueError("a condition tells something")
+            raise ValueError("a condition needs a caption, a number or an image")
         return self
 
     @property
     def width(self) -> int:
-        """How many numbers a row has."""
+        """The length of a condition vector."""
         return self.length + len(self.numbers) + (math.prod(self.image) if self.image else 0)
 
     @cached_property
     def caption_tokenizer(self) -> Tokenizer:
         """The tokenizer of captions."""
         if self.tokenizer is None:
-            raise UserError("the model was trained without captions, so it takes no prompt")
+            raise UserError("the model was trained without captions; leave --prompt out")
         return self.tokenizer.build()
 
     def tokens(self, text: str) -> tuple[np.ndarray, bool]:
-        """Return the tokens of a caption, NaN after the end, (length,) float32, and whether all of it had room."""
+        """Return the tokens of a caption, NaN after the end, (length,) float32, and whether all of them fit."""
         ids = self.caption_tokenizer.encode(normalize_caption(text))
         row = np.full(self.length, np.nan, np.float32)
         row[: len(ids)] = ids[: self.length]
         return row, len(ids) <= self.length
 
     def unknown_words(self, text: str) -> list[str]:
-        """Return the words of a text that no caption had, as far as the tokens tell.
+        """Return the words of a text that no training caption contained, as far as the tokenizer shows.
 
-        A tokenizer whose vocabulary was not used up has a token for every word that captions had twice; of one that was, only
-        words that are spelled letter by letter are taken to be unknown.
+        A tokenizer with unused vocabulary has a token for every word that occurs twice; with a full vocabulary, only words that
+        are split into single letters count as unknown.
         """
         if not self.length:
             return []
@@ -94,12 +94,12 @@ class ConditionForm(ConfigSection):
         return [word for word, tokens in words.items() if tokens > (1 if spare else max(3, len(word)))]
 
     def caption(self, row: Tensor) -> str:
-        """Return the caption of a row (width,); empty where none is told."""
+        """Return the caption of a vector (width,); empty without one."""
         tokens = row[: self.length]
         return self.caption_tokenizer.decode(int(k) for k in tokens[~tokens.isnan()]).strip()
 
     def describe_vector(self, row: Tensor) -> str:
-        """Return what a row tells, in words: the caption, then numbers as name=value."""
+        """Describe a vector in words: the caption, then numbers as name=value."""
         parts = [self.caption(row)] if self.length else []
         values = row[self.length : self.length + len(self.numbers)].tolist()
         for number, value in zip(self.numbers, values, strict=True):
@@ -108,41 +108,41 @@ class ConditionForm(ConfigSection):
         return ", ".join(part for part in parts if part)
 
     def describe(self) -> str:
-        """Say what rows tell."""
+        """Describe the layout."""
         parts = [f"captions of at most {self.length} of {self.caption_tokenizer.size:,} tokens"] if self.length else []
         parts.extend(f"{n.name} {n.mean:.3g} ± {n.std:.2g}" for n in self.numbers)
         parts.extend([f"an image of {self.image[0]} channel{'s' * (self.image[0] > 1)}"] if self.image else [])
         return "; ".join(parts)
 
     def vector(self, text: str = "", numbers: Mapping[str, float] | None = None, image: Tensor | None = None) -> Tensor:
-        """Return the row of a prompt, numbers by name and an image (C, H, W) in [0, 1]: (width,) float32."""
+        """Return the vector of a prompt, numbers by name and an image (C, H, W) in [0, 1]: (width,) float32."""
         parts = [torch.from_numpy(self.tokens(text)[0])] if self.length else []
-        given = dict(numbers or {})
-        told = [(given.pop(n.name) - n.mean) / n.std if n.name in given else math.nan for n in self.numbers]
-        if given:
+        columns = dict(numbers or {})
+        number_columns = [(columns.pop(n.name) - n.mean) / n.std if n.name in columns else math.nan for n in self.numbers]
+        if columns:
             if not self.numbers:
-                raise UserError("the model was trained without numbers of the data; leave --condition out")
-            raise unknown(next(iter(given)), [n.name for n in self.numbers], "number that the run is told")
-        parts.append(torch.tensor(told, dtype=torch.float32))
+                raise UserError("the model was trained without numbers as conditions; leave --condition out")
+            raise unknown(next(iter(columns)), [n.name for n in self.numbers], "number that the model is conditioned on")
+        parts.append(torch.tensor(number_columns, dtype=torch.float32))
         if self.image is not None:
             parts.append((torch.full(self.image, math.nan) if image is None else image).reshape(-1).float())
         return torch.cat(parts)
 
 
 def normalize_caption(text: str) -> str:
-    """Return a caption as it is read: in small letters, with one space before each word."""
+    """Return a caption in lower case, with one space before each word."""
     return "".join(f" {word}" for word in text[:MAX_CAPTION_LENGTH].casefold().split())
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """Words of which a caption has one at most, such as thin, medium and thick: what a judge of images can tell apart."""
+    """Mutually exclusive caption words, such as thin, medium and thick, which a classifier of images can learn."""
 
     name: str
     words: tuple[str, ...]
 
     def of(self, captions: Sequence[str]) -> Tensor:
-        """Return which of its words each caption has, -1 for none: (N,) int64."""
+        """Return the index of the word in each caption, -1 for none: (N,) int64."""
         place = {word: k for k, word in enumerate(self.words)}
         found = ([place[word] for word in normalize_caption(caption).split() if word in place] for caption in captions)
         return torch.tensor([words[0] if words else -1 for words in found], dtype=torch.int64)
@@ -150,11 +150,11 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions of a data set.
+    """The conditions of a dataset.
 
-    captions: one for each member, if any; numbers: (N, F) in their own units, NaN where not known; images: (N, C, H, W)
-    uint8; attributes: groups of words that exclude each other; unseen: captions of combinations that were left out of the set,
-    and unseen_images, (M, C, H, W) uint8, the images that had them.
+    captions: one per datum, if any; numbers: (N, F) in their own units, NaN if missing; images: (N, C, H, W) uint8; attributes:
+    groups of mutually exclusive words; unseen: captions of combinations left out of the dataset, and unseen_images, (M, C, H,
+    W) uint8, their images.
     """
 
     form: ConditionForm
@@ -168,11 +168,11 @@ class Conditions:
 
     @cached_property
     def vectors(self) -> Tensor:
-        """Captions and numbers of all members as rows, without images: (N, length + F) float32."""
+        """The condition vectors of all data, without images: (N, length + F) float32."""
         return self._vectors if self._vectors is not None else self._made(self.captions, self.numbers, len(self))
 
     def _made(self, captions: Sequence[str], numbers: Tensor | None, count: int) -> Tensor:
-        """Return the rows of captions and numbers; count: how many there are where there are neither."""
+        """Encode captions and numbers; count: their number if there are neither."""
         parts = []
         if self.form.length:
             found = {text: self.form.tokens(text)[0] for text in set(captions)}
@@ -188,7 +188,7 @@ class Conditions:
         return len(every) if every is not None else 0
 
     def conditions_at(self, index: Tensor) -> Tensor:
-        """Return the rows of the chosen members, without images; where they are many, captions are read when asked for."""
+        """Return the condition vectors of the chosen data, without images; of large datasets they are encoded on demand."""
         if self._vectors is not None or len(self) * (self.form.length + len(self.form.numbers)) <= MAX_CACHED_NUMBERS:
             return self.vectors[index]
         chosen = torch.arange(len(self))[index].reshape(-1)
@@ -196,19 +196,19 @@ class Conditions:
         return self._made(captions, self.numbers[chosen] if self.numbers is not None else None, len(chosen))
 
     def describe(self) -> str:
-        """Say what is told of each member."""
-        different = len(set(self.captions))
-        return f"{different:,} different {self.form.describe()}" if different > 1 else self.form.describe()
+        """Describe the conditions of the dataset."""
+        distinct = len(set(self.captions))
+        return f"{distinct:,} different {self.form.describe()}" if distinct > 1 else self.form.describe()
 
     def batch(self, index: Tensor) -> Tensor:
-        """Return the rows of the chosen members, (B, width) float32."""
+        """Return the condition vectors of the chosen data, (B, width) float32."""
         if self.images is None:
             return self.conditions_at(index)
         images = self.images[index] if isinstance(self.images, Tensor) else self.images.take(index)
         return torch.cat([self.conditions_at(index), images.flatten(1).float().div_(255)], 1)
 
     def take(self, index: Tensor) -> Conditions:
-        """Return those of the chosen members."""
+        """Return the conditions of the chosen data."""
         chosen = torch.arange(len(self))[index].tolist()
         many = self._vectors is None and len(self) * (self.form.length + len(self.form.numbers)) > MAX_CACHED_NUMBERS
         images = self.images
@@ -220,11 +220,11 @@ class Conditions:
         )  # fmt: skip
 
     def with_form(self, form: ConditionForm) -> Conditions:
-        """Return the same told by rows of another form, such as that of a run."""
+        """Return the same conditions in another layout, such as that of a run."""
         return replace(self, form=form, _vectors=None)
 
     def content(self) -> bytes:
-        """Return what tells these conditions from others."""
+        """Return bytes that identify these conditions, for a fingerprint."""
         digest = hashlib.sha256(repr(self.captions).encode("utf-8", "surrogatepass"))
         digest.update(repr([number.name for number in self.form.numbers]).encode())
         for part in (self.numbers, self.images):
@@ -240,24 +240,24 @@ def make_conditions(
     images: Tensor | LazyImages | None = None, attributes: tuple[Attribute, ...] = (), unseen: tuple[str, ...] = (),
     unseen_images: Tensor | None = None,
 ) -> Conditions:  # fmt: skip
-    """Return conditions with a form that suits them: a tokenizer is learned from the captions, or from some of very many."""
-    given = {name: torch.tensor(values, dtype=torch.float32) for name, values in (numbers or {}).items()}
+    """Return conditions with a suitable layout; the tokenizer is trained on the captions, or on a sample of very many."""
+    columns = {name: torch.tensor(values, dtype=torch.float32) for name, values in (numbers or {}).items()}
     table, length = None, 0
     if captions:
         some = range(0, len(captions), -(-len(captions) // MAX_TOKENIZER_CAPTIONS))  # all of them, unless there are very many
-        looked_at = [captions[k] for k in some]
-        different = sorted({normalize_caption(caption) for caption in looked_at})
-        how = VOCABULARY if find_spec("tokenizers") else "characters"  # which needs no library, for longer rows
-        tokenizer = learn_tokenizer(different * 2, how)  # twice, so that a word of one caption can be a token
-        longest = max(len(tokenizer.encode(caption)) for caption in different)
+        sample = [captions[k] for k in some]
+        distinct = sorted({normalize_caption(caption) for caption in sample})
+        spec = VOCABULARY if find_spec("tokenizers") else "characters"  # needs no library, and gives longer vectors
+        tokenizer = learn_tokenizer(distinct * 2, spec)  # twice, so that a word of a single caption can become a token
+        longest = max(len(tokenizer.encode(caption)) for caption in distinct)
         table, length = TokenizerTable.of(tokenizer), min(MAX_TOKENS, max(MIN_TOKENS, longest))
-    told = []
-    for name, values in given.items():
+    number_columns = []
+    for name, values in columns.items():
         known = values[~values.isnan()]
         if len(known) < 2 or not bool(known.isfinite().all()):
-            raise UserError(f"the column {name!r} tells {len(known)} finite numbers; at least 2 are needed")
-        told.append(NumberColumn(name=name, mean=float(known.mean()), std=max(float(known.std()), 1e-6)))
+            raise UserError(f"the column {name!r} has {len(known)} finite numbers; at least 2 are needed")
+        number_columns.append(NumberColumn(name=name, mean=float(known.mean()), std=max(float(known.std()), 1e-6)))
     shape = tuple(images.shape[1:]) if images is not None else None
-    form = ConditionForm.model_validate({"tokenizer": table, "length": length, "numbers": told, "image": shape})
-    stacked = torch.stack(list(given.values()), 1) if given else None
+    form = ConditionForm.model_validate({"tokenizer": table, "length": length, "numbers": number_columns, "image": shape})
+    stacked = torch.stack(list(columns.values()), 1) if columns else None
     return Conditions(form, tuple(captions), stacked, images, attributes, unseen, unseen_images)

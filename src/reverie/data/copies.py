@@ -1,4 +1,4 @@
-"""Which members of a data set are exact copies of each other."""
+"""Exact copies among the data."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from torch import Tensor
 
 from reverie.base.noise import split_mix
 
-PIECE = 2**20  # bytes that are looked at together
+PIECE = 2**20  # bytes hashed at a time
 
 
 def content_hashes(x: np.ndarray) -> np.ndarray:
-    """Return a number for each member that exact copies share.  x: (N, ...) of any type; returns (N,) uint64.
+    """Return a number for each datum that is equal for exact copies.  x: (N, ...) of any type; returns (N,) uint64.
 
-    Members of up to 8 bytes are told by these, longer ones by a hash of 64 bits: two of a million that differ are taken for
-    copies with a chance of 3e-8.
+    Data of up to 8 bytes are their own hash, others get 64 bits: two of a million different data collide with probability 3e-8.
     """
     size = x[0].nbytes
     seen = np.zeros(len(x), np.uint64)
@@ -39,19 +38,19 @@ def content_hashes(x: np.ndarray) -> np.ndarray:
 
 
 def count_duplicates(x: np.ndarray) -> int:
-    """Return how many members have been seen before, by their bytes.  x: (N, ...) of any type."""
+    """Return how many data are copies of earlier ones, by their bytes.  x: (N, ...) of any type."""
     seen = np.sort(content_hashes(x))
     return len(x) - 1 - int(np.count_nonzero(seen[1:] != seen[:-1]))
 
 
-def split_without_copies(order: Tensor, held: int, marks: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Return which members are trained on, and `held` others, of which no copy is trained on.
+def split_without_copies(order: Tensor, held: int, hashes: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Return the training indices, and `held` held-out ones without copies in the training set.
 
-    Held out are the first in order that have no copy, so that nothing is lost; where these are too few, others, whose copies
-    are then left out.  order: (N,) int64; marks: (N,), equal for copies.  If all are copies of those held out, it is as if
-    none were.
+    The first data in order without copies are held out, so that nothing is lost; if these are too few, others are held out and
+    their copies removed.  order: (N,) int64; marks: (N,), equal for copies.  If all training data would be removed, copies
+    stay.
     """
-    _, places, counts = np.unique(marks, return_inverse=True, return_counts=True)
+    _, places, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     group = torch.from_numpy(places.reshape(-1))
     copied = torch.from_numpy(counts > 1)[group]
     if not copied.any():

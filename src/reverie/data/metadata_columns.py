@@ -1,4 +1,4 @@
-"""Columns of metadata that tell numbers of each image, or name another image that belongs to it."""
+"""Metadata columns to condition on: numbers, or the name of another image."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ MAX_COLUMNS = 64
 
 
 def parse_column_names(text: str | None) -> tuple[str, ...]:
-    """Read the names of columns with commas between."""
+    """Parse comma-separated column names."""
     names = tuple(name.strip().lower() for name in text.split(",")) if text else ()
     if len(names) > MAX_COLUMNS or "" in names or len(set(names)) != len(names):
-        raise UserError(f"cannot read the columns {text!r}; write up to {MAX_COLUMNS} different names with commas between")
+        raise UserError(f"cannot read the columns {text!r}; write up to {MAX_COLUMNS} different names, separated by commas")
     return names
 
 
 @dataclass(frozen=True)
 class MetadataColumns:
-    """What metadata tell of each image by name: numbers, and the image that belongs to it.  paired: names of those images."""
+    """Metadata of each image by name: numbers, and a paired image.  paired: names of the paired images."""
 
     numbers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     images: Mapping[str, FileEntry] = field(default_factory=dict)
@@ -38,33 +38,35 @@ class MetadataColumns:
 
     @property
     def paired(self) -> set[str]:
-        """The files that are conditions of others, and no data themselves."""
+        """The images that are only conditions of others."""
         return {entry.name for entry in self.images.values()}
 
     def numbers_of(self, entries: Sequence[FileEntry]) -> dict[str, list[float]]:
-        """Return each column for the given images, NaN where it says nothing."""
-        return {column: [told.get(e.name, math.nan) for e in entries] for column, told in self.numbers.items()}
+        """Return each column for these images, NaN for missing values."""
+        return {column: [values_of.get(e.name, math.nan) for e in entries] for column, values_of in self.numbers.items()}
 
     def images_of(self, entries: Sequence[FileEntry], recipe: Recipe) -> Tensor | FileImages | None:
-        """Return the images that belong to the given ones, fitted like these: in memory where there is room."""
+        """Return the paired images of these images, fitted to the same size: in memory if they are small enough."""
         if self.column is None:
             return None
-        theirs = tuple(self.images[entry.name] for entry in entries)
+        paired = tuple(self.images[entry.name] for entry in entries)
         try:
-            grey = all(read_header(entry.read()).kind in GREY for entry in theirs)
-            digests = tuple(hashlib.blake2b(entry.read(), digest_size=16).digest() for entry in theirs)
+            grey = all(read_header(entry.read()).kind in GREY for entry in paired)
+            digests = tuple(hashlib.blake2b(entry.read(), digest_size=16).digest() for entry in paired)
         except (BrokenImage, OSError) as error:
-            raise UserError(f"an image of the column {self.column!r} cannot be used: {error}; mend or remove its row") from None
+            raise UserError(
+                f"an image of the column {self.column!r} cannot be used: {error}; fix it or remove its row"
+            ) from None
         form = Recipe(recipe.height, recipe.width, 1 if grey else 3, recipe.fit)
-        lazy = FileImages(theirs, digests, form)
-        size = len(theirs) * form.channels * form.height * form.width
-        return lazy.take(arange(len(theirs))) if size <= MEMORY_LIMIT else lazy
+        lazy = FileImages(paired, digests, form)
+        size = len(paired) * form.channels * form.height * form.width
+        return lazy.take(arange(len(paired))) if size <= MEMORY_LIMIT else lazy
 
 
 def read_columns(
     entries: Sequence[FileEntry], metadata: Mapping[str, FileEntry], numbers: Sequence[str], image: str | None, where: str
 ) -> MetadataColumns:
-    """Return what the asked columns of a folder's metadata say of its images."""
+    """Read the requested columns of a folder's metadata."""
     names = [entry.name for entry in entries]
     found = {column: _numbers(names, read_metadata_column(names, metadata, column, where), column) for column in numbers}
     if image is None:
@@ -76,22 +78,27 @@ def read_columns(
             continue
         path = str(PurePosixPath(value.replace("\\", "/").removeprefix("./")))
         if path not in by_name:
-            raise UserError(f"the column {image!r} names {path[:200]!r} for {name}, which is no usable image of {where}")
+            raise UserError(
+                f"the column {image!r} names {path[:200]!r} for {name}, which is not a usable image of {where}; fix or"
+                " remove the row"
+            )
         pairs[name] = by_name[path]
     if not pairs:
-        raise UserError(f"the column {image!r} names no image for any of the {len(names)} images of {where}")
+        raise UserError(
+            f"the column {image!r} names no image for any of the {len(names)} images of {where}; choose another column"
+        )
     return MetadataColumns(found, pairs, image)
 
 
 def _numbers(names: Sequence[str], values: Sequence[str | None], column: str) -> dict[str, float]:
-    told: dict[str, float] = {}
+    values_of: dict[str, float] = {}
     for name, value in zip(names, values, strict=True):
         if value is None:
             continue
         try:
-            told[name] = float(value)
+            values_of[name] = float(value)
         except ValueError:
-            raise UserError(f"the column {column!r} says {value[:60]!r} of {name}, which is no number; mend it") from None
-        if not math.isfinite(told[name]):
-            raise UserError(f"the column {column!r} says {value[:60]!r} of {name}; give finite numbers, or nothing")
-    return told
+            raise UserError(f"the column {column!r} has {value[:60]!r} for {name}, which is not a number; fix it") from None
+        if not math.isfinite(values_of[name]):
+            raise UserError(f"the column {column!r} has {value[:60]!r} for {name}; give finite numbers, or leave cells empty")
+    return values_of

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reverie.data.appearance import detail
-from reverie.data.classifiers import JUDGED
+from reverie.data.classifiers import MAX_HELD_OUT
 from reverie.evaluation.evaluation_data import EvaluationData, learning
 from reverie.evaluation.metrics.distances import DISTANCES
 from reverie.evaluation.metrics.diversity import mean_distance
@@ -226,7 +226,7 @@ def labels_section(m: EvaluationData) -> ReportSection | None:
     spare = m.deadline.limited and m.features.name != "classifier"
     net, facts = dataset_classifier(*m.taught, m.tell, seconds=learning(m.deadline), known=spare)
     right = features_and_classes(net, m.samples)[1] == m.labels
-    x, labels = m.held.batch(torch.arange(min(len(m.held), JUDGED)))
+    x, labels = m.held.batch(torch.arange(min(len(m.held), MAX_HELD_OUT)))
     assert labels is not None
     share, floor = float(right.double().mean()), accuracy(net, x, labels)
     errors = [float(np.sqrt(max(p * (1 - p), 1 / n) / n)) for p, n in ((share, len(right)), (floor, len(x)))]

@@ -12,7 +12,7 @@ from reverie.base.config_section import ConfigSection, OptionName
 from reverie.base.deprecations import current_options
 from reverie.base.errors import UserError
 from reverie.base.tensors import TensorSpec
-from reverie.data.cells import MOST_NAME, distinct_names
+from reverie.data.cells import MAX_NAME, distinct_names
 from reverie.data.conditions import ConditionForm
 from reverie.data.kind import DIMENSIONS, WRITTEN, Kind, kind_of
 from reverie.data.time_series import MAX_WINDOW
@@ -114,7 +114,7 @@ class DataConfig(ConfigSection):
     reading: Reading = Field(default_factory=Reading)
     kind: Kind = "points"
     condition: ConditionForm | None = None
-    columns: tuple[Annotated[str, Field(max_length=MOST_NAME + 8)], ...] = Field(default=(), max_length=16384)
+    columns: tuple[Annotated[str, Field(max_length=MAX_NAME + 8)], ...] = Field(default=(), max_length=16384)
 
     @model_validator(mode="before")
     @classmethod
